@@ -75,7 +75,7 @@ _REAL = frozenset({"streams"})
 def main(names: tuple[str, ...], **options: object) -> None:
     """Run benchmarks by name, or all of them, on a platform of their own that is removed afterwards."""
     settings = Settings(**options)  # type: ignore[arg-type] # click has checked every one of them
-    logs.configure(Logging(level="warning"))
+    logs.configure_logging(Logging(level="warning"))
     chosen = [name for name in BENCHMARKS if name in names or "all" in names]
     run_to_exit(_run(chosen, settings))
 

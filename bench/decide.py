@@ -18,12 +18,12 @@ import msgspec
 
 from bench.outcome import Cell, Outcome, Target
 from bench.session import Session
-from vkgateway.arbiter.carry import Carry
+from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Band, Gang, Node, Pod, PodState, Pool, Quota, Shape, Snapshot
-from vkgateway.arbiter.outcome import carried_out
-from vkgateway.gateway.decisionlog import RATE, DecisionLog
+from vkgateway.arbiter.outcome import apply_decisions
+from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Pool, Quota, Shape, Snapshot
+from vkgateway.gateway.decisionlog import BYTES_PER_SECOND, DecisionLog
 
 TITLE: Final = "A cycle of the arbiter: 10,000 nodes, 100,000 pods that run and 100,000 that wait"
 COLUMNS: Final = ["what", "seen", "unit"]
@@ -37,7 +37,7 @@ _CYCLES: Final = 5
 _ENDED: Final = 0.05
 """The part of the running pods that ends between two cycles."""
 _SHAPES: Final = tuple(
-    Shape.of({_GPU: gpus * 1000, "cpu": gpus * 4000, "memory": gpus << 43, "pods": 1000}) for gpus in (1, 2)
+    Shape.from_requests({_GPU: gpus * 1000, "cpu": gpus * 4000, "memory": gpus << 43, "pods": 1000}) for gpus in (1, 2)
 )
 
 
@@ -102,7 +102,8 @@ def _tell(seen: Seen) -> Outcome:
             " waits, and its place in line.",
             f"The decision log is written once a cycle is carried out, in a thread: at a file's beginning"
             f" {seen.lines[0]:.0f} MiB of JSON in {seen.logged / cycle:.0%} of the time of a cycle, then"
-            f" {seen.lines[1]:.1f} MiB in {seen.changes / cycle:.0%}. Beyond {RATE / 1e6:.0f} MB a second it leaves out"
+            f" {seen.lines[1]:.1f} MiB in {seen.changes / cycle:.0%}. Beyond {BYTES_PER_SECOND / 1e6:.0f} "
+            f"MB a second it leaves out"
             f" why gangs wait: {seen.lines[2]:.1f} MiB in {seen.brief / cycle:.0%}. Every cycle can be decided again.",
         ],
     )
@@ -116,20 +117,20 @@ def measure(number: int) -> Seen:
     gc.freeze()
     gc.set_threshold(100_000, 10, 20)
     facts = _memory()
-    carry = Carry()
+    carry = Cache()
     scratch, decisions = _timed(snapshot, now, carry)
-    snapshot = carried_out(snapshot, decisions, now)
+    snapshot = apply_decisions(snapshot, decisions, now)
     idle, decisions = _timed(snapshot, now + 1, carry)
     cycles, placed = [], 0
     for cycle in range(_CYCLES):
-        snapshot = _some_ended(carried_out(snapshot, decisions, now + cycle), random)
+        snapshot = _some_ended(apply_decisions(snapshot, decisions, now + cycle), random)
         took, decisions = _timed(snapshot, now + 2 + cycle, carry)
         cycles.append(took)
         placed += sum(len(admit.nodes) for admit in decisions.admits)
     memory = _memory()
     told = [(snapshot, decisions)]
     for cycle in range(_CYCLES, _CYCLES + 2):
-        snapshot = _some_ended(carried_out(snapshot, decisions, now + cycle), random)
+        snapshot = _some_ended(apply_decisions(snapshot, decisions, now + cycle), random)
         decisions = decide(snapshot, now + 2 + cycle, carry)
         told.append((snapshot, decisions))
     (logged, changes, brief), lines = _written(told)
@@ -153,7 +154,7 @@ def _memory() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def _timed(snapshot: Snapshot, now: float, carry: Carry) -> tuple[float, Decisions]:
+def _timed(snapshot: Snapshot, now: float, carry: Cache) -> tuple[float, Decisions]:
     started = process_time()
     decisions = decide(snapshot, now, carry)
     return process_time() - started, decisions
@@ -168,7 +169,7 @@ def _written(told: Sequence[tuple[Snapshot, Decisions]]) -> tuple[list[float], l
         for number, (snapshot, decisions) in enumerate(told):
             at[0] = 1e3 * min(number, 1)
             started = process_time()
-            log.write(snapshot, decisions, float(number))
+            log.write_cycle(snapshot, decisions, float(number))
             seconds.append(process_time() - started)
         with file.open("rb") as lines:
             sizes = [len(line) / (1 << 20) for line in lines]

@@ -28,7 +28,7 @@ class Door:
     """An API server, as one of its users reaches it, and one namespace there."""
 
     def __init__(self, path: Path, namespace: str) -> None:
-        connection = kubeconfig.load(path).connection(None)
+        connection = kubeconfig.load(path).client_config(None)
         self._server, self._tls = connection.server, connection.ssl_context() or False
         self._namespace = namespace
         self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))

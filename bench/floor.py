@@ -108,7 +108,7 @@ class Pair:
         await self.above.delete(name, grace=0)
 
     async def _write_status(self, place: load.Place, name: str, *, ready: bool) -> None:
-        status = running_status(times.render(datetime.now(UTC)), ready=ready)
+        status = running_status(times.render_time(datetime.now(UTC)), ready=ready)
         await self._patch(place, name, {"status": status}, subresource="status")
 
     async def _patch(self, place: load.Place, name: str, body: dict[str, Any], *, subresource: str = "") -> None:

@@ -136,6 +136,6 @@ def _last(timeline: Timeline, what: _Awaited, keys: Sequence[Key]) -> float | No
 
 async def _end(compute: Client, namespace: str, pod: str) -> None:
     """As its node would: the pod's program has done its work."""
-    status = running_status(times.render(datetime.now(UTC)), ready=False) | {"phase": "Succeeded"}
+    status = running_status(times.render_time(datetime.now(UTC)), ready=False) | {"phase": "Succeeded"}
     status["containerStatuses"][0]["state"]["terminated"] |= {"exitCode": 0, "reason": "Completed"}
     await compute.patch(PODS, pod, {"status": status}, namespace=namespace, subresource="status", timeout=120)

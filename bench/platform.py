@@ -21,10 +21,10 @@ from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NODES, TENANTS
 from vkgateway.local import gateway_process
-from vkgateway.local import platform as local_platform
+from vkgateway.local import startup as local_platform
 from vkgateway.local.down import down
 from vkgateway.local.options import UpOptions
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.steps import Report
 from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER, ComputeCluster, Tenant
@@ -55,12 +55,12 @@ class Platform:
     """A platform that is up, and its tenants."""
 
     def __init__(self, data_dir: Path, record: PlatformRecord, *, settings: Settings, report: Report) -> None:
-        self.paths = Paths(data_dir)
+        self.paths = PlatformPaths(data_dir)
         self.record = record
         self.settings = settings
         self.report = report
         self.supervisor = SupervisorClient.for_data_dir(data_dir)
-        self.compute = Client.from_kubeconfig(self.paths.kubeconfig, name="the compute cluster")
+        self.compute = Client.from_kubeconfig(self.paths.admin_kubeconfig, name="the compute cluster")
         self.tenants: dict[str, Client] = {}
 
     async def close(self) -> None:
@@ -140,7 +140,7 @@ class Platform:
         deadline = now() + _READY_WITHIN
         while True:
             node = _decode_node(await self.tenants[tenant].get(NODES, f"{pool}.local"))
-            if node.usable and not node.spec.taints:
+            if node.is_usable and not node.spec.taints:
                 return
             if now() > deadline:
                 raise UnavailableError(f"the virtual node of tenant {tenant} does not become ready")
@@ -194,7 +194,7 @@ class Platform:
 
     async def pids(self) -> Mapping[str, int]:
         """Processes by name."""
-        return {state.name: state.pid for state in await self.supervisor.list() if state.pid}
+        return {state.name: state.pid for state in await self.supervisor.list_processes() if state.pid}
 
     async def gateway_pid(self) -> int:
         """The gateway's process."""
@@ -214,13 +214,13 @@ class Platform:
 
     async def stop_gateway(self) -> None:
         """Stop the gateway for a while."""
-        await self.supervisor.remove(gateway_process.NAME)
+        await self.supervisor.remove_process(gateway_process.NAME)
 
     async def start_gateway(self, **arbiter: float) -> None:
         """Start the gateway, or restart it with other settings of its arbiter; returns once the process was started."""
-        settings = gateway_process.settings(self.paths, record=self.record)
+        settings = gateway_process.gateway_settings(self.paths, record=self.record)
         settings = msgspec.structs.replace(settings, arbiter=msgspec.structs.replace(settings.arbiter, **arbiter))
-        await self.supervisor.ensure(gateway_process.spec(self.paths, settings))
+        await self.supervisor.ensure_process(gateway_process.process_spec(self.paths, settings))
 
     async def kill_gateway(self) -> None:
         """End the gateway with no chance to say goodbye, and keep it down."""

@@ -58,7 +58,7 @@ class Round:
 async def run(session: Session) -> Outcome:
     """Run all rounds with two tenants, one that owns a guarantee and one that owns none."""
     platform = session.platform
-    notice = gateway_process.settings(platform.paths, record=platform.record).arbiter.notice_seconds
+    notice = gateway_process.gateway_settings(platform.paths, record=platform.record).arbiter.notice_seconds
     pools: dict[str, Pool] = {
         _OWNER: {"name": GPU_POOL, "guarantee": {GPU: str(_NODES * GPUS_PER_NODE)}},
         _GUEST: {"name": GPU_POOL},

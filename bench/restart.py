@@ -92,7 +92,7 @@ async def _make(
     share = max(1, len(keys) // 50)
     by_name = {place.name: place for place in places}
     ended, removed = keys[:share], keys[share : 2 * share]
-    succeeded = running_status(times.render(datetime.now(UTC)), ready=False) | {"phase": "Succeeded"}
+    succeeded = running_status(times.render_time(datetime.now(UTC)), ready=False) | {"phase": "Succeeded"}
 
     async def end(key: Key) -> None:
         tenant, name = key

@@ -108,7 +108,7 @@ def _ways(platform: Platform, tenant: str, *, kubectl: Path) -> tuple[_Way, _Way
     """Through the tenant, and straight."""
     return (
         _Way(platform.admin_kubeconfig(tenant), "default", kubectl),
-        _Way(platform.paths.kubeconfig, f"{tenant}--default", kubectl),
+        _Way(platform.paths.admin_kubeconfig, f"{tenant}--default", kubectl),
     )
 
 

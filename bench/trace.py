@@ -20,15 +20,15 @@ from bench.outcome import Cell, Outcome, Target
 from bench.session import Session
 from vkgateway.simulate.cluster import equal_nodes, equal_quotas
 from vkgateway.simulate.engine import Simulation
-from vkgateway.simulate.metrics import private_waits, result_of
-from vkgateway.simulate.policies.catalogue import SCHEDULERS
-from vkgateway.simulate.result import Result
-from vkgateway.simulate.scenario import Scenario, Settings, in_order
-from vkgateway.simulate.state import State
+from vkgateway.simulate.metrics import make_result, private_waits
+from vkgateway.simulate.policies.registry import SCHEDULERS
+from vkgateway.simulate.result import SimulationResult
+from vkgateway.simulate.scenario import Scenario, Settings, sort_jobs
+from vkgateway.simulate.state import SimulationState
 from vkgateway.simulate.traces import openb
-from vkgateway.simulate.traces.fitting import adapt
-from vkgateway.simulate.traces.synthetic import Work, generate
-from vkgateway.simulate.traces.window import shortened, to_load
+from vkgateway.simulate.traces.fitting import adapt_jobs
+from vkgateway.simulate.traces.synthetic import WorkloadParameters, generate_jobs
+from vkgateway.simulate.traces.window import limit_runs, scale_load
 
 NODES: Final = 64
 GPUS: Final = 8
@@ -82,7 +82,7 @@ _PRIVATE: Final = "private"
 _RIVALS: Final = ("fifo", "kueue")
 
 
-_Groups = dict[tuple[float | str, str], list[Result]]
+_Groups = dict[tuple[float | str, str], list[SimulationResult]]
 """Results by load and scheduler."""
 
 
@@ -92,7 +92,7 @@ class Case(msgspec.Struct, kw_only=True):
     load: float | str
     """The load, after the name of the trace if it is none of the synthetic ones."""
     seed: int
-    results: list[Result]
+    results: list[SimulationResult]
 
 
 async def run(session: Session | None) -> Outcome:
@@ -119,16 +119,16 @@ def scenario_of(load: float, seed: int, *, nodes: int = NODES, duration: float =
     """Return the scenario of a load and a seed."""
     pool = equal_nodes(nodes, GPUS)
     quotas = equal_quotas(pool, TENANTS, guaranteed=0.75)
-    work = Work(
+    work = WorkloadParameters(
         gpus=nodes * GPUS,
         tenants=tuple(quota.tenant for quota in quotas),
         load=load,
         duration=duration,
         low=0.4,
     )
-    jobs = generate(work, random.Random(seed))
+    jobs = generate_jobs(work, random.Random(seed))
     settings = Settings(horizon=duration, warm_up=min(WARM_UP, duration / 2))
-    return in_order(Scenario(pools=(pool,), quotas=quotas, jobs=jobs, settings=settings))
+    return sort_jobs(Scenario(pools=(pool,), quotas=quotas, jobs=jobs, settings=settings))
 
 
 def openb_scenario(pods: Path, *, nodes: int = NODES) -> Scenario:
@@ -137,14 +137,14 @@ def openb_scenario(pods: Path, *, nodes: int = NODES) -> Scenario:
     quotas = equal_quotas(pool, TENANTS, guaranteed=0.75)
     with pods.open(newline="") as rows:
         jobs = tuple(openb.read_pods(csv.DictReader(rows), [quota.tenant for quota in quotas]))
-    jobs, horizon = to_load(shortened(adapt(jobs, [pool]), DAY), [pool], _OPENB_LOAD)
+    jobs, horizon = scale_load(limit_runs(adapt_jobs(jobs, [pool]), DAY), [pool], _OPENB_LOAD)
     settings = Settings(horizon=horizon, warm_up=min(WARM_UP, horizon / 2))
-    return in_order(Scenario(pools=(pool,), quotas=quotas, jobs=jobs, settings=settings))
+    return sort_jobs(Scenario(pools=(pool,), quotas=quotas, jobs=jobs, settings=settings))
 
 
 def with_small_cells(scenario: Scenario) -> Scenario:
     """Return the scenario with one node of each guarantee in small cells."""
-    unit = scenario.pools[0].measure
+    unit = scenario.pools[0].loss_resource
     quotas = tuple(
         replace(quota, cells=(*(GPUS,) * (quota.guarantee[unit] // 1000 // GPUS - 1), *_SMALL))
         for quota in scenario.quotas
@@ -158,16 +158,17 @@ def measure(load: float | str, seed: int, scenario: Scenario, *, single: bool = 
     states = {name: _simulated(name, scenario) for name in names}
     alone = private_waits(scenario, states[_PRIVATE]) if _PRIVATE in states else None
     results = [
-        result_of(name, scenario, state, private=None if name == _PRIVATE else alone) for name, state in states.items()
+        make_result(name, scenario, state, private=None if name == _PRIVATE else alone)
+        for name, state in states.items()
     ]
     if not single:
         small = with_small_cells(scenario)
-        results.insert(1, result_of(_SMALL_CELLS, small, _simulated(_OURS, small)))
+        results.insert(1, make_result(_SMALL_CELLS, small, _simulated(_OURS, small)))
     bare = [msgspec.structs.replace(one, samples=[], first_waits={}) for one in results]
     return Case(load=load, seed=seed, results=bare)
 
 
-def _simulated(name: str, scenario: Scenario) -> State:
+def _simulated(name: str, scenario: Scenario) -> SimulationState:
     simulation = Simulation(scenario, SCHEDULERS[name](), clock=time.process_time)
     while simulation.step():
         pass
@@ -188,7 +189,7 @@ def tell(cases: Sequence[Case]) -> Outcome:
     )
 
 
-def _row(load: float | str, name: str, results: Sequence[Result]) -> list[Cell]:
+def _row(load: float | str, name: str, results: Sequence[SimulationResult]) -> list[Cell]:
     return [
         load,
         name,
@@ -210,10 +211,10 @@ def _row(load: float | str, name: str, results: Sequence[Result]) -> list[Cell]:
 
 
 def _targets(groups: _Groups) -> list[Target]:
-    def seen(load: float, read: Callable[[Result], float], name: str = _OURS) -> float:
+    def seen(load: float, read: Callable[[SimulationResult], float], name: str = _OURS) -> float:
         return _mean(map(read, groups[load, name]))
 
-    def ratio(read: Callable[[Result], float], names: Sequence[str] = _RIVALS) -> float:
+    def ratio(read: Callable[[SimulationResult], float], names: Sequence[str] = _RIVALS) -> float:
         return round(seen(1.1, read) / (min(seen(1.1, read, name) for name in names) or 1.0), 2)
 
     ours = groups[1.1, _OURS]
@@ -243,7 +244,7 @@ def _targets(groups: _Groups) -> list[Target]:
     return found
 
 
-def _wait(result: Result, band: str, field: str) -> float:
+def _wait(result: SimulationResult, band: str, field: str) -> float:
     found = next((each for each in result.waits if each.band == band and not each.size), None)
     return getattr(found, field, None) or 0.0
 

@@ -14,10 +14,10 @@ from bench.session import Session
 from bench.typicalpod import running_below, typical_pod
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.down import forward_pod
-from vkgateway.translate.policy import refusals
-from vkgateway.translate.references import references
-from vkgateway.translate.up import mirror_status
+from vkgateway.translate.pod_references import find_references
+from vkgateway.translate.policy import find_refusals
+from vkgateway.translate.to_compute import forward_pod
+from vkgateway.translate.to_tenant import mirror_status
 
 TITLE: Final = "One pod down and its status up: an init container, two containers, ten variables, four volumes"
 COLUMNS: Final = ["what", "ms", "of reading and writing its JSON"]
@@ -79,7 +79,7 @@ def _down(pod: Object) -> Object:
 
 
 def _judge(pod: Object) -> object:
-    return references(pod), refusals(pod, tenant=_TENANT, pool=_POOL)
+    return find_references(pod), find_refusals(pod, tenant=_TENANT, pool=_POOL)
 
 
 def _up(below: Object) -> object:

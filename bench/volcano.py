@@ -44,8 +44,8 @@ async def volcano(platform: Platform, *, folder: Path, report: Report) -> AsyncI
     report("starting Volcano")
     await apply_objects(platform.compute, documents, field_manager="bench")
     try:
-        for spec in _processes(folder, kubeconfig=platform.paths.kubeconfig):
-            await platform.supervisor.ensure(spec)
+        for spec in _processes(folder, kubeconfig=platform.paths.admin_kubeconfig):
+            await platform.supervisor.ensure_process(spec)
         await _until_queue_open(platform.compute)
         yield
     finally:
@@ -77,7 +77,7 @@ def pod_group(name: str, *, members: int, resources: dict[str, str]) -> dict[str
 
 async def provide(*, report: Report) -> Path:
     """The folder with Volcano's programs, built where there is none."""
-    return await published.provide(VOLCANO, report=report.done)
+    return await published.provide_programs(VOLCANO, report=report.done)
 
 
 def _definitions(folder: Path) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from bench.pods import RUN_LABEL
 from bench.timeline import Timeline, now
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import PODS
-from vkgateway.kube.watchstream import LineSplitter, split_event
+from vkgateway.kube.watch_events import LineSplitter, split_event
 from vkgateway.model.errors import UnavailableError
 
 
@@ -90,7 +90,7 @@ async def _watch(client: Client, place: Where, *, run: str, timeline: Timeline, 
         }
         splitter = LineSplitter()
         with contextlib.suppress(ConnectionError):
-            async with client.stream(PODS.path(), params) as stream:
+            async with client.open_watch(PODS.path(), params) as stream:
                 opened.set()
                 while chunk := await stream.read():
                     when = now()

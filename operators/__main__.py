@@ -9,7 +9,7 @@ from pathlib import Path
 
 from operators.build import lay
 from operators.catalogue import KITS
-from vkgateway.cli.main import complain
+from vkgateway.cli.main import print_error
 from vkgateway.cli.progress import Progress
 from vkgateway.model.errors import VkgatewayError
 
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).resolve().parents[1] / ".operators"
 def main(names: Sequence[str]) -> int:
     """Build; the exit code."""
     if not names or set(names) - set(KITS):
-        complain(f"choose from: {', '.join(KITS)}", hint="Each belongs to a page of docs/operators.")
+        print_error(f"choose from: {', '.join(KITS)}", hint="Each belongs to a page of docs/operators.")
         return 2
     try:
         with Progress() as progress:
@@ -27,7 +27,7 @@ def main(names: Sequence[str]) -> int:
                 asyncio.run(lay(KITS[name], FOLDER / name, report=progress))
                 progress.done(f"operator {name}: in {FOLDER / name}")
     except VkgatewayError as error:
-        complain(str(error), hint=error.hint)
+        print_error(str(error), hint=error.hint)
         return error.exit_code
     return 0
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from operators import archives, layers
 from operators.recipes import Kit, Recipe
-from vkgateway.local.realnode.images import architecture
+from vkgateway.local.realnode.images import image_architecture
 from vkgateway.local.steps import Report
 from vkgateway.programs.binaries import published
 from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.published import Published
+from vkgateway.programs.binaries.published import PublishedPrograms
 
 
 async def lay(kit: Kit, folder: Path, *, report: Report, cache: Cache | None = None) -> None:
@@ -27,7 +27,7 @@ async def lay(kit: Kit, folder: Path, *, report: Report, cache: Cache | None = N
     made = await asyncio.gather(*(image(recipe, report=report, cache=cache) for recipe in kit.images))
     links = {recipe.file_name: archive for recipe, archive in zip(kit.images, made, strict=True)}
     manifests = {
-        name: await published.provide(program, report=report.done, cache=cache) / kept
+        name: await published.provide_programs(program, report=report.done, cache=cache) / kept
         for name, (program, kept) in kit.manifests.items()
     }
     await asyncio.to_thread(_lay, folder, links=links, manifests=manifests)
@@ -60,8 +60,8 @@ def _workplace(folder: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _programs(wanted: Iterable[Published], *, report: Report, cache: Cache) -> dict[str, Path]:
-    return {one.name: await published.provide(one, report=report.done, cache=cache) for one in wanted}
+async def _programs(wanted: Iterable[PublishedPrograms], *, report: Report, cache: Cache) -> dict[str, Path]:
+    return {one.name: await published.provide_programs(one, report=report.done, cache=cache) for one in wanted}
 
 
 async def _layers(recipe: Recipe, programs: dict[str, Path], *, work: Path) -> list[Path]:
@@ -84,7 +84,7 @@ async def _layers(recipe: Recipe, programs: dict[str, Path], *, work: Path) -> l
 def _write(target: Path, recipe: Recipe, stack: Sequence[Path]) -> None:
     """Archives are moved in whole, so what is there is complete."""
     new = target.with_suffix(".new")
-    archives.write(new, recipe, stack, architecture=architecture())
+    archives.write(new, recipe, stack, architecture=image_architecture())
     new.replace(target)
 
 

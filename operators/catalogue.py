@@ -7,7 +7,7 @@ from typing import Final
 
 from operators.programs import METRICS_SERVER, TRAINING_OPERATOR, VOLCANO, mpi_operator
 from operators.recipes import LIBRARIES, Compiled, File, Kit, Recipe, Root
-from vkgateway.programs.binaries.published import Published
+from vkgateway.programs.binaries.published import PublishedPrograms
 
 HOROVOD_VERSION: Final = "0.28.1"
 KOPF_VERSION: Final = "1.45.2"
@@ -136,7 +136,7 @@ SPARK: Final = Recipe(
 )
 
 
-def _operator(published: Published, program: str, path: str, *, name: str = "") -> Recipe:
+def _operator(published: PublishedPrograms, program: str, path: str, *, name: str = "") -> Recipe:
     """An image of one program, as the operator's own image has it."""
     return Recipe(
         name=f"vkgateway.local/{name or published.unit.name}:{published.version}",

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from operators.recipes import LIBRARIES, PYTHON, SUITE, Compiled, File, Recipe, Root
-from vkgateway.local.realnode.images import architecture
+from vkgateway.local.realnode.images import image_architecture
 from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.binaries.run import run
+from vkgateway.programs.binaries.subprocesses import run_program
 
 _DEBIAN = "apt-get install mmdebstrap; elsewhere build the image from the Dockerfile that the page shows"
 # What nobody reads in a container.
@@ -42,7 +42,7 @@ async def libraries(target: Path, recipe: Recipe, *, folder: Path) -> None:
     Raises:
         UnavailableError: pip cannot get them.
     """
-    machine = _MACHINES.get(architecture(), architecture())
+    machine = _MACHINES.get(image_architecture(), image_architecture())
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), "--no-compile"]
     wheels = ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}"]
     wheels += [f"--platform={tag}_{machine}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
@@ -103,7 +103,7 @@ async def _debian(target: str, packages: Sequence[str], *, hooks: Sequence[str],
 
 
 async def _must(*argv: str, what: str) -> None:
-    code, lines = await run(argv, env=os.environ, cwd=Path("/"))
+    code, lines = await run_program(argv, env=os.environ, cwd=Path("/"))
     if code:
         raise UnavailableError(f"{what} failed: {lines[-1] if lines else f'exit code {code}'}", hint=" ".join(argv))
 

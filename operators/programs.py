@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from vkgateway.programs.binaries.catalogue import Unit
-from vkgateway.programs.binaries.published import Published
+from vkgateway.programs.binaries.catalogue import BuildUnit
+from vkgateway.programs.binaries.published import PublishedPrograms
 
-VOLCANO: Final = Published(
-    Unit(
+VOLCANO: Final = PublishedPrograms(
+    BuildUnit(
         name="volcano",
         project="volcano",
         packages={
@@ -30,9 +30,9 @@ VOLCANO: Final = Published(
 )
 
 
-def mpi_operator(version: str) -> Published:
+def mpi_operator(version: str) -> PublishedPrograms:
     """Kubeflow's MPI operator."""
-    unit = Unit(
+    unit = BuildUnit(
         name="mpi-operator",
         project="mpi-operator",
         packages={"mpi-operator": "github.com/kubeflow/mpi-operator/cmd/mpi-operator"},
@@ -41,11 +41,11 @@ def mpi_operator(version: str) -> Published:
         replacements={},
         seconds=120,
     )
-    return Published(unit, version, {"deploy/v2beta1/mpi-operator.yaml": "mpi-operator.yaml"})
+    return PublishedPrograms(unit, version, {"deploy/v2beta1/mpi-operator.yaml": "mpi-operator.yaml"})
 
 
-TRAINING_OPERATOR: Final = Published(
-    Unit(
+TRAINING_OPERATOR: Final = PublishedPrograms(
+    BuildUnit(
         name="training-operator",
         project="training-operator",
         packages={"training-operator.v1": "github.com/kubeflow/training-operator/cmd/training-operator.v1"},
@@ -57,8 +57,8 @@ TRAINING_OPERATOR: Final = Published(
     {"manifests": "manifests"},
 )
 
-JOBSET: Final = Published(
-    Unit(
+JOBSET: Final = PublishedPrograms(
+    BuildUnit(
         name="jobset",
         project="jobset",
         packages={"jobset": "sigs.k8s.io/jobset"},
@@ -70,8 +70,8 @@ JOBSET: Final = Published(
     {"config/components/crd/bases": "crds", "config/components/webhook/manifests.yaml": "webhooks.yaml"},
 )
 
-KUBERAY: Final = Published(
-    Unit(
+KUBERAY: Final = PublishedPrograms(
+    BuildUnit(
         name="kuberay",
         project="kuberay",
         packages={"ray-operator": "github.com/ray-project/kuberay/ray-operator"},
@@ -83,8 +83,8 @@ KUBERAY: Final = Published(
     {"config/crd/bases": "crds"},
 )
 
-METRICS_SERVER: Final = Published(
-    Unit(
+METRICS_SERVER: Final = PublishedPrograms(
+    BuildUnit(
         name="metrics-server",
         project="metrics-server",
         packages={"metrics-server": "sigs.k8s.io/metrics-server/cmd/metrics-server"},
@@ -97,8 +97,8 @@ METRICS_SERVER: Final = Published(
     {"manifests/base": "manifests"},
 )
 
-VIRTUAL_KUBELET_SUITE: Final = Published(
-    Unit(
+VIRTUAL_KUBELET_SUITE: Final = PublishedPrograms(
+    BuildUnit(
         name="virtual-kubelet-suite",
         project="virtual-kubelet",
         packages={"virtual-kubelet-e2e.test": "./virtual-kubelet-e2e", "node-front": "./node-front"},

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from vkgateway.programs.binaries.published import Published
+from vkgateway.programs.binaries.published import PublishedPrograms
 
 SUITE = "bookworm"
 PYTHON = "3.11"
@@ -61,7 +61,7 @@ class Recipe:
     """Python packages with versions that are published as source alone, without anything to compile."""
     compiled: Compiled | None = None
     """Only beside a root."""
-    programs: Mapping[str, tuple[Published, str]] = field(default_factory=dict)
+    programs: Mapping[str, tuple[PublishedPrograms, str]] = field(default_factory=dict)
     """Path in the image to the program that lies there."""
     files: Mapping[str, File] = field(default_factory=dict)
     """Path in the image to what it holds."""
@@ -97,5 +97,5 @@ class Kit:
     """All that one page needs."""
 
     images: tuple[Recipe, ...]
-    manifests: Mapping[str, tuple[Published, str]] = field(default_factory=dict)
+    manifests: Mapping[str, tuple[PublishedPrograms, str]] = field(default_factory=dict)
     """Name of a file or folder beside the images, to what is kept with a program."""

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from vkgateway.cli.conformance_sides import STRAIGHT, folder_of
+from vkgateway.cli.conformance_clusters import BASELINE_NAME, results_folder
 from vkgateway.cli.options import default_data_dir
-from vkgateway.conformance import known
+from vkgateway.conformance import results_file
 from vkgateway.conformance.comparison import Comparison
-from vkgateway.conformance.page import tables
-from vkgateway.conformance.runs import record_file
+from vkgateway.conformance.markdown import render_tables
+from vkgateway.conformance.runner import record_file
 from vkgateway.model.errors import InputError
 
 TENANT = "conformance"
@@ -29,7 +29,7 @@ VKGATEWAY = Path(sys.executable).with_name("vkgateway")
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "conformance.md"
 CASES = PAGE.with_suffix(".json")
 BEGIN, END = "<!-- seen: begin -->", "<!-- seen: end -->"
-SIDES = {STRAIGHT: "", TENANT: TENANT}
+SIDES = {BASELINE_NAME: "", TENANT: TENANT}
 """What the record of each side is called in docs/reference/conformance.json, and its tenant."""
 NOT_ALL_PASSED = 1
 
@@ -79,7 +79,9 @@ def take_over(file: Path) -> int:
     """Begin with what a file tells, where nothing was run here; the exit code."""
     base = Path(os.environ["VKGATEWAY_DATA_DIR"])
     try:
-        known.take_over(file, {name: record_file(folder_of(base, tenant)) for name, tenant in SIDES.items()})
+        results_file.import_results(
+            file, {name: record_file(results_folder(base, tenant)) for name, tenant in SIDES.items()}
+        )
     except InputError as error:
         print(f"Error: {error}. {error.hint or ''}", file=sys.stderr)
         return error.exit_code
@@ -97,8 +99,8 @@ def write_page() -> int:
     tail = rest.partition(END)[2]
     day = datetime.now(UTC).date().isoformat()
     seen = f"Kubernetes {found.kubernetes_version}, {os.cpu_count()} cores, as of {day}:"
-    PAGE.write_text(f"{head}{BEGIN}\n{seen}\n\n{tables(found)}\n{END}{tail}")
-    known.write(CASES, found, straight=STRAIGHT)
+    PAGE.write_text(f"{head}{BEGIN}\n{seen}\n\n{render_tables(found)}\n{END}{tail}")
+    results_file.write_results(CASES, found, straight=BASELINE_NAME)
     return 0
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from vkgateway.local.real import why_no_real_node
+from vkgateway.local.real_node_steps import why_no_real_node
 from vkgateway.local.realnode.options import PROGRAMS as REAL_NODE
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS

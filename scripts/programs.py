@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from vkgateway.local.real import why_no_real_node
+from vkgateway.local.real_node_steps import why_no_real_node
 from vkgateway.local.realnode.options import PROGRAMS as REAL_NODE
 from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS, unit_of
 

@@ -80,7 +80,7 @@ def render_fields(plural: str) -> str:
 
 def render_settings() -> str:
     """Return the table of the gateway's settings."""
-    return settingsfile.table()
+    return settingsfile.settings_table()
 
 
 def render_commands() -> str:

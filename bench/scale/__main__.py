@@ -52,7 +52,7 @@ def main(
     **options: float,
 ) -> None:
     """Play a trace of Jobs in real tenants on hollow nodes, simulate the same, and compare both."""
-    logs.configure(Logging(level="warning"))
+    logs.configure_logging(Logging(level="warning"))
     scale = Scale(**options)  # type: ignore[arg-type] # click has checked every one of them
     settings = Settings(tenants=scale.tenants, data_dir=data_dir, program_dirs=program_dirs, keep=keep, write=write)
     run_to_exit(_run(scale, settings, gangs))

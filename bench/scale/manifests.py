@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from bench.pods import PodKind, manifest
 from bench.scale.workload import gpus_of
-from vkgateway.arbiter.facts import LOW
+from vkgateway.arbiter.snapshot import LOW
 from vkgateway.model.names import GANG_ANNOTATION, LOW_CLASS
 from vkgateway.simulate.scenario import Job
 

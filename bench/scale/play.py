@@ -21,7 +21,7 @@ from bench.scale.settings import Scale
 from bench.scale.workload import NAMESPACE, tenant_names
 from bench.timeline import Timeline, now
 from bench.watching import decode, watching
-from vkgateway.arbiter.facts import Pool
+from vkgateway.arbiter.snapshot import Pool
 from vkgateway.kube.resources import JOBS, NODES, PODS
 from vkgateway.simulate.scenario import Job
 from vkgateway.simulate.traces.kubernetes import read_nodes

@@ -16,10 +16,10 @@ from bench.scale.meters import quantile
 from bench.scale.play import TAIL, Played
 from bench.scale.settings import Scale
 from bench.scale.workload import POOL_KEY, tenant_names
-from vkgateway.arbiter.facts import Policy, Pool, Quota
+from vkgateway.arbiter.snapshot import Policy, Pool, Quota
 from vkgateway.simulate.engine import Simulation
-from vkgateway.simulate.metrics import gpus_of
-from vkgateway.simulate.policies.arbiter import Arbiter
+from vkgateway.simulate.metrics import cluster_gpus
+from vkgateway.simulate.policies.arbiter import ArbiterScheduler
 from vkgateway.simulate.scenario import GPU, Job, Scenario, Settings
 
 _GATHER: Final = 0.05
@@ -87,7 +87,7 @@ def scenario_of(
 
 def simulate(scenario: Scenario, until: float) -> Simulated:
     """Simulate up to a time of the trace."""
-    simulation = Simulation(scenario, Arbiter(), clock=time.process_time)
+    simulation = Simulation(scenario, ArbiterScheduler(), clock=time.process_time)
     while simulation.step() and simulation.state.now < until:
         pass
     runs = simulation.state.runs
@@ -103,7 +103,7 @@ def simulate(scenario: Scenario, until: float) -> Simulated:
             for job in scenario.jobs
             if job.id in runs
         },
-        allocation=simulation.state.sums.allocated / (gpus_of(scenario) * scenario.measured or 1.0),
+        allocation=simulation.state.sums.allocated / (cluster_gpus(scenario) * scenario.measured_seconds or 1.0),
         cycles=simulation.state.seconds,
     )
 

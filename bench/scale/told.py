@@ -17,7 +17,7 @@ from bench.scale.settings import Scale
 from bench.scale.simulated import Simulations
 from bench.scale.workload import gpus_of
 from bench.stats import percentile
-from vkgateway.arbiter.facts import Band
+from vkgateway.arbiter.snapshot import Band
 from vkgateway.simulate.scenario import Job
 
 COLUMNS: Final = ["figure", "platform", "simulation", "with the platform's delays", "with drawn delays"]

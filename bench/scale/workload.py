@@ -10,11 +10,11 @@ from typing import Final
 
 from bench.platform import GPU_POOL, GPUS_PER_NODE
 from bench.scale.settings import Scale
-from vkgateway.arbiter.facts import LOW, PoolKey
+from vkgateway.arbiter.snapshot import LOW, PoolKey
 from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER
 from vkgateway.simulate.scenario import Job
-from vkgateway.simulate.traces.synthetic import Work, generate
-from vkgateway.simulate.traces.window import window
+from vkgateway.simulate.traces.synthetic import WorkloadParameters, generate_jobs
+from vkgateway.simulate.traces.window import select_window
 
 POOL_KEY: Final[PoolKey] = (DEFAULT_COMPUTE_CLUSTER, GPU_POOL)
 NAMESPACE: Final = "default"
@@ -40,7 +40,7 @@ def workload(scale: Scale) -> tuple[tuple[Job, ...], float]:
     ends plus the rest of their run. Ids are those of the gateway: tenant, namespace and name of the Job.
     """
     length = scale.duration * scale.speed
-    work = Work(
+    work = WorkloadParameters(
         gpus=scale.gpus,
         tenants=tuple(tenant_names(scale.tenants)),
         load=scale.load,
@@ -52,8 +52,8 @@ def workload(scale: Scale) -> tuple[tuple[Job, ...], float]:
         spread=_SPREAD,
         longest=_LONGEST,
     )
-    drawn = sorted(generate(work, random.Random(scale.seed)), key=lambda job: job.submitted)
-    played = [_faster(job, scale.speed) for job in window(drawn, _LEAD, length)]
+    drawn = sorted(generate_jobs(work, random.Random(scale.seed)), key=lambda job: job.submitted)
+    played = [_faster(job, scale.speed) for job in select_window(drawn, _LEAD, length)]
     before = [job for job in played if not job.submitted]
     warm_up = sum(len(job.shapes) for job in before) / scale.ramp
     jobs = [

@@ -210,7 +210,7 @@ class Platform:
 
     def processes(self) -> dict[str, Document]:
         """The supervisor's processes by name, asked of itself: `status` looks at much more, and takes a second."""
-        found = asyncio.run(SupervisorClient.for_data_dir(self.data_dir).list())
+        found = asyncio.run(SupervisorClient.for_data_dir(self.data_dir).list_processes())
         return {state.name: msgspec.to_builtins(state) for state in found}
 
     def metrics(self) -> str:

@@ -17,12 +17,12 @@ from operators.programs import JOBSET, KUBERAY
 from tests.e2e.cluster import Cluster, Document, eventually
 from vkgateway.controlplane.pki import Authority
 from vkgateway.programs.binaries import published
-from vkgateway.programs.binaries.published import Published
+from vkgateway.programs.binaries.published import PublishedPrograms
 
 
-def provided(wanted: Published) -> Path:
+def provided(wanted: PublishedPrograms) -> Path:
     """The folder of a program and its manifests; the first time on a machine it is built."""
-    return asyncio.run(published.provide(wanted, report=print))
+    return asyncio.run(published.provide_programs(wanted, report=print))
 
 
 @contextlib.contextmanager

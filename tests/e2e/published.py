@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.golang import find_go
-from vkgateway.programs.binaries.run import run
+from vkgateway.programs.binaries.go_toolchain import find_go
+from vkgateway.programs.binaries.subprocesses import run_program
 
 
 @cache
@@ -23,7 +23,7 @@ async def _download(module: str) -> Path:
     go = await find_go(Cache(Cache.default_root()), report=print)
     with TemporaryDirectory() as folder:
         argv = [str(go.command), "mod", "download", "-json", module]
-        code, lines = await run(argv, env=go.env, cwd=Path(folder))
+        code, lines = await run_program(argv, env=go.env, cwd=Path(folder))
     text = "\n".join(lines)
     assert code == 0, text
     return Path(json.loads(text[text.index("{") : text.rindex("}") + 1])["Dir"])

@@ -26,7 +26,7 @@ NODES, GPUS = 2, 8
 def berlin(platform: Platform) -> Iterator[Platform]:
     """A second compute cluster: another platform's, without its gateway, attached with the rights of a gateway."""
     with brought_up("--real-node", "no") as other:
-        asyncio.run(SupervisorClient.for_data_dir(other.data_dir).remove(gateway_process.NAME))
+        asyncio.run(SupervisorClient.for_data_dir(other.data_dir).remove_process(gateway_process.NAME))
         _attach(platform, other)
         yield other
         platform.compute.kubectl("delete", "computecluster", "berlin", timeout=120)

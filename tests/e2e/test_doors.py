@@ -81,7 +81,7 @@ def test_status_asks_whether_processes_work(platform: Platform, alpha: Cluster) 
 
 
 def test_status_tells_of_a_frozen_supervisor(platform: Platform) -> None:
-    pid = next(p.pid for p in procfs.marked(platform.data_dir.resolve()) if p.name == procfs.SUPERVISOR)
+    pid = next(p.pid for p in procfs.list_marked(platform.data_dir.resolve()) if p.name == procfs.SUPERVISOR)
     with _frozen(pid):
         answer = platform.try_vkgateway("status", "-o", "json")
     assert answer.code == 5, str(answer)

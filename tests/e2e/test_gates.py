@@ -46,7 +46,11 @@ def gate_objects(cluster: Cluster) -> list[Document]:
     if not BY_POLICY:
         asked = cluster.get("mutatingwebhookconfiguration", POLICY)["webhooks"][0]["clientConfig"]
         facts = replace(facts, webhooks_url=asked["url"].removesuffix("/admission/gate"), webhooks_ca=asked["caBundle"])
-    return [found for found in Templates().load("default").objects(facts) if found["metadata"]["name"] == POLICY]
+    return [
+        found
+        for found in Templates().load_template("default").render_objects(facts)
+        if found["metadata"]["name"] == POLICY
+    ]
 
 
 def asking(**resources: dict[str, str]) -> dict[str, Any]:

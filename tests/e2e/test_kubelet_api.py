@@ -207,7 +207,7 @@ def test_a_short_log_comes_whole_over_websockets(alpha: Cluster) -> None:
     alpha.apply(pod("brief", command="echo all that there is; sleep 3600", **REAL))
     alpha.wait_pod("brief")
     eventually(lambda: alpha.kubectl("logs", "brief"), what="the log")
-    connection = kubeconfig.load(alpha.kubeconfig).connection(None)
+    connection = kubeconfig.load(alpha.kubeconfig).client_config(None)
     url = f"{connection.server}/api/v1/namespaces/default/pods/brief/log"
 
     async def read() -> bytes:

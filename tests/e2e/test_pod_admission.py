@@ -13,7 +13,7 @@ from tests.e2e.cluster import Cluster, Platform, eventually, pod
 from tests.refused import BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.api import TenantPolicy
-from vkgateway.translate.policy import refusals
+from vkgateway.translate.policy import find_refusals
 
 POLICY = "validatingadmissionpolicy/vkgateway-pods"
 INLINE: dict[str, Any] = {"volumes": [{"name": "data", "csi": {"driver": "disks.example.org"}}]}
@@ -45,7 +45,7 @@ def denials(alpha: Cluster, pods: list[dict[str, Any]]) -> dict[str, str]:
 
 def said(pod: dict[str, Any], policy: TenantPolicy) -> str:
     """What the gateway says of a pod."""
-    first, *more = [refusal.message for refusal in refusals(pod, tenant=policy)]
+    first, *more = [refusal.message for refusal in find_refusals(pod, tenant=policy)]
     return first + (f" (and {len(more)} more)" if more else "")
 
 
@@ -80,7 +80,7 @@ def strict(alpha: Cluster) -> Iterator[TenantPolicy]:
     )
     rules, binding, *_ = [
         found
-        for found in Templates().load("default").objects(facts)
+        for found in Templates().load_template("default").render_objects(facts)
         if found["metadata"]["name"].startswith("vkgateway-pod-security")
     ]
     rules["metadata"] = binding["metadata"] = {"name": "strict"}

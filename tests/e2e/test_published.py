@@ -17,12 +17,12 @@ from tests.unit.translate import samples
 from vkgateway.model.api import PodSecurity
 from vkgateway.model.objects import Object
 from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
-from vkgateway.translate.down import forward_pod
-from vkgateway.translate.mutable import spec_changes
-from vkgateway.translate.policy import refusals
-from vkgateway.translate.references import references
-from vkgateway.translate.security import violations
-from vkgateway.translate.up import mirror_status
+from vkgateway.translate.pod_diff import diff_pods
+from vkgateway.translate.pod_references import find_references
+from vkgateway.translate.policy import find_refusals
+from vkgateway.translate.security import find_violations
+from vkgateway.translate.to_compute import forward_pod
+from vkgateway.translate.to_tenant import mirror_status
 
 NEWEST = DEFAULT_VERSIONS["kubernetes"].replace("1.", "0.", 1)
 
@@ -45,7 +45,9 @@ def test_verdicts_are_those_of_pod_security_admission(level: PodSecurity) -> Non
     newest = max((folder for folder in cases.iterdir()), key=lambda folder: minor(folder.name))
     wrong, seen = [], {"pass": 0, "fail": 0}
     for file in sorted(newest.glob("*/*.yaml")):
-        broken = {violation.rule.lower() for violation in violations(yaml.safe_load(file.read_text()), level=level)}
+        broken = {
+            violation.rule.lower() for violation in find_violations(yaml.safe_load(file.read_text()), level=level)
+        }
         rule = file.stem.rstrip("0123456789")
         seen[file.parent.name] += 1
         right = not broken if file.parent.name == "pass" else not broken.isdisjoint({rule, INSTEAD.get(rule)})
@@ -135,7 +137,9 @@ def named(value: Any, *, projected: bool = False) -> Iterator[Object]:
 
 def test_pods_of_every_version_go_down_whole(pod: Object) -> None:
     before = copy.deepcopy(pod)
-    assert {refusal.rule for refusal in refusals(pod, tenant=samples.TENANT, pool=samples.POOL)} >= {"hostNamespaces"}
+    assert {refusal.rule for refusal in find_refusals(pod, tenant=samples.TENANT, pool=samples.POOL)} >= {
+        "hostNamespaces"
+    }
     made = forward_pod(pod, tenant=samples.TENANT, pool=samples.POOL, namespace=samples.BELOW)["spec"]
     assert pod == before
     spec = pod["spec"]
@@ -152,7 +156,7 @@ def test_pods_of_every_version_go_down_whole(pod: Object) -> None:
 
 def test_everything_that_a_pod_names_is_copied(pod: Object) -> None:
     names = list(named(pod["spec"]))
-    found = references(pod)
+    found = find_references(pod)
     assert {one["name"] for one in names if one["is_map"]} <= found.config_maps.keys()
     assert {one["name"] for one in names if not one["is_map"]} <= found.secrets.keys()
     assert "nameValue" in found.secrets  # imagePullSecrets
@@ -161,7 +165,7 @@ def test_everything_that_a_pod_names_is_copied(pod: Object) -> None:
 
 def test_what_stands_below_settles(pod: Object) -> None:
     below = forward_pod(pod, tenant=samples.TENANT, pool=samples.POOL, namespace=samples.BELOW)
-    assert spec_changes(pod, below, tenant=samples.TENANT, pool=samples.POOL).patch is None
+    assert diff_pods(pod, below, tenant=samples.TENANT, pool=samples.POOL).patch is None
 
 
 def test_statuses_of_every_version_come_up_whole(pod: Object) -> None:

@@ -16,7 +16,7 @@ from vkgateway.local.realnode import node as node_module
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(bool(why := RealNode.probe()), reason=f"no real node here: {why}"),
+    pytest.mark.skipif(bool(why := RealNode.find_obstacle()), reason=f"no real node here: {why}"),
 ]
 
 # High, so that it is nobody's: platforms take the lowest number that is free.
@@ -46,9 +46,13 @@ def traces(node: RealNode) -> list[str]:
     mounts = [place for place in namespaces.mount_points() if place.startswith(str(node.options.directory))]
     # Groups of other nodes come and go meanwhile, which a walk does not mind.
     folders = [folder for folder, _, _ in os.walk("/sys/fs/cgroup")]
-    groups = [folder for folder in folders if folder.endswith(f"/{node.options.cgroup}")]
-    routes = [line for line in host.run("ip", "route").splitlines() if network.host_link in line]
-    tables = [line for line in host.run("nft", "list", "tables").splitlines() if line.endswith(f" {network.table}")]
+    groups = [folder for folder in folders if folder.endswith(f"/{node.options.cgroup_name}")]
+    routes = [line for line in host.run_command("ip", "route").splitlines() if network.host_link in line]
+    tables = [
+        line
+        for line in host.run_command("nft", "list", "tables").splitlines()
+        if line.endswith(f" {network.nft_table}")
+    ]
     return [*mounts, *groups, *routes, *tables]
 
 
@@ -59,14 +63,14 @@ def cut_after(commands: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*command: str, stdin: str = "", timeout: float = 60.0) -> str:
         if next(left, None) is None:
             raise Cut
-        return host.run(*command, stdin=stdin, timeout=timeout)
+        return host.run_command(*command, stdin=stdin, timeout=timeout)
 
     use(run, monkeypatch)
 
 
 def use(run: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces, "run", run)
-    monkeypatch.setattr(node_module, "run", run)
+    monkeypatch.setattr(namespaces, "run_command", run)
+    monkeypatch.setattr(node_module, "run_command", run)
 
 
 def interrupted(node: RealNode, commands: int, monkeypatch: pytest.MonkeyPatch) -> bool:
@@ -77,13 +81,13 @@ def interrupted(node: RealNode, commands: int, monkeypatch: pytest.MonkeyPatch) 
     except Cut:
         return True
     finally:
-        use(host.run, monkeypatch)
+        use(host.run_command, monkeypatch)
     return False
 
 
 def inside(node: RealNode, script: str) -> str:
-    folder = node.options.folders.namespaces
-    return host.run(*namespaces.Namespaces(node.options.network, folder).enter("sh", "-ec", script))
+    folder = node.options.folders.namespaces_dir
+    return host.run_command(*namespaces.NodeNamespaces(node.options.network, folder).enter_command("sh", "-ec", script))
 
 
 def test_wherever_it_is_interrupted_a_second_call_completes_it(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +124,7 @@ def test_who_had_its_number_before_takes_nothing_away_from_it(node: RealNode, tm
     assert [each for each in has if node.options.network.host_link in each]
     assert "sleep" in inside(node, "cat /proc/[0-9]*/comm")
     # Mount points that are removed would be gone inside, too.
-    assert node.options.owner in json.loads(Path("/run/vkgateway/claims.json").read_text())["users"]
+    assert node.options.owner_key in json.loads(Path("/run/vkgateway/claims.json").read_text())["users"]
 
 
 def test_machine_keeps_its_own_settings_and_the_node_sees_what_the_kubelet_wants(node: RealNode) -> None:
@@ -134,7 +138,7 @@ def test_machine_keeps_its_own_settings_and_the_node_sees_what_the_kubelet_wants
 def test_what_runs_inside_is_killed_and_its_mounts_go_with_it(node: RealNode) -> None:
     node.prepare()
     inside(node, "mount -t tmpfs tmpfs /run/containerd; sleep 600 </dev/null >/dev/null 2>&1 &")
-    assert namespaces.Namespaces(node.options.network, node.options.folders.namespaces).members() != set()
+    assert namespaces.NodeNamespaces(node.options.network, node.options.folders.namespaces_dir).list_members() != set()
     node.teardown()
     assert traces(node) == []
     node.teardown()

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, eventually, pod
-from vkgateway.controlplane.templates import SHIPPED
+from vkgateway.controlplane.templates import SHIPPED_FOLDER
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.sync.marks import REFRESH_AT, TOKEN_OF
+from vkgateway.sync.state_annotations import REFRESH_AT, TOKEN_OF
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 
 MINOR = int((TENANT_VERSION or DEFAULT_KUBERNETES_VERSION).split(".")[1])
@@ -48,10 +48,10 @@ of_1_35 = pytest.mark.skipif(MINOR != 35, reason="spec.workloadRef is of 1.35 al
 def templates(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of templates that the gateway takes instead of those shipped."""
     folder = tmp_path_factory.mktemp("templates")
-    shutil.copytree(SHIPPED / "default", folder / "default")
+    shutil.copytree(SHIPPED_FOLDER / "default", folder / "default")
     platform.vkgateway("up", "--templates-dir", str(folder))
     yield folder
-    platform.vkgateway("up", "--templates-dir", str(SHIPPED))
+    platform.vkgateway("up", "--templates-dir", str(SHIPPED_FOLDER))
 
 
 @pytest.fixture(scope="module")

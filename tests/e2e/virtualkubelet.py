@@ -12,7 +12,7 @@ from typing import Any, Final
 from operators.programs import VIRTUAL_KUBELET_SUITE
 from tests.e2e.cluster import Cluster, Platform
 from vkgateway.local.realnode.busybox import Busybox
-from vkgateway.local.realnode.images import BUSYBOX, Entry, Image, architecture, pause_image
+from vkgateway.local.realnode.images import BUSYBOX, Image, ImageEntry, image_architecture, pause_image
 from vkgateway.programs.binaries import published
 
 NAMESPACE: Final = "virtual-kubelet"
@@ -27,18 +27,18 @@ _OUTCOME: Final = re.compile(r"^\s+--- (PASS|FAIL|SKIP): TestEndToEnd/(\w+)", re
 
 def build() -> Path:
     """The folder with the suite and the program of the pod that stands for the node's kubelet."""
-    return asyncio.run(published.provide(VIRTUAL_KUBELET_SUITE, report=print))
+    return asyncio.run(published.provide_programs(VIRTUAL_KUBELET_SUITE, report=print))
 
 
 def load_images(platform: Platform, programs: Path, *, folder: Path) -> None:
     """Load the suite's images, and that of the pod for the node's kubelet, onto the real node."""
     # As a server does, and unlike a plain `sleep`, it ends when it is asked to.
-    sleeps = replace(pause_image(Busybox.read(BUSYBOX)), command=("/bin/busybox", "sh", "-c", _UNTIL_ASKED))
-    front = [Entry("tmp", 0o1777), Entry("node-front", 0o755, (programs / "node-front").read_bytes())]
+    sleeps = replace(pause_image(Busybox.from_file(BUSYBOX)), command=("/bin/busybox", "sh", "-c", _UNTIL_ASKED))
+    front = [ImageEntry("tmp", 0o1777), ImageEntry("node-front", 0o755, (programs / "node-front").read_bytes())]
     images = [replace(sleeps, name=name) for name in _NAMES]
     for image in (*images, Image(name=_FRONT, entries=front, command=("/node-front",))):
         archive = folder / "image.tar"
-        archive.write_bytes(image.archive(architecture=architecture()))
+        archive.write_bytes(image.to_archive(architecture=image_architecture()))
         platform.vkgateway("image", "load", str(archive))
 
 

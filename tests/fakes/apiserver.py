@@ -31,8 +31,8 @@ from tests.fakes.rights import Rights
 from tests.fakes.store import Change, ObjectStore, Refusal, Selection
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import INITIAL_EVENTS_END
-from vkgateway.kube.resources import CRDS, KNOWN, PODS, Resource
-from vkgateway.model.times import render
+from vkgateway.kube.resources import CRDS, KNOWN_RESOURCES, PODS, Resource
+from vkgateway.model.times import render_time
 
 Document = dict[str, Any]
 
@@ -103,7 +103,7 @@ class FakeApiServer:
         """How many run now."""
         self.url = ""
         self._faults: list[Fault] = []
-        self._kinds = {(known.prefix, known.plural): known for known in KNOWN.values()}
+        self._kinds = {(known.prefix, known.plural): known for known in KNOWN_RESOURCES.values()}
         self._bookmarks = 0
         self._ended = asyncio.Event()
         self._changed = asyncio.Event()
@@ -426,7 +426,7 @@ class FakeApiServer:
             store.delete(PODS, target.name, target.namespace, uid=uid, grace=grace)
         elif target.subresource == "token":
             asked = body["spec"].get("expirationSeconds") or int(self.token_lifetime.total_seconds())
-            expires = render(store.now() + timedelta(seconds=asked))
+            expires = render_time(store.now() + timedelta(seconds=asked))
             token = f"token.{target.namespace}.{target.name}.{store.version}"
             return web.json_response(body | {"status": {"token": token, "expirationTimestamp": expires}}, status=201)
         else:

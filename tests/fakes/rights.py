@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Self
 
-from vkgateway.gateway import rights
+from vkgateway.gateway import rbac
 from vkgateway.kube.resources import Resource
 
 _Rule = tuple[str, dict[str, Any]]
@@ -26,17 +26,17 @@ class Rights:
     @classmethod
     def of_compute(cls) -> Self:
         """Those of the gateway in a compute cluster."""
-        return cls(rights.compute())
+        return cls(rbac.compute_roles())
 
     @classmethod
     def of_management(cls) -> Self:
         """Those of the gateway in a management cluster that is no compute cluster."""
-        return cls(rights.management())
+        return cls(rbac.management_roles())
 
     @classmethod
     def of_both(cls) -> Self:
         """Those of the gateway in a management cluster that is a compute cluster, too."""
-        return cls([*rights.compute(), *rights.management()])
+        return cls([*rbac.compute_roles(), *rbac.management_roles()])
 
     def allow(self, verb: str, resource: Resource, *, namespace: str, name: str, subresource: str = "") -> bool:
         """Whether a rule allows it."""

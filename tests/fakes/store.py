@@ -13,7 +13,7 @@ from typing import Any
 from uuid import uuid4
 
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
-from vkgateway.model.times import render
+from vkgateway.model.times import render_time
 
 Document = dict[str, Any]
 Key = tuple[str, str]
@@ -152,7 +152,7 @@ class ObjectStore:
         key = namespace, metadata["name"]
         if key in self.objects.get(resource, {}):
             raise Refusal(409, "AlreadyExists", f'{resource.plural} "{metadata["name"]}" already exists')
-        metadata.update(uid=str(uuid4()), creationTimestamp=render(self.now()), generation=1)
+        metadata.update(uid=str(uuid4()), creationTimestamp=render_time(self.now()), generation=1)
         new.update(apiVersion=resource.api_version, kind=resource.kind)
         if resource is PODS:
             new["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
@@ -239,7 +239,7 @@ class ObjectStore:
         if "deletionTimestamp" not in before or (already is not None and grace < already):
             new = copy.deepcopy(old)
             due = self.now() + timedelta(seconds=grace)
-            new["metadata"].update(deletionTimestamp=render(due), deletionGracePeriodSeconds=grace)
+            new["metadata"].update(deletionTimestamp=render_time(due), deletionGracePeriodSeconds=grace)
             if resource is NAMESPACES:
                 new["status"] = {"phase": "Terminating"}
             if grace or new["metadata"].get("finalizers") or resource is NAMESPACES:

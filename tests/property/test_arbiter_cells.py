@@ -10,12 +10,19 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.arbiter.cells import Cells, Placed
-from vkgateway.arbiter.cuts import chain, covers, cut, listed, smallest_cover, total
-from vkgateway.arbiter.facts import Node, Pool, Quota
-from vkgateway.arbiter.reach import reach
-from vkgateway.arbiter.refusals import refusals
-from vkgateway.arbiter.tally import Tally
+from vkgateway.arbiter.guarantees.bindability import CellSlack
+from vkgateway.arbiter.guarantees.cell_sizes import (
+    cell_sizes,
+    find_covers,
+    list_sizes,
+    smallest_cover,
+    split_guarantee,
+    total_units,
+)
+from vkgateway.arbiter.guarantees.cells import PlacedAmount, PoolCells
+from vkgateway.arbiter.guarantees.refusals import find_refusals
+from vkgateway.arbiter.guarantees.usable_amounts import usable_amounts
+from vkgateway.arbiter.snapshot import Node, Pool, Quota
 
 GPU = "nvidia.com/gpu"
 KEY = ("c", "p")
@@ -40,7 +47,7 @@ def packs(cells: Sequence[int], rooms: Sequence[int]) -> bool:
 
 @st.composite
 def cells_and_rooms(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int], list[int]]:
-    levels = chain(draw(sizes))
+    levels = cell_sizes(draw(sizes))
     counts = [draw(st.integers(0, 3)) for _ in levels]
     rooms = draw(st.lists(st.integers(0, levels[0] + 3), min_size=1, max_size=4))
     return levels, counts, rooms
@@ -50,11 +57,11 @@ def cells_and_rooms(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int], list[i
 @given(cells_and_rooms())
 def test_counting_says_what_trying_says(case: tuple[tuple[int, ...], list[int], list[int]]) -> None:
     levels, counts, rooms = case
-    tally = Tally(levels, rooms, [True] * len(rooms))
+    tally = CellSlack(levels, rooms, [True] * len(rooms))
     for level, number in enumerate(counts):
-        tally.want(level, number)
+        tally.add_unused(level, number)
 
-    assert tally.wholesome() == packs(list(listed(counts, levels)), rooms)
+    assert tally.is_feasible() == packs(list(list_sizes(counts, levels)), rooms)
 
 
 def subsets(available: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -65,23 +72,23 @@ def subsets(available: Sequence[int]) -> Iterator[tuple[int, ...]]:
 @given(cells_and_rooms(), st.integers(0, 40))
 def test_a_cover_has_the_fewest_units_to_spare(case: tuple[tuple[int, ...], list[int], list[int]], need: int) -> None:
     levels, available, _ = case
-    sums = [total(counts, levels) for counts in subsets(available)]
+    sums = [total_units(counts, levels) for counts in subsets(available)]
     best = min((units for units in sums if units >= need), default=None)
 
     found = smallest_cover(available, levels, need)
 
-    assert (None if found is None else total(found, levels)) == best
+    assert (None if found is None else total_units(found, levels)) == best
     if found is not None:
-        equal = [counts for counts in subsets(available) if total(counts, levels) == best]
+        equal = [counts for counts in subsets(available) if total_units(counts, levels) == best]
         assert sum(found) == min(map(sum, equal)), "of equal covers, the one of the largest cells"
-        assert next(covers(available, levels, need)) == found
+        assert next(find_covers(available, levels, need)) == found
 
 
 @quick
 @given(sizes, st.integers(0, 100))
 def test_a_cut_is_complete_and_as_large_as_can_be(size: int, amount: int) -> None:
-    levels = chain(size)
-    cells = cut(amount, levels)
+    levels = cell_sizes(size)
+    cells = split_guarantee(amount, levels)
 
     assert sum(cells) == amount
     assert list(cells) == sorted(cells, reverse=True)
@@ -124,20 +131,20 @@ def quotas_of(draw: st.DrawFn, pool: Pool) -> list[Quota]:
             granted=float(draw(st.integers(0, 2))),
             weight=draw(st.sampled_from([1.0, 1.0, 2.0, 5.0])),
         )
-        if not refusals(pool, [*found, quota]):
+        if not find_refusals(pool, [*found, quota]):
             found.append(quota)
     return found
 
 
-def sound(cells: Cells, pool: Pool, quotas: Sequence[Quota]) -> None:
+def sound(cells: PoolCells, pool: Pool, quotas: Sequence[Quota]) -> None:
     """What must hold at all times: no node over-used, and all that is unused fits beside what is bound."""
     rooms = {n.name: max(0, (n.allocatable[GPU] - n.used.get(GPU, 0)) // 1000) for n in pool.nodes if n.usable}
     unused: list[int] = []
     for quota in quotas:
-        for name, bound in cells.bound(quota.tenant).items():
+        for name, bound in cells.bound_cells(quota.tenant).items():
             if name in rooms:
                 rooms[name] -= sum(bound)
-        for size, number in cells.unused(quota.tenant).items():
+        for size, number in cells.unused_cells(quota.tenant).items():
             unused += [size] * number
     assert min(rooms.values(), default=0) >= 0
     assert packs(sorted(unused, reverse=True), sorted(rooms.values()))
@@ -148,12 +155,12 @@ def sound(cells: Cells, pool: Pool, quotas: Sequence[Quota]) -> None:
 def test_pods_that_come_and_go_never_break_the_promise(data: st.DataObject) -> None:
     pool = pool_of(data.draw(nodes_of()))
     quotas = data.draw(quotas_of(pool))
-    placed: list[Placed] = []
+    placed: list[PlacedAmount] = []
     for _ in range(data.draw(st.integers(1, 8))):
-        cells = Cells(pool, quotas, placed)
+        cells = PoolCells(pool, quotas, placed)
         sound(cells, pool, quotas)
-        assert cells.losses() == ()
-        assert all(cells.excess(quota.tenant) == {} for quota in quotas)
+        assert cells.guarantee_losses() == ()
+        assert all(cells.excess_by_node(quota.tenant) == {} for quota in quotas)
         ends = data.draw(st.booleans())
         if placed and ends:
             placed.remove(data.draw(st.sampled_from(placed)))
@@ -163,38 +170,38 @@ def test_pods_that_come_and_go_never_break_the_promise(data: st.DataObject) -> N
                 data.draw(st.sampled_from(pool.nodes)).name,
                 data.draw(st.integers(1, 8)) * 1000,
             )
-            if cells.hold(*pod):
+            if cells.allocate_cells(*pod):
                 placed.append(pod)
             sound(cells, pool, quotas)
 
 
 @st.composite
-def full_pools(draw: st.DrawFn) -> tuple[Pool, list[Quota], list[Placed]]:
+def full_pools(draw: st.DrawFn) -> tuple[Pool, list[Quota], list[PlacedAmount]]:
     """A pool with its quotas and guaranteed pods, as decisions leave them."""
     pool = pool_of(draw(nodes_of()))
     quotas = draw(quotas_of(pool))
-    cells, placed = Cells(pool, quotas), []
+    cells, placed = PoolCells(pool, quotas), []
     pods = st.tuples(st.integers(0, 3), st.integers(0, len(pool.nodes) - 1), st.integers(1, 8))
     for who, where, units in draw(st.lists(pods, max_size=8)):
         if who < len(quotas):
             pod = (quotas[who].tenant, pool.nodes[where].name, units * 1000)
-            if cells.hold(*pod):
+            if cells.allocate_cells(*pod):
                 placed.append(pod)
     return pool, quotas, placed
 
 
-FullPool = tuple[Pool, list[Quota], list[Placed]]
+FullPool = tuple[Pool, list[Quota], list[PlacedAmount]]
 
 
-def seen(cells: Cells, quotas: Sequence[Quota], pool: Pool) -> object:
+def seen(cells: PoolCells, quotas: Sequence[Quota], pool: Pool) -> object:
     """All that can be asked."""
     return [
         (
-            cells.bound(q.tenant),
-            cells.unused(q.tenant),
-            cells.excess(q.tenant),
-            cells.most(q.tenant).tolist(),
-            [cells.spare(q.tenant, n.name) for n in pool.nodes],
+            cells.bound_cells(q.tenant),
+            cells.unused_cells(q.tenant),
+            cells.excess_by_node(q.tenant),
+            cells.usable_amounts(q.tenant).tolist(),
+            [cells.spare_amount(q.tenant, n.name) for n in pool.nodes],
         )
         for q in quotas
     ]
@@ -204,30 +211,30 @@ def seen(cells: Cells, quotas: Sequence[Quota], pool: Pool) -> object:
 @given(full_pools(), st.randoms(use_true_random=False))
 def test_the_order_in_which_things_are_told_does_not_matter(full: FullPool, random: Random) -> None:
     pool, quotas, placed = full
-    expected = seen(Cells(pool, quotas, placed), quotas, pool)
+    expected = seen(PoolCells(pool, quotas, placed), quotas, pool)
     told_quotas, told = list(quotas), list(placed)
     random.shuffle(told)
     random.shuffle(told_quotas)
 
-    assert seen(Cells(pool, told_quotas, told), quotas, pool) == expected
+    assert seen(PoolCells(pool, told_quotas, told), quotas, pool) == expected
 
 
 @patient
 @given(full_pools(), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 8)), max_size=8))
 def test_what_is_taken_back_leaves_no_trace(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
     pool, quotas, placed = full
-    cells = Cells(pool, quotas, placed)
+    cells = PoolCells(pool, quotas, placed)
     before, mark = seen(cells, quotas, pool), cells.mark()
     for who, where, units in tries:
         if who < len(quotas) and where < len(pool.nodes):
             tenant, name = quotas[who].tenant, pool.nodes[where].name
-            if units and cells.hold(tenant, name, units * 1000):
+            if units and cells.allocate_cells(tenant, name, units * 1000):
                 sound(cells, pool, quotas)
             elif placed:
-                cells.release(*placed.pop(units % len(placed)))
+                cells.release_cells(*placed.pop(units % len(placed)))
                 sound(cells, pool, quotas)
-            if cells.may_bind(tenant, cells.levels[-1], name):
-                cells.bind(tenant, cells.levels[-1], name)
+            if cells.can_bind(tenant, cells.levels[-1], name):
+                cells.bind_cell(tenant, cells.levels[-1], name)
     cells.undo(mark)
 
     assert seen(cells, quotas, pool) == before
@@ -237,7 +244,7 @@ def test_what_is_taken_back_leaves_no_trace(full: FullPool, tries: list[tuple[in
 @given(full_pools(), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 8)), max_size=12))
 def test_what_may_be_used_is_told_of_the_cells_as_they_are(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
     pool, quotas, placed = full
-    cells = Cells(pool, quotas, placed)
+    cells = PoolCells(pool, quotas, placed)
     marks = [cells.mark()]
     for who, where, units in tries if quotas and pool.nodes else ():
         tenant = quotas[who % len(quotas)].tenant
@@ -247,58 +254,58 @@ def test_what_may_be_used_is_told_of_the_cells_as_they_are(full: FullPool, tries
             marks = [mark for mark in marks if mark <= back]
         else:
             marks.append(cells.mark())
-            cells.hold(tenant, pool.nodes[where % len(pool.nodes)].name, units * 1000)
+            cells.allocate_cells(tenant, pool.nodes[where % len(pool.nodes)].name, units * 1000)
         for quota in quotas:
-            holding = cells._bindings.holding(quota.tenant)
-            assert cells.most(quota.tenant).tolist() == reach(cells._bindings, holding).tolist()
+            holding = cells._bindings.cells_of(quota.tenant)
+            assert cells.usable_amounts(quota.tenant).tolist() == usable_amounts(cells._bindings, holding).tolist()
 
 
 @patient
 @given(full_pools())
 def test_what_may_be_used_is_what_can_be_held(full: FullPool) -> None:
     pool, quotas, placed = full
-    cells = Cells(pool, quotas, placed)
+    cells = PoolCells(pool, quotas, placed)
     for quota in quotas:
-        for name, most in zip((n.name for n in pool.nodes), cells.most(quota.tenant).tolist(), strict=True):
+        for name, most in zip((n.name for n in pool.nodes), cells.usable_amounts(quota.tenant).tolist(), strict=True):
             mark = cells.mark()
-            assert most == 0 or cells.hold(quota.tenant, name, most)
+            assert most == 0 or cells.allocate_cells(quota.tenant, name, most)
             cells.undo(mark)
-            assert not cells.hold(quota.tenant, name, most + 1)
+            assert not cells.allocate_cells(quota.tenant, name, most + 1)
 
 
 @patient
 @given(full_pools())
 def test_a_cell_may_be_bound_where_the_rest_still_fits(full: FullPool) -> None:
     pool, quotas, placed = full
-    cells = Cells(pool, quotas, placed)
+    cells = PoolCells(pool, quotas, placed)
     rooms = {n.name: max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in pool.nodes}
     unused: list[int] = []
     for quota in quotas:
-        unused += [size for size, number in cells.unused(quota.tenant).items() for _ in range(number)]
-        for name, bound in cells.bound(quota.tenant).items():
+        unused += [size for size, number in cells.unused_cells(quota.tenant).items() for _ in range(number)]
+        for name, bound in cells.bound_cells(quota.tenant).items():
             rooms[name] -= sum(bound)
     for quota, name, size in product(quotas, rooms, cells.levels):
         after = sorted(room - (size if name == at else 0) for at, room in rooms.items())
         rest = sorted(unused, reverse=True)
-        mine = size in cells.unused(quota.tenant)
+        mine = size in cells.unused_cells(quota.tenant)
         if mine:
             rest.remove(size)
-        assert cells.may_bind(quota.tenant, size, name) == (mine and after[0] >= 0 and packs(rest, after))
+        assert cells.can_bind(quota.tenant, size, name) == (mine and after[0] >= 0 and packs(rest, after))
 
 
 def without(pool: Pool, gone: set[int]) -> Pool:
     return pool_of([replace(n, usable=at not in gone) for at, n in enumerate(pool.nodes)])
 
 
-def unpromised(cells: Cells, pool: Pool, quotas: Sequence[Quota]) -> int:
+def unpromised(cells: PoolCells, pool: Pool, quotas: Sequence[Quota]) -> int:
     """Units of usable nodes that are nobody's."""
     usable = {n.name for n in pool.nodes if n.usable}
     room = sum(
         (n.allocatable[GPU] - n.used[GPU]) // 1000 for n in pool.nodes if n.usable and n.used[GPU] < n.allocatable[GPU]
     )
     for quota in quotas:
-        room -= sum(size * number for size, number in cells.unused(quota.tenant).items())
-        room -= sum(sum(sizes) for name, sizes in cells.bound(quota.tenant).items() if name in usable)
+        room -= sum(size * number for size, number in cells.unused_cells(quota.tenant).items())
+        room -= sum(sum(sizes) for name, sizes in cells.bound_cells(quota.tenant).items() if name in usable)
     return room
 
 
@@ -308,26 +315,26 @@ def test_where_nodes_go_only_what_must_be_is_lost_and_all_comes_back(full: FullP
     pool, quotas, placed = full
     left = without(pool, gone)
 
-    idle = Cells(left, quotas)
+    idle = PoolCells(left, quotas)
     sound(idle, left, quotas)
-    asked = sum(sum(cut(q.guarantee[GPU] // 1000, idle.levels)) for q in quotas)
+    asked = sum(sum(split_guarantee(q.guarantee[GPU] // 1000, idle.levels)) for q in quotas)
     room = sum(max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in left.nodes if n.usable)
-    assert sum(loss.units for loss in idle.losses()) == max(0, asked - room)
+    assert sum(loss.units for loss in idle.guarantee_losses()) == max(0, asked - room)
 
-    busy = Cells(left, quotas, placed)
+    busy = PoolCells(left, quotas, placed)
     sound(busy, left, quotas)
-    assert not any(loss.units for loss in busy.losses()) or unpromised(busy, left, quotas) == 0
-    for loss in busy.losses():
+    assert not any(loss.units for loss in busy.guarantee_losses()) or unpromised(busy, left, quotas) == 0
+    for loss in busy.guarantee_losses():
         quota = next(q for q in quotas if q.tenant == loss.tenant)
         held = sum(size * number for size, number in loss.held.items())
         assert held + loss.units == quota.guarantee[GPU] // 1000
-        bound = [size for sizes in busy.bound(loss.tenant).values() for size in sizes]
-        assert sum(bound) + sum(s * n for s, n in busy.unused(loss.tenant).items()) == held
+        bound = [size for sizes in busy.bound_cells(loss.tenant).values() for size in sizes]
+        assert sum(bound) + sum(s * n for s, n in busy.unused_cells(loss.tenant).items()) == held
     for tenant in {quota.tenant for quota in quotas}:
-        for name, over in busy.excess(tenant).items():
+        for name, over in busy.excess_by_node(tenant).items():
             used = sum(amount for who, at, amount in placed if (who, at) == (tenant, name))
-            assert over == used - 1000 * sum(busy.bound(tenant).get(name, ()))
-    assert Cells(pool, quotas, placed).losses() == ()
+            assert over == used - 1000 * sum(busy.bound_cells(tenant).get(name, ()))
+    assert PoolCells(pool, quotas, placed).guarantee_losses() == ()
 
 
 @patient
@@ -336,14 +343,14 @@ def test_what_is_refused_would_not_fit_and_the_largest_named_does(data: st.DataO
     pool = pool_of(data.draw(nodes_of()))
     taken = data.draw(quotas_of(pool))
     asked = data.draw(st.integers(1, 30))
-    levels = Cells(pool, ()).levels
+    levels = PoolCells(pool, ()).levels
     rooms = sorted(max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in pool.nodes)
-    others = [size for q in taken for size in cut(q.guarantee[GPU] // 1000, levels)]
+    others = [size for q in taken for size in split_guarantee(q.guarantee[GPU] // 1000, levels)]
 
     def fits(units: int) -> bool:
-        return packs(sorted([*others, *cut(units, levels)], reverse=True), rooms)
+        return packs(sorted([*others, *split_guarantee(units, levels)], reverse=True), rooms)
 
-    said = refusals(pool, [*taken, Quota(tenant="new", pool=KEY, guarantee={GPU: asked * 1000}, granted=9.0)])
+    said = find_refusals(pool, [*taken, Quota(tenant="new", pool=KEY, guarantee={GPU: asked * 1000}, granted=9.0)])
 
     assert (said == []) == fits(asked)
     if said:

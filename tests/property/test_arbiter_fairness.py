@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from tests.unit.arbiter.sim import GPU, Cluster, gang, node, quota
-from vkgateway.arbiter.facts import Quota
+from vkgateway.arbiter.snapshot import Quota
 
 BACKLOG = 12
 """Gangs of each tenant that always wait."""
@@ -54,7 +54,7 @@ def test_over_time_everybody_has_its_share(
         there.cycle()
         if second >= BEGINS:
             for one in there.gangs.values():
-                used[one.tenant] += sum(pod.shape.amount(GPU) for pod in one.pods if pod.node)
+                used[one.tenant] += sum(pod.shape.amount_of(GPU) for pod in one.pods if pod.node)
         there.advance(1)
 
     seen = {tenant: amount / 1000 / SECONDS for tenant, amount in used.items()}

@@ -9,17 +9,17 @@ from random import Random
 import pytest
 
 from tests.unit.arbiter.sim import GPU, KEY, gang, gpus, node, quota
-from vkgateway.arbiter.cells import Cells
-from vkgateway.arbiter.facts import Gang, Node, Pod, Pool
-from vkgateway.arbiter.inside import Inside, hold_where_placed
-from vkgateway.arbiter.refusals import refusals
-from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement, allocate_placed
+from vkgateway.arbiter.guarantees.cells import PoolCells
+from vkgateway.arbiter.guarantees.refusals import find_refusals
+from vkgateway.arbiter.snapshot import Gang, Node, Pod, Pool
 
 TENANTS = ("a", "b", "c")
 CASES = 1000
 """For each of the tests, which may run side by side."""
 
-Case = tuple[Pool, Cells, Room, Gang]
+Case = tuple[Pool, PoolCells, NodeResources, Gang]
 
 
 def case(random: Random) -> Case | None:
@@ -27,23 +27,24 @@ def case(random: Random) -> Case | None:
     nodes = tuple(node(f"n{at}", random.choice((8, 8, 8, 4)), rack=f"r{at % 2}") for at in range(random.randint(1, 4)))
     pool = Pool(key=KEY, nodes=nodes, governed=(GPU,), levels=("rack",))
     quotas = [quota(tenant, random.choice((0, 4, 6, 8, 12, 16))) for tenant in TENANTS]
-    if refusals(pool, quotas):
+    if find_refusals(pool, quotas):
         return None
-    cells, room = Cells(pool, quotas), Room(pool)
+    cells, room = PoolCells(pool, quotas), NodeResources(pool)
     for _ in range(random.randint(0, 5)):
         name, amount = random.choice(nodes).name, random.choice((1, 2, 4))
-        if room.free(name)[GPU] >= amount * 1000:
+        if room.free_on_node(name)[GPU] >= amount * 1000:
             if random.random() < 0.5:
-                cells.hold(random.choice(TENANTS), name, amount * 1000)
-            room.take(name, gpus(amount))
+                cells.allocate_cells(random.choice(TENANTS), name, amount * 1000)
+            room.add_pods(name, gpus(amount))
     sizes = [random.choice((1, 1, 2, 3, 4, 8)) for _ in range(random.randint(1, 4))]
     return pool, cells, room, gang("g", random.choice(TENANTS), sizes, required_level=random.choice(("", "", "rack")))
 
 
-def possible(nodes: Sequence[Node], cells: Cells, room: Room, one: Gang) -> bool:
+def possible(nodes: Sequence[Node], cells: PoolCells, room: NodeResources, one: Gang) -> bool:
     """Whether some way to put the pods on nodes is within their room, one rack and the cells."""
     return any(
-        all(room.free(name)[GPU] >= amount for name, amount in amounts.items()) and holds(cells, one.tenant, amounts)
+        all(room.free_on_node(name)[GPU] >= amount for name, amount in amounts.items())
+        and holds(cells, one.tenant, amounts)
         for amounts in ways(nodes, one)
     )
 
@@ -58,15 +59,15 @@ def ways(nodes: Sequence[Node], one: Gang) -> Iterator[dict[str, int]]:
 def amounts_on(placed: Sequence[tuple[Pod, str]]) -> dict[str, int]:
     amounts: dict[str, int] = {}
     for pod, name in placed:
-        amounts[name] = amounts.get(name, 0) + pod.shape.amount(GPU)
+        amounts[name] = amounts.get(name, 0) + pod.shape.amount_of(GPU)
     return amounts
 
 
-def holds(cells: Cells, tenant: str, amounts: dict[str, int]) -> bool:
+def holds(cells: PoolCells, tenant: str, amounts: dict[str, int]) -> bool:
     """In some order."""
     for names in permutations(amounts):
         mark = cells.mark()
-        held = all(cells.hold(tenant, name, amounts[name]) for name in names)
+        held = all(cells.allocate_cells(tenant, name, amounts[name]) for name in names)
         cells.undo(mark)
         if held:
             return True
@@ -81,7 +82,7 @@ def test_a_place_that_there_is_is_found(chunk: int) -> None:
         if made is None:
             continue
         pool, cells, room, one = made
-        nodes = Inside(cells, one.tenant, one.pods, required_level=one.required_level)(room)
+        nodes = GuaranteedPlacement(cells, one.tenant, one.pods, required_level=one.required_level)(room)
         found += nodes is not None
         assert nodes is not None or not possible(pool.nodes, cells, room, one), f"seed {seed}"
     assert found > CASES // 50
@@ -98,10 +99,10 @@ def test_whatever_runs_where_cells_can_hold_it_is_held() -> None:
         for chosen in product(pool.nodes, repeat=len(one.pods)):
             placed = [(pod, each.name) for pod, each in zip(one.pods, chosen, strict=True)]
             amounts = amounts_on(placed)
-            if any(room.free(name)[GPU] < amount for name, amount in amounts.items()):
+            if any(room.free_on_node(name)[GPU] < amount for name, amount in amounts.items()):
                 continue
             mark, can = cells.mark(), holds(cells, one.tenant, amounts)
-            assert hold_where_placed(cells, one.tenant, GPU, placed) is can, f"seed {seed}"
+            assert allocate_placed(cells, one.tenant, GPU, placed) is can, f"seed {seed}"
             cells.undo(mark)
             found += can and len(amounts) > 1
     assert found > CASES // 20

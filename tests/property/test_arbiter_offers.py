@@ -6,8 +6,16 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.arbiter import offers
-from vkgateway.arbiter.offers import Rows, Ties, Want, best_offers, shares, slots, usefulness
+from vkgateway.arbiter.preemption import node_costs
+from vkgateway.arbiter.preemption.node_costs import (
+    FreedRows,
+    Shortage,
+    TieBreakers,
+    best_victim_options,
+    cost_shares,
+    count_fitting_pods,
+    useful_amounts,
+)
 
 NODES = 3
 ROWS = st.lists(
@@ -28,45 +36,47 @@ def test_no_run_of_rows_is_cheaper(
     many: bool,
 ) -> None:
     node, one, other, price = np.array(given_rows, dtype=np.int64).T
-    rows = Rows(np.arange(len(node)), node, np.array([one, other]))
-    want = Want(np.array(free, dtype=np.int64).T.copy(), np.array(ask, dtype=np.int64), short)
-    useful = usefulness(rows, want)
-    kept = rows.only(useful > 0)
+    rows = FreedRows(np.arange(len(node)), node, np.array([one, other]))
+    want = Shortage(np.array(free, dtype=np.int64).T.copy(), np.array(ask, dtype=np.int64), short)
+    useful = useful_amounts(rows, want)
+    kept = rows.filter_rows(useful > 0)
     useful = useful[useful > 0]
-    if not len(kept.lot):
+    if not len(kept.candidate):
         return
-    share = shares(price, kept, useful, np.zeros(len(node)), short)
-    ties = Ties(np.arange(len(node)), np.zeros(len(node), dtype=np.int64), np.zeros(len(node), dtype=np.int64))
-    before, offers._MANY = offers._MANY, 0 if many else offers._MANY
+    share = cost_shares(price, kept, useful, np.zeros(len(node)), short)
+    ties = TieBreakers(np.arange(len(node)), np.zeros(len(node), dtype=np.int64), np.zeros(len(node), dtype=np.int64))
+    before, node_costs._MAX_EXACT_ROWS = node_costs._MAX_EXACT_ROWS, 0 if many else node_costs._MAX_EXACT_ROWS
     try:
-        found = best_offers(kept, share, useful, ties=ties, want=want)
+        found = best_victim_options(kept, share, useful, ties=ties, want=want)
     finally:
-        offers._MANY = before
+        node_costs._MAX_EXACT_ROWS = before
     expected = {}
     for each in range(NODES):
-        mine = [index for index in range(len(kept.lot)) if kept.node[index] == each]
+        mine = [index for index in range(len(kept.candidate)) if kept.node[index] == each]
         mine.sort(key=lambda index: (share[index] / useful[index], index))
         runs = [mine[: index + 1] for index in range(len(mine))] + [[index] for index in mine]
         ratios = [_ratio(want, kept, share, run, each) for run in runs]
         if ratios and min(ratios) < float("inf"):
             expected[each] = min(ratios)
-    assert dict(zip(found.node.tolist(), found.ratio.tolist(), strict=True)) == expected
-    assert found.ratio.tolist() == sorted(found.ratio.tolist())
+    assert dict(zip(found.node.tolist(), found.cost_per_pod.tolist(), strict=True)) == expected
+    assert found.cost_per_pod.tolist() == sorted(found.cost_per_pod.tolist())
     for index, each in enumerate(found.node.tolist()):
         places = list(range(found.first[index], found.last[index] + 1))
-        lots = found.rows.lot[places].tolist()
-        run = [kept.lot.tolist().index(lot) for lot in lots]
+        lots = found.rows.candidate[places].tolist()
+        run = [kept.candidate.tolist().index(lot) for lot in lots]
         assert _ratio(want, kept, share, run, each) == expected[each]
-        assert found.gain[index] == _gain(want, kept, run, each)
-        assert found.following[index] >= found.ratio[index]
+        assert found.gained_pods[index] == _gain(want, kept, run, each)
+        assert found.next_cost_per_pod[index] >= found.cost_per_pod[index]
 
 
-def _gain(want: Want, rows: Rows, run: list[int], node: int) -> int:
+def _gain(want: Shortage, rows: FreedRows, run: list[int], node: int) -> int:
     free = want.free[:, [node]]
     after = free + rows.freed[:, run].sum(axis=1, keepdims=True)
-    return min(int(slots(after, want.ask)[0] - slots(free, want.ask)[0]), want.short)
+    return min(
+        int(count_fitting_pods(after, want.request)[0] - count_fitting_pods(free, want.request)[0]), want.missing_pods
+    )
 
 
-def _ratio(want: Want, rows: Rows, share: np.typing.NDArray[np.int64], run: list[int], node: int) -> float:
+def _ratio(want: Shortage, rows: FreedRows, share: np.typing.NDArray[np.int64], run: list[int], node: int) -> float:
     gain = _gain(want, rows, run, node)
     return float(share[run].sum() / gain) if gain > 0 else float("inf")

@@ -9,9 +9,9 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.arbiter.facts import Node, Pod, Pool, Requirement, Shape
-from vkgateway.arbiter.placement import largest, place
-from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.placement import count_placeable, place_pods
+from vkgateway.arbiter.snapshot import Node, Pod, Pool, Requirement, Shape
 
 GPU = "nvidia.com/gpu"
 patient = settings(max_examples=80, deadline=None)
@@ -22,7 +22,7 @@ sizes = st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, max_size=7)
 levels = st.sampled_from(["", "rack", "host"])
 
 
-def room_of(racks: Sequence[Sequence[int]]) -> Room:
+def room_of(racks: Sequence[Sequence[int]]) -> NodeResources:
     nodes = tuple(
         Node(
             name=f"{rack}-{index}",
@@ -33,11 +33,14 @@ def room_of(racks: Sequence[Sequence[int]]) -> Room:
         for rack, all_free in enumerate(racks)
         for index, free in enumerate(all_free)
     )
-    return Room(Pool(key=("compute", "pool"), nodes=nodes, governed=(GPU,), levels=("rack", "host")))
+    return NodeResources(Pool(key=("compute", "pool"), nodes=nodes, governed=(GPU,), levels=("rack", "host")))
 
 
 def gang(sizes: Sequence[int]) -> list[Pod]:
-    return [Pod(uid=str(index), shape=Shape.of({GPU: size * 1000}), rank=index) for index, size in enumerate(sizes)]
+    return [
+        Pod(uid=str(index), shape=Shape.from_requests({GPU: size * 1000}), rank=index)
+        for index, size in enumerate(sizes)
+    ]
 
 
 def exists(free: list[int], sizes: list[int]) -> bool:
@@ -57,8 +60,8 @@ def domains(racks: Sequence[Sequence[int]], level: str) -> list[list[int]]:
     return [every] if level == "" else [[free] for free in every]
 
 
-def free(room: Room) -> list[int]:
-    return [room.free(name)[GPU] // 1000 for name in room.names]
+def free(room: NodeResources) -> list[int]:
+    return [room.free_on_node(name)[GPU] // 1000 for name in room.names]
 
 
 @patient
@@ -66,7 +69,7 @@ def free(room: Room) -> list[int]:
 def test_it_finds_a_place_exactly_where_there_is_one(there: list[list[int]], wanted: list[int], level: str) -> None:
     room = room_of(there)
     before = free(room)
-    found = place(room, gang(wanted), required_level=level)
+    found = place_pods(room, gang(wanted), required_level=level)
     largest_first = sorted(wanted, reverse=True)
     assert (found is not None) == any(exists(domain, largest_first) for domain in domains(there, level))
     if found is None:
@@ -87,7 +90,7 @@ def test_it_finds_a_place_exactly_where_there_is_one(there: list[list[int]], wan
 @given(racks, st.integers(1, 12), st.sampled_from([1, 2, 4, 8]))
 def test_whole_nodes_stay_whole(there: list[list[int]], count: int, size: int) -> None:
     room = room_of(there)
-    if place(room, gang([size] * count)) is None:
+    if place_pods(room, gang([size] * count)) is None:
         return
     whole = sum(rooms == 8 for rack in there for rooms in rack)
     in_use = sum(rooms // size for rack in there for rooms in rack if rooms < 8)
@@ -99,8 +102,8 @@ def test_whole_nodes_stay_whole(there: list[list[int]], count: int, size: int) -
 @given(racks, st.integers(1, 12), st.sampled_from([1, 2, 3, 8]))
 def test_the_preferred_level_gives_the_fewest_domains(there: list[list[int]], count: int, size: int) -> None:
     room = room_of(there)
-    found = place(room, gang([size] * count), preferred_level="rack")
-    assert (found is None) == (place(room_of(there), gang([size] * count)) is None)
+    found = place_pods(room, gang([size] * count), preferred_level="rack")
+    assert (found is None) == (place_pods(room_of(there), gang([size] * count)) is None)
     if found is None:
         return
     fits = [sum(rooms // size for rooms in rack) for rack in there]
@@ -108,7 +111,7 @@ def test_the_preferred_level_gives_the_fewest_domains(there: list[list[int]], co
         few for few in range(1, len(there) + 1) if any(sum(chosen) >= count for chosen in combinations(fits, few))
     )
     assert len({name.split("-")[0] for name in found.values()}) == fewest
-    order = [room.position(found[pod.uid]) for pod in gang([size] * count)]
+    order = [room.position_of(found[pod.uid]) for pod in gang([size] * count)]
     assert order == sorted(order)
 
 
@@ -118,8 +121,8 @@ def test_unequal_pods_with_a_preferred_level_fit_wherever_they_would_without(
     there: list[list[int]], wanted: list[int]
 ) -> None:
     room = room_of(there)
-    found = place(room, gang(wanted), preferred_level="rack")
-    assert (found is None) == (place(room_of(there), gang(wanted)) is None)
+    found = place_pods(room, gang(wanted), preferred_level="rack")
+    assert (found is None) == (place_pods(room_of(there), gang(wanted)) is None)
     assert min(free(room)) >= 0
     if any(exists(rack, sorted(wanted, reverse=True)) for rack in there):
         assert found is not None
@@ -130,9 +133,9 @@ def test_unequal_pods_with_a_preferred_level_fit_wherever_they_would_without(
 @given(racks, st.integers(1, 20), st.sampled_from([1, 2, 3, 8]), levels)
 def test_the_most_that_would_fit(there: list[list[int]], count: int, size: int, level: str) -> None:
     room = room_of(there)
-    most = largest(room, gang([size] * count), required_level=level)
+    most = count_placeable(room, gang([size] * count), required_level=level)
     assert most == min(count, max(sum(rooms // size for rooms in domain) for domain in domains(there, level)))
-    assert (place(room, gang([size] * count), required_level=level) is not None) == (most == count)
+    assert (place_pods(room, gang([size] * count), required_level=level) is not None) == (most == count)
 
 
 @patient
@@ -143,12 +146,12 @@ def test_the_same_answer_again(
     room = room_of(there)
     among = data.draw(st.one_of(st.none(), st.lists(st.sampled_from(room.names))))
     mark = room.mark()
-    found = place(room, gang(wanted), required_level=required, preferred_level=preferred, among=among)
+    found = place_pods(room, gang(wanted), required_level=required, preferred_level=preferred, among=among)
     assert found is None or among is None or set(found.values()) <= set(among)
     room.undo(mark)
-    mask = None if among is None else room.mask(reversed(among))
+    mask = None if among is None else room.node_mask(reversed(among))
     mixed = data.draw(st.permutations(gang(wanted)))
-    assert place(room, mixed, required_level=required, preferred_level=preferred, among=mask) == found
+    assert place_pods(room, mixed, required_level=required, preferred_level=preferred, among=mask) == found
 
 
 @patient
@@ -156,9 +159,9 @@ def test_the_same_answer_again(
 def test_conditions_on_nodes_are_met(there: list[list[int]], free_choice: int, tied: int) -> None:
     room = room_of(there)
     term = (Requirement(key="rack", operator="NotIn", values=("0",)),)
-    choosy = Shape.of({GPU: 2000}).requests
+    choosy = Shape.from_requests({GPU: 2000}).requests
     pods = gang([4] * free_choice) + [Pod(uid=f"t{each}", shape=Shape(choosy, terms=(term,))) for each in range(tied)]
-    found = place(room, pods)
+    found = place_pods(room, pods)
     if found is not None:
         assert all(not name.startswith("0-") for uid, name in found.items() if uid.startswith("t"))
         assert min(free(room)) >= 0

@@ -8,10 +8,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.arbiter.facts import Node, Pool, Shape, Toleration
-from vkgateway.arbiter.matching import fits
-from vkgateway.arbiter.room import Mark, Room
-from vkgateway.arbiter.views import PLENTY, View
+from vkgateway.arbiter.capacity.node_matching import node_fits
+from vkgateway.arbiter.capacity.node_resources import Mark, NodeResources
+from vkgateway.arbiter.capacity.shape_views import PLENTY, ShapeView
+from vkgateway.arbiter.snapshot import Node, Pool, Shape, Toleration
 from vkgateway.model.objects import Taint
 
 GPU = "nvidia.com/gpu"
@@ -38,7 +38,9 @@ pools = st.lists(nodes, min_size=1, max_size=12, unique_by=lambda node: node.nam
     lambda found: Pool(key=("compute", "pool"), nodes=tuple(found), governed=(GPU,), levels=("rack",))
 )
 shapes = st.builds(
-    lambda asked, tolerations, images: Shape(Shape.of(asked).requests, tolerations=tolerations, images=images),
+    lambda asked, tolerations, images: Shape(
+        Shape.from_requests(asked).requests, tolerations=tolerations, images=images
+    ),
     amounts,
     st.sampled_from([(), (Toleration(key="k", operator="Exists"),)]),
     st.frozensets(st.sampled_from("ij")),
@@ -48,7 +50,7 @@ shapes = st.builds(
 class Ledger:
     """The same by plain counting: which shapes are on which nodes."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: NodeResources) -> None:
         self.room = room
         self.pods: list[Counter[Shape]] = [Counter() for _ in room.nodes]
 
@@ -60,7 +62,7 @@ class Ledger:
 
     def _fits(self, position: int, shape: Shape) -> int:
         node = self.room.nodes[position]
-        if not fits(shape, node) or not all(
+        if not node_fits(shape, node) or not all(
             any(name in each.allocatable for each in self.room.nodes) for name, _ in shape.requests
         ):
             return 0
@@ -68,7 +70,7 @@ class Ledger:
 
     def _free(self, position: int, name: str) -> int:
         node = self.room.nodes[position]
-        taken = sum(cut(shape.amount(name)) * count for shape, count in self.pods[position].items())
+        taken = sum(cut(shape.amount_of(name)) * count for shape, count in self.pods[position].items())
         return cut(node.allocatable.get(name, 0)) - cut(node.used.get(name, 0)) - taken
 
 
@@ -79,7 +81,7 @@ def cut(amount: int) -> int:
 @patient
 @given(pools, st.lists(shapes, min_size=1, max_size=3), st.data())
 def test_capacity_is_what_counting_says(pool: Pool, wanted: list[Shape], data: st.DataObject) -> None:
-    room = Room(pool)
+    room = NodeResources(pool)
     ledger = Ledger(room)
     marks: list[tuple[Mark, list[Counter[Shape]]]] = []
     for _ in range(data.draw(st.integers(0, 12))):
@@ -87,14 +89,14 @@ def test_capacity_is_what_counting_says(pool: Pool, wanted: list[Shape], data: s
         shape = data.draw(st.sampled_from(wanted))
         position = data.draw(st.integers(0, len(room) - 1))
         if step == "take":
-            room.take(room.names[position], shape, 2)
+            room.add_pods(room.names[position], shape, 2)
             ledger.change(position, shape, 2)
         elif step == "give":
-            room.give(room.names[position], shape)
+            room.remove_pods(room.names[position], shape)
             ledger.change(position, shape, -1)
         elif step == "take many":
             for _ in range(data.draw(st.sampled_from([1, 7]))):
-                room.take_at(range(len(room)), shape, [1] * len(room))
+                room.add_pods_at(range(len(room)), shape, [1] * len(room))
                 for each in range(len(room)):
                     ledger.change(each, shape, 1)
         elif step == "mark":
@@ -105,31 +107,31 @@ def test_capacity_is_what_counting_says(pool: Pool, wanted: list[Shape], data: s
             marks = [(other, pods) for other, pods in marks if other.changes <= mark.changes]
             ledger.pods = [Counter(each) for each in before]
         if step == "look":
-            assert room.capacity(shape).tolist() == ledger.capacity(shape)
+            assert room.capacity_by_node(shape).tolist() == ledger.capacity(shape)
     for shape in wanted:
-        assert room.capacity(shape).tolist() == ledger.capacity(shape)
-        assert room.total(shape) == sum(ledger.capacity(shape))
+        assert room.capacity_by_node(shape).tolist() == ledger.capacity(shape)
+        assert room.total_capacity(shape) == sum(ledger.capacity(shape))
 
 
 @patient
 @given(pools, st.lists(shapes, min_size=1, max_size=3), st.data())
 def test_views_brought_up_to_date_are_like_new_ones(pool: Pool, wanted: list[Shape], data: st.DataObject) -> None:
-    room = Room(pool)
+    room = NodeResources(pool)
     for _ in range(data.draw(st.integers(1, 6))):
         shape = data.draw(st.sampled_from(wanted))
-        room.take(data.draw(st.sampled_from(room.names)), shape, data.draw(st.integers(-1, 2)))
+        room.add_pods(data.draw(st.sampled_from(room.names)), shape, data.draw(st.integers(-1, 2)))
         for _ in range(data.draw(st.sampled_from([0, 20]))):
-            room.take(room.names[0], shape)
-            room.give(room.names[0], shape)
+            room.add_pods(room.names[0], shape)
+            room.remove_pods(room.names[0], shape)
         for looked_at in wanted:
-            room.view(looked_at).sums("rack")
+            room.shape_view(looked_at).domain_sums("rack")
     for shape in wanted:
-        alike = replace(shape, images=room.fitting.known_images(shape))
-        kept, new = room.view(shape), View(room._yard, alike)
+        alike = replace(shape, images=room.node_filter.known_images(shape))
+        kept, new = room.shape_view(shape), ShapeView(room._free_capacity, alike)
         new.refresh()
         assert kept.key.tolist() == new.key.tolist()
         assert kept.capacity.tolist() == new.capacity.tolist()
         for part in ("capacity", "loose", "units"):
-            assert getattr(kept.sums("rack"), part).tolist() == getattr(new.sums("rack"), part).tolist()
-        assert kept.sums("rack").capacity.sum() == kept.total
-        assert len(set(kept.key[kept.capacity > 0].tolist())) == kept.choice(None)
+            assert getattr(kept.domain_sums("rack"), part).tolist() == getattr(new.domain_sums("rack"), part).tolist()
+        assert kept.domain_sums("rack").capacity.sum() == kept.total
+        assert len(set(kept.key[kept.capacity > 0].tolist())) == kept.count_fitting_nodes(None)

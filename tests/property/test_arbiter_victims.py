@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.arbiter.lent import NOW, gpus, mixed, node, placed, running, waiting, world
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.decisions import Evict
-from vkgateway.arbiter.facts import Gang, Node, Pod, PodState, Shape
-from vkgateway.arbiter.lots import core_of
-from vkgateway.arbiter.placement import place
-from vkgateway.arbiter.room import Room
-from vkgateway.arbiter.victims import Choice, choose
+from vkgateway.arbiter.preemption.eviction_units import select_min_members
+from vkgateway.arbiter.preemption.victim_search import VictimChoice, choose_victims
+from vkgateway.arbiter.snapshot import Gang, Node, Pod, PodState, Shape
 
 SIZES = st.sampled_from([gpus(1, 4), gpus(2, 8), gpus(4, 30), gpus(8, 32), gpus(0, 20)])
 AGES = st.sampled_from([0.0, 1.0, 5.0, 5.0, 60.0, 700.0])
@@ -28,24 +28,26 @@ class Case:
     asking: Gang
     coming: tuple[Pod, ...]
 
-    def choose(self, gangs: Sequence[Gang] | None = None) -> Choice | None:
+    def choose(self, gangs: Sequence[Gang] | None = None) -> VictimChoice | None:
         room, evictable = world(self.nodes, self.gangs if gangs is None else gangs)
         for pod in self.coming:
-            room.take(pod.node, pod.shape)
-        return choose(room, evictable, self.asking, self.asking.pods, now=NOW, over={"t1": 1.0}, coming=self.coming)
+            room.add_pods(pod.node, pod.shape)
+        return choose_victims(
+            room, evictable, self.asking, self.asking.pods, now=NOW, over={"t1": 1.0}, coming=self.coming
+        )
 
-    def room(self, gone: Sequence[str]) -> Room:
+    def room(self, gone: Sequence[str]) -> NodeResources:
         """What is free when these pods have gone, and those that are ending."""
         room, _ = world(self.nodes)
         for gang in self.gangs:
             for pod in gang.pods:
                 if pod.uid not in gone:
-                    room.take(pod.node, pod.shape)
+                    room.add_pods(pod.node, pod.shape)
         return room
 
     def fits(self, gone: Sequence[str]) -> bool:
         gang = self.asking
-        return place(self.room(gone), gang.pods, required_level=gang.required_level) is not None
+        return place_pods(self.room(gone), gang.pods, required_level=gang.required_level) is not None
 
 
 PODS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=6)
@@ -87,12 +89,12 @@ def _case(
     return Case(there, tuple(built), mixed(asked, required_level=level), going)
 
 
-def _pod(uid: str, free: Room, shape: Shape, at: tuple[int, int], age: float, rank: int) -> Pod | None:
+def _pod(uid: str, free: NodeResources, shape: Shape, at: tuple[int, int], age: float, rank: int) -> Pod | None:
     """A pod, if there is room for it."""
     on = free.names[at[0] % len(free.names)]
-    if any(free.free(on)[name] < amount for name, amount in shape.requests):
+    if any(free.free_on_node(on)[name] < amount for name, amount in shape.requests):
         return None
-    free.take(on, shape)
+    free.add_pods(on, shape)
     return placed(uid, on, shape, age=age + rank % 2, borrowed=at[1] > 0, rank=rank)
 
 
@@ -107,7 +109,7 @@ def uids(evicts: Sequence[Evict]) -> list[str]:
     return [uid for evict in evicts for uid in evict.pods]
 
 
-def without_one(case: Case, choice: Choice) -> Iterator[list[str]]:
+def without_one(case: Case, choice: VictimChoice) -> Iterator[list[str]]:
     """All who go but for those of one gang that could have stayed without the others."""
     gangs = {gang.id: gang for gang in case.gangs}
     for evict in choice.evicts:
@@ -115,7 +117,7 @@ def without_one(case: Case, choice: Choice) -> Iterator[list[str]]:
         if not evict.whole:
             yield from ([*others, *(uid for uid in evict.pods if uid != spared)] for spared in evict.pods)
         elif gangs[evict.gang].elastic:
-            core = {pod.uid for pod in core_of(gangs[evict.gang], gangs[evict.gang].pods)}
+            core = {pod.uid for pod in select_min_members(gangs[evict.gang], gangs[evict.gang].pods)}
             yield [*others, *(uid for uid in evict.pods if uid not in core)]
         else:
             yield others
@@ -139,10 +141,10 @@ def test_all_or_nothing(case: Case) -> None:
     assert list(choice.nodes) == [pod.uid for pod in case.asking.pods]
     room = case.room(uids(choice.evicts))
     for pod in case.asking.pods:
-        assert room.fits(choice.nodes[pod.uid], pod.shape)
-        room.take(choice.nodes[pod.uid], pod.shape)
+        assert room.capacity_on_node(choice.nodes[pod.uid], pod.shape)
+        room.add_pods(choice.nodes[pod.uid], pod.shape)
     if case.asking.required_level:
-        assert len({room.nodes[room.position(name)].labels["rack"] for name in choice.nodes.values()}) == 1
+        assert len({room.nodes[room.position_of(name)].labels["rack"] for name in choice.nodes.values()}) == 1
 
 
 @patient
@@ -187,7 +189,7 @@ def _all(gangs: Sequence[Gang], *, surplus_only: bool) -> list[str]:
     """All pods that may be called in."""
     found = []
     for gang in gangs:
-        core = {pod.uid for pod in core_of(gang, gang.pods)}
+        core = {pod.uid for pod in select_min_members(gang, gang.pods)}
         surplus = [pod for pod in gang.pods if gang.elastic and pod.uid not in core]
         found += [pod.uid for pod in (surplus if surplus_only else gang.pods) if pod.borrowed]
     return found
@@ -205,13 +207,13 @@ def test_the_order_of_telling_does_not_matter(case: Case, random: object) -> Non
 @given(cases)
 def test_what_was_forgotten_leaves_nothing_behind(case: Case) -> None:
     room, evictable = world(case.nodes, case.gangs)
-    fresh = choose(room, evictable, case.asking, case.asking.pods, now=NOW)
+    fresh = choose_victims(room, evictable, case.asking, case.asking.pods, now=NOW)
     for gang in [*case.gangs, running("other", ["n0", "n0"], 1)]:
-        evictable.put(replace(gang, elastic=not gang.elastic, minimum=1))
-    evictable.drop("other")
+        evictable.update_gang(replace(gang, elastic=not gang.elastic, minimum=1))
+    evictable.remove_gang("other")
     for gang in case.gangs:
-        evictable.put(gang)
-    assert choose(room, evictable, case.asking, case.asking.pods, now=NOW) == fresh
+        evictable.update_gang(gang)
+    assert choose_victims(room, evictable, case.asking, case.asking.pods, now=NOW) == fresh
 
 
 @patient
@@ -224,7 +226,7 @@ def test_of_gangs_on_a_node_each_the_cheapest_go(gangs: list[tuple[int, int]], c
         for index, (age, restart) in enumerate(gangs)
     ]
     asking = waiting(count)
-    choice = choose(*world(there, on), asking, asking.pods, now=NOW)
+    choice = choose_victims(*world(there, on), asking, asking.pods, now=NOW)
     if count > len(gangs):
         assert choice is None
     else:

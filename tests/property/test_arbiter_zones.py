@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.unit.arbiter.numa import Machine
 from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, quota
-from vkgateway.arbiter.facts import Pod, Pool, Shape
-from vkgateway.arbiter.room import Room
-from vkgateway.gateway.decisionlog import Entry, encode
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.snapshot import Pod, Pool, Shape
+from vkgateway.gateway.decisionlog import LogEntry, encode_entry
 
 NIC = "example.com/nic"
 
@@ -31,7 +31,7 @@ def shape_of(random: Random) -> Shape:
     for held in parts:
         for name, amount in held:
             total[name] = total.get(name, 0) + amount
-    return Shape(Shape.of(total).requests, parts=tuple(parts))
+    return Shape(Shape.from_requests(total).requests, parts=tuple(parts))
 
 
 def machine(random: Random, name: str = "n0") -> Machine:
@@ -42,14 +42,14 @@ def machine(random: Random, name: str = "n0") -> Machine:
     return Machine(name, zones, scope=random.choice(("container", "pod")), random=random)
 
 
-def told(machine: Machine, placed: dict[str, Shape]) -> Room:
+def told(machine: Machine, placed: dict[str, Shape]) -> NodeResources:
     """What the arbiter makes of it."""
     node = machine.node(cpu=1000)
-    room = Room(Pool(key=KEY, nodes=(node,), governed=(GPU,)))
+    room = NodeResources(Pool(key=KEY, nodes=(node,), governed=(GPU,)))
     for uid, shape in placed.items():
-        room.take(machine.name, shape)
+        room.add_pods(machine.name, shape)
         if node.topology is not None and uid in node.topology.counted:
-            room.count_in(machine.name, shape)
+            room.count_published(machine.name, shape)
     return room
 
 
@@ -65,14 +65,14 @@ def test_what_is_said_to_fit_is_taken_by_a_kubelet_wherever_the_others_are(seed:
             if made.start(f"p{number}", shape):
                 placed[f"p{number}"] = shape
         elif what < 0.7:
-            made.start(f"s{number}", Shape.of({GPU: random.choice((1, 2)) * 1000}), stranger=True)
+            made.start(f"s{number}", Shape.from_requests({GPU: random.choice((1, 2)) * 1000}), stranger=True)
         elif what < 0.85 and placed:
             gone = random.choice(sorted(placed))
             made.end(gone, placed.pop(gone))
         else:
             made.published()
     shape = random.choice(kinds)
-    for number in range(told(made, placed).fits("n0", shape)):
+    for number in range(told(made, placed).capacity_on_node("n0", shape)):
         assert made.start(f"more{number}", shape), f"seed {seed}"
 
 
@@ -80,8 +80,8 @@ def test_what_is_said_to_fit_is_taken_by_a_kubelet_wherever_the_others_are(seed:
 def test_of_equal_pods_with_one_container_all_that_fit_are_found(seed: int) -> None:
     random = Random(seed)
     made, placed = machine(random), dict[str, Shape]()
-    shape = Shape.of({GPU: random.choice((1, 2, 3)) * 1000, NIC: random.choice((0, 1)) * 1000})
-    while told(made, placed).fits("n0", shape):
+    shape = Shape.from_requests({GPU: random.choice((1, 2, 3)) * 1000, NIC: random.choice((0, 1)) * 1000})
+    while told(made, placed).capacity_on_node("n0", shape):
         uid = f"p{len(placed)}"
         assert made.start(uid, shape)
         placed[uid] = shape
@@ -117,7 +117,7 @@ def follow(
     """A cycle and what kubelets do about it; perhaps some publish their zones."""
     snapshot = there.snapshot()
     decisions = there.cycle()
-    assert encode(Entry(time=there.now, snapshot=snapshot, decisions=decisions))
+    assert encode_entry(LogEntry(time=there.now, snapshot=snapshot, decisions=decisions))
     there.advance(1)
     pods = {pod.uid: pod for each in there.gangs.values() for pod in each.pods if pod.node}
     for uid in started.keys() - pods.keys():

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tests.unit.translate import samples
 from vkgateway.model.names import NAME_ANNOTATION, TENANT_LABEL
 from vkgateway.model.objects import Meta, Object
-from vkgateway.translate.disruption import BudgetView, forward_budget
-from vkgateway.translate.labels import LABEL_DOMAIN, is_tenants_label, label_below
-from vkgateway.translate.mutable import spec_changes
-from vkgateway.translate.netpolicies import FENCE, PolicyView, fence
-from vkgateway.translate.selectors import all_hold
+from vkgateway.translate.disruption_budgets import DisruptionBudgetView, forward_budget
+from vkgateway.translate.labels import LABEL_DOMAIN, is_tenant_label, label_to_compute
+from vkgateway.translate.network_policies import ISOLATION_POLICY, NetworkPolicyView, isolation_policies
+from vkgateway.translate.node_terms import all_match
+from vkgateway.translate.pod_diff import diff_pods
 from vkgateway.translate.services import ServiceView, forward_service
 
 LONG = "x" * 60
@@ -59,7 +59,7 @@ def matches(selector: Object, of: Object) -> bool:
     exact = [
         {"key": key, "operator": "In", "values": [value]} for key, value in selector.get("matchLabels", {}).items()
     ]
-    return all_hold(of, [*exact, *selector.get("matchExpressions", ())])
+    return all_match(of, [*exact, *selector.get("matchExpressions", ())])
 
 
 def below(wanted: Object, **spec: Any) -> Object:
@@ -81,21 +81,23 @@ def test_services(of: Object, selector: Object) -> None:
 @given(labels, selectors)
 def test_network_policies(of: Object, selector: Object) -> None:
     rule = {"from": [{"podSelector": selector}]}
-    policy = PolicyView(metadata=view("deny"), spec={"podSelector": selector, "ingress": [rule]})
-    made = fence(samples.TENANT, "default", "u-2", [policy]).documents
+    policy = NetworkPolicyView(metadata=view("deny"), spec={"podSelector": selector, "ingress": [rule]})
+    made = isolation_policies(samples.TENANT, "default", "u-2", [policy]).documents
     (mine,) = [one["spec"] for one in made if one["metadata"]["annotations"][NAME_ANNOTATION] == "deny"]
     pod = below(of)["metadata"]["labels"]
     wanted = matches(selector, of)
     assert matches(mine["podSelector"], pod) == wanted
     assert matches(mine["ingress"][0]["from"][0]["podSelector"], pod) == wanted
     # The pods that the policy does not select are open, and only those.
-    opened = [one["spec"] for one in made if one["metadata"]["name"].startswith(f"{FENCE}-ingress-")]
+    opened = [one["spec"] for one in made if one["metadata"]["name"].startswith(f"{ISOLATION_POLICY}-ingress-")]
     assert any(matches(spec["podSelector"], pod) for spec in opened) == (not wanted)
 
 
 @given(labels, selectors)
 def test_disruption_budgets(of: Object, selector: Object) -> None:
-    made = forward_budget(BudgetView(metadata=view("quorum"), spec={"selector": selector}), tenant=samples.TENANT)
+    made = forward_budget(
+        DisruptionBudgetView(metadata=view("quorum"), spec={"selector": selector}), tenant=samples.TENANT
+    )
     assert matches(made["spec"]["selector"], below(of)["metadata"]["labels"]) == matches(selector, of)
 
 
@@ -124,7 +126,7 @@ def test_affinity_among_pods_and_topology_spread(of: Object, selector: Object) -
 def test_labels_that_change_later(first: Object, then: Object) -> None:
     made = below(first)
     later = samples.pod(metadata={"labels": then})
-    patch = spec_changes(later, made, tenant=samples.TENANT, pool=samples.POOL).patch or {}
+    patch = diff_pods(later, made, tenant=samples.TENANT, pool=samples.POOL).patch or {}
     standing = made["metadata"]["labels"] | (patch.get("metadata") or {}).get("labels", {})
     left = {key: value for key, value in standing.items() if value is not None}
     assert left == below(then)["metadata"]["labels"]
@@ -132,9 +134,9 @@ def test_labels_that_change_later(first: Object, then: Object) -> None:
 
 @given(keys, keys)
 def test_keys_that_differ_still_differ_and_are_none_of_ours(one: str, other: str) -> None:
-    staying = samples.TENANT.staying_prefixes
-    made, second = label_below(one, staying), label_below(other, staying)
+    staying = samples.TENANT.tenant_only_prefixes
+    made, second = label_to_compute(one, staying), label_to_compute(other, staying)
     assert (made == second) == (one == other)
-    assert is_tenants_label(made)
+    assert is_tenant_label(made)
     assert made == one or made.rpartition("/")[0].endswith(LABEL_DOMAIN)
     assert len(made.rpartition("/")[0]) <= 253

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from vkgateway.sync.pods import table
-from vkgateway.sync.pods.record import ComputePod, Instruction, Record, TenantPod
+from vkgateway.sync.pods.record import ComputePodState, Instruction, Record, TenantPodState
 
 
 @dataclass
@@ -46,29 +46,29 @@ class World:
 
     def record(self) -> Record:
         ran = self.above is not None and self.above.ran
-        return Record(tenant=self._tenant(), compute=self._compute(), ran=ran)
+        return Record(tenant=self._tenant(), compute=self._compute(), has_run=ran)
 
-    def _tenant(self) -> TenantPod:
+    def _tenant(self) -> TenantPodState:
         pod = self.above
         if pod is None:
-            return TenantPod.ABSENT
+            return TenantPodState.ABSENT
         if pod.terminal:
-            return TenantPod.TERMINAL_DELETING if pod.deleting else TenantPod.TERMINAL
+            return TenantPodState.TERMINAL_DELETING if pod.deleting else TenantPodState.TERMINAL
         if pod.deleting:
-            return TenantPod.DELETING
-        return TenantPod.BOUND if pod.bound else TenantPod.UNBOUND
+            return TenantPodState.DELETING
+        return TenantPodState.BOUND if pod.bound else TenantPodState.UNBOUND
 
-    def _compute(self) -> ComputePod:
+    def _compute(self) -> ComputePodState:
         if not self.reachable:
-            return ComputePod.UNKNOWN
+            return ComputePodState.UNKNOWN
         pod = self.below
         if pod is None:
-            return ComputePod.ABSENT
+            return ComputePodState.ABSENT
         if self.above is not None and self.above.uid != pod.uid:
-            return ComputePod.STALE
+            return ComputePodState.STALE
         if pod.terminal:
-            return ComputePod.TERMINAL_DELETING if pod.deleting else ComputePod.TERMINAL
-        return ComputePod.DELETING if pod.deleting else ComputePod.LIVE
+            return ComputePodState.TERMINAL_DELETING if pod.deleting else ComputePodState.TERMINAL
+        return ComputePodState.DELETING if pod.deleting else ComputePodState.LIVE
 
     def collect(self) -> None:
         """What API servers do by themselves: an ended pod that is being deleted goes once no finalizer holds it."""
@@ -211,7 +211,7 @@ class PodLife(RuleBasedStateMachine):
 
     @rule(steps=st.integers(0, 4))
     def gateway_looks_and_may_die(self, steps: int) -> None:
-        for instruction in table.decide(self.world.record())[:steps]:
+        for instruction in table.find_instructions(self.world.record())[:steps]:
             self.gateway.act(instruction)
 
     @invariant()
@@ -230,7 +230,7 @@ class PodLife(RuleBasedStateMachine):
         """Whatever happened: left alone, the world settles, and nothing is left over."""
         self.world.reachable = True
         for _ in range(12):
-            for instruction in table.decide(self.world.record()):
+            for instruction in table.find_instructions(self.world.record()):
                 self.gateway.act(instruction)
             below = self.world.below
             if below is not None and below.deleting:

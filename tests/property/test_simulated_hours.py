@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from tests.unit.simulate.scenarios import drawn, simulated
 from tests.unit.simulate.watched import WatchedArbiter
-from vkgateway.simulate.metrics import result_of
+from vkgateway.simulate.metrics import make_result
 
 
 @settings(max_examples=20)
 @given(load=st.sampled_from((0.7, 0.9, 1.1, 1.3)), seed=st.integers(min_value=0, max_value=10_000))
 def test_no_gang_waits_beside_room_and_entitled_gangs_are_late_only_behind_an_older_one(load: float, seed: int) -> None:
     scenario = drawn(load, hours=2.5, seed=seed)
-    result = result_of("vkgateway", scenario, simulated(scenario, WatchedArbiter()))
+    result = make_result("vkgateway", scenario, simulated(scenario, WatchedArbiter()))
     late = [one for one in result.late if not one.behind_own]
     assert not late, late

@@ -13,13 +13,13 @@ from tests.unit.translate import samples
 from vkgateway.model.names import GROUP
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.down import forward_pod
 from vkgateway.translate.labels import LABEL_DOMAIN
-from vkgateway.translate.mutable import spec_changes
-from vkgateway.translate.policy import refusals
-from vkgateway.translate.references import references
-from vkgateway.translate.security import violations
-from vkgateway.translate.up import Taken, final_status, mirror_status
+from vkgateway.translate.pod_diff import diff_pods
+from vkgateway.translate.pod_references import find_references
+from vkgateway.translate.policy import find_refusals
+from vkgateway.translate.security import find_violations
+from vkgateway.translate.to_compute import forward_pod
+from vkgateway.translate.to_tenant import Disruption, final_status, mirror_status
 
 patient = settings(max_examples=60, deadline=None)
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -329,11 +329,11 @@ def walk(value: Any) -> Iterator[Any]:
 @given(pods, tenants)
 def test_any_pod_is_judged_and_forwarded_without_harm(pod: Object, tenant: TenantContext) -> None:
     before = copy.deepcopy(pod)
-    for refusal in refusals(pod, tenant=tenant, pool=samples.POOL):
+    for refusal in find_refusals(pod, tenant=tenant, pool=samples.POOL):
         assert refusal.field
         assert refusal.message
         assert " " not in refusal.rule
-    references(pod)
+    find_references(pod)
     labels = {"default": {"a": "b"}, "web": {}}
     forward_pod(pod, tenant=tenant, pool=samples.POOL, namespace=BELOW, namespaces=lambda: labels)
     made = forward_pod(pod, tenant=tenant, pool=samples.POOL, namespace=BELOW)
@@ -389,12 +389,12 @@ def test_no_reserved_mark_is_the_tenants(pod: Object) -> None:
 @given(pods, pods)
 def test_changes_settle(pod: Object, later: Object) -> None:
     below = samples.compute_pod(pod, {})
-    changes = spec_changes(later, below, tenant=samples.TENANT, pool=samples.POOL)
+    changes = diff_pods(later, below, tenant=samples.TENANT, pool=samples.POOL)
     change = (changes.patch or {}).get("metadata") or {}
     for kind in ("labels", "annotations"):
         standing = {**below["metadata"][kind], **change.get(kind, {})}
         below["metadata"][kind] = {key: value for key, value in standing.items() if value is not None}
-    again = spec_changes(later, below, tenant=samples.TENANT, pool=samples.POOL)
+    again = diff_pods(later, below, tenant=samples.TENANT, pool=samples.POOL)
     assert "metadata" not in (again.patch or {})
     assert {key for key in below["metadata"]["labels"] if GROUP not in key} == {
         key for key in later["metadata"]["labels"] if GROUP not in key and not key.startswith(STAYING)
@@ -409,7 +409,7 @@ def test_mirroring_twice_is_once_and_shows_nothing_from_below(pod: Object, below
     compute["spec"]["nodeName"] = HOST
     before = copy.deepcopy((compute, above))
     patch = mirror_status(compute, above, node_ip="10.213.0.1", node_name="a100.local")
-    taken = Taken(reason="Taken", message="taken")
+    taken = Disruption(reason="Taken", message="taken")
     ending = final_status(compute, above, taken=taken, now=NOW, node_ip="10.213.0.1", node_name="a100.local")
     assert (compute, above) == before
     if above.get("phase") in ("Succeeded", "Failed"):
@@ -432,10 +432,10 @@ def test_what_no_rule_forbids_above_no_rule_forbids_below(pod: Object, tenant: T
     """The compute namespace carries the tenant's level: whatever passes here must pass there."""
     spec = {key: value for key, value in pod["spec"].items() if key not in ("hostNetwork", "resourceClaims")}
     allowed = {**pod, "spec": {**spec, "volumes": [], "runtimeClassName": None}}
-    if refusals(allowed, tenant=tenant, pool=samples.POOL):
+    if find_refusals(allowed, tenant=tenant, pool=samples.POOL):
         return
     made = forward_pod(allowed, tenant=tenant, pool=samples.POOL, namespace=BELOW)
-    assert violations(made, level=tenant.pod_security) == []
+    assert find_violations(made, level=tenant.pod_security) == []
 
 
 @patient
@@ -457,11 +457,11 @@ def test_changes_of_a_running_pod_go_down_once(pod: Object, change: Object) -> N
     below = samples.compute_pod(start, {})
     wanted = after(pod, change)
     before = copy.deepcopy((wanted, below))
-    changes = spec_changes(wanted, below, tenant=samples.TENANT, pool=samples.POOL)
+    changes = diff_pods(wanted, below, tenant=samples.TENANT, pool=samples.POOL)
     assert (wanted, below) == before
     for patch in (changes.patch, *changes.subresources.values()):
         below = strategic(below, patch or {})
-    again = spec_changes(wanted, below, tenant=samples.TENANT, pool=samples.POOL)
+    again = diff_pods(wanted, below, tenant=samples.TENANT, pool=samples.POOL)
     assert (again.patch, again.subresources) == (None, {})
     for kind in ("containers", "initContainers"):
         assert [one["image"] for one in below["spec"].get(kind, ())] == [

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from vkgateway.sync.admission import telling
-from vkgateway.sync.storage import users
+from vkgateway.sync.admission import pending_reporter
+from vkgateway.sync.storage import claim_users
 
 
 @pytest.fixture
 def told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits is told why at once, not after a second."""
-    monkeypatch.setattr(telling, "_PATIENCE", 0.05)
-    monkeypatch.setattr(users, "_PATIENCE", 0.05)
+    monkeypatch.setattr(pending_reporter, "_PATIENCE", 0.05)
+    monkeypatch.setattr(claim_users, "_PATIENCE", 0.05)

@@ -13,11 +13,11 @@ import pytest
 
 from bench.__main__ import BENCHMARKS
 from operators.catalogue import KITS
-from vkgateway.arbiter.decisions import HoldCode
+from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.sync.admission.verdicts import PREEMPTED
+from vkgateway.sync.admission.verdict_store import PREEMPTED
 from vkgateway.translate.conditions import ADMITTED_CONDITION
-from vkgateway.translate.gangs import WAYS
+from vkgateway.translate.gangs import INTEGRATIONS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -82,9 +82,9 @@ def reference(name: str) -> str:
 
 def test_every_pending_reason_and_gang_source_is_documented() -> None:
     reasons, sources = reference("pending-reasons"), reference("gang-sources")
-    assert [code for code in HoldCode if f"| `{code}` |" not in reasons] == []
+    assert [code for code in PendingReason if f"| `{code}` |" not in reasons] == []
     assert [
-        way.title for way in WAYS if f"| {way.title} |" not in sources and f"| `{way.title}` |" not in sources
+        way.title for way in INTEGRATIONS if f"| {way.title} |" not in sources and f"| `{way.title}` |" not in sources
     ] == []
     assert PREEMPTED in reference("events")
     assert ADMITTED_CONDITION in reference("conditions")

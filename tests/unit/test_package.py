@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import vkgateway
-from vkgateway.controlplane.templates import SHIPPED
+from vkgateway.controlplane.templates import SHIPPED_FOLDER
 
 PACKAGE = Path(vkgateway.__file__).parent
 ROOT = PACKAGE.parent
@@ -28,8 +28,8 @@ def test_every_data_file_is_packaged() -> None:
 
 
 def test_the_folders_at_the_top_lead_into_the_package() -> None:
-    assert (ROOT / "tenant_templates").resolve() == SHIPPED
-    leads = {"crds": "model/crds", "rbac": "gateway/rights", "compute": "gateway/advice"}
+    assert (ROOT / "tenant_templates").resolve() == SHIPPED_FOLDER
+    leads = {"crds": "model/crds", "rbac": "gateway/rbac", "compute": "gateway/recommended_policies"}
     for folder, inside in leads.items():
         shipped = {path.resolve() for path in (PACKAGE / inside).glob("*.yaml")}
         assert {link.resolve() for link in (ROOT / "deploy" / folder).iterdir()} == shipped != set()

@@ -68,7 +68,7 @@ def test_both_are_closed_in_alike() -> None:
 
 
 def test_the_supervisor_is_started_as_by_ourselves() -> None:
-    _, *arguments = SupervisorPaths(Path(DATA_DIR)).command
+    _, *arguments = SupervisorPaths(Path(DATA_DIR)).command_line
     assert values(UNITS[0], "ExecStart") == [" ".join([f"{PROGRAMS}/python", *arguments])]
 
 
@@ -85,7 +85,7 @@ def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/how-to/run-a-gateway.md").read_text(), re.DOTALL)
     file = tmp_path / "gateway.yaml"
     file.write_text(text)
-    found = settingsfile.load(file, environment={})
+    found = settingsfile.load_settings(file, environment={})
     assert found.address == "10.0.0.7"
     assert all((found.datastore.ca, found.datastore.ca_key, found.datastore.cert, found.datastore.key))
 

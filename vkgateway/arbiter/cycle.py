@@ -4,154 +4,159 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vkgateway.arbiter.borrowed import overtaken, start_borrowed
-from vkgateway.arbiter.carry import Carry
-from vkgateway.arbiter.decisions import Decisions, Hold
-from vkgateway.arbiter.elastic import grow
-from vkgateway.arbiter.facts import Snapshot
-from vkgateway.arbiter.fitting import IntArray
-from vkgateway.arbiter.guaranteed import start_guaranteed
-from vkgateway.arbiter.hastening import hasten
-from vkgateway.arbiter.holds import explain
-from vkgateway.arbiter.ledger import Ledger
-from vkgateway.arbiter.moving import move
-from vkgateway.arbiter.otherpool import start_in_another_pool
-from vkgateway.arbiter.outcome import changed_by, not_started, one_after_the_other, torn_by, without
-from vkgateway.arbiter.partholds import holds_of_whole_gangs
-from vkgateway.arbiter.plans import any_plan_lacks_reserve, keep_plans, start_elsewhere, start_ready
-from vkgateway.arbiter.preemption import preempt_left
-from vkgateway.arbiter.sparing import spare
-from vkgateway.arbiter.together import drop_incomplete, start_ready_together
-from vkgateway.arbiter.wholes import whole_decisions
+from vkgateway.arbiter.cache import Cache
+from vkgateway.arbiter.capacity.node_fit import IntArray
+from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.decisions import Decisions, PendingReport
+from vkgateway.arbiter.outcome import changed_gangs, find_broken_starts, merge_decisions, remove_starts, without_starts
+from vkgateway.arbiter.phases.borrowing import is_overtaken, start_borrowing_gangs
+from vkgateway.arbiter.phases.elastic_growth import grow_gangs
+from vkgateway.arbiter.phases.guaranteed_starts import start_guaranteed_gangs
+from vkgateway.arbiter.phases.multi_pool_gangs import drop_incomplete_plans, start_ready_gangs
+from vkgateway.arbiter.phases.plan_moves import move_plans
+from vkgateway.arbiter.phases.plan_replacement import replan_slow_plans
+from vkgateway.arbiter.phases.pool_switch import start_in_another_pool
+from vkgateway.arbiter.phases.preemption_plans import (
+    any_plan_lacks_reserve,
+    keep_plans,
+    start_on_other_nodes,
+    start_ready_plans,
+)
+from vkgateway.arbiter.phases.reprieves import reprieve_victims
+from vkgateway.arbiter.phases.tenant_preemption import preempt_within_tenants
+from vkgateway.arbiter.reasons.multi_pool_reasons import merge_part_reports
+from vkgateway.arbiter.reasons.pending_reasons import explain_pending
+from vkgateway.arbiter.snapshot import Snapshot
+from vkgateway.arbiter.whole_gangs import merge_part_decisions
 
-_ROUNDS = 8
+_MAX_ROUNDS = 8
 """Which victims may stay after all, or what is inside its cells now, is found at a cycle's end and may change what
 other gangs get; so there is a second round then, and seldom more. Rounds that withdraw a start come on top: each bars a
 gang for the rest of the cycle, so they end, too."""
 
 
-def decide(snapshot: Snapshot, now: float, carry: Carry | None = None, *, foresee: bool = True) -> Decisions:
+def decide(snapshot: Snapshot, now: float, carry: Cache | None = None, *, foresee: bool = True) -> Decisions:
     """Who starts where, who must go for whom, who may stay after all, and why everybody else waits.
 
     `now` is in seconds since the epoch. What was decided before is told by the snapshot alone: by the states of pods,
     and by the plans of the last cycle (`Gang.plan`), without which they are made anew. `carry`, handed in again and
     again, only saves time. `foresee`: tell when gangs of the line start; nothing else depends on it.
     """
-    carry = carry if carry is not None else Carry()
+    carry = carry if carry is not None else Cache()
     try:
-        return _decide(snapshot, now, carry, foresee=foresee)
+        return _run_cycle(snapshot, now, carry, foresee=foresee)
     except BaseException:
         carry.clear()
         raise
 
 
-def _decide(snapshot: Snapshot, now: float, carry: Carry, *, foresee: bool) -> Decisions:
+def _run_cycle(snapshot: Snapshot, now: float, carry: Cache, *, foresee: bool) -> Decisions:
     decisions: Decisions | None = None
     told: frozenset[str] = frozenset()
     admitted: dict[str, str] = {}
-    carry.follow(snapshot, now)
+    carry.apply_snapshot(snapshot, now)
     barred: set[str] = set()
-    left = _ROUNDS
+    left = _MAX_ROUNDS
     while True:
-        for standing in carry.standings.values():
-            standing.begin(now)
-        ledger = Ledger(carry, snapshot.policy, now, barred)
-        turn = _round(ledger)
-        found = _decided(ledger)
+        for standing in carry.pool_states.values():
+            standing.begin_cycle(now)
+        ledger = CycleState(carry, snapshot.policy, now, barred)
+        turn = _run_round(ledger)
+        found = _collect_decisions(ledger)
         if decisions is None:
-            told = ledger.told_before()
+            told = ledger.notified_uids()
         withdrawn = admitted.keys() & {uid for evict in found.evicts for uid in evict.pods}
         if withdrawn and decisions is not None:
             # It was only about to start: for whoever needs its room it does not, nor does it try again in this cycle.
-            _rewind(carry)
-            gangs = [carry.told[name] for name in sorted({admitted.pop(uid) for uid in withdrawn})]
-            barred.update(name for gang in gangs for name in gang.kin)
-            carry.go_on(not_started(gangs, withdrawn), now)
-            decisions = without(decisions, withdrawn)
+            _rewind_pools(carry)
+            gangs = [carry.snapshot_gangs[name] for name in sorted({admitted.pop(uid) for uid in withdrawn})]
+            barred.update(name for gang in gangs for name in gang.part_ids)
+            carry.apply_changed_gangs(without_starts(gangs, withdrawn), now)
+            decisions = remove_starts(decisions, withdrawn)
             continue
         left -= 1
-        torn = torn_by(found, decisions, admitted, carry.told)
+        torn = find_broken_starts(found, decisions, admitted, carry.snapshot_gangs)
         if torn:
-            found = without(found, torn)
-        more = left > 0 and bool(torn or _unsettled(ledger, found, turn))
-        changed = changed_by(found, carry.told, carry.planned, now) if more else {}
+            found = remove_starts(found, torn)
+        more = left > 0 and bool(torn or _is_unsettled(ledger, found, turn))
+        changed = changed_gangs(found, carry.snapshot_gangs, carry.planned_gangs, now) if more else {}
         # A round that changes nothing would be followed by equal ones.
         unsettled = more and bool(torn or changed)
         if not unsettled:
-            found = replace(found, holds=_holds(ledger, turn, foresee=foresee))
-        _rewind(carry)
+            found = replace(found, holds=_explain_pending(ledger, turn, foresee=foresee))
+        _rewind_pools(carry)
         admitted |= {uid: admit.gang for admit in found.admits for uid in admit.nodes}
-        decisions = found if decisions is None else without(one_after_the_other(decisions, found, told=told), torn)
+        decisions = found if decisions is None else remove_starts(merge_decisions(decisions, found, told=told), torn)
         if not unsettled:
             break
         names = sorted({admitted.pop(uid) for uid in torn & admitted.keys()})
-        waiting = not_started((changed.get(name, carry.told[name]) for name in names), torn)
-        carry.go_on(changed | waiting, now)
+        waiting = without_starts((changed.get(name, carry.snapshot_gangs[name]) for name in names), torn)
+        carry.apply_changed_gangs(changed | waiting, now)
     assert decisions is not None
-    return whole_decisions(decisions, carry.parts)
+    return merge_part_decisions(decisions, carry.parts)
 
 
-def _holds(ledger: Ledger, turn: IntArray, *, foresee: bool) -> tuple[Hold, ...]:
-    return tuple(holds_of_whole_gangs(ledger, explain(ledger, turn, foresee=foresee)))
+def _explain_pending(ledger: CycleState, turn: IntArray, *, foresee: bool) -> tuple[PendingReport, ...]:
+    return tuple(merge_part_reports(ledger, explain_pending(ledger, turn, foresee=foresee)))
 
 
-def _rewind(carry: Carry) -> None:
-    for standing in carry.standings.values():
-        standing.rewind()
+def _rewind_pools(carry: Cache) -> None:
+    for standing in carry.pool_states.values():
+        standing.end_cycle()
 
 
-def _unsettled(ledger: Ledger, found: Decisions, turn: IntArray) -> bool:
+def _is_unsettled(ledger: CycleState, found: Decisions, turn: IntArray) -> bool:
     """Whether another round may decide more."""
-    if found.evicts or found.reprieves or found.promotes or ledger.planned() or ledger.freed:
+    if found.evicts or found.reprieves or found.promotes or ledger.planned_gangs() or ledger.has_freed_capacity:
         return True  # of those planned for before, some are so no more: what was kept for them is not free yet
     # Where nodes are missing, whose cells are reduced depends on what runs in them.
     inside = any(not admit.borrowed for admit in found.admits)
-    if inside and any(standing.cells.losses() for standing in ledger.standings.values()):
+    if inside and any(standing.cells.guarantee_losses() for standing in ledger.pool_states.values()):
         return True
     return bool(found.admits) and (
-        overtaken(ledger, turn) or _may_be_called_in(ledger, found) or any_plan_lacks_reserve(ledger)
+        is_overtaken(ledger, turn) or _may_be_reclaimed(ledger, found) or any_plan_lacks_reserve(ledger)
     )
 
 
-def _may_be_called_in(ledger: Ledger, found: Decisions) -> bool:
+def _may_be_reclaimed(ledger: CycleState, found: Decisions) -> bool:
     """Whether a gang in several pools may need for a guarantee what starts now and borrows.
 
     While another of its parts borrows, it has its turn after those, and evicts nothing that is only about to start.
     """
-    waits = {key for ask in ledger.guaranteed() if ask.gang.part is not None for key in ask.pools}
+    waits = {key for ask in ledger.guaranteed_gangs() if ask.gang.part_info is not None for key in ask.allowed_pools}
     return any(admit.borrowed and admit.pool in waits for admit in found.admits)
 
 
-def _round(ledger: Ledger) -> IntArray:
+def _run_round(ledger: CycleState) -> IntArray:
     """All of the steps; returns the gangs that borrow, in their turn."""
     keep_plans(ledger, borrowed=False)
-    start_guaranteed(ledger)
-    while start_elsewhere(ledger) or start_in_another_pool(ledger):
-        start_guaranteed(ledger)
-    hasten(ledger)
-    spare(ledger, unkept=ledger.planned())
-    start_ready(ledger)
+    start_guaranteed_gangs(ledger)
+    while start_on_other_nodes(ledger) or start_in_another_pool(ledger):
+        start_guaranteed_gangs(ledger)
+    replan_slow_plans(ledger)
+    reprieve_victims(ledger, unkept=ledger.planned_gangs())
+    start_ready_plans(ledger)
     keep_plans(ledger, borrowed=True)
-    drop_incomplete(ledger)
-    start_ready_together(ledger)
-    start_elsewhere(ledger)
-    turn = start_borrowed(ledger)
-    preempt_left(ledger)
-    spare(ledger)
-    while move(ledger) or drop_incomplete(ledger):
-        spare(ledger)
-    start_ready(ledger)
-    start_ready_together(ledger)
-    grow(ledger)
+    drop_incomplete_plans(ledger)
+    start_ready_gangs(ledger)
+    start_on_other_nodes(ledger)
+    turn = start_borrowing_gangs(ledger)
+    preempt_within_tenants(ledger)
+    reprieve_victims(ledger)
+    while move_plans(ledger) or drop_incomplete_plans(ledger):
+        reprieve_victims(ledger)
+    start_ready_plans(ledger)
+    start_ready_gangs(ledger)
+    grow_gangs(ledger)
     return turn
 
 
-def _decided(ledger: Ledger) -> Decisions:
+def _collect_decisions(ledger: CycleState) -> Decisions:
     return Decisions(
-        admits=tuple(ledger.admits()),
+        admits=tuple(ledger.merged_admits()),
         evicts=tuple(ledger.evicts),
-        reprieves=tuple(ledger.reprieves()),
-        promotes=tuple(ledger.promotes()),
+        reprieves=tuple(ledger.find_reprieves()),
+        promotes=tuple(ledger.find_promotes()),
         plans=dict(ledger.plans),
-        losses=tuple(loss for standing in ledger.standings.values() for loss in standing.cells.losses()),
+        losses=tuple(loss for standing in ledger.pool_states.values() for loss in standing.cells.guarantee_losses()),
     )

@@ -8,10 +8,10 @@ from enum import StrEnum
 
 import msgspec
 
-from vkgateway.arbiter.facts import Plan, PoolKey
+from vkgateway.arbiter.snapshot import PoolKey, PreemptionPlan
 
 
-class HoldCode(StrEnum):
+class PendingReason(StrEnum):
     """Why a gang waits."""
 
     QUOTA = "WaitingForQuota"
@@ -77,14 +77,14 @@ class Promote:
     pods: tuple[str, ...]
 
 
-class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+class PendingReport(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A gang, or the waiting rest of one, does not start now.
 
     There may be a hundred thousand in each cycle, and a struct is made in a quarter of the time of a dataclass.
     """
 
     gang: str
-    code: HoldCode
+    code: PendingReason
     message: str
     """For the tenant to read: names no other tenant, none of its gangs, no compute node."""
     behind: str = ""
@@ -100,7 +100,7 @@ class Hold(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class GuaranteeLoss:
     """What a tenant's guarantee in a pool has lost because nodes are missing, until they are back."""
 
     pool: PoolKey
@@ -121,8 +121,8 @@ class Decisions:
     evicts: tuple[Evict, ...] = ()
     reprieves: tuple[Reprieve, ...] = ()
     promotes: tuple[Promote, ...] = ()
-    holds: tuple[Hold, ...] = ()
-    plans: Mapping[str, Plan] = field(default_factory=dict)
+    holds: tuple[PendingReport, ...] = ()
+    plans: Mapping[str, PreemptionPlan] = field(default_factory=dict)
     """By gang, all plans that are in force from now on: to be told again in the next cycle."""
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[GuaranteeLoss, ...] = ()
     """Guarantees that are reduced now, by pool and tenant."""

@@ -6,27 +6,29 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Promote, Reprieve
-from vkgateway.arbiter.facts import Gang, Plan, Pod, PodState, PoolKey, Snapshot
-from vkgateway.arbiter.lots import suffices
+from vkgateway.arbiter.preemption.eviction_units import has_min_members
+from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PoolKey, PreemptionPlan, Snapshot
 
 _Changes = dict[str, dict[str, Pod]]
 """By gang and uid, pods as they are afterwards."""
 
 
-def carried_out(snapshot: Snapshot, decisions: Decisions, now: float) -> Snapshot:
+def apply_decisions(snapshot: Snapshot, decisions: Decisions, now: float) -> Snapshot:
     """The snapshot as the next cycle finds it; what did not change is the same object."""
     gangs = {gang.id: gang for gang in snapshot.gangs}
     planned = [gang.id for gang in snapshot.gangs if gang.plan is not None]
-    after = changed_by(decisions, gangs, planned, now)
+    after = changed_gangs(decisions, gangs, planned, now)
     return replace(snapshot, gangs=tuple(after.get(gang.id, gang) for gang in snapshot.gangs))
 
 
-def changed_by(decisions: Decisions, gangs: Mapping[str, Gang], planned: Iterable[str], now: float) -> dict[str, Gang]:
+def changed_gangs(
+    decisions: Decisions, gangs: Mapping[str, Gang], planned: Iterable[str], now: float
+) -> dict[str, Gang]:
     """The gangs that are others once the decisions are carried out, by id; `planned` are those that have a plan now."""
     changes: _Changes = {}
     for admit in decisions.admits:
         for uid, node in admit.nodes.items():
-            _change(
+            _change_pods(
                 changes,
                 gangs[admit.gang],
                 [uid],
@@ -44,18 +46,18 @@ def changed_by(decisions: Decisions, gangs: Mapping[str, Gang], planned: Iterabl
             "evicted_for": evict.makes_room_for,
             "borrowed": True,
         }
-        _change(changes, gangs[evict.gang], evict.pods, **fields)
+        _change_pods(changes, gangs[evict.gang], evict.pods, **fields)
     for reprieve in decisions.reprieves:
         stays = {"state": PodState.PLACED, "deadline": 0.0, "evicted_for": ""}
-        _change(changes, gangs[reprieve.gang], reprieve.pods, **stays)
+        _change_pods(changes, gangs[reprieve.gang], reprieve.pods, **stays)
     for promote in decisions.promotes:
-        _change(changes, gangs[promote.gang], promote.pods, borrowed=False)
+        _change_pods(changes, gangs[promote.gang], promote.pods, borrowed=False)
     names = sorted({*changes, *decisions.plans, *planned})
-    after = {name: _changed(gangs[name], changes, decisions.plans) for name in names}
+    after = {name: _changed_gang(gangs[name], changes, decisions.plans) for name in names}
     return {name: gang for name, gang in after.items() if gang is not gangs[name]}
 
 
-def not_started(gangs: Iterable[Gang], uids: Set[str]) -> dict[str, Gang]:
+def without_starts(gangs: Iterable[Gang], uids: Set[str]) -> dict[str, Gang]:
     """The gangs with these pods, that were only about to start, waiting again; by id."""
     waits = {"state": PodState.WAITING, "pool": None, "node": "", "borrowed": False, "behind": "", "since": 0.0}
     return {
@@ -67,7 +69,7 @@ def not_started(gangs: Iterable[Gang], uids: Set[str]) -> dict[str, Gang]:
     }
 
 
-def torn_by(
+def find_broken_starts(
     found: Decisions, before: Decisions | None, admitted: Mapping[str, str], gangs: Mapping[str, Gang]
 ) -> set[str]:
     """Uids of pods that start, in these decisions or in those before, while so much of their gang goes that it does not
@@ -77,22 +79,22 @@ def torn_by(
     if not evicted:
         return set()
     starts = {**admitted, **{uid: admit.gang for admit in found.admits for uid in admit.nodes}}
-    names = {name for name in starts.values() if not evicted.isdisjoint(gangs[name].kin)}
+    names = {name for name in starts.values() if not evicted.isdisjoint(gangs[name].part_ids)}
     gone = {uid for evict in found.evicts for uid in evict.pods}
     stays = {uid for reprieve in found.reprieves for uid in reprieve.pods}
     torn: set[str] = set()
     for name in sorted(names):
-        if not all(_stays_whole(gangs[part], starts.keys() | stays, gone) for part in gangs[name].kin):
+        if not all(_keeps_min_members(gangs[part], starts.keys() | stays, gone) for part in gangs[name].part_ids):
             torn |= {uid for uid, gang in starts.items() if gang == name}
     return torn
 
 
-def _stays_whole(gang: Gang, there: Set[str], gone: Set[str]) -> bool:
+def _keeps_min_members(gang: Gang, there: Set[str], gone: Set[str]) -> bool:
     pods = (pod for pod in gang.pods if pod.uid not in gone)
-    return suffices(gang, [pod for pod in pods if pod.state is PodState.PLACED or pod.uid in there])
+    return has_min_members(gang, [pod for pod in pods if pod.state is PodState.PLACED or pod.uid in there])
 
 
-def without(decisions: Decisions, uids: Set[str]) -> Decisions:
+def remove_starts(decisions: Decisions, uids: Set[str]) -> Decisions:
     """The decisions without the start of these pods."""
     admits = []
     for admit in decisions.admits:
@@ -102,42 +104,42 @@ def without(decisions: Decisions, uids: Set[str]) -> Decisions:
     return replace(decisions, admits=tuple(admits))
 
 
-def _change(changes: _Changes, gang: Gang, uids: Iterable[str], **fields: object) -> None:
+def _change_pods(changes: _Changes, gang: Gang, uids: Iterable[str], **fields: object) -> None:
     mine = changes.setdefault(gang.id, {})
     pods = {pod.uid: pod for pod in gang.pods}
     for uid in uids:
         mine[uid] = replace(mine.get(uid, pods[uid]), **fields)  # type: ignore[arg-type]
 
 
-def _changed(gang: Gang, changes: Mapping[str, Mapping[str, Pod]], plans: Mapping[str, Plan]) -> Gang:
+def _changed_gang(gang: Gang, changes: Mapping[str, Mapping[str, Pod]], plans: Mapping[str, PreemptionPlan]) -> Gang:
     plan, mine = plans.get(gang.id), changes.get(gang.id)
     if mine is None:
         return gang if gang.plan == plan else replace(gang, plan=plan)
     return replace(gang, plan=plan, pods=tuple(mine.get(pod.uid, pod) for pod in gang.pods))
 
 
-def one_after_the_other(first: Decisions, then: Decisions, *, told: frozenset[str]) -> Decisions:
+def merge_decisions(first: Decisions, then: Decisions, *, told: frozenset[str]) -> Decisions:
     """The same as both; `told`: uids of the pods that had been told to go before the first."""
     again = {uid for evict in then.evicts for uid in evict.pods}
     stays = {uid for reprieve in then.reprieves for uid in reprieve.pods}
-    evicts = [*_evicts(first.evicts, without=again | stays), *then.evicts]
-    reprieves = [*_reprieves(first.reprieves, only=told - again), *_reprieves(then.reprieves, only=told)]
+    evicts = [*_filter_evicts(first.evicts, without=again | stays), *then.evicts]
+    reprieves = [*_filter_reprieves(first.reprieves, only=told - again), *_filter_reprieves(then.reprieves, only=told)]
     admits = [*first.admits, *then.admits]
     # What was only about to start inside cells is not promoted: it starts there.
     inside = {uid for promote in then.promotes for uid in promote.pods} & {uid for each in admits for uid in each.nodes}
-    admits = [part for admit in admits for part in _parted(admit, inside)]
+    admits = [part for admit in admits for part in _split_promoted(admit, inside)]
     return Decisions(
-        admits=tuple(_together(admits)),
+        admits=tuple(_merge_admits(admits)),
         evicts=tuple(evicts),
         reprieves=tuple(sorted(reprieves, key=lambda each: each.gang)),
-        promotes=tuple(_promotes([*first.promotes, *then.promotes], without=again | inside)),
+        promotes=tuple(_merge_promotes([*first.promotes, *then.promotes], without=again | inside)),
         holds=then.holds,
         plans=then.plans,
         losses=then.losses,
     )
 
 
-def _evicts(evicts: Iterable[Evict], *, without: set[str]) -> Iterable[Evict]:
+def _filter_evicts(evicts: Iterable[Evict], *, without: set[str]) -> Iterable[Evict]:
     for evict in evicts:
         pods = tuple(uid for uid in evict.pods if uid not in without)
         if pods:
@@ -148,14 +150,14 @@ def _evicts(evicts: Iterable[Evict], *, without: set[str]) -> Iterable[Evict]:
             )
 
 
-def _reprieves(reprieves: Iterable[Reprieve], *, only: Iterable[str]) -> Iterable[Reprieve]:
+def _filter_reprieves(reprieves: Iterable[Reprieve], *, only: Iterable[str]) -> Iterable[Reprieve]:
     for reprieve in reprieves:
         pods = tuple(uid for uid in reprieve.pods if uid in only)
         if pods:
             yield Reprieve(gang=reprieve.gang, pods=pods)
 
 
-def _promotes(promotes: Iterable[Promote], *, without: set[str]) -> Iterable[Promote]:
+def _merge_promotes(promotes: Iterable[Promote], *, without: set[str]) -> Iterable[Promote]:
     by_gang: dict[str, tuple[str, ...]] = {}
     for promote in promotes:
         pods = tuple(uid for uid in promote.pods if uid not in without)
@@ -165,7 +167,7 @@ def _promotes(promotes: Iterable[Promote], *, without: set[str]) -> Iterable[Pro
             yield Promote(gang=gang, pods=pods)
 
 
-def _parted(admit: Admit, inside: Set[str]) -> Iterable[Admit]:
+def _split_promoted(admit: Admit, inside: Set[str]) -> Iterable[Admit]:
     """What of it is inside cells after all, and the rest."""
     if inside.isdisjoint(admit.nodes):
         yield admit
@@ -178,7 +180,7 @@ def _parted(admit: Admit, inside: Set[str]) -> Iterable[Admit]:
     )
 
 
-def _together(admits: Iterable[Admit]) -> Iterable[Admit]:
+def _merge_admits(admits: Iterable[Admit]) -> Iterable[Admit]:
     """One for each gang, pool and kind."""
     known: dict[tuple[str, PoolKey, bool, str], Admit] = {}
     for admit in admits:

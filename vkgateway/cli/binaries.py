@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from vkgateway.cli.options import asynchronous, data_dir_option
+from vkgateway.cli.options import data_dir_option, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
 from vkgateway.cli.progress import Progress
 from vkgateway.model.errors import UnavailableError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Row(msgspec.Struct, frozen=True, rename="camel"):
+class ProgramRow(msgspec.Struct, frozen=True, rename="camel"):
     """One line of `binaries list`."""
 
     program: str
@@ -37,11 +37,11 @@ class Row(msgspec.Struct, frozen=True, rename="camel"):
     """False for what is in the cache though another version is asked for; `binaries prune` removes it."""
 
 
-COLUMNS: tuple[Column[Row], ...] = (
+COLUMNS: tuple[Column[ProgramRow], ...] = (
     Column("program", lambda row: row.program),
     Column("version", lambda row: row.version),
     Column("found", lambda row: (row.found or "missing") if row.wanted else "old"),
-    Column("size", lambda row: _megabytes(row.size_bytes) if row.size_bytes else "", "right"),
+    Column("size", lambda row: _format_megabytes(row.size_bytes) if row.size_bytes else "", "right"),
     Column("source", lambda row: row.source),
     Column("path", lambda row: row.path),
 )
@@ -85,18 +85,18 @@ def binaries() -> None:
 @binaries.command("list", epilog="\b\nExample: vkgateway binaries list -o json")
 @output_option
 @resolver_options
-@asynchronous
+@run_async
 async def list_binaries(*, output: str, kubernetes_version: str, program_dirs: Sequence[Path], data_dir: Path) -> None:  # noqa: ARG001 - every command takes --data-dir
     """List all programs: which version is wanted, and where it is found."""
-    resolver = _resolver(kubernetes_version, program_dirs, report=_ignore)
-    print_objects(await _rows(resolver), output=output, columns=COLUMNS, name=lambda row: row.program)
+    resolver = _build_resolver(kubernetes_version, program_dirs, report=_discard_report)
+    print_objects(await _program_rows(resolver), output=output, columns=COLUMNS, name=lambda row: row.program)
 
 
 @binaries.command(epilog="\b\nExample: vkgateway binaries fetch etcd kubelet")
 @click.argument("programs", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Also what only a real node needs (kubelet, containerd...).")
 @resolver_options
-@asynchronous
+@run_async
 async def fetch(
     *,
     programs: tuple[str, ...],
@@ -114,7 +114,7 @@ async def fetch(
 
     names = programs or (STANDARD_PROGRAMS if everything else CORE_PROGRAMS)
     with Progress() as progress:
-        resolver = _resolver(
+        resolver = _build_resolver(
             kubernetes_version,
             program_dirs,
             report=progress.done,
@@ -128,7 +128,7 @@ async def fetch(
 @binaries.command(epilog="\b\nExample: $(vkgateway binaries path kubectl) version --client")
 @click.argument("programs", nargs=-1, required=True)
 @resolver_options
-@asynchronous
+@run_async
 async def path(
     *,
     programs: tuple[str, ...],
@@ -139,7 +139,7 @@ async def path(
     """Print where each of PROGRAMS is; exit code 5 if one must be fetched first."""
     from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
 
-    resolver = _resolver(kubernetes_version, program_dirs, report=_to_stderr)
+    resolver = _build_resolver(kubernetes_version, program_dirs, report=_report_to_stderr)
     for name in programs:
         located = await resolver.locate(name)
         if located is None:
@@ -168,16 +168,16 @@ def prune(
 
     Programs that are running now stay.
     """
-    resolver = _resolver(kubernetes_version, program_dirs, report=_to_stderr)
+    resolver = _build_resolver(kubernetes_version, program_dirs, report=_report_to_stderr)
     gone = resolver.prune(everything=everything, dry_run=dry_run)
     for entry in gone:
         click.echo(entry.path)
-    total = _megabytes(sum(entry.size for entry in gone))
+    total = _format_megabytes(sum(entry.size for entry in gone))
     verb = "would be removed" if dry_run else "removed"
     click.echo(f"{len(gone)} programs {verb}, {total}.", err=True)
 
 
-def _resolver(
+def _build_resolver(
     kubernetes_version: str,
     program_dirs: Sequence[Path],
     *,
@@ -189,10 +189,10 @@ def _resolver(
     return Resolver(kubernetes_version=kubernetes_version, program_dirs=program_dirs, report=report, progress=progress)
 
 
-async def _rows(resolver: Resolver) -> list[Row]:
+async def _program_rows(resolver: Resolver) -> list[ProgramRow]:
     from vkgateway.programs.binaries.catalogue import PROGRAMS
 
-    cached = {entry.path: entry for entry in resolver.installed()}
+    cached = {entry.path: entry for entry in resolver.installed_entries()}
     rows = []
     for program, unit in PROGRAMS.items():
         located = await resolver.locate(program)
@@ -200,7 +200,7 @@ async def _rows(resolver: Resolver) -> list[Row]:
         entry = cached.pop(place, None)
         size = located.path.stat().st_size if located else 0
         rows.append(
-            Row(
+            ProgramRow(
                 program,
                 unit.project,
                 resolver.version_of(program),
@@ -211,17 +211,19 @@ async def _rows(resolver: Resolver) -> list[Row]:
                 True,
             )
         )
-    rows += [Row(e.program, e.project, e.version, "cache", e.path, e.size, e.source, False) for e in cached.values()]
+    rows += [
+        ProgramRow(e.program, e.project, e.version, "cache", e.path, e.size, e.source, False) for e in cached.values()
+    ]
     return rows
 
 
-def _megabytes(size: int) -> str:
+def _format_megabytes(size: int) -> str:
     return f"{size / 1e6:.0f} MB"
 
 
-def _ignore(_: str) -> None:
+def _discard_report(_: str) -> None:
     """`list` shows where each program is; what was passed over on the way is of no interest there."""
 
 
-def _to_stderr(text: str) -> None:
+def _report_to_stderr(text: str) -> None:
     click.echo(text, err=True)

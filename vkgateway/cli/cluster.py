@@ -19,16 +19,16 @@ from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 10.0
+RETRY_SECONDS = 10.0
 """How long a server may fail while somebody waits for a tenant."""
-NAMED = "Name another one with --kubeconfig, or start a platform with `vkgateway up`."
+KUBECONFIG_HINT = "Name another one with --kubeconfig, or start a platform with `vkgateway up`."
 
 
-class _Version(msgspec.Struct, rename="camel"):
+class _EventMetadata(msgspec.Struct, rename="camel"):
     resource_version: str = "0"
 
     @property
-    def version(self) -> int:
+    def version_number(self) -> int:
         """Orders what was written within one second."""
         return int(self.resource_version) if self.resource_version.isdigit() else 0
 
@@ -36,7 +36,7 @@ class _Version(msgspec.Struct, rename="camel"):
 class Event(msgspec.Struct, rename="camel"):
     """What a Kubernetes event tells people."""
 
-    metadata: _Version = msgspec.field(default_factory=_Version)
+    metadata: _EventMetadata = msgspec.field(default_factory=_EventMetadata)
     type: str = ""
     reason: str = ""
     message: str = ""
@@ -46,7 +46,7 @@ class Event(msgspec.Struct, rename="camel"):
     event_time: str | None = None
 
     @property
-    def when(self) -> str:
+    def last_seen(self) -> str:
         """When it was seen last, RFC 3339; empty if the event does not say."""
         return self.last_timestamp or self.event_time or self.first_timestamp or ""
 
@@ -60,44 +60,46 @@ async def management_cluster(data_dir: Path, kubeconfig: Path | None) -> AsyncIt
     file = kubeconfig or data_dir / "compute.kubeconfig"
     if not file.exists():
         what = f"kubeconfig {file} does not exist"
-        raise UnavailableError(what if kubeconfig else f"no platform in {data_dir}: {what}", hint=NAMED)
+        raise UnavailableError(what if kubeconfig else f"no platform in {data_dir}: {what}", hint=KUBECONFIG_HINT)
     try:
         client = Client.from_kubeconfig(file, name="the management cluster")
     except InputError as error:
-        raise UnavailableError(f"kubeconfig {file} cannot be used: {error}", hint=error.hint or NAMED) from error
+        raise UnavailableError(
+            f"kubeconfig {file} cannot be used: {error}", hint=error.hint or KUBECONFIG_HINT
+        ) from error
     async with client:
         try:
             yield client
         except errors.Unreachable as error:
             why = str(error.__cause__ or error)
             message = f"the management cluster at {client.server} ({file}) does not answer: {why}"
-            raise UnavailableError(message, hint=NAMED) from error
+            raise UnavailableError(message, hint=KUBECONFIG_HINT) from error
         except errors.Unauthorized as error:
             raise UnavailableError(
                 f"the management cluster at {client.server} does not know the user of {file}"
             ) from error
 
 
-async def tenants(client: Client) -> list[Tenant]:
+async def list_tenants(client: Client) -> list[Tenant]:
     """Return all tenants by name."""
-    return await _list(client, TENANTS, Tenant)
+    return await _list_objects(client, TENANTS, Tenant)
 
 
-async def compute_clusters(client: Client) -> list[ComputeCluster]:
+async def list_compute_clusters(client: Client) -> list[ComputeCluster]:
     """Return all compute clusters by name."""
-    return await _list(client, COMPUTE_CLUSTERS, ComputeCluster)
+    return await _list_objects(client, COMPUTE_CLUSTERS, ComputeCluster)
 
 
-async def tenant(client: Client, name: str) -> Tenant:
+async def get_tenant(client: Client, name: str) -> Tenant:
     """Return one tenant. Raises NotFoundError that lists those there are."""
     try:
         return msgspec.json.decode(await client.get(TENANTS, name), type=Tenant)
     except errors.NotFound as error:
-        there = [found.metadata.name for found in await tenants(client)]
-        raise NotFoundError(f"there is no tenant {name!r}", hint=_there_are(there, "tenant create")) from error
+        there = [found.metadata.name for found in await list_tenants(client)]
+        raise NotFoundError(f"there is no tenant {name!r}", hint=_available_hint(there, "tenant create")) from error
 
 
-async def awaited_tenant(client: Client, name: str, *, patience: float = PATIENCE_SECONDS) -> Tenant:
+async def get_tenant_with_retry(client: Client, name: str, *, patience: float = RETRY_SECONDS) -> Tenant:
     """Return one tenant that is waited for: a server that fails is asked again, for `patience` seconds.
 
     etcd, for one, refuses what is under way while a user is made, and an older API server passes that on.
@@ -105,31 +107,31 @@ async def awaited_tenant(client: Client, name: str, *, patience: float = PATIENC
     until = time.monotonic() + patience
     while True:
         try:
-            return await tenant(client, name)
+            return await get_tenant(client, name)
         except errors.ServerError:
             if time.monotonic() > until:
                 raise
         await asyncio.sleep(0.2)
 
 
-async def compute_cluster(client: Client, name: str) -> ComputeCluster:
+async def get_compute_cluster(client: Client, name: str) -> ComputeCluster:
     """Return one compute cluster. Raises NotFoundError that lists those there are."""
     try:
         return msgspec.json.decode(await client.get(COMPUTE_CLUSTERS, name), type=ComputeCluster)
     except errors.NotFound as error:
-        there = [found.metadata.name for found in await compute_clusters(client)]
-        raise NotFoundError(f"there is no compute cluster {name!r}", hint=_there_are(there, "up")) from error
+        there = [found.metadata.name for found in await list_compute_clusters(client)]
+        raise NotFoundError(f"there is no compute cluster {name!r}", hint=_available_hint(there, "up")) from error
 
 
-async def events(client: Client, *, kind: str, name: str) -> list[Event]:
+async def list_events(client: Client, *, kind: str, name: str) -> list[Event]:
     """Return what happened to a cluster-scoped object, oldest first; such events live in namespace default."""
     selector = f"involvedObject.kind={kind},involvedObject.name={name}"
     page = await client.list_all(EVENTS, namespace="default", field_selector=selector)
     found = [msgspec.json.decode(item, type=Event) for item in page.items]
-    return sorted(found, key=lambda event: (event.when, event.metadata.version))
+    return sorted(found, key=lambda event: (event.last_seen, event.metadata.version_number))
 
 
-async def _list(client: Client, resource: Resource, kind: type[T]) -> list[T]:
+async def _list_objects(client: Client, resource: Resource, kind: type[T]) -> list[T]:
     try:
         page = await client.list_all(resource)
     except errors.NotFound as error:
@@ -140,5 +142,5 @@ async def _list(client: Client, resource: Resource, kind: type[T]) -> list[T]:
     return [msgspec.json.decode(item, type=kind) for item in page.items]
 
 
-def _there_are(names: list[str], command: str) -> str:
+def _available_hint(names: list[str], command: str) -> str:
     return f"There are: {', '.join(names)}" if names else f"There are none; see `vkgateway {command} --help`."

@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vkgateway.cli.age import age
-from vkgateway.cli.options import asynchronous, cluster_options
+from vkgateway.cli.age import format_age
+from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
-from vkgateway.cli.sections import condition_lines, event_lines, resource_list, section, table
+from vkgateway.cli.sections import condition_lines, event_lines, resource_list, section_lines, table_lines
 
 if TYPE_CHECKING:
     from vkgateway.cli.cluster import Event
     from vkgateway.model.api import ComputeCluster, Pool
 
 
-def _condition(compute: ComputeCluster, kind: str) -> str:
+def _condition_status(compute: ComputeCluster, kind: str) -> str:
     return next((one.status for one in compute.status.conditions if one.type == kind), "Unknown")
 
 
 COLUMNS: tuple[Column[ComputeCluster], ...] = (
     Column("name", lambda compute: compute.metadata.name),
-    Column("connected", lambda compute: _condition(compute, "Connected")),
-    Column("ready", lambda compute: _condition(compute, "Ready")),
+    Column("connected", lambda compute: _condition_status(compute, "Connected")),
+    Column("ready", lambda compute: _condition_status(compute, "Ready")),
     Column("version", lambda compute: compute.status.version),
     Column("pools", lambda compute: ",".join(pool.name for pool in compute.spec.pools)),
-    Column("age", lambda compute: age(compute.metadata.creation_timestamp)),
+    Column("age", lambda compute: format_age(compute.metadata.creation_timestamp)),
 )
 
 
@@ -40,13 +40,13 @@ def compute() -> None:
 @compute.command("list", epilog="\b\nExample: vkgateway compute list -o json")
 @output_option
 @cluster_options
-@asynchronous
+@run_async
 async def list_compute(*, output: str, data_dir: Path, kubeconfig: Path | None) -> None:
     """List all compute clusters."""
     from vkgateway.cli import cluster
 
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        found = await cluster.compute_clusters(client)
+        found = await cluster.list_compute_clusters(client)
     print_objects(
         found,
         output=output,
@@ -60,35 +60,37 @@ async def list_compute(*, output: str, data_dir: Path, kubeconfig: Path | None) 
 @click.argument("name")
 @output_option
 @cluster_options
-@asynchronous
+@run_async
 async def describe(*, name: str, output: str, data_dir: Path, kubeconfig: Path | None) -> None:
     """Show compute cluster NAME: its conditions, and each pool's nodes, size and guarantees."""
     from vkgateway.cli import cluster
 
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        found = await cluster.compute_cluster(client, name)
-        events = await cluster.events(client, kind="ComputeCluster", name=name) if output == "table" else []
+        found = await cluster.get_compute_cluster(client, name)
+        events = await cluster.list_events(client, kind="ComputeCluster", name=name) if output == "table" else []
     if output == "table":
-        for line in lines(found, events):
+        for line in description_lines(found, events):
             click.echo(line)
     else:
         print_objects([found], output=output, columns=COLUMNS, name=lambda one: one.metadata.name, single=True)
 
 
-def lines(compute: ComputeCluster, events: list[Event]) -> Iterator[str]:
+def description_lines(compute: ComputeCluster, events: list[Event]) -> Iterator[str]:
     """Give the whole text, line by line."""
     secret = compute.spec.connection.kubeconfig_secret
     facts = {
         "Name": compute.metadata.name,
-        "Age": age(compute.metadata.creation_timestamp),
+        "Age": format_age(compute.metadata.creation_timestamp),
         "Kubernetes": compute.status.version,
         "Connection": f"Secret {secret.namespace}/{secret.name}" if secret else "the management cluster itself",
     }
     for title, value in facts.items():
         yield f"{title + ':':<20}{value or '-'}"
-    yield from section("Pools", table(_POOL_TITLES, (_pool_row(pool, compute) for pool in compute.spec.pools)))
-    yield from section("Conditions", condition_lines(compute.status.conditions))
-    yield from section("Events", event_lines(events))
+    yield from section_lines(
+        "Pools", table_lines(_POOL_TITLES, (_pool_row(pool, compute) for pool in compute.spec.pools))
+    )
+    yield from section_lines("Conditions", condition_lines(compute.status.conditions))
+    yield from section_lines("Events", event_lines(events))
 
 
 _POOL_TITLES = (
@@ -116,16 +118,16 @@ def _pool_row(pool: Pool, compute: ComputeCluster) -> tuple[str, ...]:
         str(pool.reserve or "-"),
         resource_list(pool.node_selector),
         ", ".join(pool.levels) or "-",
-        _notice(pool),
-        _seconds(pool.grace_seconds),
+        _format_notice(pool),
+        _format_seconds(pool.grace_seconds),
     )
 
 
-def _notice(pool: Pool) -> str:
+def _format_notice(pool: Pool) -> str:
     brief = pool.brief_run_seconds, pool.brief_notice_seconds
     short = f", {brief[1]}s below {brief[0]}s" if None not in brief else ""
-    return _seconds(pool.notice_seconds) + short
+    return _format_seconds(pool.notice_seconds) + short
 
 
-def _seconds(value: int | None) -> str:
+def _format_seconds(value: int | None) -> str:
     return "-" if value is None else f"{value}s"

@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vkgateway.cli.conformance_sides import provide_images, record_of, side_of, suite_of
-from vkgateway.cli.options import asynchronous, cluster_options
+from vkgateway.cli.conformance_clusters import load_results, load_side, load_suite, provide_images
+from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
 from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
     from vkgateway.conformance.cases import Case
-    from vkgateway.conformance.comparison import Compared, Comparison
+    from vkgateway.conformance.comparison import ComparedCase, Comparison
     from vkgateway.conformance.outcomes import Record
-    from vkgateway.conformance.runs import Again
+    from vkgateway.conformance.runner import RerunMode
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 CASE_COLUMNS: tuple[Column[Case], ...] = (
     Column("case", lambda case: case.name),
-    Column("serial", lambda case: case.serial),
+    Column("serial", lambda case: case.is_serial),
     Column("release", lambda case: case.release),
 )
 
-REPORT_COLUMNS: tuple[Column[Compared], ...] = (
+REPORT_COLUMNS: tuple[Column[ComparedCase], ...] = (
     Column("passed by", lambda one: one.verdict),
     Column("cause", lambda one: one.cause),
     Column("case", lambda one: one.name),
@@ -80,7 +80,7 @@ def suite_option(command: F) -> F:
 @click.option("--kubernetes-version", metavar="X.Y.Z", help="Whose cases. [default: that of `vkgateway version`]")
 @output_option
 @cluster_options
-@asynchronous
+@run_async
 async def list_cases(
     *,
     focus: tuple[str, ...],
@@ -97,8 +97,8 @@ async def list_cases(
     from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 
     with Progress() as progress:
-        suite = await suite_of(kubernetes_version or DEFAULT_KUBERNETES_VERSION, file=suite_file, progress=progress)
-    found = _chosen(await suite.cases(), focus=focus, skip=skip, only_subset=only_subset)
+        suite = await load_suite(kubernetes_version or DEFAULT_KUBERNETES_VERSION, file=suite_file, progress=progress)
+    found = _select_cases(await suite.list_cases(), focus=focus, skip=skip, only_subset=only_subset)
     print_objects(found, output=output, columns=CASE_COLUMNS, name=lambda case: case.name)
 
 
@@ -106,7 +106,7 @@ async def list_cases(
 @suite_option
 @click.option("--kubernetes-version", metavar="X.Y.Z", help="Whose suite. [default: that of `vkgateway version`]")
 @cluster_options
-@asynchronous
+@run_async
 async def prepare(
     *,
     suite_file: Path | None,
@@ -120,7 +120,7 @@ async def prepare(
 
     version = kubernetes_version or DEFAULT_KUBERNETES_VERSION
     with Progress() as progress:
-        suite = await suite_of(version, file=suite_file, progress=progress)
+        suite = await load_suite(version, file=suite_file, progress=progress)
         await provide_images(suite, data_dir=data_dir, version=version, progress=progress)
 
 
@@ -153,7 +153,7 @@ async def prepare(
 )
 @cluster_options
 @click.pass_context
-@asynchronous
+@run_async
 async def run(
     ctx: click.Context,
     *,
@@ -162,7 +162,7 @@ async def run(
     focus: tuple[str, ...],
     skip: tuple[str, ...],
     only_subset: bool,
-    again: Again,
+    again: RerunMode,
     often: int,
     workers: int,
     suite_file: Path | None,
@@ -176,26 +176,26 @@ async def run(
     It may be interrupted and repeated: cases that were run are not run again unless --again says so.
     """
     from vkgateway.cli.progress import Progress
-    from vkgateway.conformance import runs
+    from vkgateway.conformance import runner
     from vkgateway.conformance.cluster import remove_leftovers
 
     if (tenant is None) is not straight:
         raise InputError("name a tenant, or say --straight", hint="vkgateway conformance run --help")
     with Progress() as progress:
-        side = await side_of(tenant, data_dir=data_dir, kubeconfig=kubeconfig)
-        suite = await suite_of(side.kubernetes_version, file=suite_file, progress=progress, arguments=arguments)
-        cases = _chosen(await suite.cases(), focus=focus, skip=skip, only_subset=only_subset)
+        side = await load_side(tenant, data_dir=data_dir, kubeconfig=kubeconfig)
+        suite = await load_suite(side.kubernetes_version, file=suite_file, progress=progress, arguments=arguments)
+        cases = _select_cases(await suite.list_cases(), focus=focus, skip=skip, only_subset=only_subset)
         if make_images:
             await provide_images(suite, data_dir=data_dir, version=side.kubernetes_version, progress=progress)
-        with runs.alone(side):
+        with runner.run_lock(side):
             await remove_leftovers(side.kubeconfig)
-            record = await runs.run_often(
+            record = await runner.run_repeatedly(
                 cases, side, again=again, often=often, suite=suite, workers=workers, report=progress.done
             )
-    ctx.exit(_summary(record, cases))
+    ctx.exit(_print_summary(record, cases))
 
 
-def _summary(record: Record, cases: Sequence[Case]) -> int:
+def _print_summary(record: Record, cases: Sequence[Case]) -> int:
     """Print the sum; the exit code."""
     states = [outcome.state if (outcome := record.outcomes.get(case.name)) else "not run" for case in cases]
     passed = states.count("passed")
@@ -212,7 +212,7 @@ def _summary(record: Record, cases: Sequence[Case]) -> int:
 @click.option("--all", "everything", is_flag=True, help="In the table, also the cases that both passed.")
 @output_option
 @cluster_options
-@asynchronous
+@run_async
 async def report(
     *,
     tenant: str,
@@ -228,40 +228,42 @@ async def report(
     """Set what TENANT passed beside what the compute cluster passed, with the reason of each failure that is known."""
     from vkgateway.conformance import comparison
 
-    record, yardstick = record_of(data_dir, tenant), record_of(data_dir, "")
+    record, yardstick = load_results(data_dir, tenant), load_results(data_dir, "")
     if record is None:
         raise UnavailableError(f"no case was run in tenant {tenant!r} yet", hint=f"vkgateway conformance run {tenant}")
-    suite = await suite_of(record.kubernetes_version, file=suite_file, progress=None)
-    cases = _chosen(await suite.cases(), focus=focus, skip=skip, only_subset=only_subset)
-    found = comparison.compare(cases, tenant=record, straight=yardstick, known=comparison.reasons())
+    suite = await load_suite(record.kubernetes_version, file=suite_file, progress=None)
+    cases = _select_cases(await suite.list_cases(), focus=focus, skip=skip, only_subset=only_subset)
+    found = comparison.compare_records(cases, tenant=record, straight=yardstick, known=comparison.load_reasons())
     if output in {"json", "yaml"}:
         print_objects([found], output=output, columns=(), name=lambda _: tenant, single=True)
         return
     rows = [one for one in found.cases if everything or one.verdict != "both"]
     print_objects(rows, output=output, columns=REPORT_COLUMNS, name=lambda one: one.name, empty="Both passed all.")
     if output == "table":
-        click.echo(_sum(found), err=True)
+        click.echo(_comparison_summary(found), err=True)
 
 
-def _sum(found: Comparison) -> str:
-    both, alone = len(found.of("both")), len(found.of("yardstick"))
+def _comparison_summary(found: Comparison) -> str:
+    both, alone = len(found.cases_with("both")), len(found.cases_with("yardstick"))
     others = {
-        "by the tenant alone": len(found.of("tenant")),
-        "by neither": len(found.of("neither")),
-        "not run on both": len(found.of("open")),
+        "by the tenant alone": len(found.cases_with("tenant")),
+        "by neither": len(found.cases_with("neither")),
+        "not run on both": len(found.cases_with("open")),
     }
     rest = ", ".join(f"{count} {words}" for words, count in others.items() if count)
-    share = f"{found.tenant} passes {both} of the {both + alone} cases that the yardstick passes ({found.ratio:.1%})"
+    share = (
+        f"{found.tenant} passes {both} of the {both + alone} cases that the yardstick passes ({found.pass_ratio:.1%})"
+    )
     return f"{share}; {rest}." if rest else f"{share}."
 
 
-def _chosen(
+def _select_cases(
     cases: Sequence[Case], *, focus: tuple[str, ...], skip: tuple[str, ...], only_subset: bool
 ) -> tuple[Case, ...]:
-    from vkgateway.conformance.cases import choose, subset
+    from vkgateway.conformance.cases import load_subset, select_cases
 
-    found = choose(cases, focus=focus, skip=skip)
+    found = select_cases(cases, focus=focus, skip=skip)
     if not only_subset:
         return found
-    names = subset()
+    names = load_subset()
     return tuple(case for case in found if case.name in names)

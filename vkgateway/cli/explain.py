@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vkgateway.cli.gateway_state import Gateway, gateway_option
-from vkgateway.cli.options import asynchronous, data_dir_option
-from vkgateway.cli.output import output_option_of, serialise
+from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
+from vkgateway.cli.options import data_dir_option, run_async
+from vkgateway.cli.output import output_option_of, serialize
 
 if TYPE_CHECKING:
-    from vkgateway.arbiter.state import State
-    from vkgateway.cli.explanation import Explained
+    from vkgateway.arbiter.reasons.report_types import ArbiterReport
+    from vkgateway.cli.explanation import PodExplanation
 
 EPILOG = """\b
 Examples:
@@ -31,7 +31,7 @@ Examples:
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
-@asynchronous
+@run_async
 async def explain(
     *,
     pod: str,
@@ -39,7 +39,7 @@ async def explain(
     tenant: str | None,
     kubeconfig: Path | None,
     output: str,
-    gateway: Gateway,
+    gateway: GatewayEndpoint,
     data_dir: Path,
 ) -> None:
     """Say of POD, by its name in the tenant, whether it waits, for what, with whom, and what would help.
@@ -53,20 +53,22 @@ async def explain(
     if (tenant is None) == (kubeconfig is None):
         raise click.UsageError("name the tenant: by --tenant NAME, or by --kubeconfig FILE")
     async with tenant_pods.tenant_cluster(kubeconfig, tenant, data_dir) as client:
-        found = await tenant_pods.pod(client, namespace, pod)
-        siblings = await tenant_pods.pods(client, namespace)
-        beside = await tenant_pods.beside(client, [found], among=siblings)
-        unserved = await tenant_pods.unserved(client, found)
-    state = await _state(data_dir, gateway) if tenant is not None else None
-    explained = explanation.explain(found, siblings, beside=beside, unserved=unserved, state=state, tenant=tenant or "")
+        found = await tenant_pods.get_pod(client, namespace, pod)
+        siblings = await tenant_pods.list_pods(client, namespace)
+        beside = await tenant_pods.companion_objects(client, [found], among=siblings)
+        unserved = await tenant_pods.unserved_kinds(client, found)
+    state = await _gateway_state(data_dir, gateway) if tenant is not None else None
+    explained = explanation.explain_pod(
+        found, siblings, beside=beside, unserved=unserved, state=state, tenant=tenant or ""
+    )
     if output == "table":
-        for line in lines(explained):
+        for line in explanation_lines(explained):
             click.echo(line)
     else:
-        click.echo(serialise(msgspec.to_builtins(explained), output=output), nl=False)
+        click.echo(serialize(msgspec.to_builtins(explained), output=output), nl=False)
 
 
-def lines(told: Explained) -> Iterator[str]:
+def explanation_lines(told: PodExplanation) -> Iterator[str]:
     """The text, line by line; what there is nothing to say of is left out."""
     facts = {
         "Pod": f"{told.namespace}/{told.name}",
@@ -75,7 +77,7 @@ def lines(told: Explained) -> Iterator[str]:
         "Asks for": told.asks,
         "Band": told.band,
         "Node": told.node,
-        "Gang": _gang(told),
+        "Gang": _format_gang(told),
         "Reason": told.code,
         "Message": told.message,
         "Place in line": f"{told.place} in {told.pool}" if told.place else "",
@@ -91,7 +93,7 @@ def lines(told: Explained) -> Iterator[str]:
             yield f"{title + ':' if title else '':<16}{value}"
 
 
-def _gang(told: Explained) -> str:
+def _format_gang(told: PodExplanation) -> str:
     gang = told.gang
     if gang is None:
         return ""
@@ -99,13 +101,13 @@ def _gang(told: Explained) -> str:
     return f"{gang.name} ({gang.way}): {minimum}{gang.pods} there, {gang.waiting} waiting, {gang.running} running"
 
 
-async def _state(data_dir: Path, gateway: Gateway) -> State | None:
+async def _gateway_state(data_dir: Path, gateway: GatewayEndpoint) -> ArbiterReport | None:
     """The gateway's word; without it the pods tell enough."""
     from vkgateway.cli import gateway_state
     from vkgateway.model.errors import UnavailableError
 
     try:
-        return await gateway_state.state(data_dir, gateway)
+        return await gateway_state.get_state(data_dir, gateway)
     except UnavailableError as error:
         click.echo(f"Without the gateway's word: {error}", err=True)
         return None

@@ -16,27 +16,27 @@ from vkgateway.model.errors import ConflictError, InputError, NotFoundError, Una
 if TYPE_CHECKING:
     from aiohttp import BaseConnector
 
-    from vkgateway.arbiter.state import State
+    from vkgateway.arbiter.reasons.report_types import ArbiterReport
     from vkgateway.arbiter.whatif.answers import Answer
     from vkgateway.arbiter.whatif.questions import Question
     from vkgateway.gateway.config import Config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_PATIENCE: Final = 30.0
+_STATE_TIMEOUT: Final = 30.0
 """Seconds for the state."""
-_LONG_PATIENCE: Final = 180.0
+_WHAT_IF_TIMEOUT: Final = 180.0
 """Seconds for the answer to a question: the arbiter decides it first, after those that were asked before."""
-_SETTINGS: Final = "gateway.yaml"
-_HINT: Final = "Start a platform with `vkgateway up`, or name the gateway with --gateway URL."
-_OTHER_VERSION: Final = "Is it of another version? Restart it: vkgateway up"
-_REFUSED: Final = 422
-_UNIX: Final = "unix://"
-_HTTPS: Final = "https://"
+_SETTINGS_FILE: Final = "gateway.yaml"
+_NO_GATEWAY_HINT: Final = "Start a platform with `vkgateway up`, or name the gateway with --gateway URL."
+_VERSION_HINT: Final = "Is it of another version? Restart it: vkgateway up"
+_REFUSED_STATUS: Final = 422
+_UNIX_SCHEME: Final = "unix://"
+_HTTPS_SCHEME: Final = "https://"
 
 
 @dataclass(frozen=True, slots=True)
-class Gateway:
+class GatewayEndpoint:
     """Where to ask, as the options have it: by default at the Unix socket of the data directory's gateway."""
 
     url: str | None = None
@@ -51,7 +51,7 @@ def gateway_option(command: F) -> F:
     def wrapped(
         *args: Any, gateway: str | None, gateway_token_file: Path | None, gateway_ca: Path | None, **options: Any
     ) -> Any:
-        return command(*args, gateway=Gateway(gateway, gateway_token_file, gateway_ca), **options)
+        return command(*args, gateway=GatewayEndpoint(gateway, gateway_token_file, gateway_ca), **options)
 
     readable = click.Path(path_type=Path, dir_okay=False, exists=True)
     for option in (
@@ -82,33 +82,33 @@ def gateway_option(command: F) -> F:
     return cast("F", wrapped)
 
 
-def settings(data_dir: Path) -> Config:
+def load_gateway_settings(data_dir: Path) -> Config:
     """The settings of the gateway of a platform. Raises UnavailableError where there is no platform."""
     from vkgateway.gateway import settingsfile
 
-    file = data_dir / _SETTINGS
+    file = data_dir / _SETTINGS_FILE
     if not file.exists():
-        raise UnavailableError(f"no platform in {data_dir}: {file} does not exist", hint=_HINT)
-    return settingsfile.load(file, environment={})
+        raise UnavailableError(f"no platform in {data_dir}: {file} does not exist", hint=_NO_GATEWAY_HINT)
+    return settingsfile.load_settings(file, environment={})
 
 
-async def state(data_dir: Path, gateway: Gateway) -> State:
+async def get_state(data_dir: Path, gateway: GatewayEndpoint) -> ArbiterReport:
     """Return how everything stands, by the gateway's own word.
 
     Raises InputError for what is no address, UnavailableError where the gateway does not say.
     """
     import msgspec
 
-    from vkgateway.arbiter.state import State
+    from vkgateway.arbiter.reasons.report_types import ArbiterReport
 
-    body = await _answered("arbiter/state", {}, data_dir, gateway, patience=_PATIENCE)
+    body = await _get_answer("arbiter/state", {}, data_dir, gateway, patience=_STATE_TIMEOUT)
     try:
-        return msgspec.json.decode(body, type=State)
+        return msgspec.json.decode(body, type=ArbiterReport)
     except msgspec.DecodeError as error:
-        raise UnavailableError(f"what the gateway says cannot be read: {error}", hint=_OTHER_VERSION) from error
+        raise UnavailableError(f"what the gateway says cannot be read: {error}", hint=_VERSION_HINT) from error
 
 
-async def what_if(question: Question, data_dir: Path, gateway: Gateway) -> Answer:
+async def ask_what_if(question: Question, data_dir: Path, gateway: GatewayEndpoint) -> Answer:
     """Return what the gateway's arbiter would decide.
 
     Raises InputError or NotFoundError for what cannot be answered, UnavailableError where the gateway does not say.
@@ -118,61 +118,63 @@ async def what_if(question: Question, data_dir: Path, gateway: Gateway) -> Answe
     from vkgateway.arbiter.whatif.answers import Answer
 
     query = {"question": msgspec.json.encode(question).decode()}
-    body = await _answered("arbiter/what-if", query, data_dir, gateway, patience=_LONG_PATIENCE)
+    body = await _get_answer("arbiter/what-if", query, data_dir, gateway, patience=_WHAT_IF_TIMEOUT)
     try:
         return msgspec.json.decode(body, type=Answer)
     except msgspec.DecodeError as error:
-        raise UnavailableError(f"what the gateway answers cannot be read: {error}", hint=_OTHER_VERSION) from error
+        raise UnavailableError(f"what the gateway answers cannot be read: {error}", hint=_VERSION_HINT) from error
 
 
-async def _answered(path: str, query: Mapping[str, str], data_dir: Path, gateway: Gateway, *, patience: float) -> bytes:
+async def _get_answer(
+    path: str, query: Mapping[str, str], data_dir: Path, gateway: GatewayEndpoint, *, patience: float
+) -> bytes:
     """Return what the gateway answers. Raises InputError, NotFoundError, UnavailableError."""
-    where = gateway.url if gateway.url is not None else f"{_UNIX}{_socket(data_dir)}"
-    status, body = await _read(where, gateway, path, query, patience=patience)
+    where = gateway.url if gateway.url is not None else f"{_UNIX_SCHEME}{_socket_path(data_dir)}"
+    status, body = await _send_request(where, gateway, path, query, patience=patience)
     if status in (401, 403):
         said = body.decode(errors="replace").strip()
         raise UnavailableError(
             f"the gateway at {where} refuses: {said}",
             hint="Give a token with --gateway-token-file; its user needs the ClusterRole vkgateway-state-reader.",
         )
-    if status == _REFUSED:
-        raise _refusal(body)
+    if status == _REFUSED_STATUS:
+        raise _decode_refusal(body)
     if status != 200:
         raise UnavailableError(
-            f"the gateway at {where} does not say how things stand: it answers {status}", hint=_OTHER_VERSION
+            f"the gateway at {where} does not say how things stand: it answers {status}", hint=_VERSION_HINT
         )
     return body
 
 
-def _refusal(body: bytes) -> VkgatewayError:
+def _decode_refusal(body: bytes) -> VkgatewayError:
     """Return the error that the gateway met when it read a question."""
     import msgspec
 
-    from vkgateway.gateway.arbiter_watch import Refusal
+    from vkgateway.gateway.arbiter_observer import Refusal
 
     try:
         said = msgspec.json.decode(body, type=Refusal)
     except msgspec.DecodeError as error:
-        return UnavailableError(f"what the gateway answers cannot be read: {error}", hint=_OTHER_VERSION)
+        return UnavailableError(f"what the gateway answers cannot be read: {error}", hint=_VERSION_HINT)
     kinds = {kind.exit_code: kind for kind in (InputError, NotFoundError, ConflictError, UnavailableError)}
     return kinds.get(said.exit_code, VkgatewayError)(said.message, hint=said.hint)
 
 
-def _socket(data_dir: Path) -> Path:
+def _socket_path(data_dir: Path) -> Path:
     from vkgateway.gateway.config import gateway_socket
 
-    return gateway_socket(settings(data_dir).observability, data_dir=data_dir)
+    return gateway_socket(load_gateway_settings(data_dir).observability, data_dir=data_dir)
 
 
-async def _read(
-    where: str, gateway: Gateway, path: str, query: Mapping[str, str], *, patience: float
+async def _send_request(
+    where: str, gateway: GatewayEndpoint, path: str, query: Mapping[str, str], *, patience: float
 ) -> tuple[int, bytes]:
     """Ask the gateway. Raises InputError, UnavailableError."""
     import aiohttp
 
     timeout = aiohttp.ClientTimeout(total=patience)
     try:
-        with _way(where, gateway) as (url, connector, headers):
+        with _open_connector(where, gateway) as (url, connector, headers):
             async with (
                 aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session,
                 session.get(f"{url}/{path}", params=query) as answer,
@@ -186,17 +188,17 @@ async def _read(
 
 
 @contextmanager
-def _way(where: str, gateway: Gateway) -> Iterator[tuple[str, BaseConnector, dict[str, str]]]:
+def _open_connector(where: str, gateway: GatewayEndpoint) -> Iterator[tuple[str, BaseConnector, dict[str, str]]]:
     """Give the URL to ask, the way there and the headers, for as long as the block lasts."""
     import aiohttp
 
     from vkgateway.kube.tls import client_context
     from vkgateway.programs.supervisor.protocol import short_socket_path
 
-    if where.startswith(_UNIX):
-        with short_socket_path(Path(where.removeprefix(_UNIX))) as path:
+    if where.startswith(_UNIX_SCHEME):
+        with short_socket_path(Path(where.removeprefix(_UNIX_SCHEME))) as path:
             yield "http://gateway", aiohttp.UnixConnector(path), {}
-    elif where.startswith(_HTTPS):
+    elif where.startswith(_HTTPS_SCHEME):
         context = client_context(ca=gateway.ca.read_bytes() if gateway.ca else None)
         token = gateway.token_file.read_text().strip() if gateway.token_file else ""
         headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from vkgateway.cli.options import asynchronous, data_dir_option
+from vkgateway.cli.options import data_dir_option, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
 from vkgateway.cli.progress import Progress
 
@@ -31,7 +31,7 @@ def image() -> None:
     callback=lambda _ctx, _param, paths: tuple(path.absolute() for path in paths),
 )
 @data_dir_option
-@asynchronous
+@run_async
 async def load(*, archives: tuple[Path, ...], data_dir: Path) -> None:
     """Load images from archives: what `docker save` writes, or an OCI archive. Their names are printed.
 
@@ -42,18 +42,18 @@ async def load(*, archives: tuple[Path, ...], data_dir: Path) -> None:
     with Progress() as progress:
         for archive in archives:
             progress(f"loading {archive.name}")
-            for name in await images.load(data_dir, archive, report=progress):
+            for name in await images.load_images(data_dir, archive, report=progress):
                 click.echo(name)
 
 
 @image.command("list", epilog="\b\nExample: vkgateway image list -o json")
 @output_option
 @data_dir_option
-@asynchronous
+@run_async
 async def list_images(*, output: str, data_dir: Path) -> None:
     """List the images on the real node."""
     from vkgateway.local import images
 
     with Progress() as progress:
-        found = await images.present(data_dir, report=progress)
+        found = await images.list_images(data_dir, report=progress)
     print_objects(found, output=output, columns=COLUMNS, name=str, empty="There are no images on the real node.")

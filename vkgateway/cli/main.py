@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from vkgateway.cli.lazy import LazyGroup
+from vkgateway.cli.lazy_group import LazyGroup
 from vkgateway.cli.options import root_data_dir_option
 from vkgateway.model.errors import InputError, VkgatewayError
 from vkgateway.version import __version__
@@ -58,9 +58,9 @@ EPILOG = (
     "5 unavailable (program missing, server does not answer), 130 interrupted."
 )
 
-_HOMELESS = "home directory"
+_NO_HOME = "home directory"
 """What pathlib says where HOME is not set and the user is unknown, or the one named in `~user`."""
-_HOMELESS_SENTENCE = "a path starts from a home directory, and there is none: of an unknown user, or HOME is not set"
+_NO_HOME_MESSAGE = "a path starts from a home directory, and there is none: of an unknown user, or HOME is not set"
 
 
 @click.group(
@@ -79,10 +79,10 @@ def cli() -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of the console script: run and leave with the exit code."""
     _open_closed_streams()
-    sys.exit(run(argv))
+    sys.exit(run_command(argv))
 
 
-def run(argv: Sequence[str] | None = None) -> int:
+def run_command(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; nothing but a bug in this program raises."""
     try:
         result = cli.main(args=argv, prog_name="vkgateway", standalone_mode=False)
@@ -93,13 +93,13 @@ def run(argv: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except VkgatewayError as error:
-        complain(str(error), hint=error.hint)
+        print_error(str(error), hint=error.hint)
         return error.exit_code
     except BrokenPipeError:
         _silence_stdout()
         return FAILURE
     except (OSError, RuntimeError) as error:
-        return _failed(error)
+        return _report_system_error(error)
     return result if isinstance(result, int) else 0
 
 
@@ -110,7 +110,7 @@ def _open_closed_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as we live
 
 
-def complain(message: str, *, hint: str = "") -> None:
+def print_error(message: str, *, hint: str = "") -> None:
     """One sentence on standard error that says what is wrong, and one that says the way out."""
     click.secho("Error: ", fg="red", bold=True, nl=False, err=True)
     click.echo(message, err=True)
@@ -118,18 +118,18 @@ def complain(message: str, *, hint: str = "") -> None:
         click.echo(f"       {hint}", err=True)
 
 
-def _failed(error: OSError | RuntimeError) -> int:
+def _report_system_error(error: OSError | RuntimeError) -> int:
     """Tell what the system refused, and return the exit code; what is a bug is raised."""
     if isinstance(error, OSError):
-        complain(_os_error_sentence(error))
+        print_error(_os_error_message(error))
         return FAILURE
-    if _HOMELESS not in str(error):
+    if _NO_HOME not in str(error):
         raise error
-    complain(_HOMELESS_SENTENCE, hint="Set HOME, or write out paths that begin with `~`.")
+    print_error(_NO_HOME_MESSAGE, hint="Set HOME, or write out paths that begin with `~`.")
     return InputError.exit_code
 
 
-def _os_error_sentence(error: OSError) -> str:
+def _os_error_message(error: OSError) -> str:
     what = error.strerror or str(error) or type(error).__name__
     return f"{error.filename}: {what}" if error.filename else what
 

@@ -81,7 +81,7 @@ def cluster_options(command: F) -> F:
     return data_dir_option(with_kubeconfig)
 
 
-def asynchronous(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
+def run_async(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
     """Lets click call an `async def`: one event loop for the length of the command."""
 
     @functools.wraps(function)

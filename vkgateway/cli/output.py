@@ -62,14 +62,14 @@ def print_objects(
             click.echo(name(item))
     elif output in {"json", "yaml"}:
         plain = [encode(item) for item in objects]
-        click.echo(serialise(plain[0] if single else plain, output=output), nl=False)
+        click.echo(serialize(plain[0] if single else plain, output=output), nl=False)
     elif not objects:
         click.echo(empty, err=True)
     else:
-        print_table([[_cell(column.value(item)) for column in columns] for item in objects], columns=columns)
+        print_table([[_format_cell(column.value(item)) for column in columns] for item in objects], columns=columns)
 
 
-def serialise(plain: Any, *, output: str) -> str:
+def serialize(plain: Any, *, output: str) -> str:
     """Plain data as json or yaml text that ends with a newline."""
     if output == "json":
         return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n"
@@ -110,7 +110,7 @@ def _print_plain(rows: Sequence[Sequence[str]], *, columns: Sequence[Column[Any]
         click.echo("   ".join(cells).rstrip())
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vkgateway.cli.options import asynchronous, data_dir_option
-from vkgateway.cli.output import Column, output_option, print_table, serialise
+from vkgateway.cli.options import data_dir_option, run_async
+from vkgateway.cli.output import Column, output_option, print_table, serialize
 from vkgateway.cli.progress import Progress
 
 if TYPE_CHECKING:
     from vkgateway.local.options import RealNodeChoice
     from vkgateway.local.record import PlatformRecord
-    from vkgateway.local.status import PlatformStatus, ProcessSeen
+    from vkgateway.local.status import PlatformStatus, ProcessSummary
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,7 +79,7 @@ Examples:
 )
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @data_dir_option
-@asynchronous
+@run_async
 async def up(
     *,
     kubernetes_version: str | None,
@@ -99,8 +99,8 @@ async def up(
     What runs already is left alone, so it may be repeated at any time, also after a failure or a reboot.
     Options are remembered: without any, the platform comes up as it was.
     """
-    from vkgateway.local import platform
     from vkgateway.local import ports as port_choice
+    from vkgateway.local import startup
     from vkgateway.local.options import PORTS, UpOptions
 
     _log_warnings_only()
@@ -109,26 +109,26 @@ async def up(
         real_node=real_node,
         ports=dict(port_choice.parse_port(text, names=PORTS) for text in ports),
         port_range=port_choice.parse_range(port_range) if port_range else None,
-        hollow_nodes=dict(_count(text) for text in hollow_nodes),
+        hollow_nodes=dict(_parse_pool_count(text) for text in hollow_nodes),
         durable=durable,
         templates_dir=templates_dir,
         program_dirs=tuple(folder.absolute() for folder in program_dirs),
         gateway=gateway,
     )
     with Progress(quiet=quiet) as progress:
-        record = await platform.up(data_dir, options, report=progress)
+        record = await startup.up(data_dir, options, report=progress)
         if record.real_node_why_not:
             progress.done(f"no real node: {record.real_node_why_not}")
         progress.done("platform: up")
     if not quiet:
-        click.echo(_how_to_go_on(data_dir, record))
+        click.echo(_next_steps(data_dir, record))
 
 
 @click.command(epilog="\b\nExample: vkgateway down; vkgateway down --purge --data-dir /tmp/second")
 @click.option("--purge", is_flag=True, help="Remove the platform's data as well: every tenant and object in it.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @data_dir_option
-@asynchronous
+@run_async
 async def down(*, purge: bool, quiet: bool, data_dir: Path) -> None:
     """Stop the embedded platform: all processes, mounts and interfaces go, the data stays for the next `up`."""
     from vkgateway.local.down import down as take_down
@@ -143,10 +143,10 @@ async def down(*, purge: bool, quiet: bool, data_dir: Path) -> None:
 @output_option
 @data_dir_option
 @click.pass_context
-@asynchronous
+@run_async
 async def status(ctx: click.Context, *, output: str, data_dir: Path) -> None:
     """Show how the platform is: processes, nodes, tenants, addresses. Exit code 5 unless all is well."""
-    from vkgateway.local.status import status as look
+    from vkgateway.local.status import platform_status as look
 
     seen = await look(data_dir)
     if output == "table":
@@ -156,7 +156,7 @@ async def status(ctx: click.Context, *, output: str, data_dir: Path) -> None:
     else:
         import msgspec
 
-        click.echo(serialise(msgspec.to_builtins(seen), output=output), nl=False)
+        click.echo(serialize(msgspec.to_builtins(seen), output=output), nl=False)
     if seen.state != "up":
         ctx.exit(NOT_UP)
 
@@ -168,13 +168,13 @@ async def status(ctx: click.Context, *, output: str, data_dir: Path) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is added.")
 @click.option("--tail", type=click.IntRange(min=0), default=200, show_default=True, help="So many lines at most.")
 @data_dir_option
-@asynchronous
+@run_async
 async def logs(*, component: str | None, follow: bool, tail: int, data_dir: Path) -> None:
     """Print the log of COMPONENT; without one, list those that have a log."""
     from vkgateway.local import logs as files
 
     if component is None:
-        for name in files.all_components(data_dir):
+        for name in files.require_components(data_dir):
             click.echo(name)
         return
     out = sys.stdout.buffer
@@ -182,7 +182,7 @@ async def logs(*, component: str | None, follow: bool, tail: int, data_dir: Path
         out.write(files.last_lines(file, tail))
         out.flush()
         if follow:
-            async for added in files.follow(file):
+            async for added in files.follow_file(file):
                 out.write(added)
                 out.flush()
 
@@ -192,10 +192,10 @@ def _log_warnings_only() -> None:
     from vkgateway.gateway import logs
     from vkgateway.gateway.config import Logging
 
-    logs.configure(Logging(level="warning"))
+    logs.configure_logging(Logging(level="warning"))
 
 
-def _count(text: str) -> tuple[str, int]:
+def _parse_pool_count(text: str) -> tuple[str, int]:
     from vkgateway.model.errors import InputError
 
     pool, _, count = text.partition("=")
@@ -204,9 +204,9 @@ def _count(text: str) -> tuple[str, int]:
     return pool, int(count)
 
 
-def _how_to_go_on(data_dir: Path, record: PlatformRecord) -> str:
+def _next_steps(data_dir: Path, record: PlatformRecord) -> str:
     from vkgateway.cli.options import default_data_dir
-    from vkgateway.local.paths import Paths
+    from vkgateway.local.paths import PlatformPaths
     from vkgateway.local.proxies import no_proxy
 
     past_proxy = no_proxy(os.environ, address=record.address)
@@ -215,7 +215,7 @@ def _how_to_go_on(data_dir: Path, record: PlatformRecord) -> str:
         (
             f"The compute cluster serves at https://{record.address}:{record.ports['compute-api']}.",
             *([f"  export NO_PROXY={shlex.quote(past_proxy)}    # kubectl would use your proxy"] if past_proxy else []),
-            f"  kubectl --kubeconfig {shlex.quote(str(Paths(data_dir).kubeconfig))} get nodes",
+            f"  kubectl --kubeconfig {shlex.quote(str(PlatformPaths(data_dir).admin_kubeconfig))} get nodes",
             f"  vkgateway tenant create alpha --pool a100{where}",
             f"  vkgateway status{where}",
             f"  vkgateway down{where}",
@@ -245,18 +245,18 @@ def _print_status(seen: PlatformStatus) -> None:
             print_table(rows, columns=[Column(title, str) for title in titles])
 
 
-def _process_row(process: ProcessSeen, *, now: float) -> list[str]:
-    pid = _text(process.pid)
+def _process_row(process: ProcessSummary, *, now: float) -> list[str]:
+    pid = _format_optional(process.pid)
     reason = textwrap.shorten(process.reason, REASON_WIDTH, placeholder=" ...") or "-"
     state = "not working" if process.problem else process.state
-    return [process.name, state, pid, str(process.restarts), _age(now - process.since), reason]
+    return [process.name, state, pid, str(process.restarts), _format_duration(now - process.since), reason]
 
 
-def _text(value: object) -> str:
+def _format_optional(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _age(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{int(seconds // size)}{unit}"

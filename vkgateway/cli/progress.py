@@ -28,7 +28,7 @@ class Progress:
         self._status: Status | None = None
 
     @property
-    def elapsed(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Seconds since the beginning."""
         return self._clock() - self._started
 
@@ -57,15 +57,15 @@ class Progress:
 
             self._status.update(escape(text))
         else:
-            self._line(text)
+            self._print_line(text)
 
     def done(self, text: str) -> None:
         """Say that something is finished; the line stays."""
         if not self._quiet:
-            self._line(text)
+            self._print_line(text)
 
-    def _line(self, text: str) -> None:
-        line = f"[{self.elapsed:6.1f}s] {text}"
+    def _print_line(self, text: str) -> None:
+        line = f"[{self.elapsed_seconds:6.1f}s] {text}"
         if self._status is not None:
             self._status.console.print(line, markup=False, highlight=False)
         else:

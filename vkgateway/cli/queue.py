@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vkgateway.cli.age import age
-from vkgateway.cli.gateway_state import Gateway, gateway_option
-from vkgateway.cli.options import asynchronous, data_dir_option
+from vkgateway.cli.age import format_age
+from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
+from vkgateway.cli.options import data_dir_option, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
 
 if TYPE_CHECKING:
-    from vkgateway.cli.waiting import Waiting
+    from vkgateway.cli.pending_gangs import PendingGang
 
 EPILOG = """\b
 Examples:
@@ -22,7 +22,7 @@ Examples:
   vkgateway queue --kubeconfig alpha.kubeconfig -o json
 """
 
-COLUMNS: tuple[Column[Waiting], ...] = (
+COLUMNS: tuple[Column[PendingGang], ...] = (
     Column("pool", lambda one: one.pool),
     Column("place", lambda one: one.place or "", "right"),
     Column("tenant", lambda one: one.tenant),
@@ -32,7 +32,7 @@ COLUMNS: tuple[Column[Waiting], ...] = (
     Column("pods", lambda one: one.pods or "", "right"),
     Column("running", lambda one: one.running or "", "right"),
     Column("asks for", lambda one: one.asks),
-    Column("waits", lambda one: age(one.since)),
+    Column("waits", lambda one: format_age(one.since)),
     Column("expected start", lambda one: one.expected),
     Column("reason", lambda one: one.code),
     Column("message", lambda one: one.message),
@@ -51,7 +51,7 @@ COLUMNS: tuple[Column[Waiting], ...] = (
 @output_option
 @gateway_option
 @data_dir_option
-@asynchronous
+@run_async
 async def queue(
     *,
     tenant: str | None,
@@ -59,7 +59,7 @@ async def queue(
     namespace: str | None,
     kubeconfig: Path | None,
     output: str,
-    gateway: Gateway,
+    gateway: GatewayEndpoint,
     data_dir: Path,
 ) -> None:
     """List the gangs that wait, and pods that are in none: place in line, expected start, reason.
@@ -69,21 +69,21 @@ async def queue(
 
     With a tenant's kubeconfig the tenant's API server is asked, and nothing else is needed.
     """
-    from vkgateway.cli import gateway_state, tenant_pods, waiting
+    from vkgateway.cli import gateway_state, pending_gangs, tenant_pods
 
     if kubeconfig is not None:
         if tenant is not None:
             raise click.UsageError("--tenant and --kubeconfig do not go together: a kubeconfig is of one tenant")
         async with tenant_pods.tenant_cluster(kubeconfig, None, data_dir) as client:
-            pods = await tenant_pods.pods(client, namespace, phase="Pending")
-            for place in sorted(waiting.in_gangs(pods)):
-                pods += await tenant_pods.pods(client, place, phase="Running")
-            held = (pod for pod in pods if waiting.held(pod) is not None)
-            beside = await tenant_pods.beside(client, held, among=pods)
-        found = waiting.of_pods(pods, beside=beside, pool=pool or "")
+            pods = await tenant_pods.list_pods(client, namespace, phase="Pending")
+            for place in sorted(pending_gangs.namespaces_with_gangs(pods)):
+                pods += await tenant_pods.list_pods(client, place, phase="Running")
+            held = (pod for pod in pods if pending_gangs.pending_condition(pod) is not None)
+            beside = await tenant_pods.companion_objects(client, held, among=pods)
+        found = pending_gangs.pending_from_pods(pods, beside=beside, pool=pool or "")
     else:
-        state = await gateway_state.state(data_dir, gateway)
-        found = waiting.of_state(state, tenant=tenant or "", pool=pool or "", namespace=namespace or "")
+        state = await gateway_state.get_state(data_dir, gateway)
+        found = pending_gangs.pending_in_state(state, tenant=tenant or "", pool=pool or "", namespace=namespace or "")
     columns = [column for column in COLUMNS if kubeconfig is None or column.title != "tenant"]
     print_objects(
         found,

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from vkgateway.cli.gateway_state import settings
+from vkgateway.cli.gateway_state import load_gateway_settings
 from vkgateway.cli.options import data_dir_option
 from vkgateway.cli.output import Column, output_option, print_objects
 from vkgateway.model.errors import UnavailableError, VkgatewayError
 
 if TYPE_CHECKING:
     from vkgateway.arbiter.decisions import Decisions
-    from vkgateway.gateway.decisionlog import Entry, Unreadable
+    from vkgateway.gateway.decisionlog import LogEntry, UnreadableLine
 
 EPILOG = """\b
 Examples:
@@ -27,7 +27,7 @@ Examples:
 """
 
 
-class Replayed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class ReplayedCycle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One cycle, decided again."""
 
     time: str
@@ -45,7 +45,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """In what, and which came first."""
 
 
-COLUMNS: tuple[Column[Replayed], ...] = (
+COLUMNS: tuple[Column[ReplayedCycle], ...] = (
     Column("time", lambda one: one.time),
     Column("gangs", lambda one: one.gangs, "right"),
     Column("admits", lambda one: one.admits, "right"),
@@ -70,14 +70,14 @@ def replay(*, file: Path | None, output: str, data_dir: Path) -> None:
     decided it, or it is a defect. Cycles that were written as differences from one that cannot be read, or without
     what they were decided from, cannot be decided again, and are shown as that; a last line that was cut off is told.
     """
-    from vkgateway.gateway.decisionlog import read
-    from vkgateway.gateway.jsonlines import ends_whole
+    from vkgateway.gateway.decisionlog import read_entries
+    from vkgateway.gateway.jsonlines import is_last_line_complete
 
-    source = file or log_file(data_dir)
+    source = file or decision_log_path(data_dir)
     if not source.exists():
         raise UnavailableError(f"log of decisions {source} does not exist")
-    found = [decided_again(entry) for entry in read(source)]
-    if not ends_whole(source):
+    found = [replay_entry(entry) for entry in read_entries(source)]
+    if not is_last_line_complete(source):
         click.echo(f"The last line of {source} is cut off, and left out.", err=True)
     print_objects(
         found, output=output, columns=COLUMNS, name=lambda one: one.time, empty=f"{source} holds no decisions yet."
@@ -91,9 +91,9 @@ def replay(*, file: Path | None, output: str, data_dir: Path) -> None:
         click.echo(f"All {len(found) - bare} cycles came out the same.{more}", err=True)
 
 
-def log_file(data_dir: Path) -> Path:
+def decision_log_path(data_dir: Path) -> Path:
     """Where the platform's gateway writes its decisions. Raises UnavailableError where it does not."""
-    log = settings(data_dir).arbiter.decision_log
+    log = load_gateway_settings(data_dir).arbiter.decision_log
     if not log:
         raise UnavailableError(
             f"the gateway of {data_dir} keeps no log of decisions", hint="Set arbiter.decisionLog, or name a FILE."
@@ -101,20 +101,20 @@ def log_file(data_dir: Path) -> Path:
     return Path(log)
 
 
-def decided_again(entry: Entry | Unreadable) -> Replayed:
+def replay_entry(entry: LogEntry | UnreadableLine) -> ReplayedCycle:
     """What comes out of a cycle now, against what came out then."""
     from vkgateway.arbiter.cycle import decide
-    from vkgateway.gateway.decisionlog import Unreadable
+    from vkgateway.gateway.decisionlog import UnreadableLine
 
-    if isinstance(entry, Unreadable):
+    if isinstance(entry, UnreadableLine):
         why = f"line {entry.line} cannot be read: {entry.why}"
         none = dict.fromkeys(("gangs", "admits", "evicts", "reprieves", "promotes", "holds", "left_out"), 0)
-        return Replayed(time="", **none, same=False, differs=why)
+        return ReplayedCycle(time="", **none, same=False, differs=why)
     then = entry.decisions
     now = decide(entry.snapshot, entry.time) if entry.snapshot is not None else None
     if now is not None and entry.holds_left_out:
         now = replace(now, holds=())
-    return Replayed(
+    return ReplayedCycle(
         time=datetime.fromtimestamp(entry.time, UTC).isoformat(timespec="milliseconds"),
         gangs=len(entry.snapshot.gangs) if entry.snapshot is not None else 0,
         admits=len(then.admits),
@@ -124,11 +124,13 @@ def decided_again(entry: Entry | Unreadable) -> Replayed:
         holds=len(then.holds),
         left_out=entry.left_out,
         same=then == now if now is not None else None,
-        differs="; ".join(_differences(then, now)) if now is not None else "not replayable: its facts are not known",
+        differs="; ".join(_decision_differences(then, now))
+        if now is not None
+        else "not replayable: its facts are not known",
     )
 
 
-def _differences(then: Decisions, now: Decisions) -> Iterator[str]:
+def _decision_differences(then: Decisions, now: Decisions) -> Iterator[str]:
     for kind in ("admits", "evicts", "reprieves", "promotes", "holds"):
         old, new = getattr(then, kind), getattr(now, kind)
         if old != new:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from vkgateway.cli.age import age
+from vkgateway.cli.age import format_age
 
 if TYPE_CHECKING:
     from vkgateway.cli.cluster import Event
     from vkgateway.model.objects import Condition
 
 
-def section(title: str, body: Iterable[str]) -> Iterator[str]:
+def section_lines(title: str, body: Iterable[str]) -> Iterator[str]:
     """Give a headed, indented section; it says `none` where it would be empty."""
     yield ""
     yield f"{title}:"
@@ -24,7 +24,7 @@ def section(title: str, body: Iterable[str]) -> Iterator[str]:
         yield "  none"
 
 
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table_lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Align rows under their titles; nothing at all where there are no rows."""
     body = list(rows)
     if not body:
@@ -37,10 +37,10 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 def condition_lines(conditions: Iterable[Condition]) -> Iterator[str]:
     """Give conditions as a table, in the order of the object."""
-    return table(
+    return table_lines(
         ("type", "status", "since", "reason", "message"),
         (
-            (one.type, one.status, age(one.last_transition_time) or "-", one.reason or "-", one.message or "-")
+            (one.type, one.status, format_age(one.last_transition_time) or "-", one.reason or "-", one.message or "-")
             for one in conditions
         ),
     )
@@ -48,11 +48,11 @@ def condition_lines(conditions: Iterable[Condition]) -> Iterator[str]:
 
 def event_lines(events: Iterable[Event]) -> Iterator[str]:
     """Give events as a table, oldest first."""
-    return table(
+    return table_lines(
         ("age", "type", "reason", "message"),
         (
             (
-                age(event.when) + (f" (x{event.count})" if event.count and event.count > 1 else ""),
+                format_age(event.last_seen) + (f" (x{event.count})" if event.count and event.count > 1 else ""),
                 event.type,
                 event.reason,
                 event.message,

@@ -37,23 +37,23 @@ def serve(ctx: click.Context, *, file: Path | None, print_config: bool, data_dir
 
     from vkgateway.gateway import settingsfile
 
-    settings = settingsfile.load(file)
+    settings = settingsfile.load_settings(file)
     if data_dir_given(ctx) or not settings.data_dir:
         settings = msgspec.structs.replace(settings, data_dir=str(data_dir))
     if print_config:
-        click.echo(settingsfile.render(settings), nl=False)
+        click.echo(settingsfile.render_settings(settings), nl=False)
         return
-    with _loading():
+    with _fast_imports():
         import uvloop
 
-        from vkgateway.gateway.daemon import serve as serve_gateway
+        from vkgateway.gateway.daemon import run_daemon as serve_gateway
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve_gateway(settings))
 
 
 @contextlib.contextmanager
-def _loading() -> Iterator[None]:
+def _fast_imports() -> Iterator[None]:
     """Load the daemon sooner: tenants wait while it starts.
 
     structlog would load rich, a fifth of all there is to load, for tracebacks that are never drawn here. And what is

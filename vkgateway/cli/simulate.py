@@ -13,7 +13,7 @@ from vkgateway.cli.simulate_options import FILE, SECONDS, cluster_options, trace
 from vkgateway.model.errors import InputError
 
 if TYPE_CHECKING:
-    from vkgateway.cli.simulate_saving import Savings
+    from vkgateway.cli.simulate_saved_states import SavedStates
 
 EPILOG = """\b
 Examples:
@@ -79,28 +79,30 @@ def simulate(
     The arbiter is the one of the gateway. Nothing but the files named is read, and no cluster is changed.
     """
     from vkgateway.cli import simulate_report
-    from vkgateway.cli.simulate_inputs import Inputs, scenario_of
-    from vkgateway.cli.simulate_output import show
-    from vkgateway.cli.simulate_run import run
-    from vkgateway.simulate.metrics import gpus_of
-    from vkgateway.simulate.policies.catalogue import schedulers
+    from vkgateway.cli.simulate_inputs import ScenarioOptions, build_scenario
+    from vkgateway.cli.simulate_output import print_results
+    from vkgateway.cli.simulate_run import run_simulations
+    from vkgateway.simulate.metrics import cluster_gpus
+    from vkgateway.simulate.policies.registry import load_schedulers
 
     if resume and save is None:
         raise InputError("--resume needs the file to continue from", hint="Add --save FILE.")
     if report is not None:
-        simulate_report.check()
-    chosen = schedulers(policies)
-    scenario = scenario_of(Inputs(**options))
-    results = run(scenario, chosen, _savings(save, scenario.fingerprint(), resume=resume) if save is not None else None)
+        simulate_report.require_plotly()
+    chosen = load_schedulers(policies)
+    scenario = build_scenario(ScenarioOptions(**options))
+    results = run_simulations(
+        scenario, chosen, _load_saved_states(save, scenario.fingerprint(), resume=resume) if save is not None else None
+    )
     if report is not None:
-        simulate_report.write(report, results, gpus=gpus_of(scenario))
-    show(results, output=output, late=show_late)
+        simulate_report.write_report(report, results, gpus=cluster_gpus(scenario))
+    print_results(results, output=output, late=show_late)
 
 
-def _savings(file: Path, fingerprint: str, *, resume: bool) -> Savings:
-    from vkgateway.cli.simulate_saving import Savings
+def _load_saved_states(file: Path, fingerprint: str, *, resume: bool) -> SavedStates:
+    from vkgateway.cli.simulate_saved_states import SavedStates
 
-    savings = Savings(file, fingerprint)
+    savings = SavedStates(file, fingerprint)
     if resume:
         savings.load()
     return savings

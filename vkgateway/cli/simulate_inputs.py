@@ -10,24 +10,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vkgateway.arbiter.facts import Pool, Quota, Snapshot
-from vkgateway.cli.replay import log_file
+from vkgateway.arbiter.snapshot import Pool, Quota, Snapshot
+from vkgateway.cli.replay import decision_log_path
 from vkgateway.model.errors import InputError
 from vkgateway.simulate.cluster import equal_nodes, equal_quotas, named_quotas
-from vkgateway.simulate.scenario import Job, Scenario, Settings, in_order
-from vkgateway.simulate.tenants import read as read_tenants
-from vkgateway.simulate.traces import decisions, kubernetes, kueue, openb, philly
-from vkgateway.simulate.traces.fitting import adapt
-from vkgateway.simulate.traces.synthetic import SIZES, Work, generate
-from vkgateway.simulate.traces.window import shortened, to_load, window
+from vkgateway.simulate.scenario import Job, Scenario, Settings, sort_jobs
+from vkgateway.simulate.tenants import read_quotas as read_tenants
+from vkgateway.simulate.traces import decision_log, kubernetes, kueue, openb, philly
+from vkgateway.simulate.traces.fitting import adapt_jobs
+from vkgateway.simulate.traces.synthetic import GANG_SIZES, WorkloadParameters, generate_jobs
+from vkgateway.simulate.traces.window import limit_runs, scale_load, select_window
 
-_LONGEST = 43_200.0
+_MAX_RUN_SECONDS = 43_200.0
 FORMATS = ("openb", "philly", "kueue", "log")
-_BY_SUFFIX = {".csv": "openb", ".json": "philly", ".yaml": "kueue", ".yml": "kueue", ".jsonl": "log"}
+_FORMAT_BY_SUFFIX = {".csv": "openb", ".json": "philly", ".yaml": "kueue", ".yml": "kueue", ".jsonl": "log"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class ScenarioOptions:
     """The options of the command that describe the scenario; None where the command line does not say."""
 
     nodes: tuple[int, int]
@@ -59,7 +59,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Parts:
+class _TraceParts:
     """A cluster, its tenants and a trace; None: the trace does not say."""
 
     pools: tuple[Pool, ...] | None = None
@@ -70,29 +70,29 @@ class _Parts:
     grace: float = 60.0
 
 
-def scenario_of(inputs: Inputs) -> Scenario:
+def build_scenario(inputs: ScenarioOptions) -> Scenario:
     """Return the scenario. Raises InputError for what cannot be simulated."""
     if inputs.replay and inputs.trace is not None:
         raise InputError(f"--replay and --trace {inputs.trace} are both given", hint="Leave out one of them.")
-    trace = log_file(inputs.data_dir) if inputs.replay else inputs.trace
-    pools = _nodes_of(inputs.nodes_file) if inputs.nodes_file is not None else None
+    trace = decision_log_path(inputs.data_dir) if inputs.replay else inputs.trace
+    pools = _read_nodes(inputs.nodes_file) if inputs.nodes_file is not None else None
     if pools == ():
         raise InputError(f"nodes file {inputs.nodes_file} holds no node with GPUs", hint="List nodes that have some.")
     if trace is None:
-        parts = _synthetic(inputs, pools)
+        parts = _generate_trace(inputs, pools)
     else:
-        parts = _read(trace, "log" if inputs.replay else _format(trace, inputs.trace_format), inputs)
+        parts = _read_trace(trace, "log" if inputs.replay else _trace_format(trace, inputs.trace_format), inputs)
     pools = pools or parts.pools or (equal_nodes(*inputs.nodes),)
-    quotas = _quotas(inputs, pools, parts)
-    jobs = adapt((replace(job, checkpoint=inputs.checkpoint) for job in parts.jobs), pools)
+    quotas = _tenant_quotas(inputs, pools, parts)
+    jobs = adapt_jobs((replace(job, checkpoint=inputs.checkpoint) for job in parts.jobs), pools)
     horizon = inputs.duration or parts.duration
     if trace is not None:
-        jobs = window(jobs, inputs.start, inputs.duration)
-    _check(jobs, pools, quotas, trace)
+        jobs = select_window(jobs, inputs.start, inputs.duration)
+    _validate_jobs(jobs, pools, quotas, trace)
     if trace is not None and inputs.longest is not None:
-        jobs = shortened(jobs, inputs.longest)
+        jobs = limit_runs(jobs, inputs.longest)
     if trace is not None and inputs.load is not None:
-        jobs, horizon = to_load(jobs, pools, inputs.load)
+        jobs, horizon = scale_load(jobs, pools, inputs.load)
     horizon = horizon or max(job.submitted for job in jobs)
     if inputs.warm_up and inputs.warm_up >= horizon:
         raise InputError(
@@ -108,19 +108,19 @@ def scenario_of(inputs: Inputs) -> Scenario:
         horizon=horizon,
         warm_up=inputs.warm_up,
     )
-    return in_order(Scenario(pools=pools, quotas=quotas, jobs=jobs, settings=settings))
+    return sort_jobs(Scenario(pools=pools, quotas=quotas, jobs=jobs, settings=settings))
 
 
-def _quotas(inputs: Inputs, pools: tuple[Pool, ...], parts: _Parts) -> tuple[Quota, ...]:
+def _tenant_quotas(inputs: ScenarioOptions, pools: tuple[Pool, ...], parts: _TraceParts) -> tuple[Quota, ...]:
     if inputs.tenants_file is not None:
-        return read_tenants(_documents(inputs.tenants_file), pools)
+        return read_tenants(_read_documents(inputs.tenants_file), pools)
     if parts.quotas is not None:
         return parts.quotas
     names = sorted({job.tenant for job in parts.jobs})
     return named_quotas(pools, names, guaranteed=inputs.guaranteed)
 
 
-def _check(jobs: Sequence[Job], pools: Sequence[Pool], quotas: Sequence[Quota], trace: Path | None) -> None:
+def _validate_jobs(jobs: Sequence[Job], pools: Sequence[Pool], quotas: Sequence[Quota], trace: Path | None) -> None:
     """Raise InputError for jobs of unknown tenants or pools."""
     if not jobs:
         raise InputError(
@@ -139,34 +139,34 @@ def _check(jobs: Sequence[Job], pools: Sequence[Pool], quotas: Sequence[Quota], 
             )
 
 
-def _synthetic(inputs: Inputs, pools: tuple[Pool, ...] | None) -> _Parts:
+def _generate_trace(inputs: ScenarioOptions, pools: tuple[Pool, ...] | None) -> _TraceParts:
     duration = 86_400.0 if inputs.duration is None else inputs.duration
     for option, value in (("--run", inputs.run), ("--duration", duration), ("--longest", inputs.longest)):
         if value is not None and value <= 0:
             raise InputError(f"{option} {value:g}s is not above zero", hint="Give a duration like 20m or 24h.")
     pools = pools or (equal_nodes(*inputs.nodes),)
-    sizes = [node.allocatable.get(pools[0].unit, 0) // 1000 for node in pools[0].nodes]
-    quotas = read_tenants(_documents(inputs.tenants_file), pools) if inputs.tenants_file is not None else None
+    sizes = [node.allocatable.get(pools[0].unit_resource, 0) // 1000 for node in pools[0].nodes]
+    quotas = read_tenants(_read_documents(inputs.tenants_file), pools) if inputs.tenants_file is not None else None
     quotas = quotas or equal_quotas(pools[0], inputs.tenants, guaranteed=inputs.guaranteed)
-    work = Work(
+    work = WorkloadParameters(
         gpus=sum(sizes),
-        resource=pools[0].unit,
+        resource=pools[0].unit_resource,
         tenants=tuple(dict.fromkeys(quota.tenant for quota in quotas if quota.pool == pools[0].key)),
         load=1.0 if inputs.load is None else inputs.load,
         duration=duration,
-        sizes=inputs.sizes or SIZES,
+        sizes=inputs.sizes or GANG_SIZES,
         per_pod=max(sizes),
         low=inputs.low,
         log_run=math.log(inputs.run),
-        longest=_LONGEST if inputs.longest is None else inputs.longest,
+        longest=_MAX_RUN_SECONDS if inputs.longest is None else inputs.longest,
     )
-    jobs = generate(work, random.Random(inputs.seed))  # noqa: S311 - a trace is no secret
+    jobs = generate_jobs(work, random.Random(inputs.seed))  # noqa: S311 - a trace is no secret
     jobs = tuple(replace(job, pools=(pools[0].key,)) for job in jobs)
-    return _Parts(pools=pools, quotas=quotas, jobs=jobs, duration=duration)
+    return _TraceParts(pools=pools, quotas=quotas, jobs=jobs, duration=duration)
 
 
-def _format(trace: Path, given: str | None) -> str:
-    found = given or _BY_SUFFIX.get(trace.suffix)
+def _trace_format(trace: Path, given: str | None) -> str:
+    found = given or _FORMAT_BY_SUFFIX.get(trace.suffix)
     if found is None:
         raise InputError(
             f"the format of trace {trace} is not known by its name", hint=f"Add --format {'|'.join(FORMATS)}."
@@ -174,19 +174,19 @@ def _format(trace: Path, given: str | None) -> str:
     return found
 
 
-def _read(trace: Path, format_: str, inputs: Inputs) -> _Parts:
+def _read_trace(trace: Path, format_: str, inputs: ScenarioOptions) -> _TraceParts:
     match format_:
         case "openb":
             names = _tenant_names(inputs)
-            return _Parts(jobs=tuple(openb.read_pods(_rows(trace), names)))
+            return _TraceParts(jobs=tuple(openb.read_pods(_read_csv(trace), names)))
         case "philly":
-            return _Parts(jobs=philly.read(_bytes(trace), low=inputs.low))
+            return _TraceParts(jobs=philly.read_jobs(_read_bytes(trace), low=inputs.low))
         case "kueue":
-            pools, quotas, jobs = kueue.read(next(iter(_documents(trace)), None))
-            return _Parts(pools=pools, quotas=quotas, jobs=jobs)
+            pools, quotas, jobs = kueue.read_generator(next(iter(_read_documents(trace)), None))
+            return _TraceParts(pools=pools, quotas=quotas, jobs=jobs)
         case _:
-            recorded = decisions.read(_cycles(trace), _ends(inputs.usage_log))
-            return _Parts(
+            recorded = decision_log.read_decisions(_read_snapshots(trace), _gang_ends(inputs.usage_log))
+            return _TraceParts(
                 pools=recorded.pools,
                 quotas=recorded.quotas,
                 jobs=recorded.jobs,
@@ -196,40 +196,40 @@ def _read(trace: Path, format_: str, inputs: Inputs) -> _Parts:
             )
 
 
-def _tenant_names(inputs: Inputs) -> tuple[str, ...]:
+def _tenant_names(inputs: ScenarioOptions) -> tuple[str, ...]:
     if inputs.tenants_file is None:
         return tuple(f"t{number}" for number in range(inputs.tenants))
-    pools = _nodes_of(inputs.nodes_file) if inputs.nodes_file is not None else (equal_nodes(*inputs.nodes),)
-    return tuple(dict.fromkeys(quota.tenant for quota in read_tenants(_documents(inputs.tenants_file), pools)))
+    pools = _read_nodes(inputs.nodes_file) if inputs.nodes_file is not None else (equal_nodes(*inputs.nodes),)
+    return tuple(dict.fromkeys(quota.tenant for quota in read_tenants(_read_documents(inputs.tenants_file), pools)))
 
 
-def _cycles(trace: Path) -> Iterator[tuple[float, Snapshot]]:
+def _read_snapshots(trace: Path) -> Iterator[tuple[float, Snapshot]]:
     """Yield the snapshots of a decision log, each before and after its decisions: it holds no cycle without any."""
-    from vkgateway.arbiter.outcome import carried_out
-    from vkgateway.gateway.decisionlog import Entry, read
+    from vkgateway.arbiter.outcome import apply_decisions
+    from vkgateway.gateway.decisionlog import LogEntry, read_entries
 
-    _bytes(trace, most=1)
-    for entry in read(trace):
-        if isinstance(entry, Entry) and entry.snapshot is not None:
+    _read_bytes(trace, most=1)
+    for entry in read_entries(trace):
+        if isinstance(entry, LogEntry) and entry.snapshot is not None:
             yield entry.time, entry.snapshot
             if entry.decisions.admits:
-                yield entry.time, carried_out(entry.snapshot, entry.decisions, entry.time)
+                yield entry.time, apply_decisions(entry.snapshot, entry.decisions, entry.time)
 
 
-def _ends(usage_log: Path | None) -> dict[str, float]:
-    from vkgateway.gateway.usagelog import read
+def _gang_ends(usage_log: Path | None) -> dict[str, float]:
+    from vkgateway.gateway.usagelog import read_usage
 
     if usage_log is None:
         return {}
-    _bytes(usage_log, most=1)
-    return dict(decisions.ends_of((usage.gang, usage.end) for usage in read(usage_log)))
+    _read_bytes(usage_log, most=1)
+    return dict(decision_log.last_ends((usage.gang, usage.end) for usage in read_usage(usage_log)))
 
 
-def _nodes_of(file: Path) -> tuple[Pool, ...]:
+def _read_nodes(file: Path) -> tuple[Pool, ...]:
     if file.suffix == ".csv":
-        pools = openb.read_nodes(_rows(file))
+        pools = openb.read_nodes(_read_csv(file))
     else:
-        document = next(iter(_documents(file)), None)
+        document = next(iter(_read_documents(file)), None)
         if kubernetes.is_list(document):
             return kubernetes.read_nodes(document)
         if isinstance(document, Mapping):
@@ -240,7 +240,7 @@ def _nodes_of(file: Path) -> tuple[Pool, ...]:
     return pools
 
 
-def _bytes(file: Path, *, most: int = -1) -> bytes:
+def _read_bytes(file: Path, *, most: int = -1) -> bytes:
     try:
         with file.open("rb") as opened:
             return opened.read(most)
@@ -248,15 +248,15 @@ def _bytes(file: Path, *, most: int = -1) -> bytes:
         raise InputError(f"file {file} cannot be read: {error.strerror}") from error
 
 
-def _rows(file: Path) -> list[dict[str, Any]]:
-    text = _bytes(file).decode(errors="replace")
+def _read_csv(file: Path) -> list[dict[str, Any]]:
+    text = _read_bytes(file).decode(errors="replace")
     return list(csv.DictReader(text.splitlines()))
 
 
-def _documents(file: Path) -> list[Any]:
+def _read_documents(file: Path) -> list[Any]:
     import yaml
 
     try:
-        return [document for document in yaml.safe_load_all(_bytes(file)) if document is not None]
+        return [document for document in yaml.safe_load_all(_read_bytes(file)) if document is not None]
     except yaml.YAMLError as error:
         raise InputError(f"file {file} is neither YAML nor JSON: {' '.join(str(error).split())}") from error

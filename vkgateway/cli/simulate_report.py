@@ -8,31 +8,31 @@ from typing import Any
 
 from vkgateway.cli.simulate_output import LATE, METRICS, WAITS
 from vkgateway.model.errors import InputError, UnavailableError
-from vkgateway.simulate.result import Result
+from vkgateway.simulate.result import SimulationResult
 from vkgateway.simulate.state import Sample
 
 _TEMPLATE = "simulate_report.html.j2"
-_POINTS = 300
+_MAX_POINTS = 300
 """Points of a distribution's line."""
 
 Figure = dict[str, Any]
 
 
-def write(file: Path, results: Sequence[Result], *, gpus: float) -> None:
+def write_report(file: Path, results: Sequence[SimulationResult], *, gpus: float) -> None:
     """Write the report.
 
     Raises:
         UnavailableError: plotly is not installed.
         InputError: the file cannot be written.
     """
-    text = page(results, gpus=gpus)
+    text = render_page(results, gpus=gpus)
     try:
         file.write_text(text)
     except OSError as error:
         raise InputError(f"--report {file} cannot be written: {error.strerror}") from error
 
 
-def check() -> None:
+def require_plotly() -> None:
     """Raise UnavailableError if plotly is not installed."""
     try:
         import plotly  # noqa: F401
@@ -43,9 +43,9 @@ def check() -> None:
         ) from error
 
 
-def page(results: Sequence[Result], *, gpus: float) -> str:
+def render_page(results: Sequence[SimulationResult], *, gpus: float) -> str:
     """Return the report."""
-    check()
+    require_plotly()
     from jinja2 import Environment, PackageLoader
     from markupsafe import Markup
     from plotly.io import to_html
@@ -54,51 +54,51 @@ def page(results: Sequence[Result], *, gpus: float) -> str:
     environment = Environment(loader=PackageLoader("vkgateway", "cli"), autoescape=True)
     plots = [
         (title, note, Markup(to_html(figure, full_html=False, include_plotlyjs=False, validate=False)))  # noqa: S704 - made by plotly from numbers and escaped names
-        for title, note, figure in figures(results, gpus=gpus)
+        for title, note, figure in iterate_figures(results, gpus=gpus)
     ]
     return environment.get_template(_TEMPLATE).render(
         script=Markup(get_plotlyjs()),  # noqa: S704 - the library itself
         schedulers=[one.scheduler for one in results],
         metrics=[(name, [read(one) for one in results]) for name, read in METRICS],
-        waits=_rows(WAITS, [(one.scheduler, waits) for one in results for waits in one.waits]),
-        late=_rows(LATE, [(one.scheduler, gang) for one in results for gang in one.late]),
+        waits=_table_rows(WAITS, [(one.scheduler, waits) for one in results for waits in one.waits]),
+        late=_table_rows(LATE, [(one.scheduler, gang) for one in results for gang in one.late]),
         waits_head=["scheduler", *(name for name, _ in WAITS)],
         late_head=["scheduler", *(name for name, _ in LATE)],
         plots=plots,
     )
 
 
-def _rows(fields: Sequence[tuple[str, Callable[[Any], str]]], rows: Sequence[tuple[str, Any]]) -> list[list[str]]:
+def _table_rows(fields: Sequence[tuple[str, Callable[[Any], str]]], rows: Sequence[tuple[str, Any]]) -> list[list[str]]:
     return [[name, *(read(row) for _, read in fields)] for name, row in rows]
 
 
-def figures(results: Sequence[Result], *, gpus: float) -> Iterator[tuple[str, str, Figure]]:
+def iterate_figures(results: Sequence[SimulationResult], *, gpus: float) -> Iterator[tuple[str, str, Figure]]:
     """Yield title, explanation and figure of each plot."""
     share = gpus or 1.0
     yield (
         "Allocation over time",
         "GPUs of running gangs, as a share of the cluster.",
-        _over_time(results, lambda one: one.allocated / share, percent=True),
+        _time_series(results, lambda one: one.allocated / share, percent=True),
     )
     yield (
         "Fragmentation over time",
         "Idle GPUs on partly used nodes, as a share of the cluster.",
-        _over_time(results, lambda one: one.fragmented / share, percent=True),
+        _time_series(results, lambda one: one.fragmented / share, percent=True),
     )
-    yield "Pending over time", "GPUs that pending gangs request.", _over_time(results, lambda one: one.pending)
-    yield "Evictions over time", "Gangs evicted up to this time.", _evictions(results)
+    yield "Pending over time", "GPUs that pending gangs request.", _time_series(results, lambda one: one.pending)
+    yield "Evictions over time", "Gangs evicted up to this time.", _evictions_figure(results)
     for band in ("guaranteed", "low"):
         yield (
             f"Waits, {band} band",
             "Share of the gangs that started within this time after their submission.",
-            _waits(results, band),
+            _waits_figure(results, band),
         )
-    yield "GPUs by tenant", "Averages until the horizon, and the guarantee.", _tenants(results)
+    yield "GPUs by tenant", "Averages until the horizon, and the guarantee.", _tenants_figure(results)
     for one in results:
-        yield f"Tenants over time, {one.scheduler}", "GPUs of running gangs.", _tenants_over_time(one)
+        yield f"Tenants over time, {one.scheduler}", "GPUs of running gangs.", _tenant_figure(one)
 
 
-def _layout(x: str, y: str, **more: Any) -> dict[str, Any]:
+def _plot_layout(x: str, y: str, **more: Any) -> dict[str, Any]:
     axis = {"title": {"text": x}}
     return {
         "xaxis": axis | more.pop("xaxis", {}),
@@ -110,37 +110,45 @@ def _layout(x: str, y: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def _hours(result: Result) -> list[float]:
+def _sample_hours(result: SimulationResult) -> list[float]:
     return [sample.time / 3600 for sample in result.samples]
 
 
-def _over_time(results: Sequence[Result], read: Callable[[Sample], float], *, percent: bool = False) -> Figure:
+def _time_series(
+    results: Sequence[SimulationResult], read: Callable[[Sample], float], *, percent: bool = False
+) -> Figure:
     lines = [
-        {"type": "scatter", "mode": "lines", "name": one.scheduler, "x": _hours(one), "y": list(map(read, one.samples))}
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": one.scheduler,
+            "x": _sample_hours(one),
+            "y": list(map(read, one.samples)),
+        }
         for one in results
     ]
     form = {"tickformat": ".0%"} if percent else {}
-    return {"data": lines, "layout": _layout("hours", "share" if percent else "GPUs", yaxis=form)}
+    return {"data": lines, "layout": _plot_layout("hours", "share" if percent else "GPUs", yaxis=form)}
 
 
-def _evictions(results: Sequence[Result]) -> Figure:
+def _evictions_figure(results: Sequence[SimulationResult]) -> Figure:
     lines = []
     for one in results:
         total, sums = 0, []
         for sample in one.samples:
             total += sample.evictions
             sums.append(total)
-        lines.append({"type": "scatter", "mode": "lines", "name": one.scheduler, "x": _hours(one), "y": sums})
-    return {"data": lines, "layout": _layout("hours", "gangs")}
+        lines.append({"type": "scatter", "mode": "lines", "name": one.scheduler, "x": _sample_hours(one), "y": sums})
+    return {"data": lines, "layout": _plot_layout("hours", "gangs")}
 
 
-def _waits(results: Sequence[Result], band: str) -> Figure:
+def _waits_figure(results: Sequence[SimulationResult], band: str) -> Figure:
     lines = []
     for one in results:
         waits = one.first_waits.get(band, [])
         count = len(waits)
         at = (
-            sorted({min(count - 1, number * count // _POINTS) for number in range(_POINTS)} | {count - 1})
+            sorted({min(count - 1, number * count // _MAX_POINTS) for number in range(_MAX_POINTS)} | {count - 1})
             if count
             else []
         )
@@ -156,11 +164,11 @@ def _waits(results: Sequence[Result], band: str) -> Figure:
         )
     return {
         "data": lines,
-        "layout": _layout("seconds", "share of gangs", xaxis={"type": "log"}, yaxis={"tickformat": ".0%"}),
+        "layout": _plot_layout("seconds", "share of gangs", xaxis={"type": "log"}, yaxis={"tickformat": ".0%"}),
     }
 
 
-def _tenants(results: Sequence[Result]) -> Figure:
+def _tenants_figure(results: Sequence[SimulationResult]) -> Figure:
     bars: list[dict[str, Any]] = [
         {
             "type": "bar",
@@ -176,11 +184,11 @@ def _tenants(results: Sequence[Result]) -> Figure:
         guarantees: dict[str, Any] = {"type": "scatter", "mode": "markers", "name": "guarantee", "marker": marks}
         guarantees |= {"x": [each.tenant for each in tenants], "y": [each.guarantee for each in tenants]}
         bars.append(guarantees)
-    return {"data": bars, "layout": _layout("tenant", "GPUs", barmode="group")}
+    return {"data": bars, "layout": _plot_layout("tenant", "GPUs", barmode="group")}
 
 
-def _tenants_over_time(result: Result) -> Figure:
-    hours = _hours(result)
+def _tenant_figure(result: SimulationResult) -> Figure:
+    hours = _sample_hours(result)
     lines = [
         {
             "type": "scatter",
@@ -192,4 +200,4 @@ def _tenants_over_time(result: Result) -> Figure:
         }
         for each in result.tenants
     ]
-    return {"data": lines, "layout": _layout("hours", "GPUs")}
+    return {"data": lines, "layout": _plot_layout("hours", "GPUs")}

@@ -9,24 +9,24 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from vkgateway.cli.progress import Progress
-from vkgateway.cli.simulate_saving import Savings
+from vkgateway.cli.simulate_saved_states import SavedStates
 from vkgateway.simulate.engine import Simulation
-from vkgateway.simulate.metrics import private_waits, result_of
+from vkgateway.simulate.metrics import make_result, private_waits
 from vkgateway.simulate.policies.private import PrivateClusters
 from vkgateway.simulate.policies.scheduler import Scheduler
-from vkgateway.simulate.result import Result
+from vkgateway.simulate.result import SimulationResult
 from vkgateway.simulate.scenario import Scenario
-from vkgateway.simulate.state import State
+from vkgateway.simulate.state import SimulationState
 
-_EVERY = 0.2
+_BAR_SECONDS = 0.2
 """Seconds between two updates of the bar."""
-_SAVED = 30.0
+_SAVE_SECONDS = 30.0
 """Seconds between two savings."""
-_LINE = 10.0
+_LINE_SECONDS = 10.0
 """Seconds between two lines where there is no terminal."""
 
 
-class Report(Protocol):
+class ProgressReport(Protocol):
     """Shows how far a simulation is: its name, and a share from 0 to 1."""
 
     def __call__(self, name: str, share: float, /) -> None:
@@ -34,30 +34,32 @@ class Report(Protocol):
         ...
 
 
-def run(scenario: Scenario, schedulers: Sequence[Scheduler], savings: Savings | None = None) -> list[Result]:
+def run_simulations(
+    scenario: Scenario, schedulers: Sequence[Scheduler], savings: SavedStates | None = None
+) -> list[SimulationResult]:
     """Simulate each scheduler; returns their results in the same order. Saved states are continued."""
-    states: dict[str, State] = {}
-    with _bar() as report:
+    states: dict[str, SimulationState] = {}
+    with _progress_bar() as report:
         for scheduler in schedulers:
-            saved = savings.state(scheduler.name) if savings is not None else None
+            saved = savings.state_of(scheduler.name) if savings is not None else None
             simulation = Simulation(scenario, scheduler, state=saved, clock=time.perf_counter)
-            _finish(simulation, scheduler.name, report, savings)
+            _run_simulation(simulation, scheduler.name, report, savings)
             states[scheduler.name] = simulation.state
     alone = private_waits(scenario, states[PrivateClusters.name]) if PrivateClusters.name in states else None
     return [
-        result_of(name, scenario, state, private=None if name == PrivateClusters.name else alone)
+        make_result(name, scenario, state, private=None if name == PrivateClusters.name else alone)
         for name, state in states.items()
     ]
 
 
-def _finish(simulation: Simulation, name: str, report: Report, savings: Savings | None) -> None:
+def _run_simulation(simulation: Simulation, name: str, report: ProgressReport, savings: SavedStates | None) -> None:
     shown, saved, jobs = 0.0, time.monotonic(), len(simulation.scenario.jobs) or 1
     while simulation.step():
         now = time.monotonic()
-        if now - shown >= _EVERY:
+        if now - shown >= _BAR_SECONDS:
             shown = now
             report(name, (simulation.state.arrived - len(simulation.state.gangs)) / jobs)
-        if savings is not None and now - saved >= _SAVED:
+        if savings is not None and now - saved >= _SAVE_SECONDS:
             saved = now
             savings.save(name, simulation.state)
     if savings is not None:
@@ -66,11 +68,11 @@ def _finish(simulation: Simulation, name: str, report: Report, savings: Savings 
 
 
 @contextmanager
-def _bar() -> Iterator[Report]:
+def _progress_bar() -> Iterator[ProgressReport]:
     """A bar for each simulation on a terminal, lines elsewhere; both on standard error."""
     if not sys.stderr.isatty():
         with Progress() as progress:
-            yield _lines(progress)
+            yield _line_reporter(progress)
         return
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -88,14 +90,14 @@ def _bar() -> Iterator[Report]:
         yield report
 
 
-def _lines(progress: Progress) -> Report:
+def _line_reporter(progress: Progress) -> ProgressReport:
     last = [float("-inf")]
 
     def report(name: str, share: float) -> None:
         if share >= 1.0:
             progress.done(f"{name}: done")
-        elif progress.elapsed - last[0] >= _LINE:
-            last[0] = progress.elapsed
+        elif progress.elapsed_seconds - last[0] >= _LINE_SECONDS:
+            last[0] = progress.elapsed_seconds
             progress(f"{name}: {share:.0%} of the gangs have ended")
 
     return report

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vkgateway.cli.age import age
-from vkgateway.cli.lazy import LazyGroup
-from vkgateway.cli.options import asynchronous, cluster_options
+from vkgateway.cli.age import format_age
+from vkgateway.cli.lazy_group import LazyGroup
+from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
 
 if TYPE_CHECKING:
     from vkgateway.model.api import Tenant
 
 
-def _trouble(tenant: Tenant) -> str:
+def _not_ready_message(tenant: Tenant) -> str:
     """Say what keeps a tenant from being ready."""
     from vkgateway.model.api import READY
-    from vkgateway.model.objects import condition
+    from vkgateway.model.objects import find_condition
 
     if tenant.status.observed_generation == 0:
         return "the gateway has not looked at it yet"
-    found = condition(tenant.status.conditions, READY)
+    found = find_condition(tenant.status.conditions, READY)
     return "" if found is None or found.status == "True" else found.message or found.reason
 
 
@@ -33,8 +33,8 @@ COLUMNS: tuple[Column[Tenant], ...] = (
     Column("version", lambda tenant: tenant.spec.kubernetes_version),
     Column("pools", lambda tenant: ",".join(f"{pool.name}.{pool.compute_cluster}" for pool in tenant.spec.pools)),
     Column("server", lambda tenant: tenant.status.api_server.url if tenant.status.api_server else ""),
-    Column("age", lambda tenant: age(tenant.metadata.creation_timestamp)),
-    Column("waits for", _trouble),
+    Column("age", lambda tenant: format_age(tenant.metadata.creation_timestamp)),
+    Column("waits for", _not_ready_message),
 )
 
 
@@ -56,13 +56,13 @@ def tenant() -> None:
 @click.command("list", epilog="\b\nExample: vkgateway tenant list -o json")
 @output_option
 @cluster_options
-@asynchronous
+@run_async
 async def list_tenants(output: str, data_dir: Path, kubeconfig: Path | None) -> None:
     """List all tenants."""
     from vkgateway.cli import cluster
 
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        found = await cluster.tenants(client)
+        found = await cluster.list_tenants(client)
     print_objects(
         found,
         output=output,

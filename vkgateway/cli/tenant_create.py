@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vkgateway.cli.gateway_state import Gateway, gateway_option
-from vkgateway.cli.options import asynchronous, cluster_options
-from vkgateway.cli.output import FORMATS, serialise
+from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
+from vkgateway.cli.options import cluster_options, run_async
+from vkgateway.cli.output import FORMATS, serialize
 from vkgateway.cli.progress import Progress
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from vkgateway.model.api import Tenant
 
 POLL_SECONDS = 0.2
-GLANCES = 15
-SILENT_SECONDS = 30.0
+MAX_POLLS = 15
+GATEWAY_WAIT_SECONDS = 30.0
 """A gateway that runs looks at a new tenant at once; one that starts needs a few seconds."""
 
 EPILOG = """\b
@@ -73,7 +73,7 @@ Examples:
 @click.option("-o", "--output", type=click.Choice(FORMATS[1:]), help="Print the object when done.")
 @gateway_option
 @cluster_options
-@asynchronous
+@run_async
 async def create(
     *,
     name: str | None,
@@ -90,7 +90,7 @@ async def create(
     timeout: float,
     dry_run: bool,
     output: str | None,
-    gateway: Gateway,
+    gateway: GatewayEndpoint,
     data_dir: Path,
     kubeconfig: Path | None,
 ) -> None:
@@ -101,8 +101,8 @@ async def create(
     from vkgateway.cli import cluster, tenant_manifest, tenant_spec, whatif_tenant
 
     given = tenant_manifest.read_manifest(file) if file else None
-    wanted = tenant_spec.overlay(
-        tenant_spec.named(given, name),
+    wanted = tenant_spec.apply_options(
+        tenant_spec.with_name(given, name),
         template=template,
         kubernetes_version=kubernetes_version,
         pools=pools,
@@ -113,56 +113,58 @@ async def create(
         subject_alt_names=names,
     )
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        await check(client, wanted)
+        await validate_tenant(client, wanted)
         if dry_run:
-            click.echo(serialise(tenant_spec.manifest(wanted), output=output or "yaml"), nl=False)
-            await whatif_tenant.tell(wanted, data_dir, gateway)
+            click.echo(serialize(tenant_spec.to_manifest(wanted), output=output or "yaml"), nl=False)
+            await whatif_tenant.print_what_if(wanted, data_dir, gateway)
             return
-        made = await submit(client, wanted)
-        made = await follow(client, made, timeout=timeout) if wait else await glance(client, made)
-        _report(made, output=output, waited=wait)
+        made = await create_tenant(client, wanted)
+        made = (
+            await wait_until_ready(client, made, timeout=timeout) if wait else await wait_until_accepted(client, made)
+        )
+        _print_result(made, output=output, waited=wait)
 
 
-def _report(made: Tenant, *, output: str | None, waited: bool) -> None:
+def _print_result(made: Tenant, *, output: str | None, waited: bool) -> None:
     import msgspec
 
     name = made.metadata.name
     if output == "name":
         click.echo(name)
     elif output:
-        click.echo(serialise(msgspec.to_builtins(made), output=output), nl=False)
+        click.echo(serialize(msgspec.to_builtins(made), output=output), nl=False)
     elif waited:
         click.echo(f"Go on with: vkgateway tenant kubeconfig {name} -f {name}.kubeconfig", err=True)
     else:
         click.echo(f"Tenant {name} is being made; see: vkgateway tenant describe {name}", err=True)
 
 
-async def check(client: Client, wanted: Tenant) -> None:
+async def validate_tenant(client: Client, wanted: Tenant) -> None:
     """Refuse before anything is made what the gateway would refuse.
 
     Raises InputError with the field, its value and the way out; ConflictError where the name is taken.
     """
     from vkgateway.cli import cluster
-    from vkgateway.gateway.acceptance import objections, offers
+    from vkgateway.gateway.acceptance import find_objections, pool_offers
     from vkgateway.model.errors import ConflictError, InputError
 
-    there = await cluster.tenants(client)
+    there = await cluster.list_tenants(client)
     name = wanted.metadata.name
     if any(tenant.metadata.name == name for tenant in there):
         raise ConflictError(
             f"tenant {name!r} is there already",
             hint=f"Take another name, or see `vkgateway tenant describe {name}`.",
         )
-    computes = await cluster.compute_clusters(client)
+    computes = await cluster.list_compute_clusters(client)
     # Templates are the daemon's own: it alone knows which there are.
-    found = objections(wanted, offers=offers(computes, others=there))
+    found = find_objections(wanted, offers=pool_offers(computes, others=there))
     if found:
         raise InputError(
             f"tenant {name!r} cannot be had: {found[0]}", hint="\n       ".join(str(rest) for rest in found[1:])
         )
 
 
-async def submit(client: Client, wanted: Tenant) -> Tenant:
+async def create_tenant(client: Client, wanted: Tenant) -> Tenant:
     """Create the object. Raises ConflictError where somebody else was quicker with the name."""
     import msgspec
 
@@ -173,13 +175,13 @@ async def submit(client: Client, wanted: Tenant) -> Tenant:
     from vkgateway.model.errors import ConflictError
 
     try:
-        answer = await client.create(TENANTS, tenant_spec.manifest(wanted))
+        answer = await client.create(TENANTS, tenant_spec.to_manifest(wanted))
     except errors.AlreadyExists as error:
         raise ConflictError(f"tenant {wanted.metadata.name!r} is there already") from error
     return msgspec.json.decode(answer, type=Tenant)
 
 
-async def follow(client: Client, made: Tenant, *, timeout: float) -> Tenant:
+async def wait_until_ready(client: Client, made: Tenant, *, timeout: float) -> Tenant:
     """Tell each condition as it comes true, until the tenant is ready.
 
     A tenant that the gateway does not accept is taken back. Raises InputError then, UnavailableError after `timeout`
@@ -193,52 +195,55 @@ async def follow(client: Client, made: Tenant, *, timeout: float) -> Tenant:
     with Progress() as progress:
         progress(f"tenant {name}: waiting for the gateway")
         while True:
-            now = await _look(client, made)
-            for line in milestones.reached(now):
+            now = await _get_or_withdraw(client, made)
+            for line in milestones.new_milestones(now):
                 progress.done(line)
-            if milestones.complete:
+            if milestones.is_complete:
                 progress.done(f"tenant {name} is ready")
                 return now
-            if now.status.observed_generation == 0 and progress.elapsed > min(SILENT_SECONDS, timeout):
+            if now.status.observed_generation == 0 and progress.elapsed_seconds > min(GATEWAY_WAIT_SECONDS, timeout):
                 raise UnavailableError(
-                    f"the gateway has not looked at tenant {name!r} in {progress.elapsed:.0f} s: it does not run",
+                    (
+                        f"the gateway has not looked at tenant {name!r} in "
+                        f"{progress.elapsed_seconds:.0f} s: it does not run"
+                    ),
                     hint="See `vkgateway status`, start it with `vkgateway up` (or `vkgateway serve`); the tenant is"
                     f" made then. Take it back with `vkgateway tenant delete {name}`.",
                 )
-            if progress.elapsed > timeout:
+            if progress.elapsed_seconds > timeout:
                 raise UnavailableError(
-                    f"tenant {name!r} is not ready after {timeout:.0f} s: {milestones.pending(now)}",
+                    f"tenant {name!r} is not ready after {timeout:.0f} s: {milestones.next_milestone(now)}",
                     hint=f"The gateway goes on trying; see `vkgateway tenant describe {name}`.",
                 )
-            progress(f"tenant {name}: {milestones.pending(now)}")
+            progress(f"tenant {name}: {milestones.next_milestone(now)}")
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def glance(client: Client, made: Tenant) -> Tenant:
+async def wait_until_accepted(client: Client, made: Tenant) -> Tenant:
     """Return once the gateway has accepted the tenant, or does not seem to be running.
 
     Raises InputError, and takes the tenant back, where it is not accepted.
     """
     from vkgateway.model.api import ACCEPTED
-    from vkgateway.model.objects import is_true
+    from vkgateway.model.objects import is_condition_true
 
     now = made
-    for _ in range(GLANCES):
-        now = await _look(client, made)
-        if is_true(now.status.conditions, ACCEPTED):
+    for _ in range(MAX_POLLS):
+        now = await _get_or_withdraw(client, made)
+        if is_condition_true(now.status.conditions, ACCEPTED):
             break
         await asyncio.sleep(POLL_SECONDS)
     return now
 
 
-async def _look(client: Client, made: Tenant) -> Tenant:
+async def _get_or_withdraw(client: Client, made: Tenant) -> Tenant:
     """Return the tenant as it is now; one that cannot be had, however long one waits, is taken back first."""
     from vkgateway.cli import cluster
-    from vkgateway.cli.tenant_progress import refusal
+    from vkgateway.cli.tenant_progress import rejection_error
     from vkgateway.kube.resources import TENANTS
 
-    now = await cluster.awaited_tenant(client, made.metadata.name)
-    error = refusal(now)
+    now = await cluster.get_tenant_with_retry(client, made.metadata.name)
+    error = rejection_error(now)
     if error is None:
         return now
     await client.delete(TENANTS, made.metadata.name, uid=made.metadata.uid)

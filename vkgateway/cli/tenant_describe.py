@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vkgateway.cli.age import age
-from vkgateway.cli.options import asynchronous, cluster_options
+from vkgateway.cli.age import format_age
+from vkgateway.cli.options import cluster_options, run_async
 from vkgateway.cli.output import Column, output_option, print_objects
-from vkgateway.cli.sections import condition_lines, event_lines, resource_list, section, table
+from vkgateway.cli.sections import condition_lines, event_lines, resource_list, section_lines, table_lines
 
 if TYPE_CHECKING:
     from vkgateway.cli.cluster import Event
@@ -23,36 +23,36 @@ if TYPE_CHECKING:
 @click.argument("name")
 @output_option
 @cluster_options
-@asynchronous
+@run_async
 async def describe(*, name: str, output: str, data_dir: Path, kubeconfig: Path | None) -> None:
     """Show tenant NAME: its conditions, pools, guarantees and events."""
     from vkgateway.cli import cluster
 
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        found = await cluster.tenant(client, name)
-        events = await cluster.events(client, kind="Tenant", name=name) if output == "table" else []
+        found = await cluster.get_tenant(client, name)
+        events = await cluster.list_events(client, kind="Tenant", name=name) if output == "table" else []
     if output == "table":
-        for line in lines(found, events):
+        for line in description_lines(found, events):
             click.echo(line)
     else:
         none: tuple[Column[Tenant], ...] = ()
         print_objects([found], output=output, columns=none, name=lambda one: one.metadata.name, single=True)
 
 
-def lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
+def description_lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
     """Give the whole text, line by line."""
     spec, status = tenant.spec, tenant.status
     policy = spec.policy
     facts = {
         "Name": tenant.metadata.name,
         "Phase": status.phase,
-        "Age": age(tenant.metadata.creation_timestamp),
+        "Age": format_age(tenant.metadata.creation_timestamp),
         "Template": spec.template,
         "Kubernetes": spec.kubernetes_version,
         "API server": status.api_server.url if status.api_server else "",
         "Pod security": policy.pod_security,
-        "Runtime classes": _classes(policy.runtime_classes, policy.runtime_class_names),
-        "Storage classes": _classes(policy.storage_classes, policy.storage_class_names),
+        "Runtime classes": _format_classes(policy.runtime_classes, policy.runtime_class_names),
+        "Storage classes": _format_classes(policy.storage_classes, policy.storage_class_names),
         "Image pull secrets": ", ".join(policy.image_pull_secrets),
         "Plugin annotations": ", ".join(policy.plugin_annotations),
         "User namespaces": "allowed" if policy.user_namespaces else "",
@@ -62,12 +62,12 @@ def lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
     }
     for title, value in facts.items():
         yield f"{title + ':':<20}{value or '-'}"
-    yield from section("Pools", table(_POOL_TITLES, (_pool_row(pool, tenant) for pool in spec.pools)))
-    yield from section("Conditions", condition_lines(status.conditions))
-    yield from section("Events", event_lines(events))
+    yield from section_lines("Pools", table_lines(_POOL_TITLES, (_pool_row(pool, tenant) for pool in spec.pools)))
+    yield from section_lines("Conditions", condition_lines(status.conditions))
+    yield from section_lines("Events", event_lines(events))
 
 
-def _classes(names: Sequence[str], renamed: Mapping[str, str]) -> str:
+def _format_classes(names: Sequence[str], renamed: Mapping[str, str]) -> str:
     return ", ".join((*names, *(f"{name} ({below} below)" for name, below in renamed.items())))
 
 
@@ -84,14 +84,14 @@ def _pool_row(pool: TenantPool, tenant: Tenant) -> tuple[str, ...]:
         seen.node_name if seen else "-",
         "yes" if seen and seen.ready else "no",
         resource_list(pool.guarantee),
-        _cells(pool.cells),
+        _format_cells(pool.cells),
         resource_list(pool.limit),
         f"{pool.weight:g}",
         resource_list(seen.capacity) if seen else "-",
     )
 
 
-def _cells(sizes: Sequence[int]) -> str:
+def _format_cells(sizes: Sequence[int]) -> str:
     """`2x8+1`; a dash where they are cut from the guarantee."""
     counts = Counter(sizes)
     return "+".join(f"{number}x{size}" if number > 1 else str(size) for size, number in counts.items()) or "-"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vkgateway.cli.options import asynchronous, cluster_options
+from vkgateway.cli.options import cluster_options, run_async
 
 if TYPE_CHECKING:
     from vkgateway.kube.client import Client
@@ -28,7 +28,7 @@ Examples:
     "--switch/--no-switch", default=True, show_default=True, help="With --merge: make it the current context."
 )
 @cluster_options
-@asynchronous
+@run_async
 async def kubeconfig(
     *,
     name: str,
@@ -43,19 +43,19 @@ async def kubeconfig(
     from vkgateway.kube import kubeconfig as files
 
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        document = await fetch(client, name)
+        document = await fetch_kubeconfig(client, name)
     if merge:
         target = file or files.default_path()
-        files.merge(target, document, switch=switch)
+        files.merge_into_file(target, document, switch=switch)
         click.echo(f"Context {document['current-context']} is in {target}.", err=True)
     elif file:
-        files.replace(file, document)
+        files.replace_file(file, document)
         click.echo(f"Go on with: kubectl --kubeconfig {file} get nodes", err=True)
     else:
         click.echo(files.dump(document), nl=False)
 
 
-async def fetch(client: Client, name: str) -> Document:
+async def fetch_kubeconfig(client: Client, name: str) -> Document:
     """Return the tenant's kubeconfig from its Secret.
 
     Raises NotFoundError for an unknown tenant, UnavailableError while it has none yet.
@@ -71,7 +71,7 @@ async def fetch(client: Client, name: str) -> Document:
     from vkgateway.model.errors import UnavailableError
     from vkgateway.model.names import SYSTEM_NAMESPACE, tenant_secret_name
 
-    await cluster.tenant(client, name)
+    await cluster.get_tenant(client, name)
     not_yet = UnavailableError(
         f"tenant {name!r} has no kubeconfig yet: its control plane is still being made",
         hint=f"See `vkgateway tenant describe {name}`.",

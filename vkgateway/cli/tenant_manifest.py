@@ -15,7 +15,7 @@ from vkgateway.model.api import Tenant, TenantSpec
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import API_VERSION
 
-_TOP = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
+_TOP_LEVEL_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 
 
 def read_manifest(file: Path) -> Tenant:
@@ -24,12 +24,14 @@ def read_manifest(file: Path) -> Tenant:
     A field that there is not is refused, as `kubectl apply` refuses it: a guarantee that is misspelt is none.
     Raises InputError with the path of the field that is wrong.
     """
-    data = _document(file)
-    found = _kind(data)
+    data = _read_document(file)
+    found = _describe_kind(data)
     if found != f"{API_VERSION} Tenant":
         raise InputError(f"manifest {file} holds no Tenant of {API_VERSION}, but {found}")
     tenant = _to_tenant(data, source=str(file))
-    unknown = sorted(data.keys() - _TOP) or list(_unknown(data.get("spec"), _SPEC, path="spec"))
+    unknown = sorted(data.keys() - _TOP_LEVEL_FIELDS) or list(
+        _unknown_fields(data.get("spec"), _SPEC_TYPE, path="spec")
+    )
     if unknown:
         raise InputError(
             f"{file}: a Tenant has no field {unknown[0]}", hint="`kubectl explain tenant.spec --recursive` lists them."
@@ -37,7 +39,7 @@ def read_manifest(file: Path) -> Tenant:
     return tenant
 
 
-def _document(file: Path) -> Any:
+def _read_document(file: Path) -> Any:
     try:
         return yamltext.load(file.read_text())
     except FileNotFoundError as error:
@@ -48,7 +50,7 @@ def _document(file: Path) -> Any:
         raise InputError(f"manifest {file} is not YAML of one object: {' '.join(str(error).split())}") from error
 
 
-def _kind(data: Any) -> str:
+def _describe_kind(data: Any) -> str:
     """What a document is an object of, in words."""
     if not isinstance(data, dict):
         return "nothing" if data is None else "no object at all"
@@ -64,18 +66,18 @@ def _to_tenant(data: dict[str, Any], *, source: str) -> Tenant:
         raise InputError(f"{source}: {path}: {what}" if path else f"{source}: {what}") from error
 
 
-_SPEC = inspect.type_info(TenantSpec)
+_SPEC_TYPE = inspect.type_info(TenantSpec)
 
 
-def _unknown(value: Any, kind: inspect.Type, *, path: str) -> Iterator[str]:
+def _unknown_fields(value: Any, kind: inspect.Type, *, path: str) -> Iterator[str]:
     """Fields in what was converted to `kind` that it does not have; maps with keys of people's own have all."""
     if isinstance(kind, inspect.VarTupleType):
         for number, item in enumerate(value or ()):
-            yield from _unknown(item, kind.item_type, path=f"{path}[{number}]")
+            yield from _unknown_fields(item, kind.item_type, path=f"{path}[{number}]")
     elif isinstance(kind, inspect.StructType):
         fields = {field.encode_name: field.type for field in kind.fields}
         for key, inner in (value or {}).items():
             if key in fields:
-                yield from _unknown(inner, fields[key], path=f"{path}.{key}")
+                yield from _unknown_fields(inner, fields[key], path=f"{path}.{key}")
             else:
                 yield f"{path}.{key}"

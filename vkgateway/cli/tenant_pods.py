@@ -26,7 +26,7 @@ async def tenant_cluster(kubeconfig: Path | None, tenant: str | None, data_dir: 
     """
     from vkgateway.kube import errors
 
-    async with await _client(kubeconfig, tenant, data_dir) as client:
+    async with await _connect_tenant(kubeconfig, tenant, data_dir) as client:
         try:
             yield client
         except errors.Unreachable as error:
@@ -40,9 +40,9 @@ async def tenant_cluster(kubeconfig: Path | None, tenant: str | None, data_dir: 
             raise UnavailableError(message, hint="Name a namespace in which it may with -n NAMESPACE.") from error
 
 
-async def _client(kubeconfig: Path | None, tenant: str | None, data_dir: Path) -> Client:
+async def _connect_tenant(kubeconfig: Path | None, tenant: str | None, data_dir: Path) -> Client:
     from vkgateway.cli import cluster
-    from vkgateway.cli.tenant_kubeconfig import fetch
+    from vkgateway.cli.tenant_kubeconfig import fetch_kubeconfig
     from vkgateway.kube.client import Client
     from vkgateway.kube.kubeconfig import Kubeconfig
 
@@ -51,8 +51,8 @@ async def _client(kubeconfig: Path | None, tenant: str | None, data_dir: Path) -
     if not tenant:
         raise InputError("no tenant named", hint="Name it with --tenant, or its kubeconfig with --kubeconfig FILE.")
     async with cluster.management_cluster(data_dir, None) as management:
-        document = await fetch(management, tenant)
-    connection = Kubeconfig(document=document, path=data_dir).connection()
+        document = await fetch_kubeconfig(management, tenant)
+    connection = Kubeconfig(document=document, path=data_dir).client_config()
     return Client(
         connection.server,
         ssl=connection.ssl_context(),
@@ -62,7 +62,7 @@ async def _client(kubeconfig: Path | None, tenant: str | None, data_dir: Path) -
     )
 
 
-async def pods(client: Client, namespace: str | None = None, *, phase: str = "") -> list[Object]:
+async def list_pods(client: Client, namespace: str | None = None, *, phase: str = "") -> list[Object]:
     """All pods, of one namespace or all of them; `phase`: those alone that are in it."""
     import msgspec
 
@@ -70,12 +70,12 @@ async def pods(client: Client, namespace: str | None = None, *, phase: str = "")
 
     found: list[Object] = []
     selector = f"status.phase={phase}" if phase else ""
-    async for page in client.pages(PODS, namespace=namespace, field_selector=selector):
+    async for page in client.list_pages(PODS, namespace=namespace, field_selector=selector):
         found += [msgspec.json.decode(item) for item in page.items]
     return found
 
 
-async def pod(client: Client, namespace: str, name: str) -> Object:
+async def get_pod(client: Client, namespace: str, name: str) -> Object:
     """One pod. Raises NotFoundError."""
     import msgspec
 
@@ -91,7 +91,9 @@ async def pod(client: Client, namespace: str, name: str) -> Object:
     return found
 
 
-async def beside(client: Client, pods: Iterable[Object], *, among: Iterable[Object] = ()) -> dict[Reference, Object]:
+async def companion_objects(
+    client: Client, pods: Iterable[Object], *, among: Iterable[Object] = ()
+) -> dict[Reference, Object]:
     """The objects that say more about the gangs of these pods, as far as they are there and may be read.
 
     Of the pods that these are `among`, those count that refer to the same objects: they may be of the same gangs.
@@ -100,31 +102,31 @@ async def beside(client: Client, pods: Iterable[Object], *, among: Iterable[Obje
 
     from vkgateway.kube import errors
     from vkgateway.kube.apply import Discovery
-    from vkgateway.sync.admission.kinds import kind_of
-    from vkgateway.translate.gangs import references
+    from vkgateway.sync.admission.kinds import find_kind
+    from vkgateway.translate.gangs import gang_references
 
     discovery = Discovery(client)
     found: dict[Reference, Object] = {}
-    own = dict.fromkeys(reference for pod in pods for reference in references(pod))
-    others = (references(pod) for pod in among if own)
+    own = dict.fromkeys(reference for pod in pods for reference in gang_references(pod))
+    others = (gang_references(pod) for pod in among if own)
     theirs = (reference for refers in others if not own.keys().isdisjoint(refers) for reference in refers)
     for reference in own | dict.fromkeys(theirs):
         with contextlib.suppress(errors.NotFound, errors.Forbidden, msgspec.DecodeError):
-            kind = await kind_of(reference.of, client, discovery)
+            kind = await find_kind(reference.object_kind, client, discovery)
             if kind is not None:
                 answer = await client.get(kind, reference.name, namespace=reference.namespace)
                 found[reference] = msgspec.json.decode(answer)
     return found
 
 
-async def unserved(client: Client, pod: Object) -> frozenset[Kind]:
+async def unserved_kinds(client: Client, pod: Object) -> frozenset[Kind]:
     """The kinds that a pod's marks of a gang need and that the tenant's API server does not serve, as far as it tells
     the user."""
     import msgspec
 
     from vkgateway.kube import errors
     from vkgateway.sync.admission.kinds import served_kind
-    from vkgateway.translate.gangs.marked import mark_kinds
+    from vkgateway.translate.gangs.mark_detection import mark_kinds
 
     found = set()
     for kind in mark_kinds(pod):

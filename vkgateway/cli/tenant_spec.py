@@ -39,12 +39,12 @@ def parse_pool(text: str) -> TenantPool:
     section = ""
     for item in rest.split(",") if rest else ():
         head, _, tail = item.partition("=")
-        if head in _OTHERS:
-            others[head] = _OTHERS[head](tail, pool=text)
+        if head in _SCALAR_PARSERS:
+            others[head] = _SCALAR_PARSERS[head](tail, pool=text)
             continue
         if head in amounts:
             section, item = head, tail  # noqa: PLW2901 - the rest of the item is what is left to read
-        resource, amount = _resource(item, pool=text, section=section)
+        resource, amount = _parse_resource(item, pool=text, section=section)
         amounts[section][resource] = amount
     return TenantPool(
         name=name,
@@ -55,7 +55,7 @@ def parse_pool(text: str) -> TenantPool:
     )
 
 
-def _weight(text: str, *, pool: str) -> float:
+def _parse_weight(text: str, *, pool: str) -> float:
     try:
         weight = float(text)
     except ValueError as error:
@@ -65,32 +65,32 @@ def _weight(text: str, *, pool: str) -> float:
     return weight
 
 
-def _cells(text: str, *, pool: str) -> tuple[int, ...]:
+def _parse_cells(text: str, *, pool: str) -> tuple[int, ...]:
     cells: list[int] = []
     for piece in text.split("+"):
-        match = _CELLS.fullmatch(piece)
+        match = _CELLS_PATTERN.fullmatch(piece)
         number, size = (int(match[1] or 1), int(match[2])) if match else (0, 0)
         if not number or not size:
             raise InputError(
                 f"--pool {pool!r}: cannot read the cells {text!r}", hint="Write cells=8+8+1, or cells=2x8+1"
             )
-        if number + len(cells) > _MOST_CELLS:
-            raise InputError(f"--pool {pool!r}: more than {_MOST_CELLS} cells in {text!r}")
+        if number + len(cells) > _MAX_CELLS:
+            raise InputError(f"--pool {pool!r}: more than {_MAX_CELLS} cells in {text!r}")
         cells += [size] * number
     return tuple(sorted(cells, reverse=True))
 
 
-_CELLS = re.compile(r"(?:([0-9]{1,6})x)?([0-9]{1,9})")
-_MOST_CELLS = 1024
-_OTHERS: dict[str, Callable[..., Any]] = {"weight": _weight, "cells": _cells}
+_CELLS_PATTERN = re.compile(r"(?:([0-9]{1,6})x)?([0-9]{1,9})")
+_MAX_CELLS = 1024
+_SCALAR_PARSERS: dict[str, Callable[..., Any]] = {"weight": _parse_weight, "cells": _parse_cells}
 
 
-def _resource(item: str, *, pool: str, section: str) -> tuple[str, str]:
+def _parse_resource(item: str, *, pool: str, section: str) -> tuple[str, str]:
     resource, equals, amount = item.partition("=")
     if not section or not equals or not resource:
         raise InputError(f"--pool {pool!r}: cannot read {item!r}", hint=POOL_HINT)
     try:
-        negative = quantity.parse(amount) < 0
+        negative = quantity.parse_quantity(amount) < 0
     except ValueError as error:
         raise InputError(f"--pool {pool!r}: {section} of {resource}: {error}", hint=POOL_HINT) from error
     if negative:
@@ -98,7 +98,7 @@ def _resource(item: str, *, pool: str, section: str) -> tuple[str, str]:
     return resource, amount
 
 
-def named(tenant: Tenant | None, name: str | None) -> Tenant:
+def with_name(tenant: Tenant | None, name: str | None) -> Tenant:
     """Return the tenant under the name given on the command line, which a manifest may already have.
 
     Raises InputError where there is no name, two different ones, or one that cannot be.
@@ -116,7 +116,7 @@ def named(tenant: Tenant | None, name: str | None) -> Tenant:
     return tenant
 
 
-def overlay(
+def apply_options(
     tenant: Tenant,
     *,
     template: str | None = None,
@@ -150,7 +150,7 @@ def overlay(
     return tenant
 
 
-def manifest(tenant: Tenant) -> dict[str, Any]:
+def to_manifest(tenant: Tenant) -> dict[str, Any]:
     """Return the object as it is sent to the server: what is not said is left to the server's defaults."""
     metadata = {key: value for key, value in (("name", tenant.metadata.name),) if value}
     for part in ("labels", "annotations"):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vkgateway.cli.gateway_state import Gateway, gateway_option
-from vkgateway.cli.options import asynchronous, data_dir_option
-from vkgateway.cli.output import Column, output_option_of, print_table, serialise
+from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
+from vkgateway.cli.options import data_dir_option, run_async
+from vkgateway.cli.output import Column, output_option_of, print_table, serialize
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-    from vkgateway.arbiter.state import PoolState, State, TenantState
+    from vkgateway.arbiter.reasons.report_types import ArbiterReport, PoolReport, TenantReport
 
 EPILOG = """\b
 Examples:
@@ -26,31 +26,31 @@ Examples:
   vkgateway top -o json
 """
 
-POOLS: tuple[Column[PoolState], ...] = (
+POOLS: tuple[Column[PoolReport], ...] = (
     Column("pool", lambda pool: pool.node),
     Column("nodes", lambda pool: f"{pool.usable_nodes}/{pool.nodes}", "right"),
     Column("resource", lambda pool: pool.resource),
-    Column("units", lambda pool: amount(pool.allocatable), "right"),
-    Column("guaranteed", lambda pool: amount(pool.guaranteed), "right"),
-    Column("used", lambda pool: amount(pool.used), "right"),
-    Column("borrowed", lambda pool: amount(pool.borrowed), "right"),
-    Column("lent", lambda pool: amount(pool.lent), "right"),
-    Column("others", lambda pool: amount(pool.others), "right"),
-    Column("free", lambda pool: amount(pool.free), "right"),
-    Column("largest", lambda pool: amount(pool.largest), "right"),
+    Column("units", lambda pool: format_amount(pool.allocatable), "right"),
+    Column("guaranteed", lambda pool: format_amount(pool.guaranteed), "right"),
+    Column("used", lambda pool: format_amount(pool.used), "right"),
+    Column("borrowed", lambda pool: format_amount(pool.borrowed), "right"),
+    Column("lent", lambda pool: format_amount(pool.lent), "right"),
+    Column("others", lambda pool: format_amount(pool.others), "right"),
+    Column("free", lambda pool: format_amount(pool.free), "right"),
+    Column("largest", lambda pool: format_amount(pool.largest), "right"),
     Column("fragmented", lambda pool: f"{pool.fragmentation:.0%}", "right"),
-    Column("waiting", lambda pool: amount(pool.waiting), "right"),
+    Column("waiting", lambda pool: format_amount(pool.waiting), "right"),
     Column("gangs", lambda pool: f"{pool.gangs_running}+{pool.gangs_waiting}", "right"),
 )
-TENANTS: tuple[Column[TenantState], ...] = (
+TENANTS: tuple[Column[TenantReport], ...] = (
     Column("tenant", lambda tenant: tenant.tenant),
     Column("pool", lambda tenant: f"{tenant.pool}.{tenant.compute_cluster}"),
-    Column("guarantee", lambda tenant: amount(tenant.guarantee), "right"),
-    Column("kept", lambda tenant: kept(tenant), "right"),  # noqa: PLW0108 - defined below
-    Column("limit", lambda tenant: "-" if tenant.limit is None else amount(tenant.limit), "right"),
-    Column("used", lambda tenant: amount(tenant.used), "right"),
-    Column("borrowed", lambda tenant: amount(tenant.borrowed), "right"),
-    Column("waiting", lambda tenant: amount(tenant.waiting), "right"),
+    Column("guarantee", lambda tenant: format_amount(tenant.guarantee), "right"),
+    Column("kept", lambda tenant: format_guarantee(tenant), "right"),  # noqa: PLW0108 - defined below
+    Column("limit", lambda tenant: "-" if tenant.limit is None else format_amount(tenant.limit), "right"),
+    Column("used", lambda tenant: format_amount(tenant.used), "right"),
+    Column("borrowed", lambda tenant: format_amount(tenant.borrowed), "right"),
+    Column("waiting", lambda tenant: format_amount(tenant.waiting), "right"),
     Column("gangs", lambda tenant: f"{tenant.gangs_running}+{tenant.gangs_waiting}", "right"),
 )
 
@@ -63,8 +63,8 @@ TENANTS: tuple[Column[TenantState], ...] = (
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
-@asynchronous
-async def top(*, watch: bool, interval: float, output: str, gateway: Gateway, data_dir: Path) -> None:
+@run_async
+async def top(*, watch: bool, interval: float, output: str, gateway: GatewayEndpoint, data_dir: Path) -> None:
     """Show pools and tenants: what is guaranteed, used, borrowed, lent, free and waited for.
 
     Kept is how much of a guarantee the nodes hold, less while some are missing. Used is inside guarantees, borrowed
@@ -74,25 +74,25 @@ async def top(*, watch: bool, interval: float, output: str, gateway: Gateway, da
     from vkgateway.cli import gateway_state
 
     if not watch:
-        show(await gateway_state.state(data_dir, gateway), output=output)
+        print_state(await gateway_state.get_state(data_dir, gateway), output=output)
     elif output == "table" and sys.stdout.isatty():
-        await _live(data_dir, gateway, interval)
+        await _watch_state(data_dir, gateway, interval)
     else:
         while True:
-            show(await gateway_state.state(data_dir, gateway), output=output)
+            print_state(await gateway_state.get_state(data_dir, gateway), output=output)
             await asyncio.sleep(interval)
 
 
-def show(state: State, *, output: str) -> None:
+def print_state(state: ArbiterReport, *, output: str) -> None:
     """Print it once; for programs without the gangs, which `queue` tells."""
     import msgspec
 
     if output != "table":
         plain = msgspec.to_builtins(state)
         del plain["gangs"]
-        click.echo(serialise(plain, output=output), nl=False)
+        click.echo(serialize(plain, output=output), nl=False)
         return
-    for number, (columns, rows) in enumerate(_tables(state)):
+    for number, (columns, rows) in enumerate(_state_tables(state)):
         if number:
             click.echo()
         print_table(rows, columns=columns)
@@ -100,24 +100,24 @@ def show(state: State, *, output: str) -> None:
         click.echo("No pool offers anything that is handed out.", err=True)
 
 
-def kept(tenant: TenantState) -> str:
+def format_guarantee(tenant: TenantReport) -> str:
     """How much of the guarantee the nodes hold; where cells were reduced, how: `8 (2x8 -> 8)`."""
-    return f"{amount(tenant.kept)} ({tenant.reduced})" if tenant.reduced else amount(tenant.kept)
+    return f"{format_amount(tenant.kept)} ({tenant.reduced})" if tenant.reduced else format_amount(tenant.kept)
 
 
-def amount(value: float) -> str:
+def format_amount(value: float) -> str:
     """`8`, `0.5`."""
     return f"{value:.10g}"
 
 
-def _tables(state: State) -> Iterator[tuple[tuple[Column[Any], ...], list[list[str]]]]:
+def _state_tables(state: ArbiterReport) -> Iterator[tuple[tuple[Column[Any], ...], list[list[str]]]]:
     if state.pools:
         yield POOLS, [[str(column.value(pool)) for column in POOLS] for pool in state.pools]
     if state.tenants:
         yield TENANTS, [[str(column.value(tenant)) for column in TENANTS] for tenant in state.tenants]
 
 
-async def _live(data_dir: Path, gateway: Gateway, interval: float) -> None:
+async def _watch_state(data_dir: Path, gateway: GatewayEndpoint, interval: float) -> None:
     """Draw it in place. A gateway that does not answer for a while is told, and waited for."""
     from rich.live import Live
     from rich.text import Text
@@ -125,19 +125,19 @@ async def _live(data_dir: Path, gateway: Gateway, interval: float) -> None:
     from vkgateway.cli import gateway_state
     from vkgateway.model.errors import UnavailableError
 
-    seen: State = await gateway_state.state(data_dir, gateway)
-    with Live(_drawing(seen), auto_refresh=False, screen=True) as live:
+    seen: ArbiterReport = await gateway_state.get_state(data_dir, gateway)
+    with Live(_render_live(seen), auto_refresh=False, screen=True) as live:
         while True:
             await asyncio.sleep(interval)
             try:
-                seen = await gateway_state.state(data_dir, gateway)
+                seen = await gateway_state.get_state(data_dir, gateway)
             except UnavailableError as error:
-                live.update(_drawing(seen, Text(str(error), style="red")), refresh=True)
+                live.update(_render_live(seen, Text(str(error), style="red")), refresh=True)
                 continue
-            live.update(_drawing(seen), refresh=True)
+            live.update(_render_live(seen), refresh=True)
 
 
-def _drawing(state: State, *more: Any) -> Group:
+def _render_live(state: ArbiterReport, *more: Any) -> Group:
     from datetime import UTC, datetime
 
     from rich.console import Group
@@ -145,7 +145,7 @@ def _drawing(state: State, *more: Any) -> Group:
     from rich.text import Text
 
     parts: list[Any] = [Text(f"{datetime.fromtimestamp(state.time, UTC):%H:%M:%S} UTC", style="dim"), *more]
-    for columns, rows in _tables(state):
+    for columns, rows in _state_tables(state):
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
         for column in columns:
             table.add_column(column.title.upper(), justify=column.justify, no_wrap=True)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from vkgateway.cli.gateway_state import settings
+from vkgateway.cli.gateway_state import load_gateway_settings
 from vkgateway.cli.options import data_dir_option
-from vkgateway.cli.output import Column, output_option_of, print_table, serialise
+from vkgateway.cli.output import Column, output_option_of, print_table, serialize
 from vkgateway.model.errors import InputError, UnavailableError
 
 if TYPE_CHECKING:
-    from vkgateway.gateway.usagelog import Key, Sum
+    from vkgateway.gateway.usagelog import GroupKey, UsageTotal
 
 EPILOG = """\b
 Examples:
@@ -27,8 +27,8 @@ Examples:
   vkgateway usage --since 7d --by pool,band -o json
 """
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_SPAN = re.compile(r"([0-9]{1,6})([smhdw])")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DURATION_PATTERN = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
 @click.command(epilog=EPILOG)
@@ -46,40 +46,40 @@ def usage(*, since: str, until: str, by: str, file: Path | None, output: str, da
     By: tenant, namespace, gang, pod, band, pool, computeCluster, resource. Different resources are never summed up
     together. What was lost is work since the start or the last checkpoint of what was evicted.
     """
-    from vkgateway.gateway.usagelog import read, total
+    from vkgateway.gateway.usagelog import read_usage, sum_usage
 
     now = datetime.now(UTC).timestamp()
-    first, last = moment(since, what="--since", now=now), moment(until, what="--until", now=now)
+    first, last = parse_moment(since, what="--since", now=now), parse_moment(until, what="--until", now=now)
     if last <= first:
         raise InputError(f"--until {until} is not after --since {since}")
-    keys = chosen(by)
+    keys = parse_keys(by)
     if file is not None and not file.exists():
         raise InputError(f"usage log {file} does not exist")
-    sums = total(read(file or log_file(data_dir)), since=first, until=last, by=keys)
-    show(sums, keys=keys, output=output)
+    sums = sum_usage(read_usage(file or usage_log_path(data_dir)), since=first, until=last, by=keys)
+    print_totals(sums, keys=keys, output=output)
 
 
-def moment(text: str, *, what: str, now: float) -> float:
+def parse_moment(text: str, *, what: str, now: float) -> float:
     """`24h` ago, or an RFC 3339 time, in seconds since the epoch; InputError for anything else."""
     from vkgateway.model import times
 
-    match = _SPAN.fullmatch(text)
+    match = _DURATION_PATTERN.fullmatch(text)
     if match is not None:
-        return now - int(match[1]) * _SECONDS[match[2]]
+        return now - int(match[1]) * _UNIT_SECONDS[match[2]]
     try:
-        return times.parse(text).timestamp()
+        return times.parse_time(text).timestamp()
     except ValueError as error:
         raise InputError(
             f"{what} {text!r} is no time", hint="Write how long ago, like 90m, 24h or 7d, or 2026-11-21T00:00:00Z."
         ) from error
 
 
-def chosen(by: str) -> list[Key]:
+def parse_keys(by: str) -> list[GroupKey]:
     """What to sum by, the resource always among it; InputError for what cannot be summed by."""
-    from vkgateway.gateway.usagelog import Key
+    from vkgateway.gateway.usagelog import GroupKey
 
-    known = get_args(Key)
-    keys: list[Key] = []
+    known = get_args(GroupKey)
+    keys: list[GroupKey] = []
     for name in filter(None, (part.strip() for part in by.split(","))):
         if name not in known:
             raise InputError(f"--by {name!r} is not known", hint=f"There are: {', '.join(known)}.")
@@ -88,9 +88,9 @@ def chosen(by: str) -> list[Key]:
     return keys if "resource" in keys else [*keys, "resource"]
 
 
-def log_file(data_dir: Path) -> Path:
+def usage_log_path(data_dir: Path) -> Path:
     """Where the platform's gateway writes what was used. Raises UnavailableError where it does not."""
-    log = settings(data_dir).arbiter.usage_log
+    log = load_gateway_settings(data_dir).arbiter.usage_log
     if not log:
         raise UnavailableError(
             f"the gateway of {data_dir} keeps no usage log", hint="Set arbiter.usageLog, or name a file with --log."
@@ -98,16 +98,16 @@ def log_file(data_dir: Path) -> Path:
     return Path(log)
 
 
-def show(sums: Sequence[Sum], *, keys: Sequence[str], output: str) -> None:
+def print_totals(sums: Sequence[UsageTotal], *, keys: Sequence[str], output: str) -> None:
     """Print sums: numbers in full for programs, to a tenth for people."""
     import msgspec
 
     if output in ("json", "yaml"):
-        click.echo(serialise([msgspec.to_builtins(one) for one in sums], output=output), nl=False)
+        click.echo(serialize([msgspec.to_builtins(one) for one in sums], output=output), nl=False)
         return
     if output == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow([*keys, *_NUMBERS])
+        writer.writerow([*keys, *_NUMBER_FIELDS])
         writer.writerows(
             [*(one.by[key] for key in keys), one.hours, one.borrowed_hours, one.lost_hours, one.pods] for one in sums
         )
@@ -117,12 +117,12 @@ def show(sums: Sequence[Sum], *, keys: Sequence[str], output: str) -> None:
         return
     columns: list[Column[Any]] = [Column(key, str) for key in keys]
     columns += [Column(title, str, "right") for title in ("hours", "borrowed", "lost", "pods")]
-    print_table([_row(one, keys) for one in sums], columns=columns)
+    print_table([_table_row(one, keys) for one in sums], columns=columns)
 
 
-_NUMBERS = ("hours", "borrowedHours", "lostHours", "pods")
+_NUMBER_FIELDS = ("hours", "borrowedHours", "lostHours", "pods")
 
 
-def _row(one: Sum, keys: Sequence[str]) -> list[str]:
+def _table_row(one: UsageTotal, keys: Sequence[str]) -> list[str]:
     hours = (f"{value:.1f}" for value in (one.hours, one.borrowed_hours, one.lost_hours))
     return [*(one.by[key] or "-" for key in keys), *hours, str(one.pods)]

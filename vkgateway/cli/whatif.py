@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vkgateway.cli.gateway_state import Gateway, gateway_option
-from vkgateway.cli.lazy import LazyGroup
-from vkgateway.cli.options import asynchronous, data_dir_option
+from vkgateway.cli.gateway_state import GatewayEndpoint, gateway_option
+from vkgateway.cli.lazy_group import LazyGroup
+from vkgateway.cli.options import data_dir_option, run_async
 from vkgateway.cli.output import output_option_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ Examples:
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
-@asynchronous
+@run_async
 async def gang(
     *,
     tenant: str,
@@ -83,7 +83,7 @@ async def gang(
     run_limit: str | None,
     within: str | None,
     output: str,
-    gateway: Gateway,
+    gateway: GatewayEndpoint,
     data_dir: Path,
 ) -> None:
     """A gang of equal pods, submitted now: does it start, where, and who is evicted; else when, and why not now."""
@@ -93,15 +93,15 @@ async def gang(
     question = GangQuestion(
         tenant=tenant,
         pods=pods,
-        requests=whatif_options.requests(requests),
+        requests=whatif_options.parse_requests(requests),
         minimum=minimum,
         pools=pools,
         band="low" if low else "guaranteed",
         priority=priority,
-        run_limit=whatif_options.seconds("--run-limit", run_limit),
+        run_limit=whatif_options.parse_seconds("--run-limit", run_limit),
         within=within or "",
     )
-    await _ask(question, output=output, gateway=gateway, data_dir=data_dir)
+    await _ask_and_print(question, output=output, gateway=gateway, data_dir=data_dir)
 
 
 GUARANTEE_EPILOG = """\b
@@ -122,15 +122,17 @@ Examples:
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
-@asynchronous
-async def guarantee(*, tenant: str, pool: str, output: str, gateway: Gateway, data_dir: Path) -> None:
+@run_async
+async def guarantee(*, tenant: str, pool: str, output: str, gateway: GatewayEndpoint, data_dir: Path) -> None:
     """A tenant with a new or a changed guarantee: does it fit, which cells could bind, who is evicted if it is used.
 
     Cells that no pod of the tenant is in are tried by one pod each, all submitted at once.
     """
     from vkgateway.cli import whatif_options
 
-    await _ask(whatif_options.guarantee(tenant, pool), output=output, gateway=gateway, data_dir=data_dir)
+    await _ask_and_print(
+        whatif_options.parse_guarantee(tenant, pool), output=output, gateway=gateway, data_dir=data_dir
+    )
 
 
 DRAIN_EPILOG = """\b
@@ -145,15 +147,15 @@ Examples:
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
-@asynchronous
-async def drain(*, nodes: tuple[str, ...], output: str, gateway: Gateway, data_dir: Path) -> None:
+@run_async
+async def drain(*, nodes: tuple[str, ...], output: str, gateway: GatewayEndpoint, data_dir: Path) -> None:
     """Compute nodes are drained: where do their pods restart, who is evicted for them, whose guarantee is cut.
 
     Name them as the compute cluster does, as CLUSTER/NODE where two clusters have one of that name.
     """
     from vkgateway.arbiter.whatif.questions import DrainQuestion
 
-    await _ask(DrainQuestion(nodes=nodes), output=output, gateway=gateway, data_dir=data_dir)
+    await _ask_and_print(DrainQuestion(nodes=nodes), output=output, gateway=gateway, data_dir=data_dir)
 
 
 GROW_EPILOG = """\b
@@ -170,16 +172,18 @@ Examples:
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
-@asynchronous
-async def grow(*, pool: str, nodes: int, like: str | None, output: str, gateway: Gateway, data_dir: Path) -> None:
+@run_async
+async def grow(
+    *, pool: str, nodes: int, like: str | None, output: str, gateway: GatewayEndpoint, data_dir: Path
+) -> None:
     """More nodes for POOL: what starts, or starts earlier, and which guarantees the nodes would hold."""
     from vkgateway.arbiter.whatif.questions import GrowQuestion
 
     question = GrowQuestion(pool=pool, nodes=nodes, like=like or "")
-    await _ask(question, output=output, gateway=gateway, data_dir=data_dir)
+    await _ask_and_print(question, output=output, gateway=gateway, data_dir=data_dir)
 
 
-async def _ask(question: Question, *, output: str, gateway: Gateway, data_dir: Path) -> None:
+async def _ask_and_print(question: Question, *, output: str, gateway: GatewayEndpoint, data_dir: Path) -> None:
     from vkgateway.cli import gateway_state, whatif_text
 
-    whatif_text.show(await gateway_state.what_if(question, data_dir, gateway), output=output)
+    whatif_text.print_answer(await gateway_state.ask_what_if(question, data_dir, gateway), output=output)

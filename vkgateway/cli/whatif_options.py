@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from vkgateway.model.api import TenantPool
 
 
-def requests(texts: Iterable[str]) -> Resources:
+def parse_requests(texts: Iterable[str]) -> Resources:
     """Read `nvidia.com/gpu=8,cpu=4`, given once or several times. Raises InputError that quotes what is wrong."""
     found: Resources = {}
     for text in texts:
@@ -30,18 +30,18 @@ def requests(texts: Iterable[str]) -> Resources:
     return found
 
 
-def seconds(option: str, text: str | None) -> float | None:
+def parse_seconds(option: str, text: str | None) -> float | None:
     """Read a length of time as a gang's annotations have it; None where it is not given. Raises InputError."""
     from vkgateway.translate.gangs import MarkError
-    from vkgateway.translate.gangs.values import duration
+    from vkgateway.translate.gangs.mark_values import parse_duration
 
     try:
-        return duration(option, text) if text is not None else None
+        return parse_duration(option, text) if text is not None else None
     except MarkError as error:
         raise InputError(f"{option} {text!r} is no length of time", hint="Write one like 90m, 1h30m, 2d.") from error
 
 
-def guarantee(tenant: str, text: str) -> GuaranteeQuestion:
+def parse_guarantee(tenant: str, text: str) -> GuaranteeQuestion:
     """Read a guarantee as `tenant create --pool` does, but that limit and weight may be left as they are.
 
     Raises InputError.
@@ -67,7 +67,7 @@ def guarantee(tenant: str, text: str) -> GuaranteeQuestion:
     )
 
 
-def guarantees(tenant: str, pools: Iterable[TenantPool]) -> list[GuaranteeQuestion]:
+def guarantee_questions(tenant: str, pools: Iterable[TenantPool]) -> list[GuaranteeQuestion]:
     """Return a question for each pool of a tenant's that has a guarantee."""
     from vkgateway.arbiter.whatif.questions import GuaranteeQuestion
     from vkgateway.model.names import virtual_node_name

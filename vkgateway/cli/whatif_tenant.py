@@ -9,25 +9,25 @@ from pathlib import Path
 import click
 
 from vkgateway.cli import gateway_state, whatif_options
-from vkgateway.cli.gateway_state import Gateway
+from vkgateway.cli.gateway_state import GatewayEndpoint
 from vkgateway.model.api import Tenant
 from vkgateway.model.errors import VkgatewayError
 
 
-async def tell(tenant: Tenant, data_dir: Path, gateway: Gateway) -> None:
+async def print_what_if(tenant: Tenant, data_dir: Path, gateway: GatewayEndpoint) -> None:
     """Ask the gateway about each pool of the tenant that has a guarantee.
 
     Where it does not answer, that is said: the tenant was checked without it.
     """
     from vkgateway.cli import whatif_text
 
-    for question in whatif_options.guarantees(tenant.metadata.name, tenant.spec.pools):
+    for question in whatif_options.guarantee_questions(tenant.metadata.name, tenant.spec.pools):
         try:
-            answer = await gateway_state.what_if(question, data_dir, gateway)
+            answer = await gateway_state.ask_what_if(question, data_dir, gateway)
         except VkgatewayError as error:
             hint = f" {error.hint}" if error.hint else ""
             click.echo(f"What the guarantee in {question.pool} would mean now is not known: {error}.{hint}", err=True)
             continue
         with contextlib.redirect_stdout(sys.stderr):
             click.echo()
-            whatif_text.show_text(answer)
+            whatif_text.print_text(answer)

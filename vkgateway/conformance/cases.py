@@ -26,44 +26,44 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """Releases in which it became part of conformance, or changed: `v1.9, v1.18`."""
 
     @property
-    def serial(self) -> bool:
+    def is_serial(self) -> bool:
         """Whether nothing else may run beside it."""
         return "[Serial]" in self.name or "[Disruptive]" in self.name
 
     @property
-    def area(self) -> str:
+    def owner_sig(self) -> str:
         """The group of people who answer for it: `sig-node`."""
         found = re.match(r"\[(sig-[a-z-]+)\]", self.name)
         return found[1] if found else ""
 
 
-class _Listed(msgspec.Struct):
+class _ListedCase(msgspec.Struct):
     codename: str
     file: str = ""
     release: str | float = ""
 
 
-def parse(text: str) -> tuple[Case, ...]:
+def parse_cases(text: str) -> tuple[Case, ...]:
     """The cases in what `e2e.test --list-conformance-tests` prints.
 
     Raises:
         InputError: it is no such list.
     """
     try:
-        listed = msgspec.convert(yaml.safe_load(text), list[_Listed])
+        listed = msgspec.convert(yaml.safe_load(text), list[_ListedCase])
     except (yaml.YAMLError, msgspec.ValidationError) as error:
         raise InputError(f"the suite's list of conformance cases cannot be read: {error}") from error
     found = {one.codename: Case(name=one.codename, file=one.file, release=str(one.release)) for one in listed}
     return tuple(found[name] for name in sorted(found))
 
 
-def choose(cases: Iterable[Case], *, focus: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Case, ...]:
+def select_cases(cases: Iterable[Case], *, focus: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Case, ...]:
     """The cases whose name fits one of `focus` (none: all) and none of `skip`; both are regular expressions.
 
     Raises:
         InputError: one is no regular expression.
     """
-    wanted, unwanted = [_compile(text) for text in focus], [_compile(text) for text in skip]
+    wanted, unwanted = [_compile_pattern(text) for text in focus], [_compile_pattern(text) for text in skip]
     return tuple(
         case
         for case in cases
@@ -72,20 +72,20 @@ def choose(cases: Iterable[Case], *, focus: Sequence[str] = (), skip: Sequence[s
     )
 
 
-def _compile(text: str) -> re.Pattern[str]:
+def _compile_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
         raise InputError(f"{text!r} is no regular expression: {error}") from error
 
 
-def subset() -> frozenset[str]:
+def load_subset() -> frozenset[str]:
     """Names of the fixed subset that the project's own tests run."""
     text = resources.files("vkgateway.conformance").joinpath(SUBSET_FILE).read_text(encoding="utf-8")
     return frozenset(line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#"))
 
 
-def portions(cases: Sequence[Case], *, size: int) -> list[tuple[Case, ...]]:
+def split_batches(cases: Sequence[Case], *, size: int) -> list[tuple[Case, ...]]:
     """The cases in portions of at most `size`."""
     return [tuple(cases[start : start + size]) for start in range(0, len(cases), size)]
 

@@ -12,7 +12,7 @@ from vkgateway.kube.errors import Conflict, NotFound
 from vkgateway.kube.resources import NAMESPACES
 from vkgateway.model.errors import UnavailableError
 
-LABEL = "e2e-framework"
+NAMESPACE_LABEL = "e2e-framework"
 """The label that the suite puts on every namespace that it makes."""
 
 
@@ -46,7 +46,7 @@ async def server_version(kubeconfig: Path) -> str:
 async def remove_leftovers(kubeconfig: Path) -> int:
     """Delete the namespaces of a run that was cut short, without waiting for their end; how many there were."""
     async with Client.from_kubeconfig(kubeconfig) as client:
-        page = await client.list_all(NAMESPACES, label_selector=LABEL)
+        page = await client.list_all(NAMESPACES, label_selector=NAMESPACE_LABEL)
         names = [msgspec.json.decode(item, type=_Namespace).metadata.name for item in page.items]
         for name in names:
             try:

@@ -22,7 +22,7 @@ Cause = Literal["design", "missing", "machine", "unknown"]
 REASONS_FILE = "reasons.yaml"
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
+class KnownReason(msgspec.Struct, frozen=True, kw_only=True):
     """A known cause of failures, and the cases that it is the cause of."""
 
     cause: Cause
@@ -30,12 +30,12 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
     cases: tuple[str, ...]
     """Regular expressions; a case fits if one is found in its name."""
 
-    def fits(self, name: str) -> bool:
+    def is_match(self, name: str) -> bool:
         """Whether it is the cause of this case's failure."""
         return any(re.search(pattern, name) for pattern in self.cases)
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ComparedCase(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One case on both sides."""
 
     name: str
@@ -51,31 +51,31 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     tenant: str
     kubernetes_version: str
-    cases: tuple[Compared, ...]
+    cases: tuple[ComparedCase, ...]
 
-    def of(self, verdict: Verdict) -> tuple[Compared, ...]:
+    def cases_with(self, verdict: Verdict) -> tuple[ComparedCase, ...]:
         """The cases of one verdict."""
         return tuple(case for case in self.cases if case.verdict == verdict)
 
     @property
-    def ratio(self) -> float:
+    def pass_ratio(self) -> float:
         """Of what the yardstick passes, the part that the tenant passes: 0 to 1; 1 where there is nothing to pass."""
-        both, alone = len(self.of("both")), len(self.of("yardstick"))
+        both, alone = len(self.cases_with("both")), len(self.cases_with("yardstick"))
         return both / (both + alone) if both + alone else 1.0
 
 
-def reasons() -> tuple[Reason, ...]:
+def load_reasons() -> tuple[KnownReason, ...]:
     """What is known of failures; the first that fits counts."""
     text = resources.files("vkgateway.conformance").joinpath(REASONS_FILE).read_text(encoding="utf-8")
-    return msgspec.convert(yaml.safe_load(text), tuple[Reason, ...])
+    return msgspec.convert(yaml.safe_load(text), tuple[KnownReason, ...])
 
 
-def compare(
-    cases: Iterable[Case], *, tenant: Record, straight: Record | None, known: Sequence[Reason] = ()
+def compare_records(
+    cases: Iterable[Case], *, tenant: Record, straight: Record | None, known: Sequence[KnownReason] = ()
 ) -> Comparison:
     """Set a tenant beside the yardstick."""
     rows = (
-        _compared(
+        _compare_case(
             case.name,
             tenant.outcomes.get(case.name),
             straight.outcomes.get(case.name) if straight else None,
@@ -86,12 +86,14 @@ def compare(
     return Comparison(tenant=tenant.cluster, kubernetes_version=tenant.kubernetes_version, cases=tuple(rows))
 
 
-def _compared(name: str, tenant: Outcome | None, straight: Outcome | None, *, known: Sequence[Reason]) -> Compared:
-    verdict = _verdict(tenant, straight)
+def _compare_case(
+    name: str, tenant: Outcome | None, straight: Outcome | None, *, known: Sequence[KnownReason]
+) -> ComparedCase:
+    verdict = _case_verdict(tenant, straight)
     why = None
     if verdict in {"yardstick", "neither"}:
-        why = next((reason for reason in known if reason.fits(name)), None)
-    return Compared(
+        why = next((reason for reason in known if reason.is_match(name)), None)
+    return ComparedCase(
         name=name,
         verdict=verdict,
         cause=(why.cause if why else "unknown") if verdict in {"yardstick", "neither"} else None,
@@ -101,7 +103,7 @@ def _compared(name: str, tenant: Outcome | None, straight: Outcome | None, *, kn
     )
 
 
-def _verdict(tenant: Outcome | None, straight: Outcome | None) -> Verdict:
+def _case_verdict(tenant: Outcome | None, straight: Outcome | None) -> Verdict:
     if tenant is None or straight is None:
         return "open"
     passed = (tenant.state == "passed", straight.state == "passed")

@@ -13,8 +13,8 @@ import msgspec
 
 from vkgateway.controlplane.pki import Authority
 from vkgateway.local.realnode import debian
-from vkgateway.local.realnode.images import Entry, architecture
-from vkgateway.local.realnode.layers import Layer, Layered, write_archive, write_layer
+from vkgateway.local.realnode.images import ImageEntry, image_architecture
+from vkgateway.local.realnode.layers import Layer, LayeredImage, write_archive, write_layer
 
 PROGRAMS: Final = ("agnhost", "nonewprivs", "sample-apiserver", "etcd")
 """What stands in the images beside Debian's packages."""
@@ -46,7 +46,7 @@ _COMMANDS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
+class _ImageKind:
     """What an image of a name runs, and which small files are its own."""
 
     entrypoint: tuple[str, ...] = ()
@@ -55,56 +55,56 @@ class _Kind:
     files: Mapping[str, bytes] | None = None
 
 
-_AGNHOST: Final = _Kind(entrypoint=("/agnhost",), command=("pause",))
-_SHELL: Final = _Kind(command=("/bin/sh",))
+_AGNHOST: Final = _ImageKind(entrypoint=("/agnhost",), command=("pause",))
+_SHELL: Final = _ImageKind(command=("/bin/sh",))
 
-KINDS: Final[Mapping[str, _Kind]] = {
+IMAGE_KINDS: Final[Mapping[str, _ImageKind]] = {
     "agnhost": _AGNHOST,
     "busybox": _SHELL,
-    "etcd": _Kind(entrypoint=("/usr/local/bin/etcd",)),
+    "etcd": _ImageKind(entrypoint=("/usr/local/bin/etcd",)),
     "glibc-dns-testing": _SHELL,
     "jessie-dnsutils": _SHELL,
-    "httpd": _Kind(command=("nginx", "-g", "daemon off;")),
-    "kitten": _Kind(
+    "httpd": _ImageKind(command=("nginx", "-g", "daemon off;")),
+    "kitten": _ImageKind(
         entrypoint=("/agnhost",), command=("test-webserver",), files={"data.json": b'{"image": "kitten.jpg"}\n'}
     ),
-    "nautilus": _Kind(
+    "nautilus": _ImageKind(
         entrypoint=("/agnhost",), command=("test-webserver",), files={"data.json": b'{"image": "nautilus.jpg"}\n'}
     ),
-    "nginx": _Kind(command=("nginx", "-g", "daemon off;")),
-    "nonewprivs": _Kind(command=("nnp",)),
-    "nonroot": _Kind(command=("/bin/sh",), user="1234"),
-    "pause": _Kind(command=("sleep", "2147483647")),
-    "perl": _Kind(command=("perl",)),
-    "sample-apiserver": _Kind(entrypoint=("/sample-apiserver",)),
+    "nginx": _ImageKind(command=("nginx", "-g", "daemon off;")),
+    "nonewprivs": _ImageKind(command=("nnp",)),
+    "nonroot": _ImageKind(command=("/bin/sh",), user="1234"),
+    "pause": _ImageKind(command=("sleep", "2147483647")),
+    "perl": _ImageKind(command=("perl",)),
+    "sample-apiserver": _ImageKind(entrypoint=("/sample-apiserver",)),
 }
 """Name of an image, without registry and tag, to what it is; images of other names are not made."""
 
 
-def kind_of(image: str) -> _Kind | None:
+def image_kind(image: str) -> _ImageKind | None:
     """What the image is, by its last name; None for those that are not made."""
     path, _, _ = image.rpartition(":")
     folder, _, name = path.rpartition("/")
-    return None if folder.endswith("-test") else KINDS.get(name)
+    return None if folder.endswith("-test") else IMAGE_KINDS.get(name)
 
 
-def wanted(images: Iterable[str]) -> tuple[str, ...]:
+def buildable_images(images: Iterable[str]) -> tuple[str, ...]:
     """Of the suite's images, those that are made here: neither private ones nor those of storage drivers."""
-    return tuple(image for image in images if kind_of(image) is not None)
+    return tuple(image for image in images if image_kind(image) is not None)
 
 
-def root(cache: Path) -> Path:
+def root_archive(cache: Path) -> Path:
     """Where Debian's root is kept in the cache of programs, for all platforms; elsewhere once what is in it changes.
 
     Raises:
         UnavailableError: this machine is not of Debian's kind.
     """
-    recipe = msgspec.json.encode([debian.release(), architecture(), PACKAGES, _COMMANDS])
+    recipe = msgspec.json.encode([debian.release_name(), image_architecture(), PACKAGES, _COMMANDS])
     return cache / "images" / f"{hashlib.sha256(recipe).hexdigest()[:12]}-conformance-root.tar"
 
 
-def make(archive: Path, images: Sequence[str], *, programs: Mapping[str, Path], root: Path) -> None:
-    """Write the images called `images` into one archive; `root` is Debian's root, made if it is not there yet.
+def build_images(archive: Path, images: Sequence[str], *, programs: Mapping[str, Path], root: Path) -> None:
+    """Write the images called `images` into one archive; `root_archive` is Debian's root, made if it is not there yet.
 
     `programs` names the file of each of PROGRAMS.
 
@@ -116,31 +116,31 @@ def make(archive: Path, images: Sequence[str], *, programs: Mapping[str, Path], 
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as name:
         folder = Path(name)
-        shared = (Layer.of(root), write_layer(folder / "programs.tar", _program_files(programs)))
-        made = [_image(image, shared, folder=folder) for image in images]
-        write_archive(archive, made, architecture=architecture())
+        shared = (Layer.from_file(root), write_layer(folder / "programs.tar", _program_files(programs)))
+        made = [_build_image(image, shared, folder=folder) for image in images]
+        write_archive(archive, made, architecture=image_architecture())
 
 
-def _image(name: str, shared: Sequence[Layer], *, folder: Path) -> Layered:
-    kind = kind_of(name)
+def _build_image(name: str, shared: Sequence[Layer], *, folder: Path) -> LayeredImage:
+    kind = image_kind(name)
     assert kind is not None, name
     layers = list(shared)
     if kind.files:
         own = folder / f"{name.replace('/', '-')}.tar"
-        layers.append(write_layer(own, [Entry(path, 0o644, data) for path, data in kind.files.items()]))
-    return Layered(name=name, layers=layers, entrypoint=kind.entrypoint, command=kind.command, user=kind.user)
+        layers.append(write_layer(own, [ImageEntry(path, 0o644, data) for path, data in kind.files.items()]))
+    return LayeredImage(name=name, layers=layers, entrypoint=kind.entrypoint, command=kind.command, user=kind.user)
 
 
-def _program_files(programs: Mapping[str, Path]) -> list[Entry | tuple[Entry, Path]]:
+def _program_files(programs: Mapping[str, Path]) -> list[ImageEntry | tuple[ImageEntry, Path]]:
     certificate = Authority.create("localhost").issue("localhost", dns=("localhost",), server=True)
     return [
-        (Entry("agnhost"), programs["agnhost"]),
-        Entry("agnhost-2", 0o777, target="agnhost"),
-        Entry("uploads", 0o777),
-        Entry("localhost.crt", 0o644, certificate.cert_pem),
-        Entry("localhost.key", 0o644, certificate.key_pem),
-        (Entry("sample-apiserver"), programs["sample-apiserver"]),
-        (Entry("usr/local/bin/etcd"), programs["etcd"]),
+        (ImageEntry("agnhost"), programs["agnhost"]),
+        ImageEntry("agnhost-2", 0o777, target="agnhost"),
+        ImageEntry("uploads", 0o777),
+        ImageEntry("localhost.crt", 0o644, certificate.cert_pem),
+        ImageEntry("localhost.key", 0o644, certificate.key_pem),
+        (ImageEntry("sample-apiserver"), programs["sample-apiserver"]),
+        (ImageEntry("usr/local/bin/etcd"), programs["etcd"]),
         # Set-uid and set-gid: a case checks that a pod can forbid it to gain rights.
-        (Entry("usr/local/bin/nnp", 0o6755), programs["nonewprivs"]),
+        (ImageEntry("usr/local/bin/nnp", 0o6755), programs["nonewprivs"]),
     ]

@@ -9,12 +9,12 @@ from typing import Literal
 
 import msgspec
 
-from vkgateway.controlplane.files import write_file
+from vkgateway.controlplane.atomic_files import write_file
 from vkgateway.model.errors import InputError
 
 State = Literal["passed", "failed", "skipped"]
 
-_ENDS = frozenset({"skipped", "failed", "panicked", "timedout"})
+_FINISHED_STATES = frozenset({"skipped", "failed", "panicked", "timedout"})
 MESSAGE_LENGTH = 2000
 """Characters of a failure's message that are kept; the log has all of it."""
 
@@ -37,7 +37,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many of those runs failed."""
 
     @property
-    def flaked(self) -> bool:
+    def is_flaky(self) -> bool:
         """Whether it passed in one run and failed in another."""
         return 0 < self.failures < self.runs
 
@@ -50,7 +50,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     kubernetes_version: str
     outcomes: dict[str, Outcome] = {}
 
-    def told(self, found: Mapping[str, Outcome]) -> Record:
+    def with_outcomes(self, found: Mapping[str, Outcome]) -> Record:
         """The record with more outcomes; a case run again counts its runs, and how many of them failed."""
         merged = dict(self.outcomes)
         for name, outcome in found.items():
@@ -60,12 +60,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             merged[name] = msgspec.structs.replace(outcome, runs=runs + 1, failures=failures + failed)
         return msgspec.structs.replace(self, outcomes=merged)
 
-    def count(self, state: State) -> int:
+    def count_state(self, state: State) -> int:
         """How many cases ended so."""
         return sum(outcome.state == state for outcome in self.outcomes.values())
 
 
-def load(path: Path) -> Record | None:
+def load_record(path: Path) -> Record | None:
     """Read a record; None where there is none.
 
     Raises:
@@ -79,7 +79,7 @@ def load(path: Path) -> Record | None:
         raise InputError(f"record {path} is damaged: {error}", hint="Remove it, and the run begins anew.") from error
 
 
-def save(path: Path, record: Record) -> None:
+def save_record(path: Path, record: Record) -> None:
     """Write a record; the old one or the new one is there at any moment."""
     write_file(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
@@ -104,7 +104,7 @@ class _Spec(msgspec.Struct, rename="pascal"):
     failure: _Failure = msgspec.field(default_factory=_Failure)
 
     @property
-    def name(self) -> str:
+    def full_name(self) -> str:
         return " ".join([*(self.container_hierarchy_texts or ()), self.leaf_node_text])
 
 
@@ -113,7 +113,7 @@ class _Suite(msgspec.Struct, rename="pascal"):
     special_suite_failure_reasons: list[str] | None = None
 
 
-def parse(report: bytes, *, names: Collection[str], log: str = "") -> dict[str, Outcome]:
+def parse_report(report: bytes, *, names: Collection[str], log: str = "") -> dict[str, Outcome]:
     """The outcomes of the cases called `names` in a JSON report of Ginkgo; cases that were cut off are left out.
 
     Raises:
@@ -126,30 +126,32 @@ def parse(report: bytes, *, names: Collection[str], log: str = "") -> dict[str, 
     wanted = frozenset(names)
     specs = (spec for suite in suites for spec in suite.spec_reports or ())
     return {
-        spec.name: outcome
+        spec.full_name: outcome
         for spec in specs
-        if spec.leaf_node_type == "It" and spec.name in wanted and (outcome := _outcome(spec, log=log)) is not None
+        if spec.leaf_node_type == "It"
+        and spec.full_name in wanted
+        and (outcome := _to_outcome(spec, log=log)) is not None
     }
 
 
-def _outcome(spec: _Spec, *, log: str) -> Outcome | None:
+def _to_outcome(spec: _Spec, *, log: str) -> Outcome | None:
     """None for what was never begun or broken off from outside."""
     seconds = round(spec.run_time / 1e9, 1)
     if spec.state == "passed":
         return Outcome(state="passed", seconds=seconds, log=log)
-    if spec.state not in _ENDS or (spec.state == "skipped" and not spec.failure.message):
+    if spec.state not in _FINISHED_STATES or (spec.state == "skipped" and not spec.failure.message):
         return None
     where = spec.failure.location
     return Outcome(
         state="skipped" if spec.state == "skipped" else "failed",
         seconds=seconds,
-        message=_shortened(spec.failure.message),
+        message=_truncate_message(spec.failure.message),
         where=f"{_short_path(where.file_name)}:{where.line_number}" if where.file_name else "",
         log=log,
     )
 
 
-def _shortened(message: str) -> str:
+def _truncate_message(message: str) -> str:
     text = message.strip()
     return text if len(text) <= MESSAGE_LENGTH else text[:MESSAGE_LENGTH] + " ..."
 

@@ -13,7 +13,7 @@ from vkgateway.conformance import outcomes
 from vkgateway.conformance.cases import Case
 from vkgateway.conformance.outcomes import Outcome
 from vkgateway.model.errors import UnavailableError, VkgatewayError
-from vkgateway.programs.binaries.run import run
+from vkgateway.programs.binaries.subprocesses import run_program
 
 CASE_MINUTES = 25
 """No case of the suite takes so long unless it is stuck; its own time-outs are below that."""
@@ -32,17 +32,17 @@ class Suite:
     arguments: tuple[str, ...] = ()
     """More flags of the suite, from the user."""
 
-    async def cases(self) -> tuple[Case, ...]:
+    async def list_cases(self) -> tuple[Case, ...]:
         """All conformance cases of its release.
 
         Raises:
             UnavailableError: the program does not list any.
         """
-        return case_lists.parse(await self._ask("--list-conformance-tests"))
+        return case_lists.parse_cases(await self._query_program("--list-conformance-tests"))
 
-    async def images(self) -> tuple[str, ...]:
+    async def list_images(self) -> tuple[str, ...]:
         """The images that it uses, by name and tag."""
-        return tuple(sorted((await self._ask("--list-images")).split()))
+        return tuple(sorted((await self._query_program("--list-images")).split()))
 
     async def run(self, cases: Sequence[Case], *, kubeconfig: Path, log: Path) -> dict[str, Outcome]:
         """Run some cases, one after the other, and tell what came of each; the suite's output goes to `log`.
@@ -52,15 +52,15 @@ class Suite:
         """
         with tempfile.TemporaryDirectory(prefix="vkg-conformance-") as folder:
             report = Path(folder) / "report.json"
-            argv = self._command(cases, kubeconfig=kubeconfig, report=report, folder=Path(folder))
+            argv = self._build_command(cases, kubeconfig=kubeconfig, report=report, folder=Path(folder))
             log.parent.mkdir(parents=True, exist_ok=True)
-            code, lines = await run(argv, env=self._environment(folder), cwd=Path(folder), log=log)
+            code, lines = await run_program(argv, env=self._build_environment(folder), cwd=Path(folder), log=log)
             if not report.exists():
                 last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
                 raise SuiteError(f"the suite ended with exit code {code} and no report: {last}", hint=f"See {log}.")
-            return outcomes.parse(report.read_bytes(), names={case.name for case in cases}, log=log.name)
+            return outcomes.parse_report(report.read_bytes(), names={case.name for case in cases}, log=log.name)
 
-    def _command(self, cases: Sequence[Case], *, kubeconfig: Path, report: Path, folder: Path) -> list[str]:
+    def _build_command(self, cases: Sequence[Case], *, kubeconfig: Path, report: Path, folder: Path) -> list[str]:
         return [
             str(self.program),
             f"--kubeconfig={kubeconfig}",
@@ -77,16 +77,16 @@ class Suite:
             *self.arguments,
         ]
 
-    def _environment(self, folder: str) -> Mapping[str, str]:
+    def _build_environment(self, folder: str) -> Mapping[str, str]:
         """The user's own, but for the cluster, which is the one that is named."""
         kept = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
         return {**kept, "TMPDIR": folder, "PATH": f"{self.kubectl.parent}:{kept.get('PATH', os.defpath)}"}
 
-    async def _ask(self, flag: str) -> str:
+    async def _query_program(self, flag: str) -> str:
         """What the program prints to a question; its list is longer than what a run keeps, hence the file."""
         with tempfile.TemporaryDirectory(prefix="vkg-conformance-") as folder:
             log = Path(folder) / "answer"
-            code, lines = await run([str(self.program), flag], env=dict(os.environ), cwd=Path(folder), log=log)
+            code, lines = await run_program([str(self.program), flag], env=dict(os.environ), cwd=Path(folder), log=log)
             if code != 0:
                 raise UnavailableError(f"{self.program} {flag} fails: {lines[-1] if lines else f'exit code {code}'}")
             return log.read_text(encoding="utf-8")

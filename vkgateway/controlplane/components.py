@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from vkgateway.controlplane.layout import FRONT_PROXY_USER, PlaneFiles, has_admission_settings
-from vkgateway.controlplane.plane import ComponentName, Plane, Tuning
+from vkgateway.controlplane.plane import ComponentName, ControlPlaneSpec, Tuning
+from vkgateway.controlplane.plane_files import FRONT_PROXY_USER, PlaneFiles, has_admission_settings
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 PROGRAMS: Mapping[ComponentName, str] = {
@@ -20,7 +20,7 @@ _STOP_RANKS: Mapping[ComponentName, int] = {"apiserver": 40, "controller-manager
 _STOP_TIMEOUTS: Mapping[ComponentName, float] = {"apiserver": 3.0, "controller-manager": 2.0, "scheduler": 2.0}
 # Controllers that have nothing to do without a cloud, without volumes that a machine attaches, or without
 # machines whose addresses are handed out. Names that 1.30 does not know cannot stand here: it refuses them.
-NEEDLESS_CONTROLLERS = (
+DISABLED_CONTROLLERS = (
     "cloud-node-lifecycle-controller",
     "node-ipam-controller",
     "node-route-controller",
@@ -81,46 +81,48 @@ _TIMER_SLACK: Mapping[ComponentName, float] = {"apiserver": 0.0, "controller-man
 together, which halves what it costs while idle. Those whose answers are waited for must not be late by that
 much: Go's collector, which stops cores one by one, goes by such timers, too."""
 
-_FUTURE = 1000
+_NO_LAST_RELEASE = 1000
 
 # Releases that have MutatingAdmissionPolicy in this version have it switched off.
 _BETA = "v1beta1"
 
 # Features that do not work for an etcd user who is not root, or that one server alone has no use for, by the releases
 # that have them switched on.
-_USELESS_GATES: Mapping[str, range] = {
+_DISABLED_GATES: Mapping[str, range] = {
     # etcd tells version and progress to root only. Streaming lists would fail for good; refused outright, clients list
     # and watch the plain way.
-    "WatchList": range(30, _FUTURE),
+    "WatchList": range(30, _NO_LAST_RELEASE),
     # Watch caches count their keys every second for an estimate of what lists cost, and wait in vain to catch up.
-    "SizeBasedListCostEstimate": range(34, _FUTURE),
+    "SizeBasedListCostEstimate": range(34, _NO_LAST_RELEASE),
     # Old states of lists are kept for as many events as a watch cache holds, or until etcd compacts them. That a server
     # learns from a key which it may not read, though it asks for it once a second.
-    "ListFromCacheSnapshot": range(34, _FUTURE),
+    "ListFromCacheSnapshot": range(34, _NO_LAST_RELEASE),
     # Everything is read from etcd twice in ten minutes, to switch the snapshots off where the cache is wrong.
-    "DetectCacheInconsistency": range(34, _FUTURE),
+    "DetectCacheInconsistency": range(34, _NO_LAST_RELEASE),
     # Leases by which several servers of a cluster know each other, and what each of them serves.
-    "APIServerIdentity": range(30, _FUTURE),
-    "UnknownVersionInteroperabilityProxy": range(36, _FUTURE),
+    "APIServerIdentity": range(30, _NO_LAST_RELEASE),
+    "UnknownVersionInteroperabilityProxy": range(36, _NO_LAST_RELEASE),
 }
 
 # Flags that hold a list of names, each with a value: a template's go over ours name by name.
-_SETTINGS = frozenset({"feature-gates", "runtime-config"})
+_LIST_FLAGS = frozenset({"feature-gates", "runtime-config"})
 
 _Flags = dict[str, str | None]
 
 
-def component(name: ComponentName, *, plane: Plane, files: PlaneFiles, programs: Mapping[str, Path]) -> ProcessSpec:
+def component_spec(
+    name: ComponentName, *, plane: ControlPlaneSpec, files: PlaneFiles, programs: Mapping[str, Path]
+) -> ProcessSpec:
     """Describe one component's process; the files must have been written.
 
     `programs` maps names such as `kube-apiserver` to their paths.
     """
     tuning = plane.tuning.get(name, Tuning())
-    flags = _tuned(_BUILDERS[name](plane, files), tuning.flags)
+    flags = _merge_flags(_FLAG_BUILDERS[name](plane, files), tuning.flags)
     return ProcessSpec(
         name=f"{plane.group}/{name}",
-        argv=(str(programs[PROGRAMS[name]]), *_arguments(flags)),
-        env={**_SMALL_HEAP, **tuning.env, **_read_once(name, plane, files)},
+        argv=(str(programs[PROGRAMS[name]]), *_flag_arguments(flags)),
+        env={**_SMALL_HEAP, **tuning.env, **_restart_digests(name, plane, files)},
         stop_rank=_STOP_RANKS[name],
         stop_timeout=_STOP_TIMEOUTS[name],
         timer_slack=_TIMER_SLACK[name] if tuning.timer_slack is None else tuning.timer_slack,
@@ -128,27 +130,27 @@ def component(name: ComponentName, *, plane: Plane, files: PlaneFiles, programs:
     )
 
 
-def _read_once(name: ComponentName, plane: Plane, files: PlaneFiles) -> dict[str, str]:
+def _restart_digests(name: ComponentName, plane: ControlPlaneSpec, files: PlaneFiles) -> dict[str, str]:
     """Return variables that no program reads: digests of files that a program reads only when it starts.
 
     Another digest makes another description, so that the supervisor restarts the process.
     """
-    found = {"VKGATEWAY_TRUST": files.trust()}
+    found = {"VKGATEWAY_TRUST": files.trust_digest()}
     if name == "apiserver" and has_admission_settings(plane):
         found["VKGATEWAY_ADMISSION"] = files.admission_digest()
     return found
 
 
-def _tuned(ours: _Flags, wanted: Mapping[str, str | None]) -> _Flags:
+def _merge_flags(ours: _Flags, wanted: Mapping[str, str | None]) -> _Flags:
     """Our flags with those of a template over them.
 
     What we switch on and off differs by release, so a template says what it wants besides, and need not repeat ours.
     """
-    merged = {name: _over(ours.get(name), wanted[name]) for name in _SETTINGS & wanted.keys()}
+    merged = {name: _merge_settings(ours.get(name), wanted[name]) for name in _LIST_FLAGS & wanted.keys()}
     return {**ours, **wanted, **merged}
 
 
-def _over(ours: str | None, wanted: str | None) -> str | None:
+def _merge_settings(ours: str | None, wanted: str | None) -> str | None:
     """Settings such as `A=true,B=false` with others over them by name; None takes all of them away."""
     if wanted is None:
         return None
@@ -156,11 +158,11 @@ def _over(ours: str | None, wanted: str | None) -> str | None:
     return ",".join({entry.partition("=")[0]: entry for entry in entries if entry}.values())
 
 
-def _arguments(flags: _Flags) -> list[str]:
+def _flag_arguments(flags: _Flags) -> list[str]:
     return [f"--{flag}={value}" for flag, value in flags.items() if value is not None]
 
 
-def _api_server(plane: Plane, files: PlaneFiles) -> _Flags:
+def _api_server_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
     return {
         "advertise-address": plane.address,
         "bind-address": plane.address,
@@ -175,20 +177,20 @@ def _api_server(plane: Plane, files: PlaneFiles) -> _Flags:
         "shutdown-watch-termination-grace-period": "1s",
         # The `kubernetes` endpoints are an object of the template: no lease to renew, no address to guess.
         "endpoint-reconciler-type": "none",
-        **_api_server_etcd(plane, files),
-        **_api_server_features(plane, files),
-        **_api_server_identity(plane, files),
-        **_api_server_callers(files),
+        **_etcd_flags(plane, files),
+        **_feature_flags(plane, files),
+        **_identity_flags(plane, files),
+        **_authentication_flags(files),
     }
 
 
-def _api_server_etcd(plane: Plane, files: PlaneFiles) -> _Flags:
+def _etcd_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
     return {
         "etcd-servers": ",".join(plane.etcd_endpoints),
         "etcd-prefix": plane.etcd_prefix,
-        "etcd-cafile": str(files.cert("etcd-ca")),
-        "etcd-certfile": str(files.cert("etcd")),
-        "etcd-keyfile": str(files.key("etcd")),
+        "etcd-cafile": str(files.cert_path("etcd-ca")),
+        "etcd-certfile": str(files.cert_path("etcd")),
+        "etcd-keyfile": str(files.key_path("etcd")),
         # etcd compacts by itself, for all clusters in it; member status and defragmentation are not ours to ask.
         "etcd-compaction-interval": "0",
         "etcd-db-metric-poll-interval": "0",
@@ -197,47 +199,47 @@ def _api_server_etcd(plane: Plane, files: PlaneFiles) -> _Flags:
     }
 
 
-def _api_server_features(plane: Plane, files: PlaneFiles) -> _Flags:
+def _feature_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
     """What differs between releases: above all, how pods are born gated."""
     flags: _Flags = {"feature-gates": ",".join(_feature_gates(plane))}
     if has_admission_settings(plane):
-        flags["admission-control-config-file"] = str(files.admission)
+        flags["admission-control-config-file"] = str(files.admission_path)
     if plane.policies_version == _BETA:
         flags["runtime-config"] = f"admissionregistration.k8s.io/{_BETA}=true"
     return flags
 
 
-def _feature_gates(plane: Plane) -> list[str]:
+def _feature_gates(plane: ControlPlaneSpec) -> list[str]:
     """What is switched, each gate only in releases that have it so that it matters."""
-    gates = [f"{gate}=false" for gate, releases in _USELESS_GATES.items() if plane.minor in releases]
+    gates = [f"{gate}=false" for gate, releases in _DISABLED_GATES.items() if plane.minor_version in releases]
     if plane.policies_version == _BETA:
         gates.append("MutatingAdmissionPolicy=true")
     return gates
 
 
-def _api_server_identity(plane: Plane, files: PlaneFiles) -> _Flags:
+def _identity_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
     return {
-        "tls-cert-file": str(files.cert("apiserver")),
-        "tls-private-key-file": str(files.key("apiserver")),
-        "service-account-issuer": plane.issuer,
-        "service-account-signing-key-file": str(files.key("sa")),
+        "tls-cert-file": str(files.cert_path("apiserver")),
+        "tls-private-key-file": str(files.key_path("apiserver")),
+        "service-account-issuer": plane.token_issuer,
+        "service-account-signing-key-file": str(files.key_path("sa")),
         "service-account-key-file": str(files.directory / "sa.pub"),
         # Tokens live as long as was asked for, not a year: whoever mounts them has them refreshed in time.
         "service-account-extend-token-expiration": "false",
-        "kubelet-certificate-authority": str(files.cert("kubelet-ca")),
-        "kubelet-client-certificate": str(files.cert("kubelet-client")),
-        "kubelet-client-key": str(files.key("kubelet-client")),
+        "kubelet-certificate-authority": str(files.cert_path("kubelet-ca")),
+        "kubelet-client-certificate": str(files.cert_path("kubelet-client")),
+        "kubelet-client-key": str(files.key_path("kubelet-client")),
         "kubelet-preferred-address-types": "InternalIP",
-        "proxy-client-cert-file": str(files.cert("front-proxy")),
-        "proxy-client-key-file": str(files.key("front-proxy")),
+        "proxy-client-cert-file": str(files.cert_path("front-proxy")),
+        "proxy-client-key-file": str(files.key_path("front-proxy")),
         "enable-aggregator-routing": "true",
     }
 
 
-def _api_server_callers(files: PlaneFiles) -> _Flags:
+def _authentication_flags(files: PlaneFiles) -> _Flags:
     return {
-        "client-ca-file": str(files.cert("ca")),
-        "requestheader-client-ca-file": str(files.cert("front-proxy-ca")),
+        "client-ca-file": str(files.cert_path("ca")),
+        "requestheader-client-ca-file": str(files.cert_path("front-proxy-ca")),
         "requestheader-allowed-names": FRONT_PROXY_USER,
         "requestheader-username-headers": "X-Remote-User",
         "requestheader-group-headers": "X-Remote-Group",
@@ -245,27 +247,27 @@ def _api_server_callers(files: PlaneFiles) -> _Flags:
     }
 
 
-def _controller_manager(plane: Plane, files: PlaneFiles) -> _Flags:
+def _controller_manager_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
     return {
-        **_client(files, "controller-manager"),
+        **_client_flags(files, "controller-manager"),
         "cluster-name": plane.cluster,
-        "controllers": ",".join(["*", *(f"-{name}" for name in (*NEEDLESS_CONTROLLERS, *plane.controllers_off))]),
+        "controllers": ",".join(["*", *(f"-{name}" for name in (*DISABLED_CONTROLLERS, *plane.controllers_off))]),
         "use-service-account-credentials": "true",
-        "service-account-private-key-file": str(files.key("sa")),
-        "root-ca-file": str(files.cert("ca")),
-        "cluster-signing-cert-file": str(files.cert("ca")),
-        "cluster-signing-key-file": str(files.key("ca")),
+        "service-account-private-key-file": str(files.key_path("sa")),
+        "root-ca-file": str(files.cert_path("ca")),
+        "cluster-signing-cert-file": str(files.cert_path("ca")),
+        "cluster-signing-key-file": str(files.key_path("ca")),
     }
 
 
-def _scheduler(plane: Plane, files: PlaneFiles) -> _Flags:  # noqa: ARG001 - one signature for all three
-    return _client(files, "scheduler")
+def _scheduler_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:  # noqa: ARG001 - one signature for all three
+    return _client_flags(files, "scheduler")
 
 
-def _client(files: PlaneFiles, name: str) -> _Flags:
+def _client_flags(files: PlaneFiles, name: str) -> _Flags:
     """What the two clients have in common: one of each runs, so none is elected; nobody asks them over HTTP."""
     return {
-        "kubeconfig": str(files.kubeconfig(name)),
+        "kubeconfig": str(files.kubeconfig_path(name)),
         "leader-elect": "false",
         "profiling": "false",
         "secure-port": "0",
@@ -274,8 +276,8 @@ def _client(files: PlaneFiles, name: str) -> _Flags:
     }
 
 
-_BUILDERS: Mapping[ComponentName, Callable[[Plane, PlaneFiles], _Flags]] = {
-    "apiserver": _api_server,
-    "controller-manager": _controller_manager,
-    "scheduler": _scheduler,
+_FLAG_BUILDERS: Mapping[ComponentName, Callable[[ControlPlaneSpec, PlaneFiles], _Flags]] = {
+    "apiserver": _api_server_flags,
+    "controller-manager": _controller_manager_flags,
+    "scheduler": _scheduler_flags,
 }

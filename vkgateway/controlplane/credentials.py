@@ -40,16 +40,16 @@ class Credentials:
             ca=ca,
             front_proxy_ca=Authority.create(f"{cluster} front proxy ca"),
             signing_key=SigningKey.create(),
-            admin=_admin(ca),
+            admin=_issue_admin_pair(ca),
         )
 
     @classmethod
     def from_files(cls, files: dict[str, bytes]) -> Self:
         """Read back what `to_files` gave; KeyError names what is missing, ValueError says what is broken."""
         return cls(
-            ca=Authority.load(*(files[name] for name in _CA)),
-            front_proxy_ca=Authority.load(*(files[name] for name in _FRONT_PROXY_CA)),
-            signing_key=SigningKey.load(files[_SIGNING_KEY]),
+            ca=Authority.from_pem(*(files[name] for name in _CA)),
+            front_proxy_ca=Authority.from_pem(*(files[name] for name in _FRONT_PROXY_CA)),
+            signing_key=SigningKey.from_pem(files[_SIGNING_KEY]),
             admin=KeyPair(*(files[name] for name in _ADMIN)),
         )
 
@@ -65,18 +65,18 @@ class Credentials:
             _ADMIN[1]: self.admin.key_pem,
         }
 
-    def renewed(self, *, now: datetime.datetime) -> Self:
+    def renew_admin(self, *, now: datetime.datetime) -> Self:
         """Return the same with a new admin certificate where the old one nears its end or is not the
         authority's; itself otherwise.
         """
-        if self.ca.signed(self.admin.cert_pem) and not needs_renewal(self.admin.cert_pem, now=now):
+        if self.ca.has_signed(self.admin.cert_pem) and not needs_renewal(self.admin.cert_pem, now=now):
             return self
-        return replace(self, admin=_admin(self.ca))
+        return replace(self, admin=_issue_admin_pair(self.ca))
 
-    def gateway(self) -> KeyPair:
+    def issue_gateway_pair(self) -> KeyPair:
         """Issue the certificate by which the gateway administers the cluster; it is kept in memory only."""
         return self.ca.issue(GATEWAY_USER, organizations=(ADMIN_GROUP,), client=True, days=AUTHORITY_DAYS)
 
 
-def _admin(ca: Authority) -> KeyPair:
+def _issue_admin_pair(ca: Authority) -> KeyPair:
     return ca.issue(ADMIN_USER, organizations=(ADMIN_GROUP,), client=True)

@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from vkgateway.controlplane.files import PUBLIC_MODE, SECRET_MODE, write_file
+from vkgateway.controlplane.atomic_files import PUBLIC_MODE, SECRET_MODE, write_file
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
 # Clocks of machines differ a little: a certificate is valid from a moment before it was made.
 _CLOCK_SKEW = datetime.timedelta(minutes=5)
 # Renewed when less than this part of its life is left.
-_RENEW_AT = 1 / 3
+_RENEWAL_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,16 @@ class Authority:
     def create(cls, cn: str, *, days: int = AUTHORITY_DAYS, now: datetime.datetime | None = None) -> Authority:
         """Make a new self-signed authority named `cn`, valid for `days`."""
         key = ec.generate_private_key(ec.SECP256R1())
-        name = _name(cn, organizations=())
+        name = _subject_name(cn, organizations=())
         builder = (
-            _builder(subject=name, issuer=name, public_key=key.public_key(), days=days, now=now)
+            _certificate_builder(subject=name, issuer=name, public_key=key.public_key(), days=days, now=now)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_key_usage(authority=True), critical=True)
         )
         return cls(builder.sign(key, hashes.SHA256()), key)
 
     @classmethod
-    def load(cls, cert_pem: bytes, key_pem: bytes) -> Authority:
+    def from_pem(cls, cert_pem: bytes, key_pem: bytes) -> Authority:
         """Read an authority back; ValueError if either PEM is broken or the two do not belong together."""
         certificate = x509.load_pem_x509_certificate(cert_pem)
         key = serialization.load_pem_private_key(key_pem, password=None)
@@ -111,8 +111,8 @@ class Authority:
         (https://kubernetes.io/docs/reference/access-authn-authz/authentication/#x509-client-certificates).
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(
-            subject=_name(cn, organizations=organizations),
+        builder = _certificate_builder(
+            subject=_subject_name(cn, organizations=organizations),
             issuer=self._certificate.subject,
             public_key=key.public_key(),
             days=days,
@@ -130,7 +130,7 @@ class Authority:
         certificate = builder.sign(self._key, hashes.SHA256())
         return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _private_pem(key))
 
-    def signed(self, cert_pem: bytes) -> bool:
+    def has_signed(self, cert_pem: bytes) -> bool:
         """Whether this authority signed the certificate."""
         try:
             x509.load_pem_x509_certificate(cert_pem).verify_directly_issued_by(self._certificate)
@@ -152,18 +152,18 @@ class SigningKey:
     @classmethod
     def create(cls) -> SigningKey:
         """Make a new ECDSA P-256 pair (tokens are signed ES256)."""
-        return cls._of(ec.generate_private_key(ec.SECP256R1()))
+        return cls._from_key(ec.generate_private_key(ec.SECP256R1()))
 
     @classmethod
-    def load(cls, private_pem: bytes) -> SigningKey:
+    def from_pem(cls, private_pem: bytes) -> SigningKey:
         """Read a pair back from its private key; ValueError if that is broken."""
         key = serialization.load_pem_private_key(private_pem, password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError("the signing key is not an elliptic curve key")
-        return cls._of(key)
+        return cls._from_key(key)
 
     @classmethod
-    def _of(cls, key: ec.EllipticCurvePrivateKey) -> SigningKey:
+    def _from_key(cls, key: ec.EllipticCurvePrivateKey) -> SigningKey:
         public = key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
@@ -184,12 +184,12 @@ def common_name(cert_pem: bytes) -> str:
     return str(names[0].value) if names else ""
 
 
-def fingerprint(cert_pem: bytes) -> str:
+def cert_fingerprint(cert_pem: bytes) -> str:
     """Return the SHA-256 of the certificate (of its DER form), 64 hexadecimal digits."""
     return x509.load_pem_x509_certificate(cert_pem).fingerprint(hashes.SHA256()).hex()
 
 
-def belong_together(cert_pem: bytes, key_pem: bytes) -> bool:
+def is_matching_pair(cert_pem: bytes, key_pem: bytes) -> bool:
     """Whether the key is that of the certificate; what cannot be read belongs to nothing."""
     try:
         key = serialization.load_pem_private_key(key_pem, password=None)
@@ -218,7 +218,7 @@ def is_authority(cert_pem: bytes) -> bool:
         return False
 
 
-def expiry(cert_pem: bytes) -> datetime.datetime:
+def cert_expiry(cert_pem: bytes) -> datetime.datetime:
     """Return when the certificate ends (UTC, aware)."""
     return x509.load_pem_x509_certificate(cert_pem).not_valid_after_utc
 
@@ -232,11 +232,11 @@ def needs_renewal(cert_pem: bytes, *, now: datetime.datetime) -> bool:
     """
     certificate = x509.load_pem_x509_certificate(cert_pem)
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    short = (end - begin) * _RENEW_AT
+    short = (end - begin) * _RENEWAL_SHARE
     return end - now < short or now < begin <= now + short
 
 
-def _builder(
+def _certificate_builder(
     *,
     subject: x509.Name,
     issuer: x509.Name,
@@ -257,7 +257,7 @@ def _builder(
     )
 
 
-def _name(cn: str, *, organizations: Sequence[str]) -> x509.Name:
+def _subject_name(cn: str, *, organizations: Sequence[str]) -> x509.Name:
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, name) for name in organizations]
     return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, cn)])
 

@@ -41,7 +41,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plane:
+class ControlPlaneSpec:
     """One control plane: what its processes, certificates and kubeconfigs are made from.
 
     `group` starts its processes' names (`compute`, `tenant/alpha`); `cluster` names it in kubeconfigs;
@@ -69,25 +69,25 @@ class Plane:
     tuning: Mapping[ComponentName, Tuning] = field(default_factory=dict)
 
     @property
-    def minor(self) -> int:
+    def minor_version(self) -> int:
         """The release's second number: 36 of 1.36.3."""
         return int(self.kubernetes_version.split(".")[1])
 
     @property
     def policies_version(self) -> str:
         """The version in which its API server has MutatingAdmissionPolicy, `v1` or `v1beta1`; before 1.34 none, ""."""
-        if self.minor < POLICIES_SINCE:
+        if self.minor_version < POLICIES_SINCE:
             return ""
-        return "v1" if self.minor >= _POLICIES_STABLE_SINCE else "v1beta1"
+        return "v1" if self.minor_version >= _POLICIES_STABLE_SINCE else "v1beta1"
 
     @property
-    def url(self) -> str:
+    def server_url(self) -> str:
         """The API server's address, `https://HOST:PORT`."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"https://{host}:{self.port}"
 
     @property
-    def issuer(self) -> str:
+    def token_issuer(self) -> str:
         """Who the cluster's service account tokens say they are from."""
         return f"https://kubernetes.default.svc.{self.cluster_domain}"
 
@@ -106,7 +106,7 @@ class Plane:
         return tuple(dict.fromkeys(own + tuple(name for name in self.subject_alt_names if _is_ip(name))))
 
 
-def tenant_plane(
+def tenant_plane_spec(
     tenant: str,
     *,
     address: str,
@@ -118,9 +118,9 @@ def tenant_plane(
     webhooks_at: str = "",
     pod_security: PodSecurity = "privileged",
     tuning: Mapping[ComponentName, Tuning] | None = None,
-) -> Plane:
+) -> ControlPlaneSpec:
     """Describe a tenant's control plane. `webhooks_at` is the gateway's endpoint, which new releases never call so."""
-    plane = Plane(
+    plane = ControlPlaneSpec(
         group=f"tenant/{tenant}",
         cluster=tenant,
         address=address,
@@ -139,7 +139,7 @@ def tenant_plane(
     return plane if plane.policies_version else replace(plane, webhooks_at=webhooks_at)
 
 
-def compute_plane(
+def compute_plane_spec(
     *,
     address: str,
     port: int,
@@ -148,9 +148,9 @@ def compute_plane(
     service_cidr: str = SERVICE_CIDR,
     kubernetes_version: str = DEFAULT_KUBERNETES_VERSION,
     tuning: Mapping[ComponentName, Tuning] | None = None,
-) -> Plane:
+) -> ControlPlaneSpec:
     """Describe the embedded compute cluster's control plane; its kubelets trust its own authority."""
-    return Plane(
+    return ControlPlaneSpec(
         group="compute",
         cluster="compute",
         address=address,

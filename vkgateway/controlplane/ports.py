@@ -13,10 +13,10 @@ from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 # free while its server is down.
 PORTS = range(20000, 30000)
 
-Bindable = Callable[[str, int], bool]
+PortCheck = Callable[[str, int], bool]
 
 
-def bindable(address: str, port: int) -> bool:
+def is_port_free(address: str, port: int) -> bool:
     """Whether a server could listen there now.
 
     Raises:
@@ -42,7 +42,7 @@ def choose_port(
     given: Mapping[int, str],
     address: str,
     ports: range = PORTS,
-    can_bind: Bindable = bindable,
+    can_bind: PortCheck = is_port_free,
 ) -> int:
     """Choose a port for a tenant's new API server: `wanted`, or where that is 0 a free one of `ports`.
 
@@ -59,13 +59,13 @@ def choose_port(
             raise ConflictError(f"port {wanted} belongs to tenant {owner!r}", hint="choose another, or none")
         require_free(tenant, address=address, port=wanted, can_bind=can_bind)
         return wanted
-    for port in _from_name(tenant, ports):
+    for port in _ports_from_name(tenant, ports):
         if given.get(port, tenant) == tenant and can_bind(address, port):
             return port
     raise UnavailableError(f"no port from {ports.start} to {ports.stop - 1} is free at {address}")
 
 
-def require_free(tenant: str, *, address: str, port: int, can_bind: Bindable = bindable) -> None:
+def require_free(tenant: str, *, address: str, port: int, can_bind: PortCheck = is_port_free) -> None:
     """Raise ConflictError where another program listens on the tenant's port."""
     if not can_bind(address, port):
         raise ConflictError(
@@ -75,7 +75,7 @@ def require_free(tenant: str, *, address: str, port: int, can_bind: Bindable = b
         )
 
 
-def _from_name(tenant: str, ports: range) -> Iterator[int]:
+def _ports_from_name(tenant: str, ports: range) -> Iterator[int]:
     start = int.from_bytes(hashlib.sha256(tenant.encode()).digest()[:4]) % len(ports)
     yield from ports[start:]
     yield from ports[:start]

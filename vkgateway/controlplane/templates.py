@@ -20,12 +20,12 @@ from vkgateway.translate.admission import PolicyRules, pod_rules, pod_security_r
 if TYPE_CHECKING:
     import jinja2
 
-SHIPPED = Path(__file__).parent / "tenant_templates"
+SHIPPED_FOLDER = Path(__file__).parent / "tenant_templates"
 
 _DEFAULT_POLICY = TenantPolicy()
 
 _FILE = "template.yaml"
-_OBJECTS = "objects"
+_OBJECTS_FOLDER = "objects"
 _SUFFIX = ".yaml.j2"
 
 
@@ -34,8 +34,8 @@ class _Component(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forb
     env: dict[str, str | int] = {}
     timer_slack_milliseconds: Annotated[int, msgspec.Meta(ge=0, le=1000)] | None = None
 
-    def tuning(self) -> Tuning:
-        flags = {name: value if value is None else _text(value) for name, value in self.flags.items()}
+    def to_tuning(self) -> Tuning:
+        flags = {name: value if value is None else _flag_text(value) for name, value in self.flags.items()}
         slack = self.timer_slack_milliseconds
         return Tuning(
             flags=flags,
@@ -108,7 +108,7 @@ class Template:
     tuning: Mapping[ComponentName, Tuning]
     values: Mapping[str, Any]
 
-    def objects(self, tenant: TenantFacts) -> list[dict[str, Any]]:
+    def render_objects(self, tenant: TenantFacts) -> list[dict[str, Any]]:
         """Render the objects that `tenant` is born with, in the order of their file names.
 
         Raises:
@@ -117,17 +117,17 @@ class Template:
         import jinja2  # here, for it takes long to load, and is needed for new tenants only
 
         environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(self.folder / _OBJECTS),
+            loader=jinja2.FileSystemLoader(self.folder / _OBJECTS_FOLDER),
             undefined=jinja2.StrictUndefined,
             autoescape=False,  # noqa: S701 - the result is YAML, not HTML; values go through `tojson`
         )
         names = environment.list_templates(filter_func=lambda name: name.endswith(_SUFFIX))
-        return [found for name in sorted(names) for found in self._render(environment, name, tenant)]
+        return [found for name in sorted(names) for found in self._render_file(environment, name, tenant)]
 
-    def _render(self, environment: jinja2.Environment, name: str, tenant: TenantFacts) -> list[dict[str, Any]]:
+    def _render_file(self, environment: jinja2.Environment, name: str, tenant: TenantFacts) -> list[dict[str, Any]]:
         import jinja2
 
-        where = f"{self.folder / _OBJECTS / name}"
+        where = f"{self.folder / _OBJECTS_FOLDER / name}"
         try:
             text = environment.get_template(name).render(tenant=tenant, values=self.values)
             documents = [document for document in yamltext.load_all(text) if document is not None]
@@ -143,20 +143,20 @@ class Template:
 class Templates:
     """The templates in a folder, one sub-folder each."""
 
-    folder: Path = SHIPPED
+    folder: Path = SHIPPED_FOLDER
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """List the templates there are."""
         return sorted(path.parent.name for path in self.folder.glob(f"*/{_FILE}"))
 
-    def load(self, name: str) -> Template:
+    def load_template(self, name: str) -> Template:
         """Read a template.
 
         Raises:
             InputError: there is none of that name (the message lists those there are), or its file is wrong.
         """
-        if name not in self.names():
-            known = ", ".join(self.names()) or "none"
+        if name not in self.list_names():
+            known = ", ".join(self.list_names()) or "none"
             raise InputError(f"template {name!r} does not exist in {self.folder}", hint=f"there is: {known}")
         path = self.folder / name / _FILE
         try:
@@ -168,10 +168,10 @@ class Templates:
             folder=path.parent,
             description=found.description,
             service_cidr=found.service_cidr,
-            tuning={component: written.tuning() for component, written in found.components.items()},
+            tuning={component: written.to_tuning() for component, written in found.components.items()},
             values=found.values,
         )
 
 
-def _text(value: str | int | bool) -> str:
+def _flag_text(value: str | int | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

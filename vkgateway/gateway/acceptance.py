@@ -8,9 +8,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vkgateway.arbiter.facts import Pool, PoolKey, Quota
-from vkgateway.gateway.pools import quota
-from vkgateway.gateway.promises import Held, no_more_than, unkept
+from vkgateway.arbiter.snapshot import Pool, PoolKey, Quota
+from vkgateway.gateway.guarantee_checks import GuaranteedPod, guarantee_violations, is_within_previous
+from vkgateway.gateway.pools import build_quota
 from vkgateway.model import quantity
 from vkgateway.model.api import ComputeCluster, Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import InputError
@@ -46,19 +46,19 @@ class Objection:
         return f"{self.field}: {self.message}"
 
 
-Offers = Mapping[str, Mapping[str, PoolOffer]]
+OffersByCluster = Mapping[str, Mapping[str, PoolOffer]]
 """Compute cluster name to pool name to what it offers."""
 
-Facts = Callable[[PoolKey], Pool | None]
+PoolFactsLookup = Callable[[PoolKey], Pool | None]
 """A pool's nodes, with what pods that are not the gateway's hold there; None: not known now."""
 
-Standing = Callable[[PoolKey], Sequence[Held]]
+GuaranteedPodsLookup = Callable[[PoolKey], Sequence[GuaranteedPod]]
 """The pods that run inside guarantees in a pool."""
 
 
-def guarantees(tenants: Iterable[Tenant], *, compute_cluster: str, pool: str) -> dict[str, str]:
+def sum_guarantees(tenants: Iterable[Tenant], *, compute_cluster: str, pool: str) -> dict[str, str]:
     """Sum what tenants are guaranteed of one pool."""
-    return quantity.total(
+    return quantity.sum_resources(
         wanted.guarantee
         for tenant in tenants
         for wanted in tenant.spec.pools
@@ -66,7 +66,7 @@ def guarantees(tenants: Iterable[Tenant], *, compute_cluster: str, pool: str) ->
     )
 
 
-def offers(computes: Iterable[ComputeCluster], *, others: Sequence[Tenant]) -> Offers:
+def pool_offers(computes: Iterable[ComputeCluster], *, others: Sequence[Tenant]) -> OffersByCluster:
     """Return what compute clusters offer by their own word, beside what the other tenants are guaranteed."""
     found: dict[str, dict[str, PoolOffer]] = {}
     for compute in computes:
@@ -75,42 +75,44 @@ def offers(computes: Iterable[ComputeCluster], *, others: Sequence[Tenant]) -> O
         found[name] = {
             pool.name: PoolOffer(
                 seen.get(pool.name),
-                guarantees(others, compute_cluster=name, pool=pool.name),
-                _quotas(others, key=(name, pool.name)),
+                sum_guarantees(others, compute_cluster=name, pool=pool.name),
+                _pool_quotas(others, key=(name, pool.name)),
             )
             for pool in compute.spec.pools
         }
     return found
 
 
-def _quotas(tenants: Iterable[Tenant], *, key: PoolKey) -> tuple[Quota, ...]:
+def _pool_quotas(tenants: Iterable[Tenant], *, key: PoolKey) -> tuple[Quota, ...]:
     return tuple(
-        quota(tenant.metadata.name, wanted)
+        build_quota(tenant.metadata.name, wanted)
         for tenant in tenants
         for wanted in tenant.spec.pools
         if (wanted.compute_cluster, wanted.name) == key
     )
 
 
-def undecidable(tenant: Tenant, *, offers: Offers, had: TenantSpec | None = None, facts: Facts | None = None) -> str:
+def unknown_cluster(
+    tenant: Tenant, *, offers: OffersByCluster, had: TenantSpec | None = None, facts: PoolFactsLookup | None = None
+) -> str:
     """Name the compute cluster whose size must be known before the tenant's guarantees can be judged, or ""."""
     for pool in tenant.spec.pools:
         offer = offers.get(pool.compute_cluster, {}).get(pool.name)
-        if not pool.guarantee or offer is None or _is_had(pool, had):
+        if not pool.guarantee or offer is None or _was_accepted(pool, had):
             continue
         if offer.allocatable is None or (facts is not None and facts((pool.compute_cluster, pool.name)) is None):
             return pool.compute_cluster
     return ""
 
 
-def objections(
+def find_objections(
     tenant: Tenant,
     *,
-    offers: Offers,
+    offers: OffersByCluster,
     templates: Collection[str] | None = None,
     had: TenantSpec | None = None,
-    facts: Facts | None = None,
-    standing: Standing = lambda _: (),
+    facts: PoolFactsLookup | None = None,
+    standing: GuaranteedPodsLookup = lambda _: (),
 ) -> list[Objection]:
     """Return all that stands against the tenant, in the order of its fields; empty if it is acceptable.
 
@@ -120,46 +122,46 @@ def objections(
     the nodes only that inside guarantees (`standing`) counts, since all else goes when it is called in.
     """
     spec = tenant.spec
-    found = [*_name(tenant.metadata.name), *_template(spec.template, templates=templates)]
-    found += _version(spec.kubernetes_version, runs=_runs(tenant, had))
-    found += _certificate(spec.api_server.subject_alt_names)
-    found += _duplicates(spec.pools)
+    found = [*_check_name(tenant.metadata.name), *_check_template(spec.template, templates=templates)]
+    found += _check_version(spec.kubernetes_version, runs=_served_version(tenant, had))
+    found += _check_certificate_names(spec.api_server.subject_alt_names)
+    found += _check_duplicates(spec.pools)
     for index, pool in enumerate(spec.pools):
         path = f"spec.pools[{index}]"
-        unfit = list(_pool(pool, path=path, offers=offers))
+        unfit = list(_check_pool(pool, path=path, offers=offers))
         found += unfit
-        if not unfit and not _is_had(pool, had):
+        if not unfit and not _was_accepted(pool, had):
             key = pool.compute_cluster, pool.name
             known = facts(key) if facts is not None and pool.guarantee else None
             held = standing(key) if known is not None else ()
-            found += _guarantee(tenant, pool, path=path, offer=offers[key[0]][key[1]], facts=known, held=held)
+            found += _check_guarantee(tenant, pool, path=path, offer=offers[key[0]][key[1]], facts=known, held=held)
     return found
 
 
-def _is_had(pool: TenantPool, had: TenantSpec | None) -> bool:
+def _was_accepted(pool: TenantPool, had: TenantSpec | None) -> bool:
     """Whether all that is to be guaranteed of a pool was guaranteed before."""
     places = {(old.compute_cluster, old.name): old for old in (had.pools if had is not None else ())}
     old = places.get((pool.compute_cluster, pool.name))
-    return old is not None and no_more_than(pool, old)
+    return old is not None and is_within_previous(pool, old)
 
 
-def _name(name: str) -> Iterator[Objection]:
+def _check_name(name: str) -> Iterator[Objection]:
     try:
         validate_tenant_name(name)
     except InputError as error:
         yield Objection("InvalidName", "metadata.name", f"{error}; {error.hint}")
 
 
-def _template(name: str, *, templates: Collection[str] | None) -> Iterator[Objection]:
+def _check_template(name: str, *, templates: Collection[str] | None) -> Iterator[Objection]:
     if templates is not None and name not in templates:
         yield Objection(
             "UnknownTemplate",
             "spec.template",
-            f"there is no template {name!r}; there are: {_listed(templates)}",
+            f"there is no template {name!r}; there are: {_format_names(templates)}",
         )
 
 
-def _runs(tenant: Tenant, had: TenantSpec | None) -> str:
+def _served_version(tenant: Tenant, had: TenantSpec | None) -> str:
     """The release that the tenant's control plane served with last; empty where it never did.
 
     A spec may have been accepted of which no control plane could be made: it is no hindrance.
@@ -170,7 +172,7 @@ def _runs(tenant: Tenant, had: TenantSpec | None) -> str:
     return served.version or (had.kubernetes_version if had is not None else "")
 
 
-def _version(version: str, *, runs: str) -> Iterator[Objection]:
+def _check_version(version: str, *, runs: str) -> Iterator[Objection]:
     where = "spec.kubernetesVersion"
     match, before = _VERSION.fullmatch(version), _VERSION.fullmatch(runs)
     if match is None:
@@ -192,7 +194,7 @@ def _version(version: str, *, runs: str) -> Iterator[Objection]:
         yield Objection("VersionSkips", where, message)
 
 
-def _certificate(names: Sequence[str]) -> Iterator[Objection]:
+def _check_certificate_names(names: Sequence[str]) -> Iterator[Objection]:
     for index, name in enumerate(names):
         if not (_is_address(name) or (len(name) <= OBJECT_NAME_MAX and _HOST.fullmatch(name))):
             message = f"{name!r} is neither a DNS name, like api.example.com, nor an IP address"
@@ -207,7 +209,7 @@ def _is_address(name: str) -> bool:
     return "%" not in name
 
 
-def _duplicates(pools: Sequence[TenantPool]) -> Iterator[Objection]:
+def _check_duplicates(pools: Sequence[TenantPool]) -> Iterator[Objection]:
     seen: set[tuple[str, str]] = set()
     for index, pool in enumerate(pools):
         key = (pool.compute_cluster, pool.name)
@@ -217,29 +219,31 @@ def _duplicates(pools: Sequence[TenantPool]) -> Iterator[Objection]:
         seen.add(key)
 
 
-def _pool(pool: TenantPool, *, path: str, offers: Offers) -> Iterator[Objection]:
+def _check_pool(pool: TenantPool, *, path: str, offers: OffersByCluster) -> Iterator[Objection]:
     cluster = offers.get(pool.compute_cluster)
     if cluster is None:
-        message = f"there is no compute cluster {pool.compute_cluster!r}; there are: {_listed(offers)}"
+        message = f"there is no compute cluster {pool.compute_cluster!r}; there are: {_format_names(offers)}"
         yield Objection("UnknownComputeCluster", f"{path}.computeCluster", message)
         return
     offer = cluster.get(pool.name)
     if offer is None:
-        message = f"compute cluster {pool.compute_cluster!r} has no pool {pool.name!r}; it has: {_listed(cluster)}"
+        message = (
+            f"compute cluster {pool.compute_cluster!r} has no pool {pool.name!r}; it has: {_format_names(cluster)}"
+        )
         yield Objection("UnknownPool", f"{path}.name", message)
         return
-    unreadable = list(_quantities(pool, path=path))
+    unreadable = list(_check_quantities(pool, path=path))
     yield from unreadable
     if not unreadable:
-        yield from _limits(pool, path=path)
-        yield from _shares(pool, path=path)
+        yield from _check_limits(pool, path=path)
+        yield from _check_shares(pool, path=path)
 
 
-def _quantities(pool: TenantPool, *, path: str) -> Iterator[Objection]:
+def _check_quantities(pool: TenantPool, *, path: str) -> Iterator[Objection]:
     for part, resources in (("guarantee", pool.guarantee), ("limit", pool.limit)):
         for name, text in resources.items():
             try:
-                negative = quantity.parse(text) < 0
+                negative = quantity.parse_quantity(text) < 0
             except ValueError as error:
                 yield Objection("InvalidQuantity", f"{path}.{part}[{name}]", str(error))
                 continue
@@ -247,14 +251,14 @@ def _quantities(pool: TenantPool, *, path: str) -> Iterator[Objection]:
                 yield Objection("InvalidQuantity", f"{path}.{part}[{name}]", f"{text} is less than nothing")
 
 
-def _limits(pool: TenantPool, *, path: str) -> Iterator[Objection]:
+def _check_limits(pool: TenantPool, *, path: str) -> Iterator[Objection]:
     limited: Resources = {name: amount for name, amount in pool.guarantee.items() if name in pool.limit}
-    for name in quantity.exceeding(limited, pool.limit):
+    for name in quantity.exceeded_resources(limited, pool.limit):
         message = f"{pool.limit[name]} is less than the guarantee of {pool.guarantee[name]}; raise it or lower that"
         yield Objection("LimitBelowGuarantee", f"{path}.limit[{name}]", message)
 
 
-def _shares(pool: TenantPool, *, path: str) -> Iterator[Objection]:
+def _check_shares(pool: TenantPool, *, path: str) -> Iterator[Objection]:
     if not 0 < pool.weight < math.inf:
         yield Objection("InvalidQuantity", f"{path}.weight", f"{pool.weight:g} is not a number above 0")
     for cell in pool.cells:
@@ -262,35 +266,39 @@ def _shares(pool: TenantPool, *, path: str) -> Iterator[Objection]:
             yield Objection("InvalidQuantity", f"{path}.cells", f"a cell of {cell}; the smallest is 1")
             return
     held = sum(pool.cells)
-    if held and not any(is_extended(name) and quantity.parse(text) >= held for name, text in pool.guarantee.items()):
+    if held and not any(
+        is_extended(name) and quantity.parse_quantity(text) >= held for name, text in pool.guarantee.items()
+    ):
         message = f"cells of {held} in all are more than is guaranteed of an extended resource like nvidia.com/gpu"
         yield Objection("CellsBeyondGuarantee", f"{path}.cells", message)
 
 
-def _guarantee(
-    tenant: Tenant, pool: TenantPool, *, path: str, offer: PoolOffer, facts: Pool | None, held: Sequence[Held]
+def _check_guarantee(
+    tenant: Tenant, pool: TenantPool, *, path: str, offer: PoolOffer, facts: Pool | None, held: Sequence[GuaranteedPod]
 ) -> Iterator[Objection]:
     by_node = facts.governed if facts is not None else ()
-    yield from _capacity(pool, path=path, offer=offer, leaving_out=by_node)
+    yield from _check_capacity(pool, path=path, offer=offer, leaving_out=by_node)
     if facts is not None and by_node:
-        for sentence in unkept(tenant.metadata.name, pool, pool=facts, others=offer.quotas, held=held):
+        for sentence in guarantee_violations(tenant.metadata.name, pool, pool=facts, others=offer.quotas, held=held):
             yield Objection("GuaranteeBeyondPool", f"{path}.guarantee", sentence)
 
 
-def _capacity(pool: TenantPool, *, path: str, offer: PoolOffer, leaving_out: Collection[str]) -> Iterator[Objection]:
+def _check_capacity(
+    pool: TenantPool, *, path: str, offer: PoolOffer, leaving_out: Collection[str]
+) -> Iterator[Objection]:
     if offer.allocatable is None:
         return
-    left = quantity.subtract(offer.allocatable, offer.guaranteed_to_others)
+    left = quantity.subtract_resources(offer.allocatable, offer.guaranteed_to_others)
     wanted = {name: amount for name, amount in pool.guarantee.items() if name not in leaving_out}
-    for name in quantity.exceeding(wanted, left):
+    for name in quantity.exceeded_resources(wanted, left):
         yield Objection(
             "GuaranteeBeyondPool",
             f"{path}.guarantee[{name}]",
-            _beyond(pool, name, held=offer.allocatable, taken=offer.guaranteed_to_others, left=left),
+            _capacity_message(pool, name, held=offer.allocatable, taken=offer.guaranteed_to_others, left=left),
         )
 
 
-def _beyond(
+def _capacity_message(
     pool: TenantPool,
     name: str,
     *,
@@ -301,12 +309,12 @@ def _beyond(
     asked = pool.guarantee[name]
     where = f"pool {pool.name!r} of compute cluster {pool.compute_cluster!r}"
     if name not in held:
-        return f"{asked} asked for, but {where} has no {name}; it offers: {_listed(held)}"
+        return f"{asked} asked for, but {where} has no {name}; it offers: {_format_names(held)}"
     return (
         f"{asked} asked for, but {where} holds {held[name]}, of which {taken.get(name, 0)} are guaranteed to "
         f"other tenants; ask for at most {left[name]}"
     )
 
 
-def _listed(names: Iterable[str]) -> str:
+def _format_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"

@@ -13,7 +13,7 @@ from vkgateway.kube.resources import SECRETS
 from vkgateway.model.api import KubeconfigSecret
 from vkgateway.model.errors import InputError
 
-_FOREIGN = frozenset(
+_FORBIDDEN_KEYS = frozenset(
     {"exec", "auth-provider", "tokenFile", "certificate-authority", "client-certificate", "client-key"}
 )
 """What would make us read a file or run a program of this machine."""
@@ -23,7 +23,7 @@ class _Secret(msgspec.Struct):
     data: dict[str, str] = {}
 
 
-async def connection(management: Client, secret: KubeconfigSecret | None) -> kubeconfig.Connection | None:
+async def read_connection(management: Client, secret: KubeconfigSecret | None) -> kubeconfig.ClientConfig | None:
     """Return what the connection is made from; None for the management cluster itself.
 
     Raises InputError where the Secret or its key is missing or its kubeconfig cannot be used.
@@ -39,10 +39,10 @@ async def connection(management: Client, secret: KubeconfigSecret | None) -> kub
     if secret.key not in found.data:
         raise InputError(f"{where} has no key {secret.key!r}; it has: {', '.join(sorted(found.data))}")
     text = base64.b64decode(found.data[secret.key]).decode(errors="replace")
-    return connection_from(text, where=f"in {where}")
+    return parse_connection(text, where=f"in {where}")
 
 
-def connection_from(text: str, *, where: str) -> kubeconfig.Connection:
+def parse_connection(text: str, *, where: str) -> kubeconfig.ClientConfig:
     """Read a kubeconfig that came in a Secret: it must carry everything itself.
 
     Raises InputError where it names files or programs of this machine, which no Secret may make us use.
@@ -50,6 +50,6 @@ def connection_from(text: str, *, where: str) -> kubeconfig.Connection:
     document = kubeconfig.parse(text, where=where)
     for section, kind in (("clusters", "cluster"), ("users", "user")):
         for entry in document.get(section) or []:
-            for key in _FOREIGN & set(entry.get(kind) or {}):
+            for key in _FORBIDDEN_KEYS & set(entry.get(kind) or {}):
                 raise InputError(f"the kubeconfig {where} uses {key}; put what it needs inline")
-    return kubeconfig.Kubeconfig(document=document, path=Path(f"/{where}")).connection()
+    return kubeconfig.Kubeconfig(document=document, path=Path(f"/{where}")).client_config()

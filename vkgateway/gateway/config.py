@@ -263,19 +263,19 @@ class Setting:
         return "_".join((PREFIX, *words)).upper()
 
 
-def settings(section: type[_Section] = Config, *, path: tuple[str, ...] = ()) -> Iterator[Setting]:
+def iterate_settings(section: type[_Section] = Config, *, path: tuple[str, ...] = ()) -> Iterator[Setting]:
     """Every key there is, in the order of the file."""
     hints = get_type_hints(section, include_extras=True)
     for field in msgspec.structs.fields(section):
         hint = hints[field.name]
         here = (*path, field.encode_name)
         if isinstance(hint, type) and issubclass(hint, _Section):
-            yield from settings(hint, path=here)
+            yield from iterate_settings(hint, path=here)
         else:
-            yield Setting(here, _bare(hint), field.default, _description(hint))
+            yield Setting(here, _unannotated_type(hint), field.default, _description(hint))
 
 
-def _bare(hint: Any) -> Any:
+def _unannotated_type(hint: Any) -> Any:
     return get_args(hint)[0] if get_origin(hint) is Annotated else hint
 
 

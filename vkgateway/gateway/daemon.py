@@ -17,15 +17,16 @@ import structlog
 
 from vkgateway.controlplane.etcd.errors import SPACE_EXCEEDED
 from vkgateway.controlplane.pki import Authority, KeyPair
-from vkgateway.gateway import alone, authorised, authority, heap, logs, prerequisites
+from vkgateway.gateway import authorization, heap, instance_lock, logs, prerequisites
+from vkgateway.gateway import certificate_authority as authority
 from vkgateway.gateway.config import Config, Observability, gateway_socket
-from vkgateway.gateway.connections import connect, primary_address
 from vkgateway.gateway.datastore import LazyDatastore, etcd_authority
+from vkgateway.gateway.datastore_quota import Datastore
 from vkgateway.gateway.gateway import Gateway
 from vkgateway.gateway.health import HealthServer
-from vkgateway.gateway.names import retiring
-from vkgateway.gateway.provisioning import provisioned
-from vkgateway.gateway.roomkeeping import Datastore
+from vkgateway.gateway.management_connection import connect_management, primary_address
+from vkgateway.gateway.name_servers import retire_periodically
+from vkgateway.gateway.provisioning import build_control_planes
 from vkgateway.kube import errors, yamltext
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.backoff import Backoff
@@ -33,26 +34,26 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.tls import load_identity
 from vkgateway.kubelet.identity import server_context
 from vkgateway.model.errors import InputError, VkgatewayError
-from vkgateway.programs.filelimit import raise_file_limit
+from vkgateway.programs.file_limit import raise_file_limit
 from vkgateway.version import __version__
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-_COLLECT_AFTER = 10_000
+_GC_THRESHOLD = 10_000
 """Objects more than before after which the youngest generation is collected; Python's own is 700, or 2,000."""
 RENEW_SECONDS = 24 * 3600.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def serve(settings: Config) -> None:
+async def run_daemon(settings: Config) -> None:
     """Run the gateway until a signal tells it to stop; raises VkgatewayError where it cannot begin."""
-    logs.configure(settings.logging)
+    logs.configure_logging(settings.logging)
     tune_collector()
-    heap.keep_large_apart()
+    heap.mmap_large_blocks()
     files = raise_file_limit()
     log.info("gateway starts", version=__version__, files=files)
-    work = asyncio.create_task(_work(settings, files=files), name="gateway")
+    work = asyncio.create_task(_run_gateway(settings, files=files), name="gateway")
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, work.cancel)
@@ -72,25 +73,27 @@ def tune_collector() -> None:
     work on a pod takes.
     """
     gc.freeze()
-    gc.set_threshold(_COLLECT_AFTER, 10, 20)
+    gc.set_threshold(_GC_THRESHOLD, 10, 20)
 
 
-async def _work(settings: Config, *, files: int) -> None:
+async def _run_gateway(settings: Config, *, files: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        name = stack.enter_context(alone.identity(Path(settings.data_dir)))
-        patience = Patience()
-        health = await stack.enter_async_context(beginning(settings, patience))
-        management = await stack.enter_async_context(connect(settings, name="the management cluster"))
+        name = stack.enter_context(instance_lock.lock_data_dir(Path(settings.data_dir)))
+        patience = StartupRetry()
+        health = await stack.enter_async_context(build_health_server(settings, patience))
+        management = await stack.enter_async_context(connect_management(settings, name="the management cluster"))
         datastore_authority = etcd_authority(settings.datastore)
-        datastore = await stack.enter_async_context(LazyDatastore.of(settings.datastore, authority=datastore_authority))
-        sole = alone.lease(management, name=name)
-        first = partial(patience.first, remedy=lambda: reopen(datastore))
-        await first(lambda: alone.take(sole, management=management))
-        await stack.enter_async_context(alone.kept(sole))
-        await first(lambda: prepare(management))
-        kubelet_authority = await patience.first(lambda: authority.ensure(management))
+        datastore = await stack.enter_async_context(
+            LazyDatastore.from_settings(settings.datastore, authority=datastore_authority)
+        )
+        sole = instance_lock.gateway_lease(management, name=name)
+        first = partial(patience.retry_until_ready, remedy=lambda: free_datastore_space(datastore))
+        await first(lambda: instance_lock.acquire_lease(sole, management=management))
+        await stack.enter_async_context(instance_lock.hold_lease(sole))
+        await first(lambda: prepare_management_cluster(management))
+        kubelet_authority = await patience.retry_until_ready(lambda: authority.ensure_authority(management))
         address = settings.address or primary_address()
-        planes = provisioned(
+        planes = build_control_planes(
             settings,
             management=management,
             datastore=datastore,
@@ -98,9 +101,9 @@ async def _work(settings: Config, *, files: int) -> None:
             kubelet_authority=kubelet_authority,
             address=address,
         )
-        tls = await stack.enter_async_context(serving(kubelet_authority, address))
+        tls = await stack.enter_async_context(kubelet_tls(kubelet_authority, address))
         await stack.enter_async_context(
-            metrics_served(
+            serve_metrics(
                 settings.observability,
                 address=settings.observability.secure_address or address,
                 authority=kubelet_authority,
@@ -113,27 +116,29 @@ async def _work(settings: Config, *, files: int) -> None:
             management=management,
             planes=planes,
             datastore=datastore,
-            name_servers=planes.names,
+            name_servers=planes.name_servers,
             tls=tls,
             address=address,
             files=files,
         )
-        planes.avoid(gateway.computes.networks)
-        if planes.names is not None:
-            await stack.enter_async_context(retiring(planes.names, gateway.computes.names))
+        planes.exclude_ranges(gateway.compute_controller.known_networks)
+        if planes.name_servers is not None:
+            await stack.enter_async_context(
+                retire_periodically(planes.name_servers, gateway.compute_controller.cluster_names)
+            )
         await gateway.run(health)
 
 
-def beginning(settings: Config, patience: Patience) -> HealthServer:
+def build_health_server(settings: Config, patience: StartupRetry) -> HealthServer:
     """Make what answers for the gateway, also while it waits for the management cluster: it lives, and is not ready."""
-    checks = {"management-cluster": lambda: patience.why}
+    checks = {"management-cluster": lambda: patience.pending_reason}
     observed = settings.observability
     socket = gateway_socket(observed, data_dir=Path(settings.data_dir))
     return HealthServer(address=observed.address, port=observed.port, checks=checks, socket=socket)
 
 
 @contextlib.asynccontextmanager
-async def metrics_served(
+async def serve_metrics(
     settings: Observability, *, address: str, authority: Authority, management: Client, health: HealthServer
 ) -> AsyncIterator[None]:
     """Serve metrics and state over TLS for as long as the block lasts; the certificate is renewed every day."""
@@ -141,27 +146,30 @@ async def metrics_served(
     def pair() -> tuple[bytes, bytes]:
         if settings.cert:
             return Path(settings.cert).read_bytes(), Path(settings.key).read_bytes()
-        issued = _issue(authority, address)
+        issued = _issue_certificate(authority, address)
         return issued.cert_pem, issued.key_pem
 
     try:
         cert, key = pair()
     except OSError as error:
         raise InputError(f"observability.cert: {error.filename} cannot be read: {error.strerror}") from error
-    tls = authorised.server_context(cert=cert, key=key)
-    async with authorised.listener(management, health.answer, tls=tls) as listener, renewed(tls, pair):
-        await listener.listen(address, settings.secure_port)
+    tls = authorization.server_context(cert=cert, key=key)
+    async with (
+        authorization.metrics_listener(management, health.answer_request, tls=tls) as listener,
+        renew_certificate(tls, pair),
+    ):
+        await listener.listen_tcp(address, settings.secure_port)
         yield
 
 
-class Patience:
-    """Waits for the management cluster at the start; `why` says what it waits for."""
+class StartupRetry:
+    """Waits for the management cluster at the start; `pending_reason` says what it waits for."""
 
     def __init__(self, backoff: Backoff | None = None) -> None:
-        self.why = "it is waited for"
+        self.pending_reason = "it is waited for"
         self._backoff = backoff or Backoff(base=0.2, cap=5.0)
 
-    async def first(
+    async def retry_until_ready(
         self, attempt: Callable[[], Awaitable[T]], *, remedy: Callable[[], Awaitable[None]] | None = None
     ) -> T:
         """Do what must be done before anything else, again and again while the server is only not there yet.
@@ -173,25 +181,25 @@ class Patience:
             try:
                 return await attempt()
             except errors.ApiError as error:
-                if not error.transient:
+                if not error.is_transient:
                     raise
                 failures += 1
-                self.why = str(error)
+                self.pending_reason = str(error)
                 log.warning("the management cluster is not ready yet", error=str(error))
                 if remedy is not None and SPACE_EXCEEDED in error.message:
                     await remedy()
-                await asyncio.sleep(self._backoff.delay(failures, at_least=error.retry_after))
+                await asyncio.sleep(self._backoff.delay_after(failures, at_least=error.retry_after))
 
 
-async def reopen(datastore: Datastore) -> None:
+async def free_datastore_space(datastore: Datastore) -> None:
     """Make room in the datastore of tenants, which may be the management cluster's too."""
     try:
-        await datastore.look(exempt=())
+        await datastore.check_usage(exempt=())
     except VkgatewayError as error:
         log.warning("the datastore was not looked at", error=str(error))
 
 
-async def prepare(management: Client) -> None:
+async def prepare_management_cluster(management: Client) -> None:
     """Make what the gateway itself needs in the management cluster: its kinds and its namespace."""
     folder = resources.files("vkgateway.model") / "crds"
     definitions = [yamltext.load(file.read_text()) for file in folder.iterdir() if file.name.endswith(".yaml")]
@@ -203,21 +211,21 @@ async def prepare(management: Client) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serving(kubelet_authority: Authority, address: str) -> AsyncIterator[ssl.SSLContext]:
+async def kubelet_tls(kubelet_authority: Authority, address: str) -> AsyncIterator[ssl.SSLContext]:
     """Give the kubelet endpoint's identity, which is renewed every day for as long as the block lasts."""
 
     def pair() -> tuple[bytes, bytes]:
-        issued = _issue(kubelet_authority, address)
+        issued = _issue_certificate(kubelet_authority, address)
         return issued.cert_pem, issued.key_pem
 
     cert, key = pair()
     context = server_context(ca=kubelet_authority.cert_pem, cert=cert, key=key)
-    async with renewed(context, pair):
+    async with renew_certificate(context, pair):
         yield context
 
 
 @contextlib.asynccontextmanager
-async def renewed(context: ssl.SSLContext, pair: Callable[[], tuple[bytes, bytes]]) -> AsyncIterator[None]:
+async def renew_certificate(context: ssl.SSLContext, pair: Callable[[], tuple[bytes, bytes]]) -> AsyncIterator[None]:
     """Give a server another certificate and key every day for as long as the block lasts."""
 
     async def renew() -> None:
@@ -238,5 +246,5 @@ async def renewed(context: ssl.SSLContext, pair: Callable[[], tuple[bytes, bytes
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _issue(kubelet_authority: Authority, address: str) -> KeyPair:
+def _issue_certificate(kubelet_authority: Authority, address: str) -> KeyPair:
     return kubelet_authority.issue("vkgateway", ips=(address,), server=True)

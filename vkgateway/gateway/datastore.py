@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Self
 
 import structlog
 
-from vkgateway.controlplane.etcd.endpoints import Tls, targets
-from vkgateway.controlplane.etcd.keeper import Keeper, Room
+from vkgateway.controlplane.etcd.endpoints import ClientTls, grpc_targets
+from vkgateway.controlplane.etcd.quota import QuotaController, StoreUsage
 from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.pki import Authority, belong_together
+from vkgateway.controlplane.pki import Authority, is_matching_pair
 from vkgateway.gateway.config import Datastore
 from vkgateway.model.errors import InputError
 
@@ -31,22 +31,24 @@ class LazyDatastore:
     tenants that are there needs none of it at once. `read_tls` is asked before each use by what to prove itself now.
     """
 
-    def __init__(self, endpoints: Sequence[str], *, tls: Tls, read_tls: Callable[[], Tls] | None = None) -> None:
-        targets(endpoints)  # what is wrong with them is told at the start
+    def __init__(
+        self, endpoints: Sequence[str], *, tls: ClientTls, read_tls: Callable[[], ClientTls] | None = None
+    ) -> None:
+        grpc_targets(endpoints)  # what is wrong with them is told at the start
         self._endpoints = endpoints
         self._tls = tls
         self._read_tls = read_tls
-        self._opening = asyncio.Lock()
+        self._open_lock = asyncio.Lock()
         self._client: EtcdClient | None = None
-        self._parts: tuple[Tenancy, Keeper] | None = None
+        self._services: tuple[Tenancy, QuotaController] | None = None
 
     @classmethod
-    def of(cls, settings: Datastore, *, authority: Authority) -> Self:
+    def from_settings(cls, settings: Datastore, *, authority: Authority) -> Self:
         """Take it as the settings say. Raises InputError where one is missing or its file cannot be used."""
 
-        def read_tls() -> Tls:
-            cert, key = read(settings.cert, "datastore.cert"), read(settings.key, "datastore.key")
-            return Tls(ca=authority.cert_pem, cert=cert, key=key)
+        def read_tls() -> ClientTls:
+            cert, key = read_file(settings.cert, "datastore.cert"), read_file(settings.key, "datastore.key")
+            return ClientTls(ca=authority.cert_pem, cert=cert, key=key)
 
         return cls(settings.endpoints, tls=read_tls(), read_tls=read_tls)
 
@@ -61,39 +63,39 @@ class LazyDatastore:
 
     async def ensure_tenant(self, tenant: str) -> bool:
         """See `provision.Datastore`."""
-        tenancy, _ = await self._open()
+        tenancy, _ = await self._ensure_open()
         return await tenancy.ensure_tenant(tenant)
 
     async def remove_tenant(self, tenant: str) -> int:
         """See `provision.Datastore`."""
-        tenancy, keeper = await self._open()
-        keeper.held.pop(tenant, None)
+        tenancy, keeper = await self._ensure_open()
+        keeper.blocked.pop(tenant, None)
         return await tenancy.remove_tenant(tenant)
 
     @property
-    def held(self) -> Mapping[str, int]:
+    def blocked(self) -> Mapping[str, int]:
         """See `roomkeeping.Datastore`."""
-        return self._parts[1].held if self._parts is not None else {}
+        return self._services[1].blocked if self._services is not None else {}
 
-    async def look(self, *, exempt: Collection[str]) -> Room:
+    async def check_usage(self, *, exempt: Collection[str]) -> StoreUsage:
         """See `roomkeeping.Datastore`."""
-        _, keeper = await self._open()
-        return await keeper.look(exempt=exempt)
+        _, keeper = await self._ensure_open()
+        return await keeper.check_usage(exempt=exempt)
 
-    async def _open(self) -> tuple[Tenancy, Keeper]:
-        async with self._opening:
-            renewed = self._renewed()
-            if self._parts is None:
+    async def _ensure_open(self) -> tuple[Tenancy, QuotaController]:
+        async with self._open_lock:
+            renewed = self._reload_tls()
+            if self._services is None:
                 module = await asyncio.to_thread(importlib.import_module, "vkgateway.controlplane.etcd.client")
                 client: EtcdClient = module.EtcdClient(self._endpoints, tls=self._tls)
                 tenancy = Tenancy(client)
-                self._client, self._parts = client, (tenancy, Keeper(client, tenancy))
+                self._client, self._services = client, (tenancy, QuotaController(client, tenancy))
             elif renewed and self._client is not None:
-                self._client.renew(self._tls)
+                self._client.renew_connection(self._tls)
                 log.info("the datastore is shown a renewed certificate")
-        return self._parts
+        return self._services
 
-    def _renewed(self) -> bool:
+    def _reload_tls(self) -> bool:
         """Whether the files hold another pair by now: certificates end, and who renews them writes them in place.
 
         Half of a pair, or none, is no reason to let go of the one in use: the next look finds all of it.
@@ -105,7 +107,7 @@ class LazyDatastore:
         except InputError as error:
             log.warning("the certificate for the datastore cannot be read; the one before is used on", error=str(error))
             return False
-        if found == self._tls or not belong_together(found.cert, found.key):
+        if found == self._tls or not is_matching_pair(found.cert, found.key):
             return False
         self._tls = found
         return True
@@ -113,14 +115,14 @@ class LazyDatastore:
 
 def etcd_authority(datastore: Datastore) -> Authority:
     """Load the authority that etcd trusts. Raises InputError."""
-    cert, key = read(datastore.ca, "datastore.ca"), read(datastore.ca_key, "datastore.caKey")
+    cert, key = read_file(datastore.ca, "datastore.ca"), read_file(datastore.ca_key, "datastore.caKey")
     try:
-        return Authority.load(cert, key)
+        return Authority.from_pem(cert, key)
     except ValueError as error:
         raise InputError(f"datastore.ca and datastore.caKey are no authority: {error}") from error
 
 
-def read(file: str, key: str) -> bytes:
+def read_file(file: str, key: str) -> bytes:
     """Read a file that the setting `key` names. Raises InputError."""
     if not file:
         raise InputError(f"{key} is not set", hint="`vkgateway serve --print-config` describes every key.")

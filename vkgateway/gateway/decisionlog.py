@@ -10,26 +10,26 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.arbiter.decisions import Decisions, Loss
-from vkgateway.arbiter.facts import Plan, Snapshot
-from vkgateway.gateway.differences import Changes, applied, changes
-from vkgateway.gateway.jsonlines import JsonLines, read_lines
+from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss
+from vkgateway.arbiter.snapshot import PreemptionPlan, Snapshot
+from vkgateway.gateway.jsonlines import JsonLinesWriter, read_lines
+from vkgateway.gateway.snapshot_changes import SnapshotChanges, apply_changes, diff_snapshots
 
-MOST_BYTES = 256 * 1024 * 1024
+MAX_FILE_BYTES = 256 * 1024 * 1024
 """A file of so many bytes is put aside."""
-RATE = 16e6
-BURST = 64e6
+BYTES_PER_SECOND = 16e6
+BURST_BYTES = 64e6
 """Bytes that may be written a second, and at once after some quiet: beyond it cycles are written without the reasons
 for waiting, and those that only told other reasons are left out, and counted."""
-_TIMES = 4
+_MAX_CHANGES_RATIO = 4
 """All is told anew where the differences since then have come to so many times as much."""
 
 
-_Told = tuple[frozenset[tuple[str, str]], tuple[Loss, ...]]
+_LoggedReasons = tuple[frozenset[tuple[str, str]], tuple[GuaranteeLoss, ...]]
 """Which gangs wait, and why, and the guarantees that are reduced."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One cycle: all that `decide` was told, and what it answered; `time` is in seconds since the epoch.
 
     In a file it is told in differences, but for the first and some others; read back it is whole.
@@ -37,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     time: float
     snapshot: Snapshot | None = None
-    changes: Changes | None = None
+    changes: SnapshotChanges | None = None
     """In place of a snapshot: how it differs from that of the line before."""
     decisions: Decisions
     holds_left_out: bool = False
@@ -47,7 +47,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableLine:
     """A line that holds no cycle."""
 
     line: int
@@ -62,62 +62,78 @@ class DecisionLog:
     """
 
     def __init__(
-        self, path: Path, *, most: int = MOST_BYTES, burst: float = BURST, clock: Callable[[], float] = time.monotonic
+        self,
+        path: Path,
+        *,
+        most: int = MAX_FILE_BYTES,
+        burst: float = BURST_BYTES,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._lines = JsonLines(path, most=most)
+        self._lines = JsonLinesWriter(path, most=most)
         self._burst = burst
         self._clock = clock
-        self._left, self._at = burst, clock()
+        self._budget, self._budget_time = burst, clock()
         """How many bytes may be written at that time."""
-        self._left_out = 0
-        self._told: _Told = (frozenset(), ())
-        self._plans: Mapping[str, Plan] = {}
-        self._last: Snapshot | None = None
+        self._skipped_cycles = 0
+        self._logged_reasons: _LoggedReasons = (frozenset(), ())
+        self._plans: Mapping[str, PreemptionPlan] = {}
+        self._last_snapshot: Snapshot | None = None
         """What the next line may tell the differences from."""
-        self._whole = self._since = 0
+        self._snapshot_bytes = self._changes_bytes = 0
         """Bytes of the last line that told all, and of those since then."""
 
-    def write(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> bool:
+    def write_cycle(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> bool:
         """Write a cycle down; False: there was nothing new in it, or only reasons, and much was written just before.
 
         Without a snapshot only the decisions are written.
         """
-        acts = self._acts(snapshot, decisions)
+        acts = self._has_actions(snapshot, decisions)
         told = frozenset((hold.gang, hold.code.value) for hold in decisions.holds), decisions.losses
-        if told == self._told and not acts:
+        if told == self._logged_reasons and not acts:
             return False
-        bare = snapshot is None or not self._may_write()
+        bare = snapshot is None or not self._has_budget()
         if bare and not acts:
-            self._left_out += 1
+            self._skipped_cycles += 1
             return False
         if bare:
             decisions = replace(decisions, holds=())
         else:
-            self._told = told
-        self._write(Entry(time=now, decisions=decisions, holds_left_out=bare, left_out=self._left_out), snapshot)
+            self._logged_reasons = told
+        self._write_entry(
+            LogEntry(time=now, decisions=decisions, holds_left_out=bare, left_out=self._skipped_cycles), snapshot
+        )
         return True
 
-    def _write(self, entry: Entry, snapshot: Snapshot | None) -> None:
-        before = None if self._lines.is_empty or self._since > _TIMES * self._whole else self._last
+    def _write_entry(self, entry: LogEntry, snapshot: Snapshot | None) -> None:
+        before = (
+            None
+            if self._lines.is_empty or self._changes_bytes > _MAX_CHANGES_RATIO * self._snapshot_bytes
+            else self._last_snapshot
+        )
         if snapshot is not None and before is not None:
-            entry = msgspec.structs.replace(entry, changes=changes(before, snapshot))
+            entry = msgspec.structs.replace(entry, changes=diff_snapshots(before, snapshot))
         else:
             entry = msgspec.structs.replace(entry, snapshot=snapshot)
-        line = encode(entry)
-        self._left -= len(line)
-        self._left_out = 0
+        line = encode_entry(entry)
+        self._budget -= len(line)
+        self._skipped_cycles = 0
         if not self._lines.append(line):
-            self._last = None
+            self._last_snapshot = None
         elif snapshot is not None:
-            self._last = snapshot
-            self._whole, self._since = (len(line), 0) if before is None else (self._whole, self._since + len(line))
+            self._last_snapshot = snapshot
+            self._snapshot_bytes, self._changes_bytes = (
+                (len(line), 0) if before is None else (self._snapshot_bytes, self._changes_bytes + len(line))
+            )
 
-    def _may_write(self) -> bool:
+    def _has_budget(self) -> bool:
         at = self._clock()
-        self._left, self._at = min(self._burst, self._left + (at - self._at) * RATE), at
-        return self._left > 0
+        self._budget, self._budget_time = (
+            min(self._burst, self._budget + (at - self._budget_time) * BYTES_PER_SECOND),
+            at,
+        )
+        return self._budget > 0
 
-    def _acts(self, snapshot: Snapshot | None, decisions: Decisions) -> bool:
+    def _has_actions(self, snapshot: Snapshot | None, decisions: Decisions) -> bool:
         before, self._plans = self._plans, decisions.plans
         if snapshot is not None:
             before = {gang.id: gang.plan for gang in snapshot.gangs if gang.plan is not None}
@@ -125,7 +141,7 @@ class DecisionLog:
         return bool(made) or dict(decisions.plans) != dict(before)
 
 
-def encode(entry: Entry) -> bytes:
+def encode_entry(entry: LogEntry) -> bytes:
     """A cycle as one line of JSON, without its end. Numbers that are not finite cannot be told.
 
     Gangs and holds, of which there may be a hundred thousand, are encoded one by one: other threads would wait for
@@ -133,10 +149,10 @@ def encode(entry: Entry) -> bytes:
     """
     parts: dict[str, Any] = {"time": entry.time}
     if entry.snapshot is not None:
-        parts["snapshot"] = _fields(entry.snapshot) | {"gangs": _one_by_one(entry.snapshot.gangs)}
+        parts["snapshot"] = _shallow_dict(entry.snapshot) | {"gangs": _encode_each(entry.snapshot.gangs)}
     if entry.changes is not None:
-        parts["changes"] = msgspec.structs.asdict(entry.changes) | {"gangs": _one_by_one(entry.changes.gangs)}
-    parts["decisions"] = _fields(entry.decisions) | {"holds": _one_by_one(entry.decisions.holds)}
+        parts["changes"] = msgspec.structs.asdict(entry.changes) | {"gangs": _encode_each(entry.changes.gangs)}
+    parts["decisions"] = _shallow_dict(entry.decisions) | {"holds": _encode_each(entry.decisions.holds)}
     if entry.holds_left_out:
         parts["holds_left_out"] = True
     if entry.left_out:
@@ -144,16 +160,16 @@ def encode(entry: Entry) -> bytes:
     return msgspec.json.encode(parts)
 
 
-def _fields(of: Snapshot | Decisions) -> dict[str, Any]:
+def _shallow_dict(of: Snapshot | Decisions) -> dict[str, Any]:
     return {field.name: getattr(of, field.name) for field in fields(of)}
 
 
-def _one_by_one(items: Iterable[object]) -> msgspec.Raw:
+def _encode_each(items: Iterable[object]) -> msgspec.Raw:
     one = msgspec.json.Encoder().encode
     return msgspec.Raw(b"[" + b",".join([one(item) for item in items]) + b"]")
 
 
-def read(path: Path) -> Iterator[Entry | Unreadable]:
+def read_entries(path: Path) -> Iterator[LogEntry | UnreadableLine]:
     """The cycles of one file, in their order, and the lines that hold none.
 
     What follows on such a line in differences cannot be made whole, and is read without its snapshot.
@@ -161,17 +177,17 @@ def read(path: Path) -> Iterator[Entry | Unreadable]:
     Raises:
         OSError: the file cannot be read.
     """
-    decode = msgspec.json.Decoder(Entry).decode
+    decode = msgspec.json.Decoder(LogEntry).decode
     last: Snapshot | None = None
     for number, line in enumerate(read_lines(path), start=1):
         try:
             entry = decode(line)
         except msgspec.DecodeError as error:
             last = None
-            yield Unreadable(number, str(error))
+            yield UnreadableLine(number, str(error))
             continue
         if entry.changes is not None:
-            snapshot = applied(last, entry.changes) if last is not None else None
+            snapshot = apply_changes(last, entry.changes) if last is not None else None
             entry = msgspec.structs.replace(entry, snapshot=snapshot, changes=None)
             last = snapshot
         elif entry.snapshot is not None:

@@ -17,11 +17,11 @@ from vkgateway.model.objects import Meta
 log = structlog.get_logger(__name__)
 
 # Where Kubernetes keeps the events of objects that have no namespace.
-NAMESPACE = "default"
-LONGEST_MESSAGE = 1024
+EVENT_NAMESPACE = "default"
+MAX_MESSAGE_LENGTH = 1024
 
 
-class Recorder:
+class EventRecorder:
     """Writes events; one that cannot be written is logged and stops nothing."""
 
     def __init__(self, client: Client, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -38,11 +38,11 @@ class Recorder:
         kind: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
         """Tell something of a cluster-scoped object; `reason` is one CamelCase word."""
-        stamp = times.render(self._clock())
+        stamp = times.render_time(self._clock())
         event = {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"generateName": f"{metadata.name}.", "namespace": NAMESPACE},
+            "metadata": {"generateName": f"{metadata.name}.", "namespace": EVENT_NAMESPACE},
             "involvedObject": {
                 "apiVersion": resource.api_version,
                 "kind": resource.kind,
@@ -51,7 +51,7 @@ class Recorder:
             },
             "type": kind,
             "reason": reason,
-            "message": message[:LONGEST_MESSAGE],
+            "message": message[:MAX_MESSAGE_LENGTH],
             "count": 1,
             "firstTimestamp": stamp,
             "lastTimestamp": stamp,
@@ -59,6 +59,6 @@ class Recorder:
             "reportingComponent": "vkgateway",
         }
         try:
-            await self._client.create(EVENTS, event, namespace=NAMESPACE)
+            await self._client.create(EVENTS, event, namespace=EVENT_NAMESPACE)
         except errors.ApiError as error:
             log.warning("event not written", object=metadata.name, reason=reason, error=str(error))

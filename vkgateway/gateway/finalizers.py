@@ -9,11 +9,11 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import Resource
 from vkgateway.model.objects import Meta, decode_object
 
-_TRIES = 5
+_MAX_TRIES = 5
 """What a watch shows is often older than a write of our own, so a second one is usual."""
 
 
-async def hold(
+async def add_finalizer(
     client: Client, resource: Resource, seen: Meta, finalizer: str, *, annotations: Mapping[str, str] | None = None
 ) -> Meta:
     """Put a finalizer on, and annotations with it; returns the metadata that is stored then.
@@ -22,18 +22,18 @@ async def hold(
     Conflict where others write it without end.
     """
     more = {"annotations": annotations} if annotations else {}
-    return await _write(client, resource, seen, finalizer, held=True, more=more)
+    return await _patch_finalizers(client, resource, seen, finalizer, held=True, more=more)
 
 
-async def release(client: Client, resource: Resource, seen: Meta, finalizer: str) -> None:
+async def remove_finalizer(client: Client, resource: Resource, seen: Meta, finalizer: str) -> None:
     """Take a finalizer off, if the object is still there. Raises Conflict where others write it without end."""
     try:
-        await _write(client, resource, seen, finalizer, held=False, more={})
+        await _patch_finalizers(client, resource, seen, finalizer, held=False, more={})
     except errors.NotFound:
         return
 
 
-async def _write(
+async def _patch_finalizers(
     client: Client, resource: Resource, seen: Meta, finalizer: str, *, held: bool, more: Mapping[str, object]
 ) -> Meta:
     tries = 0
@@ -45,12 +45,12 @@ async def _write(
         try:
             return decode_object(await client.patch(resource, seen.name, change)).metadata
         except errors.Conflict:
-            if tries == _TRIES:
+            if tries == _MAX_TRIES:
                 raise
-            seen = await _look(client, resource, seen)
+            seen = await _read_metadata(client, resource, seen)
 
 
-async def _look(client: Client, resource: Resource, seen: Meta) -> Meta:
+async def _read_metadata(client: Client, resource: Resource, seen: Meta) -> Meta:
     found = decode_object(await client.get(resource, seen.name)).metadata
     if found.uid != seen.uid:
         raise errors.NotFound(f"{resource.kind} {seen.name} is another one by now", status=404)

@@ -21,15 +21,15 @@ from vkgateway.kubelet.listener import HttpListener
 Check = Callable[[], str]
 """Says what is wrong, or "" if nothing is."""
 
-Answering = Callable[[bytes], tuple[int, bytes]]
+QuestionHandler = Callable[[bytes], tuple[int, bytes]]
 """Answers a question in JSON, with an HTTP status."""
 
 PUBLIC: Final = (("healthz",), ("readyz",))
 """Paths that say nothing of tenants."""
-_PUBLIC_SAID: Final = (
+_PUBLIC_HELP: Final = (
     "known here: /healthz, /readyz; /metrics, /arbiter/state and /arbiter/what-if are served over HTTPS only"
 )
-_ALL_SAID: Final = "known here: /healthz, /readyz, /metrics, /arbiter/state, /arbiter/what-if"
+_ALL_HELP: Final = "known here: /healthz, /readyz, /metrics, /arbiter/state, /arbiter/what-if"
 
 
 class HealthServer:
@@ -49,7 +49,7 @@ class HealthServer:
         socket: Path | None = None,
         refresh: Callable[[], Awaitable[None] | None] = lambda: None,
         state: Callable[[], bytes] | None = None,
-        what_if: Answering | None = None,
+        what_if: QuestionHandler | None = None,
     ) -> None:
         self._address = address
         self._port = port
@@ -58,19 +58,19 @@ class HealthServer:
         self._refresh = refresh
         self._state = state
         self._what_if = what_if
-        self._thinking = asyncio.Lock()
+        self._question_lock = asyncio.Lock()
         """Held while a question is answered: further ones wait, so that the gateway's own cycles get their turn."""
         self._stack = contextlib.AsyncExitStack()
-        self._measuring = asyncio.Lock()
+        self._metrics_lock = asyncio.Lock()
         """Held from the first figure that is set to the last that is read: one reader must not see another's halves."""
 
-    def show(
+    def set_handlers(
         self,
         *,
         checks: Mapping[str, Check],
         refresh: Callable[[], Awaitable[None] | None],
         state: Callable[[], bytes],
-        what_if: Answering,
+        what_if: QuestionHandler,
     ) -> None:
         """From now on answer by these; a gateway lives, and says what it waits for, before there is more to tell."""
         self._checks = checks
@@ -86,12 +86,12 @@ class HealthServer:
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
             hint = "Choose another with observability.port, or 0 for any free one."
-            public = await stack.enter_async_context(HttpListener(self._public, name="health", hint=hint))
-            self._port = await public.listen(self._address, self._port)
+            public = await stack.enter_async_context(HttpListener(self._answer_public, name="health", hint=hint))
+            self._port = await public.listen_tcp(self._address, self._port)
             if self._socket is not None:
                 hint = "Choose another with observability.socket."
-                private = await stack.enter_async_context(HttpListener(self.answer, name="metrics", hint=hint))
-                await private.listen_at(self._socket)
+                private = await stack.enter_async_context(HttpListener(self.answer_request, name="metrics", hint=hint))
+                await private.listen_unix(self._socket)
             self._stack = stack.pop_all()
         return self
 
@@ -100,10 +100,10 @@ class HealthServer:
     ) -> None:
         await self._stack.aclose()
 
-    async def answer(self, request: Request, session: Session) -> Reply:
+    async def answer_request(self, request: Request, session: Session) -> Reply:
         """Answer a caller that may read everything."""
         if request.path == ("metrics",) and request.method == "GET":
-            async with self._measuring:
+            async with self._metrics_lock:
                 if (refreshed := self._refresh()) is not None:
                     await refreshed
                 return Reply(200, generate_latest(), CONTENT_TYPE_LATEST)
@@ -111,22 +111,22 @@ class HealthServer:
             return Reply(200, await asyncio.to_thread(self._state), "application/json")
         if request.path == ("arbiter", "what-if") and request.method == "GET" and self._what_if is not None:
             question = next((value for key, value in request.query if key == "question"), "")
-            async with self._thinking:
+            async with self._question_lock:
                 status, body = await asyncio.to_thread(self._what_if, question.encode())
             return Reply(status, body, "application/json")
-        return await self._public(request, session, known=_ALL_SAID)
+        return await self._answer_public(request, session, known=_ALL_HELP)
 
-    async def _public(self, request: Request, _: Session, *, known: str = _PUBLIC_SAID) -> Reply:
+    async def _answer_public(self, request: Request, _: Session, *, known: str = _PUBLIC_HELP) -> Reply:
         if request.method != "GET":
-            return Reply.text(405, "only GET is known here")
+            return Reply.from_text(405, "only GET is known here")
         if request.path == ("healthz",):
-            return Reply.text(200, "ok")
+            return Reply.from_text(200, "ok")
         if request.path == ("readyz",):
-            return self._readyz()
-        return Reply.text(404, known)
+            return self._readyz_reply()
+        return Reply.from_text(404, known)
 
-    def _readyz(self) -> Reply:
+    def _readyz_reply(self) -> Reply:
         """Every check on a line of its own, as Kubernetes' own servers tell them."""
         found = {name: check() for name, check in self._checks.items()}
         lines = [f"[-]{name}: {why}" if why else f"[+]{name} ok" for name, why in found.items()]
-        return Reply.text(503 if any(found.values()) else 200, "\n".join(lines))
+        return Reply.from_text(503 if any(found.values()) else 200, "\n".join(lines))

@@ -12,15 +12,15 @@ import ctypes
 from collections.abc import Callable
 from typing import Final
 
-EVERY_SECONDS: Final = 30.0
+TRIM_SECONDS: Final = 30.0
 """A heap of 40 MiB takes some 2 ms to go through."""
 _M_MMAP_THRESHOLD: Final = -3
 """mallopt(3)'s number for it."""
-_LARGE: Final = 64 * 1024
+_LARGE_BYTES: Final = 64 * 1024
 """Bytes from which on something has pages of its own: what a busy watch brings at once, an answer of many objects."""
 
 
-def keep_large_apart() -> bool:
+def mmap_large_blocks() -> bool:
     """Give each large block pages of its own, which go back to the system with it; False where that cannot be asked.
 
     By itself glibc does so only until the first such block was freed, and puts all up to that size into the heap then.
@@ -30,12 +30,12 @@ def keep_large_apart() -> bool:
     except (AttributeError, OSError):
         return False
     mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
-    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGE))
+    return bool(mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES))
 
 
-async def trim_loop(*, every: float = EVERY_SECONDS) -> None:
+async def trim_loop(*, every: float = TRIM_SECONDS) -> None:
     """Trim the heap now and then until cancelled; returns at once where the C library has no way to (musl)."""
-    trim = trimmer()
+    trim = find_trim()
     if trim is None:
         return
     while True:
@@ -43,7 +43,7 @@ async def trim_loop(*, every: float = EVERY_SECONDS) -> None:
         trim()
 
 
-def trimmer() -> Callable[[], object] | None:
+def find_trim() -> Callable[[], object] | None:
     """What gives free memory back (malloc_trim(3), of glibc alone); None where there is nothing that does."""
     try:
         malloc_trim = ctypes.CDLL(None).malloc_trim

@@ -11,19 +11,19 @@ import structlog
 
 log = structlog.get_logger(__name__)
 
-KEPT = 4
+ROTATED_FILES = 4
 """So many files that were put aside are kept: NAME.1, the newest, to NAME.4."""
-MODE = 0o600
+FILE_MODE = 0o600
 
 
-class JsonLines:
+class JsonLinesWriter:
     """Appends lines to `path`; once it has `most` bytes it is put aside, and a new file begun."""
 
     def __init__(self, path: Path, *, most: int) -> None:
         self._path = path
-        self._most = most
+        self._max_bytes = most
         self._failed = False
-        self._looked = False
+        self._last_line_checked = False
         """Whether the last line, perhaps of a process that was stopped in the middle of it, was looked at."""
 
     @property
@@ -42,36 +42,36 @@ class JsonLines:
         if not lines:
             return True
         try:
-            self._append(b"".join(line + b"\n" for line in lines))
+            self._write_bytes(b"".join(line + b"\n" for line in lines))
         except OSError as error:
             if not self._failed:
                 log.warning("log file is not written", file=str(self._path), error=error.strerror or str(error))
-            self._failed, self._looked = True, False
+            self._failed, self._last_line_checked = True, False
             return False
         if self._failed:
             log.info("log file is written again", file=str(self._path))
         self._failed = False
         return True
 
-    def _append(self, data: bytes) -> None:
+    def _write_bytes(self, data: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._path, "ab", opener=_private) as file:
+        with open(self._path, "ab", opener=_open_private) as file:
             size = file.seek(0, 2)
-            if size and not self._looked and not ends_whole(self._path):
+            if size and not self._last_line_checked and not is_last_line_complete(self._path):
                 data = b"\n" + data
-            self._looked = True
+            self._last_line_checked = True
             file.write(data)
-        if size + len(data) >= self._most:
-            self._put_aside()
+        if size + len(data) >= self._max_bytes:
+            self._rotate_files()
 
-    def _put_aside(self) -> None:
-        for number in range(KEPT, 1, -1):
+    def _rotate_files(self) -> None:
+        for number in range(ROTATED_FILES, 1, -1):
             with contextlib.suppress(FileNotFoundError):
-                aside(self._path, number - 1).replace(aside(self._path, number))
-        self._path.replace(aside(self._path, 1))
+                rotated_path(self._path, number - 1).replace(rotated_path(self._path, number))
+        self._path.replace(rotated_path(self._path, 1))
 
 
-def aside(path: Path, number: int) -> Path:
+def rotated_path(path: Path, number: int) -> Path:
     """Where the file is put when it is large; 1 is the newest."""
     return path.with_name(f"{path.name}.{number}")
 
@@ -89,22 +89,22 @@ def read_lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def read_all(path: Path) -> Iterator[bytes]:
+def read_rotated_lines(path: Path) -> Iterator[bytes]:
     """The lines of the file and of those that were put aside, the oldest first; files that are not there have none.
 
     Raises:
         OSError: a file that is there cannot be read.
     """
-    for file in (*(aside(path, number) for number in range(KEPT, 0, -1)), path):
+    for file in (*(rotated_path(path, number) for number in range(ROTATED_FILES, 0, -1)), path):
         with contextlib.suppress(FileNotFoundError):
             yield from read_lines(file)
 
 
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, MODE)
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
 
 
-def ends_whole(path: Path) -> bool:
+def is_last_line_complete(path: Path) -> bool:
     """Whether the file's last line has its end; an empty file has none that misses it.
 
     Raises:

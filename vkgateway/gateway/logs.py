@@ -13,7 +13,7 @@ import structlog
 from vkgateway.gateway.config import Logging
 
 
-class Unfailing(io.TextIOBase):
+class LossyStream(io.TextIOBase):
     """A stream for which lines that cannot be written (a full disk, a reader that went away) are lost, and no more.
 
     Whoever tells of trouble must not get into more of it by that.
@@ -35,7 +35,7 @@ class Unfailing(io.TextIOBase):
             self._stream.flush()
 
 
-def configure(settings: Logging) -> None:
+def configure_logging(settings: Logging) -> None:
     """Set structlog up; libraries that use Python's own logging go to the same place."""
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     final: structlog.typing.Processor = (
@@ -56,7 +56,7 @@ def configure(settings: Logging) -> None:
     structlog.configure(
         processors=[*processors, final],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", Unfailing(sys.stderr))),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", LossyStream(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(

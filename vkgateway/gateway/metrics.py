@@ -12,9 +12,9 @@ from prometheus_client import Gauge, Histogram
 from vkgateway.sync.arbiter_metrics import count_decisions, observe_cycle, observe_start, observe_state
 
 __all__ = [
+    "BLOCKED_TENANTS",
     "COMPUTE_CLUSTERS",
     "DATASTORE",
-    "HELD",
     "LOOP_LAG",
     "ONBOARDING",
     "PHASES",
@@ -24,11 +24,11 @@ __all__ = [
     "count_decisions",
     "count_tenants",
     "measure_datastore",
+    "measure_loop_lag",
     "measure_queue",
     "observe_cycle",
     "observe_start",
     "observe_state",
-    "watch_loop",
 ]
 
 PHASES: Final = ("Pending", "Provisioning", "Ready", "Degraded", "Deleting")
@@ -46,7 +46,7 @@ ONBOARDING: Final = Histogram(
 DATASTORE: Final = Gauge(
     "vkgateway_datastore_bytes", "The tenants' shared datastore: in use, its file, and what it may grow to.", ["what"]
 )
-HELD: Final = Gauge(
+BLOCKED_TENANTS: Final = Gauge(
     "vkgateway_datastore_held_tenants", "Tenants that may not write to the datastore, since they were filling it."
 )
 
@@ -54,7 +54,7 @@ LAG_SECONDS: Final = 1.0
 
 
 class _Queue(Protocol):
-    def depth(self, tenant: str) -> int: ...
+    def ready_count(self, tenant: str) -> int: ...
 
 
 def count_tenants(phases: Iterable[str]) -> None:
@@ -68,7 +68,7 @@ def measure_queue(queue: _Queue, *, tenants: Iterable[str]) -> None:
     """Set how much waits for each tenant; tenants that are gone are not told of any more."""
     QUEUE_DEPTH.clear()
     for tenant in tenants:
-        QUEUE_DEPTH.labels(tenant).set(queue.depth(tenant))
+        QUEUE_DEPTH.labels(tenant).set(queue.ready_count(tenant))
 
 
 def count_compute_clusters(reachable: Iterable[bool]) -> None:
@@ -82,10 +82,10 @@ def measure_datastore(*, in_use: int, file: int, quota: int, held: int) -> None:
     """Set how full the datastore is, in bytes, and how many tenants it is closed to."""
     for what, size in (("in_use", in_use), ("file", file), ("quota", quota)):
         DATASTORE.labels(what).set(size)
-    HELD.set(held)
+    BLOCKED_TENANTS.set(held)
 
 
-async def watch_loop() -> None:
+async def measure_loop_lag() -> None:
     """Measure the event loop's lag once a second, until cancelled."""
     loop = asyncio.get_running_loop()
     while True:

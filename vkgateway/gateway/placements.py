@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vkgateway.kubelet.simulated import NODE_ANNOTATION, simulation
+from vkgateway.kubelet.simulation import NODE_ANNOTATION, read_simulation
 from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.pods.case import decode
-from vkgateway.sync.pods.views import ComputePodView, TenantPodView
+from vkgateway.sync.pods.pod_context import decode
+from vkgateway.sync.pods.pod_views import ComputePodView, TenantPodView
 
 
 def pod_target(tenant: str, view: TenantPodView, below: ComputePodView, *, link: ComputeLink) -> PodTarget:
@@ -17,27 +17,27 @@ def pod_target(tenant: str, view: TenantPodView, below: ComputePodView, *, link:
     key, uid = view.metadata.key, below.metadata.uid
 
     def alive() -> bool:
-        now = link.pods.find(tenant, key)
-        return now is not None and now.metadata.uid == uid and not now.ended
+        now = link.pods.find_pod(tenant, key)
+        return now is not None and now.metadata.uid == uid and not now.has_ended
 
     metadata = below.metadata
-    return PodTarget(link.client, metadata.namespace, metadata.name, uid, tenant_uid=view.metadata.uid, alive=alive)
+    return PodTarget(link.client, metadata.namespace, metadata.name, uid, tenant_uid=view.metadata.uid, is_alive=alive)
 
 
 def placed_pods(tenant: str, pods: Mapping[Key, TenantPodView], *, link: ComputeLink, node: str) -> list[PlacedPod]:
     """The compute pods that stand for a tenant's pods on a virtual node and have a compute node."""
     found = []
-    for below in link.pods.of(tenant):
+    for below in link.pods.of_tenant(tenant):
         view = pods.get(below.tenant_key)
         if view is None or view.metadata.uid != below.tenant_uid or view.spec.node_name != node:
             continue
         if below.spec.node_name:
-            found.append(_placed(view, below, link=link))
+            found.append(_placed_pod(view, below, link=link))
     return found
 
 
-def _placed(view: TenantPodView, below: ComputePodView, *, link: ComputeLink) -> PlacedPod:
-    node = link.nodes.items.get(("", below.spec.node_name))
+def _placed_pod(view: TenantPodView, below: ComputePodView, *, link: ComputeLink) -> PlacedPod:
+    node = link.nodes.store.get(("", below.spec.node_name))
     on_played_node = node is not None and NODE_ANNOTATION in node.metadata.annotations
     return PlacedPod(
         cluster=link.client,
@@ -50,7 +50,7 @@ def _placed(view: TenantPodView, below: ComputePodView, *, link: ComputeLink) ->
         tenant_uid=view.metadata.uid,
         virtual_node=view.spec.node_name,
         labels=view.metadata.labels,
-        running=below.phase == "Running",
-        on_played_node=on_played_node,
-        played=simulation(decode(below.status), below.metadata.annotations) if on_played_node else None,
+        is_running=below.phase == "Running",
+        on_simulated_node=on_played_node,
+        simulation=read_simulation(decode(below.status), below.metadata.annotations) if on_played_node else None,
     )

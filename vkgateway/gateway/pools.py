@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from vkgateway.arbiter.facts import Node, PoolKey, Quota
-from vkgateway.arbiter.facts import Pool as PoolFacts
+from vkgateway.arbiter.snapshot import Node, PoolKey, Quota
+from vkgateway.arbiter.snapshot import Pool as PoolFacts
 from vkgateway.model.api import Pool, PoolStatus, TenantPool, WithinTenant
 from vkgateway.model.objects import NodeView
-from vkgateway.model.requests import Milli, milli
-from vkgateway.sync.admission.sight import is_placed, recovered
+from vkgateway.model.requests import MilliResources, to_milli
+from vkgateway.sync.admission.pod_observer import is_arbiter_placed, recover_verdict
 from vkgateway.sync.compute.ownership import owned_by
-from vkgateway.sync.compute.strangers import StrangerView
-from vkgateway.sync.pods.views import ComputePodView
+from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView
+from vkgateway.sync.pods.pod_views import ComputePodView
 from vkgateway.translate.governed import is_extended
-from vkgateway.translate.poolnodes import PoolNodes, cells_first
+from vkgateway.translate.pool_nodes import PoolNodes, order_resources
 
-_NAMED = 3
+_MAX_NAMED = 3
 """So many nodes are named at most."""
 
 
@@ -25,8 +25,8 @@ def pool_status(pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str]) 
     return PoolStatus(
         name=pool.name,
         nodes=len(nodes.nodes),
-        usable_nodes=sum(node.usable for node in nodes.nodes),
-        allocatable=dict(nodes.allocatable),
+        usable_nodes=sum(node.is_usable for node in nodes.nodes),
+        allocatable=dict(nodes.total_allocatable),
         guaranteed=dict(guaranteed),
     )
 
@@ -41,23 +41,23 @@ def shared_nodes(pools: Mapping[str, PoolNodes]) -> str:
     for node_name, names in sorted(holders.items()):
         if len(names) > 1:
             common.setdefault(tuple(names), []).append(node_name)
-    return "; ".join(f"pools {' and '.join(names)} share {_few(nodes)}" for names, nodes in common.items())
+    return "; ".join(f"pools {' and '.join(names)} share {_first_names(nodes)}" for names, nodes in common.items())
 
 
-def _few(nodes: list[str]) -> str:
-    more = len(nodes) - _NAMED
-    return ", ".join(nodes[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+def _first_names(nodes: list[str]) -> str:
+    more = len(nodes) - _MAX_NAMED
+    return ", ".join(nodes[:_MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def pool_facts(
-    key: PoolKey, nodes: PoolNodes, strangers: Iterable[StrangerView] = (), *, cell_resource: str = ""
+    key: PoolKey, nodes: PoolNodes, strangers: Iterable[UnmanagedPodView] = (), *, cell_resource: str = ""
 ) -> PoolFacts:
     """The pool with nothing of ours running on it: its nodes, and of each the extended resources alone.
 
     `strangers` are all pods that are not the gateway's: what they hold is nobody's to promise. `cell_resource` is what
     cells are pieces of, if that is said.
     """
-    held: dict[str, Milli] = {}
+    held: dict[str, MilliResources] = {}
     for stranger in strangers:
         here = held.setdefault(stranger.node, {})
         for name, amount in stranger.requests.items():
@@ -68,27 +68,29 @@ def pool_facts(
         nodes=tuple(
             Node(
                 name=node.metadata.name,
-                allocatable=milli(_extended(node)),
+                allocatable=to_milli(_extended_resources(node)),
                 used=held.get(node.metadata.name, {}),
-                usable=node.usable,
+                usable=node.is_usable,
             )
             for node in nodes.nodes
         ),
-        governed=cells_first(nodes.governed, cell_resource),
+        governed=order_resources(nodes.governed_resources, cell_resource),
     )
 
 
-def held_inside(pods: Iterable[ComputePodView], key: PoolKey, unit: str) -> list[tuple[str, str, int]]:
+def guaranteed_pods(pods: Iterable[ComputePodView], key: PoolKey, unit: str) -> list[tuple[str, str, int]]:
     """Tenant, node and thousandths of the unit of each pod that the arbiter placed in a pool inside its guarantee."""
     found = []
     for pod in pods:
-        said = recovered(pod, key[0]) if is_placed(pod) and not pod.ended else None
-        if said is not None and said.pool == key and not said.borrowed and owned_by(pod.tenant, pod.metadata):
-            found.append((pod.tenant, said.node, (pod.requests or {}).get(unit, 0)))
+        said = recover_verdict(pod, key[0]) if is_arbiter_placed(pod) and not pod.has_ended else None
+        if said is not None and said.pool == key and not said.borrowed and owned_by(pod.tenant_name, pod.metadata):
+            found.append((pod.tenant_name, said.node, (pod.admitted_requests or {}).get(unit, 0)))
     return found
 
 
-def quota(tenant: str, wanted: TenantPool, *, granted: float = 0.0, within: WithinTenant = "LowerPriority") -> Quota:
+def build_quota(
+    tenant: str, wanted: TenantPool, *, granted: float = 0.0, within: WithinTenant = "LowerPriority"
+) -> Quota:
     """A tenant's part of a pool, granted at a time (seconds since the epoch).
 
     `within` says whether the tenant's higher priorities preempt its lower ones.
@@ -99,8 +101,8 @@ def quota(tenant: str, wanted: TenantPool, *, granted: float = 0.0, within: With
     return Quota(
         tenant=tenant,
         pool=(wanted.compute_cluster, wanted.name),
-        guarantee=milli(wanted.guarantee),
-        limit=milli(wanted.limit),
+        guarantee=to_milli(wanted.guarantee),
+        limit=to_milli(wanted.limit),
         weight=wanted.weight,
         cells=wanted.cells,
         preempts=within != "Never",
@@ -108,6 +110,6 @@ def quota(tenant: str, wanted: TenantPool, *, granted: float = 0.0, within: With
     )
 
 
-def _extended(node: NodeView) -> dict[str, str]:
+def _extended_resources(node: NodeView) -> dict[str, str]:
     """Of what a node offers, the extended resources that it has any of."""
     return {name: text for name, text in node.status.allocatable.items() if is_extended(name) and text != "0"}

@@ -32,7 +32,7 @@ async def ensure_namespace(client: Client) -> None:
     await apply_objects(client, [_NAMESPACE], field_manager=FIELD_MANAGER)
 
 
-async def ensure(client: Client) -> None:
+async def ensure_prerequisites(client: Client) -> None:
     """Make what tenants' pods need in a compute cluster: that, and priority classes that evict nobody."""
     classes = [_priority_class(name, *what) for name, what in _PRIORITIES.items()]
     await apply_objects(client, [_NAMESPACE, *classes], field_manager=FIELD_MANAGER)

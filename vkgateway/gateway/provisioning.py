@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.drivers.process import ProcessDriver
-from vkgateway.controlplane.layout import Authorities
-from vkgateway.controlplane.names import NameProcesses
+from vkgateway.controlplane.name_servers import NameServerProcesses
 from vkgateway.controlplane.pki import Authority
-from vkgateway.controlplane.provision import Provisioner, Step
-from vkgateway.controlplane.serviceranges import ServiceRanges
-from vkgateway.controlplane.serving import ControlPlane
-from vkgateway.controlplane.store import SecretStore
-from vkgateway.controlplane.templates import SHIPPED, Templates
+from vkgateway.controlplane.plane_files import Authorities
+from vkgateway.controlplane.provisioner import Provisioner, Step
+from vkgateway.controlplane.record_store import SecretStore
+from vkgateway.controlplane.service_ranges import ServiceRanges
+from vkgateway.controlplane.templates import SHIPPED_FOLDER, Templates
 from vkgateway.gateway.config import Config, ControlPlanes, Services
 from vkgateway.gateway.datastore import LazyDatastore
-from vkgateway.gateway.names import ProcessNameServers
-from vkgateway.gateway.planes import Access, OnStep
+from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
+from vkgateway.gateway.name_servers import ProcessNameServers
 from vkgateway.kube.client import Client
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, Tenant
 from vkgateway.programs.binaries.resolver import Resolver
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-SENTENCES: Mapping[Step, str] = {
+STEP_MESSAGES: Mapping[Step, str] = {
     Step.TEMPLATE: "its template is being read",
     Step.CREDENTIALS: "its certificates are being made",
     Step.PROGRAMS: "the programs of its Kubernetes version are being fetched or built",
@@ -47,7 +47,7 @@ SENTENCES: Mapping[Step, str] = {
 }
 
 
-class ProvisionedPlanes:
+class ProvisionedControlPlanes:
     """Control planes by way of the provisioner; see `planes.ControlPlanes`."""
 
     def __init__(
@@ -58,36 +58,36 @@ class ProvisionedPlanes:
         connections: int,
         names: ProcessNameServers | None = None,
     ) -> None:
-        self.names = names
+        self.name_servers = names
         self._provisioner = provisioner
         self._templates = templates
         self._connections = connections
 
-    def templates(self) -> Collection[str]:
+    def template_names(self) -> Collection[str]:
         """See `planes.ControlPlanes`."""
-        return self._templates.names()
+        return self._templates.list_names()
 
-    def avoid(self, taken: Callable[[], Collection[str]]) -> None:
+    def exclude_ranges(self, taken: Callable[[], Collection[str]]) -> None:
         """Give no tenant a range of addresses that overlaps one of those that `taken` tells."""
-        self._provisioner.taken = taken
+        self._provisioner.taken_ranges = taken
 
-    async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> Access:
+    async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:
         """See `planes.ControlPlanes`."""
-        plane = await self._provisioner.provision(tenant, on_step=lambda step: on_step(step.value, SENTENCES[step]))
-        return self._access(plane)
+        plane = await self._provisioner.provision(tenant, on_step=lambda step: on_step(step.value, STEP_MESSAGES[step]))
+        return self._api_server_access(plane)
 
-    async def recall(self, tenant: Tenant) -> Access | None:
+    async def load_existing(self, tenant: Tenant) -> ApiServerAccess | None:
         """See `planes.ControlPlanes`."""
-        plane = await self._provisioner.recall(tenant)
-        return self._access(plane) if plane is not None else None
+        plane = await self._provisioner.load_existing(tenant)
+        return self._api_server_access(plane) if plane is not None else None
 
-    async def keep(self, tenant: Tenant, access: Access) -> None:
+    async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         """See `planes.ControlPlanes`."""
-        await self._provisioner.keep(tenant, client=access.client, port=access.port)
+        await self._provisioner.restore_kept_objects(tenant, client=access.client, port=access.port)
 
-    def _access(self, plane: ControlPlane) -> Access:
-        return Access(
-            client=plane.client(max_connections=self._connections),
+    def _api_server_access(self, plane: ControlPlane) -> ApiServerAccess:
+        return ApiServerAccess(
+            client=plane.create_client(max_connections=self._connections),
             url=plane.url,
             host=plane.address,
             port=plane.port,
@@ -99,10 +99,10 @@ class ProvisionedPlanes:
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
         """See `planes.ControlPlanes`."""
-        await self._provisioner.deprovision(name, on_step=lambda step: on_step(step.value, SENTENCES[step]))
+        await self._provisioner.deprovision(name, on_step=lambda step: on_step(step.value, STEP_MESSAGES[step]))
 
 
-def provisioned(
+def build_control_planes(
     settings: Config,
     *,
     management: Client,
@@ -110,20 +110,20 @@ def provisioned(
     datastore_authority: Authority,
     kubelet_authority: Authority,
     address: str,
-) -> ProvisionedPlanes:
+) -> ProvisionedControlPlanes:
     """Set everything up that control planes need.
 
     Raises InputError where a setting is missing or a file that it names cannot be used.
     """
     planes = settings.control_planes
     data_dir = Path(settings.data_dir)
-    templates = Templates(_path(planes.templates_dir) or SHIPPED)
-    socket = _path(planes.supervisor_socket) or SupervisorPaths(data_dir).socket
-    supervisor, versions = SupervisorClient(socket), Versions(planes)
+    templates = Templates(_expand_path(planes.templates_dir) or SHIPPED_FOLDER)
+    socket = _expand_path(planes.supervisor_socket) or SupervisorPaths(data_dir).socket_path
+    supervisor, versions = SupervisorClient(socket), ProgramVersions(planes)
     driver = ProcessDriver(
         data_dir=data_dir,
         supervisor=supervisor,
-        programs=versions.programs,
+        programs=versions.programs_for,
         authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
     )
     provisioner = Provisioner(
@@ -133,17 +133,17 @@ def provisioned(
         templates=templates,
         address=address,
         etcd_endpoints=settings.datastore.endpoints,
-        webhooks_at=_webhooks_at(address, settings.kubelet.port),
+        webhooks_at=_webhook_address(address, settings.kubelet.port),
         endpoint=(address, settings.kubelet.port),
         webhooks_ca=kubelet_authority.cert_pem,
-        ranges=_ranges(settings.services),
+        ranges=_service_ranges(settings.services),
     )
     names = None
     if settings.names.forwarder:
-        processes = NameProcesses(
+        processes = NameServerProcesses(
             data_dir=data_dir,
             supervisor=supervisor,
-            programs=versions.programs(DEFAULT_KUBERNETES_VERSION),
+            programs=versions.programs_for(DEFAULT_KUBERNETES_VERSION),
             address=address,
             forwarder=settings.names.forwarder,
             sources=settings.names.sources,
@@ -151,7 +151,7 @@ def provisioned(
         names = ProcessNameServers(
             processes, address=address, forwarder=settings.names.forwarder, other_ports=[settings.kubelet.port]
         )
-    return ProvisionedPlanes(
+    return ProvisionedControlPlanes(
         provisioner,
         templates=templates,
         connections=settings.sync.tenant_connections,
@@ -159,7 +159,7 @@ def provisioned(
     )
 
 
-class Programs:
+class CachedPrograms:
     """Programs of one version. What was found once is not looked for again while it is there: that takes time."""
 
     def __init__(self, resolver: Resolver) -> None:
@@ -173,36 +173,36 @@ class Programs:
         return {name: self._found[name] for name in names}
 
 
-class Versions:
+class ProgramVersions:
     """Programs by Kubernetes version, as the settings say where they come from."""
 
     def __init__(self, settings: ControlPlanes) -> None:
         self._settings = settings
-        self._programs: dict[str, Programs] = {}
+        self._programs: dict[str, CachedPrograms] = {}
 
-    def programs(self, version: str) -> Programs:
+    def programs_for(self, version: str) -> CachedPrograms:
         """Return the programs of a version. Raises InputError for one that cannot be."""
         if version not in self._programs:
             settings = self._settings
             resolver = Resolver(
-                cache_dir=_path(settings.cache_dir),
+                cache_dir=_expand_path(settings.cache_dir),
                 program_dirs=[Path(folder).expanduser() for folder in settings.program_dirs],
                 report=lambda text: log.info("programs", version=version, doing=text),
                 kubernetes_version=version,
             )
-            self._programs[version] = Programs(resolver)
+            self._programs[version] = CachedPrograms(resolver)
         return self._programs[version]
 
 
-def _ranges(settings: Services) -> ServiceRanges | None:
+def _service_ranges(settings: Services) -> ServiceRanges | None:
     return ServiceRanges.parse(settings.range, prefix=settings.tenant_prefix) if settings.range else None
 
 
-def _webhooks_at(address: str, port: int) -> str:
+def _webhook_address(address: str, port: int) -> str:
     """Where API servers find the kubelet endpoint, which answers webhooks too; nowhere where its port is not fixed."""
     host = f"[{address}]" if ":" in address else address
     return f"{host}:{port}" if port else ""
 
 
-def _path(text: str) -> Path | None:
+def _expand_path(text: str) -> Path | None:
     return Path(text).expanduser() if text else None

@@ -10,53 +10,55 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from vkgateway.gateway.config import Config, settings
-from vkgateway.gateway.settingchecks import wrong
+from vkgateway.gateway.config import Config, iterate_settings
+from vkgateway.gateway.settings_validation import invalid_settings
 from vkgateway.model.errors import InputError
 
 _HINT = "`vkgateway serve --print-config` prints every key with its default and description."
 
 
-def load(file: Path | None = None, *, environment: Mapping[str, str] | None = None) -> Config:
+def load_settings(file: Path | None = None, *, environment: Mapping[str, str] | None = None) -> Config:
     """Read settings: defaults, over them `file` (YAML), over them the environment.
 
     Raises InputError with the path of the offending key.
     """
-    data = _read(file) if file is not None else {}
-    _convert(data, strict=True, source=str(file))
+    data = _read_yaml(file) if file is not None else {}
+    _convert_settings(data, strict=True, source=str(file))
     environment = os.environ if environment is None else environment
-    _overlay(data, environment)
-    config = _convert(data, strict=False, source="environment")
-    _check(config, file=file, environment=environment)
+    _apply_environment(data, environment)
+    config = _convert_settings(data, strict=False, source="environment")
+    _validate_settings(config, file=file, environment=environment)
     return config
 
 
-def _convert(data: dict[str, Any], *, strict: bool, source: str) -> Config:
+def _convert_settings(data: dict[str, Any], *, strict: bool, source: str) -> Config:
     try:
         return msgspec.convert(data, Config, strict=strict)
     except msgspec.ValidationError as error:
-        raise InputError(_complaint(str(error), data, source=source), hint=_HINT) from error
+        raise InputError(_error_message(str(error), data, source=source), hint=_HINT) from error
 
 
-def _check(config: Config, *, file: Path | None, environment: Mapping[str, str]) -> None:
+def _validate_settings(config: Config, *, file: Path | None, environment: Mapping[str, str]) -> None:
     """See that settings can be worked with. Raises InputError that names the first that cannot, and who set it."""
-    first = next(wrong(config), None)
+    first = next(invalid_settings(config), None)
     if first is None:
         return
     key = first.key.partition("[")[0]
-    variables = (setting.variable for setting in settings() if setting.key == key and setting.variable in environment)
+    variables = (
+        setting.variable for setting in iterate_settings() if setting.key == key and setting.variable in environment
+    )
     source = next(variables, str(file or ""))
     raise InputError(f"{source}: {first.key}: {first.why}" if source else f"{first.key}: {first.why}", hint=first.hint)
 
 
-def render(config: Config | None = None) -> str:
+def render_settings(config: Config | None = None) -> str:
     """Return the settings as a YAML file in which every key is described."""
     import yaml
 
     plain = msgspec.to_builtins(config or Config())
     lines: list[str] = []
     open_sections: tuple[str, ...] = ()
-    for setting in settings():
+    for setting in iterate_settings():
         parents = setting.path[:-1]
         if parents != open_sections:
             lines += ["", *(f"{parent}:" for parent in parents)]
@@ -73,7 +75,7 @@ def render(config: Config | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_yaml(file: Path) -> dict[str, Any]:
     import yaml
 
     try:
@@ -91,8 +93,8 @@ def _read(file: Path) -> dict[str, Any]:
     return data
 
 
-def _overlay(data: dict[str, Any], environment: Mapping[str, str]) -> None:
-    for setting in settings():
+def _apply_environment(data: dict[str, Any], environment: Mapping[str, str]) -> None:
+    for setting in iterate_settings():
         text = environment.get(setting.variable)
         if text is None:
             continue
@@ -103,7 +105,7 @@ def _overlay(data: dict[str, Any], environment: Mapping[str, str]) -> None:
         section[setting.path[-1]] = [item for item in text.split(",") if item] if is_list else text
 
 
-def _complaint(message: str, data: Any, *, source: str) -> str:
+def _error_message(message: str, data: Any, *, source: str) -> str:
     """`Expected int - at $.kubelet.port` becomes `SOURCE: kubelet.port: expected int; it is 'x'`."""
     what, _, where = message.partition(" - at ")
     what = what[:1].lower() + what[1:]
@@ -111,27 +113,27 @@ def _complaint(message: str, data: Any, *, source: str) -> str:
     if where.startswith("`key`"):
         return f"{source}: {place or 'the whole'} has a key that is no text"
     path = tuple(place.partition("[")[0].split("."))
-    setting = next((setting for setting in settings() if setting.path == path), None)
+    setting = next((setting for setting in iterate_settings() if setting.path == path), None)
     if setting is not None and get_origin(setting.type) is Literal:
         what = f"expected one of {', '.join(get_args(setting.type))}"
     if "unknown field" not in what:
-        what += f"; it is {_value(data, place)!r}"
+        what += f"; it is {_value_at(data, place)!r}"
     if source == "environment" and setting is not None:
         source = setting.variable
     return f"{source}: {place}: {what}" if place else f"{source}: {what}"
 
 
-def _value(data: Any, place: str) -> Any:
+def _value_at(data: Any, place: str) -> Any:
     """What stands at a place as msgspec writes it: `datastore.endpoints[0]`."""
     for key, index in re.findall(r"(\w+)(?:\[(\d+)\])?", place):
         data = data[key][int(index)] if index else data[key]
     return data
 
 
-def table() -> str:
+def settings_table() -> str:
     """Return all keys as a Markdown table, as the documentation shows them."""
     lines = ["| key | default | environment variable | meaning |", "|---|---|---|---|"]
-    for setting in settings():
+    for setting in iterate_settings():
         default = msgspec.json.encode(setting.default).decode()
         lines.append(f"| `{setting.key}` | `{default}` | `{setting.variable}` | {setting.description} |")
     return "\n".join(lines) + "\n"

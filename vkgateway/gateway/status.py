@@ -33,52 +33,52 @@ Phase = Literal["Pending", "Provisioning", "Ready", "Degraded", "Deleting"]
 class Verdict:
     """What a condition says: its status, a reason for programs, a sentence for people.
 
-    `trouble` sets a failure apart from work that simply goes on.
+    `is_failure` sets a failure apart from work that simply goes on.
     """
 
     status: Literal["True", "False", "Unknown"]
     reason: str
     message: str = ""
-    trouble: bool = False
+    is_failure: bool = False
 
     @property
-    def good(self) -> bool:
+    def is_true(self) -> bool:
         """Whether the condition is fulfilled."""
         return self.status == "True"
 
 
-def passed(reason: str, message: str = "") -> Verdict:
+def true_verdict(reason: str, message: str = "") -> Verdict:
     """Say that something is as it should be."""
     return Verdict("True", reason, message)
 
 
-def waiting(reason: str, message: str = "") -> Verdict:
+def unknown_verdict(reason: str, message: str = "") -> Verdict:
     """Say that something is not done yet, and that nothing is wrong."""
     return Verdict("Unknown", reason, message)
 
 
-def failing(reason: str, message: str = "") -> Verdict:
+def false_verdict(reason: str, message: str = "") -> Verdict:
     """Say that something is wrong."""
-    return Verdict("False", reason, message, trouble=True)
+    return Verdict("False", reason, message, is_failure=True)
 
 
-IMPOSSIBLE = "Impossible"
+IMPOSSIBLE_REASON = "Impossible"
 """Reason of a failure that only a changed spec can heal."""
-TAKEN = "Taken"
+TAKEN_REASON = "Taken"
 """Reason of a failure because something that was asked for belongs to somebody else."""
-QUIET = frozenset({"NotStarted", "NotLookedAt"})
+QUIET_REASONS = frozenset({"NotStarted", "NotLookedAt"})
 """Reasons that say nothing has happened yet."""
 
-NOT_LOOKED_AT = waiting("NotLookedAt", "not looked at yet")
-BEFORE_ACCEPTANCE = waiting("NotStarted", "waits for acceptance")
-BEFORE_CONTROL_PLANE = waiting("NotStarted", "wait for the control plane")
+NOT_RECONCILED = unknown_verdict("NotLookedAt", "not looked at yet")
+BEFORE_ACCEPTANCE = unknown_verdict("NotStarted", "waits for acceptance")
+BEFORE_CONTROL_PLANE = unknown_verdict("NotStarted", "wait for the control plane")
 
 
 @dataclass(frozen=True, slots=True)
 class TenantFacts:
     """What is known of a tenant now."""
 
-    accepted: Verdict = NOT_LOOKED_AT
+    accepted: Verdict = NOT_RECONCILED
     control_plane: Verdict = BEFORE_ACCEPTANCE
     virtual_nodes: Verdict = BEFORE_CONTROL_PLANE
     guarantee: Verdict | None = None
@@ -90,11 +90,11 @@ class TenantFacts:
     deleting: Verdict | None = None
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether all is as it should be."""
-        return self.verdicts()[READY].good
+        return self.condition_verdicts()[READY].is_true
 
-    def verdicts(self) -> dict[str, Verdict]:
+    def condition_verdicts(self) -> dict[str, Verdict]:
         """Conditions by type, in the order in which they come true; Ready sums up those before it."""
         parts = {
             ACCEPTED: self.accepted,
@@ -103,36 +103,36 @@ class TenantFacts:
         }
         beside = {GUARANTEE_KEPT: self.guarantee, DATASTORE_WRITABLE: self.datastore}
         told = {kind: verdict for kind, verdict in beside.items() if verdict is not None}
-        return parts | {READY: self.deleting or _summary(list(parts.values()))} | told
+        return parts | {READY: self.deleting or _ready_verdict(list(parts.values()))} | told
 
 
-def _summary(parts: Sequence[Verdict]) -> Verdict:
-    missing = next((part for part in parts if not part.good), None)
+def _ready_verdict(parts: Sequence[Verdict]) -> Verdict:
+    missing = next((part for part in parts if not part.is_true), None)
     if missing is None:
-        return passed("Ready", "the control plane and all virtual nodes are ready")
-    return Verdict("False", missing.reason, missing.message, trouble=missing.trouble)
+        return true_verdict("Ready", "the control plane and all virtual nodes are ready")
+    return Verdict("False", missing.reason, missing.message, is_failure=missing.is_failure)
 
 
 def tenant_status(facts: TenantFacts, *, old: TenantStatus, generation: int, now: datetime) -> TenantStatus:
     """Return the status that tells the facts; transition times of `old` stay where nothing changed."""
-    verdicts = facts.verdicts()
+    verdicts = facts.condition_verdicts()
     return TenantStatus(
         observed_generation=generation,
-        phase=_phase(facts, ready=verdicts[READY].good, old=old.phase),
-        conditions=_conditions(verdicts, old=old.conditions, generation=generation, now=now),
+        phase=_tenant_phase(facts, ready=verdicts[READY].is_true, old=old.phase),
+        conditions=_update_conditions(verdicts, old=old.conditions, generation=generation, now=now),
         api_server=facts.api_server,
         pools=facts.pools,
     )
 
 
-def _phase(facts: TenantFacts, *, ready: bool, old: Phase) -> Phase:
+def _tenant_phase(facts: TenantFacts, *, ready: bool, old: Phase) -> Phase:
     if facts.deleting is not None:
         return "Deleting"
     if ready:
         return "Ready"
     if old in {"Ready", "Degraded"}:
         return "Degraded"
-    return "Provisioning" if facts.accepted.good else "Pending"
+    return "Provisioning" if facts.accepted.is_true else "Pending"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class ComputeFacts:
     ready: Verdict
     version: str = ""
     pools: tuple[PoolStatus, ...] = ()
-    apart: Verdict | None = None
+    shared_nodes: Verdict | None = None
     """That pools share nodes; None: they do not."""
 
 
@@ -151,19 +151,19 @@ def compute_status(
     facts: ComputeFacts, *, old: ComputeClusterStatus, generation: int, now: datetime
 ) -> ComputeClusterStatus:
     """Return the status that tells the facts; transition times of `old` stay where nothing changed."""
-    ready = facts.ready if facts.connected.good else facts.connected
+    ready = facts.ready if facts.connected.is_true else facts.connected
     verdicts = {CONNECTED: facts.connected, READY: ready}
-    if facts.apart is not None:
-        verdicts[POOLS_APART] = facts.apart
+    if facts.shared_nodes is not None:
+        verdicts[POOLS_APART] = facts.shared_nodes
     return ComputeClusterStatus(
         observed_generation=generation,
         version=facts.version or old.version,
-        conditions=_conditions(verdicts, old=old.conditions, generation=generation, now=now),
+        conditions=_update_conditions(verdicts, old=old.conditions, generation=generation, now=now),
         pools=facts.pools,
     )
 
 
-def _conditions(
+def _update_conditions(
     verdicts: dict[str, Verdict], *, old: Sequence[Condition], generation: int, now: datetime
 ) -> tuple[Condition, ...]:
     conditions = [condition for condition in old if condition.type in verdicts]
@@ -179,38 +179,46 @@ def _conditions(
     return tuple(conditions)
 
 
-def changed(old: Sequence[Condition], new: Sequence[Condition], *, quiet: Collection[str] = ()) -> list[Condition]:
+def changed_conditions(
+    old: Sequence[Condition], new: Sequence[Condition], *, quiet: Collection[str] = ()
+) -> list[Condition]:
     """Return the new conditions that are worth an event: those whose status or reason differs from before.
 
     Ready repeats what the others say, so only its status counts; of a guarantee also what is left of it. A reason in
     `quiet` is never worth one, nor is a guarantee that was kept all along.
     """
-    before = {condition.type: _gist(condition) for condition in old}
+    before = {condition.type: _comparison_key(condition) for condition in old}
     new = [one for one in new if one.type != GUARANTEE_KEPT or one.status != "True" or one.type in before]
-    return [one for one in new if before.get(one.type) != _gist(one) and one.reason not in quiet and _is_news(one)]
+    return [
+        one
+        for one in new
+        if before.get(one.type) != _comparison_key(one) and one.reason not in quiet and _is_worth_event(one)
+    ]
 
 
-def _gist(condition: Condition) -> tuple[str, str, str]:
+def _comparison_key(condition: Condition) -> tuple[str, str, str]:
     reason = "" if condition.type == READY else condition.reason
     return condition.status, reason, condition.message if condition.type == GUARANTEE_KEPT else ""
 
 
-def _is_news(condition: Condition) -> bool:
+def _is_worth_event(condition: Condition) -> bool:
     return condition.type != READY or condition.status == "True" or condition.reason.startswith("Delet")
 
 
-def told_before(conditions: Sequence[Condition], kind: str) -> Verdict | None:
+def verdict_from_condition(conditions: Sequence[Condition], kind: str) -> Verdict | None:
     """Return what a condition said when the gateway began; None: there is no such condition."""
     found = next((one for one in conditions if one.type == kind), None)
     if found is None:
         return None
-    return {"True": passed, "False": failing}.get(found.status, waiting)(found.reason, found.message)
+    return {"True": true_verdict, "False": false_verdict}.get(found.status, unknown_verdict)(
+        found.reason, found.message
+    )
 
 
 AnyStatus = TypeVar("AnyStatus", TenantStatus, ComputeClusterStatus)
 
 
-def difference(old: AnyStatus, new: AnyStatus) -> dict[str, object]:
+def status_patch(old: AnyStatus, new: AnyStatus) -> dict[str, object]:
     """Return the top-level fields in which two statuses differ, as a merge patch wants them.
 
     All of them where none was written before: what `old` says then are only our own defaults.

@@ -8,15 +8,15 @@ from typing import Literal
 
 import msgspec
 
-from vkgateway.gateway.jsonlines import JsonLines, read_all
+from vkgateway.gateway.jsonlines import JsonLinesWriter, read_rotated_lines
 
-MOST_BYTES = 64 * 1024 * 1024
+MAX_FILE_BYTES = 64 * 1024 * 1024
 """A file of so many bytes is put aside."""
 
-Key = Literal["tenant", "namespace", "band", "pool", "computeCluster", "resource", "gang", "pod"]
+GroupKey = Literal["tenant", "namespace", "band", "pool", "computeCluster", "resource", "gang", "pod"]
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class UsageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A pod held something from `start` to `end` (seconds since the epoch).
 
     Of a pod that runs for long there are several: all from its start, each to a later end, so that none is needed to
@@ -47,29 +47,29 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class UsageLog:
     """Appends records to a file."""
 
-    def __init__(self, path: Path, *, most: int = MOST_BYTES) -> None:
-        self._lines = JsonLines(path, most=most)
+    def __init__(self, path: Path, *, most: int = MAX_FILE_BYTES) -> None:
+        self._lines = JsonLinesWriter(path, most=most)
 
-    def record(self, *usages: Usage) -> None:
+    def write_records(self, *usages: UsageRecord) -> None:
         """Write down intervals; those in which nothing was held are left out."""
         self._lines.append(*(msgspec.json.encode(usage) for usage in usages if usage.end > usage.start and usage.units))
 
 
-def read(path: Path) -> Iterator[Usage]:
+def read_usage(path: Path) -> Iterator[UsageRecord]:
     """All records, the oldest first, also of files that were put aside; lines that are no records are left out.
 
     Raises:
         OSError: the file cannot be read.
     """
-    decode = msgspec.json.Decoder(Usage).decode
-    for line in read_all(path):
+    decode = msgspec.json.Decoder(UsageRecord).decode
+    for line in read_rotated_lines(path):
         try:
             yield decode(line)
         except msgspec.DecodeError:
             continue
 
 
-class Sum(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class UsageTotal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What was used by those of one kind; hours are unit-hours (GPU-hours)."""
 
     by: dict[str, str]
@@ -81,12 +81,12 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pods: int
 
 
-def total(usages: Iterable[Usage], *, since: float, until: float, by: Sequence[Key]) -> list[Sum]:
+def sum_usage(usages: Iterable[UsageRecord], *, since: float, until: float, by: Sequence[GroupKey]) -> list[UsageTotal]:
     """Sum up what was used between two moments (seconds since the epoch), by these keys, in the order of their values.
 
     `usages` are in the order in which they were written. The work that was lost is the last of an interval.
     """
-    sums: dict[tuple[str, ...], _Running] = {}
+    sums: dict[tuple[str, ...], _RunningTotal] = {}
     told: dict[tuple[str, ...], float] = {}
     for usage in usages:
         pod = (usage.tenant, usage.namespace, usage.pod, usage.gang, usage.resource)
@@ -94,15 +94,15 @@ def total(usages: Iterable[Usage], *, since: float, until: float, by: Sequence[K
         told[pod] = max(usage.end, told.get(pod, 0.0))
         if end <= start:
             continue
-        key = tuple(_value(usage, name) for name in by)
-        running = sums.setdefault(key, _Running())
+        key = tuple(_group_value(usage, name) for name in by)
+        running = sums.setdefault(key, _RunningTotal())
         hours = (end - start) * usage.units / 3600
         running.hours += hours
         running.borrowed += hours if usage.borrowed else 0.0
         running.lost += max(0.0, end - max(since, usage.end - usage.lost)) * usage.units / 3600
         running.pods.add(pod)
     return [
-        Sum(
+        UsageTotal(
             by=dict(zip(by, key, strict=True)),
             hours=running.hours,
             borrowed_hours=running.borrowed,
@@ -113,7 +113,7 @@ def total(usages: Iterable[Usage], *, since: float, until: float, by: Sequence[K
     ]
 
 
-class _Running:
+class _RunningTotal:
     """A sum under way."""
 
     def __init__(self) -> None:
@@ -121,5 +121,5 @@ class _Running:
         self.pods: set[tuple[str, ...]] = set()
 
 
-def _value(usage: Usage, key: Key) -> str:
+def _group_value(usage: UsageRecord, key: GroupKey) -> str:
     return usage.compute_cluster if key == "computeCluster" else str(getattr(usage, key))

@@ -12,15 +12,15 @@ import msgspec
 
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import CRDS, KNOWN, Resource
+from vkgateway.kube.resources import CRDS, KNOWN_RESOURCES, Resource
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import FIELD_MANAGER
 
 Document = dict[str, Any]
 
-_FIRST: Final = {"Namespace": 0, "CustomResourceDefinition": 1}
+_APPLY_ORDER: Final = {"Namespace": 0, "CustomResourceDefinition": 1}
 """What other documents may need to be there before them; the rest keep their order."""
-_POLL: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 
 
 class _ApiResource(msgspec.Struct):
@@ -58,35 +58,35 @@ class Discovery:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._found: dict[tuple[str, str], Resource] = dict(KNOWN)
+        self._resources: dict[tuple[str, str], Resource] = dict(KNOWN_RESOURCES)
 
-    async def resource(self, api_version: str, kind: str) -> Resource:
+    async def get_resource(self, api_version: str, kind: str) -> Resource:
         """The resource of `apiVersion` and `kind`. Raises errors.NotFound where the server does not have
         it.
         """
-        found = await self.find(api_version, kind)
+        found = await self.find_resource(api_version, kind)
         if found is None:
             raise errors.NotFound(
                 f"{self._client.name} has no kind {kind} in {api_version}", status=404, reason="NotFound"
             )
         return found
 
-    async def find(self, api_version: str, kind: str) -> Resource | None:
+    async def find_resource(self, api_version: str, kind: str) -> Resource | None:
         """Return the resource of `apiVersion` and `kind`, or None where the server has the version without the kind.
 
         Raises:
             NotFound: the server does not have the version.
         """
-        if (api_version, kind) not in self._found:
-            await self._load(api_version)
-        return self._found.get((api_version, kind))
+        if (api_version, kind) not in self._resources:
+            await self._load_resources(api_version)
+        return self._resources.get((api_version, kind))
 
-    async def _load(self, api_version: str) -> None:
+    async def _load_resources(self, api_version: str) -> None:
         prefix = f"apis/{api_version}" if "/" in api_version else f"api/{api_version}"
         listed = _decode_resources(await self._client.request("GET", f"/{prefix}"))
         for entry in listed.resources:
             if "/" not in entry.name:
-                self._found[api_version, entry.kind] = Resource(prefix, entry.name, entry.kind, entry.namespaced)
+                self._resources[api_version, entry.kind] = Resource(prefix, entry.name, entry.kind, entry.namespaced)
 
 
 async def apply_objects(
@@ -109,19 +109,19 @@ async def apply_objects(
     refuses.
     """
     applier = _Applier(
-        client, discovery or Discovery(client), field_manager, namespace, sleep, clock, until=clock() + timeout
+        client, discovery or Discovery(client), field_manager, namespace, sleep, clock, deadline=clock() + timeout
     )
     defines = any(doc.get("kind") == CRDS.kind for doc in docs)
     stored = []
     waiting: list[str] = []
-    for doc in sorted(docs, key=lambda doc: _FIRST.get(str(doc.get("kind")), len(_FIRST))):
+    for doc in sorted(docs, key=lambda doc: _APPLY_ORDER.get(str(doc.get("kind")), len(_APPLY_ORDER))):
         if doc.get("kind") != CRDS.kind:
-            await applier.established(waiting)
+            await applier.wait_until_established(waiting)
             waiting.clear()
-        stored.append(await (applier.apply_when_served(doc) if defines else applier.apply(doc)))
+        stored.append(await (applier.apply_when_served(doc) if defines else applier.apply_document(doc)))
         if doc["kind"] == CRDS.kind:
             waiting.append(doc["metadata"]["name"])
-    await applier.established(waiting)
+    await applier.wait_until_established(waiting)
     return stored
 
 
@@ -135,9 +135,9 @@ class _Applier:
     namespace: str
     sleep: Callable[[float], Awaitable[object]]
     clock: Callable[[], float]
-    until: float
+    deadline: float
 
-    async def apply(self, doc: Document) -> bytes:
+    async def apply_document(self, doc: Document) -> bytes:
         api_version, kind = doc.get("apiVersion"), doc.get("kind")
         name = (doc.get("metadata") or {}).get("name")
         if not (isinstance(api_version, str) and isinstance(kind, str) and isinstance(name, str) and name):
@@ -145,7 +145,7 @@ class _Applier:
                 f"a document needs apiVersion, kind and metadata.name; given {api_version}, {kind}, {name}"
             )
         return await self.client.patch(
-            await self.discovery.resource(api_version, kind),
+            await self.discovery.get_resource(api_version, kind),
             name,
             doc,
             kind="apply",
@@ -157,21 +157,21 @@ class _Applier:
         """Apply what may be of a kind that was only just defined: API servers serve it a moment later."""
         while True:
             try:
-                return await self.apply(doc)
+                return await self.apply_document(doc)
             except errors.NotFound:
-                if self.clock() >= self.until:
+                if self.clock() >= self.deadline:
                     raise
-                await self.sleep(_POLL)
+                await self.sleep(_POLL_SECONDS)
 
-    async def established(self, names: Sequence[str]) -> None:
+    async def wait_until_established(self, names: Sequence[str]) -> None:
         """Wait until definitions are served. Raises errors.ServerError naming the first that is not in time."""
         for name in names:
             while not _is_established(await self.client.get(CRDS, name)):
-                if self.clock() >= self.until:
+                if self.clock() >= self.deadline:
                     raise errors.ServerError(
                         f"CustomResourceDefinition {name} at {self.client.name} is not established yet"
                     )
-                await self.sleep(_POLL)
+                await self.sleep(_POLL_SECONDS)
 
 
 def _is_established(body: bytes) -> bool:

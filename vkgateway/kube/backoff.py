@@ -10,7 +10,7 @@ Random = Callable[[], float]
 """Gives a number in [0, 1)."""
 
 
-def spread(seconds: float) -> float:
+def add_jitter(seconds: float) -> float:
     """So many seconds at least and less than twice that, drawn by lot: work of many that begin together comes apart."""
     return seconds * (1 + random.random())  # noqa: S311 - nobody gains by guessing it
 
@@ -25,7 +25,7 @@ class Backoff:
     cap: float
     random: Random = random.random
 
-    def delay(self, failures: int, *, at_least: float | None = None) -> float:
+    def delay_after(self, failures: int, *, at_least: float | None = None) -> float:
         """The wait after that many failures in a row (the first is 1); never less than a server asked for."""
         # Past 2**30 the cap holds anyway, and floats need not overflow.
         whole = min(self.cap, self.base * 2.0 ** min(max(failures - 1, 0), 30))

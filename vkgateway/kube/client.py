@@ -13,7 +13,7 @@ from typing import Final, Literal, Self
 import msgspec
 
 from vkgateway.kube import errors, tls
-from vkgateway.kube.lists import Page, read_page, selectors
+from vkgateway.kube.lists import Page, read_page, selector_params
 from vkgateway.kube.requests import Params
 from vkgateway.kube.resources import Resource
 from vkgateway.kube.transport import Transport
@@ -53,15 +53,15 @@ class Client(Transport):
         """
         from vkgateway.kube import kubeconfig
 
-        def read() -> kubeconfig.Connection:
-            return kubeconfig.load(path).connection(context)
+        def read() -> kubeconfig.ClientConfig:
+            return kubeconfig.load(path).client_config(context)
 
         connection = read()
         return cls(
             connection.server,
             ssl=connection.ssl_context(),
             token=connection.token_source(),
-            renewal=kubeconfig.Renewal(connection, read),
+            renewal=kubeconfig.CredentialReloader(connection, read),
             name=name or connection.context,
             max_connections=max_connections,
             server_hostname=connection.tls_server_name or None,
@@ -72,12 +72,12 @@ class Client(Transport):
         """A client for the cluster whose pod this process runs in, by the mounted service account."""
         from vkgateway.kube import kubeconfig
 
-        connection = kubeconfig.in_cluster()
+        connection = kubeconfig.in_cluster_config()
         return cls(
             connection.server,
             ssl=connection.ssl_context(),
             token=connection.token_source(),
-            renewal=kubeconfig.Renewal(connection, kubeconfig.in_cluster),
+            renewal=kubeconfig.CredentialReloader(connection, kubeconfig.in_cluster_config),
             name=name or connection.context,
             max_connections=max_connections,
         )
@@ -218,7 +218,7 @@ class Client(Transport):
             "DELETE", resource.path(namespace, name), body=body, metadata_only=True, timeout=timeout
         )
 
-    async def pages(
+    async def list_pages(
         self,
         resource: Resource,
         *,
@@ -235,14 +235,14 @@ class Client(Transport):
         fraction. Raises `errors.Gone` where the continue token has expired meanwhile: begin again.
         """
         path = resource.path(namespace)
-        params = selectors(label_selector, field_selector)
+        params = selector_params(label_selector, field_selector)
         if limit:
             params["limit"] = limit
         place: Params = _ANY_VERSION if cached else {}
         while True:
             try:
-                page = await self._page(path, {**params, **place}, timeout)
-            except errors.AnswerTooLong:
+                page = await self._get_page(path, {**params, **place}, timeout)
+            except errors.ResponseTooLarge:
                 if limit <= 1:
                     raise
                 limit = params["limit"] = max(1, limit // 8)
@@ -262,9 +262,9 @@ class Client(Transport):
         timeout: float = 60,
     ) -> Page:
         """All objects in one answer, for what is known to be few."""
-        params = selectors(label_selector, field_selector)
-        return await self._page(resource.path(namespace), params, timeout)
+        params = selector_params(label_selector, field_selector)
+        return await self._get_page(resource.path(namespace), params, timeout)
 
-    async def _page(self, path: str, params: Params, timeout: float) -> Page:
+    async def _get_page(self, path: str, params: Params, timeout: float) -> Page:
         answer = await self.request("GET", path, params=params, timeout=timeout)
         return read_page(answer, what=f"GET {path} at {self.name}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from vkgateway.kube.http1 import Pool
-from vkgateway.kube.line import Server
-from vkgateway.kube.streams import Streams
+from vkgateway.kube.http1 import ConnectionPool
+from vkgateway.kube.response_streams import StreamPool
+from vkgateway.kube.tls_protocol import Endpoint
 
 
 class Connections:
@@ -16,24 +16,24 @@ class Connections:
     that no request needs just now becomes a stream's: whoever lists and then watches shakes hands once.
     """
 
-    def __init__(self, server: Server, *, limit: int) -> None:
-        self.requests = Pool(server, limit=limit)
-        self.streams = Streams(server, spare=self.requests.give_away)
+    def __init__(self, server: Endpoint, *, limit: int) -> None:
+        self.request_pool = ConnectionPool(server, limit=limit)
+        self.stream_pool = StreamPool(server, spare=self.request_pool.release_idle)
 
     @property
-    def in_use(self) -> bool:
+    def is_in_use(self) -> bool:
         """Whether requests are under way, streams are read, or connections there."""
-        return self.requests.in_use or self.streams.in_use
+        return self.request_pool.is_in_use or self.stream_pool.is_in_use
 
-    def retire(self) -> None:
+    def start_draining(self) -> None:
         """Keep no connection any more; what is under way goes on."""
-        self.requests.retire()
-        self.streams.retire()
+        self.request_pool.start_draining()
+        self.stream_pool.start_draining()
 
     async def close(self) -> None:
         """Close all connections; what is under way fails."""
-        self.streams.close()
-        await self.requests.close()
+        self.stream_pool.close()
+        await self.request_pool.close()
 
 
 async def close_all(several: list[Connections]) -> None:

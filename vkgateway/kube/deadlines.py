@@ -14,15 +14,15 @@ class Deadlines:
     def __init__(self) -> None:
         self._due: dict[asyncio.Future[object], float] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._next = 0.0
+        self._fires_at = 0.0
         """When the timer goes off, in the loop's time."""
 
     async def wait(self, future: asyncio.Future[T], *, until: float) -> T:
         """What a future gets; raises TimeoutError once the loop's time is `until`."""
         waited: asyncio.Future[object] = future  # type: ignore[assignment] # nothing but its end is looked at
         self._due[waited] = until
-        if self._timer is None or until < self._next:
-            self._set(until)
+        if self._timer is None or until < self._fires_at:
+            self._arm_timer(until)
         try:
             return await future
         finally:
@@ -34,12 +34,12 @@ class Deadlines:
             self._timer.cancel()
             self._timer = None
 
-    def _set(self, when: float) -> None:
+    def _arm_timer(self, when: float) -> None:
         self.close()
-        self._next = when
-        self._timer = asyncio.get_running_loop().call_at(when, self._look)
+        self._fires_at = when
+        self._timer = asyncio.get_running_loop().call_at(when, self._expire_due)
 
-    def _look(self) -> None:
+    def _expire_due(self) -> None:
         self._timer = None
         # A loop's timers are as coarse as milliseconds, and may go off as much too early.
         now = asyncio.get_running_loop().time() + 0.001
@@ -48,4 +48,4 @@ class Deadlines:
                 future.set_exception(TimeoutError())
         left = [due for due in self._due.values() if due > now]
         if left:
-            self._set(min(left))
+            self._arm_timer(min(left))

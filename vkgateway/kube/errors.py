@@ -1,6 +1,6 @@
 """What can go wrong between us and an API server, sorted by what the caller may do about it.
 
-Whether trying again can help is `ApiError.transient`. The sorting follows the API conventions' section on
+Whether trying again can help is `ApiError.is_transient`. The sorting follows the API conventions' section on
 status codes
 (https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md).
 """
@@ -16,8 +16,8 @@ import msgspec
 
 from vkgateway.model.errors import VkgatewayError
 
-_LONGEST_MESSAGE = 1024
-_LONGEST_WAIT = 300.0
+_MAX_MESSAGE_LENGTH = 1024
+_MAX_RETRY_AFTER_SECONDS = 300.0
 """Seconds of a Retry-After that are believed; a tenant's own webhooks may ask for any."""
 _QUOTED_VALUE = re.compile(r'(Invalid value: )(?:"(?:[^"\\]|\\.)*"|\S+)')
 _QUOTED_OBJECT = re.compile(r"(Invalid value: )(?:\{|\w+\.\w+\{).*", re.DOTALL)
@@ -29,11 +29,11 @@ class ApiError(VkgatewayError):
 
     `status` is the HTTP status (0 where there was no answer), `reason` Kubernetes' word for it, `causes` the
     finer reasons it lists (`NamespaceTerminating`), `retry_after` the seconds the server asks to wait,
-    `message` what was asked and what came of it, `words` the server's own part of that; both cut to a sane length and
-    without what may be secret.
+    `message` what was asked and what came of it, `server_message` the server's own part of that; both cut to a sane
+    length and without what may be secret.
     """
 
-    transient: ClassVar[bool] = False
+    is_transient: ClassVar[bool] = False
     """True where the same request may succeed later without anybody changing it."""
 
     def __init__(
@@ -48,7 +48,7 @@ class ApiError(VkgatewayError):
         hint: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
-        self.words = words or message
+        self.server_message = words or message
         self.status = status
         self.reason = reason
         self.causes = causes
@@ -69,7 +69,7 @@ class BadRequest(ApiError):
 class Unauthorized(ApiError):
     """401: the server does not know us; a renewed credential may help, so it is worth trying again."""
 
-    transient: ClassVar[bool] = True
+    is_transient: ClassVar[bool] = True
 
 
 class Forbidden(ApiError):
@@ -86,7 +86,7 @@ class Conflict(ApiError):
     """409: the object is not what we thought it was (resource version, UID); look again."""
 
     exit_code: ClassVar[int] = 4
-    transient: ClassVar[bool] = True
+    is_transient: ClassVar[bool] = True
 
 
 class AlreadyExists(ApiError):
@@ -98,7 +98,7 @@ class AlreadyExists(ApiError):
 class Gone(ApiError):
     """410: the resource version or continue token is too old; list anew."""
 
-    transient: ClassVar[bool] = True
+    is_transient: ClassVar[bool] = True
 
 
 class Invalid(ApiError):
@@ -112,17 +112,17 @@ class TooManyRequests(ApiError):
     long.
     """
 
-    transient: ClassVar[bool] = True
+    is_transient: ClassVar[bool] = True
 
 
 class ServerError(ApiError):
     """5xx: the server, its store or one of its webhooks failed."""
 
     exit_code: ClassVar[int] = 5
-    transient: ClassVar[bool] = True
+    is_transient: ClassVar[bool] = True
 
 
-class AnswerTooLong(ServerError):
+class ResponseTooLarge(ServerError):
     """More bytes than are taken in; fewer objects at a time may be had."""
 
 
@@ -130,7 +130,7 @@ class Unreachable(ApiError):
     """No answer at all: connection refused or lost, time-out, TLS failure."""
 
     exit_code: ClassVar[int] = 5
-    transient: ClassVar[bool] = True
+    is_transient: ClassVar[bool] = True
 
 
 _BY_STATUS: dict[int, type[ApiError]] = {
@@ -172,8 +172,8 @@ def from_response(status: int, body: bytes, *, what: str, retry_after: str | Non
     try:
         said = _decode_status(body)
     except (msgspec.DecodeError, RecursionError):
-        said = _Status(message=body[:_LONGEST_MESSAGE].decode("utf-8", "replace").strip())
-    return _error(status, said, what=what, header=retry_after)
+        said = _Status(message=body[:_MAX_MESSAGE_LENGTH].decode("utf-8", "replace").strip())
+    return _build_error(status, said, what=what, header=retry_after)
 
 
 def from_event(body: bytes, *, what: str) -> ApiError:
@@ -184,18 +184,18 @@ def from_event(body: bytes, *, what: str) -> ApiError:
         said = _decode_status(body)
     except (msgspec.DecodeError, RecursionError):
         said = _Status(message="an unreadable error event")
-    return _error(said.code or 500, said, what=what, header=None)
+    return _build_error(said.code or 500, said, what=what, header=None)
 
 
-def _error(status: int, said: _Status, *, what: str, header: str | None) -> ApiError:
+def _build_error(status: int, said: _Status, *, what: str, header: str | None) -> ApiError:
     kind = _BY_STATUS.get(status) or (ServerError if status >= 500 else BadRequest)
     if kind is Conflict and said.reason == "AlreadyExists":
         kind = AlreadyExists
-    retry_after = _seconds(header)
+    retry_after = _parse_retry_after(header)
     if retry_after is None and said.details is not None and said.details.retry_after_seconds > 0:
-        retry_after = min(said.details.retry_after_seconds, _LONGEST_WAIT)
+        retry_after = min(said.details.retry_after_seconds, _MAX_RETRY_AFTER_SECONDS)
     causes = said.details.causes if said.details is not None else None
-    words = redact(said.message, secret="/secrets" in what or what.endswith("/token")) or "no reason given"
+    words = redact_message(said.message, secret="/secrets" in what or what.endswith("/token")) or "no reason given"
     return kind(
         f"{what}: {words} ({' '.join(filter(None, (str(status), said.reason)))})",
         status=status,
@@ -206,16 +206,16 @@ def _error(status: int, said: _Status, *, what: str, header: str | None) -> ApiE
     )
 
 
-def _seconds(header: str | None) -> float | None:
+def _parse_retry_after(header: str | None) -> float | None:
     """The Retry-After header where it is a number of seconds; API servers send no dates."""
     try:
         seconds = float(header) if header else math.nan
     except ValueError:
         return None
-    return None if math.isnan(seconds) else min(max(seconds, 0.0), _LONGEST_WAIT)
+    return None if math.isnan(seconds) else min(max(seconds, 0.0), _MAX_RETRY_AFTER_SECONDS)
 
 
-def redact(message: str, *, secret: bool = False) -> str:
+def redact_message(message: str, *, secret: bool = False) -> str:
     """The server's words without bearer tokens and without the objects it quotes back whole.
 
     With `secret` no value that it quotes is kept: the request was about a Secret or a token.
@@ -224,4 +224,4 @@ def redact(message: str, *, secret: bool = False) -> str:
     if secret:
         message = _QUOTED_VALUE.sub(r"\1(hidden)", message)
     message = _BEARER.sub(r"\1(hidden)", message)
-    return message if len(message) <= _LONGEST_MESSAGE else message[:_LONGEST_MESSAGE] + "..."
+    return message if len(message) <= _MAX_MESSAGE_LENGTH else message[:_MAX_MESSAGE_LENGTH] + "..."

@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from vkgateway.kube.answers import Answer, AnswerReader, MalformedAnswerError
 from vkgateway.kube.deadlines import Deadlines
-from vkgateway.kube.line import IDLE_SECONDS, Line, Server
+from vkgateway.kube.responses import MalformedResponseError, Response, ResponseParser
+from vkgateway.kube.tls_protocol import IDLE_SECONDS, Endpoint, TlsProtocol
 
 _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 
@@ -25,94 +25,94 @@ class ConnectionClosedError(ConnectionError):
 
     def __init__(self, message: str, *, unused: bool = False) -> None:
         super().__init__(message)
-        self.unused = unused
+        self.is_unused = unused
         """Whether not one byte of an answer had come."""
 
 
-class Connection(Line):
+class Connection(TlsProtocol):
     """One connection; it carries one request at a time."""
 
     def __init__(self, on_lost: Callable[[Connection], None]) -> None:
         super().__init__()
-        self.used = False
+        self.was_used = False
         self.idle_since = 0.0
         self._loop = asyncio.get_running_loop()  # kept: until Python 3.12 each look asks the kernel for the process
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self._on_lost = on_lost
-        self._waiter: asyncio.Future[Answer] | None = None
-        self._reader = AnswerReader()
+        self._waiter: asyncio.Future[Response] | None = None
+        self._parser = ResponseParser()
 
     @property
-    def usable(self) -> bool:
+    def is_reusable(self) -> bool:
         """Whether another request may be sent."""
         return self.transport is not None and not self.transport.is_closing() and self._waiter is None
 
-    def send(self, request: bytes) -> asyncio.Future[Answer]:
+    def send_request(self, request: bytes) -> asyncio.Future[Response]:
         """Send a request; the future gets its answer, or ConnectionError."""
-        waiter: asyncio.Future[Answer] = self._loop.create_future()
+        waiter: asyncio.Future[Response] = self._loop.create_future()
         self._waiter = waiter
         self.write(request)
         return waiter
 
-    def heard(self, data: bytes) -> None:
-        """See `Line`."""
+    def handle_data(self, data: bytes) -> None:
+        """See `Sample`."""
         if self._waiter is None:
             self.abort()  # nobody has asked: whatever this is, it must not become an answer
             return
         try:
-            answer = self._reader.feed(data)
-        except MalformedAnswerError as error:
-            self._finish(error)
+            answer = self._parser.feed(data)
+        except MalformedResponseError as error:
+            self._fail_request(error)
             self.abort()
             return
         if answer is not None:
-            self._done(answer)
+            self._complete_request(answer)
 
-    def lost(self, why: Exception | None) -> None:
-        """See `Line`."""
-        answer = None if why is not None else self._reader.end()
+    def handle_close(self, why: Exception | None) -> None:
+        """See `Sample`."""
+        answer = None if why is not None else self._parser.handle_eof()
         if answer is not None:
-            self._done(answer)
-        elif isinstance(why, ssl.SSLError) and not self.used:
-            self._finish(why)  # by TLS 1.3 it may come as late as this that a server refuses who we are
+            self._complete_request(answer)
+        elif isinstance(why, ssl.SSLError) and not self.was_used:
+            self._fail_request(why)  # by TLS 1.3 it may come as late as this that a server refuses who we are
         else:
             message = str(why) if why is not None else "the server closed the connection"
-            self._finish(ConnectionClosedError(message, unused=self._reader.untouched))
+            self._fail_request(ConnectionClosedError(message, unused=self._parser.is_untouched))
         if not self.closed.done():
             self.closed.set_result(None)
         self._on_lost(self)
 
-    def _done(self, answer: Answer) -> None:
-        if not self._reader.keeps:
+    def _complete_request(self, answer: Response) -> None:
+        if not self._parser.keeps_alive:
             self.close()
-        self._reader = AnswerReader()
+        self._parser = ResponseParser()
         waiter, self._waiter = self._waiter, None
-        self.used = True
+        self.was_used = True
         if waiter is not None and not waiter.done():
             waiter.set_result(answer)
 
-    def _finish(self, error: Exception) -> None:
+    def _fail_request(self, error: Exception) -> None:
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_exception(error)
 
 
-class Pool:
+class ConnectionPool:
     """Connections to one server, at most `limit`; whoever finds none free waits for its turn."""
 
-    def __init__(self, server: Server, *, limit: int) -> None:
+    def __init__(self, server: Endpoint, *, limit: int) -> None:
         self._server = server
         self._limit = limit
-        self._free: list[Connection] = []
-        self._all: set[Connection] = set()
-        self._busy = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._loop = asyncio.get_running_loop()  # kept, as in `Connection`
+        self._idle: list[Connection] = []
+        self._connections: set[Connection] = set()
+        self._active_requests = 0
+        self._slot_waiters: deque[asyncio.Future[None]] = deque()
+        self._loop = asyncio.get_running_loop()  # kept, as in `ClientConfig`
         self._deadlines = Deadlines()
-        self._closed = False
-        self._retired = False
+        self._is_closed = False
+        self._is_draining = False
 
-    async def request(self, method: str, request: bytes, *, timeout: float) -> Answer:
+    async def request(self, method: str, request: bytes, *, timeout: float) -> Response:
         """Send the bytes of a whole request and return the answer.
 
         A request that changes nothing when repeated is sent once more where a kept connection turns out to be closed.
@@ -120,52 +120,52 @@ class Pool:
         """
         until = self._loop.time() + timeout
         try:
-            await self._turn(until)
+            await self._acquire_slot(until)
             try:
-                return await self._exchange(method, request, until)
+                return await self._send_and_receive(method, request, until)
             finally:
-                self._next()
+                self._release_slot()
         except TimeoutError:
             raise TimeoutError(f"no answer within {timeout:g} s") from None
 
-    async def _exchange(self, method: str, request: bytes, until: float) -> Answer:
+    async def _send_and_receive(self, method: str, request: bytes, until: float) -> Response:
         while True:
-            connection = self._take() or await self._connect(until)
+            connection = self._take_idle() or await self._open_connection(until)
             try:
-                answer = await self._deadlines.wait(connection.send(request), until=until)
+                answer = await self._deadlines.wait(connection.send_request(request), until=until)
             except ConnectionClosedError as error:
-                if connection.used and error.unused and method in _IDEMPOTENT:
+                if connection.was_used and error.is_unused and method in _IDEMPOTENT:
                     continue
                 raise
             except BaseException:
                 connection.abort()  # its answer would be taken for the next request's
                 raise
-            self._server.pulse.heard = connection.idle_since = self._loop.time()
-            if self._retired:
+            self._server.activity.last_heard = connection.idle_since = self._loop.time()
+            if self._is_draining:
                 connection.close()
-            elif connection.usable:
-                self._free.append(connection)
+            elif connection.is_reusable:
+                self._idle.append(connection)
             return answer
 
-    def _take(self) -> Connection | None:
+    def _take_idle(self) -> Connection | None:
         """The connection used last, if one is free; those that are stale are closed."""
         oldest = self._loop.time() - IDLE_SECONDS
-        while self._free:
-            connection = self._free.pop()
-            if connection.usable and connection.idle_since >= oldest:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_reusable and connection.idle_since >= oldest:
                 return connection
             connection.abort()
         return None
 
-    def give_away(self) -> Connection | None:
+    def release_idle(self) -> Connection | None:
         """A connection that no request needs just now, for whoever takes it over; not counted here any more."""
-        return self._take()
+        return self._take_idle()
 
-    async def _connect(self, until: float) -> Connection:
+    async def _open_connection(self, until: float) -> Connection:
         self._check_open()
         async with asyncio.timeout_at(until):
-            connection = await self._server.connect(Connection(self._lost))
-        self._all.add(connection)
+            connection = await self._server.open_connection(Connection(self._forget_connection))
+        self._connections.add(connection)
         try:
             self._check_open()
         except ConnectionClosedError:
@@ -174,54 +174,54 @@ class Pool:
         return connection
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._is_closed:
             raise ConnectionClosedError("the client is closed")
 
-    def _lost(self, connection: Connection) -> None:
-        self._all.discard(connection)
+    def _forget_connection(self, connection: Connection) -> None:
+        self._connections.discard(connection)
         with contextlib.suppress(ValueError):
-            self._free.remove(connection)
+            self._idle.remove(connection)
 
-    async def _turn(self, until: float) -> None:
-        if self._busy >= self._limit:
+    async def _acquire_slot(self, until: float) -> None:
+        if self._active_requests >= self._limit:
             turn: asyncio.Future[None] = self._loop.create_future()
-            self._waiting.append(turn)
+            self._slot_waiters.append(turn)
             try:
                 await self._deadlines.wait(turn, until=until)
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled() and turn.exception() is None:
-                    self._next()
+                    self._release_slot()
                 raise
             return
-        self._busy += 1
+        self._active_requests += 1
 
-    def _next(self) -> None:
+    def _release_slot(self) -> None:
         """Give the turn to one who waits, or back."""
-        while self._waiting:
-            turn = self._waiting.popleft()
+        while self._slot_waiters:
+            turn = self._slot_waiters.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return
-        self._busy -= 1
+        self._active_requests -= 1
 
     @property
-    def in_use(self) -> bool:
+    def is_in_use(self) -> bool:
         """Whether requests are under way, or connections there."""
-        return self._busy > 0 or bool(self._all)
+        return self._active_requests > 0 or bool(self._connections)
 
-    def retire(self) -> None:
+    def start_draining(self) -> None:
         """Keep no connection any more; requests under way go on."""
-        self._retired = True
-        free, self._free = self._free, []
+        self._is_draining = True
+        free, self._idle = self._idle, []
         for connection in free:
             connection.close()
 
     async def close(self) -> None:
         """Close all connections; requests under way fail."""
-        self._closed = True
+        self._is_closed = True
         self._deadlines.close()
-        self._free.clear()
-        connections = list(self._all)
+        self._idle.clear()
+        connections = list(self._connections)
         for connection in connections:
             connection.abort()
         if connections:

@@ -16,16 +16,16 @@ from typing import Any
 
 import yaml
 
-from vkgateway.kube import bearer, keeping, tls, unheeded, yamltext
+from vkgateway.kube import bearer, kubeconfig_checks, kubeconfig_unsupported, tls, yamltext
 from vkgateway.model.errors import InputError
 
 Document = dict[str, Any]
 
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_SERVICE_ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Connection:
+class ClientConfig:
     """What one context says: where the server is, how to trust it and how to prove oneself. PEM texts as
     bytes.
     """
@@ -40,9 +40,9 @@ class Connection:
     namespace: str = "default"
     tls_server_name: str = ""
     insecure: bool = False
-    plugin: Mapping[str, Any] | None = field(default=None, repr=False)
+    exec_plugin: Mapping[str, Any] | None = field(default=None, repr=False)
 
-    def same_server(self, other: Connection) -> bool:
+    def is_same_server(self, other: ClientConfig) -> bool:
         """Whether both lead to the same server, whatever they prove themselves by.
 
         By another authority it may be another one, at the same address.
@@ -58,27 +58,27 @@ class Connection:
 
     def token_source(self) -> bearer.TokenSource | None:
         """What to await for a bearer token before each request; None where none is used."""
-        if self.plugin is not None:
-            return bearer.Renewed(partial(bearer.from_plugin, self.plugin, context=self.context))
+        if self.exec_plugin is not None:
+            return bearer.CachingTokenSource(partial(bearer.run_exec_plugin, self.exec_plugin, context=self.context))
         if self.token_file is not None:
-            return bearer.Renewed(partial(bearer.from_file, self.token_file))
+            return bearer.CachingTokenSource(partial(bearer.read_token_file, self.token_file))
         if self.token:
-            return partial(bearer.constant, self.token)
+            return partial(bearer.static_token, self.token)
         return None
 
 
-class Renewal:
+class CredentialReloader:
     """Reads a connection's credentials again: those of long-lived clients run out, and are written anew in place.
 
     `read` reads it whole. Gives None where it says the same as before, or leads to another server.
     """
 
-    def __init__(self, known: Connection, read: Callable[[], Connection]) -> None:
+    def __init__(self, known: ClientConfig, read: Callable[[], ClientConfig]) -> None:
         self._known = known
         self._read = read
 
     def __call__(self) -> tuple[ssl.SSLContext | None, bearer.TokenSource | None] | None:
-        """See `transport.Renewal`. Raises InputError."""
+        """See `transport.CredentialSource`. Raises InputError."""
         found = self._read()
         if found == self._known or found.server != self._known.server:
             return None
@@ -99,37 +99,39 @@ class Kubeconfig:
         """The context that commands use unless told otherwise; empty if there is none."""
         return str(self.document.get("current-context") or "")
 
-    def connection(self, context: str | None = None) -> Connection:
+    def client_config(self, context: str | None = None) -> ClientConfig:
         """What a context says, files read. Raises InputError that names what is missing and where."""
         name = context or self.current_context
         if not name:
             raise InputError(f"kubeconfig {self.path} has no current-context", hint="name a context")
-        chosen = self._entry("contexts", name)
-        cluster = self._entry("clusters", str(chosen.get("cluster", "")))
-        user = self._entry("users", str(chosen["user"])) if chosen.get("user") else {}
+        chosen = self._find_entry("contexts", name)
+        cluster = self._find_entry("clusters", str(chosen.get("cluster", "")))
+        user = self._find_entry("users", str(chosen["user"])) if chosen.get("user") else {}
         if not cluster.get("server"):
             raise InputError(f"kubeconfig {self.path}: cluster {chosen.get('cluster')!r} has no server")
-        unheeded.check_cluster(cluster, where=f"kubeconfig {self.path}: cluster {chosen.get('cluster')!r}")
-        unheeded.check_user(user, where=f"kubeconfig {self.path}: user {chosen.get('user')!r}")
-        cert, key = self._data(user, "client-certificate"), self._data(user, "client-key")
+        kubeconfig_unsupported.check_cluster(
+            cluster, where=f"kubeconfig {self.path}: cluster {chosen.get('cluster')!r}"
+        )
+        kubeconfig_unsupported.check_user(user, where=f"kubeconfig {self.path}: user {chosen.get('user')!r}")
+        cert, key = self._read_pem(user, "client-certificate"), self._read_pem(user, "client-key")
         if (cert is None) != (key is None):
             half, other = ("client-certificate", "client-key")[:: -1 if cert is None else 1]
             raise InputError(f"kubeconfig {self.path}: user {chosen['user']!r} has a {half} and no {other}")
-        return Connection(
+        return ClientConfig(
             context=name,
             server=str(cluster["server"]).rstrip("/"),
-            ca=self._data(cluster, "certificate-authority"),
+            ca=self._read_pem(cluster, "certificate-authority"),
             cert=cert,
             key=key,
             token=str(user.get("token") or ""),
-            token_file=self._file(user["tokenFile"]) if user.get("tokenFile") else None,
+            token_file=self._resolve_path(user["tokenFile"]) if user.get("tokenFile") else None,
             namespace=str(chosen.get("namespace") or "default"),
             tls_server_name=str(cluster.get("tls-server-name") or ""),
             insecure=bool(cluster.get("insecure-skip-tls-verify")),
-            plugin=user.get("exec"),
+            exec_plugin=user.get("exec"),
         )
 
-    def _entry(self, section: str, name: str) -> Document:
+    def _find_entry(self, section: str, name: str) -> Document:
         kind = section.removesuffix("s")
         for entry in self.document.get(section) or []:
             if entry.get("name") == name:
@@ -137,21 +139,21 @@ class Kubeconfig:
         known = ", ".join(sorted(str(entry.get("name")) for entry in self.document.get(section) or [])) or "none"
         raise InputError(f"kubeconfig {self.path} has no {kind} {name!r}; it has: {known}")
 
-    def _data(self, entry: Document, key: str) -> bytes | None:
+    def _read_pem(self, entry: Document, key: str) -> bytes | None:
         if entry.get(f"{key}-data"):
             try:
                 return base64.b64decode(entry[f"{key}-data"], validate=True)
             except (binascii.Error, ValueError, TypeError) as error:
                 raise InputError(f"kubeconfig {self.path}: {key}-data is not base64") from error
         if entry.get(key):
-            path = self._file(entry[key])
+            path = self._resolve_path(entry[key])
             try:
                 return path.read_bytes()
             except OSError as error:
                 raise InputError(f"kubeconfig {self.path}: {key} {path} cannot be read: {error.strerror}") from error
         return None
 
-    def _file(self, named: object) -> Path:
+    def _resolve_path(self, named: object) -> Path:
         return self.path.parent / Path(str(named)).expanduser()
 
 
@@ -180,13 +182,13 @@ def parse(text: str, *, where: str = "text") -> Document:
         raise InputError(f"kubeconfig {where} is not YAML: {' '.join(str(error).split())}") from error
     document = {} if document is None else document  # an empty file is an empty kubeconfig, for kubectl too
     if not isinstance(document, dict) or not all(
-        _is_section(document, kind) for kind in ("cluster", "user", "context")
+        _is_valid_section(document, kind) for kind in ("cluster", "user", "context")
     ):
         raise InputError(f"{where} is not a kubeconfig: clusters, users and contexts are lists of named entries there")
     return document
 
 
-def _is_section(document: Document, kind: str) -> bool:
+def _is_valid_section(document: Document, kind: str) -> bool:
     """Whether the section is a list, if it is there, of names with what is said of each."""
     entries = document.get(f"{kind}s") or []
     return isinstance(entries, list) and all(
@@ -195,7 +197,7 @@ def _is_section(document: Document, kind: str) -> bool:
     )
 
 
-def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> Connection:
+def in_cluster_config(directory: Path = _SERVICE_ACCOUNT_DIRECTORY) -> ClientConfig:
     """The connection that Kubernetes gives to every pod with a service account. Raises InputError outside a
     pod.
     """
@@ -209,7 +211,7 @@ def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> Connection:
         ca = authority.read_bytes()
     except OSError as error:
         raise InputError(f"the service account's {authority} cannot be read: {error.strerror}") from error
-    return Connection(
+    return ClientConfig(
         context="in-cluster",
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         ca=ca,
@@ -217,7 +219,7 @@ def in_cluster(directory: Path = _SERVICE_ACCOUNT) -> Connection:
     )
 
 
-def build(
+def build_document(
     name: str,
     *,
     server: str,
@@ -234,7 +236,7 @@ def build(
     """
     credentials: Document = {}
     if cert is not None and key is not None:
-        credentials = {"client-certificate-data": _base64(cert), "client-key-data": _base64(key)}
+        credentials = {"client-certificate-data": _encode_pem(cert), "client-key-data": _encode_pem(key)}
     if token:
         credentials["token"] = token
     context = {"cluster": name, "user": user or name}
@@ -243,7 +245,7 @@ def build(
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": name, "cluster": {"server": server, "certificate-authority-data": _base64(ca)}}],
+        "clusters": [{"name": name, "cluster": {"server": server, "certificate-authority-data": _encode_pem(ca)}}],
         "users": [{"name": user or name, "user": credentials}],
         "contexts": [{"name": name, "context": context}],
         "current-context": name,
@@ -255,7 +257,7 @@ def dump(document: Document) -> str:
     return yaml.safe_dump(document, sort_keys=False)
 
 
-def write(path: Path | str, document: Document) -> None:
+def write_file(path: Path | str, document: Document) -> None:
     """Write a kubeconfig, readable by its owner alone, at once or not at all. Raises InputError."""
     path = Path(path).expanduser()
     # A link (to a file kept elsewhere) stays a link: what it points to is replaced.
@@ -267,7 +269,7 @@ def write(path: Path | str, document: Document) -> None:
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(descriptor, "w") as file:
-                _keep_owner(file.fileno(), path)
+                _preserve_owner(file.fileno(), path)
                 file.write(dump(document))
                 file.flush()
                 os.fsync(file.fileno())
@@ -280,25 +282,25 @@ def write(path: Path | str, document: Document) -> None:
         raise InputError(f"kubeconfig {path} cannot be written: {error.strerror}") from error
 
 
-def _keep_owner(descriptor: int, path: Path) -> None:
+def _preserve_owner(descriptor: int, path: Path) -> None:
     """Give the new file to whom the old one belongs: root may write a user's, who is to be able to read it after."""
     with contextlib.suppress(FileNotFoundError, PermissionError):
         old = path.stat()
         os.fchown(descriptor, old.st_uid, old.st_gid)
 
 
-def replace(path: Path | str, document: Document) -> None:
+def replace_file(path: Path | str, document: Document) -> None:
     """Write a kubeconfig in place of an older one of the same clusters, or where there is none.
 
     Raises InputError, or ConflictError where others would be lost; the file is untouched then.
     """
     path = Path(path).expanduser()
     if path.is_file():
-        keeping.check_replacement(load(path).document, document, where=path)
-    write(path, document)
+        kubeconfig_checks.check_replacement(load(path).document, document, where=path)
+    write_file(path, document)
 
 
-def merged(into: Document, added: Document, *, switch: bool = True) -> Document:
+def merge_documents(into: Document, added: Document, *, switch: bool = True) -> Document:
     """The document with the added clusters, users and contexts; those of the same name are replaced.
 
     With `switch` the added document's current context becomes the current one. Nothing else of `into`
@@ -314,18 +316,18 @@ def merged(into: Document, added: Document, *, switch: bool = True) -> Document:
     return result
 
 
-def merge(path: Path | str, added: Document, *, switch: bool = True) -> None:
+def merge_into_file(path: Path | str, added: Document, *, switch: bool = True) -> None:
     """Add a context to a kubeconfig file, which is made if it is not there.
 
     Raises InputError, or ConflictError where a name is another's there; the file is untouched then.
     """
     path = Path(path).expanduser()
     into = load(path).document if path.exists() else {}
-    keeping.check_merge(into, added, where=path)
-    write(path, merged(into, added, switch=switch))
+    kubeconfig_checks.check_merge(into, added, where=path)
+    write_file(path, merge_documents(into, added, switch=switch))
 
 
-def without(document: Document, context: str) -> Document:
+def remove_context(document: Document, context: str) -> Document:
     """The document without a context and without the cluster and user that only this context used."""
     result = dict(document)
     gone = [entry for entry in document.get("contexts") or [] if entry.get("name") == context]
@@ -339,5 +341,5 @@ def without(document: Document, context: str) -> Document:
     return result
 
 
-def _base64(pem: bytes | str) -> str:
+def _encode_pem(pem: bytes | str) -> str:
     return base64.b64encode(pem.encode() if isinstance(pem, str) else pem).decode()

@@ -36,7 +36,7 @@ def read_page(answer: bytes, *, what: str) -> Page:
         raise errors.ServerError(f"{what}: the answer is no list: {error}", status=500) from error
 
 
-def selectors(label_selector: str, field_selector: str) -> dict[str, str | int | bool]:
+def selector_params(label_selector: str, field_selector: str) -> dict[str, str | int | bool]:
     """The parameters that choose what is listed; empty ones choose everything."""
     given: Params = {"labelSelector": label_selector, "fieldSelector": field_selector}
     return {name: value for name, value in given.items() if value}

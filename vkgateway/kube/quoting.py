@@ -10,6 +10,6 @@ _SAFE: Final = "-._~:"
 
 
 @lru_cache(maxsize=4096)
-def quoted(text: str) -> str:
+def quote_url_part(text: str) -> str:
     """A name, or a parameter's value, as it may stand in a URL."""
     return quote(text, safe=_SAFE)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
-from vkgateway.kube.quoting import quoted
+from vkgateway.kube.quoting import quote_url_part
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import FIELD_MANAGER
 from vkgateway.version import __version__
@@ -14,7 +14,7 @@ from vkgateway.version import __version__
 Params = Mapping[str, str | int | bool]
 
 JSON: Final = "application/json"
-_METADATA: Final = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1, {JSON}"
+_METADATA_ONLY: Final = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1, {JSON}"
 """Asks for no more of an object than its metadata (Kubernetes API concepts, "Metadata-only fetches"): what was written
 need be neither encoded, sent nor read again."""
 _HEADERS: Final = {
@@ -25,7 +25,7 @@ _HEADERS: Final = {
 }
 
 
-class Place(NamedTuple):
+class ServerUrl(NamedTuple):
     """The parts of a server's URL; `authority` is what the Host header says."""
 
     scheme: str
@@ -35,15 +35,17 @@ class Place(NamedTuple):
     prefix: str
 
 
-class Requests:
+class RequestBuilder:
     """Writes requests to the server at `url`. Raises InputError where that is none."""
 
     def __init__(self, url: str) -> None:
-        self.place: Final = _parse(url)
-        self._head: Final = _head({"Host": self.place.authority} | _HEADERS)
-        self._metadata_head: Final = _head({"Host": self.place.authority} | _HEADERS | {"Accept": _METADATA})
+        self.server_url: Final = _parse_url(url)
+        self._head: Final = _render_headers({"Host": self.server_url.authority} | _HEADERS)
+        self._metadata_head: Final = _render_headers(
+            {"Host": self.server_url.authority} | _HEADERS | {"Accept": _METADATA_ONLY}
+        )
 
-    def message(
+    def build_request(
         self,
         method: str,
         path: str,
@@ -55,8 +57,8 @@ class Requests:
         token: str = "",
     ) -> bytes:
         """A whole request. Raises InputError where `path` is not absolute and percent-encoded."""
-        place = self.place
-        target = f"{place.prefix}{path}?{_query(params)}" if params else place.prefix + path
+        place = self.server_url
+        target = f"{place.prefix}{path}?{_render_query(params)}" if params else place.prefix + path
         if not (target.isascii() and target.isprintable() and " " not in target):
             raise InputError(f"{target!r} is no percent-encoded path")
         head = f"{method} {target} HTTP/1.1\r\n{self._metadata_head if metadata_only else self._head}"
@@ -69,7 +71,7 @@ class Requests:
         return f"{head}\r\n".encode() + (body or b"")
 
 
-def _parse(server: str) -> Place:
+def _parse_url(server: str) -> ServerUrl:
     """Take a server's URL apart. Raises InputError."""
     try:
         base = urlsplit(server)
@@ -80,7 +82,7 @@ def _parse(server: str) -> Place:
     if base.scheme not in ("http", "https") or not host:
         raise InputError(f"{server!r} is no URL of an API server", hint="https://host:port is one")
     authority = f"[{host}]" if ":" in host else host
-    return Place(
+    return ServerUrl(
         scheme=base.scheme,
         host=host,
         port=port or (443 if base.scheme == "https" else 80),
@@ -89,12 +91,12 @@ def _parse(server: str) -> Place:
     )
 
 
-def _head(headers: Mapping[str, str]) -> str:
+def _render_headers(headers: Mapping[str, str]) -> str:
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
 
-def _query(params: Params) -> str:
+def _render_query(params: Params) -> str:
     return "&".join(
-        f"{key}={quoted(str(value).lower() if isinstance(value, bool) else str(value))}"
+        f"{key}={quote_url_part(str(value).lower() if isinstance(value, bool) else str(value))}"
         for key, value in params.items()
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vkgateway.kube.quoting import quoted
+from vkgateway.kube.quoting import quote_url_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Resource:
         """The absolute, percent-encoded URL path; without a namespace it is the list over all of them."""
         path = f"/{self.prefix}"
         if namespace and self.namespaced:
-            path += f"/namespaces/{quoted(namespace)}"
+            path += f"/namespaces/{quote_url_part(namespace)}"
         path += f"/{self.plural}"
         if name:
-            path += f"/{quoted(name)}"
+            path += f"/{quote_url_part(name)}"
         if subresource:
             path += f"/{subresource}"
         return path
@@ -74,7 +74,7 @@ CRDS = Resource(
 TENANTS = Resource("apis/vkgateway.io/v1alpha1", "tenants", "Tenant", namespaced=False)
 COMPUTE_CLUSTERS = Resource("apis/vkgateway.io/v1alpha1", "computeclusters", "ComputeCluster", namespaced=False)
 
-KNOWN: dict[tuple[str, str], Resource] = {
+KNOWN_RESOURCES: dict[tuple[str, str], Resource] = {
     (resource.api_version, resource.kind): resource
     for resource in (
         PODS,

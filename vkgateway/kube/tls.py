@@ -31,7 +31,7 @@ def client_context(
         context.load_default_certs()
     else:
         try:
-            context.load_verify_locations(cadata=_text(ca))
+            context.load_verify_locations(cadata=_to_text(ca))
         except (ssl.SSLError, ValueError) as error:
             raise InputError(f"the certificate authority is not a PEM certificate: {error}") from error
     if cert is not None and key is not None:
@@ -41,7 +41,7 @@ def client_context(
 
 def load_identity(context: ssl.SSLContext, *, cert: bytes | str, key: bytes | str) -> None:
     """Give a context, of a client or a server, its own certificate chain and key. Raises InputError."""
-    with _file(_bytes(cert) + b"\n" + _bytes(key)) as path:
+    with _identity_file(_to_bytes(cert) + b"\n" + _to_bytes(key)) as path:
         try:
             context.load_cert_chain(path)
         except ssl.SSLError as error:
@@ -49,7 +49,7 @@ def load_identity(context: ssl.SSLContext, *, cert: bytes | str, key: bytes | st
 
 
 @contextlib.contextmanager
-def _file(content: bytes) -> Iterator[str]:
+def _identity_file(content: bytes) -> Iterator[str]:
     """A path that OpenSSL can read the content from: memory where the system has such files (Linux)."""
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         descriptor = os.memfd_create("vkgateway-identity", os.MFD_CLOEXEC)
@@ -65,9 +65,9 @@ def _file(content: bytes) -> Iterator[str]:
             yield file.name
 
 
-def _bytes(text: bytes | str) -> bytes:
+def _to_bytes(text: bytes | str) -> bytes:
     return text.encode() if isinstance(text, str) else text
 
 
-def _text(text: bytes | str) -> str:
+def _to_text(text: bytes | str) -> str:
     return text.decode() if isinstance(text, bytes) else text

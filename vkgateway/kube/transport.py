@@ -13,21 +13,21 @@ from typing import Final, Self
 import structlog
 
 from vkgateway.kube import errors
-from vkgateway.kube.addresses import Addresses
-from vkgateway.kube.answers import AnswerTooLongError
 from vkgateway.kube.connections import Connections, close_all
-from vkgateway.kube.line import Server
-from vkgateway.kube.requests import JSON, Params, Requests
-from vkgateway.kube.streams import Stream
+from vkgateway.kube.dialer import HostDialer
+from vkgateway.kube.requests import JSON, Params, RequestBuilder
+from vkgateway.kube.response_streams import ResponseStream
+from vkgateway.kube.responses import ResponseTooLargeError
+from vkgateway.kube.tls_protocol import Endpoint
 from vkgateway.model.errors import VkgatewayError
 
 log = structlog.get_logger(__name__)
 
 _CONNECT_TIMEOUT: Final = 10.0
-_REFUSAL_TIMEOUT: Final = 5.0
-_REFUSAL_MAX: Final = 64 * 1024
+_ERROR_BODY_TIMEOUT: Final = 5.0
+_ERROR_BODY_MAX: Final = 64 * 1024
 _UNAUTHORIZED: Final = 401
-_RENEWAL_PAUSE: Final = 5.0
+_RENEWAL_INTERVAL: Final = 5.0
 """Seconds between two looks for other credentials, which are read from files."""
 _KEEPALIVE: Final = (
     ("TCP_KEEPIDLE", 15),
@@ -37,8 +37,8 @@ _KEEPALIVE: Final = (
 )
 
 
-Token = Callable[[], Awaitable[str]]
-Renewal = Callable[[], tuple[ssl_module.SSLContext | None, Token | None] | None]
+TokenSource = Callable[[], Awaitable[str]]
+CredentialSource = Callable[[], tuple[ssl_module.SSLContext | None, TokenSource | None] | None]
 """Gives the TLS identity and the bearer token's source anew; None where they are as before. Raises VkgatewayError."""
 
 
@@ -58,8 +58,8 @@ class Transport:
         server: str,
         *,
         ssl: ssl_module.SSLContext | None = None,
-        token: Token | None = None,
-        renewal: Renewal | None = None,
+        token: TokenSource | None = None,
+        renewal: CredentialSource | None = None,
         name: str = "",
         max_connections: int = 64,
         server_hostname: str | None = None,
@@ -70,17 +70,17 @@ class Transport:
         self.single_server: Final = single_server
         self.server: Final = server.rstrip("/")
         self.ssl = ssl
-        self._requests: Final = Requests(self.server)
+        self._request_builder: Final = RequestBuilder(self.server)
         self.name: Final = name or self.server
         self.server_hostname: Final = server_hostname
-        self.addresses: Final = Addresses()
+        self.dialer: Final = HostDialer()
         self._token = token
         self._renewal = renewal
         self._renewed_at = float("-inf")
         self._max_connections = max_connections
         self._connections: Connections | None = None
-        self._retired: list[Connections] = []
-        self._closed = False
+        self._draining: list[Connections] = []
+        self._is_closed = False
 
     async def request(
         self,
@@ -97,67 +97,67 @@ class Transport:
 
         With `metadata_only` a server that can leaves all but the metadata out of an answer that is an object.
         """
-        connections = self._connections or self._connect()
-        message = self._requests.message(
+        connections = self._connections or self._open_connections()
+        message = self._request_builder.build_request(
             method,
             path,
             params=params,
             body=body,
             content_type=content_type,
             metadata_only=metadata_only,
-            token="" if self._token is None else await self._bearer(self._token),
+            token="" if self._token is None else await self._get_token(self._token),
         )
         try:
-            answer = await connections.requests.request(method, message, timeout=timeout)
-        except AnswerTooLongError as error:
-            raise errors.AnswerTooLong(f"{method} {path} at {self.name}: {error}", status=500) from error
+            answer = await connections.request_pool.request(method, message, timeout=timeout)
+        except ResponseTooLargeError as error:
+            raise errors.ResponseTooLarge(f"{method} {path} at {self.name}: {error}", status=500) from error
         except (TimeoutError, OSError) as error:
-            raise self.unreachable(method, path, error) from error
+            raise self.unreachable_error(method, path, error) from error
         if answer.status < 300:
             return answer.body
-        raise self._refused(method, path, answer.status, answer.body, retry_after=answer.header("retry-after"))
+        raise self._response_error(method, path, answer.status, answer.body, retry_after=answer.header("retry-after"))
 
     @contextlib.asynccontextmanager
-    async def stream(
+    async def open_watch(
         self,
         path: str,
         params: Params | None = None,
         *,
         inactivity: float | None = None,
         longest: float | None = None,
-    ) -> AsyncIterator[Stream]:
+    ) -> AsyncIterator[ResponseStream]:
         """GET an answer that goes on: a watch.
 
-        There is no limit in time but those of `Stream`. Errors while reading the body come as OSError; `unreachable`
-        makes one of ours of them.
+        There is no limit in time but those of `ResponseStream`. Errors while reading the body come as OSError;
+        `unreachable_error` makes one of ours of them.
         """
         self._check_open()
-        token = "" if self._token is None else await self._bearer(self._token)
-        message = self._requests.message("GET", path, params=params, token=token)
-        streams = (self._connections or self._connect()).streams
+        token = "" if self._token is None else await self._get_token(self._token)
+        message = self._request_builder.build_request("GET", path, params=params, token=token)
+        streams = (self._connections or self._open_connections()).stream_pool
         try:
-            stream = await streams.open(message, inactivity=inactivity, longest=longest)
+            stream = await streams.open_stream(message, inactivity=inactivity, longest=longest)
         except OSError as error:
-            raise self.unreachable("GET", path, error) from error
+            raise self.unreachable_error("GET", path, error) from error
         try:
             self._check_open()
             if stream.status >= 300:
-                raise await self._refused_stream(path, stream)
+                raise await self._stream_error(path, stream)
             yield stream
         finally:
-            streams.release(stream)
+            streams.release_stream(stream)
 
-    async def authorization(self) -> dict[str, str]:
+    async def authorization_headers(self) -> dict[str, str]:
         """The headers by which this client proves itself, for those who speak to the server on their own."""
         if self._token is None:
             return {}
-        return {"Authorization": f"Bearer {await self._bearer(self._token)}"}
+        return {"Authorization": f"Bearer {await self._get_token(self._token)}"}
 
     async def close(self) -> None:
         """Close all connections; requests under way fail, later ones are refused."""
-        self._closed = True
-        everything = [*self._retired, *([self._connections] if self._connections else [])]
-        self._connections, self._retired = None, []
+        self._is_closed = True
+        everything = [*self._draining, *([self._connections] if self._connections else [])]
+        self._connections, self._draining = None, []
         await close_all(everything)
 
     async def __aenter__(self) -> Self:
@@ -168,34 +168,34 @@ class Transport:
     ) -> None:
         await self.close()
 
-    def _connect(self) -> Connections:
+    def _open_connections(self) -> Connections:
         """What all requests and streams go over from now on."""
         self._check_open()
-        place = self._requests.place
+        place = self._request_builder.server_url
         secure = place.scheme == "https"
-        server = Server(
+        server = Endpoint(
             host=place.host,
             port=place.port,
             ssl=(self.ssl or ssl_module.create_default_context()) if secure else None,
             server_hostname=self.server_hostname,
             connect_timeout=_CONNECT_TIMEOUT,
-            on_connect=_keep_alive,
-            addresses=self.addresses,
+            on_connect=_enable_keepalive,
+            dialer=self.dialer,
         )
         self._connections = Connections(server, limit=self._max_connections)
         return self._connections
 
-    async def _bearer(self, token: Token) -> str:
+    async def _get_token(self, token: TokenSource) -> str:
         """A bearer token; where none can be had now, the server cannot be asked."""
         try:
             return await token()
         except VkgatewayError as error:
             raise errors.Unreachable(f"no credentials for {self.name}: {error}", hint=error.hint) from error
 
-    def _renew(self) -> None:
+    def _renew_credentials(self) -> None:
         """See whether there are other credentials by now; what is under way goes on with those that it began with."""
         now = asyncio.get_running_loop().time()
-        if self._renewal is None or now < self._renewed_at + _RENEWAL_PAUSE:
+        if self._renewal is None or now < self._renewed_at + _RENEWAL_INTERVAL:
             return
         self._renewed_at = now
         try:
@@ -206,51 +206,51 @@ class Transport:
         if found is None:
             return
         log.info("other credentials", server=self.name)
-        self._prove(*found)
+        self._set_credentials(*found)
 
-    def take_over(self, other: Transport) -> None:
+    def adopt_credentials(self, other: Transport) -> None:
         """Prove itself as another client does from now on; what is under way goes on with what it began with."""
-        self._prove(other.ssl, other._token)
+        self._set_credentials(other.ssl, other._token)
 
-    def _prove(self, ssl: ssl_module.SSLContext | None, token: Token | None) -> None:
+    def _set_credentials(self, ssl: ssl_module.SSLContext | None, token: TokenSource | None) -> None:
         self.ssl, self._token = ssl, token
         if self._connections is not None:
-            self._connections.retire()
-            self._retired = [former for former in (*self._retired, self._connections) if former.in_use]
+            self._connections.start_draining()
+            self._draining = [former for former in (*self._draining, self._connections) if former.is_in_use]
             self._connections = None
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._is_closed:
             raise errors.Unreachable(f"the client of {self.name} is closed")
 
-    def _refused(
+    def _response_error(
         self, method: str, path: str, status: int, answer: bytes, *, retry_after: str | None
     ) -> errors.ApiError:
         if status == _UNAUTHORIZED:
-            self._renew()
+            self._renew_credentials()
         return errors.from_response(status, answer, what=f"{method} {path} at {self.name}", retry_after=retry_after)
 
-    async def _refused_stream(self, path: str, stream: Stream) -> errors.ApiError:
+    async def _stream_error(self, path: str, stream: ResponseStream) -> errors.ApiError:
         """Read the error; not all of it, for it need have no end."""
         said = b""
         try:
-            async with asyncio.timeout(_REFUSAL_TIMEOUT):
-                while len(said) < _REFUSAL_MAX and (piece := await stream.read()):
+            async with asyncio.timeout(_ERROR_BODY_TIMEOUT):
+                while len(said) < _ERROR_BODY_MAX and (piece := await stream.read()):
                     said += piece
         except OSError as error:
             if not said:
-                return self.unreachable("GET", path, error)
-        return self._refused("GET", path, stream.status, said, retry_after=stream.header("retry-after"))
+                return self.unreachable_error("GET", path, error)
+        return self._response_error("GET", path, stream.status, said, retry_after=stream.header("retry-after"))
 
-    def unreachable(self, method: str, path: str, error: Exception) -> errors.Unreachable:
+    def unreachable_error(self, method: str, path: str, error: Exception) -> errors.Unreachable:
         """The error of ours that a failed connection is."""
         if isinstance(error, ssl_module.SSLError):
-            self._renew()
+            self._renew_credentials()
         why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return errors.Unreachable(f"{method} {path} at {self.name}: {why}", reason="Unreachable")
 
 
-def _keep_alive(transport: asyncio.BaseTransport) -> None:
+def _enable_keepalive(transport: asyncio.BaseTransport) -> None:
     """Have a connection notice within half a minute that its peer's machine is gone, even while it only listens."""
     connection: socket.socket = transport.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

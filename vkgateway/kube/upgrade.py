@@ -18,24 +18,24 @@ from urllib.parse import urlencode, urlsplit
 
 import h11
 
-from vkgateway.kube.addresses import Addresses
+from vkgateway.kube.byte_stream import ByteStream
+from vkgateway.kube.dialer import HostDialer
 from vkgateway.kube.errors import Unreachable
-from vkgateway.kube.tlsbytes import Tls
-from vkgateway.kube.wire import Wire
+from vkgateway.kube.tls_engine import TlsEngine
 
 Headers = tuple[tuple[str, str], ...]
 """Names in lower case, in the order they came."""
 Params = Iterable[tuple[str, str]]
-Filter = Callable[[bytes], bytes]
-Alive = Callable[[], bool]
+BytesFilter = Callable[[bytes], bytes]
+AliveCheck = Callable[[], bool]
 """Whether what the stream is about is still there."""
 
-_LONGEST_HEAD = 64 * 1024
+_MAX_HEAD_BYTES = 64 * 1024
 _LAST_CHUNK = b"0\r\n\r\n"
-_LONGEST_BODY = 64 * 1024
-_LINGER = 30.0
+_MAX_BODY_BYTES = 64 * 1024
+_LINGER_SECONDS = 30.0
 """Seconds in which a slow side may take what was left when the other side ended."""
-LOOK_SECONDS = 2.0
+ALIVE_CHECK_SECONDS = 2.0
 """How often it is asked whether what a stream is about is still there."""
 QUIET_SECONDS = 5.0
 """How long nothing may move once it is not."""
@@ -61,26 +61,26 @@ class Dialable(Protocol):
         """The name the server's certificate must carry, where that is not the URL's host."""
 
     @property
-    def addresses(self) -> Addresses:
+    def dialer(self) -> HostDialer:
         """Those of the server's host, and which of them answered last."""
 
-    async def authorization(self) -> dict[str, str]:
+    async def authorization_headers(self) -> dict[str, str]:
         """The header that proves who we are, if the certificate does not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """The server went along: 101 for an upgrade, 200 for a stream; `wire` now carries what follows the
+class OpenedStream:
+    """The server went along: 101 for an upgrade, 200 for a stream; `stream` now carries what follows the
     head.
     """
 
     status: int
     headers: Headers
-    wire: Wire
+    stream: ByteStream
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedStream:
     """The server answered with an ordinary response; the connection is closed. `body` is cut at 64 KiB."""
 
     status: int
@@ -88,7 +88,7 @@ class Refused:
     body: bytes
 
 
-class Ended(Enum):
+class TunnelEnd(Enum):
     """Why a tunnel ended."""
 
     NEAR = "near"
@@ -99,40 +99,40 @@ class Ended(Enum):
 
 async def open_upgrade(
     client: Dialable, method: str, path: str, *, params: Params = (), headers: Headers, timeout: float = 30.0
-) -> Opened | Refused:
+) -> OpenedStream | RefusedStream:
     """Ask for a connection upgrade; `headers` hold `upgrade` and what goes with it.
 
     Raises Unreachable where there is no answer within `timeout` seconds.
     """
     head = (*headers, ("connection", "Upgrade"))
-    return await _open(client, method, path, params=params, headers=head, accept=101, timeout=timeout)
+    return await _send_request(client, method, path, params=params, headers=head, accept=101, timeout=timeout)
 
 
 async def open_stream(
     client: Dialable, path: str, *, params: Params = (), timeout: float | None = 30.0
-) -> Opened | Refused:
+) -> OpenedStream | RefusedStream:
     """GET a body of unknown length, left in the wire exactly as it is framed by `headers`.
 
     `timeout` seconds are allowed for the answer's head, None is for ever: a kubelet sends none before the
     first log line. The server is told to close the connection at the body's end. Raises Unreachable.
     """
-    return await _open(
+    return await _send_request(
         client, "GET", path, params=params, headers=(("connection", "close"),), accept=200, timeout=timeout
     )
 
 
-async def dial(client: Dialable, *, timeout: float = 10.0) -> Wire:
+async def dial_server(client: Dialable, *, timeout: float = 10.0) -> ByteStream:
     """Open a connection to the client's server, TLS handshake included. Raises Unreachable."""
     url = urlsplit(client.server)
     host = url.hostname or ""
     port = url.port or (443 if url.scheme == "https" else 80)
     expected = client.server_hostname or host
-    tls = Tls(client.ssl, server_side=False, server_name=expected) if client.ssl is not None else None
-    wire = Wire(tls=tls)
+    tls = TlsEngine(client.ssl, server_side=False, server_name=expected) if client.ssl is not None else None
+    wire = ByteStream(tls=tls)
     try:
         async with asyncio.timeout(timeout):
-            await client.addresses.connect(lambda: wire, host, port, patience=timeout)
-            await wire.opened()
+            await client.dialer.connect(lambda: wire, host, port, patience=timeout)
+            await wire.wait_opened()
     except TimeoutError as error:
         wire.abort()
         raise Unreachable(f"{client.name} ({client.server}) did not answer in {timeout:g} s") from error
@@ -145,7 +145,7 @@ async def dial(client: Dialable, *, timeout: float = 10.0) -> Wire:
     return wire
 
 
-async def _open(
+async def _send_request(
     client: Dialable,
     method: str,
     path: str,
@@ -154,17 +154,17 @@ async def _open(
     headers: Headers,
     accept: int,
     timeout: float | None,
-) -> Opened | Refused:
+) -> OpenedStream | RefusedStream:
     url = urlsplit(client.server)
     target = url.path.rstrip("/") + path
     query = urlencode(list(params))
     head: list[tuple[str, str]] = [("host", url.netloc), ("user-agent", "vkgateway"), *headers]
-    head.extend((await client.authorization()).items())
+    head.extend((await client.authorization_headers()).items())
     request = h11.Request(method=method, target=f"{target}?{query}" if query else target, headers=head)
-    wire = await dial(client)
+    wire = await dial_server(client)
     try:
         async with asyncio.timeout(timeout):
-            answer = await _exchange(wire, request, accept=accept)
+            answer = await _exchange_heads(wire, request, accept=accept)
     except TimeoutError as error:
         wire.abort()
         raise Unreachable(f"{client.name} gave no answer to {method} {path} in {timeout} s") from error
@@ -174,13 +174,13 @@ async def _open(
     except BaseException:
         wire.abort()
         raise
-    if isinstance(answer, Refused):
-        await wire.closed(linger=1.0)
+    if isinstance(answer, RefusedStream):
+        await wire.close_gracefully(linger=1.0)
     return answer
 
 
-async def _exchange(wire: Wire, request: h11.Request, *, accept: int) -> Opened | Refused:
-    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_LONGEST_HEAD)
+async def _exchange_heads(wire: ByteStream, request: h11.Request, *, accept: int) -> OpenedStream | RefusedStream:
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
     wire.write(b"".join(http.send(part) or b"" for part in (request, h11.EndOfMessage())))
     while True:
         event = await _next_event(wire, http)
@@ -190,28 +190,28 @@ async def _exchange(wire: Wire, request: h11.Request, *, accept: int) -> Opened 
             raise ConnectionResetError("the connection was closed without an answer")
         headers = tuple((name.decode(), value.decode("latin-1")) for name, value in event.headers)
         if event.status_code == accept:
-            wire.unread(http.trailing_data[0])
-            return Opened(event.status_code, headers, wire)
-        return Refused(event.status_code, headers, await _body(wire, http))
+            wire.push_back(http.trailing_data[0])
+            return OpenedStream(event.status_code, headers, wire)
+        return RefusedStream(event.status_code, headers, await _read_body(wire, http))
 
 
-async def _body(wire: Wire, http: h11.Connection) -> bytes:
+async def _read_body(wire: ByteStream, http: h11.Connection) -> bytes:
     body = bytearray()
-    while len(body) < _LONGEST_BODY:
+    while len(body) < _MAX_BODY_BYTES:
         event = await _next_event(wire, http)
         if not isinstance(event, h11.Data):
             break
         body += event.data
-    return bytes(body[:_LONGEST_BODY])
+    return bytes(body[:_MAX_BODY_BYTES])
 
 
-async def _next_event(wire: Wire, http: h11.Connection) -> object:
+async def _next_event(wire: ByteStream, http: h11.Connection) -> object:
     while (event := http.next_event()) is h11.NEED_DATA:
         http.receive_data(await wire.read())
     return event
 
 
-def _apart(data: bytes) -> tuple[bytes, ...]:
+def _split_last_chunk(data: bytes) -> tuple[bytes, ...]:
     """The end of a body in chunks apart from what is before it, to be sent as a record of its own.
 
     Go's reader tells the end along with the last bytes where both are at hand, and API servers, which pass logs on over
@@ -222,93 +222,95 @@ def _apart(data: bytes) -> tuple[bytes, ...]:
     return (data,)
 
 
-class _Joint:
+class _TunnelRelay:
     """Two wires joined: what one receives the other sends, no faster than it takes it."""
 
-    def __init__(self, near: Wire, far: Wire, *, one_way: bool, inward: Filter | None) -> None:
-        self._inward = inward
+    def __init__(self, near: ByteStream, far: ByteStream, *, one_way: bool, inward: BytesFilter | None) -> None:
+        self._inward_filter = inward
         self._near = near
         self._far = far
         self._one_way = one_way
         self._loop = asyncio.get_running_loop()
-        self._change = asyncio.Event()
-        self._first: Ended | None = None
-        self._over = False
-        self._last = self._loop.time()
+        self._changed = asyncio.Event()
+        self._first_end: TunnelEnd | None = None
+        self._is_over = False
+        self._last_activity = self._loop.time()
 
-    def start(self) -> None:
+    def attach_streams(self) -> None:
         for source, sink in ((self._near, self._far), (self._far, self._near)):
-            source.join(self)
-            if sink.congested:
-                self.throttle(sink, on=True)
+            source.attach_relay(self)
+            if sink.is_congested:
+                self.apply_backpressure(sink, on=True)
 
-    def carry(self, source: Wire, data: bytes) -> None:
-        self._last = self._loop.time()
+    def relay_data(self, source: ByteStream, data: bytes) -> None:
+        self._last_activity = self._loop.time()
         if source is self._far:
-            for part in _apart(data) if self._one_way else (data,):
-                self._near.write(part if self._inward is None else self._inward(part))
+            for part in _split_last_chunk(data) if self._one_way else (data,):
+                self._near.write(part if self._inward_filter is None else self._inward_filter(part))
         elif not self._one_way:
             self._far.write(data)
 
-    def finish(self, source: Wire) -> None:
-        self._last = self._loop.time()
-        both = self._near.ended and self._far.ended
-        self._first = self._first or (Ended.NEAR if source is self._near else Ended.FAR)
-        self._over = self._over or both or self._one_way or source.lost
-        if not self._over:
-            (self._far if source is self._near else self._near).end_writing()
-        self._change.set()
+    def handle_eof(self, source: ByteStream) -> None:
+        self._last_activity = self._loop.time()
+        both = self._near.has_ended and self._far.has_ended
+        self._first_end = self._first_end or (TunnelEnd.NEAR if source is self._near else TunnelEnd.FAR)
+        self._is_over = self._is_over or both or self._one_way or source.is_lost
+        if not self._is_over:
+            (self._far if source is self._near else self._near).write_eof()
+        self._changed.set()
 
-    def throttle(self, sink: Wire, *, on: bool) -> None:
+    def apply_backpressure(self, sink: ByteStream, *, on: bool) -> None:
         source = self._far if sink is self._near else self._near
         if on:
-            source.pause()
+            source.pause_reading()
         else:
-            source.resume()
+            source.resume_reading()
 
-    async def wait(self, *, idle: float | None, linger: float, alive: Alive | None, quiet: float) -> Ended:
-        """Wait until both sides have ended, or until nothing has moved for too long; see `tunnel`."""
-        while not self._over:
-            ended, patience = self._patience(idle=idle, linger=linger, alive=alive, quiet=quiet)
-            left = None if patience is None else self._last + patience - self._loop.time()
+    async def wait_until_ended(
+        self, *, idle: float | None, linger: float, alive: AliveCheck | None, quiet: float
+    ) -> TunnelEnd:
+        """Wait until both sides have ended, or until nothing has moved for too long; see `run_tunnel`."""
+        while not self._is_over:
+            ended, patience = self._idle_limit(idle=idle, linger=linger, alive=alive, quiet=quiet)
+            left = None if patience is None else self._last_activity + patience - self._loop.time()
             if left is not None and left <= 0:
                 return ended
             if alive is not None:
-                left = min(LOOK_SECONDS, quiet, LOOK_SECONDS if left is None else left)
-            self._change.clear()
+                left = min(ALIVE_CHECK_SECONDS, quiet, ALIVE_CHECK_SECONDS if left is None else left)
+            self._changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await self._change.wait()
-        return self._first or Ended.FAR
+                    await self._changed.wait()
+        return self._first_end or TunnelEnd.FAR
 
-    def _patience(
-        self, *, idle: float | None, linger: float, alive: Alive | None, quiet: float
-    ) -> tuple[Ended, float | None]:
+    def _idle_limit(
+        self, *, idle: float | None, linger: float, alive: AliveCheck | None, quiet: float
+    ) -> tuple[TunnelEnd, float | None]:
         """For how long nothing may move now, and what it means if nothing does."""
-        bounds: list[tuple[float, Ended]] = []
+        bounds: list[tuple[float, TunnelEnd]] = []
         if idle is not None:
-            bounds.append((idle, Ended.IDLE))
-        if self._first is not None:
-            bounds.append((linger, self._first))
-        if alive is not None and not self._near.congested and not alive():
-            bounds.append((quiet, Ended.GONE))
+            bounds.append((idle, TunnelEnd.IDLE))
+        if self._first_end is not None:
+            bounds.append((linger, self._first_end))
+        if alive is not None and not self._near.is_congested and not alive():
+            bounds.append((quiet, TunnelEnd.GONE))
         if not bounds:
-            return Ended.IDLE, None
+            return TunnelEnd.IDLE, None
         patience, ended = min(bounds, key=lambda bound: bound[0])
         return ended, patience
 
 
-async def tunnel(
-    near: Wire,
-    far: Wire,
+async def run_tunnel(
+    near: ByteStream,
+    far: ByteStream,
     *,
     idle_timeout: float | None = None,
     one_way: bool = False,
-    inward: Filter | None = None,
-    alive: Alive | None = None,
-    linger: float = _LINGER,
+    inward: BytesFilter | None = None,
+    alive: AliveCheck | None = None,
+    linger: float = _LINGER_SECONDS,
     quiet: float = QUIET_SECONDS,
-) -> Ended:
+) -> TunnelEnd:
     """Pass bytes between two wires until both have ended, then close both; says who ended first.
 
     The end of one side's bytes is passed on as such, and the other's still go through, until for `linger` seconds none
@@ -317,13 +319,13 @@ async def tunnel(
     `near` sends is dropped, and the first end is the end. What arrived before is still delivered, for `linger` seconds
     at most. On cancellation both are cut off.
     """
-    joint = _Joint(near, far, one_way=one_way, inward=inward)
+    joint = _TunnelRelay(near, far, one_way=one_way, inward=inward)
     try:
-        joint.start()
-        ended = await joint.wait(idle=idle_timeout, linger=linger, alive=alive, quiet=quiet)
-        if ended in (Ended.IDLE, Ended.GONE):  # what has not moved for so long will not
+        joint.attach_streams()
+        ended = await joint.wait_until_ended(idle=idle_timeout, linger=linger, alive=alive, quiet=quiet)
+        if ended in (TunnelEnd.IDLE, TunnelEnd.GONE):  # what has not moved for so long will not
             linger = min(linger, quiet)
-        await asyncio.gather(near.closed(linger=linger), far.closed(linger=linger))
+        await asyncio.gather(near.close_gracefully(linger=linger), far.close_gracefully(linger=linger))
     finally:
         near.abort()
         far.abort()

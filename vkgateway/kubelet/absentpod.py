@@ -18,14 +18,14 @@ from vkgateway.translate.conditions import (
     POOL_SCHEDULED_CONDITION,
 )
 
-_LISTS: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-_TERMINAL: Final = frozenset({"Succeeded", "Failed"})
-_WAITS: Final = (
+_STATUS_LISTS: Final = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+_TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
+_WAITING_CONDITIONS: Final = (
     (ADMITTED_CONDITION, "it waits for admission"),
     (FORWARDED_CONDITION, "it waits to be forwarded"),
     (POOL_SCHEDULED_CONDITION, "it waits for a compute node"),
 )
-_WORDS: Final = {"DeletionByComputeCluster": "deleted in the compute cluster", "Lost": "lost"}
+_DISRUPTION_WORDS: Final = {"DeletionByComputeCluster": "deleted in the compute cluster", "Lost": "lost"}
 """What befell the pod, by the reason of its condition DisruptionTarget; any other reason is an eviction's."""
 
 
@@ -36,74 +36,85 @@ class AbsentPod:
     name: str
     status: Object
 
-    def sentence(self) -> str:
+    def describe_state(self) -> str:
         """Say in one sentence why nothing of the pod runs."""
         if not self._has_run():
-            return f"pod {self.name} {self._why_not_started()}"
-        return f"pod {self.name} {self._how_it_ended()}"
+            return f"pod {self.name} {self._describe_waiting()}"
+        return f"pod {self.name} {self._describe_end()}"
 
-    def log(self, container: str, *, previous: bool) -> tuple[bool, str]:
+    def log_replacement(self, container: str, *, previous: bool) -> tuple[bool, str]:
         """Return whether the container has run, and what stands in its log's place."""
-        status = self._container(container)
-        ended = _terminated(status, "lastState" if previous else "state")
+        status = self._container_status(container)
+        ended = _terminated_state(status, "lastState" if previous else "state")
         if previous and ended is None:
             return False, f'previous terminated container "{container}" in pod "{self.name}" not found'
         if ended is None and not (status.get("state") or {}).get("running"):
-            return False, f"container {container} of {self.sentence()}"
-        lines = [f"[vkgateway] {self._capital(self.sentence())}. The log of container {container} is gone with it."]
+            return False, f"container {container} of {self.describe_state()}"
+        lines = [
+            (
+                f"[vkgateway] {self._capitalize_first(self.describe_state())}. The log of container "
+                f"{container} is gone with it."
+            )
+        ]
         if message := (ended or {}).get("message"):
             lines += ["[vkgateway] Its termination message keeps:", str(message).rstrip("\n")]
         return True, "\n".join(lines)
 
     def _has_run(self) -> bool:
-        statuses = (status for key in _LISTS for status in self.status.get(key) or ())
+        statuses = (status for key in _STATUS_LISTS for status in self.status.get(key) or ())
         states = (one.get(key) or {} for one in statuses for key in ("state", "lastState"))
         return any("running" in state or "terminated" in state for state in states)
 
-    def _why_not_started(self) -> str:
+    def _describe_waiting(self) -> str:
         reason, message = self.status.get("reason") or "", self.status.get("message") or ""
-        if self.status.get("phase") in _TERMINAL:
-            return f"was never started: {_told(reason, message)}"
-        for kind, words in _WAITS:
-            if (entry := self._condition(kind)) and entry["status"] == "False":
-                return f"has not been started yet: {words}: {_told(entry.get('reason', ''), entry.get('message', ''))}"
+        if self.status.get("phase") in _TERMINAL_PHASES:
+            return f"was never started: {_join_reason(reason, message)}"
+        for kind, words in _WAITING_CONDITIONS:
+            if (entry := self._find_condition(kind)) and entry["status"] == "False":
+                return (
+                    f"has not been started yet: {words}: "
+                    f"{_join_reason(entry.get('reason', ''), entry.get('message', ''))}"
+                )
         return "has not been started yet"
 
-    def _how_it_ended(self) -> str:
-        at = f" at {moment}" if (moment := max(self._ends(), default="")) else ""
-        taken = self._condition(DISRUPTION_CONDITION)
+    def _describe_end(self) -> str:
+        at = f" at {moment}" if (moment := max(self._end_times(), default="")) else ""
+        taken = self._find_condition(DISRUPTION_CONDITION)
         if taken is not None and taken["status"] == "True":
             reason = taken.get("reason", "")
             # The condition may still hold the notice's words; the status has those of the end.
             final = self.status if self.status.get("reason") == reason else taken
-            return f"ran and was {_WORDS.get(reason, 'evicted')}{at} ({_told(reason, final.get('message') or '')})"
-        if self.status.get("phase") not in _TERMINAL:
+            return (
+                f"ran and was {_DISRUPTION_WORDS.get(reason, 'evicted')}{at} "
+                f"({_join_reason(reason, final.get('message') or '')})"
+            )
+        if self.status.get("phase") not in _TERMINAL_PHASES:
             return "ran, and nothing of it is found in the compute cluster now"
-        told = _told(self.status.get("reason") or "", self.status.get("message") or "")
+        told = _join_reason(self.status.get("reason") or "", self.status.get("message") or "")
         return f"ran and ended{at} ({told or self.status['phase']})"
 
-    def _ends(self) -> Iterator[str]:
-        for key in _LISTS:
+    def _end_times(self) -> Iterator[str]:
+        for key in _STATUS_LISTS:
             for status in self.status.get(key) or ():
-                if moment := (_terminated(status, "state") or {}).get("finishedAt"):
+                if moment := (_terminated_state(status, "state") or {}).get("finishedAt"):
                     yield moment
 
-    def _condition(self, kind: str) -> Object | None:
+    def _find_condition(self, kind: str) -> Object | None:
         return next((entry for entry in self.status.get("conditions") or () if entry["type"] == kind), None)
 
-    def _container(self, name: str) -> Object:
-        statuses = (status for key in _LISTS for status in self.status.get(key) or ())
+    def _container_status(self, name: str) -> Object:
+        statuses = (status for key in _STATUS_LISTS for status in self.status.get(key) or ())
         return next((status for status in statuses if status["name"] == name), {})
 
     @staticmethod
-    def _capital(sentence: str) -> str:
+    def _capitalize_first(sentence: str) -> str:
         return sentence[:1].upper() + sentence[1:]
 
 
-def _terminated(status: Object, key: str) -> dict[str, Any] | None:
+def _terminated_state(status: Object, key: str) -> dict[str, Any] | None:
     found: dict[str, Any] | None = (status.get(key) or {}).get("terminated")
     return found
 
 
-def _told(reason: str, message: str) -> str:
+def _join_reason(reason: str, message: str) -> str:
     return ": ".join(filter(None, (reason, message)))

@@ -10,15 +10,15 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import h11
 
+from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.kube.upgrade import Headers
-from vkgateway.kube.wire import Wire
-from vkgateway.kubelet.held import HeldError, Take, uncounted
+from vkgateway.kubelet.memory_limiter import CountBytes, MemoryLimitError, ignore_bytes
 
-_LONGEST_HEAD: Final = 256 * 1024
+_MAX_HEAD_BYTES: Final = 256 * 1024
 """The command of an exec travels in the query, so heads may be long; Go's own limit is 1 MiB."""
-_LONGEST_BODY: Final = 4 * 1024 * 1024
+_MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 """Admission reviews carry whole objects; API servers take none beyond 3 MiB."""
-_FRAMING: Final = ("content-length", "transfer-encoding")
+_FRAMING_HEADERS: Final = ("content-length", "transfer-encoding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Request:
         return next((value for key, value in self.headers if key == name), "")
 
     @property
-    def upgrade(self) -> str:
+    def upgrade_protocol(self) -> str:
         """The protocol the client asks to switch to, in lower case; empty if it asks for none."""
         tokens = [
             token.strip().lower() for key, value in self.headers if key == "connection" for token in value.split(",")
@@ -53,12 +53,12 @@ class Reply:
     content_type: str = "text/plain; charset=utf-8"
 
     @classmethod
-    def text(cls, status: int, text: str) -> Reply:
+    def from_text(cls, status: int, text: str) -> Reply:
         """A sentence, as a kubelet answers."""
         return cls(status, text.encode() + b"\n")
 
 
-class Malformed(Exception):  # noqa: N818 - named by reason
+class MalformedRequest(Exception):  # noqa: N818 - named by reason
     """What came is no HTTP request that can be answered; the message says why."""
 
     def __init__(self, message: str, *, status: int = 400) -> None:
@@ -69,12 +69,12 @@ class Malformed(Exception):  # noqa: N818 - named by reason
 class Session:
     """The requests of one connection, one after the other; `body_max` bounds their bodies (bytes)."""
 
-    def __init__(self, wire: Wire, *, body_max: int = _LONGEST_BODY) -> None:
-        self.wire = wire
+    def __init__(self, wire: ByteStream, *, body_max: int = _MAX_BODY_BYTES) -> None:
+        self.stream = wire
         self._body_max = body_max
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
 
-    async def next_request(self, *, take: Take = uncounted) -> Request | None:
+    async def next_request(self, *, take: CountBytes = ignore_bytes) -> Request | None:
         """Return the next request with its whole body; None at the connection's end. Raises Malformed."""
         try:
             if self._http.states != {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}:
@@ -82,14 +82,14 @@ class Session:
             event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return None
-            body = await self._body(take)
+            body = await self._read_body(take)
         except h11.RemoteProtocolError as error:
-            raise Malformed(str(error), status=error.error_status_hint) from error
+            raise MalformedRequest(str(error), status=error.error_status_hint) from error
         except h11.LocalProtocolError:
             return None  # the connection cannot be used again
-        return _request(event, body)
+        return _build_request(event, body)
 
-    async def await_request(self, *, patience: float, take: Take = uncounted) -> Request | None:
+    async def await_request(self, *, patience: float, take: CountBytes = ignore_bytes) -> Request | None:
         """Wait for the next request; None at the connection's end, or where no request came and that was answered.
 
         `take` counts its body's bytes as they come. Raises TimeoutError after `patience` seconds.
@@ -97,11 +97,11 @@ class Session:
         try:
             async with asyncio.timeout(patience):
                 return await self.next_request(take=take)
-        except Malformed as error:
-            await self.reply(Reply.text(error.status, str(error)), last=True)
+        except MalformedRequest as error:
+            await self.send_reply(Reply.from_text(error.status, str(error)), last=True)
             return None
 
-    async def reply(self, reply: Reply, *, last: bool = False) -> bool:
+    async def send_reply(self, reply: Reply, *, last: bool = False) -> bool:
         """Send a whole answer; says whether another request may follow."""
         headers = [
             ("content-type", reply.content_type),
@@ -115,58 +115,58 @@ class Session:
             h11.Data(data=reply.body),
             h11.EndOfMessage(),
         )
-        self.wire.write(b"".join(self._http.send(event) or b"" for event in events))
-        await self.wire.drain()
+        self.stream.write(b"".join(self._http.send(event) or b"" for event in events))
+        await self.stream.drain()
         return not last and self._http.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 
-    def switch(self, headers: Headers) -> None:
+    def switch_protocols(self, headers: Headers) -> None:
         """Answer 101; from here on the wire carries the new protocol, what came early included."""
         answer = h11.InformationalResponse(status_code=101, headers=[("connection", "Upgrade"), *headers])
-        self.wire.write(self._http.send(answer) or b"")
-        self.wire.unread(self._http.trailing_data[0])
+        self.stream.write(self._http.send(answer) or b"")
+        self.stream.push_back(self._http.trailing_data[0])
 
     def start_body(self, status: int, headers: Headers) -> None:
         """Answer with a body that follows on the wire just as `headers` frame it, the connection's last."""
-        kept = [(name, value) for name, value in headers if name in (*_FRAMING, "content-type")]
+        kept = [(name, value) for name, value in headers if name in (*_FRAMING_HEADERS, "content-type")]
         head = [f"HTTP/1.1 {status} OK", *(f"{name}: {value}" for name, value in kept), "connection: close"]
-        self.wire.write("\r\n".join((*head, "", "")).encode("latin-1"))
+        self.stream.write("\r\n".join((*head, "", "")).encode("latin-1"))
 
     async def _next_event(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             try:
-                self._http.receive_data(await self.wire.read())
+                self._http.receive_data(await self.stream.read())
             except OSError:
                 self._http.receive_data(b"")
         return event
 
-    async def _body(self, take: Take) -> bytes:
+    async def _read_body(self, take: CountBytes) -> bytes:
         body = bytearray()
         while isinstance(event := await self._next_event(), h11.Data):
             body += event.data
             if len(body) > self._body_max:
-                raise Malformed("the request's body is too large", status=413)
+                raise MalformedRequest("the request's body is too large", status=413)
             try:
                 take(len(event.data))
-            except HeldError as error:
-                raise Malformed(str(error), status=429) from error
+            except MemoryLimitError as error:
+                raise MalformedRequest(str(error), status=429) from error
         return bytes(body)
 
 
-def _request(event: h11.Request, body: bytes) -> Request:
+def _build_request(event: h11.Request, body: bytes) -> Request:
     try:
         url = urlsplit(event.target.decode("ascii"))
         query = parse_qsl(url.query, keep_blank_values=True, errors="strict", max_num_fields=10_000)
         path = tuple(unquote(part, errors="strict") for part in url.path.strip("/").split("/") if part)
     except ValueError as error:
-        raise Malformed(f"the URL cannot be read: {error}") from error
+        raise MalformedRequest(f"the URL cannot be read: {error}") from error
     return Request(
         method=event.method.decode("ascii"),
         path=path,
         query=tuple(query),
-        headers=tuple(_decoded(event.headers)),
+        headers=tuple(_decode_headers(event.headers)),
         body=body,
     )
 
 
-def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
+def _decode_headers(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
     return ((name.decode("ascii"), value.decode("latin-1")) for name, value in headers)

@@ -18,61 +18,61 @@ CN_PREFIX: Final = "vkgateway:tenant:"
 """What comes before the tenant's name in the common name of its API server's kubelet client certificate."""
 
 
-_KNOWN_MAX: Final = 4096
+_MAX_CACHED: Final = 4096
 
 
-class Stranger(Exception):  # noqa: N818 - named by reason
+class UnknownCaller(Exception):  # noqa: N818 - named by reason
     """The caller is no tenant that is served here; the message may be told."""
 
 
-def tenant_of(names: Mapping[str, Any]) -> str:
+def tenant_from_certificate(names: Mapping[str, Any]) -> str:
     """The tenant in a verified certificate, as `ssl.SSLSocket.getpeercert` tells it.
 
     Raises Stranger unless it has exactly one common name, and that names a tenant.
     """
     common = [value for part in names.get("subject", ()) for (key, value) in part if key == "commonName"]
     if len(common) != 1 or not common[0].startswith(CN_PREFIX):
-        raise Stranger("the client certificate names no tenant")
+        raise UnknownCaller("the client certificate names no tenant")
     tenant: str = common[0].removeprefix(CN_PREFIX)
     try:
         validate_tenant_name(tenant)
     except InputError as error:
-        raise Stranger("the client certificate names no tenant") from error
+        raise UnknownCaller("the client certificate names no tenant") from error
     return tenant
 
 
-def fingerprint(certificate: bytes) -> str:
+def certificate_fingerprint(certificate: bytes) -> str:
     """SHA-256 of a certificate (DER), 64 hexadecimal digits."""
     return hashlib.sha256(certificate).hexdigest()
 
 
-class Admission:
+class AdmittedTenants:
     """The tenants that are served; everybody else is refused, however good the certificate."""
 
     def __init__(self) -> None:
-        self._admitted: dict[str, frozenset[str]] = {}
+        self._fingerprints: dict[str, frozenset[str]] = {}
 
-    def admit(self, tenant: str, *, fingerprints: Collection[str] = ()) -> None:
+    def admit_tenant(self, tenant: str, *, fingerprints: Collection[str] = ()) -> None:
         """Serve a tenant; with fingerprints only by these very certificates, so that those issued to an
         earlier tenant of the same name are worth nothing.
         """
-        self._admitted[tenant] = frozenset(fingerprints)
+        self._fingerprints[tenant] = frozenset(fingerprints)
 
-    def revoke(self, tenant: str) -> None:
+    def revoke_tenant(self, tenant: str) -> None:
         """Serve a tenant no longer."""
-        self._admitted.pop(tenant, None)
+        self._fingerprints.pop(tenant, None)
 
-    def admitted(self, tenant: str) -> bool:
+    def is_admitted(self, tenant: str) -> bool:
         """Whether the tenant is served at all."""
-        return tenant in self._admitted
+        return tenant in self._fingerprints
 
-    def check(self, tenant: str, certificate: bytes) -> None:
+    def check_certificate(self, tenant: str, certificate: bytes) -> None:
         """Raise Stranger unless the tenant is served by this certificate (DER)."""
-        allowed = self._admitted.get(tenant)
+        allowed = self._fingerprints.get(tenant)
         if allowed is None:
-            raise Stranger(f"tenant {tenant} is not served here")
-        if allowed and fingerprint(certificate) not in allowed:
-            raise Stranger(f"the client certificate of tenant {tenant} was replaced")
+            raise UnknownCaller(f"tenant {tenant} is not served here")
+        if allowed and certificate_fingerprint(certificate) not in allowed:
+            raise UnknownCaller(f"the client certificate of tenant {tenant} was replaced")
 
 
 class FrontProxies:
@@ -85,36 +85,36 @@ class FrontProxies:
 
     def __init__(self) -> None:
         self._authorities: dict[str, x509.Certificate] = {}
-        self._known: dict[bytes, str] = {}
+        self._tenant_cache: dict[bytes, str] = {}
         """Certificates to their tenants, or to "", as long as the authorities stay the same."""
 
-    def admit(self, tenant: str, authority: bytes) -> None:
+    def add_authority(self, tenant: str, authority: bytes) -> None:
         """Know a tenant's API server by certificates of its front-proxy authority (PEM)."""
         self._authorities[tenant] = x509.load_pem_x509_certificate(authority)
-        self._known.clear()
+        self._tenant_cache.clear()
 
-    def revoke(self, tenant: str) -> None:
+    def remove_authority(self, tenant: str) -> None:
         """Know it no longer."""
         self._authorities.pop(tenant, None)
-        self._known.clear()
+        self._tenant_cache.clear()
 
-    def tenant(self, certificate: bytes) -> str:
+    def find_tenant(self, certificate: bytes) -> str:
         """Return the tenant whose authority signed a certificate (DER) that TLS has verified; empty without one."""
-        if certificate not in self._known:
-            if len(self._known) >= _KNOWN_MAX:
-                self._known.clear()
-            self._known[certificate] = self._signer(certificate)
-        return self._known[certificate]
+        if certificate not in self._tenant_cache:
+            if len(self._tenant_cache) >= _MAX_CACHED:
+                self._tenant_cache.clear()
+            self._tenant_cache[certificate] = self._find_signer(certificate)
+        return self._tenant_cache[certificate]
 
-    def _signer(self, certificate: bytes) -> str:
+    def _find_signer(self, certificate: bytes) -> str:
         shown = x509.load_der_x509_certificate(certificate)
         for tenant, authority in self._authorities.items():
-            if shown.issuer == authority.subject and _signed(shown, authority):
+            if shown.issuer == authority.subject and _is_signed_by(shown, authority):
                 return tenant
         return ""
 
 
-def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+def _is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):

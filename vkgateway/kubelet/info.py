@@ -6,30 +6,33 @@ import msgspec
 
 from vkgateway.kubelet.call import Call
 from vkgateway.kubelet.http import Reply
-from vkgateway.kubelet.tokens import NO_SECONDS, YES_SECONDS
+from vkgateway.kubelet.token_reviewer import ALLOWED_CACHE_SECONDS, DENIED_CACHE_SECONDS
 from vkgateway.model.errors import NotFoundError, VkgatewayError
 
 _JSON = "application/json"
 _encode = msgspec.json.Encoder().encode
 
 
-async def healthz(_: Call) -> Reply:
+async def serve_healthz(_: Call) -> Reply:
     """Say that the endpoint is up."""
     return Reply(200, b"ok")
 
 
-async def configz(call: Call) -> Reply:
+async def serve_configz(call: Call) -> Reply:
     """The few settings of a KubeletConfiguration that mean something here."""
     settings = {
         "enableServer": True,
         "readOnlyPort": 0,
         "authentication": {
             "anonymous": {"enabled": False},
-            "webhook": {"enabled": True, "cacheTTL": f"{YES_SECONDS:g}s"},
+            "webhook": {"enabled": True, "cacheTTL": f"{ALLOWED_CACHE_SECONDS:g}s"},
         },
         "authorization": {
             "mode": "Webhook",
-            "webhook": {"cacheAuthorizedTTL": f"{YES_SECONDS:g}s", "cacheUnauthorizedTTL": f"{NO_SECONDS:g}s"},
+            "webhook": {
+                "cacheAuthorizedTTL": f"{ALLOWED_CACHE_SECONDS:g}s",
+                "cacheUnauthorizedTTL": f"{DENIED_CACHE_SECONDS:g}s",
+            },
         },
         "enableDebuggingHandlers": True,
         "streamingConnectionIdleTimeout": f"{call.idle_timeout:g}s",
@@ -37,21 +40,21 @@ async def configz(call: Call) -> Reply:
     return Reply(200, _encode({"kubeletconfig": settings}), _JSON)
 
 
-async def pods(call: Call) -> Reply:
+async def serve_pods(call: Call) -> Reply:
     """The caller's pods on the node that is asked, or on all its virtual nodes, which share this endpoint."""
-    return await _pod_list(call, phase="")
+    return await _serve_pod_list(call, phase="")
 
 
-async def running_pods(call: Call) -> Reply:
+async def serve_running_pods(call: Call) -> Reply:
     """Those of the caller's pods that are running."""
-    return await _pod_list(call, phase="Running")
+    return await _serve_pod_list(call, phase="Running")
 
 
-async def _pod_list(call: Call, *, phase: str) -> Reply:
+async def _serve_pod_list(call: Call, *, phase: str) -> Reply:
     try:
-        found = await call.pods(call.tenant, call.node, phase)
+        found = await call.pod_lister(call.tenant, call.node, phase)
     except NotFoundError as error:
-        return Reply.text(404, str(error))
+        return Reply.from_text(404, str(error))
     except VkgatewayError as error:
-        return Reply.text(503, f"the pods cannot be told now: {error}")
+        return Reply.from_text(503, f"the pods cannot be told now: {error}")
     return Reply(200, b'{"apiVersion":"v1","kind":"PodList","metadata":{},"items":[' + b",".join(found) + b"]}", _JSON)

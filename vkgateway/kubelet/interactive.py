@@ -12,9 +12,9 @@ import structlog
 
 from vkgateway.kube.errors import Unreachable
 from vkgateway.kube.resources import PODS
-from vkgateway.kube.upgrade import QUIET_SECONDS, Headers, Opened, Params, Refused, open_upgrade, tunnel
-from vkgateway.kubelet import errorchannel, refusals
-from vkgateway.kubelet.call import Call, Rejected, uid_and_container
+from vkgateway.kube.upgrade import QUIET_SECONDS, Headers, OpenedStream, Params, RefusedStream, open_upgrade, run_tunnel
+from vkgateway.kubelet import error_replies, errorchannel
+from vkgateway.kubelet.call import Call, Rejected, parse_uid_and_container
 from vkgateway.kubelet.http import Reply, Request
 from vkgateway.kubelet.target import PodTarget
 
@@ -22,7 +22,7 @@ _STREAMS: Final = {"input": "stdin", "output": "stdout", "error": "stderr", "tty
 """A kubelet's words for the streams to those of the pods/exec and pods/attach subresources."""
 _TRUE: Final = frozenset(("1", "true"))
 _PROTOCOLS: Final = frozenset(("spdy/3.1", "websocket"))
-_PASSED: Final = frozenset(
+_PASSED_HEADERS: Final = frozenset(
     (
         "upgrade",
         "x-stream-protocol-version",
@@ -39,80 +39,82 @@ Extensions of WebSocket are none of them: compressed frames could not be looked 
 _log = structlog.get_logger(__name__)
 
 
-async def run(call: Call, namespace: str, pod: str, *rest: str) -> Reply | None:
+async def serve_exec(call: Call, namespace: str, pod: str, *rest: str) -> Reply | None:
     """POST or GET /exec/NAMESPACE/POD[/UID]/CONTAINER: run a command in a container."""
-    uid, container = uid_and_container(rest)
+    uid, container = parse_uid_and_container(rest)
     params = [("container", container), *stream_params(call.request)]
     commands = [("command", value) for key, value in call.request.query if key == "command"]
     if not commands:
-        raise Rejected(Reply.text(400, "you must specify at least 1 command for the container"))
-    return await _tunnelled(call, namespace, pod, uid=uid, subresource="exec", params=[*params, *commands])
+        raise Rejected(Reply.from_text(400, "you must specify at least 1 command for the container"))
+    return await _serve_upgrade(call, namespace, pod, uid=uid, subresource="exec", params=[*params, *commands])
 
 
-async def attach(call: Call, namespace: str, pod: str, *rest: str) -> Reply | None:
+async def serve_attach(call: Call, namespace: str, pod: str, *rest: str) -> Reply | None:
     """POST or GET /attach/NAMESPACE/POD[/UID]/CONTAINER: join a container's main process."""
-    uid, container = uid_and_container(rest)
+    uid, container = parse_uid_and_container(rest)
     params = [("container", container), *stream_params(call.request)]
-    return await _tunnelled(call, namespace, pod, uid=uid, subresource="attach", params=params)
+    return await _serve_upgrade(call, namespace, pod, uid=uid, subresource="attach", params=params)
 
 
-async def port_forward(call: Call, namespace: str, pod: str, uid: str = "") -> Reply | None:
+async def serve_port_forward(call: Call, namespace: str, pod: str, uid: str = "") -> Reply | None:
     """POST or GET /portForward/NAMESPACE/POD[/UID]: reach ports of a pod."""
     ports = [("ports", value) for key, value in call.request.query if key in ("port", "ports")]
-    return await _tunnelled(call, namespace, pod, uid=uid, subresource="portforward", params=ports)
+    return await _serve_upgrade(call, namespace, pod, uid=uid, subresource="portforward", params=ports)
 
 
 def stream_params(request: Request) -> list[tuple[str, str]]:
     """The streams asked for, in the subresource's words. Raises Rejected where there is none, as a kubelet does."""
     asked = {_STREAMS[key] for key, value in request.query if key in _STREAMS and value in _TRUE}
     if not asked - {"tty"}:
-        raise Rejected(Reply.text(400, "you must specify at least 1 of stdin, stdout, stderr"))
+        raise Rejected(Reply.from_text(400, "you must specify at least 1 of stdin, stdout, stderr"))
     if "tty" in asked:
         asked.discard("stderr")  # a terminal has one output; API servers refuse the pair
     return [(name, "true") for name in _STREAMS.values() if name in asked]
 
 
-async def _tunnelled(
+async def _serve_upgrade(
     call: Call, namespace: str, pod: str, *, uid: str, subresource: str, params: Params
 ) -> Reply | None:
-    if call.request.upgrade not in _PROTOCOLS:
-        return Reply.text(400, f"{subresource} needs an upgrade of the connection to SPDY/3.1 or WebSocket")
-    target = await call.target(namespace, pod, uid=uid)
+    if call.request.upgrade_protocol not in _PROTOCOLS:
+        return Reply.from_text(400, f"{subresource} needs an upgrade of the connection to SPDY/3.1 or WebSocket")
+    target = await call.require_target(namespace, pod, uid=uid)
     log = _log.bind(tenant=call.tenant, namespace=namespace, pod=pod, asked=subresource)
     try:
-        answer = await _open(call.request, target, subresource=subresource, params=params)
+        answer = await _open_subresource(call.request, target, subresource=subresource, params=params)
     except Unreachable as error:
         log.warning("stream unavailable", error=str(error))
-        return Reply.text(500, refusals.unavailable(subresource, pod=f"{namespace}/{pod}"))
-    if isinstance(answer, Refused):
-        log.info("stream refused", status=answer.status, message=refusals.said(answer.body)[:512])
-        return refusals.told(answer, target=target, namespace=namespace, what=subresource)
-    call.session.switch(_handshake(answer.headers))
+        return Reply.from_text(500, error_replies.unavailable_message(subresource, pod=f"{namespace}/{pod}"))
+    if isinstance(answer, RefusedStream):
+        log.info("stream refused", status=answer.status, message=error_replies.error_message(answer.body)[:512])
+        return error_replies.error_reply(answer, target=target, namespace=namespace, what=subresource)
+    call.session.switch_protocols(_handshake_headers(answer.headers))
     inward = None
-    if errorchannel.applies(answer.headers):
-        generic = refusals.unavailable(subresource, pod=f"{namespace}/{pod}")
-        inward = errorchannel.ErrorChannel(generic=generic, namespaces=(target.namespace, namespace))
-    ended = await tunnel(
-        call.session.wire,
-        answer.wire,
+    if errorchannel.is_needed(answer.headers):
+        generic = error_replies.unavailable_message(subresource, pod=f"{namespace}/{pod}")
+        inward = errorchannel.ErrorChannelFilter(generic=generic, namespaces=(target.namespace, namespace))
+    ended = await run_tunnel(
+        call.session.stream,
+        answer.stream,
         idle_timeout=call.idle_timeout,
         inward=inward,
-        alive=target.alive,
+        alive=target.is_alive,
         quiet=QUIET_SECONDS,
     )
     log.debug("stream ended", by=ended.value)
     return None
 
 
-async def _open(request: Request, target: PodTarget, *, subresource: str, params: Params) -> Opened | Refused:
+async def _open_subresource(
+    request: Request, target: PodTarget, *, subresource: str, params: Params
+) -> OpenedStream | RefusedStream:
     return await open_upgrade(
         target.client,
         request.method,
         PODS.path(target.namespace, target.name, subresource),
         params=params,
-        headers=_handshake(request.headers),
+        headers=_handshake_headers(request.headers),
     )
 
 
-def _handshake(headers: Headers) -> Headers:
-    return tuple((name, value) for name, value in headers if name in _PASSED)
+def _handshake_headers(headers: Headers) -> Headers:
+    return tuple((name, value) for name, value in headers if name in _PASSED_HEADERS)

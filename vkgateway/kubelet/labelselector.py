@@ -23,11 +23,11 @@ def parse(text: str) -> Selector:
     Raises:
         ValueError: the text is no selector; the message holds the part that is none.
     """
-    terms = [_term(term.strip()) for term in _TERMS.split(text)] if text.strip() else []
+    terms = [_parse_term(term.strip()) for term in _TERMS.split(text)] if text.strip() else []
     return lambda labels: all(term(labels) for term in terms)
 
 
-def _term(text: str) -> Selector:
+def _parse_term(text: str) -> Selector:
     if found := _SET.fullmatch(text):
         key, values = found[1], frozenset(value.strip() for value in found[3].split(","))
         wanted = found[2] == "in"

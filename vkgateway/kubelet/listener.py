@@ -14,13 +14,13 @@ from typing import Final, Self
 
 import structlog
 
-from vkgateway.kube.tlsbytes import Tls
-from vkgateway.kube.wire import Wire
+from vkgateway.kube.byte_stream import ByteStream
+from vkgateway.kube.tls_engine import TlsEngine
 from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.protocol import short_socket_path
 
-Answer = Callable[[Request, Session], Awaitable[Reply | None]]
+RequestHandler = Callable[[Request, Session], Awaitable[Reply | None]]
 """Answers a request; None if the answer has been given and the connection cannot be used again."""
 
 SOCKET_MODE: Final = 0o600
@@ -38,7 +38,7 @@ class HttpListener:
 
     def __init__(
         self,
-        answer: Answer,
+        answer: RequestHandler,
         *,
         name: str,
         tls: ssl.SSLContext | None = None,
@@ -46,7 +46,7 @@ class HttpListener:
         patience: float = 30.0,
         hint: str = "",
     ) -> None:
-        self._answer = answer
+        self._handler = answer
         self._name = name
         self._tls = tls
         self._connections = connections
@@ -56,11 +56,11 @@ class HttpListener:
         self._path: Path | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def listen(self, address: str, port: int) -> int:
+    async def listen_tcp(self, address: str, port: int) -> int:
         """Listen over TCP, and return the port; 0 takes a free one. Raises UnavailableError."""
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._accept, address, port, reuse_address=True)
+            self._server = await loop.create_server(self._create_stream, address, port, reuse_address=True)
         except OSError as error:
             why = f"{self._name} cannot listen on {address}:{port}: {error.strerror or error}"
             raise UnavailableError(why, hint=self._hint) from error
@@ -68,12 +68,12 @@ class HttpListener:
         _log.info(f"{self._name} listens", address=address, port=taken)
         return taken
 
-    async def listen_at(self, path: Path) -> None:
+    async def listen_unix(self, path: Path) -> None:
         """Listen at a Unix socket that only its owner may use. Raises UnavailableError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            _bind(listener, path)
-            self._server = await asyncio.get_running_loop().create_unix_server(self._accept, sock=listener)
+            _bind_socket(listener, path)
+            self._server = await asyncio.get_running_loop().create_unix_server(self._create_stream, sock=listener)
         except OSError as error:
             listener.close()
             why = f"{self._name} cannot listen at {path}: {error.strerror or error}"
@@ -102,37 +102,37 @@ class HttpListener:
     ) -> None:
         await self.close()
 
-    def _accept(self) -> Wire:
-        wire = Wire(tls=Tls(self._tls, server_side=True) if self._tls is not None else None)
-        task = asyncio.get_running_loop().create_task(self._converse(wire), name=f"{self._name}-connection")
+    def _create_stream(self) -> ByteStream:
+        wire = ByteStream(tls=TlsEngine(self._tls, server_side=True) if self._tls is not None else None)
+        task = asyncio.get_running_loop().create_task(self._serve_connection(wire), name=f"{self._name}-connection")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return wire
 
-    async def _converse(self, wire: Wire) -> None:
+    async def _serve_connection(self, wire: ByteStream) -> None:
         """Answer one request after the other."""
         session = Session(wire)
         try:
             async with asyncio.timeout(_HANDSHAKE_SECONDS):
-                await wire.opened()
+                await wire.wait_opened()
             more = len(self._tasks) <= self._connections
             while more:
                 request = await session.await_request(patience=self._patience)
-                reply = None if request is None else await self._answer(request, session)
+                reply = None if request is None else await self._handler(request, session)
                 if reply is None:
                     return
                 async with asyncio.timeout(_REPLY_SECONDS):
-                    more = await session.reply(reply)
+                    more = await session.send_reply(reply)
         except OSError as error:  # a time-out is one
-            _log.debug("a connection ended", of=self._name, peer=wire.peer, error=str(error))
+            _log.debug("a connection ended", of=self._name, peer=wire.peer_address, error=str(error))
         except Exception:  # noqa: BLE001 - one broken answer must not end the server; it is logged in full
-            _log.exception("a request failed", of=self._name, peer=wire.peer)
+            _log.exception("a request failed", of=self._name, peer=wire.peer_address)
         finally:
             with contextlib.suppress(asyncio.CancelledError):
-                await wire.closed(linger=1.0)
+                await wire.close_gracefully(linger=1.0)
 
 
-def _bind(listener: socket.socket, path: Path) -> None:
+def _bind_socket(listener: socket.socket, path: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     mask = os.umask(0o777 & ~SOCKET_MODE)

@@ -12,14 +12,14 @@ import structlog
 
 from vkgateway.kube.errors import Unreachable
 from vkgateway.kube.resources import PODS
-from vkgateway.kube.upgrade import Refused, open_stream, tunnel
-from vkgateway.kubelet import refusals
-from vkgateway.kubelet.call import Call, Rejected, container_name
+from vkgateway.kube.upgrade import RefusedStream, open_stream, run_tunnel
+from vkgateway.kubelet import error_replies
+from vkgateway.kubelet.call import Call, Rejected, check_container_name
 from vkgateway.kubelet.http import Reply, Request
 from vkgateway.kubelet.target import NoComputePodError
 from vkgateway.model.errors import NotFoundError
 
-_OPTIONS: Final = frozenset(
+_LOG_OPTIONS: Final = frozenset(
     ("follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream")
 )
 """Fields of PodLogOptions that a kubelet accepts, https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/."""
@@ -27,21 +27,23 @@ _OPTIONS: Final = frozenset(
 _log = structlog.get_logger(__name__)
 
 
-async def container_logs(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
+async def serve_container_logs(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
     """Stream the log of one container; where nothing of the pod is left, say what became of it."""
     try:
-        reply = await _stream(call, namespace, pod, container)
+        reply = await _stream_log(call, namespace, pod, container)
     except NoComputePodError as error:
-        has_run, text = error.pod.log(container_name(container), previous=("previous", "true") in call.request.query)
-        reply = Reply.text(200 if has_run else 400, text)
+        has_run, text = error.pod.log_replacement(
+            check_container_name(container), previous=("previous", "true") in call.request.query
+        )
+        reply = Reply.from_text(200 if has_run else 400, text)
     except NotFoundError as error:
-        reply = Reply.text(404, str(error))
+        reply = Reply.from_text(404, str(error))
     except Rejected as rejected:
         reply = rejected.reply
-    return reply and _readable(reply)
+    return reply and _with_visible_status(reply)
 
 
-def _readable(reply: Reply) -> Reply:
+def _with_visible_status(reply: Reply) -> Reply:
     """Turn statuses whose text API servers keep from users (404 above all) into 400, whose text they show.
 
     See `GenericHttpResponseChecker` in k8s.io/apiserver/pkg/registry/generic/rest/response_checker.go.
@@ -49,34 +51,34 @@ def _readable(reply: Reply) -> Reply:
     return Reply(400, reply.body) if reply.status in (404, 409, 413, 422) else reply
 
 
-async def _stream(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
-    target = await call.find(namespace, pod)
-    params = [("container", container_name(container)), *options(call.request)]
+async def _stream_log(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
+    target = await call.find_target(namespace, pod)
+    params = [("container", check_container_name(container)), *log_options(call.request)]
     try:
         answer = await open_stream(
             target.client, PODS.path(target.namespace, target.name, "log"), params=params, timeout=None
         )
     except Unreachable as error:
         _log.warning("logs unavailable", tenant=call.tenant, namespace=namespace, pod=pod, error=str(error))
-        return Reply.text(500, refusals.unavailable("logs", pod=f"{namespace}/{pod}"))
-    if isinstance(answer, Refused):
+        return Reply.from_text(500, error_replies.unavailable_message("logs", pod=f"{namespace}/{pod}"))
+    if isinstance(answer, RefusedStream):
         _log.info(
             "logs refused",
             tenant=call.tenant,
             namespace=namespace,
             pod=pod,
             status=answer.status,
-            message=refusals.said(answer.body)[:512],
+            message=error_replies.error_message(answer.body)[:512],
         )
-        return refusals.told(answer, target=target, namespace=namespace, what="logs")
+        return error_replies.error_reply(answer, target=target, namespace=namespace, what="logs")
     call.session.start_body(200, answer.headers)
-    await tunnel(call.session.wire, answer.wire, one_way=True)
+    await run_tunnel(call.session.stream, answer.stream, one_way=True)
     return None
 
 
-def options(request: Request) -> list[tuple[str, str]]:
+def log_options(request: Request) -> list[tuple[str, str]]:
     """The options to pass on; `tail` is what kubelets once called `tailLines`, and `all` of it means no bound."""
-    params = [(key, value) for key, value in request.query if key in _OPTIONS]
+    params = [(key, value) for key, value in request.query if key in _LOG_OPTIONS]
     for key, value in request.query:
         if key == "tail":
             params = [param for param in params if param[0] != "tailLines"]

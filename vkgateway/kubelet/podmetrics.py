@@ -17,7 +17,7 @@ WINDOW: Final = "10s"
 _KINDS: Final = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
 
 
-def resources() -> Object:
+def discovery_document() -> Object:
     """The group's discovery document."""
     entries = [
         {"name": name, "singularName": "", "namespaced": name == "pods", "kind": kind, "verbs": ["get", "list"]}
@@ -33,14 +33,14 @@ def pod_metrics(stats: Object, *, labels: Mapping[str, str], now: str) -> Object
         cpu, memory = (container.get("cpu") or {}), (container.get("memory") or {})
         if cpu.get("usageNanoCores") is None or memory.get("workingSetBytes") is None:
             return None
-        usage = _usage(cpu["usageNanoCores"], memory["workingSetBytes"])
+        usage = _render_usage(cpu["usageNanoCores"], memory["workingSetBytes"])
         containers.append({"name": container["name"], "usage": usage})
     if not containers:
         return None
     reference = stats["podRef"]
     metadata = {"name": reference["name"], "namespace": reference["namespace"], "creationTimestamp": now}
     return {
-        **_head("pods", metadata, labels),
+        **_object_head("pods", metadata, labels),
         "timestamp": (stats.get("cpu") or {}).get("time") or now,
         "window": WINDOW,
         "containers": containers,
@@ -55,34 +55,34 @@ def node_metrics(name: str, pods: Iterable[Object], *, labels: Mapping[str, str]
         memory += int((stats.get("memory") or {}).get("workingSetBytes") or 0)
     metadata = {"name": name, "creationTimestamp": now}
     return {
-        **_head("nodes", metadata, labels),
+        **_object_head("nodes", metadata, labels),
         "timestamp": now,
         "window": WINDOW,
-        "usage": _usage(nanocores, memory),
+        "usage": _render_usage(nanocores, memory),
     }
 
 
-def _head(resource: str, metadata: Object, labels: Mapping[str, str]) -> Object:
+def _object_head(resource: str, metadata: Object, labels: Mapping[str, str]) -> Object:
     shown = {**metadata, "labels": dict(labels)} if labels else metadata
     return {"kind": _KINDS[resource], "apiVersion": VERSION, "metadata": shown}
 
 
-def _usage(nanocores: int, memory: int) -> dict[str, str]:
+def _render_usage(nanocores: int, memory: int) -> dict[str, str]:
     return {"cpu": f"{int(nanocores)}n" if nanocores else "0", "memory": f"{int(memory) // 1024}Ki"}
 
 
-def listed(resource: str, items: Sequence[Object]) -> Object:
+def metrics_list(resource: str, items: Sequence[Object]) -> Object:
     """A list of them."""
     return {"kind": f"{_KINDS[resource]}List", "apiVersion": VERSION, "metadata": {}, "items": list(items)}
 
 
-def table(items: Sequence[Object]) -> Object:
+def metrics_table(items: Sequence[Object]) -> Object:
     """The same as the table that `kubectl get` asks for (meta.k8s.io/v1)."""
     columns = [
         {"name": name, "type": "string", "format": "name" if name == "Name" else "", "description": "", "priority": 0}
         for name in ("Name", "cpu", "memory", "Window")
     ]
-    rows = [{"cells": _cells(item), "object": _partial(item)} for item in items]
+    rows = [{"cells": _table_cells(item), "object": _partial_metadata(item)} for item in items]
     return {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -92,18 +92,18 @@ def table(items: Sequence[Object]) -> Object:
     }
 
 
-def _cells(item: Object) -> list[str]:
+def _table_cells(item: Object) -> list[str]:
     usages = [container["usage"] for container in item["containers"]] if "containers" in item else [item["usage"]]
     nanocores = sum(int(usage["cpu"].removesuffix("n")) for usage in usages)
     kibibytes = sum(int(usage["memory"].removesuffix("Ki")) for usage in usages)
     return [item["metadata"]["name"], f"{nanocores}n", f"{kibibytes}Ki", item["window"]]
 
 
-def _partial(item: Object) -> Object:
+def _partial_metadata(item: Object) -> Object:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": item["metadata"]}
 
 
-def failure(status: int, reason: str, message: str) -> Object:
+def failure_status(status: int, reason: str, message: str) -> Object:
     """A Status object."""
     return {
         "kind": "Status",

@@ -36,7 +36,7 @@ _VOLUME_FIELDS: Final = (
     "name",
     "volumeHealthStats",
 )
-_OURS: Final = "--"
+_NAMESPACE_SEPARATOR: Final = "--"
 """What stands between tenant and namespace in the name of every compute namespace of a tenant."""
 
 
@@ -53,49 +53,49 @@ class _Summary(msgspec.Struct):
     pods: list[msgspec.Raw] = []
 
 
-_summary: Final = msgspec.json.Decoder(_Summary)
-_pod: Final = msgspec.json.Decoder(_Pod)
-_whole: Final = msgspec.json.Decoder(dict[str, Any])
+_summary_decoder: Final = msgspec.json.Decoder(_Summary)
+_pod_decoder: Final = msgspec.json.Decoder(_Pod)
+_object_decoder: Final = msgspec.json.Decoder(dict[str, Any])
 
 NodePods = Mapping[str, bytes]
 """Statistics of one compute node's pods, JSON, by the UIDs of the compute pods."""
 
 
-def read_summary(data: bytes) -> NodePods:
+def parse_summary(data: bytes) -> NodePods:
     """Split a stats/summary; pods in namespaces of no tenant are left out. Raises msgspec.DecodeError."""
     found: dict[str, bytes] = {}
-    for raw in _summary.decode(data).pods:
-        ref = _pod.decode(raw).pod_ref
-        if ref.uid and _OURS in ref.namespace:
+    for raw in _summary_decoder.decode(data).pods:
+        ref = _pod_decoder.decode(raw).pod_ref
+        if ref.uid and _NAMESPACE_SEPARATOR in ref.namespace:
             found[ref.uid] = bytes(raw)
     return found
 
 
-def tenant_pods(placed: Iterable[tuple[PlacedPod, NodePods]]) -> list[Object]:
+def tenant_pod_stats(placed: Iterable[tuple[PlacedPod, NodePods]]) -> list[Object]:
     """The `PodStats` of those pods that their nodes told of, in the tenant's words."""
-    return [_translated(stats[pod.uid], pod) for pod, stats in placed if pod.uid in stats]
+    return [_translate_pod(stats[pod.uid], pod) for pod, stats in placed if pod.uid in stats]
 
 
-def _translated(data: bytes, pod: PlacedPod) -> Object:
-    told = _whole.decode(data)
+def _translate_pod(data: bytes, pod: PlacedPod) -> Object:
+    told = _object_decoder.decode(data)
     entry: Object = {
         "podRef": {"name": pod.tenant_name, "namespace": pod.tenant_namespace, "uid": pod.tenant_uid},
-        **_only(told, _POD_FIELDS),
-        "containers": [_only(one, _CONTAINER_FIELDS) for one in told.get("containers") or ()],
+        **_select_fields(told, _POD_FIELDS),
+        "containers": [_select_fields(one, _CONTAINER_FIELDS) for one in told.get("containers") or ()],
     }
     if volumes := told.get("volume"):
-        entry["volume"] = [_volume(one, pod) for one in volumes]
+        entry["volume"] = [_translate_volume(one, pod) for one in volumes]
     return entry
 
 
-def _volume(told: Object, pod: PlacedPod) -> Object:
-    entry = _only(told, _VOLUME_FIELDS)
+def _translate_volume(told: Object, pod: PlacedPod) -> Object:
+    entry = _select_fields(told, _VOLUME_FIELDS)
     if claim := told.get("pvcRef"):
         entry["pvcRef"] = {"name": claim.get("name", ""), "namespace": pod.tenant_namespace}
     return entry
 
 
-def _only(told: Object, fields: Iterable[str]) -> Object:
+def _select_fields(told: Object, fields: Iterable[str]) -> Object:
     return {field: told[field] for field in fields if field in told}
 
 
@@ -104,19 +104,19 @@ def node_stats(name: str, pods: list[Object], *, since: str, core_nanoseconds: i
 
     `core_nanoseconds` is the CPU time of all pods since `since`, of those that have gone too: it never falls.
     """
-    cpu = _sum(pods, "cpu", ("usageNanoCores",)) | {"usageCoreNanoSeconds": core_nanoseconds}
+    cpu = _sum_fields(pods, "cpu", ("usageNanoCores",)) | {"usageCoreNanoSeconds": core_nanoseconds}
     stats: Object = {
         "nodeName": name,
         "startTime": since,
         "cpu": {"time": now} | cpu,
-        "memory": {"time": now} | _sum(pods, "memory", ("usageBytes", "workingSetBytes", "rssBytes")),
+        "memory": {"time": now} | _sum_fields(pods, "memory", ("usageBytes", "workingSetBytes", "rssBytes")),
     }
     if any("swap" in pod for pod in pods):
-        stats["swap"] = _sum(pods, "swap", ("swapUsageBytes",))
+        stats["swap"] = _sum_fields(pods, "swap", ("swapUsageBytes",))
     return stats
 
 
-def _sum(pods: list[Object], part: str, fields: tuple[str, ...]) -> Object:
+def _sum_fields(pods: list[Object], part: str, fields: tuple[str, ...]) -> Object:
     """Sums of some fields of one part, with the newest time in it."""
     parts = [pod[part] for pod in pods if pod.get(part)]
     total: Object = {field: sum(int(one.get(field) or 0) for one in parts) for field in fields}

@@ -16,7 +16,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from vkgateway.kubelet.exposition import NodeText
+from vkgateway.kubelet.exposition import NodeSamples
 from vkgateway.kubelet.target import PlacedPod
 from vkgateway.model.objects import Object
 
@@ -49,15 +49,15 @@ class PodUsage:
     as_of: float | None
 
 
-def pod_usages(told: Iterable[tuple[PlacedPod, NodeText]]) -> list[PodUsage]:
+def pod_usages(told: Iterable[tuple[PlacedPod, NodeSamples]]) -> list[PodUsage]:
     """What pods use, from their nodes' /metrics/resource; `uid` is that of the tenant's pod."""
     found = []
     for pod, text in told:
         values: dict[str, float] = {}
         stamps: list[float] = []
-        for line in text.pods.get((pod.namespace, pod.name), ()):
-            value, _, stamp = line.rest.partition(" ")
-            if line.name in (_CPU, _MEMORY, _SWAP) and math.isfinite(amount := _number(value)):
+        for line in text.samples.get((pod.namespace, pod.name), ()):
+            value, _, stamp = line.value_and_time.partition(" ")
+            if line.name in (_CPU, _MEMORY, _SWAP) and math.isfinite(amount := _parse_number(value)):
                 values[line.name] = amount
                 stamps.extend([int(stamp) / 1000] if stamp else [])
         if values:
@@ -66,14 +66,14 @@ def pod_usages(told: Iterable[tuple[PlacedPod, NodeText]]) -> list[PodUsage]:
     return found
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         return math.nan
 
 
-class _Families(Collector):
+class _FamilyCollector(Collector):
     """Families for `generate_latest`; those without samples are left out, as a kubelet does."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
@@ -83,7 +83,7 @@ class _Families(Collector):
         yield from self._families
 
 
-def node_resources(pods: list[PodUsage], *, cpu_seconds: float, now: float) -> bytes:
+def render_node_resources(pods: list[PodUsage], *, cpu_seconds: float, now: float) -> bytes:
     """The node's part of /metrics/resource: sums over its pods, as of the newest of them, or of `now` without any."""
     as_of = max((pod.as_of for pod in pods if pod.as_of is not None), default=now)
     cpu = CounterMetricFamily(
@@ -98,10 +98,12 @@ def node_resources(pods: list[PodUsage], *, cpu_seconds: float, now: float) -> b
     )
     if any(pod.swap is not None for pod in pods):
         swap.add_metric((), sum(pod.swap or 0.0 for pod in pods), timestamp=as_of)
-    return _text([cpu, memory, swap, _no_error("resource_scrape_error", "STABLE"), _no_error("scrape_error", "ALPHA")])
+    return _render_families(
+        [cpu, memory, swap, _zero_error("resource_scrape_error", "STABLE"), _zero_error("scrape_error", "ALPHA")]
+    )
 
 
-def own_metrics(node: str, pods: list[Object], *, running: int) -> bytes:
+def render_kubelet_metrics(node: str, pods: list[Object], *, running: int) -> bytes:
     """/metrics: of a kubelet's own figures those about pods and their volumes. `running` counts the running pods."""
     name = GaugeMetricFamily("kubelet_node_name", "The node's name. The count is always 1.", labels=("node",))
     name.add_metric((node,), 1)
@@ -111,10 +113,10 @@ def own_metrics(node: str, pods: list[Object], *, running: int) -> bytes:
         "kubelet_running_containers", "Number of containers currently running", labels=("container_state",)
     )
     of_containers.add_metric(("running",), sum(len(pod["containers"]) for pod in pods))
-    return _text([name, of_containers, of_pods, *_volumes(pods)])
+    return _render_families([name, of_containers, of_pods, *_volume_families(pods)])
 
 
-def _volumes(pods: list[Object]) -> list[Metric]:
+def _volume_families(pods: list[Object]) -> list[Metric]:
     """Figures of claims, each once however many pods use it."""
     claims: dict[tuple[str, str], Object] = {}
     for pod in pods:
@@ -131,12 +133,12 @@ def _volumes(pods: list[Object]) -> list[Metric]:
     return families
 
 
-def _no_error(name: str, stability: str) -> Metric:
+def _zero_error(name: str, stability: str) -> Metric:
     text = f"[{stability}] 1 if there was an error while getting container metrics, 0 otherwise"
     return GaugeMetricFamily(name, text, value=0)
 
 
-def _text(families: Iterable[Metric]) -> bytes:
+def _render_families(families: Iterable[Metric]) -> bytes:
     registry = CollectorRegistry()
-    registry.register(_Families(families))
+    registry.register(_FamilyCollector(families))
     return generate_latest(registry)

@@ -15,18 +15,18 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.kube.errors import Unreachable
 from vkgateway.kube.resources import PODS
-from vkgateway.kube.upgrade import Headers, Refused, open_upgrade
-from vkgateway.kube.wire import Wire
-from vkgateway.kubelet import refusals
-from vkgateway.kubelet.call import Call, uid_and_container
-from vkgateway.kubelet.errorchannel import frame_length
-from vkgateway.kubelet.held import Take
+from vkgateway.kube.upgrade import Headers, RefusedStream, open_upgrade
+from vkgateway.kubelet import error_replies
+from vkgateway.kubelet.call import Call, parse_uid_and_container
+from vkgateway.kubelet.errorchannel import parse_frame_lengths
 from vkgateway.kubelet.http import Reply
+from vkgateway.kubelet.memory_limiter import CountBytes
 from vkgateway.kubelet.target import PodTarget
 
-OUTPUT_MAX: Final = 16 * 1024 * 1024
+MAX_OUTPUT_BYTES: Final = 16 * 1024 * 1024
 """Bytes of output: what container runtimes allow a command that is run so."""
 _PROTOCOL: Final = "v4.channel.k8s.io"
 _STDOUT, _STDERR, _ERROR = 1, 2, 3
@@ -39,54 +39,56 @@ _JSON: Final = "application/json"
 _log = structlog.get_logger(__name__)
 
 
-async def run_command(call: Call, namespace: str, pod: str, *rest: str) -> Reply:
+async def serve_run(call: Call, namespace: str, pod: str, *rest: str) -> Reply:
     """Run it; words are divided by single spaces, and nothing is quoted, as kubelets do."""
-    uid, container = uid_and_container(rest)
+    uid, container = parse_uid_and_container(rest)
     command = next((value for key, value in call.request.query if key == "cmd"), "")
     if not command.strip():
-        return Reply.text(400, "you must specify a command: cmd")
-    target = await call.target(namespace, pod, uid=uid)
+        return Reply.from_text(400, "you must specify a command: cmd")
+    target = await call.require_target(namespace, pod, uid=uid)
     params = [("container", container), ("stdout", "true"), ("stderr", "true")]
     params += [("command", word) for word in command.split(" ")]
     known_as = f"{namespace}/{pod}"
     try:
         async with asyncio.timeout(call.idle_timeout):
-            said = await _said(target, params, take=call.take)
+            said = await _run_exec(target, params, take=call.count_bytes)
     except (OSError, Unreachable, TimeoutError) as error:
         _log.warning("command unavailable", tenant=call.tenant, namespace=namespace, pod=pod, error=str(error))
-        return Reply.text(500, refusals.unavailable("run", pod=known_as))
-    if isinstance(said, Refused):
-        return refusals.told(said, target=target, namespace=namespace, what="run")
-    if len(said[_STDOUT]) + len(said[_STDERR]) > OUTPUT_MAX:
-        return Reply.text(500, f"the command says more than {OUTPUT_MAX} bytes; use exec for it")
-    if failure := _failure(said[_ERROR]):
-        told = refusals.clean(failure, target=target, namespace=namespace)
-        return Reply.text(500, told or refusals.unavailable("run", pod=known_as))
+        return Reply.from_text(500, error_replies.unavailable_message("run", pod=known_as))
+    if isinstance(said, RefusedStream):
+        return error_replies.error_reply(said, target=target, namespace=namespace, what="run")
+    if len(said[_STDOUT]) + len(said[_STDERR]) > MAX_OUTPUT_BYTES:
+        return Reply.from_text(500, f"the command says more than {MAX_OUTPUT_BYTES} bytes; use exec for it")
+    if failure := _failure_message(said[_ERROR]):
+        told = error_replies.translate_message(failure, target=target, namespace=namespace)
+        return Reply.from_text(500, told or error_replies.unavailable_message("run", pod=known_as))
     return Reply(200, bytes(said[_STDOUT] + said[_STDERR]), _JSON)
 
 
-async def _said(target: PodTarget, params: list[tuple[str, str]], *, take: Take) -> dict[int, bytearray] | Refused:
+async def _run_exec(
+    target: PodTarget, params: list[tuple[str, str]], *, take: CountBytes
+) -> dict[int, bytearray] | RefusedStream:
     """What came on each channel, up to a little more than OUTPUT_MAX; `take` counts it."""
     path = PODS.path(target.namespace, target.name, "exec")
-    answer = await open_upgrade(target.client, "GET", path, params=params, headers=_handshake())
-    if isinstance(answer, Refused):
+    answer = await open_upgrade(target.client, "GET", path, params=params, headers=_handshake_headers())
+    if isinstance(answer, RefusedStream):
         return answer
     said = {_STDOUT: bytearray(), _STDERR: bytearray(), _ERROR: bytearray()}
     try:
-        async for payload in _frames(answer.wire):
+        async for payload in _read_frames(answer.stream):
             if payload and payload[0] in said:
                 take(len(payload))
                 said[payload[0]] += payload[1:]
-            if sum(map(len, said.values())) > OUTPUT_MAX:
+            if sum(map(len, said.values())) > MAX_OUTPUT_BYTES:
                 return said
     finally:
-        answer.wire.abort()
+        answer.stream.abort()
     if not said[_ERROR]:
         raise ConnectionResetError("the connection ended before the command did")
     return said
 
 
-def _handshake() -> Headers:
+def _handshake_headers() -> Headers:
     return (
         ("upgrade", "websocket"),
         ("sec-websocket-version", "13"),
@@ -95,12 +97,12 @@ def _handshake() -> Headers:
     )
 
 
-async def _frames(wire: Wire) -> AsyncIterator[bytes]:
+async def _read_frames(wire: ByteStream) -> AsyncIterator[bytes]:
     """The payloads of a server's frames (RFC 6455, section 5.2), to its closing frame or the connection's end."""
     held = bytearray()
     while True:
-        while (found := frame_length(held)) is None or len(held) < sum(found):
-            if found is not None and found[1] > OUTPUT_MAX:
+        while (found := parse_frame_lengths(held)) is None or len(held) < sum(found):
+            if found is not None and found[1] > MAX_OUTPUT_BYTES:
                 raise ConnectionAbortedError("a frame is longer than what a command may say")
             if not (data := await wire.read()):
                 return
@@ -115,7 +117,7 @@ async def _frames(wire: Wire) -> AsyncIterator[bytes]:
             yield payload
 
 
-def _failure(status: bytearray) -> str:
+def _failure_message(status: bytearray) -> str:
     """Why the command failed, empty if it did not."""
     try:
         told: dict[str, Any] = msgspec.json.decode(status, type=dict[str, Any]) if status else {}

@@ -17,11 +17,11 @@ class NoComputePodError(NotFoundError):
     """No compute pod that could answer exists for a tenant's pod, which does exist."""
 
     def __init__(self, pod: AbsentPod) -> None:
-        super().__init__(pod.sentence())
+        super().__init__(pod.describe_state())
         self.pod = pod
 
 
-def _always() -> bool:
+def _always_alive() -> bool:
     return True
 
 
@@ -29,8 +29,8 @@ def _always() -> bool:
 class PodTarget:
     """The compute pod that stands for a tenant's pod: by which client, under which name. `uid` is its own.
 
-    `tenant_uid` is that of the tenant's pod; `alive` tells, as often as it is asked, whether the compute pod still is
-    there and has not ended.
+    `tenant_uid` is that of the tenant's pod; `is_alive` tells, as often as it is asked, whether the compute pod still
+    is there and has not ended.
     """
 
     client: Dialable
@@ -38,7 +38,7 @@ class PodTarget:
     name: str
     uid: str = ""
     tenant_uid: str = ""
-    alive: Callable[[], bool] = _always
+    is_alive: Callable[[], bool] = _always_alive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Simulation:
     """Bytes."""
 
 
-class Asking(Protocol):
+class NodeProxy(Protocol):
     """The part of a compute cluster's client by which its nodes are asked: `vkgateway.kube.client.Client` is one."""
 
     @property
@@ -74,7 +74,7 @@ class PlacedPod:
     the tenant's.
     """
 
-    cluster: Asking
+    cluster: NodeProxy
     node: str
     namespace: str
     name: str
@@ -83,30 +83,30 @@ class PlacedPod:
     tenant_name: str
     tenant_uid: str
     virtual_node: str
-    running: bool = True
+    is_running: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
     """The tenant's."""
-    on_played_node: bool = False
+    on_simulated_node: bool = False
     """KWOK plays the compute node: it has no kubelet that could be asked."""
-    played: Simulation | None = None
+    simulation: Simulation | None = None
     """What is reported of a running pod on such a node."""
 
 
-Backends = Callable[[str, str, str], "PodTarget | Awaitable[PodTarget]"]
+PodLocator = Callable[[str, str, str], "PodTarget | Awaitable[PodTarget]"]
 """(tenant, namespace, pod), all the tenant's words, to the compute pod.
 
 Raises vkgateway.model.errors.NotFoundError with a message for the tenant where there is no such pod, and
 NoComputePodError where nothing of it exists in the compute cluster. It must look among that tenant's pods only.
 """
 
-Pods = Callable[[str, str, str], Awaitable[Iterable[bytes]]]
+PodLister = Callable[[str, str, str], Awaitable[Iterable[bytes]]]
 """(tenant, node, phase) to its own pods on virtual nodes, as the tenant's API server holds them: JSON objects.
 
 Without a node those on all virtual nodes, without a phase all of them. Raises vkgateway.model.errors.NotFoundError
 where there is no such node, VkgatewayError where they cannot be told now.
 """
 
-Placements = Callable[[str, str], tuple[str, list[PlacedPod]]]
+PlacementLister = Callable[[str, str], tuple[str, list[PlacedPod]]]
 """(tenant, virtual node) to that node's name and that tenant's pods on it which have a node below.
 
 Without a virtual node the tenant's only one. Raises vkgateway.model.errors.NotFoundError where there is no such node,
@@ -114,7 +114,7 @@ and InputError where there are several and none is named.
 """
 
 
-VirtualNodes = Callable[[str], Mapping[str, Mapping[str, str]]]
+VirtualNodeLister = Callable[[str], Mapping[str, Mapping[str, str]]]
 """(tenant) to its virtual nodes, by name, with the labels that they have there.
 
 Raises vkgateway.model.errors.NotFoundError where the tenant is not served now.

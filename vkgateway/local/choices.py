@@ -17,12 +17,12 @@ from vkgateway.model.errors import ConflictError, InputError
 _LOCAL_PORTS: Final = frozenset({"etcd", "etcd-peer", "hollow-kubelet", "gateway-health"})
 """Those that only this machine's own processes call: they stay on loopback."""
 
-Socket = tuple[str, int]
+ListenSocket = tuple[str, int]
 """An address and a port."""
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class MachineState:
     """What the machine is like now."""
 
     interfaces: Mapping[str, str] = field(default_factory=dict)
@@ -31,42 +31,42 @@ class Surroundings:
     """Whether an interface may be made."""
     primary_address: str = ""
     """The machine's own address, for a platform without an interface."""
-    neighbours: frozenset[Socket] = frozenset()
+    other_sockets: frozenset[ListenSocket] = frozenset()
     """What other platforms have chosen, whether they run or not."""
 
 
-def look(*, neighbours: frozenset[Socket] = frozenset()) -> Surroundings:
+def detect_machine(*, neighbours: frozenset[ListenSocket] = frozenset()) -> MachineState:
     """See what the machine is like."""
-    if network.may_make_interfaces():
-        return Surroundings(interfaces=network.links(), neighbours=neighbours)
+    if network.can_make_interfaces():
+        return MachineState(interfaces=network.list_interfaces(), other_sockets=neighbours)
     address = network.primary_address()
-    return Surroundings(own_interface=False, primary_address=address, neighbours=neighbours)
+    return MachineState(own_interface=False, primary_address=address, other_sockets=neighbours)
 
 
-def merge(record: PlatformRecord, options: UpOptions) -> PlatformRecord:
+def merge_options(record: PlatformRecord, options: UpOptions) -> PlatformRecord:
     """Put what is asked for over what was chosen before.
 
     Raises:
         InputError: an option asks for something that does not exist.
     """
-    wanted = {name: value for name, value in _asked(options).items() if value is not None}
-    hollow_nodes = {**record.hollow_nodes, **_hollow(options.hollow_nodes)}
+    wanted = {name: value for name, value in _requested_values(options).items() if value is not None}
+    hollow_nodes = {**record.hollow_nodes, **_check_hollow_nodes(options.hollow_nodes)}
     return msgspec.structs.replace(record, **wanted, hollow_nodes=hollow_nodes)
 
 
-def place(record: PlatformRecord, *, surroundings: Surroundings) -> PlatformRecord:
+def assign_address(record: PlatformRecord, *, surroundings: MachineState) -> PlatformRecord:
     """Give a new platform its number, interface and address; one that has them keeps them.
 
     Raises:
         ConflictError: the address it had is no longer this machine's.
     """
     if record.address:
-        _check_place(record, surroundings=surroundings)
+        _check_address(record, surroundings=surroundings)
         return record
     if not surroundings.own_interface:
         return msgspec.structs.replace(record, address=surroundings.primary_address)
     # Those of platforms that are down: with their number taken by another, they could not come up beside it.
-    kept = {network.interface_name(number) for number in network.numbers_at(surroundings.neighbours)}
+    kept = {network.interface_name(number) for number in network.numbers_at(surroundings.other_sockets)}
     number = network.free_number(taken=surroundings.interfaces.keys() | kept)
     return msgspec.structs.replace(
         record,
@@ -80,7 +80,7 @@ def choose_ports(
     record: PlatformRecord,
     options: UpOptions,
     *,
-    surroundings: Surroundings,
+    surroundings: MachineState,
     ours: Callable[[], Container[int]] = frozenset,
     free: ports.PortTest = ports.is_free,
 ) -> PlatformRecord:
@@ -89,29 +89,29 @@ def choose_ports(
     Raises:
         ConflictError: a port is in use.
     """
-    chosen = ports.choose(
+    chosen = ports.choose_ports(
         PORTS,
-        addresses={name: _address(record, name) for name in PORTS},
+        addresses={name: _listen_address(record, name) for name in PORTS},
         kept=record.ports,
         asked=options.ports,
         port_range=options.port_range,
         ours=ours,
-        others=surroundings.neighbours,
+        others=surroundings.other_sockets,
         free=free,
     )
     return msgspec.structs.replace(record, ports=chosen)
 
 
-def sockets(record: PlatformRecord) -> frozenset[Socket]:
+def listen_sockets(record: PlatformRecord) -> frozenset[ListenSocket]:
     """Return where the platform listens while it runs."""
-    return frozenset((_address(record, name), port) for name, port in record.ports.items())
+    return frozenset((_listen_address(record, name), port) for name, port in record.ports.items())
 
 
-def _address(record: PlatformRecord, port: str) -> str:
+def _listen_address(record: PlatformRecord, port: str) -> str:
     return etcd.HOST if port in _LOCAL_PORTS else record.address
 
 
-def _asked(options: UpOptions) -> dict[str, object]:
+def _requested_values(options: UpOptions) -> dict[str, object]:
     return {
         "kubernetes_version": options.kubernetes_version,
         "real_node": options.real_node,
@@ -121,7 +121,7 @@ def _asked(options: UpOptions) -> dict[str, object]:
     }
 
 
-def _hollow(asked: Mapping[str, int]) -> dict[str, int]:
+def _check_hollow_nodes(asked: Mapping[str, int]) -> dict[str, int]:
     for pool, count in asked.items():
         if pool not in MACHINES:
             raise InputError(
@@ -132,7 +132,7 @@ def _hollow(asked: Mapping[str, int]) -> dict[str, int]:
     return dict(asked)
 
 
-def _check_place(record: PlatformRecord, *, surroundings: Surroundings) -> None:
+def _check_address(record: PlatformRecord, *, surroundings: MachineState) -> None:
     if record.interface and not surroundings.own_interface:
         raise ConflictError(
             f"this platform has the network interface {record.interface}, which only root can bring up",

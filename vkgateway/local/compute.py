@@ -10,16 +10,16 @@ from typing import Any
 
 import yaml
 
-from vkgateway.controlplane.components import component
-from vkgateway.controlplane.layout import Authorities, PlaneFiles, admin_kubeconfig, write_files
-from vkgateway.controlplane.plane import ComponentName, Plane, Tuning, compute_plane
-from vkgateway.gateway import advice
+from vkgateway.controlplane.components import component_spec
+from vkgateway.controlplane.plane import ComponentName, ControlPlaneSpec, Tuning, compute_plane_spec
+from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, admin_kubeconfig, write_plane_files
+from vkgateway.gateway import recommended_policies
 from vkgateway.kube import kubeconfig
-from vkgateway.local import cores, etcd
+from vkgateway.local import core_limit, etcd
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL, MACHINES, ZONE_LABEL
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import GATEWAY, GATEWAY_USER, PlatformPki
-from vkgateway.local.realnode.options import Network
+from vkgateway.local.realnode.options import NodeNetwork
 from vkgateway.local.record import PlatformRecord
 from vkgateway.model.api import DEFAULT_COMPUTE_CLUSTER
 from vkgateway.model.names import API_VERSION
@@ -34,60 +34,62 @@ _UNTHROTTLED = {"kube-api-qps": "2000", "kube-api-burst": "4000"}
 _INFLIGHT = {"max-requests-inflight": "1600", "max-mutating-requests-inflight": "800"}
 
 
-def _tuning() -> Mapping[ComponentName, Tuning]:
+def _component_tuning() -> Mapping[ComponentName, Tuning]:
     """There is one of each only: their heaps may grow further than those of tenants, in percent, before they are
     collected, and the small ones' furthest."""
     return {
-        "apiserver": Tuning(flags=_INFLIGHT, env={"GOGC": "100", **cores.limited()}),
-        "controller-manager": Tuning(flags=_UNTHROTTLED, env={"GOGC": "100", **cores.limited()}),
-        "scheduler": Tuning(flags=_UNTHROTTLED, env={"GOGC": "200", **cores.limited()}),
+        "apiserver": Tuning(flags=_INFLIGHT, env={"GOGC": "100", **core_limit.limit_cores()}),
+        "controller-manager": Tuning(flags=_UNTHROTTLED, env={"GOGC": "100", **core_limit.limit_cores()}),
+        "scheduler": Tuning(flags=_UNTHROTTLED, env={"GOGC": "200", **core_limit.limit_cores()}),
     }
 
 
-def plane(record: PlatformRecord) -> Plane:
+def plane_spec(record: PlatformRecord) -> ControlPlaneSpec:
     """Describe the compute cluster's control plane."""
-    return compute_plane(
+    return compute_plane_spec(
         address=record.address,
         port=record.ports["compute-api"],
-        etcd_endpoints=(etcd.endpoint(record.ports["etcd"]),),
-        service_cidr=Network(record.number).service_subnet,
+        etcd_endpoints=(etcd.client_url(record.ports["etcd"]),),
+        service_cidr=NodeNetwork(record.number).service_subnet,
         kubernetes_version=record.kubernetes_version,
-        tuning=_tuning(),
+        tuning=_component_tuning(),
     )
 
 
-def write_plane(paths: Paths, *, record: PlatformRecord, pki: PlatformPki, now: datetime.datetime) -> PlaneFiles:
+def write_plane(
+    paths: PlatformPaths, *, record: PlatformRecord, pki: PlatformPki, now: datetime.datetime
+) -> PlaneFiles:
     """Write what the processes read, the admin's kubeconfig where the command line looks for it, and the gateway's."""
-    shape = plane(record)
-    files = write_files(
-        paths.compute,
+    shape = plane_spec(record)
+    files = write_plane_files(
+        paths.compute_dir,
         plane=shape,
         credentials=pki.compute,
         # Its kubelets are the platform's own, so the cluster's authority vouches for both sides.
         authorities=Authorities(etcd=pki.etcd, kubelet=pki.compute.ca),
         now=now,
     )
-    kubeconfig.write(paths.kubeconfig, admin_kubeconfig(shape, credentials=pki.compute))
-    gateway = kubeconfig.build(
+    kubeconfig.write_file(paths.admin_kubeconfig, admin_kubeconfig(shape, credentials=pki.compute))
+    gateway = kubeconfig.build_document(
         shape.cluster,
-        server=shape.url,
+        server=shape.server_url,
         ca=pki.compute.ca.cert_pem,
-        cert=(paths.pki / f"{GATEWAY}.crt").read_bytes(),
-        key=(paths.pki / f"{GATEWAY}.key").read_bytes(),
+        cert=(paths.pki_dir / f"{GATEWAY}.crt").read_bytes(),
+        key=(paths.pki_dir / f"{GATEWAY}.key").read_bytes(),
         user=GATEWAY_USER,
     )
-    kubeconfig.write(paths.gateway_kubeconfig, gateway)
+    kubeconfig.write_file(paths.gateway_kubeconfig, gateway)
     return files
 
 
-def spec(
+def process_spec(
     name: ComponentName, *, record: PlatformRecord, files: PlaneFiles, programs: Mapping[str, Path]
 ) -> ProcessSpec:
     """Describe one of the control plane's processes."""
-    return component(name, plane=plane(record), files=files, programs=programs)
+    return component_spec(name, plane=plane_spec(record), files=files, programs=programs)
 
 
-def definitions() -> list[dict[str, Any]]:
+def api_definitions() -> list[dict[str, Any]]:
     """Return the definitions of Tenant and ComputeCluster as they ship with the API types."""
     folder = resources.files("vkgateway.model") / "crds"
     texts = (file.read_text() for file in sorted(folder.iterdir(), key=lambda f: f.name) if file.name.endswith(".yaml"))
@@ -96,8 +98,8 @@ def definitions() -> list[dict[str, Any]]:
 
 def lean_pods(record: PlatformRecord) -> list[dict[str, Any]]:
     """Return what keeps tenants' pods small, as the cluster's admin may make it; nothing for releases without."""
-    version = plane(record).policies_version
-    return advice.lean_pods(version) if version else []
+    version = plane_spec(record).policies_version
+    return recommended_policies.lean_pods_policy(version) if version else []
 
 
 def compute_cluster(pools: Iterable[str], *, hollow: Mapping[str, int]) -> dict[str, Any]:
@@ -109,11 +111,11 @@ def compute_cluster(pools: Iterable[str], *, hollow: Mapping[str, int]) -> dict[
         "apiVersion": API_VERSION,
         "kind": "ComputeCluster",
         "metadata": {"name": DEFAULT_COMPUTE_CLUSTER},
-        "spec": {"pools": [_pool(name, hollow) for name in pools]},
+        "spec": {"pools": [_pool_spec(name, hollow) for name in pools]},
     }
 
 
-def _pool(name: str, hollow: Mapping[str, int]) -> dict[str, Any]:
+def _pool_spec(name: str, hollow: Mapping[str, int]) -> dict[str, Any]:
     """Return a pool. Hollow nodes carry labels of their network and zone; with several zones, it is shown by zone."""
     pool: dict[str, Any] = {"name": name, "nodeSelector": {POOL_LABEL: name}, "virtualNodesBy": ""}
     if name not in MACHINES:

@@ -23,13 +23,13 @@ _PROBLEMS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
 )
 
 
-ROOM_BYTES: Final = 300 << 20
+NEW_PLATFORM_BYTES: Final = 300 << 20
 """What a new platform needs at least: etcd alone sets 64 MB aside for each of its first files."""
-ROOM_AGAIN_BYTES: Final = 80 << 20
+EXISTING_PLATFORM_BYTES: Final = 80 << 20
 """What one needs that is there already: etcd sets 64 MB aside for its next file."""
 
 
-def check_room(directory: Path, *, needed: int) -> None:
+def check_free_space(directory: Path, *, needed: int) -> None:
     """See that there is room for `needed` bytes, for a full disk shows itself late and in riddles otherwise.
 
     Raises:

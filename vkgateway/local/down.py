@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from vkgateway.local import network, real
+from vkgateway.local import network, real_node_steps
 from vkgateway.local import record as records
 from vkgateway.local.disk import disk_errors
 from vkgateway.local.lock import check_idle, work_lock
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.realnode.namespaces import mount_points
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.steps import Report
@@ -32,72 +32,78 @@ async def down(data_dir: Path, *, purge: bool, report: Report) -> None:
         NotFoundError: there is no platform.
         ConflictError: another command is at work on it.
     """
-    paths = Paths(data_dir)
+    paths = PlatformPaths(data_dir)
     if not _holds_platform(paths):
-        check_idle(paths.lock)  # a first `up` gets its programs before it makes anything: minutes, where it builds them
+        check_idle(
+            paths.lock_path
+        )  # a first `up` gets its programs before it makes anything: minutes, where it builds them
         raise NotFoundError(f"there is no platform in {data_dir}", hint="Name another place with --data-dir DIR.")
-    with disk_errors(data_dir), work_lock(paths.lock, command="down"):
-        record = _record(paths)
-        await _stop(data_dir, report=report)
+    with disk_errors(data_dir), work_lock(paths.lock_path, command="down"):
+        record = _read_record(paths)
+        await _stop_processes(data_dir, report=report)
         await asyncio.to_thread(_clean_machine, paths, record, report)
         if purge:
-            await asyncio.to_thread(_purge, paths)
+            await asyncio.to_thread(_remove_data, paths)
             report.done("data: removed")
 
 
-def _holds_platform(paths: Paths) -> bool:
+def _holds_platform(paths: PlatformPaths) -> bool:
     """Whether something there can only be a platform's: folders called `run` and `logs`, others have as well."""
-    if SupervisorPaths(paths.data_dir).lock.exists():
+    if SupervisorPaths(paths.data_dir).lock_path.exists():
         return True
     try:
-        return records.load(paths.record) is not None
+        return records.load_record(paths.record_path) is not None
     except ConflictError:  # of a newer vkgateway
         return True
     except InputError:
         return False
 
 
-async def _stop(data_dir: Path, *, report: Report) -> None:
+async def _stop_processes(data_dir: Path, *, report: Report) -> None:
     report("stopping processes")
     stopped: list[str] = []
     with contextlib.suppress(SupervisorUnavailable):
         client = SupervisorClient.for_data_dir(data_dir)
-        stopped = [state.name for state in await client.list()]
+        stopped = [state.name for state in await client.list_processes()]
         await client.shutdown()
     leftovers = await asyncio.to_thread(stop_leftovers, data_dir)
     names = sorted({*stopped, *leftovers})
     report.done(f"processes: {len(names)} stopped" if names else "processes: none ran")
 
 
-def _clean_machine(paths: Paths, record: PlatformRecord | None, report: Report) -> None:
-    owner = network.alias(paths.data_dir)
+def _clean_machine(paths: PlatformPaths, record: PlatformRecord | None, report: Report) -> None:
+    owner = network.interface_alias(paths.data_dir)
     numbers = (
         {record.number}
         if record
-        else {int(name.removeprefix("vkg")) for name in network.owned(owner) if name.removeprefix("vkg").isdigit()}
+        else {
+            int(name.removeprefix("vkg"))
+            for name in network.owned_interfaces(owner)
+            if name.removeprefix("vkg").isdigit()
+        }
     )
     for number in numbers:
-        real.teardown(paths.node, number=number)
+        real_node_steps.teardown_node(paths.node_dir, number=number)
     if removed := network.remove_interfaces(owner):
         report.done(f"network interface {', '.join(removed)}: removed")
 
 
-def _record(paths: Paths) -> PlatformRecord | None:
+def _read_record(paths: PlatformPaths) -> PlatformRecord | None:
     """Read the record; None where it is of no use, for what runs can be found without it."""
     try:
-        return records.load(paths.record)
+        return records.load_record(paths.record_path)
     except (InputError, ConflictError):
         return None
 
 
-def _purge(paths: Paths) -> None:
+def _remove_data(paths: PlatformPaths) -> None:
     """Remove what is ours in the data directory, and the directory if nothing else is in it."""
     if mounted := list(_mounts_below(paths.data_dir)):
         raise VkgatewayError(
             f"something is still mounted at {mounted[0]}, so nothing was removed",
             hint=f"Unmount it with `umount {mounted[0]}`, then run `vkgateway down --purge` again.",
         )
-    for path in paths.all():
+    for path in paths.list_all():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

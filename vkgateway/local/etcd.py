@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vkgateway.controlplane.etcd.endpoints import Tls
+from vkgateway.controlplane.etcd.endpoints import ClientTls
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
-from vkgateway.local import cores
-from vkgateway.local.paths import Paths
+from vkgateway.local import core_limit
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import ETCD_CA, ETCD_PEER, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
@@ -21,22 +21,22 @@ _STOP_RANK = 10
 _QUOTA_BYTES = 8 << 30
 
 
-def endpoint(port: int) -> str:
+def client_url(port: int) -> str:
     """Return the URL at which etcd serves its clients."""
     return f"https://{HOST}:{port}"
 
 
-def spec(paths: Paths, *, program: Path, port: int, peer_port: int, durable: bool) -> ProcessSpec:
+def process_spec(paths: PlatformPaths, *, program: Path, port: int, peer_port: int, durable: bool) -> ProcessSpec:
     """Describe the process. Without `durable` it does not wait for the disk: for benchmarks only."""
-    pki = paths.pki
+    pki = paths.pki_dir
     flags = {
         "name": "platform",
-        "data-dir": paths.etcd,
-        "listen-client-urls": endpoint(port),
-        "advertise-client-urls": endpoint(port),
-        "listen-peer-urls": endpoint(peer_port),
-        "initial-advertise-peer-urls": endpoint(peer_port),
-        "initial-cluster": f"platform={endpoint(peer_port)}",
+        "data-dir": paths.etcd_dir,
+        "listen-client-urls": client_url(port),
+        "advertise-client-urls": client_url(port),
+        "listen-peer-urls": client_url(peer_port),
+        "initial-advertise-peer-urls": client_url(peer_port),
+        "initial-cluster": f"platform={client_url(peer_port)}",
         "cert-file": pki / f"{ETCD_SERVER}.crt",
         "key-file": pki / f"{ETCD_SERVER}.key",
         "trusted-ca-file": pki / f"{ETCD_CA}.crt",
@@ -58,24 +58,26 @@ def spec(paths: Paths, *, program: Path, port: int, peer_port: int, durable: boo
     if not durable:
         arguments.append("--unsafe-no-fsync")
     argv = str(program), *arguments
-    return ProcessSpec(name=NAME, argv=argv, env=cores.limited(), stop_rank=_STOP_RANK, stop_timeout=20.0, batch=True)
+    return ProcessSpec(
+        name=NAME, argv=argv, env=core_limit.limit_cores(), stop_rank=_STOP_RANK, stop_timeout=20.0, batch=True
+    )
 
 
-def root_client(paths: Paths, *, port: int) -> EtcdClient:
+def root_client(paths: PlatformPaths, *, port: int) -> EtcdClient:
     """Return a client that is etcd's root user; close it after use."""
     from vkgateway.controlplane.etcd.client import EtcdClient
 
     return EtcdClient(
-        (endpoint(port),),
-        tls=Tls(
-            ca=(paths.pki / f"{ETCD_CA}.crt").read_bytes(),
-            cert=(paths.pki / f"{ETCD_ROOT}.crt").read_bytes(),
-            key=(paths.pki / f"{ETCD_ROOT}.key").read_bytes(),
+        (client_url(port),),
+        tls=ClientTls(
+            ca=(paths.pki_dir / f"{ETCD_CA}.crt").read_bytes(),
+            cert=(paths.pki_dir / f"{ETCD_ROOT}.crt").read_bytes(),
+            key=(paths.pki_dir / f"{ETCD_ROOT}.key").read_bytes(),
         ),
     )
 
 
-async def serves(client: EtcdClient) -> bool:
+async def is_serving(client: EtcdClient) -> bool:
     """Whether etcd answers."""
     try:
         await client.auth_enabled()

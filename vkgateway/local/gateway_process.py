@@ -6,12 +6,12 @@ import hashlib
 import sys
 from pathlib import Path
 
-from vkgateway.controlplane.files import SECRET_MODE, write_file
+from vkgateway.controlplane.atomic_files import SECRET_MODE, write_file
 from vkgateway.gateway import config, settingsfile
 from vkgateway.local import etcd
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import ETCD_CA, ETCD_ROOT
-from vkgateway.local.realnode.options import Network
+from vkgateway.local.realnode.options import NodeNetwork
 from vkgateway.local.record import PlatformRecord
 from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
 
@@ -24,7 +24,7 @@ _TENANT_PREFIX = 24
 _STOP_RANK = 95
 
 
-def settings(paths: Paths, *, record: PlatformRecord, cache_dir: Path | None = None) -> config.Config:
+def gateway_settings(paths: PlatformPaths, *, record: PlatformRecord, cache_dir: Path | None = None) -> config.Config:
     """Return the settings with which the gateway serves this platform."""
     return config.Config(
         data_dir=str(paths.data_dir),
@@ -32,24 +32,24 @@ def settings(paths: Paths, *, record: PlatformRecord, cache_dir: Path | None = N
         management_cluster=config.ManagementCluster(kubeconfig=str(paths.gateway_kubeconfig)),
         kubelet=config.Kubelet(port=record.ports["gateway-kubelet"]),
         datastore=config.Datastore(
-            endpoints=(etcd.endpoint(record.ports["etcd"]),),
-            ca=str(paths.pki / f"{ETCD_CA}.crt"),
-            ca_key=str(paths.pki / f"{ETCD_CA}.key"),
-            cert=str(paths.pki / f"{ETCD_ROOT}.crt"),
-            key=str(paths.pki / f"{ETCD_ROOT}.key"),
+            endpoints=(etcd.client_url(record.ports["etcd"]),),
+            ca=str(paths.pki_dir / f"{ETCD_CA}.crt"),
+            ca_key=str(paths.pki_dir / f"{ETCD_CA}.key"),
+            cert=str(paths.pki_dir / f"{ETCD_ROOT}.crt"),
+            key=str(paths.pki_dir / f"{ETCD_ROOT}.key"),
         ),
         control_planes=config.ControlPlanes(
             templates_dir=record.templates_dir,
             program_dirs=record.program_dirs,
             cache_dir=str(cache_dir or ""),
-            supervisor_socket=str(SupervisorPaths(paths.data_dir).socket),
+            supervisor_socket=str(SupervisorPaths(paths.data_dir).socket_path),
         ),
-        names=_names(record),
-        services=config.Services(range=Network(record.number).tenant_services, tenant_prefix=_TENANT_PREFIX),
+        names=_name_settings(record),
+        services=config.Services(range=NodeNetwork(record.number).tenant_services, tenant_prefix=_TENANT_PREFIX),
         arbiter=config.Arbiter(
             notice_seconds=_NOTICE_SECONDS,
-            decision_log=str(paths.arbiter / "decisions.jsonl"),
-            usage_log=str(paths.arbiter / "usage.jsonl"),
+            decision_log=str(paths.arbiter_dir / "decisions.jsonl"),
+            usage_log=str(paths.arbiter_dir / "usage.jsonl"),
         ),
         observability=config.Observability(
             address=_LOOPBACK, port=record.ports["gateway-health"], secure_port=record.ports["gateway-metrics"]
@@ -57,24 +57,24 @@ def settings(paths: Paths, *, record: PlatformRecord, cache_dir: Path | None = N
     )
 
 
-def _names(record: PlatformRecord) -> config.Names:
+def _name_settings(record: PlatformRecord) -> config.Names:
     """Names are served where pods really run, and to these and their node alone."""
     if record.real_node_why_not:
         return config.Names()
-    network = Network(record.number)
-    return config.Names(forwarder=network.forwarder, sources=(network.pod_subnet, f"{network.node_address}/32"))
+    network = NodeNetwork(record.number)
+    return config.Names(forwarder=network.dns_forwarder, sources=(network.pod_subnet, f"{network.node_address}/32"))
 
 
-def write(paths: Paths, wanted: config.Config) -> bytes:
+def write_settings(paths: PlatformPaths, wanted: config.Config) -> bytes:
     """Write the settings, also for a gateway that is started by hand; the file's content."""
-    text = settingsfile.render(wanted).encode()
+    text = settingsfile.render_settings(wanted).encode()
     write_file(paths.gateway_config, text, mode=SECRET_MODE)
     return text
 
 
-def spec(paths: Paths, wanted: config.Config) -> ProcessSpec:
+def process_spec(paths: PlatformPaths, wanted: config.Config) -> ProcessSpec:
     """Write the settings and describe the process: this very Python, so command line and daemon are of one version."""
-    text = write(paths, wanted)
+    text = write_settings(paths, wanted)
     return ProcessSpec(
         name=NAME,
         argv=(sys.executable, "-m", "vkgateway", "serve", "--config", str(paths.gateway_config)),
@@ -86,7 +86,7 @@ def spec(paths: Paths, wanted: config.Config) -> ProcessSpec:
     )
 
 
-async def ready(record: PlatformRecord) -> bool:
+async def is_ready(record: PlatformRecord) -> bool:
     """Whether the gateway answers that it serves."""
     import aiohttp
 

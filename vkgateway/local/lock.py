@@ -21,7 +21,7 @@ def work_lock(path: Path, *, command: str, what: str = "") -> Iterator[None]:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        _take(descriptor, what or _platform(path))
+        _try_lock(descriptor, what or _platform_label(path))
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"vkgateway {command} (pid {os.getpid()})".encode(), 0)
         yield
@@ -37,22 +37,22 @@ def check_idle(path: Path) -> None:
         ConflictError: one is; the message says which.
     """
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        _take(file.fileno(), _platform(path))
+        _try_lock(file.fileno(), _platform_label(path))
 
 
-def _take(descriptor: int, what: str) -> None:
+def _try_lock(descriptor: int, what: str) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip()
-        raise _busy(what, holder=holder) from None
+        raise _busy_error(what, holder=holder) from None
 
 
-def _platform(path: Path) -> str:
+def _platform_label(path: Path) -> str:
     return f"the platform in {path.parent}"
 
 
-def _busy(what: str, *, holder: str) -> ConflictError:
+def _busy_error(what: str, *, holder: str) -> ConflictError:
     return ConflictError(
         f"{what} is being worked on by {holder or 'another command'}",
         hint="Wait until that is done, or interrupt it.",

@@ -16,16 +16,16 @@ _POLL = 0.2
 _START = "Start a platform with `vkgateway up`, or name another one's place with --data-dir DIR."
 
 
-def components(data_dir: Path) -> list[str]:
+def list_components(data_dir: Path) -> list[str]:
     """List the components that have a log, by the names that `log_file` takes."""
-    return sorted(path.name.removesuffix(".log").replace(".", "/") for path in _folder(data_dir).glob("*.log"))
+    return sorted(path.name.removesuffix(".log").replace(".", "/") for path in _log_dir(data_dir).glob("*.log"))
 
 
-def all_components(data_dir: Path) -> list[str]:
+def require_components(data_dir: Path) -> list[str]:
     """List the components that have a log. Raises NotFoundError where there are none."""
-    if known := components(data_dir):
+    if known := list_components(data_dir):
         return known
-    raise NotFoundError(f"there are no logs in {_folder(data_dir)}", hint=_START)
+    raise NotFoundError(f"there are no logs in {_log_dir(data_dir)}", hint=_START)
 
 
 def log_file(data_dir: Path, component: str) -> Path:
@@ -34,13 +34,13 @@ def log_file(data_dir: Path, component: str) -> Path:
     Raises:
         NotFoundError: there is none; the hint names those there are.
     """
-    known = components(data_dir)
+    known = list_components(data_dir)
     if component not in known:
         raise NotFoundError(
-            f"there is no log of {component!r} in {_folder(data_dir)}",
+            f"there is no log of {component!r} in {_log_dir(data_dir)}",
             hint=f"There are: {', '.join(known)}." if known else _START,
         )
-    return SupervisorPaths(data_dir).log(component)
+    return SupervisorPaths(data_dir).log_path(component)
 
 
 def last_lines(file: BinaryIO, count: int) -> bytes:
@@ -57,7 +57,7 @@ def last_lines(file: BinaryIO, count: int) -> bytes:
     return b"\n".join(lines) + (b"\n" if lines and tail.endswith(b"\n") else b"")
 
 
-async def follow(file: BinaryIO) -> AsyncIterator[bytes]:
+async def follow_file(file: BinaryIO) -> AsyncIterator[bytes]:
     """Yield what is added to the file, for ever; one that was cut to begin anew is read from its start."""
     while True:
         if added := file.read(_BLOCK):
@@ -68,5 +68,5 @@ async def follow(file: BinaryIO) -> AsyncIterator[bytes]:
         await asyncio.sleep(_POLL)
 
 
-def _folder(data_dir: Path) -> Path:
+def _log_dir(data_dir: Path) -> Path:
     return SupervisorPaths(data_dir).log_dir

@@ -21,7 +21,7 @@ _ALIAS_BYTES = 255
 _SYSTEM_PATHS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 
 
-def may_make_interfaces() -> bool:
+def can_make_interfaces() -> bool:
     """Whether this process may make a network interface: it is root and has the tool."""
     return os.geteuid() == 0 and _ip_tool() is not None
 
@@ -42,7 +42,7 @@ def numbers_at(sockets: Collection[tuple[str, int]]) -> list[int]:
     return [number for number in NUMBERS if interface_address(number) in addresses]
 
 
-def alias(data_dir: Path) -> str:
+def interface_alias(data_dir: Path) -> str:
     """Return what is written on the interface, by which its platform finds it again; the kernel takes 255 bytes."""
     whole = f"vkgateway {data_dir}"
     if len(os.fsencode(whole)) <= _ALIAS_BYTES:
@@ -62,9 +62,9 @@ def free_number(*, taken: Collection[str]) -> int:
     )
 
 
-def links() -> dict[str, str]:
+def list_interfaces() -> dict[str, str]:
     """Return the machine's network interfaces: name to alias."""
-    listed: list[dict[str, Any]] = json.loads(_ip("-json", "link", "show") or "[]")
+    listed: list[dict[str, Any]] = json.loads(_run_ip("-json", "link", "show") or "[]")
     return {link["ifname"]: link.get("ifalias", "") for link in listed}
 
 
@@ -74,30 +74,30 @@ def ensure_interface(name: str, *, address: str, owner: str) -> None:
     Raises:
         VkgatewayError: the system refuses it, or the name is somebody else's (its alias is not `owner`).
     """
-    there = links()
+    there = list_interfaces()
     if name not in there:
-        _add(name, owner=owner)
+        _add_interface(name, owner=owner)
     elif there[name] != owner:
         raise UnavailableError(
             f"network interface {name}, which this platform used, is now somebody else's ({there[name] or 'no alias'})",
             hint=f"If that is a platform, take it down first; if nothing needs it, `ip link delete {name}` removes it.",
         )
-    _ip("address", "replace", f"{address}/32", "dev", name)
-    _ip("link", "set", "dev", name, "up")
+    _run_ip("address", "replace", f"{address}/32", "dev", name)
+    _run_ip("link", "set", "dev", name, "up")
 
 
-def owned(owner: str) -> list[str]:
+def owned_interfaces(owner: str) -> list[str]:
     """Return the interfaces that carry the owner's alias; none where this process may make none."""
-    if not may_make_interfaces():
+    if not can_make_interfaces():
         return []
-    return [name for name, its_alias in links().items() if its_alias == owner]
+    return [name for name, its_alias in list_interfaces().items() if its_alias == owner]
 
 
 def remove_interfaces(owner: str) -> list[str]:
     """Delete every interface that carries the owner's alias; the names of those deleted."""
-    ours = owned(owner)
+    ours = owned_interfaces(owner)
     for name in ours:
-        _ip("link", "delete", "dev", name)
+        _run_ip("link", "delete", "dev", name)
     return ours
 
 
@@ -122,11 +122,11 @@ def primary_address() -> str:
     )
 
 
-def _add(name: str, *, owner: str) -> None:
+def _add_interface(name: str, *, owner: str) -> None:
     refusal = ""
     for kind in _KINDS:
         try:
-            _ip("link", "add", "name", name, "type", kind)
+            _run_ip("link", "add", "name", name, "type", kind)
             break
         except VkgatewayError as error:
             refusal = str(error)
@@ -135,20 +135,20 @@ def _add(name: str, *, owner: str) -> None:
             f"the network interface {name} cannot be made: {refusal}",
             hint="Run `vkgateway up` as an ordinary user: then the machine's own address is used.",
         )
-    _ip("link", "set", "dev", name, "alias", owner)
+    _run_ip("link", "set", "dev", name, "alias", owner)
 
 
-def _ip(*arguments: str) -> str:
+def _run_ip(*arguments: str) -> str:
     tool = _ip_tool()
     if tool is None:
         raise UnavailableError("the program `ip` is missing", hint="Install it with `apt install iproute2`.")
-    done = _run([tool, *arguments])
+    done = _run_command([tool, *arguments])
     if done.returncode:
         raise VkgatewayError(f"`ip {' '.join(arguments)}` failed: {done.stderr.strip() or done.returncode}")
     return done.stdout
 
 
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+def _run_command(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
 
 

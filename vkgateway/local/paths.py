@@ -9,53 +9,53 @@ from vkgateway.programs.supervisor.spec import SupervisorPaths
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
+class PlatformPaths:
     """The files and folders in one data directory."""
 
     data_dir: Path
 
     @property
-    def record(self) -> Path:
+    def record_path(self) -> Path:
         """What was chosen for this platform: layout version, options, address, ports."""
         return self.data_dir / "platform.json"
 
     @property
-    def lock(self) -> Path:
+    def lock_path(self) -> Path:
         """Locked by whichever of `up` and `down` is at work."""
         return self.data_dir / "lock"
 
     @property
-    def pki(self) -> Path:
+    def pki_dir(self) -> Path:
         """Authorities of etcd and the certificates they issued."""
         return self.data_dir / "pki"
 
     @property
     def compute_credentials(self) -> Path:
         """The compute cluster's root of trust."""
-        return self.pki / "compute"
+        return self.pki_dir / "compute"
 
     @property
-    def compute(self) -> Path:
+    def compute_dir(self) -> Path:
         """Files that the compute cluster's control plane reads; all can be rebuilt."""
         return self.data_dir / "compute"
 
     @property
-    def etcd(self) -> Path:
+    def etcd_dir(self) -> Path:
         """Etcd's database: every cluster's state."""
         return self.data_dir / "etcd"
 
     @property
-    def hollow(self) -> Path:
+    def hollow_dir(self) -> Path:
         """KWOK's configuration, certificates and the log it serves."""
         return self.data_dir / "hollow"
 
     @property
-    def node(self) -> Path:
+    def node_dir(self) -> Path:
         """Everything of the real node."""
         return self.data_dir / "node"
 
     @property
-    def kubeconfig(self) -> Path:
+    def admin_kubeconfig(self) -> Path:
         """The compute cluster's admin: also how the command line reaches the management cluster."""
         return self.data_dir / "compute.kubeconfig"
 
@@ -70,12 +70,12 @@ class Paths:
         return self.data_dir / "provisioner.kubeconfig"
 
     @property
-    def volumes(self) -> Path:
+    def volumes_dir(self) -> Path:
         """What pods keep: a folder for each volume."""
         return self.data_dir / "volumes"
 
     @property
-    def tenants(self) -> Path:
+    def tenants_dir(self) -> Path:
         """Files of tenants' control planes, a folder for each; all can be rebuilt."""
         return self.data_dir / "tenants"
 
@@ -90,28 +90,28 @@ class Paths:
         return self.data_dir / "gateway.lock"
 
     @property
-    def arbiter(self) -> Path:
+    def arbiter_dir(self) -> Path:
         """What the gateway decided, and what was used: two logs."""
         return self.data_dir / "arbiter"
 
     @property
-    def conformance(self) -> Path:
+    def conformance_dir(self) -> Path:
         """What conformance cases came to, with the suite's logs and images."""
         return self.data_dir / "conformance"
 
-    def all(self) -> list[Path]:
+    def list_all(self) -> list[Path]:
         """List all that a platform keeps; its record near the end, so that a removal cut short can be repeated."""
         supervisor = SupervisorPaths(self.data_dir)
         folders = (
-            self.pki,
-            self.compute,
-            self.etcd,
-            self.hollow,
-            self.node,
-            self.arbiter,
-            self.volumes,
-            self.conformance,
+            self.pki_dir,
+            self.compute_dir,
+            self.etcd_dir,
+            self.hollow_dir,
+            self.node_dir,
+            self.arbiter_dir,
+            self.volumes_dir,
+            self.conformance_dir,
         )
-        kubeconfigs = (self.kubeconfig, self.gateway_kubeconfig, self.provisioner_kubeconfig)
-        files = (*kubeconfigs, self.gateway_config, self.gateway_lock, self.record, self.lock)
-        return [*folders, self.tenants, supervisor.run_dir, supervisor.log_dir, *files]
+        kubeconfigs = (self.admin_kubeconfig, self.gateway_kubeconfig, self.provisioner_kubeconfig)
+        files = (*kubeconfigs, self.gateway_config, self.gateway_lock, self.record_path, self.lock_path)
+        return [*folders, self.tenants_dir, supervisor.run_dir, supervisor.log_dir, *files]

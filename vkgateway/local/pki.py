@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vkgateway.controlplane.atomic_files import SECRET_MODE, write_file
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.etcd.tenancy import ROOT
-from vkgateway.controlplane.files import SECRET_MODE, write_file
+from vkgateway.controlplane.etcd.tenancy import ROOT_USER
 from vkgateway.controlplane.pki import (
     Authority,
     alternative_names,
-    belong_together,
+    cert_expiry,
     common_name,
-    expiry,
     is_authority,
+    is_matching_pair,
     needs_renewal,
 )
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.model.errors import InputError
 
 ETCD_CA = "etcd-ca"
@@ -48,50 +48,58 @@ class PlatformPki:
     compute: Credentials
 
 
-def ensure_pki(paths: Paths, *, now: datetime.datetime) -> PlatformPki:
+def ensure_pki(paths: PlatformPaths, *, now: datetime.datetime) -> PlatformPki:
     """Read the platform's authorities, made where there are none, and issue what is missing or ends soon.
 
     Raises:
         InputError: a key or certificate is damaged; authorities are never made anew while half of one is there,
             for everything issued before would be lost.
     """
-    etcd = _authority(paths.pki, ETCD_CA)
+    etcd = _ensure_authority(paths.pki_dir, ETCD_CA)
     # Members of the etcd cluster trust each other by an authority of their own, so that no client is taken for one.
-    peers = _authority(paths.pki, ETCD_PEER_CA)
-    compute = _credentials(paths.compute_credentials, now=now)
+    peers = _ensure_authority(paths.pki_dir, ETCD_PEER_CA)
+    compute = _ensure_credentials(paths.compute_credentials, now=now)
     for name, authority in ((ETCD_SERVER, etcd), (ETCD_PEER, peers)):
         ensure_certificate(
-            paths.pki, name, authority=authority, cn="etcd", dns=_LOCALHOST, ips=_LOOPBACK, server=True, now=now
+            paths.pki_dir, name, authority=authority, cn="etcd", dns=_LOCALHOST, ips=_LOOPBACK, server=True, now=now
         )
-    ensure_certificate(paths.pki, ETCD_ROOT, authority=etcd, cn=ROOT, now=now)
+    ensure_certificate(paths.pki_dir, ETCD_ROOT, authority=etcd, cn=ROOT_USER, now=now)
     ensure_certificate(
-        paths.hollow, HOLLOW_SERVER, authority=compute.ca, cn="kwok", ips=_LOOPBACK, server=True, now=now
+        paths.hollow_dir, HOLLOW_SERVER, authority=compute.ca, cn="kwok", ips=_LOOPBACK, server=True, now=now
     )
-    ensure_certificate(paths.pki, GATEWAY, authority=compute.ca, cn=GATEWAY_USER, now=now)
-    ensure_certificate(paths.pki, PROVISIONER, authority=compute.ca, cn=PROVISIONER_USER, now=now)
+    ensure_certificate(paths.pki_dir, GATEWAY, authority=compute.ca, cn=GATEWAY_USER, now=now)
+    ensure_certificate(paths.pki_dir, PROVISIONER, authority=compute.ca, cn=PROVISIONER_USER, now=now)
     return PlatformPki(etcd=etcd, compute=compute)
 
 
-def first_to_end(paths: Paths) -> datetime.datetime | None:
+def first_expiry(paths: PlatformPaths) -> datetime.datetime | None:
     """When the first of the certificates ends that are renewed (UTC, aware); None where there are none."""
-    return min((expiry(pem) for pem in _all(paths, authorities=False).values()), default=None)
+    return min((cert_expiry(pem) for pem in _read_certificates(paths, authorities=False).values()), default=None)
 
 
-def ending(paths: Paths, *, now: datetime.datetime) -> list[str]:
+def certificates_to_renew(paths: PlatformPaths, *, now: datetime.datetime) -> list[str]:
     """Name the certificates that are to be renewed at `now` (aware)."""
-    return sorted(name for name, pem in _all(paths, authorities=False).items() if needs_renewal(pem, now=now))
+    return sorted(
+        name for name, pem in _read_certificates(paths, authorities=False).items() if needs_renewal(pem, now=now)
+    )
 
 
-def first_authority_to_end(paths: Paths) -> tuple[str, datetime.datetime] | None:
+def first_authority_expiry(paths: PlatformPaths) -> tuple[str, datetime.datetime] | None:
     """Name the first authority to end, and say when (UTC, aware): nothing renews those."""
-    ends = {name: expiry(pem) for name, pem in _all(paths, authorities=True).items()}
+    ends = {name: cert_expiry(pem) for name, pem in _read_certificates(paths, authorities=True).items()}
     return min(ends.items(), key=lambda item: item[1], default=None)
 
 
-def _all(paths: Paths, *, authorities: bool) -> dict[str, bytes]:
+def _read_certificates(paths: PlatformPaths, *, authorities: bool) -> dict[str, bytes]:
     """Certificates in PEM by file name within the data directory; what is broken or kept from before is left out."""
     found = {}
-    for folder in (paths.pki, paths.compute_credentials, paths.compute, paths.hollow, paths.node / "pki"):
+    for folder in (
+        paths.pki_dir,
+        paths.compute_credentials,
+        paths.compute_dir,
+        paths.hollow_dir,
+        paths.node_dir / "pki",
+    ):
         for file in folder.glob("*.crt"):
             with contextlib.suppress(OSError, ValueError):
                 pem = file.read_bytes()
@@ -115,8 +123,8 @@ def ensure_certificate(
     try:
         pem = (directory / f"{name}.crt").read_bytes()
         fits = (
-            belong_together(pem, (directory / f"{name}.key").read_bytes())
-            and authority.signed(pem)
+            is_matching_pair(pem, (directory / f"{name}.key").read_bytes())
+            and authority.has_signed(pem)
             and not needs_renewal(pem, now=now)
             and common_name(pem) == cn
             and alternative_names(pem) == {*dns, *ips}
@@ -129,31 +137,31 @@ def ensure_certificate(
     return not fits
 
 
-def _authority(directory: Path, name: str) -> Authority:
+def _ensure_authority(directory: Path, name: str) -> Authority:
     certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
     if not certificate.exists() and not key.exists():
         authority = Authority.create(f"vkgateway {name}")
         authority.write(directory, name)
         return authority
     try:
-        return Authority.load(certificate.read_bytes(), key.read_bytes())
+        return Authority.from_pem(certificate.read_bytes(), key.read_bytes())
     except (FileNotFoundError, ValueError) as error:
-        raise _damaged(certificate, why=error) from error
+        raise _damaged_error(certificate, why=error) from error
 
 
-def _credentials(directory: Path, *, now: datetime.datetime) -> Credentials:
+def _ensure_credentials(directory: Path, *, now: datetime.datetime) -> Credentials:
     files = {path.name: path.read_bytes() for path in sorted(directory.glob("*"))} if directory.exists() else {}
     try:
         found = Credentials.from_files(files) if files else Credentials.create(_COMPUTE)
     except (KeyError, ValueError) as error:
-        raise _damaged(directory, why=error) from error
-    credentials = found.renewed(now=now)
+        raise _damaged_error(directory, why=error) from error
+    credentials = found.renew_admin(now=now)
     for name, data in credentials.to_files().items():
         write_file(directory / name, data, mode=SECRET_MODE)
     return credentials
 
 
-def _damaged(path: Path, *, why: Exception) -> InputError:
+def _damaged_error(path: Path, *, why: Exception) -> InputError:
     reason = f"{why} is missing" if isinstance(why, KeyError) else str(why)
     return InputError(
         f"the platform's keys in {path} are damaged: {reason}",

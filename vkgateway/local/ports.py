@@ -31,7 +31,7 @@ def is_free(address: str, port: int) -> bool:
     return True
 
 
-def choose(
+def choose_ports(
     preferred: Mapping[str, int],
     *,
     addresses: Mapping[str, str],
@@ -54,16 +54,16 @@ def choose(
     """
     chosen: dict[str, int] = {}
     fixed = {**kept, **asked}
-    _check_apart(fixed, addresses=addresses, asked=asked)
+    _check_distinct(fixed, addresses=addresses, asked=asked)
     for name, port in fixed.items():
         address = addresses[name]
         # In this order, for one of ours may start while it is looked, or end.
         if not (free(address, port) or (kept.get(name) == port and port in ours()) or free(address, port)):
-            raise _taken(name, address=address, port=port)
+            raise _in_use_error(name, address=address, port=port)
         chosen[name] = port
     for name, first in preferred.items():
         if name not in chosen:
-            chosen[name] = _search(
+            chosen[name] = _find_port(
                 name,
                 first,
                 address=addresses[name],
@@ -93,7 +93,7 @@ def parse_port(text: str, *, names: Iterable[str]) -> tuple[str, int]:
     return name, int(port)
 
 
-def _check_apart(fixed: Mapping[str, int], *, addresses: Mapping[str, str], asked: Container[str]) -> None:
+def _check_distinct(fixed: Mapping[str, int], *, addresses: Mapping[str, str], asked: Container[str]) -> None:
     """See that no two of our own are to listen at one place: whichever started last would never come up."""
     at: dict[tuple[str, int], str] = {}
     for name, port in fixed.items():
@@ -106,7 +106,7 @@ def _check_apart(fixed: Mapping[str, int], *, addresses: Mapping[str, str], aske
             )
 
 
-def _search(
+def _find_port(
     name: str, first: int, *, address: str, port_range: tuple[int, int] | None, used: set[int], free: PortTest
 ) -> int:
     low, high = port_range or (first, min(first + _SEARCHED, _HIGHEST))
@@ -119,14 +119,14 @@ def _search(
     )
 
 
-def _taken(name: str, *, address: str, port: int) -> ConflictError:
+def _in_use_error(name: str, *, address: str, port: int) -> ConflictError:
     return ConflictError(
-        f"port {port} at {address}, meant for {name}, is in use by {_holder(port)}",
+        f"port {port} at {address}, meant for {name}, is in use by {_find_holder(port)}",
         hint=f"Stop that, or choose another port with `--port {name}=PORT`.",
     )
 
 
-def _holder(port: int) -> str:
+def _find_holder(port: int) -> str:
     """Return the process that listens at a port, as far as we may see it."""
     try:
         for connection in psutil.net_connections("tcp"):

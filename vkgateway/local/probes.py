@@ -19,7 +19,7 @@ from vkgateway.kube.resources import LEASES
 from vkgateway.local import compute, etcd, gateway_process
 from vkgateway.local.hollow import kwok
 from vkgateway.local.hollow.kubelet import process as hollow_kubelet
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import ETCD_CA, ETCD_ROOT
 from vkgateway.local.realnode.node import GROUP as NODE_GROUP
 from vkgateway.local.record import PlatformRecord
@@ -30,7 +30,7 @@ from vkgateway.programs.supervisor.spec import ProcessState
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-Question = Callable[[], Awaitable[str]]
+HealthCheck = Callable[[], Awaitable[str]]
 
 PATIENCE: Final = 5.0
 """Seconds in which a process must answer."""
@@ -51,8 +51,8 @@ class _Lease(msgspec.Struct):
     spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
 
 
-async def unwell(
-    states: Iterable[ProcessState], *, paths: Paths, record: PlatformRecord, tenants: Mapping[str, str]
+async def find_problems(
+    states: Iterable[ProcessState], *, paths: PlatformPaths, record: PlatformRecord, tenants: Mapping[str, str]
 ) -> dict[str, str]:
     """Return what is wrong with each process that runs and does not answer as it should.
 
@@ -62,7 +62,7 @@ async def unwell(
 
     running = {state.name: state.pid for state in states if state.pid is not None}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session:
-        questions = _Questions(session, paths, record).by_process(tenants)
+        questions = _HealthChecks(session, paths, record).checks_by_process(tenants)
         asked = [name for name in questions if name in running]
         answers = await asyncio.gather(*(questions[name]() for name in asked))
     found = {name: answer for name, answer in zip(asked, answers, strict=True) if answer}
@@ -70,43 +70,45 @@ async def unwell(
     return found | stopped
 
 
-class _Questions:
+class _HealthChecks:
     """The question for each process that can be asked; an answer is what is wrong, "" if nothing is."""
 
-    def __init__(self, session: ClientSession, paths: Paths, record: PlatformRecord) -> None:
+    def __init__(self, session: ClientSession, paths: PlatformPaths, record: PlatformRecord) -> None:
         self._session = session
         self._paths = paths
         self._record = record
 
-    def by_process(self, tenants: Mapping[str, str]) -> dict[str, Question]:
+    def checks_by_process(self, tenants: Mapping[str, str]) -> dict[str, HealthCheck]:
         """Return every question by process."""
-        ports, compute_files = self._record.ports, self._paths.compute
-        own = partial(self._get, authority=self._paths.pki / f"{ETCD_CA}.crt", identity=self._paths.pki / ETCD_ROOT)
+        ports, compute_files = self._record.ports, self._paths.compute_dir
+        own = partial(
+            self._check_url, authority=self._paths.pki_dir / f"{ETCD_CA}.crt", identity=self._paths.pki_dir / ETCD_ROOT
+        )
         kubelet = partial(
-            self._get,
-            authority=hollow_kubelet.authority(self._paths),
+            self._check_url,
+            authority=hollow_kubelet.authority_path(self._paths),
             identity=compute_files / "kubelet-client",
         )
-        questions: dict[str, Question] = {
-            etcd.NAME: partial(own, f"{etcd.endpoint(ports['etcd'])}/readyz"),
-            gateway_process.NAME: partial(self._get, f"http://127.0.0.1:{ports['gateway-health']}/readyz"),
+        questions: dict[str, HealthCheck] = {
+            etcd.NAME: partial(own, f"{etcd.client_url(ports['etcd'])}/readyz"),
+            gateway_process.NAME: partial(self._check_url, f"http://127.0.0.1:{ports['gateway-health']}/readyz"),
             hollow_kubelet.NAME: partial(kubelet, f"https://{hollow_kubelet.HOST}:{ports['hollow-kubelet']}/healthz"),
-            _API_SERVER: partial(self._api, "/readyz"),
-            _KUBELET: partial(self._api, f"/api/v1/nodes/{_REAL_NODE}/proxy/healthz"),
-            kwok.NAME: self._leases,
+            _API_SERVER: partial(self._check_api, "/readyz"),
+            _KUBELET: partial(self._check_api, f"/api/v1/nodes/{_REAL_NODE}/proxy/healthz"),
+            kwok.NAME: self._check_leases,
         }
         for name, url in tenants.items():
-            questions[f"tenant/{name}/apiserver"] = partial(self._get, f"{url}/readyz", is_known=False)
+            questions[f"tenant/{name}/apiserver"] = partial(self._check_url, f"{url}/readyz", is_known=False)
         return questions
 
-    async def _get(
+    async def _check_url(
         self, url: str, *, authority: Path | None = None, identity: Path | None = None, is_known: bool = True
     ) -> str:
         """Get a URL that must say 200; a server that does not know the caller must only answer."""
         import aiohttp
 
         try:
-            async with self._session.get(url, ssl=_context(authority, identity)) as answer:
+            async with self._session.get(url, ssl=_ssl_context(authority, identity)) as answer:
                 text = " ".join((await answer.text()).split())
         except TimeoutError:
             return f"no answer within {PATIENCE:.0f} s"
@@ -114,20 +116,20 @@ class _Questions:
             return f"no answer: {error}"
         return f"{answer.status}: {text[:200]}" if is_known and answer.status != 200 else ""
 
-    async def _api(self, path: str) -> str:
+    async def _check_api(self, path: str) -> str:
         try:
-            async with Client.from_kubeconfig(self._paths.kubeconfig, name="the compute cluster") as client:
+            async with Client.from_kubeconfig(self._paths.admin_kubeconfig, name="the compute cluster") as client:
                 await client.request("GET", path, timeout=PATIENCE)
         except (errors.ApiError, InputError) as error:
             return str(error)
         return ""
 
-    async def _leases(self) -> str:
+    async def _check_leases(self) -> str:
         """KWOK serves nothing; what it does is renew the Leases of its nodes."""
         if not sum(self._record.hollow_nodes.values()):
             return ""
         try:
-            async with Client.from_kubeconfig(self._paths.kubeconfig, name="the compute cluster") as client:
+            async with Client.from_kubeconfig(self._paths.admin_kubeconfig, name="the compute cluster") as client:
                 page = await client.list_all(LEASES, namespace=_LEASES_OF_NODES, timeout=PATIENCE)
         except (errors.ApiError, InputError):
             return ""  # which is the API server's trouble
@@ -140,7 +142,7 @@ class _Questions:
         return "it renews no node's Lease" + ("" if age is None else f"; the last renewal was {age:.0f} s ago")
 
 
-def _context(authority: Path | None, identity: Path | None) -> ssl.SSLContext:
+def _ssl_context(authority: Path | None, identity: Path | None) -> ssl.SSLContext:
     """How to call a server; without an authority it is not verified, since nothing is told to it or believed of it."""
     context = ssl.create_default_context(cafile=authority)
     if authority is None:

@@ -14,7 +14,7 @@ from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.client import SupervisorClient
-from vkgateway.programs.supervisor.procfs import marked
+from vkgateway.programs.supervisor.procfs import list_marked
 from vkgateway.programs.supervisor.spec import RESERVED, ProcessState, SupervisorPaths
 
 _POLL: Final = 0.1
@@ -22,10 +22,10 @@ _RESTARTS: Final = 3
 """So many failed starts are waited for; what still dies then will not come up by itself."""
 
 
-def unsupervised(data_dir: Path, *, why: str) -> list[ProcessState]:
+def list_unsupervised(data_dir: Path, *, why: str) -> list[ProcessState]:
     """Return the platform's processes that run while its supervisor does not answer."""
     paths = SupervisorPaths(data_dir)
-    found = {p.name: p.pid for p in marked(data_dir.resolve()) if p.leader and p.name not in RESERVED}
+    found = {p.name: p.pid for p in list_marked(data_dir.resolve()) if p.is_leader and p.name not in RESERVED}
     return [
         ProcessState(
             name=name,
@@ -34,17 +34,17 @@ def unsupervised(data_dir: Path, *, why: str) -> list[ProcessState]:
             restarts=0,
             since=psutil.Process(pid).create_time() if psutil.pid_exists(pid) else 0.0,
             reason=why,
-            log=str(paths.log(name)),
+            log=str(paths.log_path(name)),
             argv=(),
         )
         for name, pid in sorted(found.items())
     ]
 
 
-def listening(data_dir: Path) -> set[int]:
+def listening_ports(data_dir: Path) -> set[int]:
     """Return the TCP ports that the platform's own processes listen at, whether or not a supervisor lives."""
     held: set[int] = set()
-    for process in marked(data_dir.resolve()):
+    for process in list_marked(data_dir.resolve()):
         try:
             connections = psutil.Process(process.pid).net_connections("tcp")
         except psutil.Error:
@@ -53,7 +53,7 @@ def listening(data_dir: Path) -> set[int]:
     return held
 
 
-async def until(
+async def wait_until_serving(
     serves: Callable[[], Awaitable[bool]],
     *,
     process: str,
@@ -67,15 +67,19 @@ async def until(
     Raises:
         UnavailableError: it took longer, or `process` keeps dying; the message has its last words.
     """
-    before = await _state(client, process)
+    before = await _process_state(client, process)
     restarts = before.restarts if before else 0
     deadline = clock() + timeout
     while not await serves():
-        state = await _state(client, process)
+        state = await _process_state(client, process)
         if state is not None and state.restarts - restarts >= _RESTARTS:
-            raise _failed(state, why="keeps ending")
+            raise _failure_error(state, why="keeps ending")
         if clock() >= deadline:
-            raise _failed(state, why=f"does not serve within {timeout:.0f} s") if state else _gone(process)
+            raise (
+                _failure_error(state, why=f"does not serve within {timeout:.0f} s")
+                if state
+                else _missing_error(process)
+            )
         await sleep(_POLL)
 
 
@@ -88,14 +92,14 @@ async def api_ready(client: Client) -> bool:
     return True
 
 
-async def _state(client: SupervisorClient, process: str) -> ProcessState | None:
-    return next((state for state in await client.list(process) if state.name == process), None)
+async def _process_state(client: SupervisorClient, process: str) -> ProcessState | None:
+    return next((state for state in await client.list_processes(process) if state.name == process), None)
 
 
-def _failed(state: ProcessState, *, why: str) -> UnavailableError:
+def _failure_error(state: ProcessState, *, why: str) -> UnavailableError:
     said = state.reason or "it has said nothing yet"
     return UnavailableError(f"{state.name} {why}: {said}", hint=f"See {state.log}.")
 
 
-def _gone(process: str) -> UnavailableError:
+def _missing_error(process: str) -> UnavailableError:
     return UnavailableError(f"{process} is not among the platform's processes", hint="Run `vkgateway up` again.")

@@ -15,12 +15,12 @@ def no_proxy(environment: Mapping[str, str], *, address: str) -> str | None:
         return None
     said = next((environment[name] for name in _NO_PROXY if environment.get(name)), "")
     entries = [entry.strip() for entry in said.split(",") if entry.strip()]
-    if any(_covers(entry, address) for entry in entries):
+    if any(_covers_address(entry, address) for entry in entries):
         return None
     return ",".join([*entries, address])
 
 
-def _covers(entry: str, address: str) -> bool:
+def _covers_address(entry: str, address: str) -> bool:
     """Whether an entry stands for the address, as Go's programs read it: everything, itself or a network around it."""
     try:
         return entry == "*" or ipaddress.ip_address(address) in ipaddress.ip_network(entry, strict=False)

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import msgspec
 
-from vkgateway.controlplane.files import SECRET_MODE, write_file
+from vkgateway.controlplane.atomic_files import SECRET_MODE, write_file
 from vkgateway.local.options import DEFAULT_VERSION, HOLLOW_NODES, RealNodeChoice
 from vkgateway.model.errors import ConflictError, InputError
 
-LAYOUT = 1
+LAYOUT_VERSION = 1
 """Version of the data directory's layout; raised when an older vkgateway could not work with it."""
 
 
 class PlatformRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The choices of one platform."""
 
-    layout: int = LAYOUT
+    layout: int = LAYOUT_VERSION
     number: int = 0
     """Sets platforms on one machine apart: their interface, addresses, control groups."""
     interface: str = ""
@@ -42,7 +42,7 @@ class _Version(msgspec.Struct):
     layout: int
 
 
-def load(path: Path) -> PlatformRecord | None:
+def load_record(path: Path) -> PlatformRecord | None:
     """Read the record; None where there is no platform.
 
     Raises:
@@ -55,7 +55,7 @@ def load(path: Path) -> PlatformRecord | None:
         return None
     try:
         layout = msgspec.json.decode(data, type=_Version).layout
-        if layout <= LAYOUT:
+        if layout <= LAYOUT_VERSION:
             return msgspec.json.decode(data, type=PlatformRecord)
     except msgspec.DecodeError as error:
         raise InputError(
@@ -64,12 +64,15 @@ def load(path: Path) -> PlatformRecord | None:
             f"`vkgateway down --purge --data-dir {path.parent}`.",
         ) from error
     raise ConflictError(
-        f"the data directory {path.parent} has layout {layout}, and this vkgateway knows layouts up to {LAYOUT}",
+        (
+            f"the data directory {path.parent} has layout {layout}, and this vkgateway knows layouts up "
+            f"to {LAYOUT_VERSION}"
+        ),
         hint="Use the newer vkgateway that made it, or another --data-dir.",
     )
 
 
-def save(path: Path, record: PlatformRecord) -> None:
+def save_record(path: Path, record: PlatformRecord) -> None:
     """Write the record; the old one or the new one is there at any moment."""
     data = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
     write_file(path, data, mode=SECRET_MODE)

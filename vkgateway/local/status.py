@@ -17,8 +17,8 @@ from vkgateway.local import record as records
 from vkgateway.local.hollow import kwok
 from vkgateway.local.hollow.kubelet import process as hollow_kubelet
 from vkgateway.local.lock import check_idle
-from vkgateway.local.paths import Paths
-from vkgateway.local.pki import first_authority_to_end, first_to_end
+from vkgateway.local.paths import PlatformPaths
+from vkgateway.local.pki import first_authority_expiry, first_expiry
 from vkgateway.local.provisioner import process as provisioner
 from vkgateway.local.realnode.node import GROUP as NODE_GROUP
 from vkgateway.local.record import PlatformRecord
@@ -47,7 +47,7 @@ _NEEDED = (
 )
 
 
-class NodeSeen(msgspec.Struct, frozen=True, rename="camel"):
+class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
     """A node of the compute cluster."""
 
     name: str
@@ -55,7 +55,7 @@ class NodeSeen(msgspec.Struct, frozen=True, rename="camel"):
     ready: bool
 
 
-class TenantSeen(msgspec.Struct, frozen=True, rename="camel"):
+class TenantSummary(msgspec.Struct, frozen=True, rename="camel"):
     """A tenant, and where its API server is."""
 
     name: str
@@ -63,7 +63,7 @@ class TenantSeen(msgspec.Struct, frozen=True, rename="camel"):
     url: str
 
 
-class ProcessSeen(ProcessState, kw_only=True):
+class ProcessSummary(ProcessState, kw_only=True):
     """A process, and what is wrong with it; empty if it answers as it should, or serves nothing that can be asked."""
 
     problem: str = ""
@@ -83,37 +83,37 @@ class PlatformStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     kubeconfig: str
     real_node: str
     """`yes`, or why there is none."""
-    processes: tuple[ProcessSeen, ...]
-    nodes: tuple[NodeSeen, ...]
-    tenants: tuple[TenantSeen, ...]
+    processes: tuple[ProcessSummary, ...]
+    nodes: tuple[NodeSummary, ...]
+    tenants: tuple[TenantSummary, ...]
 
 
-async def status(data_dir: Path) -> PlatformStatus:
+async def platform_status(data_dir: Path) -> PlatformStatus:
     """Look at the platform; what does not answer is a problem, not an error.
 
     Raises:
         NotFoundError: there is no platform in `data_dir`.
         ConflictError: the first `up` is getting its programs.
     """
-    paths = Paths(data_dir)
-    record = records.load(paths.record)
+    paths = PlatformPaths(data_dir)
+    record = records.load_record(paths.record_path)
     if record is None:
-        check_idle(paths.lock)
+        check_idle(paths.lock_path)
         raise NotFoundError(f"there is no platform in {data_dir}", hint="Start one with `vkgateway up`.")
-    states, problems = await _processes(data_dir)
+    states, problems = await _list_processes(data_dir)
     problems += _process_problems(states, record=record)
     problems += _certificate_problems(paths, now=datetime.datetime.now(datetime.UTC)) if states else []
-    nodes: tuple[NodeSeen, ...] = ()
-    tenants: tuple[TenantSeen, ...] = ()
+    nodes: tuple[NodeSummary, ...] = ()
+    tenants: tuple[TenantSummary, ...] = ()
     ill: dict[str, str] = {}
     if states:
         try:
             async with asyncio.timeout(probes.PATIENCE):
-                nodes, tenants = await _cluster(paths)
+                nodes, tenants = await _list_cluster(paths)
         except (errors.ApiError, InputError, TimeoutError) as error:
             problems.append(f"the compute cluster does not answer: {str(error) or f'within {probes.PATIENCE:.0f} s'}")
         urls = {tenant.name: tenant.url for tenant in tenants if tenant.url}
-        ill = await probes.unwell(states, paths=paths, record=record, tenants=urls)
+        ill = await probes.find_problems(states, paths=paths, record=record, tenants=urls)
     problems += [f"{name} does not work: {why}" for name, why in ill.items()]
     problems += [f"node {node.name} is not ready" for node in nodes if not node.ready]
     return PlatformStatus(
@@ -123,26 +123,26 @@ async def status(data_dir: Path) -> PlatformStatus:
         address=record.address,
         ports=record.ports,
         kubernetes_version=record.kubernetes_version,
-        compute_url=compute.plane(record).url if record.ports else "",
-        kubeconfig=str(paths.kubeconfig),
+        compute_url=compute.plane_spec(record).server_url if record.ports else "",
+        kubeconfig=str(paths.admin_kubeconfig),
         real_node=record.real_node_why_not or "yes",
-        processes=tuple(_seen(state, problem=ill.get(state.name, "")) for state in states),
+        processes=tuple(_process_summary(state, problem=ill.get(state.name, "")) for state in states),
         nodes=nodes,
         tenants=tenants,
     )
 
 
-async def _processes(data_dir: Path) -> tuple[list[ProcessState], list[str]]:
+async def _list_processes(data_dir: Path) -> tuple[list[ProcessState], list[str]]:
     """Return the processes, and what is wrong with the supervisor."""
     try:
-        return await SupervisorClient.for_data_dir(data_dir, timeout=probes.PATIENCE).list(), []
+        return await SupervisorClient.for_data_dir(data_dir, timeout=probes.PATIENCE).list_processes(), []
     except SupervisorUnavailable as error:
-        found = processes.unsupervised(data_dir, why="the supervisor does not answer")
+        found = processes.list_unsupervised(data_dir, why="the supervisor does not answer")
         return found, [f"{error}: no process that ends is restarted; `vkgateway up` starts it"] if found else []
 
 
-def _seen(state: ProcessState, *, problem: str) -> ProcessSeen:
-    return ProcessSeen(**msgspec.structs.asdict(state), problem=problem)
+def _process_summary(state: ProcessState, *, problem: str) -> ProcessSummary:
+    return ProcessSummary(**msgspec.structs.asdict(state), problem=problem)
 
 
 def _process_problems(states: list[ProcessState], *, record: PlatformRecord) -> list[str]:
@@ -156,44 +156,44 @@ def _process_problems(states: list[ProcessState], *, record: PlatformRecord) -> 
     return problems
 
 
-def _certificate_problems(paths: Paths, *, now: datetime.datetime) -> list[str]:
+def _certificate_problems(paths: PlatformPaths, *, now: datetime.datetime) -> list[str]:
     problems = []
-    end = first_to_end(paths)
+    end = first_expiry(paths)
     if end is not None and end - now <= _SOON:
         why = f"`vkgateway logs {renewal.NAME}` says why they were not renewed, `vkgateway up` does it"
-        problems.append(f"the first of the platform's certificates {_ends(end, now=now)}; {why}")
-    authority = first_authority_to_end(paths)
+        problems.append(f"the first of the platform's certificates {_expiry_text(end, now=now)}; {why}")
+    authority = first_authority_expiry(paths)
     if authority is not None and authority[1] - now <= _YEARS:
-        problems.append(f"the authority {authority[0]} {_ends(authority[1], now=now)}, and with it the platform")
+        problems.append(f"the authority {authority[0]} {_expiry_text(authority[1], now=now)}, and with it the platform")
     return problems
 
 
-def _ends(end: datetime.datetime, *, now: datetime.datetime) -> str:
+def _expiry_text(end: datetime.datetime, *, now: datetime.datetime) -> str:
     return f"{'has ended' if end <= now else 'ends'} on {end:%Y-%m-%d}"
 
 
-async def _cluster(paths: Paths) -> tuple[tuple[NodeSeen, ...], tuple[TenantSeen, ...]]:
-    async with Client.from_kubeconfig(paths.kubeconfig, name="the compute cluster") as client:
-        nodes = [_node(view) for view in await _all(client, NODES, NodeView)]
+async def _list_cluster(paths: PlatformPaths) -> tuple[tuple[NodeSummary, ...], tuple[TenantSummary, ...]]:
+    async with Client.from_kubeconfig(paths.admin_kubeconfig, name="the compute cluster") as client:
+        nodes = [_node_summary(view) for view in await _list_all(client, NODES, NodeView)]
         try:
-            tenants = [_tenant(tenant) for tenant in await _all(client, TENANTS, Tenant)]
+            tenants = [_tenant_summary(tenant) for tenant in await _list_all(client, TENANTS, Tenant)]
         except errors.NotFound:
             tenants = []
     return tuple(nodes), tuple(tenants)
 
 
-async def _all(client: Client, resource: Resource, kind: type[T]) -> list[T]:
+async def _list_all(client: Client, resource: Resource, kind: type[T]) -> list[T]:
     found = []
-    async for page in client.pages(resource):
+    async for page in client.list_pages(resource):
         found += [msgspec.json.decode(item, type=kind) for item in page.items]
     return found
 
 
-def _node(view: NodeView) -> NodeSeen:
+def _node_summary(view: NodeView) -> NodeSummary:
     ready = any(c.type == "Ready" and c.status == "True" for c in view.status.conditions)
-    return NodeSeen(view.metadata.name, view.metadata.labels.get(compute.POOL_LABEL, ""), ready)
+    return NodeSummary(view.metadata.name, view.metadata.labels.get(compute.POOL_LABEL, ""), ready)
 
 
-def _tenant(tenant: Tenant) -> TenantSeen:
+def _tenant_summary(tenant: Tenant) -> TenantSummary:
     server = tenant.status.api_server
-    return TenantSeen(tenant.metadata.name, tenant.status.phase, server.url if server else "")
+    return TenantSummary(tenant.metadata.name, tenant.status.phase, server.url if server else "")

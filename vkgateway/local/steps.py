@@ -59,7 +59,7 @@ async def run_steps(steps: Sequence[Step], *, report: Report, clock: Callable[[]
             for step in steps:
                 group.create_task(run(step), name=f"step {step.name}")
     except BaseExceptionGroup as failures:
-        raise _telling(failures) from failures
+        raise _first_cause(failures) from failures
 
 
 def _check_order(steps: Sequence[Step]) -> None:
@@ -70,7 +70,7 @@ def _check_order(steps: Sequence[Step]) -> None:
         known.add(step.name)
 
 
-def _telling(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+def _first_cause(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     """Of several failures, the first that was raised on purpose: the others often follow from it."""
     flat: list[BaseException] = []
     pending: list[BaseException] = [failures]

@@ -11,21 +11,21 @@ from typing import Final
 
 import msgspec
 
-from vkgateway.controlplane.layout import PlaneFiles
+from vkgateway.controlplane.plane_files import PlaneFiles
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import TENANTS
 from vkgateway.local import processes
 from vkgateway.model.api import Tenant
 from vkgateway.model.errors import VkgatewayError
 
-WITHIN: Final = 60.0
+WAIT_SECONDS: Final = 60.0
 """Seconds for which `up` waits: each start takes a small machine some four seconds of CPU, and there may be many."""
 _POLL: Final = 0.5
 
 _decode = msgspec.json.Decoder(Tenant).decode
 
 
-async def served(api: Client) -> list[str]:
+async def list_ready(api: Client) -> list[str]:
     """The tenants that were ready when the platform was up last, by name: nobody waits for others."""
     page = await api.list_all(TENANTS)
     tenants = [_decode(bytes(item)) for item in page.items]
@@ -36,11 +36,11 @@ async def served(api: Client) -> list[str]:
     )
 
 
-async def wait(
+async def wait_for_tenants(
     names: Collection[str],
     serves: Callable[[str], Awaitable[bool]],
     *,
-    within: float = WITHIN,
+    within: float = WAIT_SECONDS,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> str:
@@ -62,11 +62,11 @@ async def wait(
     return f"{there}; not yet: {named}; `vkgateway tenant list` says how they are"
 
 
-def check(folder: Path) -> Callable[[str], Awaitable[bool]]:
+def serving_check(folder: Path) -> Callable[[str], Awaitable[bool]]:
     """Whether a tenant's API server answers its admin, by the tenant's name; `folder` holds one for each tenant."""
 
     async def answers(name: str) -> bool:
-        kubeconfig = PlaneFiles(folder / name).kubeconfig("admin")
+        kubeconfig = PlaneFiles(folder / name).kubeconfig_path("admin")
         with contextlib.suppress(VkgatewayError):  # not written again yet
             async with Client.from_kubeconfig(kubeconfig, name=f"tenant {name}") as client:
                 return await processes.api_ready(client)

@@ -51,14 +51,14 @@ class Condition(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True
     observed_generation: int = 0
 
 
-def condition(conditions: Sequence[Condition], kind: str) -> Condition | None:
+def find_condition(conditions: Sequence[Condition], kind: str) -> Condition | None:
     """Find the condition of a type, or None."""
     return next((found for found in conditions if found.type == kind), None)
 
 
-def is_true(conditions: Sequence[Condition], kind: str) -> bool:
+def is_condition_true(conditions: Sequence[Condition], kind: str) -> bool:
     """Tell whether the condition of a type is there and `True`."""
-    found = condition(conditions, kind)
+    found = find_condition(conditions, kind)
     return found is not None and found.status == "True"
 
 
@@ -68,9 +68,9 @@ def set_condition(conditions: Sequence[Condition], new: Condition, *, now: datet
     The transition time is `now` only if the status changed, as the Kubernetes API conventions ask
     (https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md).
     """
-    old = condition(conditions, new.type)
+    old = find_condition(conditions, new.type)
     unchanged = old is not None and old.status == new.status and old.last_transition_time is not None
-    since = old.last_transition_time if old is not None and unchanged else times.render(now)
+    since = old.last_transition_time if old is not None and unchanged else times.render_time(now)
     placed = msgspec.structs.replace(new, last_transition_time=since)
     if old is None:
         return [*conditions, placed]
@@ -139,9 +139,9 @@ class NodeView(msgspec.Struct, kw_only=True, rename="camel"):
     status: NodeStatusView = msgspec.field(default_factory=NodeStatusView)
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Ready, and open for new pods."""
-        return not self.spec.unschedulable and is_true(self.status.conditions, "Ready")
+        return not self.spec.unschedulable and is_condition_true(self.status.conditions, "Ready")
 
 
 class NamespaceStatusView(msgspec.Struct, kw_only=True):

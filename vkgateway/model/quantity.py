@@ -11,18 +11,18 @@ Quantity = str | int
 Resources = dict[str, Quantity]
 """Resource names to quantities, like `{"cpu": "2", "nvidia.com/gpu": 8}`."""
 
-_FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?\d+)?", re.ASCII)
-_DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
-_EXACT = Context(prec=60)
+_QUANTITY_FORM = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?\d+)?", re.ASCII)
+_DECIMAL_SUFFIXES = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY_SUFFIXES = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_EXACT_CONTEXT = Context(prec=60)
 _ZERO = Decimal(0)
-_MOST = Decimal(2**63 - 1)
-_FARTHEST = 1000
+_MAX_QUANTITY = Decimal(2**63 - 1)
+_MAX_EXPONENT = 1000
 """Exponents beyond are as good as this one, and cost nothing: a whole number of a million digits takes a minute."""
 
 
 @lru_cache(maxsize=4096)
-def parse(text: Quantity) -> Decimal:
+def parse_quantity(text: Quantity) -> Decimal:
     """Read a quantity exactly; one beyond 2^63-1 counts as that much.
 
     The forms, and that bound, are those of Kubernetes' `resource.Quantity`
@@ -31,75 +31,82 @@ def parse(text: Quantity) -> Decimal:
     Raises:
         ValueError: the text is no quantity; the message holds it.
     """
-    value = Decimal(text) if isinstance(text, int) else _read(text)
-    return max(-_MOST, min(value, _MOST))
+    value = Decimal(text) if isinstance(text, int) else _parse_text(text)
+    return max(-_MAX_QUANTITY, min(value, _MAX_QUANTITY))
 
 
-def _read(text: str) -> Decimal:
-    match = _FORM.fullmatch(text.strip())
+def _parse_text(text: str) -> Decimal:
+    match = _QUANTITY_FORM.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a quantity like 2, 500m or 16Gi")
     number, suffix = Decimal(match[1]), match[2] or ""
-    if suffix in _BINARY:
-        return _EXACT.multiply(number, Decimal(1024 ** _BINARY[suffix]))
-    exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:] or 0)
-    return _EXACT.scaleb(number, max(-_FARTHEST, min(exponent, _FARTHEST)))
+    if suffix in _BINARY_SUFFIXES:
+        return _EXACT_CONTEXT.multiply(number, Decimal(1024 ** _BINARY_SUFFIXES[suffix]))
+    exponent = _DECIMAL_SUFFIXES[suffix] if suffix in _DECIMAL_SUFFIXES else int(suffix[1:] or 0)
+    return _EXACT_CONTEXT.scaleb(number, max(-_MAX_EXPONENT, min(exponent, _MAX_EXPONENT)))
 
 
-def render(value: Decimal, *, binary: bool = False) -> str:
+def render_quantity(value: Decimal, *, binary: bool = False) -> str:
     """Write a quantity; what is finer than a thousandth is rounded up, as Kubernetes does.
 
     With `binary`, a multiple of 1024 gets the largest suffix of Ki to Ei that keeps it whole.
     """
-    milli = int(_EXACT.scaleb(value, 3).to_integral_value(rounding=ROUND_CEILING))
+    milli = int(_EXACT_CONTEXT.scaleb(value, 3).to_integral_value(rounding=ROUND_CEILING))
     if milli % 1000:
         return f"{milli}m"
     whole = milli // 1000
     if not binary or whole == 0 or whole % 1024:
         return str(whole)
     power = 0
-    while whole % 1024 == 0 and power < len(_BINARY):
+    while whole % 1024 == 0 and power < len(_BINARY_SUFFIXES):
         whole //= 1024
         power += 1
-    return f"{whole}{list(_BINARY)[power - 1]}"
+    return f"{whole}{list(_BINARY_SUFFIXES)[power - 1]}"
 
 
 def _is_binary(quantities: Iterable[Quantity]) -> bool:
     return any(isinstance(quantity, str) and quantity.endswith("i") for quantity in quantities)
 
 
-def total(lists: Iterable[Mapping[str, Quantity]]) -> dict[str, str]:
+def sum_resources(lists: Iterable[Mapping[str, Quantity]]) -> dict[str, str]:
     """Sum resource lists; a resource is in the sum if it is in any list."""
     sums: dict[str, Decimal] = {}
     binary: set[str] = set()
     for resources in lists:
         for name, quantity in resources.items():
-            sums[name] = sums.get(name, _ZERO) + parse(quantity)
+            sums[name] = sums.get(name, _ZERO) + parse_quantity(quantity)
             if _is_binary((quantity,)):
                 binary.add(name)
-    return {name: render(value, binary=name in binary) for name, value in sums.items()}
+    return {name: render_quantity(value, binary=name in binary) for name, value in sums.items()}
 
 
-def least(resources: Mapping[str, Quantity], caps: Mapping[str, Quantity]) -> dict[str, str]:
+def cap_resources(resources: Mapping[str, Quantity], caps: Mapping[str, Quantity]) -> dict[str, str]:
     """Cap a resource list: each resource is the lesser of the two, or as it is if `caps` lacks it."""
     return {
-        name: render(min(parse(quantity), parse(caps[name])), binary=_is_binary((quantity, caps[name])))
+        name: render_quantity(
+            min(parse_quantity(quantity), parse_quantity(caps[name])), binary=_is_binary((quantity, caps[name]))
+        )
         if name in caps
         else str(quantity)
         for name, quantity in resources.items()
     }
 
 
-def subtract(resources: Mapping[str, Quantity], taken: Mapping[str, Quantity]) -> dict[str, str]:
+def subtract_resources(resources: Mapping[str, Quantity], taken: Mapping[str, Quantity]) -> dict[str, str]:
     """Take a resource list from another, never below zero; the keys stay those of `resources`."""
     return {
-        name: render(max(_ZERO, parse(quantity) - parse(taken[name])), binary=_is_binary((quantity, taken[name])))
+        name: render_quantity(
+            max(_ZERO, parse_quantity(quantity) - parse_quantity(taken[name])),
+            binary=_is_binary((quantity, taken[name])),
+        )
         if name in taken
         else str(quantity)
         for name, quantity in resources.items()
     }
 
 
-def exceeding(wanted: Mapping[str, Quantity], available: Mapping[str, Quantity]) -> list[str]:
+def exceeded_resources(wanted: Mapping[str, Quantity], available: Mapping[str, Quantity]) -> list[str]:
     """Name the resources, in order, of which more is wanted than available; not listed is none."""
-    return [name for name, quantity in wanted.items() if parse(quantity) > parse(available.get(name, 0))]
+    return [
+        name for name, quantity in wanted.items() if parse_quantity(quantity) > parse_quantity(available.get(name, 0))
+    ]

@@ -6,79 +6,80 @@ from collections.abc import Iterable, Mapping
 from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
-from vkgateway.model.quantity import Quantity, parse, render
+from vkgateway.model.quantity import Quantity, parse_quantity, render_quantity
 
-Milli = dict[str, int]
+MilliResources = dict[str, int]
 """Resource names to thousandths of a unit: `{"cpu": 500, "nvidia.com/gpu": 8000}`."""
 
 _THOUSAND = Decimal(1000)
 
 
-def milli(resources: Mapping[str, Quantity]) -> Milli:
+def to_milli(resources: Mapping[str, Quantity]) -> MilliResources:
     """A resource list in thousandths, rounded up."""
-    return {name: _milli(quantity) for name, quantity in resources.items()}
+    return {name: _parse_milli(quantity) for name, quantity in resources.items()}
 
 
 def render_milli(resources: Mapping[str, int]) -> str:
     """A resource list for people: `cpu 500m, memory 10Mi, nvidia.com/gpu 8`."""
     return ", ".join(
-        f"{name} {render(Decimal(value) / _THOUSAND, binary=_in_bytes(name))}" for name, value in resources.items()
+        f"{name} {render_quantity(Decimal(value) / _THOUSAND, binary=_is_byte_resource(name))}"
+        for name, value in resources.items()
     )
 
 
-def _in_bytes(name: str) -> bool:
+def _is_byte_resource(name: str) -> bool:
     return name in ("memory", "ephemeral-storage") or name.startswith("hugepages-")
 
 
-def pod_requests(pod: Mapping[str, Any]) -> Milli:
+def pod_requests(pod: Mapping[str, Any]) -> MilliResources:
     """What a pod asks for: the larger of its containers together and each init container, overhead, and one pod.
 
     Sidecars (init containers that restart always) count beside the containers and beside the init containers that
     start after them (KEP-753). Requests of the whole pod, where given, replace the sum (KEP-2837).
     """
     spec = pod.get("spec") or {}
-    running = _sum(container_requests(container) for container in spec.get("containers") or ())
-    sidecars: Milli = {}
-    starting: Milli = {}
+    running = _sum_milli(container_requests(container) for container in spec.get("containers") or ())
+    sidecars: MilliResources = {}
+    starting: MilliResources = {}
     for container in spec.get("initContainers") or ():
         wanted = container_requests(container)
         if container.get("restartPolicy") == "Always":
-            sidecars = _sum((sidecars, wanted))
+            sidecars = _sum_milli((sidecars, wanted))
             wanted = sidecars
         else:
-            wanted = _sum((sidecars, wanted))
-        starting = _largest(starting, wanted)
-    total = _largest(_sum((running, sidecars)), starting)
-    total |= milli((spec.get("resources") or {}).get("requests") or {})
-    total = _sum((total, milli(spec.get("overhead") or {})))
+            wanted = _sum_milli((sidecars, wanted))
+        starting = _max_milli(starting, wanted)
+    total = _max_milli(_sum_milli((running, sidecars)), starting)
+    total |= to_milli((spec.get("resources") or {}).get("requests") or {})
+    total = _sum_milli((total, to_milli(spec.get("overhead") or {})))
     total["pods"] = 1000
     return total
 
 
-def container_requests(container: Mapping[str, Any]) -> Milli:
+def container_requests(container: Mapping[str, Any]) -> MilliResources:
     """Where only a limit is given it is the request too, resource by resource, as API servers fill it in."""
     resources = container.get("resources") or {}
-    return milli({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+    return to_milli({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
-def is_exact(container: Mapping[str, Any]) -> bool:
+def has_equal_limits(container: Mapping[str, Any]) -> bool:
     """Whether a container is limited to what it asks for of cpu and memory: if all are, its pod is Guaranteed."""
-    limits = milli((container.get("resources") or {}).get("limits") or {})
+    limits = to_milli((container.get("resources") or {}).get("limits") or {})
     asked = container_requests(container)
     return all(limits.get(name, 0) > 0 and limits[name] == asked.get(name) for name in ("cpu", "memory"))
 
 
-def _milli(quantity: Quantity) -> int:
-    return int((parse(quantity) * _THOUSAND).to_integral_value(rounding=ROUND_CEILING))
+def _parse_milli(quantity: Quantity) -> int:
+    return int((parse_quantity(quantity) * _THOUSAND).to_integral_value(rounding=ROUND_CEILING))
 
 
-def _sum(lists: Iterable[Mapping[str, int]]) -> Milli:
-    total: Milli = {}
+def _sum_milli(lists: Iterable[Mapping[str, int]]) -> MilliResources:
+    total: MilliResources = {}
     for resources in lists:
         for name, value in resources.items():
             total[name] = total.get(name, 0) + value
     return total
 
 
-def _largest(one: Milli, other: Milli) -> Milli:
+def _max_milli(one: MilliResources, other: MilliResources) -> MilliResources:
     return {name: max(one.get(name, 0), other.get(name, 0)) for name in one.keys() | other.keys()}

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from vkgateway.model.api import Pool
 
-_SHARE = re.compile(r"([0-9]+)%")
-_WHOLE = 100
+_PERCENT_FORM = re.compile(r"([0-9]+)%")
+_MAX_PERCENT = 100
 
 
 class Reserve(NamedTuple):
@@ -19,7 +19,7 @@ class Reserve(NamedTuple):
     percent: int = 0
 
 
-def parse(reserve: int | str) -> Reserve:
+def parse_reserve(reserve: int | str) -> Reserve:
     """Return the reserve that a pool's field says: `8`, or `"5%"`.
 
     Raises:
@@ -29,29 +29,29 @@ def parse(reserve: int | str) -> Reserve:
         if reserve < 0:
             raise ValueError(f"reserve {reserve} is negative; 0 keeps nothing idle")
         return Reserve(units=reserve)
-    found = _SHARE.fullmatch(reserve)
+    found = _PERCENT_FORM.fullmatch(reserve)
     if found is None:
         raise ValueError(
             f"reserve {reserve!r} is neither a number of units, like 8, nor a share in whole percent, like '5%'"
         )
     percent = int(found[1])
-    if percent > _WHOLE:
+    if percent > _MAX_PERCENT:
         raise ValueError(f"reserve {reserve!r} is more than the pool has; the most is '100%'")
     return Reserve(percent=percent)
 
 
-def reserve_of(pool: Pool) -> Reserve:
-    """Return a pool's reserve; none, where it cannot be read (see `problems`)."""
+def pool_reserve(pool: Pool) -> Reserve:
+    """Return a pool's reserve; none, where it cannot be read (see `pool_problems`)."""
     try:
-        return parse(pool.reserve)
+        return parse_reserve(pool.reserve)
     except ValueError:
         return Reserve()
 
 
-def problems(pool: Pool) -> Iterator[str]:
+def pool_problems(pool: Pool) -> Iterator[str]:
     """Yield what is wrong with these settings of a pool. API servers refuse such pools where the CRD is up to date."""
     try:
-        parse(pool.reserve)
+        parse_reserve(pool.reserve)
     except ValueError as error:
         yield f"pool {pool.name!r}: {error}"
     brief = {"briefRunSeconds": pool.brief_run_seconds, "briefNoticeSeconds": pool.brief_notice_seconds}

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 
-def parse(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Read a Kubernetes timestamp (`metav1.Time` or `MicroTime`) as an aware datetime in UTC.
 
     Raises:
@@ -15,11 +15,11 @@ def parse(text: str) -> datetime:
     return moment.astimezone(UTC)
 
 
-def render(moment: datetime) -> str:
+def render_time(moment: datetime) -> str:
     """Write an aware datetime as `metav1.Time`: whole seconds, UTC, `Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def render_micro(moment: datetime) -> str:
+def render_micro_time(moment: datetime) -> str:
     """Write an aware datetime as `metav1.MicroTime`: microseconds, UTC, `Z` (Leases, events.k8s.io)."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vkgateway.arbiter.facts import Node, Pool, PoolKey, Quota
+from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Quota
 from vkgateway.simulate.scenario import GPU, POOL
 
 
@@ -18,12 +18,13 @@ def equal_nodes(number: int, gpus: int, *, key: PoolKey = POOL) -> Pool:
 
 def equal_quotas(pool: Pool, tenants: int, *, guaranteed: float) -> tuple[Quota, ...]:
     """Divide a share of the pool into equal guarantees of whole nodes, or of whole GPUs where nodes are few."""
-    sizes = sorted((node.allocatable.get(pool.unit, 0) // 1000 for node in pool.nodes), reverse=True)
+    sizes = sorted((node.allocatable.get(pool.unit_resource, 0) // 1000 for node in pool.nodes), reverse=True)
     each = int(sum(sizes) * guaranteed) // tenants
     largest = sizes[0] if sizes else 1
     each = each // largest * largest or each
     return tuple(
-        Quota(tenant=f"t{number}", pool=pool.key, guarantee={pool.unit: each * 1000}) for number in range(tenants)
+        Quota(tenant=f"t{number}", pool=pool.key, guarantee={pool.unit_resource: each * 1000})
+        for number in range(tenants)
     )
 
 

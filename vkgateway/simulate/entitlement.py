@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from vkgateway.arbiter.cuts import WHOLE, Counts, pool_levels, quota_cells, smallest_cover, total, units
-from vkgateway.arbiter.facts import GUARANTEED, WAITING, Gang, Pool, PoolKey
+from vkgateway.arbiter.guarantees.cell_sizes import (
+    MILLI_PER_UNIT,
+    CellCounts,
+    pool_levels,
+    quota_cells,
+    round_up_units,
+    smallest_cover,
+    total_units,
+)
+from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Gang, Pool, PoolKey
 from vkgateway.simulate.scenario import Scenario
 
 
@@ -14,13 +22,13 @@ class Entitlement:
 
     def __init__(self, scenario: Scenario) -> None:
         self._pools: dict[PoolKey, Pool] = {pool.key: pool for pool in scenario.pools}
-        self._cells: dict[tuple[str, PoolKey], Counts] = {}
+        self._cells: dict[tuple[str, PoolKey], CellCounts] = {}
         for quota in scenario.quotas:
             pool = self._pools.get(quota.pool)
-            if pool is not None and pool.unit:
-                self._cells[quota.tenant, quota.pool] = quota_cells(quota, pool.unit, pool_levels(pool))
+            if pool is not None and pool.unit_resource:
+                self._cells[quota.tenant, quota.pool] = quota_cells(quota, pool.unit_resource, pool_levels(pool))
 
-    def includes(self, gang: Gang, others: Iterable[Gang], pending: Iterable[Gang]) -> bool:
+    def fits_guarantee(self, gang: Gang, others: Iterable[Gang], pending: Iterable[Gang]) -> bool:
         """Return whether a pending gang fits.
 
         `others` are the tenant's gangs that may run, `pending` those of them that are older and pending: the ones that
@@ -33,47 +41,47 @@ class Entitlement:
         used: dict[str, int] = {}
         for pod in (pod for other in others if other.band is GUARANTEED for pod in other.pods):
             if pod.state is not WAITING and pod.pool == key and not pod.borrowed:
-                used[pod.node] = used.get(pod.node, 0) + pod.shape.amount(pool.unit)
-        left = _Left(cells, pool_levels(pool), used)
+                used[pod.node] = used.get(pod.node, 0) + pod.shape.amount_of(pool.unit_resource)
+        left = _FreeCells(cells, pool_levels(pool), used)
         for other in (other for other in pending if other.band is GUARANTEED and other.pools[0] == key):
-            left.take(_amounts(other, pool))
-        return left.take(_amounts(gang, pool))
+            left.allocate_pods(_pod_amounts(other, pool))
+        return left.allocate_pods(_pod_amounts(gang, pool))
 
 
-def _amounts(gang: Gang, pool: Pool) -> list[int]:
-    return sorted((pod.shape.amount(pool.unit) for pod in gang.pods[: gang.minimum]), reverse=True)
+def _pod_amounts(gang: Gang, pool: Pool) -> list[int]:
+    return sorted((pod.shape.amount_of(pool.unit_resource) for pod in gang.pods[: gang.minimum]), reverse=True)
 
 
-class _Left:
+class _FreeCells:
     """Cells of a tenant that are not in use, and what is left of those that are."""
 
-    def __init__(self, cells: Counts, levels: Sequence[int], used: Mapping[str, int]) -> None:
+    def __init__(self, cells: CellCounts, levels: Sequence[int], used: Mapping[str, int]) -> None:
         self._levels = levels
         self._unused = list(cells)
-        self._spares: list[int] = []
+        self._free_in_bound: list[int] = []
         for amount in sorted(used.values(), reverse=True):
-            self._bind(amount)
+            self._bind_cell(amount)
 
-    def take(self, amounts: Iterable[int]) -> bool:
+    def allocate_pods(self, amounts: Iterable[int]) -> bool:
         """Take what pods request, the largest first; False: they do not all fit, and nothing is taken."""
-        unused, spares = list(self._unused), list(self._spares)
-        if all(self._fill(amount) or self._bind(amount) for amount in amounts):
+        unused, spares = list(self._unused), list(self._free_in_bound)
+        if all(self._fill_bound(amount) or self._bind_cell(amount) for amount in amounts):
             return True
-        self._unused, self._spares = unused, spares
+        self._unused, self._free_in_bound = unused, spares
         return False
 
-    def _fill(self, amount: int) -> bool:
-        fitting = [spare for spare in self._spares if spare >= amount]
+    def _fill_bound(self, amount: int) -> bool:
+        fitting = [spare for spare in self._free_in_bound if spare >= amount]
         if not fitting:
             return False
-        self._spares.remove(min(fitting))
-        self._spares.append(min(fitting) - amount)
+        self._free_in_bound.remove(min(fitting))
+        self._free_in_bound.append(min(fitting) - amount)
         return True
 
-    def _bind(self, amount: int) -> bool:
-        cells = smallest_cover(self._unused, self._levels, units(amount))
-        if cells is None or total(cells, self._levels) > self._levels[0]:
+    def _bind_cell(self, amount: int) -> bool:
+        cells = smallest_cover(self._unused, self._levels, round_up_units(amount))
+        if cells is None or total_units(cells, self._levels) > self._levels[0]:
             return False
         self._unused = [have - taken for have, taken in zip(self._unused, cells, strict=True)]
-        self._spares.append(total(cells, self._levels) * WHOLE - amount)
+        self._free_in_bound.append(total_units(cells, self._levels) * MILLI_PER_UNIT - amount)
         return True

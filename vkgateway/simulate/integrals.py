@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
-from vkgateway.simulate.state import Sample, State, Sums
-from vkgateway.simulate.usage import WHOLE, Usage
+from vkgateway.simulate.state import Sample, SimulationState, UsageSums
+from vkgateway.simulate.usage import MILLI_PER_UNIT, Usage
 
-_PARTS = 400
+_SAMPLE_COUNT = 400
 """Samples up to the horizon."""
 
 
-class Integrals:
+class UsageIntegrals:
     """Adds up usage in `state.sums` and `state.samples`."""
 
-    def __init__(self, state: State, usage: Usage, *, warm_up: float, horizon: float) -> None:
+    def __init__(self, state: SimulationState, usage: Usage, *, warm_up: float, horizon: float) -> None:
         self._state = state
         self._usage = usage
         self._warm_up = warm_up
         self._horizon = horizon
-        self._part = max(horizon, 1.0) / _PARTS
+        self._sample_seconds = max(horizon, 1.0) / _SAMPLE_COUNT
 
-    def advance(self, time: float) -> None:
+    def advance_to(self, time: float) -> None:
         """Let the current usage last until this time."""
         state = self._state
         now = state.now
-        self._add(state.sums, min(time, self._horizon) - max(now, self._warm_up))
-        while (border := (len(state.samples) + 1) * self._part) <= time:
-            self._add(state.sample, border - now)
+        self._add_usage(state.sums, min(time, self._horizon) - max(now, self._warm_up))
+        while (border := (len(state.samples) + 1) * self._sample_seconds) <= time:
+            self._add_usage(state.sample, border - now)
             now = max(now, border)
-            self._sample(self._part)
-        self._add(state.sample, time - now)
+            self._append_sample(self._sample_seconds)
+        self._add_usage(state.sample, time - now)
 
-    def finish(self) -> None:
+    def add_last_sample(self) -> None:
         """Make a sample of what is left."""
-        left = self._state.now - len(self._state.samples) * self._part
+        left = self._state.now - len(self._state.samples) * self._sample_seconds
         if left > 0:
-            self._sample(left)
+            self._append_sample(left)
 
-    def evicted(self) -> None:
+    def count_eviction(self) -> None:
         """Count an eviction."""
         self._state.sample_evictions += 1
 
-    def _add(self, sums: Sums, seconds: float) -> None:
+    def _add_usage(self, sums: UsageSums, seconds: float) -> None:
         if seconds <= 0:
             return
-        usage, share = self._usage, seconds / WHOLE
+        usage, share = self._usage, seconds / MILLI_PER_UNIT
         sums.allocated += usage.allocated * share
         sums.terminating += usage.terminating * share
         sums.borrowed += usage.borrowed * share
@@ -52,12 +52,12 @@ class Integrals:
         for tenant, amount in usage.tenants.items():
             sums.tenants[tenant] = sums.tenants.get(tenant, 0.0) + amount * share
 
-    def _sample(self, seconds: float) -> None:
+    def _append_sample(self, seconds: float) -> None:
         state = self._state
         sums = state.sample
         state.samples.append(
             Sample(
-                len(state.samples) * self._part,
+                len(state.samples) * self._sample_seconds,
                 sums.allocated / seconds,
                 sums.borrowed / seconds,
                 sums.fragmented / seconds,
@@ -66,4 +66,4 @@ class Integrals:
                 {tenant: amount / seconds for tenant, amount in sums.tenants.items()},
             )
         )
-        state.sample, state.sample_evictions = Sums(), 0
+        state.sample, state.sample_evictions = UsageSums(), 0

@@ -7,7 +7,7 @@ import msgspec
 from vkgateway.simulate.state import Sample
 
 
-class Waits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class WaitStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Seconds from submission to the first start, of the gangs of one kind; percentiles are of those that started."""
 
     band: str
@@ -22,7 +22,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max: float | None
 
 
-class Late(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class LateGang(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An entitled gang that started after the bound, or never (`started` is missing)."""
 
     gang: str
@@ -50,7 +50,7 @@ class Anomaly(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     private: float
 
 
-class TenantUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class TenantUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What one tenant had. `gpus` is the average until the horizon."""
 
     tenant: str
@@ -63,7 +63,7 @@ class TenantUse(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     evictions: int
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class SimulationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Metrics of one scheduler. Shares are of all GPUs of the cluster, from 0 to 1, from warm-up to horizon."""
 
     scheduler: str
@@ -77,7 +77,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     terminating: float
     fragmentation: float
     """Idle GPUs on partly used nodes."""
-    waits: list[Waits]
+    waits: list[WaitStatistics]
     longest_wait: float
     """Starvation: of any gang, be it the first wait or after an eviction, or one that has not ended."""
     queued: float
@@ -86,7 +86,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Gangs that fitted their tenant's unused guarantee when they were submitted."""
     entitled_p99: float | None
     """The 99th percentile of their waits, in seconds."""
-    late: list[Late]
+    late: list[LateGang]
     late_p99: float | None
     """The 99th percentile of lateness among those that are late."""
     evictions: int
@@ -101,7 +101,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Seconds that a cycle took; None: not measured."""
     cycle_p99: float | None
     cycle_max: float | None
-    tenants: list[TenantUse]
+    tenants: list[TenantUsage]
     samples: list[Sample] = []
     """Averages over parts of the time."""
     first_waits: dict[str, list[float]] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from vkgateway.arbiter.facts import Band, Gang, Pod, Policy, Pool, PoolKey, Quota, Shape
+from vkgateway.arbiter.snapshot import Band, Gang, Pod, Policy, Pool, PoolKey, Quota, Shape
 
 GPU = "nvidia.com/gpu"
 POOL: PoolKey = ("compute", "pool")
@@ -48,7 +48,7 @@ class Settings:
     policy: Policy = field(default_factory=Policy)
 
     @property
-    def bound(self) -> float:
+    def start_bound(self) -> float:
         """Seconds within which a gang that fits its tenant's unused guarantee must start.
 
         It waits for two cycles at most: one that evicts others, and one that starts it when they have terminated.
@@ -78,7 +78,7 @@ class Job:
     kind: str = ""
     """Jobs of one kind run for similar times; empty: nothing is known of this job."""
 
-    def gang(self, settings: Settings) -> Gang:
+    def pending_gang(self, settings: Settings) -> Gang:
         """Return the job as a pending gang, as it was submitted."""
         pods = tuple(Pod(uid=f"{self.id}.{rank}", shape=shape, rank=rank) for rank, shape in enumerate(self.shapes))
         return Gang(
@@ -112,21 +112,21 @@ class Scenario:
         return self.settings.horizon or max((job.submitted for job in self.jobs), default=0.0)
 
     @property
-    def measured(self) -> float:
+    def measured_seconds(self) -> float:
         """Seconds of the period that metrics of usage cover."""
         return max(0.0, self.horizon - self.settings.warm_up)
 
     @property
-    def units(self) -> Mapping[PoolKey, str]:
+    def pool_units(self) -> Mapping[PoolKey, str]:
         """The resource that each pool allocates."""
-        return {pool.key: pool.measure for pool in self.pools}
+        return {pool.key: pool.loss_resource for pool in self.pools}
 
     def fingerprint(self) -> str:
         """Return a digest by which two scenarios are known to be equal."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
 
 
-def in_order(scenario: Scenario) -> Scenario:
+def sort_jobs(scenario: Scenario) -> Scenario:
     """Return the scenario with its jobs in the order of their submission, renamed so that ids sort the same way."""
     jobs = sorted(scenario.jobs, key=lambda job: (job.submitted, job.id))
     digits = len(str(len(jobs)))

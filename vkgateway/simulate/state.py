@@ -6,17 +6,17 @@ from enum import IntEnum
 
 import msgspec
 
-from vkgateway.arbiter.facts import Gang
+from vkgateway.arbiter.snapshot import Gang
 
 
-class What(IntEnum):
+class EventKind(IntEnum):
     """Events, in the order in which those of one moment happen."""
 
     END = 0
     DEADLINE = 1
-    GONE = 2
+    TERMINATED = 2
     CHECKPOINT = 3
-    RETURN = 4
+    RECREATED = 4
 
 
 class Event(msgspec.Struct, array_like=True, order=True):
@@ -62,7 +62,7 @@ class Run(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How many of its pods were re-created."""
 
 
-class Sums(msgspec.Struct, kw_only=True):
+class UsageSums(msgspec.Struct, kw_only=True):
     """Integrals over time, in GPU-seconds."""
 
     allocated: float = 0.0
@@ -87,7 +87,7 @@ class Sample(msgspec.Struct, array_like=True):
     tenants: dict[str, float]
 
 
-class State(msgspec.Struct, kw_only=True):
+class SimulationState(msgspec.Struct, kw_only=True):
     """All that changes during a simulation."""
 
     now: float = 0.0
@@ -110,8 +110,8 @@ class State(msgspec.Struct, kw_only=True):
     runs: dict[str, Run] = {}
     learned: dict[str, list[float]] = {}
     """By kind, how long jobs ran."""
-    sums: Sums = msgspec.field(default_factory=Sums)
+    sums: UsageSums = msgspec.field(default_factory=UsageSums)
     samples: list[Sample] = []
-    sample: Sums = msgspec.field(default_factory=Sums)
+    sample: UsageSums = msgspec.field(default_factory=UsageSums)
     """Of the sample that is not complete."""
     sample_evictions: int = 0

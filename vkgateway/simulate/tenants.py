@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.arbiter.facts import Pool, Quota
+from vkgateway.arbiter.snapshot import Pool, Quota
 from vkgateway.model.api import TenantPool
-from vkgateway.model.requests import milli
+from vkgateway.model.requests import to_milli
 from vkgateway.simulate.traces.errors import TraceError
 
 
-def read(documents: Iterable[Any], pools: Sequence[Pool]) -> tuple[Quota, ...]:
+def read_quotas(documents: Iterable[Any], pools: Sequence[Pool]) -> tuple[Quota, ...]:
     """Return the quotas of all tenants in these documents.
 
     A document is a list of `{name, pools}`, that list under `tenants`, a Tenant or a List of them. With one pool in the
@@ -22,13 +22,15 @@ def read(documents: Iterable[Any], pools: Sequence[Pool]) -> tuple[Quota, ...]:
     Raises:
         TraceError: a field is missing or wrong, or a pool does not exist.
     """
-    quotas = tuple(quota for document in documents for tenant in _listed(document) for quota in _quotas(tenant, pools))
+    quotas = tuple(
+        quota for document in documents for tenant in _list_tenants(document) for quota in _tenant_quotas(tenant, pools)
+    )
     if not quotas:
         raise TraceError("there are no tenants", hint="Write a list of {name, pools: [{guarantee, limit, weight}]}.")
     return quotas
 
 
-def _listed(document: Any) -> Iterator[Mapping[str, Any]]:
+def _list_tenants(document: Any) -> Iterator[Mapping[str, Any]]:
     if isinstance(document, Mapping):
         for key in ("tenants", "items"):
             if isinstance(document.get(key), list):
@@ -42,7 +44,7 @@ def _listed(document: Any) -> Iterator[Mapping[str, Any]]:
         yield tenant
 
 
-def _quotas(tenant: Mapping[str, Any], pools: Sequence[Pool]) -> Iterator[Quota]:
+def _tenant_quotas(tenant: Mapping[str, Any], pools: Sequence[Pool]) -> Iterator[Quota]:
     spec = tenant.get("spec") or tenant
     name = (tenant.get("metadata") or tenant).get("name")
     if not name:
@@ -50,12 +52,12 @@ def _quotas(tenant: Mapping[str, Any], pools: Sequence[Pool]) -> Iterator[Quota]
     for entry in spec.get("pools") or [{}]:
         try:
             found = msgspec.convert({"name": "", **entry}, TenantPool)
-            guarantee, limit = milli(found.guarantee), milli(found.limit)
+            guarantee, limit = to_milli(found.guarantee), to_milli(found.limit)
         except (msgspec.ValidationError, TypeError, ValueError) as error:
             raise TraceError(f"tenant {name}: {error}", hint="Pools are written as in the Tenant object.") from error
         yield Quota(
             tenant=str(name),
-            pool=_pool(found.name, str(name), pools).key,
+            pool=_find_pool(found.name, str(name), pools).key,
             guarantee=guarantee,
             limit=limit,
             weight=found.weight,
@@ -63,7 +65,7 @@ def _quotas(tenant: Mapping[str, Any], pools: Sequence[Pool]) -> Iterator[Quota]
         )
 
 
-def _pool(name: str, tenant: str, pools: Sequence[Pool]) -> Pool:
+def _find_pool(name: str, tenant: str, pools: Sequence[Pool]) -> Pool:
     known = {pool.key[1]: pool for pool in pools}
     if name in known:
         return known[name]

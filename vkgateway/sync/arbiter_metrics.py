@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 from prometheus_client import Counter, Gauge, Histogram
 
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.state import PoolState, State
+from vkgateway.arbiter.reasons.report_types import ArbiterReport, PoolReport
 from vkgateway.model.names import virtual_node_name
 
 Term = Literal["watch", "cycle", "notice", "grace", "bind"]
@@ -51,7 +51,7 @@ START_SECONDS: Final = Histogram(
 TERMS: Final = get_args(Term)
 
 _by_term: Final = {term: START_SECONDS.labels(term) for term in TERMS}
-_OF_POOLS: Final[tuple[tuple[str, str, Callable[[PoolState], float]], ...]] = (
+_POOL_METRICS: Final[tuple[tuple[str, str, Callable[[PoolReport], float]], ...]] = (
     ("allocatable_units", "Units of a resource that the usable nodes have.", lambda pool: pool.allocatable),
     ("guaranteed_units", "Units of a resource that are guaranteed to tenants.", lambda pool: pool.guaranteed),
     (
@@ -79,10 +79,10 @@ _OF_POOLS: Final[tuple[tuple[str, str, Callable[[PoolState], float]], ...]] = (
     ),
 )
 """Gauges by pool and resource: the ends of their names, what they say, and where it stands."""
-_BY_RESOURCE: Final = tuple(
-    (Gauge(f"vkgateway_arbiter_{name}", says, ["pool", "resource"]), value) for name, says, value in _OF_POOLS
+_RESOURCE_GAUGES: Final = tuple(
+    (Gauge(f"vkgateway_arbiter_{name}", says, ["pool", "resource"]), value) for name, says, value in _POOL_METRICS
 )
-_GAUGES: Final = (WAITING_GANGS, TENANT_WAITING_GANGS, TENANT_WAITING_UNITS, *(gauge for gauge, _ in _BY_RESOURCE))
+_GAUGES: Final = (WAITING_GANGS, TENANT_WAITING_GANGS, TENANT_WAITING_UNITS, *(gauge for gauge, _ in _RESOURCE_GAUGES))
 
 
 def observe_cycle(seconds: float) -> None:
@@ -112,13 +112,13 @@ def count_decisions(decisions: Decisions) -> None:
         LOST.labels(tenant).inc(max(0.0, evict.lost))
 
 
-def observe_state(state: State) -> None:
+def observe_state(state: ArbiterReport) -> None:
     """Set what is told of pools and of tenants in them; those that are gone are not told of any more."""
     for gauge in _GAUGES:
         gauge.clear()
     for pool in state.pools:
         WAITING_GANGS.labels(pool.node).set(pool.gangs_waiting)
-        for gauge, value in _BY_RESOURCE:
+        for gauge, value in _RESOURCE_GAUGES:
             gauge.labels(pool.node, pool.resource).set(value(pool))
     for part in state.tenants:
         node = virtual_node_name(part.pool, part.compute_cluster)
@@ -126,7 +126,7 @@ def observe_state(state: State) -> None:
         TENANT_WAITING_UNITS.labels(part.tenant, node, part.resource).set(part.waiting)
 
 
-def forget(tenant: str) -> None:
+def forget_tenant(tenant: str) -> None:
     """Drop the series of a tenant that is gone."""
     for metric in (EVICTED, LOST):
         if (tenant,) in {tuple(sample.labels.values()) for found in metric.collect() for sample in found.samples}:

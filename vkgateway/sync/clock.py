@@ -6,18 +6,18 @@ import time
 from collections.abc import Callable
 
 
-class EvenClock:
+class SteadyClock:
     """Seconds since the epoch. It goes on evenly when the machine's clock is set, until it is told to follow."""
 
     def __init__(self, *, wall: Callable[[], float] = time.time, even: Callable[[], float] = time.monotonic) -> None:
         self._wall = wall
-        self._even = even
-        self._apart = wall() - even()
+        self._monotonic = even
+        self._offset = wall() - even()
 
     def __call__(self) -> float:
         """The time now."""
-        return self._even() + self._apart
+        return self._monotonic() + self._offset
 
-    def follow(self) -> None:
+    def follow_wall(self) -> None:
         """Go by the machine's clock again."""
-        self._apart = self._wall() - self._even()
+        self._offset = self._wall() - self._monotonic()

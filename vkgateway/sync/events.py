@@ -29,7 +29,7 @@ _API_VERSIONS: Final[dict[About, str]] = {
 }
 Severity = Literal["Normal", "Warning"]
 
-_REMEMBERED: Final = 4096
+_MAX_SERIES: Final = 4096
 _QUIET_SECONDS: Final = 30.0
 """How long the same event about the same object is only counted, not written."""
 _MESSAGE_MAX: Final = 1024
@@ -54,7 +54,7 @@ class EventRecorder:
         self._clock = clock
         self._series: OrderedDict[tuple[str, str, str], _Series] = OrderedDict()
 
-    async def emit(
+    async def emit_event(
         self,
         metadata: Meta,
         *,
@@ -73,18 +73,18 @@ class EventRecorder:
         now = self._clock()
         try:
             if series is None:
-                await self._create(key, metadata, (kind, about), now)
+                await self._create_event(key, metadata, (kind, about), now)
             elif now - series.written >= _QUIET_SECONDS:
-                await self._repeat(key, series, metadata, (kind, about), now)
+                await self._repeat_event(key, series, metadata, (kind, about), now)
             else:
                 series.count += 1
         except errors.ApiError as error:
             log.warning("event not written", namespace=metadata.namespace, pod=metadata.name, error=str(error))
 
-    async def _create(
+    async def _create_event(
         self, key: tuple[str, str, str], metadata: Meta, sort: tuple[Severity, About], now: float
     ) -> None:
-        stamp = times.render(datetime.fromtimestamp(now, UTC))
+        stamp = times.render_time(datetime.fromtimestamp(now, UTC))
         _, reason, message = key
         event = {
             "apiVersion": "v1",
@@ -109,22 +109,22 @@ class EventRecorder:
         answer = await self._client.create(resources.EVENTS, event, namespace=metadata.namespace)
         name = msgspec.json.decode(answer, type=ObjectView).metadata.name
         self._series[key] = _Series(name, stamp, now)
-        while len(self._series) > _REMEMBERED:
+        while len(self._series) > _MAX_SERIES:
             self._series.popitem(last=False)
 
-    async def _repeat(
+    async def _repeat_event(
         self, key: tuple[str, str, str], series: _Series, metadata: Meta, sort: tuple[Severity, About], now: float
     ) -> None:
         series.count += 1
         try:
-            await self._count(series, metadata.namespace, now)
+            await self._write_count(series, metadata.namespace, now)
         except errors.NotFound:
             # API servers drop events after an hour.
             del self._series[key]
-            await self._create(key, metadata, sort, now)
+            await self._create_event(key, metadata, sort, now)
 
-    async def _count(self, series: _Series, namespace: str, now: float) -> None:
-        stamp = times.render(datetime.fromtimestamp(now, UTC))
+    async def _write_count(self, series: _Series, namespace: str, now: float) -> None:
+        stamp = times.render_time(datetime.fromtimestamp(now, UTC))
         series.written = now
         await self._client.patch(
             resources.EVENTS,

@@ -8,7 +8,7 @@ from vkgateway.kube.resources import Resource
 from vkgateway.model.objects import Meta
 
 
-async def release(client: Client, resource: Resource, seen: Meta, *finalizers: str) -> None:
+async def remove_finalizers(client: Client, resource: Resource, seen: Meta, *finalizers: str) -> None:
     """Take finalizers off a pod or a volume in one request, however old what is `seen` of it; it may be gone.
 
     Raises Conflict where another has its name by now. Only kinds of Kubernetes' own can be patched so

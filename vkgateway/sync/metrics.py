@@ -62,16 +62,16 @@ def pod_meter(tenant: str) -> PodMeter:
     )
 
 
-def forget(tenant: str) -> None:
+def forget_tenant(tenant: str) -> None:
     """Drop the series of a tenant that is gone."""
     for metric in _BY_TENANT:
-        _remove(metric, (tenant,))
+        _remove_series(metric, (tenant,))
     samples = [sample for metric in FAILED.collect() for sample in metric.samples]
     for reason in {sample.labels["reason"] for sample in samples if sample.labels["tenant"] == tenant}:
-        _remove(FAILED, (tenant, reason))
+        _remove_series(FAILED, (tenant, reason))
 
 
-def _remove(metric: Any, labels: tuple[str, ...]) -> None:
+def _remove_series(metric: Any, labels: tuple[str, ...]) -> None:
     try:
         metric.remove(*labels)
     except KeyError:

@@ -14,18 +14,18 @@ from vkgateway.model.names import MIRROR_FINALIZER, TENANT_LABEL
 from vkgateway.model.objects import decode_namespace
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import namespace_owner, owned_by
-from vkgateway.sync.finalizers import release
-from vkgateway.sync.network.names import remove_names
-from vkgateway.sync.network.ownrange import remove_range
-from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
+from vkgateway.sync.finalizers import remove_finalizers
+from vkgateway.sync.network.name_service import remove_names
+from vkgateway.sync.network.service_cidr import remove_range
+from vkgateway.sync.pods.pod_views import ComputePodView, decode_compute_pod
 
 log = structlog.get_logger(__name__)
 
 _LOOKS: Final = Backoff(base=0.2, cap=1.0)
-_AT_ONCE: Final = 16
+_CONCURRENCY: Final = 16
 _DEFAULT_GRACE: Final = 30
 """What a pod that names none gets (core/v1 PodSpec)."""
-_LONGEST_GRACE: Final = 120
+_MAX_GRACE: Final = 120
 """Seconds in which pods of a tenant that goes have to end; the grace they ask for is the tenant's choice, years too."""
 
 
@@ -36,7 +36,7 @@ async def remove_pods(link: ComputeLink, tenant: str) -> None:
     how they ended. The tenant's reconcilers must not run any more. Raises `errors.ApiError` where the cluster cannot be
     asked; what was removed by then stays removed, and calling it again goes on from there.
     """
-    await _until_gone(lambda: _remove_pods(link, tenant))
+    await _wait_removed(lambda: _remove_pods(link, tenant))
 
 
 async def remove_tenant(link: ComputeLink, tenant: str) -> None:
@@ -47,24 +47,24 @@ async def remove_tenant(link: ComputeLink, tenant: str) -> None:
     """
     await remove_pods(link, tenant)
     await remove_names(link, tenant)
-    await _until_gone(lambda: _remove_namespaces(link, tenant))
+    await _wait_removed(lambda: _remove_namespaces(link, tenant))
     await remove_range(link, tenant)
 
 
-async def _until_gone(remove: Callable[[], Awaitable[bool]]) -> None:
+async def _wait_removed(remove: Callable[[], Awaitable[bool]]) -> None:
     looks = 0
     while await remove():
         looks += 1
-        await asyncio.sleep(_LOOKS.delay(looks))
+        await asyncio.sleep(_LOOKS.delay_after(looks))
 
 
 async def _remove_pods(link: ComputeLink, tenant: str) -> bool:
     """Whether there were any pods left."""
     selector = f"{TENANT_LABEL}={tenant}"
-    pages = link.client.pages(resources.PODS, label_selector=selector)
+    pages = link.client.list_pages(resources.PODS, label_selector=selector)
     views = [decode_compute_pod(bytes(item)) async for page in pages for item in page.items]
     left = [view for view in views if owned_by(tenant, view.metadata)]
-    slots = asyncio.Semaphore(_AT_ONCE)
+    slots = asyncio.Semaphore(_CONCURRENCY)
 
     async def remove(view: ComputePodView) -> None:
         async with slots:
@@ -79,28 +79,28 @@ async def _remove_pods(link: ComputeLink, tenant: str) -> bool:
 async def _remove_pod(link: ComputeLink, view: ComputePodView) -> None:
     metadata = view.metadata
     try:
-        if view.held:
-            await release(link.client, resources.PODS, metadata, MIRROR_FINALIZER)
-        if metadata.deletion_timestamp is None or (metadata.deletion_grace_period_seconds or 0) > _LONGEST_GRACE:
+        if view.has_finalizer:
+            await remove_finalizers(link.client, resources.PODS, metadata, MIRROR_FINALIZER)
+        if metadata.deletion_timestamp is None or (metadata.deletion_grace_period_seconds or 0) > _MAX_GRACE:
             await link.client.delete(
                 resources.PODS,
                 metadata.name,
                 namespace=metadata.namespace,
                 uid=metadata.uid,
-                grace_period_seconds=min(_grace(view), _LONGEST_GRACE),
+                grace_period_seconds=min(_pod_grace(view), _MAX_GRACE),
             )
     except (errors.NotFound, errors.Conflict):
         return
 
 
-def _grace(view: ComputePodView) -> int:
+def _pod_grace(view: ComputePodView) -> int:
     grace = view.spec.termination_grace_period_seconds
     return _DEFAULT_GRACE if grace is None else grace
 
 
 async def _remove_namespaces(link: ComputeLink, tenant: str) -> bool:
     """Whether there were any namespaces left."""
-    namespaces = await _namespaces(link, tenant)
+    namespaces = await _list_namespaces(link, tenant)
     for name, (uid, deleting) in namespaces.items():
         if not deleting:
             log.info("removing compute namespace", compute=link.name, tenant=tenant, namespace=name)
@@ -108,10 +108,10 @@ async def _remove_namespaces(link: ComputeLink, tenant: str) -> bool:
     return bool(namespaces)
 
 
-async def _namespaces(link: ComputeLink, tenant: str) -> dict[str, tuple[str, bool]]:
+async def _list_namespaces(link: ComputeLink, tenant: str) -> dict[str, tuple[str, bool]]:
     """The tenant's compute namespaces: name to UID, and whether they are being deleted already."""
     selector = f"{TENANT_LABEL}={tenant}"
-    pages = link.client.pages(resources.NAMESPACES, label_selector=selector)
+    pages = link.client.list_pages(resources.NAMESPACES, label_selector=selector)
     views = [decode_namespace(bytes(item)) async for page in pages for item in page.items]
     return {
         view.metadata.name: (view.metadata.uid, view.metadata.deletion_timestamp is not None)

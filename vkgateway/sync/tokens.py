@@ -24,8 +24,8 @@ from vkgateway.model.names import (
 from vkgateway.model.objects import Meta, ObjectView
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key, owned_by
-from vkgateway.sync.marks import REFRESH_AT, TOKEN_OF
-from vkgateway.translate.references import TokenSource
+from vkgateway.sync.state_annotations import REFRESH_AT, TOKEN_OF
+from vkgateway.translate.pod_references import TokenSource
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ class _TokenRequest(msgspec.Struct):
     status: _TokenStatus
 
 
-class Tokens:
+class ServiceAccountTokens:
     """Requests one tenant's tokens above and keeps them in Secrets below."""
 
     def __init__(self, tenant: str, client: Client, *, clock: Callable[[], float]) -> None:
@@ -50,52 +50,54 @@ class Tokens:
         self._client = client
         self._clock = clock
 
-    def due(self, link: ComputeLink, pod: Meta) -> float | None:
+    def refresh_due_in(self, link: ComputeLink, pod: Meta) -> float | None:
         """Seconds until the pod's tokens are due for refreshing; None where its Secret is not there."""
         name = compute_namespace(self._tenant, pod.namespace), token_secret_name(pod.name, pod.uid)
-        secret = link.copies["secrets"].items.get(name)
+        secret = link.copies["secrets"].store.get(name)
         if secret is None:
             return None
         return float(secret.metadata.annotations.get(REFRESH_AT, "0")) - self._clock()
 
-    async def ensure(self, link: ComputeLink, pod: Meta, service_account: str, sources: Sequence[TokenSource]) -> float:
+    async def ensure_secret(
+        self, link: ComputeLink, pod: Meta, service_account: str, sources: Sequence[TokenSource]
+    ) -> float:
         """Make the pod's Secret of fresh tokens, unless it is there; returns the seconds until they are due again."""
-        due = self.due(link, pod)
+        due = self.refresh_due_in(link, pod)
         if due is not None and due > 0:
             return due
         now = self._clock()
         data: dict[str, str] = {}
         refresh_at = float("inf")
         for source in sources:
-            status = await self._request(pod, service_account, source)
+            status = await self._request_token(pod, service_account, source)
             data[source.key] = base64.b64encode(status.token.encode()).decode()
-            expires = times.parse(status.expiration_timestamp).timestamp()
+            expires = times.parse_time(status.expiration_timestamp).timestamp()
             refresh_at = min(refresh_at, now + (expires - now) * _REFRESH_SHARE)
-        await self._store(link, self._secret(pod, data, refresh_at))
+        await self._write_secret(link, self._build_secret(pod, data, refresh_at))
         return max(refresh_at - now, _RETRY_SECONDS)
 
-    async def sweep(self, link: ComputeLink, alive: Callable[[str], bool]) -> None:
+    async def delete_unused(self, link: ComputeLink, alive: Callable[[str], bool]) -> None:
         """Delete the Secrets of pods that are gone; `alive` tells by a tenant pod's UID."""
-        for secret in list(link.copies["secrets"].items.values()):
+        for secret in list(link.copies["secrets"].store.values()):
             metadata = secret.metadata
             uid = metadata.annotations.get(UID_ANNOTATION, "")
             if TOKEN_OF in metadata.annotations and owned_by(self._tenant, metadata) and not alive(uid):
-                await self._delete(link, metadata)
+                await self._delete_secret(link, metadata)
 
-    async def remove(self, link: ComputeLink, pod: Key, uid: str) -> None:
+    async def delete_secret(self, link: ComputeLink, pod: Key, uid: str) -> None:
         """Delete the Secret of a pod that is gone."""
         name = compute_namespace(self._tenant, pod[0]), token_secret_name(pod[1], uid)
-        secret = link.copies["secrets"].items.get(name)
+        secret = link.copies["secrets"].store.get(name)
         if secret is not None and TOKEN_OF in secret.metadata.annotations and owned_by(self._tenant, secret.metadata):
-            await self._delete(link, secret.metadata)
+            await self._delete_secret(link, secret.metadata)
 
-    async def _delete(self, link: ComputeLink, secret: Meta) -> None:
+    async def _delete_secret(self, link: ComputeLink, secret: Meta) -> None:
         try:
             await link.client.delete(resources.SECRETS, secret.name, namespace=secret.namespace, uid=secret.uid)
         except (errors.NotFound, errors.Conflict):
             return
 
-    async def _request(self, pod: Meta, service_account: str, source: TokenSource) -> _TokenStatus:
+    async def _request_token(self, pod: Meta, service_account: str, source: TokenSource) -> _TokenStatus:
         """Ask the tenant's API server, as a kubelet does (TokenRequest, bound to the pod by its UID)."""
         spec: dict[str, Any] = {
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid},
@@ -112,7 +114,7 @@ class Tokens:
         )
         return msgspec.json.decode(answer, type=_TokenRequest).status
 
-    def _secret(self, pod: Meta, data: dict[str, str], refresh_at: float) -> dict[str, Any]:
+    def _build_secret(self, pod: Meta, data: dict[str, str], refresh_at: float) -> dict[str, Any]:
         name = token_secret_name(pod.name, pod.uid)
         return {
             "apiVersion": "v1",
@@ -133,14 +135,14 @@ class Tokens:
             "data": data,
         }
 
-    async def _store(self, link: ComputeLink, secret: dict[str, Any]) -> None:
+    async def _write_secret(self, link: ComputeLink, secret: dict[str, Any]) -> None:
         metadata = secret["metadata"]
         try:
             await link.client.create(resources.SECRETS, secret, namespace=metadata["namespace"], metadata_only=True)
         except errors.AlreadyExists:
-            await self._overwrite(link, secret)
+            await self._replace_secret(link, secret)
 
-    async def _overwrite(self, link: ComputeLink, secret: dict[str, Any]) -> None:
+    async def _replace_secret(self, link: ComputeLink, secret: dict[str, Any]) -> None:
         metadata = secret["metadata"]
         namespace, name = metadata["namespace"], metadata["name"]
         found = msgspec.json.decode(

@@ -20,15 +20,15 @@ from vkgateway.model.names import (
     GROUP,
     HOLLOW_DOMAIN,
 )
-from vkgateway.translate import words
+from vkgateway.translate import refusal_texts
 from vkgateway.translate.context import ANY
 from vkgateway.translate.exposure import LOAD_BALANCER, NODE_PORT
 from vkgateway.translate.policy import POD_VOLUMES, PodPolicy, allowed_runtime_classes
 from vkgateway.translate.security import cel
 
 _PLACEHOLDER: Final = re.compile(r"\{(\w+)\}")
-_GROUP: Final = json.dumps(GROUP)
-_ROOT: Final = json.dumps(COMPUTE_ROOT_CA)
+_GROUP_LITERAL: Final = json.dumps(GROUP)
+_ROOT_CA_LITERAL: Final = json.dumps(COMPUTE_ROOT_CA)
 _CONTAINERS: Final = "object.spec.containers + object.spec.?initContainers.orValue([])"
 _VOLUMES: Final = "object.spec.?volumes.orValue([])"
 
@@ -63,7 +63,7 @@ class PolicyRules:
     variables: tuple[Variable, ...]
 
 
-_SHARED: Final = (
+_SHARED_VARIABLES: Final = (
     Variable("containers", _CONTAINERS),
     Variable("volumes", _VOLUMES),
 )
@@ -74,11 +74,11 @@ def pod_rules(policy: PodPolicy) -> PolicyRules:
 
     Most pods break none. API servers evaluate one condition for these, and no variable.
     """
-    rules = [rule for rule in _rules(policy) if rule.messages != "[]"]
+    rules = [rule for rule in _all_rules(policy) if rule.messages != "[]"]
     return PolicyRules(
         condition=" || ".join(f"({rule.condition})" for rule in rules),
         variables=(
-            *_SHARED,
+            *_SHARED_VARIABLES,
             *(Variable(rule.name, rule.messages) for rule in rules),
             Variable("refusals", " + ".join(f"variables.{rule.name}" for rule in rules)),
         ),
@@ -90,8 +90,8 @@ def pod_security_rules(policy: PodPolicy) -> PolicyRules | None:
 
     They are for namespaces whose labels set another level; elsewhere the plugin PodSecurity applies the tenant's.
     """
-    messages = cel.violations(policy.pod_security)
-    return PolicyRules("true", (*_SHARED, Variable("refusals", messages))) if messages != "[]" else None
+    messages = cel.violations_expression(policy.pod_security)
+    return PolicyRules("true", (*_SHARED_VARIABLES, Variable("refusals", messages))) if messages != "[]" else None
 
 
 def service_rules(policy: TenantPolicy) -> PolicyRules | None:
@@ -105,11 +105,11 @@ def service_rules(policy: TenantPolicy) -> PolicyRules | None:
         return None
     kind = "object.spec.?type.orValue('')"
     had_it = f"oldObject != null && oldObject.spec.?type.orValue('') == {kind}"
-    message = _text(words.SERVICE_TYPE, kind=kind)
-    return PolicyRules(f"{kind} in {_list(refused)} && !({had_it})", (Variable("refusals", f"[{message}]"),))
+    message = _text_expression(refusal_texts.SERVICE_TYPE, kind=kind)
+    return PolicyRules(f"{kind} in {_list_literal(refused)} && !({had_it})", (Variable("refusals", f"[{message}]"),))
 
 
-def _rules(policy: PodPolicy) -> tuple[Rule, ...]:
+def _all_rules(policy: PodPolicy) -> tuple[Rule, ...]:
     return (
         _reserved_keys(),
         _resource_claims(),
@@ -118,31 +118,34 @@ def _rules(policy: PodPolicy) -> tuple[Rule, ...]:
         _node_volumes(policy),
         _runtime_class(policy),
         _pull_secrets(policy),
-        _tolerations(),
+        _reserved_tolerations(),
         _reserved_references(),
     )
 
 
 def _reserved_keys() -> Rule:
     labels, annotations = "object.metadata.?labels.orValue({})", "object.metadata.?annotations.orValue({})"
-    theirs = _list(sorted(GANG_ANNOTATIONS | GATEWAY_ANNOTATIONS))
-    static = f"{json.dumps(words.MIRROR_ANNOTATION)} in {annotations}"
+    theirs = _list_literal(sorted(GANG_ANNOTATIONS | GATEWAY_ANNOTATIONS))
+    static = f"{json.dumps(refusal_texts.MIRROR_ANNOTATION)} in {annotations}"
     in_labels = f"{labels}.filter(k, {_is_reserved('k')})"
     in_annotations = f"{annotations}.filter(k, {_is_reserved('k')} && !(k in {theirs}))"
     return Rule(
         "reservedKeys",
-        f"{labels}.exists(k, k.contains({_GROUP}))"
-        f" || {annotations}.exists(k, k.contains({_GROUP}) && !(k in {theirs})) || {static}",
-        _sum(
-            f"{in_labels}.map(k, {_text(words.RESERVED_KEY, kind=json.dumps('labels'), key='k')})",
-            f"{in_annotations}.map(k, {_text(words.RESERVED_KEY, kind=json.dumps('annotations'), key='k')})",
-            _if(static, words.STATIC_POD),
+        f"{labels}.exists(k, k.contains({_GROUP_LITERAL}))"
+        f" || {annotations}.exists(k, k.contains({_GROUP_LITERAL}) && !(k in {theirs})) || {static}",
+        _concat_lists(
+            f"{in_labels}.map(k, {_text_expression(refusal_texts.RESERVED_KEY, kind=json.dumps('labels'), key='k')})",
+            (
+                f"{in_annotations}.map(k, "
+                f"{_text_expression(refusal_texts.RESERVED_KEY, kind=json.dumps('annotations'), key='k')})"
+            ),
+            _message_if(static, refusal_texts.STATIC_POD),
         ),
     )
 
 
 def _resource_claims() -> Rule:
-    message = _text(words.RESOURCE_CLAIM, name="r.name")
+    message = _text_expression(refusal_texts.RESOURCE_CLAIM, name="r.name")
     return Rule(
         "resourceClaims",
         "has(object.spec.resourceClaims)",
@@ -152,23 +155,25 @@ def _resource_claims() -> Rule:
 
 def _user_namespace(policy: PodPolicy) -> Rule:
     asked = "!object.spec.?hostUsers.orValue(true)"
-    return Rule("userNamespace", asked, "[]" if policy.user_namespaces else _if(asked, words.USER_NAMESPACE))
+    return Rule(
+        "userNamespace", asked, "[]" if policy.user_namespaces else _message_if(asked, refusal_texts.USER_NAMESPACE)
+    )
 
 
 def _unsupported_volumes() -> Rule:
     sources = "v.?projected.?sources.orValue([])"
-    volumes = {f"has(v.{kind})": text for kind, text in words.UNSUPPORTED_VOLUMES.items()}
-    odd_sources = {f"has(s.{kind})": text for kind, text in words.UNSUPPORTED_SOURCES.items()}
-    odd_sources["s.size() == 0"] = words.EMPTY_SOURCE
+    volumes = {f"has(v.{kind})": text for kind, text in refusal_texts.UNSUPPORTED_VOLUMES.items()}
+    odd_sources = {f"has(s.{kind})": text for kind, text in refusal_texts.UNSUPPORTED_SOURCES.items()}
+    odd_sources["s.size() == 0"] = refusal_texts.EMPTY_SOURCE
     volumes |= {f"{sources}.exists(s, {condition})": text for condition, text in odd_sources.items()}
     any_source = " || ".join(odd_sources)
-    kinds = " || ".join(f"has(v.{kind})" for kind in words.UNSUPPORTED_VOLUMES)
+    kinds = " || ".join(f"has(v.{kind})" for kind in refusal_texts.UNSUPPORTED_VOLUMES)
     return Rule(
         "unsupportedVolumes",
         f"{_VOLUMES}.exists(v, {kinds} || has(v.projected) && {sources}.exists(s, {any_source}))",
-        _sum(
+        _concat_lists(
             *(
-                f"variables.volumes.filter(v, {condition}).map(v, {_text(text, name='v.name')})"
+                f"variables.volumes.filter(v, {condition}).map(v, {_text_expression(text, name='v.name')})"
                 for condition, text in volumes.items()
             )
         ),
@@ -176,8 +181,8 @@ def _unsupported_volumes() -> Rule:
 
 
 def _node_volumes(policy: PodPolicy) -> Rule:
-    is_other = f"!(k in {_list(sorted(POD_VOLUMES | {'name', 'hostPath'}))})"
-    text = _text(words.NODE_VOLUME, name="v.name", kind=f"v.filter(k, {is_other})[0]")
+    is_other = f"!(k in {_list_literal(sorted(POD_VOLUMES | {'name', 'hostPath'}))})"
+    text = _text_expression(refusal_texts.NODE_VOLUME, name="v.name", kind=f"v.filter(k, {is_other})[0]")
     messages = f"variables.volumes.filter(v, v.exists(k, {is_other})).map(v, {text})"
     return Rule(
         "nodeVolumes",
@@ -188,45 +193,45 @@ def _node_volumes(policy: PodPolicy) -> Rule:
 
 def _runtime_class(policy: PodPolicy) -> Rule:
     names = "[object.spec.?runtimeClassName.orValue('')]"
-    messages = _outside(names, allowed_runtime_classes(policy), words.RUNTIME_CLASS)
+    messages = _disallowed_names(names, allowed_runtime_classes(policy), refusal_texts.RUNTIME_CLASS)
     return Rule("runtimeClass", "has(object.spec.runtimeClassName)", messages)
 
 
 def _pull_secrets(policy: PodPolicy) -> Rule:
     names = "object.spec.?imagePullSecrets.orValue([]).map(s, s.?name.orValue(''))"
-    messages = _outside(names, policy.image_pull_secrets, words.IMAGE_PULL)
+    messages = _disallowed_names(names, policy.image_pull_secrets, refusal_texts.IMAGE_PULL)
     return Rule("imagePullSecrets", "has(object.spec.imagePullSecrets)", messages)
 
 
-def _outside(names: str, allowed: tuple[str, ...], text: str) -> str:
+def _disallowed_names(names: str, allowed: tuple[str, ...], text: str) -> str:
     """Refuse the names, other than "", that an allow-list lacks."""
     if ANY in allowed:
         return "[]"
-    message = _text(text, name="n", allowed=json.dumps(words.listed(allowed)))
-    return f"{names}.filter(n, n != '' && !(n in {_list(allowed)})).map(n, {message})"
+    message = _text_expression(text, name="n", allowed=json.dumps(refusal_texts.render_names(allowed)))
+    return f"{names}.filter(n, n != '' && !(n in {_list_literal(allowed)})).map(n, {message})"
 
 
-def _tolerations() -> Rule:
+def _reserved_tolerations() -> Rule:
     tolerations = "object.spec.?tolerations.orValue([])"
     keys = f"{tolerations}.map(t, t.?key.orValue('')).filter(k, {_is_reserved('k')})"
     return Rule(
         "tolerations",
-        f"{tolerations}.exists(t, t.?key.orValue('').contains({_GROUP}))",
-        f"{keys}.map(k, {_text(words.TOLERATION, key='k')})",
+        f"{tolerations}.exists(t, t.?key.orValue('').contains({_GROUP_LITERAL}))",
+        f"{keys}.map(k, {_text_expression(refusal_texts.TOLERATION, key='k')})",
     )
 
 
 def _reserved_references() -> Rule:
-    by_env = f"has(e.valueFrom) && e.valueFrom.?configMapKeyRef.?name.orValue('') == {_ROOT}"
-    by_env_from = f"e.?configMapRef.?name.orValue('') == {_ROOT}"
-    by_source = f"s.?configMap.?name.orValue('') == {_ROOT}"
+    by_env = f"has(e.valueFrom) && e.valueFrom.?configMapKeyRef.?name.orValue('') == {_ROOT_CA_LITERAL}"
+    by_env_from = f"e.?configMapRef.?name.orValue('') == {_ROOT_CA_LITERAL}"
+    by_source = f"s.?configMap.?name.orValue('') == {_ROOT_CA_LITERAL}"
     named = (
         f"({_CONTAINERS}).exists(c, has(c.env) && c.env.exists(e, {by_env})"
         f" || has(c.envFrom) && c.envFrom.exists(e, {by_env_from}))"
-        f" || {_VOLUMES}.exists(v, v.?configMap.?name.orValue('') == {_ROOT}"
+        f" || {_VOLUMES}.exists(v, v.?configMap.?name.orValue('') == {_ROOT_CA_LITERAL}"
         f" || has(v.projected) && v.projected.?sources.orValue([]).exists(s, {by_source}))"
     )
-    return Rule("reservedReferences", named, _if(named, words.ROOT_CA))
+    return Rule("reservedReferences", named, _message_if(named, refusal_texts.ROOT_CA))
 
 
 def _is_reserved(key: str) -> str:
@@ -235,19 +240,19 @@ def _is_reserved(key: str) -> str:
     return f"({key}.matches({json.dumps(prefix)}) && !{key}.startsWith({json.dumps(HOLLOW_DOMAIN + '/')}))"
 
 
-def _if(condition: str, text: str) -> str:
-    return f"({condition} ? [{_text(text)}] : [])"
+def _message_if(condition: str, text: str) -> str:
+    return f"({condition} ? [{_text_expression(text)}] : [])"
 
 
-def _sum(*lists: str) -> str:
+def _concat_lists(*lists: str) -> str:
     return " + ".join(each for each in lists if each != "[]") or "[]"
 
 
-def _list(names: Iterable[str]) -> str:
+def _list_literal(names: Iterable[str]) -> str:
     return json.dumps(list(names))
 
 
-def _text(text: str, **expressions: str) -> str:
+def _text_expression(text: str, **expressions: str) -> str:
     """Return a text as an expression; `expressions` fill in its names."""
     parts: list[Any] = _PLACEHOLDER.split(text)
     literals = [json.dumps(part) for part in parts[::2]]

@@ -18,10 +18,10 @@ POOL_SCHEDULED_CONDITION: Final = "vkgateway.io/PoolScheduled"
 DISRUPTION_CONDITION: Final = "DisruptionTarget"
 """Kubernetes' own: the pod is ended, or about to be, by a disruption."""
 
-_BY_KUBELET: Final = "TerminationByKubelet"
+_KUBELET_REASON: Final = "TerminationByKubelet"
 """Its reason where a kubelet ended a pod for want of resources: the only disruption that leaves a pod there, failed."""
-_SCHEDULED: Final = "PodScheduled"
-_FROM_BELOW: Final = frozenset(
+_POD_SCHEDULED: Final = "PodScheduled"
+_MIRRORED_TYPES: Final = frozenset(
     {
         "Initialized",
         "ContainersReady",
@@ -37,21 +37,21 @@ _FROM_BELOW: Final = frozenset(
 """Types that go above when they are gone below."""
 
 
-def taken_away(status: Object) -> bool:
+def is_disrupted(status: Object) -> bool:
     """Whether a pod was ended in a way in which Kubernetes' own components delete it: preempted, drained, tainted."""
     return any(
-        entry["type"] == DISRUPTION_CONDITION and entry["status"] == "True" and entry.get("reason") != _BY_KUBELET
+        entry["type"] == DISRUPTION_CONDITION and entry["status"] == "True" and entry.get("reason") != _KUBELET_REASON
         for entry in status.get("conditions") or ()
     )
 
 
-def last_news(status: Object, *, since: str | None) -> float:
+def last_condition_change(status: Object, *, since: str | None) -> float:
     """Return when a pod's conditions last changed, or `since` if none did, in seconds since the epoch."""
     moments = [since, *(entry.get("lastTransitionTime") for entry in status.get("conditions") or ())]
-    return max((times.parse(moment).timestamp() for moment in moments if moment), default=0.0)
+    return max((times.parse_time(moment).timestamp() for moment in moments if moment), default=0.0)
 
 
-def tenant_conditions(
+def mirror_conditions(
     below: Sequence[Object],
     above: Sequence[Object],
     *,
@@ -63,8 +63,8 @@ def tenant_conditions(
 
     `observed` takes the place of the compute pod's generation; 0: none is told.
 
-    PodScheduled is the tenant's own, and so are the conditions of `gates` (`readiness.tenants_gates`), which the
-    compute pod has from the tenant. Conditions that only stand above stay, except those of `_FROM_BELOW`.
+    PodScheduled is the tenant's own, and so are the conditions of `gates` (`readiness.tenant_gates`), which the
+    compute pod has from the tenant. Conditions that only stand above stay, except those of `_MIRRORED_TYPES`.
     """
     standing = {entry["type"]: entry for entry in above}
     made: Conditions = []
@@ -72,15 +72,15 @@ def tenant_conditions(
         kind = entry["type"]
         if kind in gates:
             continue
-        if kind == _SCHEDULED:
-            made += _scheduled(entry, standing, clean, observed)
+        if kind == _POD_SCHEDULED:
+            made += _mirror_scheduled(entry, standing, clean, observed)
         else:
-            made.append(_cleaned(entry, clean, observed))
-    present = {entry["type"] for entry in made} | _FROM_BELOW
+            made.append(_sanitize_condition(entry, clean, observed))
+    present = {entry["type"] for entry in made} | _MIRRORED_TYPES
     return made + [entry for entry in above if entry["type"] not in present]
 
 
-def unscheduled(status: Object) -> str:
+def unscheduled_reason(status: Object) -> str:
     """Return why no node of the pool takes a pod, as its tenant reads it; empty: that is not the case."""
     return next(
         (
@@ -92,7 +92,7 @@ def unscheduled(status: Object) -> str:
     )
 
 
-def changed_conditions(wanted: Sequence[Object], standing: Sequence[Object]) -> Conditions:
+def conditions_patch(wanted: Sequence[Object], standing: Sequence[Object]) -> Conditions:
     """What a strategic merge patch must say of conditions to make `wanted` of those that stand; others are left."""
     before = {entry["type"]: entry for entry in standing}
     made: Conditions = []
@@ -103,7 +103,7 @@ def changed_conditions(wanted: Sequence[Object], standing: Sequence[Object]) -> 
     return [*made, *({"$patch": "delete", "type": kind} for kind in before)]
 
 
-def placed(conditions: Sequence[Object], new: Object, *, now: str) -> Conditions:
+def set_condition(conditions: Sequence[Object], new: Object, *, now: str) -> Conditions:
     """The conditions with `new` in the place of its type or at the end; its time is `now` if the status changed."""
     old = next((entry for entry in conditions if entry["type"] == new["type"]), None)
     same = old is not None and old["status"] == new["status"] and bool(old.get("lastTransitionTime"))
@@ -113,20 +113,22 @@ def placed(conditions: Sequence[Object], new: Object, *, now: str) -> Conditions
     return [made if entry is old else entry for entry in conditions]
 
 
-def _scheduled(entry: Object, standing: dict[str, Object], clean: Callable[[str], str], observed: int) -> Conditions:
+def _mirror_scheduled(
+    entry: Object, standing: dict[str, Object], clean: Callable[[str], str], observed: int
+) -> Conditions:
     """The tenant's PodScheduled, or without one the compute pod's once it is True.
 
     Above, a bound pod is scheduled. That no node below takes it is told by a condition of ours.
     """
     if entry["status"] == "True":
-        return [standing.get(_SCHEDULED) or _cleaned(entry, clean, observed)]
-    kept = [standing[_SCHEDULED]] if _SCHEDULED in standing else []
+        return [standing.get(_POD_SCHEDULED) or _sanitize_condition(entry, clean, observed)]
+    kept = [standing[_POD_SCHEDULED]] if _POD_SCHEDULED in standing else []
     if not entry.get("reason"):
         return kept
-    return [*kept, {**_cleaned(entry, clean, observed), "type": POOL_SCHEDULED_CONDITION}]
+    return [*kept, {**_sanitize_condition(entry, clean, observed), "type": POOL_SCHEDULED_CONDITION}]
 
 
-def _cleaned(entry: Object, clean: Callable[[str], str], observed: int) -> Object:
+def _sanitize_condition(entry: Object, clean: Callable[[str], str], observed: int) -> Object:
     """A condition with a clean message and the tenant pod's generation instead of the compute pod's, if it has one."""
     message = entry.get("message")
     cleaned = clean(message) if message else message

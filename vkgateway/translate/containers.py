@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA, token_key
 from vkgateway.model.objects import Object
-from vkgateway.translate import downward
-from vkgateway.translate.budget import Budget
+from vkgateway.translate import downward_api
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.references import claim_of
+from vkgateway.translate.pod_references import volume_claim
+from vkgateway.translate.size_budget import SizeBudget
 
-NO_CLAIMS: Final[Mapping[str, str]] = {}
+NO_RENAMED_CLAIMS: Final[Mapping[str, str]] = {}
 """All claims are called below as they are above."""
 
 _PROJECTED_MODE: Final = 0o644
@@ -28,21 +28,21 @@ class PodValues:
 
     variables: list[Object]
     variable_names: frozenset[str]
-    fields: Mapping[str, str]
+    field_values: Mapping[str, str]
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
     token_secret: str
-    staying: tuple[str, ...] = ()
+    tenant_only_prefixes: tuple[str, ...] = ()
     """Prefixes of labels and annotations that stay above."""
-    pod: str = ""
+    pod_name: str = ""
     """The pod's name."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     """The tenant's own."""
-    claims: Mapping[str, str] = field(default_factory=dict)
+    renamed_claims: Mapping[str, str] = field(default_factory=dict)
     """The tenant's claims that are called otherwise below."""
-    budget: Budget = field(default_factory=Budget)
+    size_budget: SizeBudget = field(default_factory=SizeBudget)
     """For values that are written out: each variable of a container may ask for the same large annotation."""
-    derived: dict[str, str] = field(default_factory=dict)
+    derived_annotations: dict[str, str] = field(default_factory=dict)
     """Annotations that rewritten downward API volumes read, with the fields they hold; filled while those go down."""
 
 
@@ -53,39 +53,39 @@ def forward_container(container: Object, values: PodValues) -> Object:
     itself. Fields that only the compute kubelet knows (addresses, resources) are left to it.
     """
     env = container.get("env")
-    made = {**container, "env": values.variables if not env else _environment(env, values)}
+    made = {**container, "env": values.variables if not env else _forward_env(env, values)}
     sources = container.get("envFrom")
     if sources and any(_is_root_ca(source.get("configMapRef")) for source in sources):
-        made["envFrom"] = [_renamed(source, "configMapRef") for source in sources]
+        made["envFrom"] = [_rename_root_ca(source, "configMapRef") for source in sources]
     return made
 
 
-def _environment(env: list[Object], values: PodValues) -> list[Object]:
+def _forward_env(env: list[Object], values: PodValues) -> list[Object]:
     names = {entry["name"] for entry in env}
     given = values.variables
     if not names.isdisjoint(values.variable_names):
         given = [entry for entry in given if entry["name"] not in names]
-    return given + [entry if "valueFrom" not in entry else _variable(entry, values) for entry in env]
+    return given + [entry if "valueFrom" not in entry else _forward_variable(entry, values) for entry in env]
 
 
-def _variable(entry: Object, values: PodValues) -> Object:
+def _forward_variable(entry: Object, values: PodValues) -> Object:
     source = entry["valueFrom"] or {}
     reference = source.get("fieldRef")
     if reference:
         path = reference["fieldPath"]
-        if path in values.fields:
-            return _inlined(entry, values.fields[path], values.budget)
-        if downward.stays_above(path, staying=values.staying):
-            own = downward.own_value(path, labels=values.labels, annotations=values.annotations)
-            return _inlined(entry, own, values.budget)
+        if path in values.field_values:
+            return _inline_value(entry, values.field_values[path], values.size_budget)
+        if downward_api.is_tenant_only(path, staying=values.tenant_only_prefixes):
+            own = downward_api.tenant_value(path, labels=values.labels, annotations=values.annotations)
+            return _inline_value(entry, own, values.size_budget)
     elif _is_root_ca(source.get("configMapKeyRef")):
-        return {**entry, "valueFrom": _renamed(source, "configMapKeyRef")}
+        return {**entry, "valueFrom": _rename_root_ca(source, "configMapKeyRef")}
     return entry
 
 
-def _inlined(entry: Object, value: str, budget: Budget) -> Object:
+def _inline_value(entry: Object, value: str, budget: SizeBudget) -> Object:
     """The variable with a fixed value; `$` is doubled, since plain values are expanded and field values are not."""
-    budget.spend(len(value))
+    budget.charge_size(len(value))
     made = {key: kept for key, kept in entry.items() if key != "valueFrom"}
     made["value"] = value.replace("$", "$$")
     return made
@@ -95,7 +95,7 @@ def _is_root_ca(reference: Mapping[str, Any] | None) -> bool:
     return reference is not None and reference.get("name") == TENANT_ROOT_CA
 
 
-def _renamed(holder: Object, key: str) -> Object:
+def _rename_root_ca(holder: Object, key: str) -> Object:
     reference: Object = holder.get(key) or {}
     return {**holder, key: {**reference, "name": COMPUTE_ROOT_CA}} if _is_root_ca(reference) else holder
 
@@ -109,35 +109,35 @@ def forward_volume(volume: Object, values: PodValues) -> Object:
         projected = volume["projected"]
         mode = projected.get("defaultMode", _PROJECTED_MODE)
         sources = [
-            _projection(source, volume["name"], index, mode, values)
+            _forward_projection(source, volume["name"], index, mode, values)
             for index, source in enumerate(projected.get("sources") or ())
         ]
         return {**volume, "projected": {**projected, "sources": sources}}
     if volume.get("downwardAPI"):
-        return {**volume, "downwardAPI": _downward(volume["downwardAPI"], values)}
+        return {**volume, "downwardAPI": _forward_downward_api(volume["downwardAPI"], values)}
     if "configMap" in volume:
-        return _renamed(volume, "configMap")
-    claim = claim_of(volume, values.pod)
+        return _rename_root_ca(volume, "configMap")
+    claim = volume_claim(volume, values.pod_name)
     if claim:
         source = volume.get("persistentVolumeClaim") or {}
-        made = {**source, "claimName": values.claims.get(claim, claim)}
+        made = {**source, "claimName": values.renamed_claims.get(claim, claim)}
         return {key: kept for key, kept in volume.items() if key != "ephemeral"} | {"persistentVolumeClaim": made}
     return volume
 
 
-def _projection(source: Object, volume: str, index: int, mode: int, values: PodValues) -> Object:
+def _forward_projection(source: Object, volume: str, index: int, mode: int, values: PodValues) -> Object:
     token = source.get("serviceAccountToken")
     if token:
         item = {"key": token_key(volume, index), "path": token["path"]}
-        if not mode & _OTHERS_READ and _belongs_to_user(values.spec):
+        if not mode & _OTHERS_READ and _has_single_user(values.spec):
             item["mode"] = mode | _ALL_READ
         return {"secret": {"name": values.token_secret, "items": [item]}}
     if source.get("downwardAPI"):
-        return {**source, "downwardAPI": _downward(source["downwardAPI"], values)}
-    return _renamed(source, "configMap")
+        return {**source, "downwardAPI": _forward_downward_api(source["downwardAPI"], values)}
+    return _rename_root_ca(source, "configMap")
 
 
-def _belongs_to_user(spec: Mapping[str, Any]) -> bool:
+def _has_single_user(spec: Mapping[str, Any]) -> bool:
     """Whether a kubelet gives tokens to the one user that all containers run as, so that it may read them.
 
     Out of a Secret they are root's, whom only a mode lets others than a group of the pod's read. Ephemeral containers
@@ -154,19 +154,19 @@ def _belongs_to_user(spec: Mapping[str, Any]) -> bool:
     return len(users) == 1 and None not in users
 
 
-def _downward(source: Object, values: PodValues) -> Object:
-    return {**source, "items": [_downward_item(item, values) for item in source.get("items") or ()]}
+def _forward_downward_api(source: Object, values: PodValues) -> Object:
+    return {**source, "items": [_forward_downward_item(item, values) for item in source.get("items") or ()]}
 
 
-def _downward_item(item: Object, values: PodValues) -> Object:
+def _forward_downward_item(item: Object, values: PodValues) -> Object:
     reference: Object = item.get("fieldRef") or {}
     path = reference.get("fieldPath", "")
-    annotation = downward.volume_annotation(path, staying=values.staying)
+    annotation = downward_api.volume_annotation(path, staying=values.tenant_only_prefixes)
     if annotation is None:
         return item
-    if downward.is_derived(annotation):
-        values.derived[annotation] = path
-    return {**item, "fieldRef": {**reference, "fieldPath": downward.annotation_path(annotation)}}
+    if downward_api.is_derived(annotation):
+        values.derived_annotations[annotation] = path
+    return {**item, "fieldRef": {**reference, "fieldPath": downward_api.annotation_path(annotation)}}
 
 
 @lru_cache(maxsize=1024)
@@ -212,7 +212,7 @@ def pod_values(
     tenant: TenantContext,
     node_name: str,
     token_secret: str,
-    claims: Mapping[str, str] = NO_CLAIMS,
+    claims: Mapping[str, str] = NO_RENAMED_CLAIMS,
 ) -> PodValues:
     """Gather what a pod's containers must see."""
     metadata, spec = pod["metadata"], pod["spec"]
@@ -221,7 +221,7 @@ def pod_values(
     return PodValues(
         variables=variables,
         variable_names=names,
-        fields={
+        field_values={
             "metadata.namespace": metadata["namespace"],
             "metadata.uid": metadata["uid"],
             "spec.nodeName": node,
@@ -231,8 +231,8 @@ def pod_values(
         labels=metadata.get("labels") or {},
         annotations=metadata.get("annotations") or {},
         token_secret=token_secret,
-        staying=tenant.staying_annotations,
-        pod=metadata["name"],
+        tenant_only_prefixes=tenant.tenant_only_annotations,
+        pod_name=metadata["name"],
         spec=spec,
-        claims=claims,
+        renamed_claims=claims,
     )

@@ -8,22 +8,22 @@ from typing import Any, Final
 
 from vkgateway.model.api import Exposure, PodSecurity
 from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL, VIRTUAL_NODE_TYPE, virtual_node_name
-from vkgateway.translate.plugins import staying_plugins
+from vkgateway.translate.plugins import tenant_only_plugins
 
 INSTANCE_TYPE_LABEL: Final = "node.kubernetes.io/instance-type"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 TYPE_LABEL: Final = "type"
 
-POOL_WIDE_KEYS: Final = frozenset({POOL_LABEL, COMPUTE_CLUSTER_LABEL, INSTANCE_TYPE_LABEL, TYPE_LABEL})
+POOL_WIDE_LABELS: Final = frozenset({POOL_LABEL, COMPUTE_CLUSTER_LABEL, INSTANCE_TYPE_LABEL, TYPE_LABEL})
 """Labels of a virtual node that tell pools apart; all nodes below one virtual node are one domain of them."""
 
-VIRTUAL_KEYS: Final = POOL_WIDE_KEYS | {HOSTNAME_LABEL}
+VIRTUAL_NODE_LABELS: Final = POOL_WIDE_LABELS | {HOSTNAME_LABEL}
 """Labels that mean the virtual node itself. Terms on them are used up by the tenant's scheduler, and never go down."""
 
-KEPT_ABOVE: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
+DEFAULT_EXCLUDED_PREFIXES: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
 """Prefixes of labels and annotations that stay above unless the platform names others."""
 
-SCHEDULERS_PREFIXES: Final = (
+SCHEDULER_PREFIXES: Final = (
     "kueue.x-k8s.io/",
     "scheduling.volcano.sh/",
     "volcano.sh/",
@@ -46,7 +46,7 @@ class TenantContext:
     which they reach the API server at port 443. `dns_servers` are addresses, reached from compute pods, that answer
     for the tenant's names. `service_range` is the range of its Services' addresses, if that is its own alone, so that
     compute clusters may have the same. `image_pull_secrets` allows every name if it holds `*`. Labels and annotations
-    with one of `kept_prefixes` are not copied down.
+    with one of `excluded_prefixes` are not copied down.
     """
 
     name: str
@@ -70,8 +70,8 @@ class TenantContext:
     api_service: str = ""
     service_range: str = ""
     plugin_annotations: tuple[str, ...] = ()
-    """Beginnings of the annotations of plug-ins (`plugins.PLUGINS_PREFIXES`) that go down all the same."""
-    kept_prefixes: tuple[str, ...] = KEPT_ABOVE
+    """Beginnings of the annotations of plug-ins (`plugins.PLUGIN_PREFIXES`) that go down all the same."""
+    excluded_prefixes: tuple[str, ...] = DEFAULT_EXCLUDED_PREFIXES
 
     @property
     def api_endpoint(self) -> tuple[str, int]:
@@ -79,35 +79,35 @@ class TenantContext:
 
         Where that does not lead there, at its own: its certificate names no other.
         """
-        if self.service_range and self.api_service == _first(self.service_range):
+        if self.service_range and self.api_service == _first_address(self.service_range):
             return self.api_service, 443
         return self.api_host, self.api_port
 
     @property
-    def staying_prefixes(self) -> tuple[str, ...]:
+    def tenant_only_prefixes(self) -> tuple[str, ...]:
         """Prefixes of labels and annotations that stay above: those of the platform and those of schedulers."""
-        return _staying(self.kept_prefixes)
+        return _tenant_only_prefixes(self.excluded_prefixes)
 
     @property
-    def staying_annotations(self) -> tuple[str, ...]:
+    def tenant_only_annotations(self) -> tuple[str, ...]:
         """Prefixes of annotations that stay above: those of plug-ins, too."""
         allowed = (ANY,) if self.pod_security == "privileged" else self.plugin_annotations
-        return _staying_annotations(self.kept_prefixes, allowed)
+        return _tenant_only_annotations(self.excluded_prefixes, allowed)
 
 
 @lru_cache(maxsize=1024)
-def _first(cidr: str) -> str:
+def _first_address(cidr: str) -> str:
     return str(ipaddress.ip_network(cidr)[1])
 
 
 @lru_cache(maxsize=64)
-def _staying(kept: tuple[str, ...]) -> tuple[str, ...]:
-    return (*kept, *SCHEDULERS_PREFIXES)
+def _tenant_only_prefixes(kept: tuple[str, ...]) -> tuple[str, ...]:
+    return (*kept, *SCHEDULER_PREFIXES)
 
 
 @lru_cache(maxsize=64)
-def _staying_annotations(kept: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
-    return (*_staying(kept), *staying_plugins(allowed))
+def _tenant_only_annotations(kept: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
+    return (*_tenant_only_prefixes(kept), *tenant_only_plugins(allowed))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class PoolContext:
     """A virtual node, and the pool of a compute cluster that it stands for, or a part of that pool.
 
     `node_selector` chooses the compute nodes behind the virtual node, of which none carries the label `without_label`.
-    `node_labels` are the labels that the virtual node carries. `carried` are the label keys that any node of the
+    `node_labels` are the labels that the virtual node carries. `carried_labels` are the label keys that any node of the
     pool carries (`nodes.carried_labels`); without them, the virtual node's own count, less those that are virtual.
     """
 
@@ -126,7 +126,7 @@ class PoolContext:
     without_label: str = ""
     tolerations: tuple[dict[str, Any], ...] | list[dict[str, Any]] = ()
     node_labels: dict[str, str] = field(default_factory=dict)
-    carried: frozenset[str] = frozenset()
+    carried_labels: frozenset[str] = frozenset()
 
     def virtual_labels(self) -> dict[str, str]:
         """The virtual node's labels, those that mean itself included."""
@@ -149,6 +149,6 @@ class PoolContext:
         chosen = [{"key": key, "operator": "In", "values": [value]} for key, value in self.node_selector.items()]
         return [*chosen, *([{"key": self.without_label, "operator": "DoesNotExist"}] if self.without_label else [])]
 
-    def carries(self, key: str) -> bool:
+    def has_label(self, key: str) -> bool:
         """Tell whether real nodes of the pool carry a label."""
-        return key in self.carried or (key in self.node_labels and key not in VIRTUAL_KEYS)
+        return key in self.carried_labels or (key in self.node_labels and key not in VIRTUAL_NODE_LABELS)

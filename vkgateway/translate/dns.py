@@ -6,7 +6,7 @@ from typing import Any, Final
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import TenantContext
 
-_OURS: Final = frozenset({"ClusterFirst", "ClusterFirstWithHostNet"})
+_CLUSTER_POLICIES: Final = frozenset({"ClusterFirst", "ClusterFirstWithHostNet"})
 _NAMESERVERS_MAX: Final = 3
 _SEARCHES_MAX: Final = 32
 _SEARCH_CHARACTERS_MAX: Final = 2048
@@ -22,7 +22,7 @@ def forward_dns(spec: Mapping[str, Any], *, tenant: TenantContext, namespace: st
     win. A tenant without DNS, and a pod on its host's network that does not ask for more, use their node's resolver.
     """
     policy = spec.get("dnsPolicy") or "ClusterFirst"
-    if policy not in _OURS:
+    if policy not in _CLUSTER_POLICIES:
         return {}
     if not tenant.dns_servers or (spec.get("hostNetwork") and policy == "ClusterFirst"):
         return {"dnsPolicy": "Default"}
@@ -31,18 +31,18 @@ def forward_dns(spec: Mapping[str, Any], *, tenant: TenantContext, namespace: st
     searches = (f"{namespace}.svc.{domain}", f"svc.{domain}", domain)
     config: Object = {
         **own,
-        "nameservers": _once(tenant.dns_servers, own.get("nameservers"))[:_NAMESERVERS_MAX],
-        "searches": _that_fit(_once(searches, own.get("searches"))),
-        "options": _options(own.get("options") or ()),
+        "nameservers": _merge_unique(tenant.dns_servers, own.get("nameservers"))[:_NAMESERVERS_MAX],
+        "searches": _limit_searches(_merge_unique(searches, own.get("searches"))),
+        "options": _merge_options(own.get("options") or ()),
     }
     return {"dnsPolicy": "None", "dnsConfig": config}
 
 
-def _once(first: Iterable[str], more: Iterable[str] | None) -> list[str]:
+def _merge_unique(first: Iterable[str], more: Iterable[str] | None) -> list[str]:
     return list(dict.fromkeys((*first, *(more or ()))))
 
 
-def _that_fit(searches: Sequence[str]) -> list[str]:
+def _limit_searches(searches: Sequence[str]) -> list[str]:
     """As many search paths as are taken; kubelets leave the others out, too."""
     kept: list[str] = []
     for path in searches[:_SEARCHES_MAX]:
@@ -52,5 +52,5 @@ def _that_fit(searches: Sequence[str]) -> list[str]:
     return kept
 
 
-def _options(own: Sequence[Object]) -> list[Object]:
+def _merge_options(own: Sequence[Object]) -> list[Object]:
     return [*own] if any(option.get("name") == _NDOTS["name"] for option in own) else [_NDOTS, *own]

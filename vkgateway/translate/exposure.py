@@ -19,7 +19,7 @@ _FORWARDED_FIELDS: Final = (
 )
 
 
-def exposure(spec: Mapping[str, Any], *, tenant: TenantContext) -> Exposure | None:
+def service_exposure(spec: Mapping[str, Any], *, tenant: TenantContext) -> Exposure | None:
     """Return what the tenant's policy makes of a Service; None where the Service is not exposed at all."""
     return {LOAD_BALANCER: tenant.load_balancers, NODE_PORT: tenant.node_ports}.get(spec.get("type") or "")
 
@@ -36,7 +36,7 @@ def exposed_fields(spec: Mapping[str, Any]) -> Object:
 
 def exposed_keys(entries: Mapping[str, str], *, tenant: TenantContext) -> dict[str, str]:
     """Return the labels or annotations of a forwarded Service: load balancers are set up by them."""
-    staying = tenant.staying_prefixes
+    staying = tenant.tenant_only_prefixes
     return {key: value for key, value in entries.items() if not key.startswith(staying) and not is_reserved(key)}
 
 
@@ -55,19 +55,19 @@ def load_balancer_patch(
     """
     if spec.get("type") != LOAD_BALANCER or tenant.load_balancers == "Refuse":
         return None
-    told = _ingress(status)
-    wanted = below = [entry for found in compute_statuses for entry in _ingress(found)]
+    told = _ingress_points(status)
+    wanted = below = [entry for found in compute_statuses for entry in _ingress_points(found)]
     if tenant.load_balancers == "ClusterAddress":
         if spec.get("loadBalancerClass") or told not in ([], below):
             return None
-        wanted = [_virtual(address) for address in spec.get("clusterIPs") or [spec["clusterIP"]]]
+        wanted = [_vip_address(address) for address in spec.get("clusterIPs") or [spec["clusterIP"]]]
     return None if told == wanted else {"status": {"loadBalancer": {"ingress": wanted}}}
 
 
-def _virtual(address: str) -> Object:
+def _vip_address(address: str) -> Object:
     """Return an address as API servers store it, which set its mode since Kubernetes 1.30."""
     return {"ip": address, "ipMode": "VIP"}
 
 
-def _ingress(status: Mapping[str, Any]) -> list[Object]:
+def _ingress_points(status: Mapping[str, Any]) -> list[Object]:
     return (status.get("loadBalancer") or {}).get("ingress") or []

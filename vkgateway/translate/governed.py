@@ -5,20 +5,20 @@ from typing import Any, Final, Literal
 
 from vkgateway.model.names import ADMISSION_GATE, LOW_CLASS
 from vkgateway.model.objects import Object, Taint
-from vkgateway.model.requests import Milli, pod_requests
+from vkgateway.model.requests import MilliResources, pod_requests
 from vkgateway.translate.gangs import Kind
-from vkgateway.translate.gangs.marked import carries_mark, is_void
-from vkgateway.translate.selectors import PREFERRED, REQUIRED, compares, term_holds
+from vkgateway.translate.gangs.mark_detection import has_mark, has_unserved_marks
+from vkgateway.translate.node_terms import PREFERRED, REQUIRED, compare_numbers, term_matches
 
 VirtualNode = tuple[Mapping[str, str], Sequence[Taint]]
 """A virtual node's labels and taints."""
 
 HOST_RESOURCES: Final = ("cpu", "memory")
 """What a gang without devices waits for."""
-_NATIVE: Final = "kubernetes.io"
+_NATIVE_DOMAIN: Final = "kubernetes.io"
 _OTHER_PREFIXES: Final = ("requests.", "hugepages-")
-_KEEPING_AWAY: Final = frozenset({"NoSchedule", "NoExecute"})
-CORDONED: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+CORDON_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """The taint of a node that is closed to new pods (`spec.unschedulable`)."""
 
 
@@ -28,11 +28,11 @@ def is_extended(resource: str) -> bool:
     https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources
     """
     domain, slash, _ = resource.partition("/")
-    native = domain == _NATIVE or domain.endswith("." + _NATIVE) or domain.startswith(_OTHER_PREFIXES)
+    native = domain == _NATIVE_DOMAIN or domain.endswith("." + _NATIVE_DOMAIN) or domain.startswith(_OTHER_PREFIXES)
     return bool(slash) and not native
 
 
-def devices(pod: Mapping[str, Any]) -> Milli:
+def device_requests(pod: Mapping[str, Any]) -> MilliResources:
     """Return the extended resources that a pod's containers ask for, in thousandths, summed as the scheduler sums them.
 
     Init containers count; an amount of zero does not.
@@ -42,10 +42,10 @@ def devices(pod: Mapping[str, Any]) -> Milli:
     return {name: amount for name, amount in asked.items() if amount and is_extended(name)}
 
 
-def governed_amounts(pod: Mapping[str, Any]) -> Milli:
+def governed_requests(pod: Mapping[str, Any]) -> MilliResources:
     """Return what a pod waits for, in thousandths: devices, or without any the cpu and memory of a gang's pod."""
-    asked = devices(pod)
-    if asked or not carries_mark(pod):
+    asked = device_requests(pod)
+    if asked or not has_mark(pod):
         return asked
     return {name: amount for name, amount in pod_requests(pod).items() if amount and name in HOST_RESOURCES}
 
@@ -55,25 +55,25 @@ def is_governed(pod: Mapping[str, Any], unserved: frozenset[Kind] = frozenset())
 
     A mark counts unless its tenant's API server is known not to serve its kind.
     """
-    marked = carries_mark(pod) and not (unserved and is_void(pod, unserved))
-    return marked or bool(devices(pod))
+    marked = has_mark(pod) and not (unserved and has_unserved_marks(pod, unserved))
+    return marked or bool(device_requests(pod))
 
 
 def has_gate(pod: Mapping[str, Any]) -> bool:
     """Tell whether our scheduling gate is on a pod."""
-    return ADMISSION_GATE in _gates(pod)
+    return ADMISSION_GATE in _gate_names(pod)
 
 
 def other_gates(pod: Mapping[str, Any]) -> tuple[str, ...]:
     """The scheduling gates on a pod that are not ours, in their order."""
-    return tuple(name for name in _gates(pod) if name != ADMISSION_GATE)
+    return tuple(name for name in _gate_names(pod) if name != ADMISSION_GATE)
 
 
-def _gates(pod: Mapping[str, Any]) -> list[str]:
+def _gate_names(pod: Mapping[str, Any]) -> list[str]:
     return [gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
 
 
-def band_of(spec: Mapping[str, Any]) -> Literal["guaranteed", "low"]:
+def pod_band(spec: Mapping[str, Any]) -> Literal["guaranteed", "low"]:
     """The band that a pod's spec asks for: low by the class of that name or by a negative priority, else guaranteed."""
     low = spec.get("priorityClassName") == LOW_CLASS or (spec.get("priority") or 0) < 0
     return "low" if low else "guaranteed"
@@ -91,7 +91,7 @@ def ungate_patch(uid: str, narrowing: Mapping[str, str]) -> Object:
     return {"metadata": {"uid": uid}, "spec": spec}
 
 
-def reachable(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> tuple[str, ...]:
+def reachable_nodes(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> tuple[str, ...]:
     """The names of the tenant's virtual nodes on which its scheduler might put a pod, best liked first.
 
     Of equally liked ones, in the order of `nodes`. Node selector, required node affinity and taints decide, preferred
@@ -103,14 +103,15 @@ def reachable(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> tuple
         return (settled,) if settled in nodes else ()
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     likings = {
-        name: _liking(affinity, name, labels)
+        name: _preference_weight(affinity, name, labels)
         for name, (labels, taints) in nodes.items()
-        if _selects(spec, affinity, name, labels) and not _keeps_away(spec.get("tolerations") or (), taints)
+        if _matches_node(spec, affinity, name, labels)
+        and not _has_untolerated_taint(spec.get("tolerations") or (), taints)
     }
     return tuple(sorted(likings, key=lambda name: -likings[name]))
 
 
-def follows_others(pod: Mapping[str, Any]) -> bool:
+def has_pod_constraints(pod: Mapping[str, Any]) -> bool:
     """Whether it is a matter of other pods which virtual node the tenant's scheduler may put a pod on.
 
     So it is with required affinity and anti-affinity among pods, and with topology spread that must be kept.
@@ -124,53 +125,53 @@ def follows_others(pod: Mapping[str, Any]) -> bool:
     )
 
 
-def why_nowhere(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> str:
+def unreachable_reason(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> str:
     """Say why a pod can reach none of the tenant's virtual nodes: what keeps it off those that it selects."""
     spec = pod.get("spec") or {}
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    selected = [name for name, (labels, _) in nodes.items() if _selects(spec, affinity, name, labels)]
+    selected = [name for name, (labels, _) in nodes.items() if _matches_node(spec, affinity, name, labels)]
     if not selected:
         return f"no virtual node is one that its node selector and affinity ask for: there are {', '.join(nodes)}"
     tolerations = spec.get("tolerations") or ()
-    return "; ".join(_closed(name, tolerations, nodes[name][1]) for name in selected)
+    return "; ".join(_closed_reason(name, tolerations, nodes[name][1]) for name in selected)
 
 
-def _closed(name: str, tolerations: Sequence[Mapping[str, Any]], taints: Sequence[Taint]) -> str:
-    refused = [taint for taint in taints if _keeps_away(tolerations, (taint,))]
-    if any(taint.key == CORDONED.key for taint in refused):
+def _closed_reason(name: str, tolerations: Sequence[Mapping[str, Any]], taints: Sequence[Taint]) -> str:
+    refused = [taint for taint in taints if _has_untolerated_taint(tolerations, (taint,))]
+    if any(taint.key == CORDON_TAINT.key for taint in refused):
         return f"virtual node {name} is cordoned"
     told = ", ".join(f"{taint.key}={taint.value}:{taint.effect}" for taint in refused)
     return f"virtual node {name} has a taint that it does not tolerate: {told}"
 
 
-def _selects(spec: Mapping[str, Any], affinity: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
+def _matches_node(spec: Mapping[str, Any], affinity: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> bool:
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
     required = affinity.get(REQUIRED)
     terms = (required or {}).get("nodeSelectorTerms") or ()
-    return not required or any(term_holds(term, name=name, labels=labels) for term in terms)
+    return not required or any(term_matches(term, name=name, labels=labels) for term in terms)
 
 
-def _liking(affinity: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> int:
+def _preference_weight(affinity: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> int:
     """The sum of the weights of the preferred terms that hold."""
     return sum(
         weighted.get("weight") or 0
         for weighted in affinity.get(PREFERRED) or ()
-        if term_holds(weighted.get("preference") or {}, name=name, labels=labels)
+        if term_matches(weighted.get("preference") or {}, name=name, labels=labels)
     )
 
 
-def _keeps_away(tolerations: Sequence[Mapping[str, Any]], taints: Sequence[Taint]) -> bool:
+def _has_untolerated_taint(tolerations: Sequence[Mapping[str, Any]], taints: Sequence[Taint]) -> bool:
     return any(
-        taint.effect in _KEEPING_AWAY and not any(_tolerates(toleration, taint) for toleration in tolerations)
+        taint.effect in _BLOCKING_EFFECTS and not any(_tolerates_taint(toleration, taint) for toleration in tolerations)
         for taint in taints
     )
 
 
-def _tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
+def _tolerates_taint(toleration: Mapping[str, Any], taint: Taint) -> bool:
     if toleration.get("effect") not in (None, "", taint.effect) or toleration.get("key") not in (None, "", taint.key):
         return False
     operator, value = toleration.get("operator") or "Equal", toleration.get("value") or ""
     if operator == "Exists":
         return True
-    return value == taint.value if operator == "Equal" else compares(taint.value, operator, (value,))
+    return value == taint.value if operator == "Equal" else compare_numbers(taint.value, operator, (value,))

@@ -15,10 +15,10 @@ from vkgateway.model.names import (
     is_reserved_annotation,
 )
 from vkgateway.model.objects import Object
-from vkgateway.translate import downward
+from vkgateway.translate import downward_api
 from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.labels import labels_below
-from vkgateway.translate.readiness import READINESS_GATES_ANNOTATION, gates_text
+from vkgateway.translate.labels import labels_to_compute
+from vkgateway.translate.readiness_gates import READINESS_GATES_ANNOTATION, render_gates
 
 COPIED_ANNOTATION: Final = "vkgateway.io/copied"
 """Keys of the labels and, after `;`, annotations that were copied: what the tenant took away since can be told from
@@ -28,7 +28,7 @@ IMAGES_ANNOTATION: Final = "vkgateway.io/images"
 """Check sums of the images that the tenant's containers name, init containers first: webhooks below may have put others
 in their place, which is no change of the tenant's."""
 
-_WITH_IMAGES: Final = ("initContainers", "containers")
+_IMAGE_CONTAINERS: Final = ("initContainers", "containers")
 _OUR_LABELS: Final = frozenset({TENANT_LABEL, POOL_LABEL})
 
 
@@ -51,7 +51,7 @@ def forward_metadata(
 
 def forward_labels(source: Mapping[str, Any], *, tenant: TenantContext, pool: PoolContext) -> dict[str, str]:
     """Labels of the compute pod: the tenant's, translated by `labels`, and ours over them."""
-    labels = labels_below(source.get("labels"), tenant.staying_prefixes)
+    labels = labels_to_compute(source.get("labels"), tenant.tenant_only_prefixes)
     labels[TENANT_LABEL] = tenant.name
     labels[POOL_LABEL] = pool.name
     return labels
@@ -65,15 +65,15 @@ def forward_annotations(
     `labels` are those of the compute pod (`forward_labels`).
     """
     source = pod["metadata"]
-    annotations = _forwardable(source.get("annotations"), tenant.staying_annotations)
+    annotations = _forwardable_annotations(source.get("annotations"), tenant.tenant_only_annotations)
     copied = sorted(labels.keys() - _OUR_LABELS)
     if copied or annotations:
         annotations[COPIED_ANNOTATION] = f"{','.join(copied)};{','.join(sorted(annotations))}"
-    gates = gates_text(pod.get("spec") or {})
+    gates = render_gates(pod.get("spec") or {})
     if gates:
         annotations[READINESS_GATES_ANNOTATION] = gates
     for name in sorted(derived):
-        annotations[name] = downward.own_value(
+        annotations[name] = downward_api.tenant_value(
             derived[name], labels=source.get("labels") or {}, annotations=source.get("annotations") or {}
         )
     annotations[IMAGES_ANNOTATION] = ",".join(_image_sums(pod.get("spec") or {}))
@@ -89,16 +89,16 @@ def unchanged_images(pod: Object, annotations: Mapping[str, str]) -> set[str]:
     sums, sent = _image_sums(spec), annotations.get(IMAGES_ANNOTATION, "").split(",")
     if len(sums) != len(sent):
         return set()
-    names = (container["name"] for kind in _WITH_IMAGES for container in spec.get(kind) or ())
+    names = (container["name"] for kind in _IMAGE_CONTAINERS for container in spec.get(kind) or ())
     return {name for name, new, old in zip(names, sums, sent, strict=True) if new == old}
 
 
 def _image_sums(spec: Mapping[str, Any]) -> list[str]:
-    images = (container.get("image") or "" for kind in _WITH_IMAGES for container in spec.get(kind) or ())
+    images = (container.get("image") or "" for kind in _IMAGE_CONTAINERS for container in spec.get(kind) or ())
     return [f"{zlib.crc32(image.encode()):08x}" for image in images]
 
 
-def _forwardable(annotations: Mapping[str, str] | None, staying: tuple[str, ...]) -> dict[str, str]:
+def _forwardable_annotations(annotations: Mapping[str, str] | None, staying: tuple[str, ...]) -> dict[str, str]:
     """The annotations that go down: neither ours, nor those with a prefix that stays above."""
     if not annotations:
         return {}

@@ -12,7 +12,7 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.netpolicies import fence
+from vkgateway.translate.network_policies import isolation_policies
 
 
 def namespace_objects(
@@ -28,7 +28,7 @@ def namespace_objects(
     given.
     """
     name = compute_namespace(tenant.name, namespace)
-    marks = {"labels": {TENANT_LABEL: tenant.name}, "annotations": _annotations(namespace, uid)}
+    marks = {"labels": {TENANT_LABEL: tenant.name}, "annotations": _ownership_annotations(namespace, uid)}
     level = tenant.pod_security
     labels = {
         TENANT_LABEL: tenant.name,
@@ -47,9 +47,9 @@ def namespace_objects(
             "metadata": {"name": POD_SERVICE_ACCOUNT, "namespace": name, **marks},
             "automountServiceAccountToken": False,
         },
-        *(fence(tenant, namespace, uid).documents if policies is None else policies),
+        *(isolation_policies(tenant, namespace, uid).documents if policies is None else policies),
     ]
 
 
-def _annotations(namespace: str, uid: str) -> dict[str, str]:
+def _ownership_annotations(namespace: str, uid: str) -> dict[str, str]:
     return {NAMESPACE_ANNOTATION: namespace, NAME_ANNOTATION: namespace, UID_ANNOTATION: uid}

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from vkgateway.model.names import is_reserved
 from vkgateway.model.objects import Object
-from vkgateway.translate.context import POOL_WIDE_KEYS, PoolContext
-from vkgateway.translate.peers import Peers
-from vkgateway.translate.selectors import NodeTerms
+from vkgateway.translate.context import POOL_WIDE_LABELS, PoolContext
+from vkgateway.translate.node_terms import NodeTerms
+from vkgateway.translate.peer_terms import PeerTerms
 
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -16,14 +16,14 @@ _UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 _EVICTING_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
-def forward_affinity(affinity: Mapping[str, Any], *, terms: NodeTerms, peers: Peers) -> Object:
+def forward_affinity(affinity: Mapping[str, Any], *, terms: NodeTerms, peers: PeerTerms) -> Object:
     """The compute pod's affinity; empty if nothing is left of it."""
     left: Object = {}
     for kind, value in affinity.items():
         if kind == "nodeAffinity":
-            kept = terms.affinity(value)
+            kept = terms.forward_affinity(value)
         elif kind in ("podAffinity", "podAntiAffinity"):
-            kept = _pod_affinity(value or {}, peers)
+            kept = _forward_pod_affinity(value or {}, peers)
         else:
             kept = value
         if kept:
@@ -31,17 +31,17 @@ def forward_affinity(affinity: Mapping[str, Any], *, terms: NodeTerms, peers: Pe
     return left
 
 
-def pinned(affinity: Mapping[str, Any], node: str) -> Object:
+def require_node(affinity: Mapping[str, Any], node: str) -> Object:
     """An affinity that requires, beside what it says, the compute node of a name. It is not changed."""
-    return _requiring(affinity, "matchFields", {"key": "metadata.name", "operator": "In", "values": [node]})
+    return _require_match(affinity, "matchFields", {"key": "metadata.name", "operator": "In", "values": [node]})
 
 
-def without_label(affinity: Mapping[str, Any], label: str) -> Object:
+def exclude_label(affinity: Mapping[str, Any], label: str) -> Object:
     """Return an affinity that requires, in addition, a compute node without a label. The given one is not changed."""
-    return _requiring(affinity, "matchExpressions", {"key": label, "operator": "DoesNotExist"})
+    return _require_match(affinity, "matchExpressions", {"key": label, "operator": "DoesNotExist"})
 
 
-def _requiring(affinity: Mapping[str, Any], kind: str, requirement: Mapping[str, Any]) -> Object:
+def _require_match(affinity: Mapping[str, Any], kind: str, requirement: Mapping[str, Any]) -> Object:
     by_node = affinity.get("nodeAffinity") or {}
     required = by_node.get(_REQUIRED) or {}
     alternatives: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or [{}]
@@ -49,11 +49,11 @@ def _requiring(affinity: Mapping[str, Any], kind: str, requirement: Mapping[str,
     return {**affinity, "nodeAffinity": {**by_node, _REQUIRED: {**required, "nodeSelectorTerms": terms}}}
 
 
-def _pod_affinity(affinity: Mapping[str, Any], peers: Peers) -> Object:
+def _forward_pod_affinity(affinity: Mapping[str, Any], peers: PeerTerms) -> Object:
     left = {key: value for key, value in affinity.items() if key not in (_REQUIRED, _PREFERRED)}
-    required = [peers.affinity_term(term) for term in affinity.get(_REQUIRED) or () if not _is_pool_wide(term)]
+    required = [peers.forward_affinity_term(term) for term in affinity.get(_REQUIRED) or () if not _is_pool_wide(term)]
     preferred = [
-        {**weighted, "podAffinityTerm": peers.affinity_term(weighted["podAffinityTerm"])}
+        {**weighted, "podAffinityTerm": peers.forward_affinity_term(weighted["podAffinityTerm"])}
         for weighted in affinity.get(_PREFERRED) or ()
         if not _is_pool_wide(weighted["podAffinityTerm"])
     ]
@@ -66,12 +66,12 @@ def _pod_affinity(affinity: Mapping[str, Any], peers: Peers) -> Object:
 
 def _is_pool_wide(term: Mapping[str, Any]) -> bool:
     """Below one virtual node all nodes are the same domain of such a key: the tenant's scheduler has used it up."""
-    return term.get("topologyKey") in POOL_WIDE_KEYS
+    return term.get("topologyKey") in POOL_WIDE_LABELS
 
 
-def spread_constraints(constraints: Sequence[Mapping[str, Any]], *, peers: Peers) -> list[Object]:
+def forward_spread_constraints(constraints: Sequence[Mapping[str, Any]], *, peers: PeerTerms) -> list[Object]:
     """Topology spread constraints that count this tenant's pods only."""
-    return [peers.spread(constraint) for constraint in constraints if not _is_pool_wide(constraint)]
+    return [peers.forward_spread(constraint) for constraint in constraints if not _is_pool_wide(constraint)]
 
 
 def forward_tolerations(tolerations: Sequence[Object] | None, pool: PoolContext) -> list[Object]:
@@ -90,7 +90,7 @@ def tenant_tolerations(tolerations: Sequence[Object] | None) -> list[Object]:
     for toleration in tolerations or ():
         key = toleration.get("key") or ""
         if not key:
-            made += _instead_of_every_taint(toleration)
+            made += _expand_toleration(toleration)
         elif not _is_platform_taint(key):
             made.append(toleration)
     return made
@@ -100,7 +100,7 @@ def _is_platform_taint(key: str) -> bool:
     return key == _UNSCHEDULABLE or key.startswith(_PLATFORM_TAINTS) or is_reserved(key)
 
 
-def _instead_of_every_taint(toleration: Mapping[str, Any]) -> list[Object]:
+def _expand_toleration(toleration: Mapping[str, Any]) -> list[Object]:
     if toleration.get("effect") not in (None, "", "NoExecute"):
         return []
     return [{**toleration, "key": key, "operator": "Exists", "effect": "NoExecute"} for key in _EVICTING_TAINTS]

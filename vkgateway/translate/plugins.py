@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-PLUGINS_PREFIXES: Final = (
+PLUGIN_PREFIXES: Final = (
     # Networks: further ones, fixed addresses, tunnels and policies of a pod's own.
     "cni.cilium.io/",
     "cni.projectcalico.org/",
@@ -58,8 +58,8 @@ PLUGINS_PREFIXES: Final = (
 """How such annotations begin. Labels of these names go down: Services of a tenant's own mesh select by them."""
 
 
-def staying_plugins(allowed: Sequence[str]) -> tuple[str, ...]:
+def tenant_only_plugins(allowed: Sequence[str]) -> tuple[str, ...]:
     """Of these prefixes those that stay above, where a policy allows all that begin with one of `allowed`; `*`: all."""
     if "*" in allowed:
         return ()
-    return tuple(prefix for prefix in PLUGINS_PREFIXES if not prefix.startswith(tuple(filter(None, allowed))))
+    return tuple(prefix for prefix in PLUGIN_PREFIXES if not prefix.startswith(tuple(filter(None, allowed))))

@@ -7,11 +7,11 @@ from typing import Any, Final, Protocol
 from vkgateway.model.api import PodSecurity
 from vkgateway.model.names import COMPUTE_ROOT_CA, GROUP, is_forbidden_annotation, is_reserved
 from vkgateway.model.objects import Object
-from vkgateway.translate import security, words
+from vkgateway.translate import refusal_texts, security
 from vkgateway.translate.context import ANY, PoolContext
-from vkgateway.translate.down import is_scheduled
-from vkgateway.translate.references import references
-from vkgateway.translate.selectors import NodeTerms
+from vkgateway.translate.node_terms import NodeTerms
+from vkgateway.translate.pod_references import find_references
+from vkgateway.translate.to_compute import is_scheduled
 
 NOT_SUPPORTED: Final = "NotSupported"
 RESERVED: Final = "Reserved"
@@ -32,7 +32,7 @@ class Refusal:
     message: str
 
 
-def refusal(text: str, rule: str, value: str, **names: str) -> Refusal:
+def make_refusal(text: str, rule: str, value: str, **names: str) -> Refusal:
     """Return a refusal with a text of `words`, filled in; the text starts with the field."""
     message = text.format(**names)
     return Refusal(field=message.partition(": ")[0], value=value, rule=rule, message=message)
@@ -62,12 +62,12 @@ class PodPolicy(Protocol):
         """Whether pods may ask for a user namespace."""
 
 
-def refusals(pod: Object, *, tenant: PodPolicy, pool: PoolContext | None = None) -> tuple[Refusal, ...]:
+def find_refusals(pod: Object, *, tenant: PodPolicy, pool: PoolContext | None = None) -> tuple[Refusal, ...]:
     """Return everything that stands against forwarding a tenant's pod; empty if nothing does.
 
     All but the rule about the pool is refused by the tenant's API server, too, with the same words (`admission`).
     With the pool that the pod is bound to, also required node terms that its virtual node can never meet. Ephemeral
-    containers are judged one by one, when they go down (`mutable.spec_changes`): none fails its pod.
+    containers are judged one by one, when they go down (`mutable.diff_pods`): none fails its pod.
     """
     spec = pod.get("spec") or {}
     if spec.get("ephemeralContainers"):
@@ -76,16 +76,16 @@ def refusals(pod: Object, *, tenant: PodPolicy, pool: PoolContext | None = None)
     found = list(_reserved_metadata(pod.get("metadata") or {}))
     found += [
         Refusal(field=broken.field, value=broken.value, rule=broken.rule, message=broken.message)
-        for broken in security.violations(pod, level=tenant.pod_security)
+        for broken in security.find_violations(pod, level=tenant.pod_security)
     ]
     found += _unsupported_fields(spec, tenant)
     for volume in spec.get("volumes") or ():
-        found += _volume(volume)
-        found += _volume_of_nodes(volume, tenant)
-    found += _not_allowed(spec, tenant)
+        found += _unsupported_volume(volume)
+        found += _node_volume(volume, tenant)
+    found += _disallowed_fields(spec, tenant)
     found += reserved_references(pod)
     if pool is not None and not is_scheduled(pod):
-        found += _contradiction(spec, pool)
+        found += _affinity_conflict(spec, pool)
     return tuple(found)
 
 
@@ -99,7 +99,7 @@ POD_VOLUMES: Final = frozenset(
         "persistentVolumeClaim",
         "projected",
         "secret",
-        *words.UNSUPPORTED_VOLUMES,
+        *refusal_texts.UNSUPPORTED_VOLUMES,
     }
 )
 """Volumes that bring nothing but what is the tenant's; those that are not supported have a rule of their own."""
@@ -109,32 +109,32 @@ def _reserved_metadata(metadata: Mapping[str, Any]) -> Iterator[Refusal]:
     for kind, is_refused in (("labels", is_reserved), ("annotations", is_forbidden_annotation)):
         for key, value in (metadata.get(kind) or {}).items():
             if GROUP in key and is_refused(key):
-                yield refusal(words.RESERVED_KEY, RESERVED, value, kind=kind, key=key)
-    if words.MIRROR_ANNOTATION in (metadata.get("annotations") or {}):
-        yield refusal(words.STATIC_POD, NOT_SUPPORTED, "")
+                yield make_refusal(refusal_texts.RESERVED_KEY, RESERVED, value, kind=kind, key=key)
+    if refusal_texts.MIRROR_ANNOTATION in (metadata.get("annotations") or {}):
+        yield make_refusal(refusal_texts.STATIC_POD, NOT_SUPPORTED, "")
 
 
 def _unsupported_fields(spec: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:
     for claim in (spec.get("resourceClaims") or ())[:1]:
-        yield refusal(words.RESOURCE_CLAIM, NOT_SUPPORTED, claim["name"], name=claim["name"])
+        yield make_refusal(refusal_texts.RESOURCE_CLAIM, NOT_SUPPORTED, claim["name"], name=claim["name"])
     if spec.get("hostUsers") is False and not policy.user_namespaces:
-        yield refusal(words.USER_NAMESPACE, NOT_ALLOWED, "false")
+        yield make_refusal(refusal_texts.USER_NAMESPACE, NOT_ALLOWED, "false")
 
 
-def _volume(volume: Mapping[str, Any]) -> Iterator[Refusal]:
+def _unsupported_volume(volume: Mapping[str, Any]) -> Iterator[Refusal]:
     name = volume["name"]
-    for kind, text in words.UNSUPPORTED_VOLUMES.items():
+    for kind, text in refusal_texts.UNSUPPORTED_VOLUMES.items():
         if kind in volume:
-            yield refusal(text, NOT_SUPPORTED, name, name=name)
+            yield make_refusal(text, NOT_SUPPORTED, name, name=name)
     for source in (volume.get("projected") or {}).get("sources") or ():
-        for kind, text in words.UNSUPPORTED_SOURCES.items():
+        for kind, text in refusal_texts.UNSUPPORTED_SOURCES.items():
             if kind in source:
-                yield refusal(text, NOT_SUPPORTED, name, name=name)
+                yield make_refusal(text, NOT_SUPPORTED, name, name=name)
         if not source:
-            yield refusal(words.EMPTY_SOURCE, NOT_SUPPORTED, name, name=name)
+            yield make_refusal(refusal_texts.EMPTY_SOURCE, NOT_SUPPORTED, name, name=name)
 
 
-def _volume_of_nodes(volume: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:
+def _node_volume(volume: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:
     """Refuse disks and file systems that nodes mount with their own credentials: their ids are no secret.
 
     Level baseline allows these volumes in a cluster of one owner; here the nodes serve many tenants. The level itself
@@ -143,24 +143,28 @@ def _volume_of_nodes(volume: Mapping[str, Any], policy: PodPolicy) -> Iterator[R
     if policy.pod_security == "privileged":
         return
     for kind in volume.keys() - POD_VOLUMES - {"name", "hostPath"}:
-        yield refusal(words.NODE_VOLUME, NOT_ALLOWED, volume["name"], name=volume["name"], kind=kind)
+        yield make_refusal(refusal_texts.NODE_VOLUME, NOT_ALLOWED, volume["name"], name=volume["name"], kind=kind)
 
 
-def _not_allowed(spec: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:
+def _disallowed_fields(spec: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:
     runtime_class = spec.get("runtimeClassName")
     allowed = allowed_runtime_classes(policy)
-    if runtime_class and not _allows(allowed, runtime_class):
-        text = words.RUNTIME_CLASS
-        yield refusal(text, NOT_ALLOWED, runtime_class, name=runtime_class, allowed=words.listed(allowed))
+    if runtime_class and not _is_allowed(allowed, runtime_class):
+        text = refusal_texts.RUNTIME_CLASS
+        yield make_refusal(
+            text, NOT_ALLOWED, runtime_class, name=runtime_class, allowed=refusal_texts.render_names(allowed)
+        )
     for secret in spec.get("imagePullSecrets") or ():
         name = secret.get("name") or ""
-        if name and not _allows(policy.image_pull_secrets, name):
+        if name and not _is_allowed(policy.image_pull_secrets, name):
             allowed = policy.image_pull_secrets
-            yield refusal(words.IMAGE_PULL, NOT_ALLOWED, name, name=name, allowed=words.listed(allowed))
+            yield make_refusal(
+                refusal_texts.IMAGE_PULL, NOT_ALLOWED, name, name=name, allowed=refusal_texts.render_names(allowed)
+            )
     for toleration in spec.get("tolerations") or ():
         key = toleration.get("key") or ""
         if GROUP in key and is_reserved(key):
-            yield refusal(words.TOLERATION, RESERVED, key, key=key)
+            yield make_refusal(refusal_texts.TOLERATION, RESERVED, key, key=key)
 
 
 def allowed_runtime_classes(policy: PodPolicy) -> tuple[str, ...]:
@@ -168,18 +172,18 @@ def allowed_runtime_classes(policy: PodPolicy) -> tuple[str, ...]:
     return (*policy.runtime_classes, *policy.runtime_class_names)
 
 
-def _allows(names: tuple[str, ...], name: str) -> bool:
+def _is_allowed(names: tuple[str, ...], name: str) -> bool:
     return name in names or ANY in names
 
 
 def reserved_references(pod: Object) -> Iterator[Refusal]:
     """Return what a pod refers to under a name that the platform uses in compute namespaces."""
-    if COMPUTE_ROOT_CA in references(pod).config_maps:
-        yield refusal(words.ROOT_CA, RESERVED, COMPUTE_ROOT_CA)
+    if COMPUTE_ROOT_CA in find_references(pod).config_maps:
+        yield make_refusal(refusal_texts.ROOT_CA, RESERVED, COMPUTE_ROOT_CA)
 
 
-def _contradiction(spec: Mapping[str, Any], pool: PoolContext) -> Iterator[Refusal]:
-    found = NodeTerms(pool, scheduled=False).contradiction(spec)
+def _affinity_conflict(spec: Mapping[str, Any], pool: PoolContext) -> Iterator[Refusal]:
+    found = NodeTerms(pool, scheduled=False).find_conflict(spec)
     if found is not None:
         field, value = found
         message = f"node {pool.node_name}, named by hand, does not meet the pod's node affinity or selector"

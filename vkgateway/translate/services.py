@@ -16,22 +16,22 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Meta, Object
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.exposure import LOAD_BALANCER, NODE_PORT, exposed_fields, exposed_keys, exposure
-from vkgateway.translate.labels import labels_below
+from vkgateway.translate.exposure import LOAD_BALANCER, NODE_PORT, exposed_fields, exposed_keys, service_exposure
+from vkgateway.translate.labels import labels_to_compute
 
-KUBERNETES: Final = ("default", "kubernetes")
+API_SERVICE: Final = ("default", "kubernetes")
 """The Service of the API server itself, which pods find by other means."""
-METRICS: Final = ("kube-system", "vkgateway-metrics")
+METRICS_SERVICE: Final = ("kube-system", "vkgateway-metrics")
 """The Service behind which the tenant's API server finds the gateway's metrics.k8s.io."""
-KUBE_DNS: Final = ("kube-system", "kube-dns")
+DNS_SERVICE: Final = ("kube-system", "kube-dns")
 """The Service of the name server."""
 NAME_SERVER_ANNOTATION: Final = "vkgateway.io/name-server"
-"""On the Service `KUBE_DNS` of a tenant: it leads to the platform's name server, and the gateway made it."""
+"""On the Service `DNS_SERVICE` of a tenant: it leads to the platform's name server, and the gateway made it."""
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
-OUR_SLICES: Final = f"{FIELD_MANAGER}.io"
+MANAGED_BY_GATEWAY: Final = f"{FIELD_MANAGER}.io"
 """What `MANAGED_BY_LABEL` says on slices of ours: Kubernetes' own controller leaves those of others alone."""
-CONTROLLERS_SLICES: Final = "endpointslice-controller.k8s.io"
+MANAGED_BY_KUBERNETES: Final = "endpointslice-controller.k8s.io"
 """What it says on slices that Kubernetes makes from a Service's selector."""
 
 _KEPT_FIELDS: Final = (
@@ -59,15 +59,17 @@ class ServiceView(msgspec.Struct, kw_only=True):
         return "" if address == "None" or self.spec.get("type") == "ExternalName" else address
 
     @property
-    def outside(self) -> list[str]:
+    def external_exposure(self) -> list[str]:
         """What it asks for beyond a cluster address: ports of nodes, load balancers, addresses of others."""
         kind = self.spec.get("type")
         asked = [f"type {kind}"] if kind in (NODE_PORT, LOAD_BALANCER) else []
         return asked + (["externalIPs"] if self.spec.get("externalIPs") else [])
 
-    def unopened(self, *, tenant: TenantContext) -> list[str]:
+    def unforwarded_exposure(self, *, tenant: TenantContext) -> list[str]:
         """Return what of that the compute cluster does not open for the tenant."""
-        return [asked for asked in self.outside if asked == "externalIPs" or not is_forwarded(self, tenant=tenant)]
+        return [
+            asked for asked in self.external_exposure if asked == "externalIPs" or not is_forwarded(self, tenant=tenant)
+        ]
 
 
 class SliceView(msgspec.Struct, kw_only=True, rename="camel"):
@@ -79,7 +81,7 @@ class SliceView(msgspec.Struct, kw_only=True, rename="camel"):
     ports: list[dict[str, Any]] | None = None
 
     @property
-    def service(self) -> str:
+    def service_name(self) -> str:
         """Name of the Service that it is of, or ""."""
         return self.metadata.labels.get(SERVICE_NAME_LABEL, "")
 
@@ -89,10 +91,12 @@ class SliceView(msgspec.Struct, kw_only=True, rename="camel"):
         return self.metadata.labels.get(MANAGED_BY_LABEL, "")
 
 
-def is_platforms(view: ServiceView) -> bool:
+def is_platform_service(view: ServiceView) -> bool:
     """Whether a tenant's Service leads to the platform: own Services of the platform stand for it below."""
     key = view.metadata.key
-    return key in (KUBERNETES, METRICS) or (key == KUBE_DNS and NAME_SERVER_ANNOTATION in view.metadata.annotations)
+    return key in (API_SERVICE, METRICS_SERVICE) or (
+        key == DNS_SERVICE and NAME_SERVER_ANNOTATION in view.metadata.annotations
+    )
 
 
 decode_service: Final = msgspec.json.Decoder(ServiceView).decode
@@ -117,7 +121,7 @@ def service_spec(spec: Object) -> Object:
 
 def is_forwarded(source: ServiceView, *, tenant: TenantContext) -> bool:
     """Tell whether a Service is reached from outside in the compute cluster, too."""
-    return exposure(source.spec, tenant=tenant) == "Forward"
+    return service_exposure(source.spec, tenant=tenant) == "Forward"
 
 
 def exposed_spec(spec: Object) -> Object:
@@ -131,20 +135,20 @@ def exposed_spec(spec: Object) -> Object:
     return made
 
 
-def spec_below(source: ServiceView, *, tenant: TenantContext) -> Object:
+def forward_spec(source: ServiceView, *, tenant: TenantContext) -> Object:
     """What `service_spec` says of the compute Service: compute pods carry some labels under other keys."""
     spec = exposed_spec(source.spec) if is_forwarded(source, tenant=tenant) else service_spec(source.spec)
-    return spec | {"selector": labels_below(spec["selector"], tenant.staying_prefixes)}
+    return spec | {"selector": labels_to_compute(spec["selector"], tenant.tenant_only_prefixes)}
 
 
-def same_service(source: ServiceView, below: ServiceView, *, tenant: TenantContext) -> bool:
+def is_service_current(source: ServiceView, below: ServiceView, *, tenant: TenantContext) -> bool:
     """Tell whether a compute Service says what `forward_service` makes of the tenant's, its address aside."""
     if not is_forwarded(source, tenant=tenant):
-        return not below.outside and service_spec(below.spec) == spec_below(source, tenant=tenant)
+        return not below.external_exposure and service_spec(below.spec) == forward_spec(source, tenant=tenant)
     wanted = forward_service(source, tenant=tenant)["metadata"]
     return (
         below.spec.get("type") == source.spec["type"]
-        and exposed_spec(below.spec) == spec_below(source, tenant=tenant)
+        and exposed_spec(below.spec) == forward_spec(source, tenant=tenant)
         and wanted["labels"].items() <= below.metadata.labels.items()
         and wanted["annotations"].items() <= below.metadata.annotations.items()
     )
@@ -152,10 +156,10 @@ def same_service(source: ServiceView, below: ServiceView, *, tenant: TenantConte
 
 def forward_service(source: ServiceView, *, tenant: TenantContext) -> Object:
     """The compute Service that stands for a tenant's Service with a cluster address; the server chooses its address."""
-    spec = spec_below(source, tenant=tenant)
+    spec = forward_spec(source, tenant=tenant)
     if not spec["selector"]:
         del spec["selector"]
-    metadata = _metadata(source.metadata, tenant)
+    metadata = _forward_metadata(source.metadata, tenant)
     metadata["annotations"][CLUSTER_IP_ANNOTATION] = source.cluster_ip
     if is_forwarded(source, tenant=tenant):
         metadata["labels"] = exposed_keys(source.metadata.labels, tenant=tenant) | metadata["labels"]
@@ -184,14 +188,14 @@ def slice_content(source: SliceView, *, own: Collection[str]) -> tuple[Object, l
 
 
 def forward_slice(source: SliceView, content: Object, *, service: Meta, tenant: TenantContext) -> Object:
-    """The compute slice that stands for one that a tenant wrote; it goes with `service`, the compute Service."""
-    metadata = _metadata(source.metadata, tenant)
-    metadata["labels"] |= {SERVICE_NAME_LABEL: service.name, MANAGED_BY_LABEL: OUR_SLICES}
+    """The compute slice that stands for one that a tenant wrote; it goes with `service_name`, the compute Service."""
+    metadata = _forward_metadata(source.metadata, tenant)
+    metadata["labels"] |= {SERVICE_NAME_LABEL: service.name, MANAGED_BY_LABEL: MANAGED_BY_GATEWAY}
     metadata["ownerReferences"] = [owner_reference(service)]
     return {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, **content}
 
 
-def other_names(targets: Mapping[str, str], addresses: Mapping[str, str]) -> dict[str, str]:
+def resolve_aliases(targets: Mapping[str, str], addresses: Mapping[str, str]) -> dict[str, str]:
     """The addresses of names that are other names of those in `addresses`; `targets` says of each what it stands for.
 
     Each is followed once, since a tenant may chain thousands. A circle leads nowhere.
@@ -212,7 +216,7 @@ def owner_reference(service: Meta) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "name": service.name, "uid": service.uid}
 
 
-def _metadata(source: Meta, tenant: TenantContext) -> Object:
+def _forward_metadata(source: Meta, tenant: TenantContext) -> Object:
     """Labels and annotations stay above: below, controllers of load balancers and meshes act on them."""
     return {
         "name": source.name,

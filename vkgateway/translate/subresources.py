@@ -8,17 +8,17 @@ import msgspec
 
 from vkgateway.model.api import PodSecurity
 from vkgateway.model.objects import Object
-from vkgateway.model.quantity import parse
+from vkgateway.model.quantity import parse_quantity
 from vkgateway.translate import security
 from vkgateway.translate.containers import PodValues, forward_container
-from vkgateway.translate.guarded import Guarded, ephemeral_fields
+from vkgateway.translate.feature_gates import FeatureGatedField, ephemeral_fields
 
 Subresource = Literal["ephemeralcontainers", "resize"]
 
 _CONTAINER_KINDS: Final = ("initContainers", "containers")
 
 
-def new_ephemeral(tenant_pod: Object, compute_pod: Object) -> list[Object]:
+def new_ephemeral_containers(tenant_pod: Object, compute_pod: Object) -> list[Object]:
     """The tenant's ephemeral containers that are not below yet; what stands there can never be changed."""
     wanted = tenant_pod["spec"].get("ephemeralContainers")
     if not wanted:
@@ -30,7 +30,7 @@ def new_ephemeral(tenant_pod: Object, compute_pod: Object) -> list[Object]:
 def ephemeral_violations(tenant_pod: Object, container: Object, *, level: PodSecurity) -> list[security.Violation]:
     """The rules of a pod security level that an ephemeral container breaks in its pod."""
     spec = {**tenant_pod["spec"], "initContainers": [], "containers": [], "ephemeralContainers": [container]}
-    return security.violations({**tenant_pod, "spec": spec}, level=level)
+    return security.find_violations({**tenant_pod, "spec": spec}, level=level)
 
 
 def ephemeral_patch(added: Sequence[Object], values: PodValues) -> Object:
@@ -38,7 +38,7 @@ def ephemeral_patch(added: Sequence[Object], values: PodValues) -> Object:
     return {"spec": {"ephemeralContainers": [forward_container(container, values) for container in added]}}
 
 
-def without_lost(patch: Object, lost: Collection[Guarded]) -> Object | None:
+def drop_lost_containers(patch: Object, lost: Collection[FeatureGatedField]) -> Object | None:
     """A subresource's patch without the ephemeral containers that would lose some of these fields.
 
     None where nothing is left of it; nothing is of a patch for `resize`.
@@ -48,13 +48,13 @@ def without_lost(patch: Object, lost: Collection[Guarded]) -> Object | None:
     return {**patch, "spec": {"ephemeralContainers": kept}} if kept else None
 
 
-def one_by_one(patch: Object) -> list[Object]:
+def split_patch(patch: Object) -> list[Object]:
     """A patch of several ephemeral containers as one for each; none of a patch for `resize`."""
     added = patch["spec"].get("ephemeralContainers") or ()
     return [{**patch, "spec": {"ephemeralContainers": [container]}} for container in added]
 
 
-def amounts_sum(spec: Mapping[str, Any]) -> str:
+def resources_checksum(spec: Mapping[str, Any]) -> str:
     """A check sum of all resources that a pod spec asks for; a hint, which other amounts may have, too."""
     whole = [container.get("resources") for kind in _CONTAINER_KINDS for container in spec.get(kind) or ()]
     return f"{crc32(msgspec.json.encode([*whole, spec.get('resources')], order='sorted')):08x}"
@@ -67,20 +67,20 @@ def resize_patch(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> Object
     """
     spec: Object = {}
     for kind in _CONTAINER_KINDS:
-        resized = list(_resized(wanted.get(kind) or (), actual.get(kind) or ()))
+        resized = list(_resized_containers(wanted.get(kind) or (), actual.get(kind) or ()))
         if resized:
             spec[kind] = resized
-    whole = _amounts(wanted.get("resources"), actual.get("resources"))
+    whole = _changed_amounts(wanted.get("resources"), actual.get("resources"))
     if whole:
         spec["resources"] = whole
     return {"spec": spec} if spec else None
 
 
-def _resized(wanted: Sequence[Object], actual: Sequence[Object]) -> Iterator[Object]:
+def _resized_containers(wanted: Sequence[Object], actual: Sequence[Object]) -> Iterator[Object]:
     standing = {container["name"]: container for container in actual}
     for container in wanted:
         other = standing.get(container["name"])
-        amounts = _amounts(container.get("resources"), other.get("resources")) if other is not None else {}
+        amounts = _changed_amounts(container.get("resources"), other.get("resources")) if other is not None else {}
         if other is None or not amounts:
             continue
         made = {"name": container["name"], "resources": amounts}
@@ -90,7 +90,7 @@ def _resized(wanted: Sequence[Object], actual: Sequence[Object]) -> Iterator[Obj
         yield made
 
 
-def _amounts(wanted: Mapping[str, Any] | None, actual: Mapping[str, Any] | None) -> Object:
+def _changed_amounts(wanted: Mapping[str, Any] | None, actual: Mapping[str, Any] | None) -> Object:
     """Requests and limits that the tenant names and that have another quantity below."""
     made: Object = {}
     for kind in ("requests", "limits"):
@@ -98,11 +98,13 @@ def _amounts(wanted: Mapping[str, Any] | None, actual: Mapping[str, Any] | None)
         if not named:
             continue
         standing = (actual or {}).get(kind) or {}
-        changed = {name: quantity for name, quantity in named.items() if _differs(quantity, standing.get(name))}
+        changed = {
+            name: quantity for name, quantity in named.items() if _quantity_differs(quantity, standing.get(name))
+        }
         if changed:
             made[kind] = changed
     return made
 
 
-def _differs(quantity: Any, other: Any) -> bool:
-    return quantity != other and (other is None or parse(quantity) != parse(other))
+def _quantity_differs(quantity: Any, other: Any) -> bool:
+    return quantity != other and (other is None or parse_quantity(quantity) != parse_quantity(other))

@@ -8,10 +8,16 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.controlplane.world import World, world
+from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.etcd.errors import EtcdFull
-from vkgateway.controlplane.etcd.keeper import CROWDED, FULL, URGENT, Keeper, Room
+from vkgateway.controlplane.etcd.quota import (
+    BLOCKING_SHARE,
+    COMPACTION_SHARE,
+    URGENT_SHARE,
+    QuotaController,
+    StoreUsage,
+)
 from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.serving import ControlPlane
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS
@@ -35,20 +41,20 @@ class Side:
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"text": text}}
         await self.client.create(CONFIG_MAPS, body, namespace="default")
 
-    async def fill(self, keeper: Keeper) -> None:
+    async def fill(self, keeper: QuotaController) -> None:
         """Create large objects for as long as that is allowed; the keeper looks after each hundredth of the quota."""
         for number in range(2 * QUOTA // len(LARGE)):
             await self.create(f"large-{number}", text=LARGE)
-            await keeper.look()
+            await keeper.check_usage()
 
 
-async def rewrite(place: World, *, keeper: Keeper | None = None) -> None:
+async def rewrite(place: World, *, keeper: QuotaController | None = None) -> None:
     """Write one large object over and over, as `wild`'s API server would, more than there is room for."""
     async with place.etcd_as("tenant-wild") as etcd:
         for number in range(2 * QUOTA // len(LARGE)):
             await etcd.put("/tenants/wild/again", LARGE.encode())
             if keeper is not None and number % 5 == 0:
-                await keeper.look()
+                await keeper.check_usage()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -58,19 +64,19 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World
 
 
 @pytest.fixture
-def keeper(place: World) -> Keeper:
-    return Keeper(place.etcd, Tenancy(place.etcd))
+def keeper(place: World) -> QuotaController:
+    return QuotaController(place.etcd, Tenancy(place.etcd))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def wild(place: World) -> AsyncIterator[Side]:
-    async with (await _tenant(place, "wild")).client() as client:
+    async with (await _tenant(place, "wild")).create_client() as client:
         yield Side(client)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def calm(place: World) -> AsyncIterator[Side]:
-    async with (await _tenant(place, "calm")).client() as client:
+    async with (await _tenant(place, "calm")).create_client() as client:
         yield Side(client)
 
 
@@ -79,26 +85,26 @@ async def _tenant(place: World, name: str) -> ControlPlane:
 
 
 async def _share(place: World) -> float:
-    return Room.of(await place.etcd.status()).share
+    return StoreUsage.from_status(await place.etcd.member_status()).used_share
 
 
 async def test_an_object_that_is_written_over_and_over_stops_nobody(
-    place: World, keeper: Keeper, wild: Side, calm: Side
+    place: World, keeper: QuotaController, wild: Side, calm: Side
 ) -> None:
     await rewrite(place, keeper=keeper)
     await calm.create("meanwhile")
-    assert keeper.held == {}
-    assert (await place.etcd.status()).size < QUOTA
+    assert keeper.blocked == {}
+    assert (await place.etcd.member_status()).size < QUOTA
 
 
 async def test_who_fills_it_may_read_and_not_write_and_the_others_go_on(
-    place: World, keeper: Keeper, wild: Side, calm: Side
+    place: World, keeper: QuotaController, wild: Side, calm: Side
 ) -> None:
     with pytest.raises(errors.ApiError, match="permission denied"):
         await wild.fill(keeper)
-    assert set(keeper.held) == {"wild"}
-    assert keeper.held["wild"] > QUOTA // 3
-    assert FULL <= await _share(place) < URGENT
+    assert set(keeper.blocked) == {"wild"}
+    assert keeper.blocked["wild"] > QUOTA // 3
+    assert BLOCKING_SHARE <= await _share(place) < URGENT_SHARE
     await calm.create("afterwards")
     await Side(place.management).create("below")
     assert await wild.client.get(CONFIG_MAPS, "large-0", namespace="default")
@@ -107,35 +113,35 @@ async def test_who_fills_it_may_read_and_not_write_and_the_others_go_on(
 
 
 async def test_who_may_write_in_any_case_makes_room_and_is_free(
-    place: World, keeper: Keeper, wild: Side, calm: Side
+    place: World, keeper: QuotaController, wild: Side, calm: Side
 ) -> None:
-    await keeper.look()
-    assert set(keeper.held) == {"wild"}
-    await keeper.look(exempt={"wild"})
+    await keeper.check_usage()
+    assert set(keeper.blocked) == {"wild"}
+    await keeper.check_usage(exempt={"wild"})
     number = 0
-    while await _share(place) >= CROWDED:
+    while await _share(place) >= COMPACTION_SHARE:
         await wild.client.delete(CONFIG_MAPS, f"large-{number}", namespace="default")
         number += 1
         if number % 5 == 0:
-            await keeper.look(exempt={"wild"})
-    await keeper.look()
-    assert keeper.held == {}
+            await keeper.check_usage(exempt={"wild"})
+    await keeper.check_usage()
+    assert keeper.blocked == {}
     for side in (wild, calm):
         await side.create("again-free")
 
 
 async def test_a_datastore_that_filled_while_nobody_looked_is_opened_again(
-    place: World, keeper: Keeper, wild: Side
+    place: World, keeper: QuotaController, wild: Side
 ) -> None:
     with pytest.raises(EtcdFull):
         await rewrite(place)
-    assert (await place.etcd.status()).is_full
+    assert (await place.etcd.member_status()).is_full
     with pytest.raises(errors.ApiError, match="space exceeded"):
         await Side(place.management).create("refused")
 
-    await keeper.look()
+    await keeper.check_usage()
 
-    status = await place.etcd.status()
+    status = await place.etcd.member_status()
     assert not status.is_full
     assert status.size < QUOTA // 2
     await Side(place.management).create("taken")

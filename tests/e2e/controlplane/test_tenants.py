@@ -12,13 +12,13 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.controlplane.world import World, until, world
+from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.etcd.client import EtcdClient
-from vkgateway.controlplane.etcd.endpoints import Tls
+from vkgateway.controlplane.etcd.endpoints import ClientTls
 from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdError, EtcdUnavailable
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.provision import Step
-from vkgateway.controlplane.serving import ControlPlane
+from vkgateway.controlplane.provisioner import Step
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import DEPLOYMENTS, NAMESPACES, PODS, SECRETS, SERVICE_ACCOUNTS
@@ -68,9 +68,9 @@ async def test_an_admin_works_in_a_cluster_of_their_own(place: World, alpha: Con
     assert (await place.kubectl(kubeconfig, "create", "namespace", "team"))[0] == 0
     code, said = await place.kubectl(kubeconfig, "-n", "team", "create", "deployment", "web", "--image=x")
     assert code == 0, said
-    async with alpha.client() as client:
+    async with alpha.create_client() as client:
         await until(lambda: _pods(client, "team"), count=1)
-    async with beta.client() as client:
+    async with beta.create_client() as client:
         with pytest.raises(errors.NotFound):
             await client.get(NAMESPACES, "team")
 
@@ -80,7 +80,7 @@ async def test_interrupted_before_any_step_it_is_made_and_removed_all_the_same(p
         with pytest.raises(Stopped):
             await place.provisioner().provision(tenant("gamma"), on_step=stop_at(step))
     gamma = await place.provisioner().provision(tenant("gamma"))
-    async with gamma.client() as client:
+    async with gamma.create_client() as client:
         await until(lambda: _service_accounts(client), count=1)
     for step in REMOVING:
         with pytest.raises(Stopped):
@@ -93,23 +93,23 @@ async def test_a_tenants_etcd_certificate_opens_its_own_keys_only(
     place: World, alpha: ControlPlane, beta: ControlPlane
 ) -> None:
     folder = place.data_dir / "tenants" / "alpha"
-    tls = Tls(
+    tls = ClientTls(
         ca=(folder / "etcd-ca.crt").read_bytes(),
         cert=(folder / "etcd.crt").read_bytes(),
         key=(folder / "etcd.key").read_bytes(),
     )
-    own, everything = KeyRange.below("/tenants/alpha"), KeyRange(b"\0", b"\0")
+    own, everything = KeyRange.for_prefix("/tenants/alpha"), KeyRange(b"\0", b"\0")
     async with EtcdClient([place.endpoint], tls=tls) as etcd:
-        assert await etcd.count(own) > 0
+        assert await etcd.count_keys(own) > 0
         for attempt in (
-            etcd.count(KeyRange.below("/tenants/beta")),
-            etcd.count(KeyRange.below("/compute")),
-            etcd.count(KeyRange(own.start, b"/tenants/b")),
-            etcd.keys(everything),
+            etcd.count_keys(KeyRange.for_prefix("/tenants/beta")),
+            etcd.count_keys(KeyRange.for_prefix("/compute")),
+            etcd.count_keys(KeyRange(own.start, b"/tenants/b")),
+            etcd.list_keys(everything),
             etcd.put("/tenants/beta/x", b""),
             etcd.put("/tenants/alpha", b""),
-            etcd.delete(everything),
-            etcd.users(),
+            etcd.delete_range(everything),
+            etcd.list_users(),
             etcd.add_user("mallory"),
             etcd.grant_role("tenant-alpha", role="root"),
             etcd.grant_range("tenant-alpha", keys=everything),
@@ -123,10 +123,10 @@ async def test_a_tenants_authority_makes_nobody_known_to_etcd(place: World, alph
     assert record is not None
     async with place.etcd_as("root", authority=record.credentials.ca) as etcd:
         with pytest.raises((EtcdUnavailable, EtcdDenied)):
-            await etcd.users()
+            await etcd.list_users()
     async with place.etcd_as("stranger") as etcd:
         with pytest.raises(EtcdError):
-            await etcd.count(KeyRange.below("/tenants/alpha"))
+            await etcd.count_keys(KeyRange.for_prefix("/tenants/alpha"))
 
 
 async def test_a_tenants_admin_is_nobody_elsewhere(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
@@ -142,7 +142,7 @@ async def test_a_tenants_admin_is_nobody_elsewhere(place: World, alpha: ControlP
 async def test_a_tenants_tokens_are_worth_nothing_elsewhere(
     place: World, alpha: ControlPlane, beta: ControlPlane
 ) -> None:
-    async with alpha.client() as client:
+    async with alpha.create_client() as client:
         await until(lambda: _service_accounts(client), count=1)
         answer = await client.create(
             SERVICE_ACCOUNTS, {"spec": {}}, namespace="default", name="default", subresource="token"
@@ -158,12 +158,12 @@ async def test_who_shows_nothing_is_refused(alpha: ControlPlane) -> None:
 
 
 async def test_a_process_that_dies_comes_back_and_the_cluster_works_on(place: World, alpha: ControlPlane) -> None:
-    before = {state.name: state.pid for state in await place.supervisor.list("tenant/alpha")}
+    before = {state.name: state.pid for state in await place.supervisor.list_processes("tenant/alpha")}
     for pid in before.values():
         psutil.Process(pid).kill()
     again = await place.provisioner().provision(tenant("alpha"))
     assert (again.url, again.ca) == (alpha.url, alpha.ca)
-    async with again.client() as client:
+    async with again.create_client() as client:
         spec = {"containers": [{"name": "c", "image": "x"}]}
         labels = {"app": "later"}
         deployment = {
@@ -182,17 +182,17 @@ async def test_removal_takes_all_of_one_tenant_and_nothing_of_another(
 ) -> None:
     await place.provisioner().deprovision("alpha")
     await _nothing_left(place, "alpha")
-    async with beta.client() as client:
+    async with beta.create_client() as client:
         await client.get(NAMESPACES, "default")
-    assert "tenant/beta/apiserver" in {state.name for state in await place.supervisor.list()}
-    assert await place.etcd.count(KeyRange.below("/tenants/beta")) > 0
+    assert "tenant/beta/apiserver" in {state.name for state in await place.supervisor.list_processes()}
+    assert await place.etcd.count_keys(KeyRange.for_prefix("/tenants/beta")) > 0
 
 
 async def _nothing_left(place: World, name: str) -> None:
-    assert await place.etcd.count(KeyRange.below(f"/tenants/{name}")) == 0
-    assert name not in await Tenancy(place.etcd).tenants()
-    assert f"tenant-{name}" not in await place.etcd.roles()
-    assert await place.supervisor.list(f"tenant/{name}") == []
+    assert await place.etcd.count_keys(KeyRange.for_prefix(f"/tenants/{name}")) == 0
+    assert name not in await Tenancy(place.etcd).list_tenants()
+    assert f"tenant-{name}" not in await place.etcd.list_roles()
+    assert await place.supervisor.list_processes(f"tenant/{name}") == []
     secrets = await place.management.list_all(SECRETS, namespace="vkgateway-system")
     assert not [item for item in secrets.items if f'"tenant-{name}"'.encode() in bytes(item)]
     assert not (place.data_dir / "tenants" / name).exists()

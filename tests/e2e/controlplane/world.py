@@ -13,18 +13,18 @@ from pathlib import Path
 
 import psutil
 
-from vkgateway.controlplane.components import PROGRAMS, component
+from vkgateway.controlplane.components import PROGRAMS, component_spec
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.process import ProcessDriver
 from vkgateway.controlplane.etcd.client import EtcdClient
-from vkgateway.controlplane.etcd.endpoints import Tls
+from vkgateway.controlplane.etcd.endpoints import ClientTls
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.layout import Authorities, write_files
 from vkgateway.controlplane.pki import Authority
-from vkgateway.controlplane.plane import Plane, compute_plane
-from vkgateway.controlplane.provision import Provisioner
-from vkgateway.controlplane.store import SecretStore
+from vkgateway.controlplane.plane import ControlPlaneSpec, compute_plane_spec
+from vkgateway.controlplane.plane_files import Authorities, write_plane_files
+from vkgateway.controlplane.provisioner import Provisioner
+from vkgateway.controlplane.record_store import SecretStore
 from vkgateway.controlplane.templates import Templates
 from vkgateway.kube.client import Client
 from vkgateway.kube.errors import ApiError
@@ -170,7 +170,7 @@ async def _start_etcd(
         "log-level": "warn",
     }
     argv = (str(program), *(f"--{name}={value}" for name, value in flags.items()))
-    await supervisor.ensure(ProcessSpec(name="etcd", argv=argv, stop_rank=10))
+    await supervisor.ensure_process(ProcessSpec(name="etcd", argv=argv, stop_rank=10))
     return client
 
 
@@ -178,7 +178,7 @@ async def _etcd_serves(etcd: EtcdClient) -> None:
     async with asyncio.timeout(20):
         while True:
             try:
-                await etcd.status()
+                await etcd.member_status()
                 return
             except EtcdUnavailable:
                 await asyncio.sleep(0.05)
@@ -193,17 +193,17 @@ async def _start_management(
     etcd_authority: Authority,
 ) -> Client:
     """Only an API server: Secrets are all that is kept there."""
-    plane: Plane = compute_plane(address=address, port=free_port(address), etcd_endpoints=(endpoint,))
+    plane: ControlPlaneSpec = compute_plane_spec(address=address, port=free_port(address), etcd_endpoints=(endpoint,))
     credentials = Credentials.create("compute")
-    files = write_files(
+    files = write_plane_files(
         folder / "compute",
         plane=plane,
         credentials=credentials,
         authorities=Authorities(etcd=etcd_authority, kubelet=credentials.ca),
         now=datetime.datetime.now(datetime.UTC),
     )
-    await supervisor.ensure(component("apiserver", plane=plane, files=files, programs=programs))
-    client = Client.from_kubeconfig(files.kubeconfig("admin"))
+    await supervisor.ensure_process(component_spec("apiserver", plane=plane, files=files, programs=programs))
+    client = Client.from_kubeconfig(files.kubeconfig_path("admin"))
     async with asyncio.timeout(60):
         while True:
             try:
@@ -213,6 +213,6 @@ async def _start_management(
                 await asyncio.sleep(0.05)
 
 
-def _tls(authority: Authority, user: str, *, signer: Authority | None = None) -> Tls:
+def _tls(authority: Authority, user: str, *, signer: Authority | None = None) -> ClientTls:
     pair = (signer or authority).issue(user, client=True)
-    return Tls(ca=authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    return ClientTls(ca=authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)

@@ -10,13 +10,13 @@ from random import Random
 from tests.unit.arbiter.sim import GPU, KEY, OTHER, apart, held
 from tests.unit.arbiter.stories import GRACE, NOTICE, Mix, Step, Story, story
 from tests.unit.arbiter.told import Telling, Told
-from vkgateway.arbiter.asks import Ask, read
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, HoldCode
-from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, PoolKey, Snapshot
-from vkgateway.arbiter.parts import names_pools, split
-from vkgateway.arbiter.placement import place
-from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.decisions import Decisions, PendingReason
+from vkgateway.arbiter.gang_parts import has_pod_pools, split_gang
+from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, PoolKey, PreemptionPlan, Snapshot
 
 _CHOICES: tuple[tuple[PoolKey, ...], ...] = ((KEY,), (KEY,), (OTHER,), (OTHER,), (KEY, OTHER), (OTHER, KEY))
 
@@ -38,19 +38,19 @@ class Apart(Told):
         plans = {f"{name} {number}": each for name, number, each in _each_plan(decisions)}
         return replace(decisions, plans=plans)
 
-    def room(self, key: PoolKey, *, without: tuple[str, ...] = (), plans: dict[str, Plan]) -> Room:
-        room = Room(self.pool_of(key))
+    def room(self, key: PoolKey, *, without: tuple[str, ...] = (), plans: dict[str, PreemptionPlan]) -> NodeResources:
+        room = NodeResources(self.pool_of(key))
         pods = {pod.uid: pod for each in self.gangs.values() for pod in each.pods}
         for pod in pods.values():
             if pod.node in room and pod.uid not in without:
-                room.take(pod.node, pod.shape)
+                room.add_pods(pod.node, pod.shape)
         for plan in plans.values():
             for uid, node in plan.nodes.items():
                 if node in room and (not pods[uid].node or uid in without):
-                    room.take(node, pods[uid].shape)
+                    room.add_pods(node, pods[uid].shape)
         return room
 
-    def _inside_on(self, each: Gang, pod: Pod, plans: dict[str, Plan]) -> str:
+    def _inside_on(self, each: Gang, pod: Pod, plans: dict[str, PreemptionPlan]) -> str:
         if pod.node:
             return "" if pod.borrowed else pod.node
         return next((plan.nodes[pod.uid] for plan in plans.values() if pod.uid in plan.nodes and not plan.borrowed), "")
@@ -59,26 +59,26 @@ class Apart(Told):
         """A gang runs with its minimum, or not at all."""
         for each in self.gangs.values():
             states = [pod.state for pod in each.pods]
-            if names_pools(each) and PodState.NOTIFIED in states and PodState.PLACED in states:
+            if has_pod_pools(each) and PodState.NOTIFIED in states and PodState.PLACED in states:
                 placed = states.count(PodState.PLACED)
                 assert placed >= min(each.minimum, len(each.pods)), f"{each.id} is to go in part"
 
     def _fits_nowhere(self, decisions: Decisions) -> None:
         """No gang waits for room that fits into what is free of all its pools."""
         holds = held(decisions)
-        waiting = [each for each in self.gangs.values() if names_pools(each) and not self.placed(each.id)]
+        waiting = [each for each in self.gangs.values() if has_pod_pools(each) and not self.placed(each.id)]
         for each in waiting:
             hold = holds.get(each.id)
-            if hold is None or hold.code is not HoldCode.ROOM or self._reserved(decisions):
+            if hold is None or hold.code is not PendingReason.ROOM or self._reserved(decisions):
                 continue
-            found = split(each)
-            parts = [ask for gang in found.gangs if (ask := _read(gang)) is not None and ask.core]
-            for keys in product(*(ask.pools for ask in parts)) if parts and not found.hold else ():
+            found = split_gang(each)
+            parts = [ask for gang in found.gangs if (ask := _read(gang)) is not None and ask.min_members]
+            for keys in product(*(ask.allowed_pools for ask in parts)) if parts and not found.report else ():
                 assert not self._all_fit(parts, keys, decisions), f"{each.id} would fit into {keys}"
 
     def _reserved(self, decisions: Decisions) -> bool:
         """Whether room may be kept for a gang: then what fits may have to wait."""
-        waits = (HoldCode.RESERVATION, HoldCode.ROOM)
+        waits = (PendingReason.RESERVATION, PendingReason.ROOM)
         return any(hold.code in waits and self._may_be_first(hold.gang) for hold in decisions.holds)
 
     def _may_be_first(self, name: str) -> bool:
@@ -90,28 +90,28 @@ class Apart(Told):
         leaving = (PodState.NOTIFIED, PodState.ENDING)
         return any(pod.state in leaving for each in self.gangs.values() for pod in each.pods)
 
-    def _all_fit(self, parts: list[Ask], keys: tuple[PoolKey, ...], decisions: Decisions) -> bool:
+    def _all_fit(self, parts: list[PendingGang], keys: tuple[PoolKey, ...], decisions: Decisions) -> bool:
         plans = {f"{name} {number}": plan for name, number, plan in _each_plan(decisions)}
         rooms = {pool.key: self.room(pool.key, plans=plans) for pool in self.pools}
         asked: dict[PoolKey, list[Pod]] = {}
         for ask, key in zip(parts, keys, strict=True):
-            if key not in rooms or any(pod.shape.amount("cpu") for pod in ask.core):
+            if key not in rooms or any(pod.shape.amount_of("cpu") for pod in ask.min_members):
                 return False
-            asked.setdefault(key, []).extend(ask.core)
-            nodes = place(rooms[key], ask.core, required_level=ask.gang.required_level)
-            if nodes is None or self.is_short(rooms[key], ask.core):
+            asked.setdefault(key, []).extend(ask.min_members)
+            nodes = place_pods(rooms[key], ask.min_members, required_level=ask.gang.required_level)
+            if nodes is None or self.is_short(rooms[key], ask.min_members):
                 return False
         tenant = parts[0].tenant
         return all(self._has_limit(tenant, pods, key, plans) for key, pods in asked.items())
 
-    def _has_limit(self, tenant: str, pods: list[Pod], key: PoolKey, plans: dict[str, Plan]) -> bool:
+    def _has_limit(self, tenant: str, pods: list[Pod], key: PoolKey, plans: dict[str, PreemptionPlan]) -> bool:
         quota = next((each for each in self.quotas if each.tenant == tenant and each.pool == key), None)
         if quota is None:
             return False
         planned = {uid for plan in plans.values() if plan.pool == key for uid in plan.nodes}
         mine = [pod for each in self.gangs.values() if each.tenant == tenant for pod in each.pods]
-        used = sum(pod.shape.amount(GPU) for pod in mine if pod.pool == key or pod.uid in planned)
-        return used + sum(pod.shape.amount(GPU) for pod in pods) <= quota.limit.get(GPU, 1 << 60)
+        used = sum(pod.shape.amount_of(GPU) for pod in mine if pod.pool == key or pod.uid in planned)
+        return used + sum(pod.shape.amount_of(GPU) for pod in pods) <= quota.limit.get(GPU, 1 << 60)
 
     def _no_plan_stands_without(self, before: Snapshot, decisions: Decisions) -> None:
         """Of gangs in several pools none is told to go without whom all plans hold on their nodes."""
@@ -120,14 +120,14 @@ class Apart(Told):
         leaving = {pod.uid for each in self.gangs.values() for pod in each.pods if self.counts_on(pod)}
         for evict in decisions.evicts:
             told = any(pod.state is PodState.NOTIFIED for pod in known[evict.gang].pods)
-            if told or not names_pools(known[evict.gang]):
+            if told or not has_pod_pools(known[evict.gang]):
                 continue
             left = tuple(leaving - set(evict.pods))
             short = [
                 pool.key
                 for pool in self.pools
                 if any(
-                    min(room.free(on).values()) < 0
+                    min(room.free_on_node(on).values()) < 0
                     for room in [self.room(pool.key, without=left, plans=plans)]
                     for plan in plans.values()
                     if plan.pool == pool.key
@@ -143,7 +143,7 @@ class Apart(Told):
             )
             assert short or at_limit or reserved, f"{evict} for nothing"
 
-    def _pods_of(self, plan: Plan) -> list[Pod]:
+    def _pods_of(self, plan: PreemptionPlan) -> list[Pod]:
         return [pod for each in self.gangs.values() for pod in each.pods if pod.uid in plan.nodes]
 
     def _is_deterministic(self, before: Snapshot, decisions: Decisions) -> None:
@@ -155,15 +155,15 @@ class Apart(Told):
         assert then.plans == decisions.plans, f"plans {decisions.plans}\nthen {then.plans}"
 
 
-def _each_plan(decisions: Decisions) -> Iterator[tuple[str, int, Plan]]:
+def _each_plan(decisions: Decisions) -> Iterator[tuple[str, int, PreemptionPlan]]:
     for name, plan in decisions.plans.items():
         for number, each in enumerate((plan, *plan.also)):
             yield name, number, each
 
 
-def _read(gang: Gang) -> Ask | None:
-    found = read(gang)
-    return found if isinstance(found, Ask) else None
+def _read(gang: Gang) -> PendingGang | None:
+    found = read_pending_gang(gang)
+    return found if isinstance(found, PendingGang) else None
 
 
 class ApartOnTime(Told):
@@ -177,7 +177,7 @@ class ApartOnTime(Told):
         for step in story.steps:
             for one, run in step.arrives:
                 self.cycle()
-                if one.band is Band.GUARANTEED and names_pools(one) and self._fits_cells(one):
+                if one.band is Band.GUARANTEED and has_pod_pools(one) and self._fits_cells(one):
                     due[one.id] = self.now + NOTICE + GRACE
                 self.add(replace(one, run_limit=None))
                 if run is not None:
@@ -193,12 +193,14 @@ class ApartOnTime(Told):
         mine = [other for other in self.gangs.values() if other.tenant == one.tenant]
         if any(other.plan or True in self.borrowed(other.id) for other in mine if other.band is Band.GUARANTEED):
             return False
-        size = one.pods[0].shape.amount(GPU) // 1000
+        size = one.pods[0].shape.amount_of(GPU) // 1000
         for pool in self.pools:
             number = sum(pod.pools == (pool.key,) for pod in one.pods)
             cells = self.cells(pool)
-            places = sum(cell // size * count for cell, count in cells.unused(one.tenant).items())
-            places += sum(cells.spare(one.tenant, name) // 1000 // size for name in cells.bound(one.tenant))
+            places = sum(cell // size * count for cell, count in cells.unused_cells(one.tenant).items())
+            places += sum(
+                cells.spare_amount(one.tenant, name) // 1000 // size for name in cells.bound_cells(one.tenant)
+            )
             if places < number:
                 return False
         return one.minimum == len(one.pods)

@@ -9,13 +9,13 @@ from random import Random
 from tests.unit.arbiter.sim import GPU, KEY, OTHER, quota
 from tests.unit.arbiter.stories import TENANTS, Mix, Story, story
 from tests.unit.arbiter.told import Telling, Told
-from vkgateway.arbiter.carry import Carry
+from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Gang, Node, Plan, Pod, PodState, Pool, PoolKey, Snapshot
-from vkgateway.arbiter.lots import suffices
-from vkgateway.arbiter.notice import notice_of
-from vkgateway.arbiter.refusals import displaces, refusals
+from vkgateway.arbiter.guarantees.refusals import displaces_pods, find_refusals
+from vkgateway.arbiter.preemption.eviction_units import has_min_members
+from vkgateway.arbiter.preemption.notice import notice_seconds
+from vkgateway.arbiter.snapshot import Gang, Node, Pod, PodState, Pool, PoolKey, PreemptionPlan, Snapshot
 
 
 class Changing(Told):
@@ -87,12 +87,12 @@ class Changing(Told):
         one = replace(
             quota(tenant, guarantee, limit=limit, weight=random.choice((1.0, 2.0)), pool=pool.key), granted=self.now
         )
-        if not refusals(pool, [*others, one]) and not displaces(pool, others, one, self._inside(pool)):
+        if not find_refusals(pool, [*others, one]) and not displaces_pods(pool, others, one, self._inside(pool)):
             self.quotas = (*others, one)
 
     def _inside(self, pool: Pool) -> list[tuple[str, str, int]]:
         return [
-            (each.tenant, pod.node, pod.shape.amount(GPU))
+            (each.tenant, pod.node, pod.shape.amount_of(GPU))
             for each in self.gangs.values()
             for pod in each.pods
             if pod.pool == pool.key and not pod.borrowed
@@ -125,7 +125,7 @@ class Changing(Told):
 
     def _stranger(self) -> None:
         name = self._random.choice(sorted(self._nodes))
-        held = sum(pod.shape.amount(GPU) for each in self.gangs.values() for pod in each.pods if pod.node == name)
+        held = sum(pod.shape.amount_of(GPU) for each in self.gangs.values() for pod in each.pods if pod.node == name)
         free = self._nodes[name].allocatable[GPU] - held
         self._strangers[name] = self._random.choice((0, max(0, free), max(0, min(free, 1000))))
 
@@ -139,7 +139,7 @@ class Changing(Told):
     def _restart(self) -> None:
         """Plans are not written down anywhere."""
         self.gangs = {name: replace(each, plan=None) for name, each in self.gangs.items()}
-        self.carry = Carry()
+        self.carry = Cache()
 
     def _put_together(self) -> None:
         self.pool, self.other = (
@@ -178,7 +178,9 @@ class Changing(Told):
         quotas = {(each.tenant, each.pool): each for each in self.quotas}
         for admit in decisions.admits:
             one = self.gangs[admit.gang]
-            assert suffices(one, [pod for pod in one.pods if pod.state is PodState.PLACED]), f"{one.id} is half started"
+            assert has_min_members(one, [pod for pod in one.pods if pod.state is PodState.PLACED]), (
+                f"{one.id} is half started"
+            )
             [pool] = [pool for pool in self.pools if pool.key == admit.pool]
             there = {each.name: each for each in pool.nodes}
             tenant = self.gangs[admit.gang].tenant
@@ -192,7 +194,7 @@ class Changing(Told):
 
     def _held(self, resource: str, *, pool: PoolKey, node: str = "", tenant: str = "") -> int:
         return sum(
-            pod.shape.amount(resource)
+            pod.shape.amount_of(resource)
             for each in self.gangs.values()
             for pod in each.pods
             if pod.node and pod.pool == pool and node in ("", pod.node) and tenant in ("", each.tenant)
@@ -202,7 +204,7 @@ class Changing(Told):
         known = {pod.uid: (each, pod) for each in self.gangs.values() for pod in each.pods}
         for evict in decisions.evicts:
             going = [known[uid] for uid in evict.pods]
-            notice = notice_of(self.gangs[evict.gang], [pod for _, pod in going], self.now)
+            notice = notice_seconds(self.gangs[evict.gang], [pod for _, pod in going], self.now)
             for each, pod in going:
                 told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + notice
                 assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
@@ -214,7 +216,7 @@ class Changing(Told):
     def _has_no_cells(self, tenant: str, pod: Pod) -> bool:
         """Since its tenant has lost some of its guarantee."""
         pool = next(pool for pool in self.pools if pool.key == pod.pool)
-        return bool(self.cells(pool).excess(tenant))
+        return bool(self.cells(pool).excess_by_node(tenant))
 
     def _check_state(self) -> None:
         for each in self.gangs.values():
@@ -222,7 +224,7 @@ class Changing(Told):
             assert len({pod.pool for pod in placed}) <= 1, f"{each.id} is in two pools"
 
 
-def _ageless(plans: Mapping[str, Plan]) -> dict[str, Plan]:
+def _ageless(plans: Mapping[str, PreemptionPlan]) -> dict[str, PreemptionPlan]:
     return {name: replace(plan, made=0.0) for name, plan in plans.items()}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import Band, Gang, Node, Pod, PodState, Pool, Shape
-from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
+from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Pool, Shape
 
 GPU = "nvidia.com/gpu"
 KEY = ("compute", "pool")
@@ -24,7 +24,7 @@ def nodes(count: int, *, racks: int = 1) -> list[Node]:
 
 
 def gpus(count: int, cpu: int = 0) -> Shape:
-    return Shape.of({GPU: count * 1000, "cpu": cpu * 1000})
+    return Shape.from_requests({GPU: count * 1000, "cpu": cpu * 1000})
 
 
 def placed(uid: str, on: str, size: int | Shape = 1, *, age: float = 100, borrowed: bool = True, rank: int = 0) -> Pod:
@@ -91,15 +91,15 @@ def mixed(shapes: Iterable[Shape], *, required_level: str = "", preferred_level:
     )
 
 
-def world(there: Iterable[Node], gangs: Iterable[Gang] = ()) -> tuple[Room, Evictable]:
+def world(there: Iterable[Node], gangs: Iterable[Gang] = ()) -> tuple[NodeResources, PreemptionCandidates]:
     """Nodes on which these gangs run."""
-    room = Room(Pool(key=KEY, nodes=tuple(there), governed=(GPU,), levels=("rack",)))
-    evictable = Evictable(KEY, GPU)
+    room = NodeResources(Pool(key=KEY, nodes=tuple(there), governed=(GPU,), levels=("rack",)))
+    evictable = PreemptionCandidates(KEY, GPU)
     for gang in gangs:
-        evictable.put(gang)
+        evictable.update_gang(gang)
         for pod in gang.pods:
             if pod.state is not PodState.WAITING and pod.node in room:
-                room.take(pod.node, pod.shape)
+                room.add_pods(pod.node, pod.shape)
     return room, evictable
 
 

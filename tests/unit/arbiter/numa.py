@@ -8,8 +8,8 @@ from dataclasses import replace
 from random import Random
 
 from tests.unit.arbiter.sim import GPU
-from vkgateway.arbiter.facts import Node, Shape, Topology, Zone
-from vkgateway.arbiter.zones import Part, parts_of
+from vkgateway.arbiter.capacity.numa_zones import ContainerRequest, zone_requests
+from vkgateway.arbiter.snapshot import Node, Shape, Topology, Zone
 
 
 class Machine:
@@ -21,7 +21,7 @@ class Machine:
         self.name = name
         self.scope = scope
         self.zones = [dict(zone) for zone in zones]
-        self.pods: dict[str, list[tuple[int, Part]]] = {}
+        self.pods: dict[str, list[tuple[int, ContainerRequest]]] = {}
         """By uid what is held, and in which zone."""
         self.strangers: Counter[str] = Counter()
         self._random = random
@@ -37,7 +37,7 @@ class Machine:
 
     def start(self, uid: str, shape: Shape, *, stranger: bool = False) -> bool:
         """Whether the kubelet takes the pod."""
-        held: list[tuple[int, Part]] = []
+        held: list[tuple[int, ContainerRequest]] = []
         self.pods[uid] = held
         for part in self._wanted(shape):
             free = self.free()
@@ -51,9 +51,9 @@ class Machine:
                 self.strangers[name] += amount
         return True
 
-    def _wanted(self, shape: Shape) -> list[Part]:
+    def _wanted(self, shape: Shape) -> list[ContainerRequest]:
         known = {name for zone in self.zones for name in zone}
-        parts = [[(name, amount) for name, amount in part if name in known] for part in parts_of(shape)]
+        parts = [[(name, amount) for name, amount in part if name in known] for part in zone_requests(shape)]
         if self.scope == "pod":
             total: Counter[str] = Counter()
             for part in parts:
@@ -101,5 +101,5 @@ def split(name: str, *sizes: int, scope: str = "container", **fields: object) ->
 
 def containers(*sizes: int) -> Shape:
     """A pod with so many GPUs in each container."""
-    whole = Shape.of({GPU: sum(sizes) * 1000})
+    whole = Shape.from_requests({GPU: sum(sizes) * 1000})
     return replace(whole, parts=tuple(((GPU, size * 1000),) for size in sizes))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.unit.arbiter.sim import KEY
-from vkgateway.arbiter.facts import Gang, PodState
+from vkgateway.arbiter.snapshot import Gang, PodState
 
 
 def runs(one: Gang, on: Sequence[str], *, borrowed: bool, **fields: object) -> Gang:

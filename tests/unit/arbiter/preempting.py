@@ -10,7 +10,7 @@ from random import Random
 from tests.unit.arbiter.sim import Cluster
 from tests.unit.arbiter.stories import GRACE, NOTICE, Mix, Story, story
 from tests.unit.arbiter.told import Telling
-from vkgateway.arbiter.facts import Gang, PodState, Policy
+from vkgateway.arbiter.snapshot import Gang, PodState, Policy
 
 _QUIET = 120
 """Seconds after which nothing happens any more where nothing arrives."""

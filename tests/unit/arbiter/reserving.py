@@ -29,7 +29,7 @@ def with_a_reserve(random: Random, *, telling: Callable[[Random], Telling]) -> T
     found, tell = telling(random)
     size = sum(units(each) for each in found.nodes)
     big = [one for step in found.steps for one, _ in step.arrives if one.id == "big"]
-    asked = sum(pod.shape.amount("nvidia.com/gpu") // 1000 for one in big for pod in one.pods)
+    asked = sum(pod.shape.amount_of("nvidia.com/gpu") // 1000 for one in big for pod in one.pods)
     return replace(found, reserve=random.randint(0, max(0, min(_MOST, size - asked)))), tell
 
 

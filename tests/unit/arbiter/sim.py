@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from vkgateway.arbiter.carry import Carry
-from vkgateway.arbiter.cells import Cells
+from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, Hold
-from vkgateway.arbiter.facts import Band, Gang, Node, Pod, PodState, Policy, Pool, PoolKey, Quota, Shape, Snapshot
-from vkgateway.arbiter.notice import notice_of
-from vkgateway.arbiter.ranks import may_preempt
+from vkgateway.arbiter.decisions import Decisions, PendingReport
+from vkgateway.arbiter.guarantees.cells import PoolCells
+from vkgateway.arbiter.preemption.notice import notice_seconds
+from vkgateway.arbiter.preemption.ranks import may_preempt
+from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Policy, Pool, PoolKey, Quota, Shape, Snapshot
 
 GPU = "nvidia.com/gpu"
 KEY = ("compute", "pool")
@@ -45,7 +45,7 @@ def quota(
 
 
 def gpus(count: int, cpu: int = 0) -> Shape:
-    return Shape.of({GPU: count * 1000, "cpu": cpu * 1000})
+    return Shape.from_requests({GPU: count * 1000, "cpu": cpu * 1000})
 
 
 def gang(
@@ -85,7 +85,7 @@ class Cluster:
         self.gangs = {each.id: each for each in gangs}
         self.now = now
         self.policy = policy or Policy()
-        self.carry: Carry | None = Carry()
+        self.carry: Cache | None = Cache()
         self.runs: dict[str, float] = {}
         """Seconds after which gangs end."""
         self.started: dict[str, float] = {}
@@ -165,15 +165,15 @@ class Cluster:
         by_priority = all(each.preempts for each in self.quotas if each.tenant == gang.tenant)
         return may_preempt(gang, other, by_priority=by_priority)
 
-    def cells(self, pool: Pool | None = None) -> Cells:
+    def cells(self, pool: Pool | None = None) -> PoolCells:
         pool = pool or self.pool
         placed = [
-            (each.tenant, pod.node, pod.shape.amount(GPU))
+            (each.tenant, pod.node, pod.shape.amount_of(GPU))
             for each in self.gangs.values()
             for pod in each.pods
             if pod.node and pod.pool == pool.key and not pod.borrowed
         ]
-        return Cells(pool, self.quotas, placed)
+        return PoolCells(pool, self.quotas, placed)
 
     # Carrying out
 
@@ -224,7 +224,7 @@ class Cluster:
             # What it tells to go runs, and is outside of cells; nodes that died may have taken cells away.
             assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in evict.pods)
             going = [pods[uid][1] for uid in evict.pods]
-            notice = notice_of(self.gangs[evict.gang], going, self.now)
+            notice = notice_seconds(self.gangs[evict.gang], going, self.now)
             for pod in going:
                 told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + notice
                 assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
@@ -277,7 +277,7 @@ class Cluster:
         return next(each.labels[level] for pool in self.pools for each in pool.nodes if each.name == name)
 
 
-def held(decisions: Decisions) -> dict[str, Hold]:
+def held(decisions: Decisions) -> dict[str, PendingReport]:
     return {hold.gang: hold for hold in decisions.holds}
 
 

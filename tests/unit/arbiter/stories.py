@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from tests.unit.arbiter.sim import KEY, OTHER, gang, gpus, node, quota
-from vkgateway.arbiter.facts import Band, Gang, Node, Pool, PoolKey, Quota, Shape
-from vkgateway.arbiter.refusals import refusals
+from vkgateway.arbiter.guarantees.refusals import find_refusals
+from vkgateway.arbiter.snapshot import Band, Gang, Node, Pool, PoolKey, Quota, Shape
 
 TENANTS = ("a", "b", "c")
 NOTICE, GRACE = 10.0, 5.0
@@ -204,7 +204,7 @@ def _quotas(random: Random, mix: Mix, there: tuple[Node, ...], key: PoolKey = KE
             weight=random.choice((1.0, 1.0, 2.0)),
             pool=key,
         )
-        if refusals(pool, [*found, one]):
+        if find_refusals(pool, [*found, one]):
             one = replace(one, guarantee={})
         if mix.without_devices:
             one = replace(one, guarantee=one.guarantee | {"cpu": random.choice((0, 0, 16_000, 40_000))})

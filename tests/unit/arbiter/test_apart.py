@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.arbiter.sim import KEY, LOW, OTHER, Cluster, apart, gang, held, node, quota
 from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import HoldCode
-from vkgateway.arbiter.facts import Node, PodState, Policy, PoolKey, Quota
-from vkgateway.arbiter.report import report
+from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.reasons.report import build_report
+from vkgateway.arbiter.snapshot import Node, PodState, Policy, PoolKey, Quota
 
 FAR = ("elsewhere", "pool")
 
@@ -45,7 +45,7 @@ def test_none_starts_while_one_pool_lacks_room_and_the_hold_names_it() -> None:
 
     assert not there.placed("x")
     hold = held(decisions)["x"]
-    assert hold.code is HoldCode.ROOM
+    assert hold.code is PendingReason.ROOM
     assert hold.message == (
         "needs 1 pod of nvidia.com/gpu 4 in other.compute (does not fit)"
         " and 2 pods of nvidia.com/gpu 2 in pool.compute (all fit)"
@@ -149,7 +149,7 @@ def test_a_limit_holds_in_each_pool_by_itself() -> None:
     hold = held(there.cycle())["y"]
 
     assert there.placed("x")
-    assert hold.code is HoldCode.QUOTA
+    assert hold.code is PendingReason.QUOTA
     assert hold.message == (
         "in other.compute: needs nvidia.com/gpu 1; in use in other.compute: nvidia.com/gpu 4; limit: nvidia.com/gpu 4"
     )
@@ -167,7 +167,7 @@ def test_a_place_is_kept_in_the_pool_that_is_short_and_beside_it() -> None:
 
     assert held(decisions)["x"].earliest == there.now + 100.0
     assert there.placed("short")
-    assert held(decisions)["long"].code in (HoldCode.RESERVATION, HoldCode.ROOM)
+    assert held(decisions)["long"].code in (PendingReason.RESERVATION, PendingReason.ROOM)
     there.runs |= {"ends": 100.0, "short": 50.0}
     there.settle(110)
     assert there.placed("x")
@@ -239,7 +239,7 @@ def test_pools_of_different_compute_clusters_are_a_fault_with_a_way_out() -> Non
 
     hold = held(there.cycle())["x"]
 
-    assert hold.code is HoldCode.INVALID
+    assert hold.code is PendingReason.INVALID
     assert "pool.compute in compute cluster compute and pool.elsewhere in compute cluster elsewhere" in hold.message
     assert "have all its pods select pools of the same one" in hold.message
 
@@ -319,7 +319,7 @@ def test_what_is_shown_counts_its_pods_in_their_own_pools() -> None:
     there.add(apart(gang("x", "a", [2, 4]), (KEY,), (OTHER,)))
     snapshot = there.snapshot()
 
-    shown = report(snapshot, decide(snapshot, there.now), there.now)
+    shown = build_report(snapshot, decide(snapshot, there.now), there.now)
 
     [one] = [each for each in shown.gangs if each.id == "x"]
     assert (one.pool, one.spread, one.waiting_units) == ("other.compute", ("pool.compute", "other.compute"), 6)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, held, node, quota
-from vkgateway.arbiter.bestpool import fit
+from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Gang, Node, PodState, Pool, PoolKey, Quota
-from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.phases.pool_choice import measure_fit
+from vkgateway.arbiter.snapshot import Gang, Node, PodState, Pool, PoolKey, Quota
 
 BOTH = (KEY, OTHER)
 
@@ -146,13 +146,13 @@ def test_surplus_is_called_in_where_the_least_of_it_goes_with_the_best_fit(pools
 
 
 def test_fit_counts_whole_nodes_and_what_is_left() -> None:
-    room = Room(Pool(key=KEY, nodes=(Node(name="w", allocatable={GPU: 8000}), node("h")), governed=(GPU,)))
+    room = NodeResources(Pool(key=KEY, nodes=(Node(name="w", allocatable={GPU: 8000}), node("h")), governed=(GPU,)))
     one = gang("one", "a", [4, 2])
-    room.take("h", one.pods[0].shape)
+    room.add_pods("h", one.pods[0].shape)
 
-    assert fit(room, one.pods, {"one-0": "w", "one-1": "w"}) == (1, 2000)
-    assert fit(room, one.pods, {"one-0": "h", "one-1": "w"}) == (1, 6000)
-    assert fit(room, one.pods[:1], {"one-0": "h"}) == (0, 0)
+    assert measure_fit(room, one.pods, {"one-0": "w", "one-1": "w"}) == (1, 2000)
+    assert measure_fit(room, one.pods, {"one-0": "h", "one-1": "w"}) == (1, 6000)
+    assert measure_fit(room, one.pods[:1], {"one-0": "h"}) == (0, 0)
 
 
 def test_a_gang_of_which_some_may_yet_stay_starts_nothing_in_another_pool() -> None:

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from tests.unit.arbiter.lent import GPU, KEY, running
-from vkgateway.arbiter.calling import Calling
-from vkgateway.arbiter.facts import Gang, Pool
+from vkgateway.arbiter.preemption.candidate_index import ReclaimCandidates
+from vkgateway.arbiter.snapshot import Gang, Pool
 
 POOL = Pool(key=KEY, nodes=(), governed=(GPU,))
 
 
 def test_a_gang_that_has_gone_may_not_be_called_in_any_more() -> None:
-    calling = Calling(POOL)
+    calling = ReclaimCandidates(POOL)
     gangs = {"g": running("g", ["a"]), "h": running("h", ["a"])}
     for name in gangs:
-        calling.changed(name)
-    assert sorted(calling.evictable(gangs, set()).gangs()) == ["g", "h"]
+        calling.mark_changed(name)
+    assert sorted(calling.preemption_candidates(gangs, set()).gang_ids()) == ["g", "h"]
 
     del gangs["g"]
-    calling.gone("g")
+    calling.mark_removed("g")
 
-    assert list(calling.evictable(gangs, set()).gangs()) == ["h"]
+    assert list(calling.preemption_candidates(gangs, set()).gang_ids()) == ["h"]
 
 
 def test_nothing_is_kept_of_gangs_that_came_and_went_unasked() -> None:
-    calling, none = Calling(POOL), dict[str, Gang]()
+    calling, none = ReclaimCandidates(POOL), dict[str, Gang]()
     for number in range(1000):
-        calling.changed(f"g{number}")
-        calling.gone(f"g{number}")
-    assert not calling.remembered
-    assert list(calling.evictable(none, set()).gangs()) == []
+        calling.mark_changed(f"g{number}")
+        calling.mark_removed(f"g{number}")
+    assert not calling.stale_count
+    assert list(calling.preemption_candidates(none, set()).gang_ids()) == []

@@ -11,10 +11,10 @@ from hypothesis import settings
 from tests.unit.arbiter.sim import gang
 from tests.unit.arbiter.stories import Mix, story
 from tests.unit.arbiter.told import Told
-from vkgateway.arbiter.carry import Carry
+from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Snapshot
+from vkgateway.arbiter.snapshot import Snapshot
 
 
 class Both(Told):
@@ -22,7 +22,7 @@ class Both(Told):
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]
-        self._shuffled, self._random = Carry(), Random(1)
+        self._shuffled, self._random = Cache(), Random(1)
 
     def look(self, before: Snapshot, decisions: Decisions) -> None:
         assert decisions == decide(before, self.now)
@@ -54,7 +54,7 @@ def test_decisions_are_the_same_with_and_without(chunk: int) -> None:
 
 
 def test_only_gangs_that_changed_are_taken_in() -> None:
-    random, carry = Random(1), Carry()
+    random, carry = Random(1), Cache()
     there = {f"g{number}": gang(f"g{number}", "a", [1], created=1.0) for number in range(100)}
     for _ in range(60):
         for name in random.sample(sorted(there), 5):
@@ -66,9 +66,9 @@ def test_only_gangs_that_changed_are_taken_in() -> None:
         gangs = [there[name] for name in sorted(there)]
         if random.random() < 0.5:
             random.shuffle(gangs)
-        carry.follow(Snapshot(pools=(), quotas=(), gangs=tuple(gangs)), now=10.0)
+        carry.apply_snapshot(Snapshot(pools=(), quotas=(), gangs=tuple(gangs)), now=10.0)
 
         assert carry.gangs == there
-        assert set(carry.asks) == set(there)
-        assert carry.waiting.names == sorted(there)
-        assert [ask.gang for ask in carry.waiting.asks] == [there[name] for name in sorted(there)]
+        assert set(carry.pending_gangs) == set(there)
+        assert carry.pending_table.names == sorted(there)
+        assert [ask.gang for ask in carry.pending_table.pending_gangs] == [there[name] for name in sorted(there)]

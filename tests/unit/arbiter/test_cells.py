@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from vkgateway.arbiter.cells import Cells, Placed
-from vkgateway.arbiter.facts import Node, Pool, Quota
+from vkgateway.arbiter.guarantees.cells import PlacedAmount, PoolCells
+from vkgateway.arbiter.snapshot import Node, Pool, Quota
 
 GPU = "nvidia.com/gpu"
 KEY = ("c", "p")
@@ -32,161 +32,161 @@ def quota(tenant: str, units: int, *, weight: float = 1.0, granted: float = 0.0,
 
 
 def test_single_pods_of_one_tenant_leave_another_its_whole_node() -> None:
-    cells = Cells(pool(8, 8), [quota("a", 8), quota("b", 8)])
+    cells = PoolCells(pool(8, 8), [quota("a", 8), quota("b", 8)])
 
-    assert cells.hold("b", "n0", 1000)
-    assert not cells.hold("b", "n1", 1000), "the last whole node is a's"
-    assert cells.hold("b", "n0", 7000)
-    assert cells.hold("a", "n1", 8000)
+    assert cells.allocate_cells("b", "n0", 1000)
+    assert not cells.allocate_cells("b", "n1", 1000), "the last whole node is a's"
+    assert cells.allocate_cells("b", "n0", 7000)
+    assert cells.allocate_cells("a", "n1", 8000)
 
 
 def test_a_sum_that_is_there_is_no_whole_node() -> None:
-    cells = Cells(pool(8, 8, used=[4, 4]), [quota("a", 4), quota("b", 4)])
+    cells = PoolCells(pool(8, 8, used=[4, 4]), [quota("a", 4), quota("b", 4)])
 
-    assert not cells.may_bind("a", 8, "n0")
-    assert cells.may_bind("a", 4, "n0")
+    assert not cells.can_bind("a", 8, "n0")
+    assert cells.can_bind("a", 4, "n0")
 
 
 def test_halves_of_two_tenants_share_a_node() -> None:
-    cells = Cells(pool(8, 8), [quota("a", 4), quota("b", 4), quota("c", 8)])
+    cells = PoolCells(pool(8, 8), [quota("a", 4), quota("b", 4), quota("c", 8)])
 
-    assert cells.hold("a", "n0", 4000)
-    assert not cells.hold("b", "n1", 4000), "c would have no whole node any more"
-    assert cells.hold("b", "n0", 4000)
+    assert cells.allocate_cells("a", "n0", 4000)
+    assert not cells.allocate_cells("b", "n1", 4000), "c would have no whole node any more"
+    assert cells.allocate_cells("b", "n0", 4000)
 
 
 def test_a_cell_binds_when_it_is_needed_and_lets_go_with_its_last_pod() -> None:
-    cells = Cells(pool(8, 8), [quota("a", 8)])
-    assert cells.unused("a") == {8: 1}
-    assert cells.bound("a") == {}
+    cells = PoolCells(pool(8, 8), [quota("a", 8)])
+    assert cells.unused_cells("a") == {8: 1}
+    assert cells.bound_cells("a") == {}
 
-    assert cells.hold("a", "n1", 2000)
-    assert cells.hold("a", "n1", 3000)
-    assert cells.bound("a") == {"n1": (8,)}
-    assert cells.spare("a", "n1") == 3000
-    assert cells.spare("a", "n0") == 0
+    assert cells.allocate_cells("a", "n1", 2000)
+    assert cells.allocate_cells("a", "n1", 3000)
+    assert cells.bound_cells("a") == {"n1": (8,)}
+    assert cells.spare_amount("a", "n1") == 3000
+    assert cells.spare_amount("a", "n0") == 0
 
-    cells.release("a", "n1", 2000)
-    assert cells.bound("a") == {"n1": (8,)}
-    cells.release("a", "n1", 3000)
-    assert cells.bound("a") == {}
-    assert cells.unused("a") == {8: 1}
+    cells.release_cells("a", "n1", 2000)
+    assert cells.bound_cells("a") == {"n1": (8,)}
+    cells.release_cells("a", "n1", 3000)
+    assert cells.bound_cells("a") == {}
+    assert cells.unused_cells("a") == {8: 1}
 
 
 def test_a_single_pod_takes_a_single_where_there_is_one() -> None:
-    cells = Cells(pool(8, 8), [quota("a", 9)])
+    cells = PoolCells(pool(8, 8), [quota("a", 9)])
 
-    assert cells.hold("a", "n0", 1000)
+    assert cells.allocate_cells("a", "n0", 1000)
 
-    assert cells.bound("a") == {"n0": (1,)}
-    assert cells.unused("a") == {8: 1}
+    assert cells.bound_cells("a") == {"n0": (1,)}
+    assert cells.unused_cells("a") == {8: 1}
 
 
 def test_more_pods_on_a_node_may_need_a_larger_cell_in_place_of_the_smaller() -> None:
-    cells = Cells(pool(8, 8), [quota("a", 12)])
-    assert cells.hold("a", "n0", 4000)
-    assert cells.bound("a") == {"n0": (4,)}
+    cells = PoolCells(pool(8, 8), [quota("a", 12)])
+    assert cells.allocate_cells("a", "n0", 4000)
+    assert cells.bound_cells("a") == {"n0": (4,)}
 
-    assert cells.hold("a", "n0", 4000)
+    assert cells.allocate_cells("a", "n0", 4000)
 
-    assert cells.bound("a") == {"n0": (8,)}
-    assert cells.unused("a") == {4: 1}
+    assert cells.bound_cells("a") == {"n0": (8,)}
+    assert cells.unused_cells("a") == {4: 1}
 
 
 def test_cells_beyond_the_guarantee_are_nobodys() -> None:
-    cells = Cells(pool(8, 8), [quota("a", 4)])
+    cells = PoolCells(pool(8, 8), [quota("a", 4)])
 
-    assert not cells.hold("a", "n0", 5000)
-    assert not cells.hold("b", "n0", 1000)
-    assert cells.most("b").tolist() == [0, 0]
-    assert cells.most("a").tolist() == [4000, 4000]
+    assert not cells.allocate_cells("a", "n0", 5000)
+    assert not cells.allocate_cells("b", "n0", 1000)
+    assert cells.usable_amounts("b").tolist() == [0, 0]
+    assert cells.usable_amounts("a").tolist() == [4000, 4000]
 
 
 def test_what_a_tenant_may_start_to_use_is_told_for_each_node() -> None:
-    cells = Cells(pool(8, 8, 8), [quota("a", 9), quota("b", 9)])
-    assert cells.hold("a", "n0", 500)
+    cells = PoolCells(pool(8, 8, 8), [quota("a", 9), quota("b", 9)])
+    assert cells.allocate_cells("a", "n0", 500)
 
-    assert cells.most("a").tolist() == [7500, 8000, 8000], "on n0 its 8 in place of its 1"
-    assert cells.most("b").tolist() == [1000, 8000, 8000]
+    assert cells.usable_amounts("a").tolist() == [7500, 8000, 8000], "on n0 its 8 in place of its 1"
+    assert cells.usable_amounts("b").tolist() == [1000, 8000, 8000]
 
 
 def test_pods_that_use_parts_of_a_unit_share_a_cell() -> None:
-    cells = Cells(pool(2), [quota("a", 1)])
+    cells = PoolCells(pool(2), [quota("a", 1)])
 
-    assert cells.hold("a", "n0", 500)
-    assert cells.hold("a", "n0", 500)
-    assert not cells.hold("a", "n0", 1)
+    assert cells.allocate_cells("a", "n0", 500)
+    assert cells.allocate_cells("a", "n0", 500)
+    assert not cells.allocate_cells("a", "n0", 1)
 
 
 def test_what_unmanaged_pods_hold_is_no_room_for_cells() -> None:
-    cells = Cells(pool(8, 8, used=[1, 0]), [quota("a", 8)])
+    cells = PoolCells(pool(8, 8, used=[1, 0]), [quota("a", 8)])
 
-    assert cells.most("a").tolist() == [0, 8000]
+    assert cells.usable_amounts("a").tolist() == [0, 8000]
 
 
 def test_nothing_starts_on_a_node_that_is_not_usable_and_what_runs_there_counts() -> None:
-    cells = Cells(pool(8, 8, gone=[0]), [quota("a", 8), quota("b", 4)], [("a", "n0", 4000)])
+    cells = PoolCells(pool(8, 8, gone=[0]), [quota("a", 8), quota("b", 4)], [("a", "n0", 4000)])
 
-    assert cells.bound("a") == {"n0": (8,)}
-    assert cells.spare("a", "n0") == 0
-    assert cells.most("a").tolist() == [0, 0]
-    assert not cells.may_bind("b", 4, "n0")
-    assert not cells.hold("b", "n0", 1000)
-    assert not cells.hold("a", "n0", 1000)
-    assert not cells.may_bind("a", 8, "n1"), "its only cell is on n0"
-    assert cells.losses() == ()
+    assert cells.bound_cells("a") == {"n0": (8,)}
+    assert cells.spare_amount("a", "n0") == 0
+    assert cells.usable_amounts("a").tolist() == [0, 0]
+    assert not cells.can_bind("b", 4, "n0")
+    assert not cells.allocate_cells("b", "n0", 1000)
+    assert not cells.allocate_cells("a", "n0", 1000)
+    assert not cells.can_bind("a", 8, "n1"), "its only cell is on n0"
+    assert cells.guarantee_losses() == ()
 
 
 def test_pods_left_on_a_node_that_the_pool_does_not_have_count_too() -> None:
-    cells = Cells(pool(8), [quota("a", 8)], [("a", "elsewhere", 1000)])
+    cells = PoolCells(pool(8), [quota("a", 8)], [("a", "elsewhere", 1000)])
 
-    assert cells.bound("a") == {"elsewhere": (8,)}
-    assert cells.most("a").tolist() == [0]
+    assert cells.bound_cells("a") == {"elsewhere": (8,)}
+    assert cells.usable_amounts("a").tolist() == [0]
 
 
 def test_cells_written_out_are_held_as_they_are_written() -> None:
-    cells = Cells(pool(8), [quota("a", 4, cells=(1, 1, 1, 1))])
+    cells = PoolCells(pool(8), [quota("a", 4, cells=(1, 1, 1, 1))])
 
-    assert cells.unused("a") == {1: 4}
+    assert cells.unused_cells("a") == {1: 4}
 
 
 def test_a_written_cell_of_no_size_of_the_pool_is_cut() -> None:
-    cells = Cells(pool(4, 4, 4, 4), [quota("a", 11, cells=(8, 3))])
+    cells = PoolCells(pool(4, 4, 4, 4), [quota("a", 11, cells=(8, 3))])
 
-    assert cells.unused("a") == {4: 2, 2: 1, 1: 1}
+    assert cells.unused_cells("a") == {4: 2, 2: 1, 1: 1}
 
 
 def test_what_was_bound_is_found_again_where_some_pods_have_ended() -> None:
     """Pods of 4 and 4 filled the whole node n0; with 4 bound there for the one left, no node would have room for 8."""
     shared, quotas = pool(8, 8, 8, 8, used=[0, 4, 0, 0]), [quota("a", 12), quota("b", 9)]
-    full = Cells(shared, quotas, [("a", "n0", 8000), ("b", "n2", 1000)])
-    assert full.bound("a") == {"n0": (8,)}
+    full = PoolCells(shared, quotas, [("a", "n0", 8000), ("b", "n2", 1000)])
+    assert full.bound_cells("a") == {"n0": (8,)}
 
-    left = Cells(shared, quotas, [("a", "n0", 4000), ("b", "n2", 1000)])
+    left = PoolCells(shared, quotas, [("a", "n0", 4000), ("b", "n2", 1000)])
 
-    assert left.bound("a") == {"n0": (8,)}
-    assert left.bound("b") == {"n2": (1,)}, "where nothing is short, the smallest"
-    assert left.spare("a", "n0") == 4000
-    assert left.losses() == ()
+    assert left.bound_cells("a") == {"n0": (8,)}
+    assert left.bound_cells("b") == {"n2": (1,)}, "where nothing is short, the smallest"
+    assert left.spare_amount("a", "n0") == 4000
+    assert left.guarantee_losses() == ()
 
 
 def test_the_only_cell_that_fits_a_small_node_is_not_spent_on_a_large_one() -> None:
-    cells = Cells(pool(8, 8, 8, used=[0, 4, 0]), [quota("a", 12)], [("a", "n0", 4000), ("a", "n1", 3000)])
+    cells = PoolCells(pool(8, 8, 8, used=[0, 4, 0]), [quota("a", 12)], [("a", "n0", 4000), ("a", "n1", 3000)])
 
-    assert cells.bound("a") == {"n0": (8,), "n1": (4,)}
-    assert cells.excess("a") == {}
+    assert cells.bound_cells("a") == {"n0": (8,), "n1": (4,)}
+    assert cells.excess_by_node("a") == {}
 
 
-def assert_all_inside(cells: Cells, quotas: Sequence[Quota]) -> None:
-    assert cells.losses() == ()
-    assert [cells.excess(each.tenant) for each in quotas] == [{} for _ in quotas]
+def assert_all_inside(cells: PoolCells, quotas: Sequence[Quota]) -> None:
+    assert cells.guarantee_losses() == ()
+    assert [cells.excess_by_node(each.tenant) for each in quotas] == [{} for _ in quotas]
 
 
 def test_cells_of_one_tenant_leave_the_pods_of_another_their_room() -> None:
     """The single pod of a must not get the 8 that is left when its 2 and 1 hold the pods on n1."""
     quotas = [quota("a", 11), quota("b", 13)]
 
-    cells = Cells(pool(8, 8, 8), quotas, [("a", "n0", 1000), ("b", "n0", 5000), ("a", "n1", 3000)])
+    cells = PoolCells(pool(8, 8, 8), quotas, [("a", "n0", 1000), ("b", "n0", 5000), ("a", "n1", 3000)])
 
     assert_all_inside(cells, quotas)
 
@@ -196,195 +196,195 @@ def test_two_nodes_change_cells_where_that_makes_room() -> None:
     quotas = [quota("a", 6), quota("b", 20), quota("c", 8), quota("d", 3)]
     placed = [("c", "n2", 3000), ("a", "n0", 2000), ("a", "n1", 1000), ("d", "n5", 1000)]
 
-    cells = Cells(pool(5, 6, 8, 8, 8, 3), quotas, placed)
+    cells = PoolCells(pool(5, 6, 8, 8, 8, 3), quotas, placed)
 
     assert_all_inside(cells, quotas)
-    assert cells.bound("a") == {"n0": (4,), "n1": (2,)}
-    assert cells.bound("d") == {"n5": (1,)}, "where nothing is short, the smallest"
+    assert cells.bound_cells("a") == {"n0": (4,), "n1": (2,)}
+    assert cells.bound_cells("d") == {"n5": (1,)}, "where nothing is short, the smallest"
 
 
 def test_where_no_change_alone_helps_several_may() -> None:
     quotas = [quota("a", 4, cells=(3, 1)), quota("b", 11, cells=(3, 3, 3, 1, 1))]
 
-    cells = Cells(pool(1, 9, 5), quotas, [("a", "n1", 1000), ("b", "n1", 5000)])
+    cells = PoolCells(pool(1, 9, 5), quotas, [("a", "n1", 1000), ("b", "n1", 5000)])
 
     assert_all_inside(cells, quotas)
-    assert cells.bound("a") == {"n1": (3,)}
-    assert cells.bound("b") == {"n1": (3, 3)}
+    assert cells.bound_cells("a") == {"n1": (3,)}
+    assert cells.bound_cells("b") == {"n1": (3, 3)}
 
 
 def test_pods_that_no_cell_can_hold_take_no_cells_place() -> None:
-    cells = Cells(pool(8), [quota("a", 8)], [("a", "n0", 4000), ("x", "n0", 4000)])
+    cells = PoolCells(pool(8), [quota("a", 8)], [("a", "n0", 4000), ("x", "n0", 4000)])
 
-    assert cells.bound("a") == {"n0": (8,)}
-    assert cells.excess("x") == {"n0": 4000}
+    assert cells.bound_cells("a") == {"n0": (8,)}
+    assert cells.excess_by_node("x") == {"n0": 4000}
 
 
 def test_what_cells_are_left_hold_a_part_of_the_pods() -> None:
-    cells = Cells(pool(8, 8), [quota("a", 6)], [("a", "n0", 8000)])
+    cells = PoolCells(pool(8, 8), [quota("a", 6)], [("a", "n0", 8000)])
 
-    assert cells.bound("a") == {"n0": (4, 2)}
-    assert cells.excess("a") == {"n0": 2000}
+    assert cells.bound_cells("a") == {"n0": (4, 2)}
+    assert cells.excess_by_node("a") == {"n0": 2000}
 
 
 def test_a_part_is_not_held_where_it_would_take_anothers_place() -> None:
     quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
 
-    cells = Cells(pool(8, 8, used=[0, 4]), quotas, [("b", "n0", 5000)])
+    cells = PoolCells(pool(8, 8, used=[0, 4]), quotas, [("b", "n0", 5000)])
 
-    assert cells.bound("b") == {}
-    assert cells.unused("b") == {4: 1}
-    assert cells.may_bind("a", 8, "n0")
+    assert cells.bound_cells("b") == {}
+    assert cells.unused_cells("b") == {4: 1}
+    assert cells.can_bind("a", 8, "n0")
 
 
 def test_the_last_granted_loses_what_is_missing() -> None:
     quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
 
-    cells = Cells(pool(8, 8, gone=[1]), quotas)
+    cells = PoolCells(pool(8, 8, gone=[1]), quotas)
 
-    (loss,) = cells.losses()
+    (loss,) = cells.guarantee_losses()
     assert (loss.tenant, loss.units, dict(loss.asked), dict(loss.held)) == ("b", 8, {8: 1}, {})
-    assert cells.unused("a") == {8: 1}
-    assert cells.unused("b") == {}
+    assert cells.unused_cells("a") == {8: 1}
+    assert cells.unused_cells("b") == {}
 
 
 def test_more_weight_loses_less() -> None:
     quotas = [quota("a", 16, granted=1.0), quota("b", 16, granted=2.0, weight=4.0)]
 
-    cells = Cells(pool(8, 8, 8, 8, gone=[0, 1]), quotas)
+    cells = PoolCells(pool(8, 8, 8, 8, gone=[0, 1]), quotas)
 
-    assert [(loss.tenant, loss.units) for loss in cells.losses()] == [("a", 16)]
+    assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses()] == [("a", 16)]
 
 
 def test_a_loss_is_shared_by_equals_and_by_the_size_of_the_guarantee() -> None:
     quotas = [quota("a", 32, granted=1.0), quota("b", 16, granted=2.0)]
 
-    cells = Cells(pool(*[8] * 6, gone=[0, 1, 2]), quotas)
+    cells = PoolCells(pool(*[8] * 6, gone=[0, 1, 2]), quotas)
 
-    assert [(loss.tenant, loss.units) for loss in cells.losses()] == [("a", 16), ("b", 8)]
+    assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses()] == [("a", 16), ("b", 8)]
 
 
 def test_half_a_node_left_is_half_a_guarantee_left() -> None:
-    cells = Cells(pool(8, 8, used=[0, 4]), [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)])
+    cells = PoolCells(pool(8, 8, used=[0, 4]), [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)])
 
-    (loss,) = cells.losses()
+    (loss,) = cells.guarantee_losses()
     assert (loss.tenant, loss.units, dict(loss.held)) == ("b", 4, {4: 1})
 
 
 def test_cells_that_become_smaller_are_told_though_no_unit_is_lost() -> None:
-    cells = Cells(pool(8, 4, 4, gone=[0]), [quota("a", 8)])
+    cells = PoolCells(pool(8, 4, 4, gone=[0]), [quota("a", 8)])
 
-    (loss,) = cells.losses()
+    (loss,) = cells.guarantee_losses()
     assert (loss.units, dict(loss.asked), dict(loss.held)) == (0, {8: 1}, {4: 2})
 
 
 def test_what_holds_pods_on_a_node_that_is_gone_leaves_room_for_more() -> None:
     quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
 
-    cells = Cells(pool(8, 8, 4, gone=[1]), quotas, [("b", "n0", 4000), ("b", "n1", 2000)])
+    cells = PoolCells(pool(8, 8, 4, gone=[1]), quotas, [("b", "n0", 4000), ("b", "n1", 2000)])
 
-    (loss,) = cells.losses()
+    (loss,) = cells.guarantee_losses()
     assert (loss.tenant, loss.units, dict(loss.held)) == ("b", 0, {4: 2})
-    assert cells.bound("b") == {"n1": (4,)}
-    assert cells.excess("b") == {"n0": 4000}
+    assert cells.bound_cells("b") == {"n1": (4,)}
+    assert cells.excess_by_node("b") == {"n0": 4000}
 
 
 def test_pods_in_a_cell_that_was_reduced_borrow_from_then_on() -> None:
     quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
 
-    cells = Cells(pool(8, 8, gone=[1]), quotas, [("b", "n0", 5000), ("b", "n0", 3000)])
+    cells = PoolCells(pool(8, 8, gone=[1]), quotas, [("b", "n0", 5000), ("b", "n0", 3000)])
 
-    assert cells.excess("b") == {"n0": 8000}
-    assert cells.may_bind("a", 8, "n0")
-    cells.release("b", "n0", 8000)
-    assert cells.excess("b") == {}
-    assert cells.hold("a", "n0", 8000)
+    assert cells.excess_by_node("b") == {"n0": 8000}
+    assert cells.can_bind("a", 8, "n0")
+    cells.release_cells("b", "n0", 8000)
+    assert cells.excess_by_node("b") == {}
+    assert cells.allocate_cells("a", "n0", 8000)
 
 
 def test_pods_beyond_what_a_quota_has_left_borrow() -> None:
-    cells = Cells(pool(8, 8), [quota("a", 4)], [("a", "n0", 3000), ("a", "n1", 2000)])
+    cells = PoolCells(pool(8, 8), [quota("a", 4)], [("a", "n0", 3000), ("a", "n1", 2000)])
 
-    assert cells.bound("a") == {"n0": (4,)}
-    assert cells.excess("a") == {"n1": 2000}
-    assert Cells(pool(8), [], [("x", "n0", 1000)]).excess("x") == {"n0": 1000}
+    assert cells.bound_cells("a") == {"n0": (4,)}
+    assert cells.excess_by_node("a") == {"n1": 2000}
+    assert PoolCells(pool(8), [], [("x", "n0", 1000)]).excess_by_node("x") == {"n0": 1000}
 
 
 def test_a_weight_of_nothing_or_less_loses_first_and_breaks_nothing() -> None:
     quotas = [quota("a", 8, granted=1.0, weight=-3.0), quota("b", 8, granted=2.0)]
 
-    assert [loss.tenant for loss in Cells(pool(8, 8, gone=[0]), quotas).losses()] == ["a"]
+    assert [loss.tenant for loss in PoolCells(pool(8, 8, gone=[0]), quotas).guarantee_losses()] == ["a"]
 
 
 def test_a_pool_without_nodes_loses_all() -> None:
-    cells = Cells(pool(), [quota("a", 8)])
+    cells = PoolCells(pool(), [quota("a", 8)])
 
-    assert [(loss.tenant, loss.units) for loss in cells.losses()] == [("a", 8)]
-    assert cells.most("a").tolist() == []
+    assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses()] == [("a", 8)]
+    assert cells.usable_amounts("a").tolist() == []
 
 
 def test_a_unit_of_countless_parts_takes_no_time() -> None:
     huge = 137_438_953_471
 
-    cells = Cells(pool(huge, huge, gone=[0]), [quota("a", huge), quota("b", huge - 1)])
+    cells = PoolCells(pool(huge, huge, gone=[0]), [quota("a", huge), quota("b", huge - 1)])
 
-    assert sum(loss.units for loss in cells.losses()) == huge - 1
+    assert sum(loss.units for loss in cells.guarantee_losses()) == huge - 1
 
 
 @pytest.mark.parametrize("wrong", [("a", "n0", 3000), ("a", "n1", 1), ("b", "n0", 1), ("a", "nowhere", 1)])
-def test_nothing_is_released_that_was_not_used(wrong: Placed) -> None:
-    cells = Cells(pool(8, 8), [quota("a", 8)], [("a", "n0", 2000)])
+def test_nothing_is_released_that_was_not_used(wrong: PlacedAmount) -> None:
+    cells = PoolCells(pool(8, 8), [quota("a", 8)], [("a", "n0", 2000)])
 
     with pytest.raises(ValueError, match="uses less"):
-        cells.release(*wrong)
+        cells.release_cells(*wrong)
 
 
 def test_a_cell_is_bound_by_hand_and_filled() -> None:
-    cells = Cells(pool(8, 8), [quota("a", 8), quota("b", 8)])
-    cells.bind("a", 8, "n0")
+    cells = PoolCells(pool(8, 8), [quota("a", 8), quota("b", 8)])
+    cells.bind_cell("a", 8, "n0")
 
     with pytest.raises(ValueError, match="may not bind a cell of 8 to n0"):
-        cells.bind("b", 8, "n0")
+        cells.bind_cell("b", 8, "n0")
     with pytest.raises(ValueError, match="may not bind a cell of 4 to n1"):
-        cells.bind("b", 4, "n1")
-    assert cells.hold("a", "n0", 8000)
-    assert not cells.hold("a", "n0", 1)
+        cells.bind_cell("b", 4, "n1")
+    assert cells.allocate_cells("a", "n0", 8000)
+    assert not cells.allocate_cells("a", "n0", 1)
 
 
 def test_a_cell_that_is_larger_than_it_has_to_be_is_bound_anew() -> None:
-    cells = Cells(pool(8, 4, 4), [quota("a", 1), quota("b", 6), quota("c", 8)])
-    assert cells.hold("a", "n2", 1000)
-    assert cells.hold("b", "n1", 2000)
-    assert cells.bound("b") == {"n1": (4,)}, "beside the cell of a there is no room for it any more"
-    assert not cells.bind_anew({"a", "b"})
+    cells = PoolCells(pool(8, 4, 4), [quota("a", 1), quota("b", 6), quota("c", 8)])
+    assert cells.allocate_cells("a", "n2", 1000)
+    assert cells.allocate_cells("b", "n1", 2000)
+    assert cells.bound_cells("b") == {"n1": (4,)}, "beside the cell of a there is no room for it any more"
+    assert not cells.rebind_tenants({"a", "b"})
 
-    cells.release("a", "n2", 1000)
-    assert not cells.hold("a", "n1", 1000)
+    cells.release_cells("a", "n2", 1000)
+    assert not cells.allocate_cells("a", "n1", 1000)
     mark = cells.mark()
 
-    assert not cells.bind_anew({"a"})
-    assert cells.bind_anew({"a", "b"})
-    assert cells.bound("b") == {"n1": (2,)}
-    assert cells.hold("a", "n1", 1000)
+    assert not cells.rebind_tenants({"a"})
+    assert cells.rebind_tenants({"a", "b"})
+    assert cells.bound_cells("b") == {"n1": (2,)}
+    assert cells.allocate_cells("a", "n1", 1000)
     cells.undo(mark)
-    assert cells.bound("b") == {"n1": (4,)}
+    assert cells.bound_cells("b") == {"n1": (4,)}
 
 
 def test_a_trial_is_taken_back() -> None:
-    cells = Cells(pool(8, 8), [quota("a", 16)])
-    assert cells.hold("a", "n0", 8000)
+    cells = PoolCells(pool(8, 8), [quota("a", 16)])
+    assert cells.allocate_cells("a", "n0", 8000)
     mark = cells.mark()
-    assert cells.hold("a", "n1", 8000)
-    cells.release("a", "n0", 8000)
+    assert cells.allocate_cells("a", "n1", 8000)
+    cells.release_cells("a", "n0", 8000)
 
     cells.undo(mark)
 
-    assert cells.bound("a") == {"n0": (8,)}
-    assert cells.unused("a") == {8: 1}
-    assert cells.spare("a", "n0") == 0
-    assert cells.most("a").tolist() == [0, 8000]
+    assert cells.bound_cells("a") == {"n0": (8,)}
+    assert cells.unused_cells("a") == {8: 1}
+    assert cells.spare_amount("a", "n0") == 0
+    assert cells.usable_amounts("a").tolist() == [0, 8000]
 
 
 def test_quotas_of_other_pools_do_not_count() -> None:
     other = Quota(tenant="a", pool=("c", "other"), guarantee={GPU: 8000})
 
-    assert Cells(pool(8), [other]).unused("a") == {}
+    assert PoolCells(pool(8), [other]).unused_cells("a") == {}

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.arbiter.lent import placed
 from tests.unit.arbiter.sim import Cluster, gang, node, quota
 from tests.unit.arbiter.test_shares import HOUR, NOW
-from vkgateway.arbiter.facts import Gang, Node
+from vkgateway.arbiter.snapshot import Gang, Node
 
 
 def runs(name: str, on: str, *, came: float) -> Gang:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from vkgateway.arbiter.cuts import chain, covers, cut, node_room, pool_levels, quota_cells
-from vkgateway.arbiter.facts import Node, Pool, Quota
+from vkgateway.arbiter.guarantees.cell_sizes import (
+    cell_sizes,
+    find_covers,
+    pool_levels,
+    quota_cells,
+    split_guarantee,
+    units_for_cells,
+)
+from vkgateway.arbiter.snapshot import Node, Pool, Quota
 
 GPU = "nvidia.com/gpu"
 
@@ -22,13 +29,13 @@ GPU = "nvidia.com/gpu"
     ],
 )
 def test_sizes_divide_each_other(size: int, levels: tuple[int, ...]) -> None:
-    assert chain(size) == levels
+    assert cell_sizes(size) == levels
 
 
 def test_a_guarantee_is_cut_as_large_as_can_be() -> None:
-    assert cut(23, (8, 4, 2, 1)) == (8, 8, 4, 2, 1)
-    assert cut(0, (8, 4, 2, 1)) == ()
-    assert cut(-1, (8, 4, 2, 1)) == ()
+    assert split_guarantee(23, (8, 4, 2, 1)) == (8, 8, 4, 2, 1)
+    assert split_guarantee(0, (8, 4, 2, 1)) == ()
+    assert split_guarantee(-1, (8, 4, 2, 1)) == ()
 
 
 def test_the_largest_node_gives_the_levels_be_it_usable_or_not() -> None:
@@ -38,14 +45,14 @@ def test_the_largest_node_gives_the_levels_be_it_usable_or_not() -> None:
 
 
 def test_a_unit_used_in_part_is_no_room() -> None:
-    assert node_room(Node(name="a", allocatable={GPU: 8900}, used={GPU: 1001}), GPU) == 6
-    assert node_room(Node(name="a", allocatable={GPU: 1000}, used={GPU: 5000}), GPU) == 0
-    assert node_room(Node(name="a", allocatable={}), GPU) == 0
+    assert units_for_cells(Node(name="a", allocatable={GPU: 8900}, used={GPU: 1001}), GPU) == 6
+    assert units_for_cells(Node(name="a", allocatable={GPU: 1000}, used={GPU: 5000}), GPU) == 0
+    assert units_for_cells(Node(name="a", allocatable={}), GPU) == 0
 
 
 def test_ways_to_hold_an_amount_come_with_ever_larger_cells() -> None:
-    assert list(covers([1, 1, 0, 1], (8, 4, 2, 1), 5)) == [[0, 1, 0, 1], [1, 0, 0, 0]]
-    assert list(covers([0, 1, 0, 0], (8, 4, 2, 1), 5)) == []
+    assert list(find_covers([1, 1, 0, 1], (8, 4, 2, 1), 5)) == [[0, 1, 0, 1], [1, 0, 0, 0]]
+    assert list(find_covers([0, 1, 0, 0], (8, 4, 2, 1), 5)) == []
 
 
 def test_written_cells_are_counted_and_odd_ones_cut() -> None:

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, gpus, held, node, quota
 from tests.unit.arbiter.told import INVARIANTS
 from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, HoldCode
-from vkgateway.arbiter.facts import Band, Gang, Node, Plan, Pod, PodState, Quota, Requirement, Shape
+from vkgateway.arbiter.decisions import Decisions, PendingReason
+from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, PreemptionPlan, Quota, Requirement, Shape
 from vkgateway.model.objects import Taint
 
 
@@ -50,7 +50,7 @@ def test_of_equal_gangs_the_older_is_first() -> None:
     holds = held(there.cycle())
 
     assert there.running() == {"old"}
-    assert holds["young"].code is HoldCode.ROOM
+    assert holds["young"].code is PendingReason.ROOM
     assert holds["young"].place == 1
 
 
@@ -66,7 +66,7 @@ def test_low_work_fills_what_is_guaranteed_to_others_and_goes_when_they_come() -
     [evict] = decisions.evicts
     assert (evict.gang, evict.whole, evict.makes_room_for, evict.deadline) == ("low", True, "high", there.now + 10)
     hold = held(decisions)["high"]
-    assert hold.code is HoldCode.EVICTION
+    assert hold.code is PendingReason.EVICTION
     assert hold.likely == there.now + 15
     came = there.now
     there.settle(20)
@@ -299,7 +299,7 @@ def test_a_plan_inside_cells_is_not_kept_for_a_gang_that_is_low_or_has_no_guaran
 
     assert not decisions.plans
     assert [(each.gang, each.pods) for each in decisions.reprieves] == [("low", ("low-0",))]
-    assert held(decisions)["high"].code is HoldCode.ROOM
+    assert held(decisions)["high"].code is PendingReason.ROOM
     there.quotas = (quota("a", 8), quota("b"))
     there.add(gang("theirs", "a", [8], priority=1))
     assert there.cycle().plans.keys() == {"theirs"}
@@ -438,7 +438,7 @@ def test_limits_hold() -> None:
     hold = held(there.cycle())["two"]
 
     assert there.running() == {"one"}
-    assert hold.code is HoldCode.QUOTA
+    assert hold.code is PendingReason.QUOTA
     assert hold.message == (f"needs {GPU} 4; in use in pool.compute: {GPU} 8; limit: {GPU} 8")
     assert hold.numbers[f"limit {GPU}"] == 8
 
@@ -462,7 +462,7 @@ def test_who_asks_for_more_than_the_whole_limit_is_told_so() -> None:
 
     hold = held(there.cycle())["wide"]
 
-    assert hold.code is HoldCode.QUOTA
+    assert hold.code is PendingReason.QUOTA
     assert hold.message == f"needs {GPU} 12, more than the whole limit in pool.compute: {GPU} 8"
     assert hold.place == 0
 
@@ -471,7 +471,7 @@ def test_who_has_no_quota_in_a_pool_waits() -> None:
     there = cluster(1, quota("a"))
     there.add(gang("stray", "b", [1]))
 
-    assert held(there.cycle())["stray"].code is HoldCode.QUOTA
+    assert held(there.cycle())["stray"].code is PendingReason.QUOTA
 
 
 def test_idle_room_is_shared_by_weight() -> None:
@@ -509,7 +509,7 @@ def test_what_can_never_fit_is_told_at_once_with_what_would() -> None:
 
     holds = held(there.cycle())
 
-    assert holds["wide"].code is HoldCode.INFEASIBLE
+    assert holds["wide"].code is PendingReason.INFEASIBLE
     assert holds["wide"].numbers == {"needed": 3, "largest": 2}
     assert there.running() == {"fits"}
 
@@ -551,8 +551,8 @@ def test_what_only_passing_trouble_keeps_out_waits_for_room() -> None:
 
     holds = held(there.cycle())
 
-    assert holds["two"].code is HoldCode.ROOM
-    assert holds["three"].code is HoldCode.INFEASIBLE
+    assert holds["two"].code is PendingReason.ROOM
+    assert holds["three"].code is PendingReason.INFEASIBLE
 
 
 def test_each_is_told_how_much_of_its_own_would_fit_now() -> None:
@@ -566,7 +566,7 @@ def test_each_is_told_how_much_of_its_own_would_fit_now() -> None:
 
     told = {name: (hold.code, hold.numbers["needed"], hold.numbers["fit"]) for name, hold in holds.items()}
     fits = {"threes": (3, 2), "more threes": (4, 2), "fours": (3, 0), "mixed": (3, 1), "four": (1, 0)}
-    assert told == {f"{name} of {tenant}": (HoldCode.ROOM, *fits[name]) for name in fits for tenant in "ab"}
+    assert told == {f"{name} of {tenant}": (PendingReason.ROOM, *fits[name]) for name in fits for tenant in "ab"}
 
 
 def test_a_gang_is_not_judged_before_it_is_all_there() -> None:
@@ -575,7 +575,7 @@ def test_a_gang_is_not_judged_before_it_is_all_there() -> None:
 
     hold = held(there.cycle())["part"]
 
-    assert (hold.code, hold.message) == (HoldCode.MEMBERS, "2 of 3 pods created")
+    assert (hold.code, hold.message) == (PendingReason.MEMBERS, "2 of 3 pods created")
 
 
 @pytest.mark.parametrize(
@@ -593,7 +593,7 @@ def test_contradicting_marks_are_told(fields: dict[str, object], says: str) -> N
 
     hold = held(there.cycle())["odd"]
 
-    assert hold.code is HoldCode.INVALID
+    assert hold.code is PendingReason.INVALID
     assert says in hold.message
 
 
@@ -618,7 +618,7 @@ def test_a_pod_is_not_started_for_a_gang_that_is_told_to_go(planned: bool) -> No
     assert there.placed("pair") == {"pair-0": "n0", "pair-1": "n1"}
     first, second = there.gangs["pair"].pods
     pods = (first, Pod(uid="anew", shape=second.shape, rank=1))
-    plan = Plan(pool=KEY, nodes={"anew": "n1"}, borrowed=True, made=there.now) if planned else None
+    plan = PreemptionPlan(pool=KEY, nodes={"anew": "n1"}, borrowed=True, made=there.now) if planned else None
     there.gangs["pair"] = replace(there.gangs["pair"], pods=pods, plan=plan)
     there.add(gang("high", "a", [8]))
 
@@ -626,7 +626,7 @@ def test_a_pod_is_not_started_for_a_gang_that_is_told_to_go(planned: bool) -> No
 
     assert [evict.pods for evict in decisions.evicts] == [("pair-0",)]
     assert not decisions.admits
-    assert held(decisions)["pair"].code is HoldCode.MEMBERS
+    assert held(decisions)["pair"].code is PendingReason.MEMBERS
 
 
 def test_where_nodes_died_what_runs_inside_its_cells_stays() -> None:
@@ -653,7 +653,7 @@ def test_deciding_again_decides_nothing() -> None:
     again = there.cycle()
 
     assert (again.admits, again.evicts, again.reprieves) == ((), (), ())
-    assert held(again)["one"].code is HoldCode.EVICTION
+    assert held(again)["one"].code is PendingReason.EVICTION
 
 
 def test_small_work_flows_past_only_where_it_ends_in_time() -> None:
@@ -668,7 +668,7 @@ def test_small_work_flows_past_only_where_it_ends_in_time() -> None:
     holds = held(there.cycle())
 
     assert there.running() == {"runs"}
-    assert holds["long"].code is HoldCode.RESERVATION
+    assert holds["long"].code is PendingReason.RESERVATION
     assert holds["long"].message == "there is room, but it is kept for wide, which is ahead and starts in about 2 min"
     assert holds["long"].behind == "wide"
     assert holds["wide"].earliest == there.now + 100
@@ -718,7 +718,7 @@ def test_in_a_reserved_place_nothing_starts_that_could_not_be_let_go_in_time() -
     there.cycle()
     there.add(gang("wide", "a", [8, 8], created=1.0), gang("low", "a", [8], band=LOW, minimum_run=200.0))
 
-    assert held(there.cycle())["low"].code is HoldCode.RESERVATION
+    assert held(there.cycle())["low"].code is PendingReason.RESERVATION
 
 
 def test_surplus_grows_into_a_reserved_place_and_shrinks_in_time() -> None:
@@ -875,7 +875,7 @@ def test_an_elastic_gang_grows_to_its_maximum_and_no_further() -> None:
     hold = held(there.cycle())["grows"]
 
     assert sorted(there.placed("grows")) == [f"grows-{rank}" for rank in range(6)]
-    assert hold.code is HoldCode.MAXIMUM
+    assert hold.code is PendingReason.MAXIMUM
     assert hold.message == "has 6 pods, and may grow to 6; 2 more wait until one of these has ended"
     assert held(there.cycle())["grows"] == hold
 
@@ -909,7 +909,7 @@ def test_below_its_maximum_an_elastic_gang_waits_for_room() -> None:
 
     assert len(there.placed("grows")) == 4
     assert (hold.code, hold.message) == (
-        HoldCode.ROOM,
+        PendingReason.ROOM,
         "runs with 4 of 6 pods; there is no room for more now",
     )
 
@@ -1082,7 +1082,7 @@ def test_whoever_takes_long_to_end_is_waited_for_where_nobody_else_can_go() -> N
     decisions = there.cycle()
 
     assert held(decisions)["high"].likely == 5000.0
-    assert held(there.cycle())["high"].code is HoldCode.EVICTION
+    assert held(there.cycle())["high"].code is PendingReason.EVICTION
 
 
 def test_whoever_was_told_to_go_and_goes_for_another_keeps_its_own_deadline() -> None:
@@ -1145,7 +1145,7 @@ def test_cells_of_another_tenant_change_places_before_anybody_goes() -> None:
         one = gang(name, tenant, [4], band=band, created=500.0)
         placed = replace(one.pods[0], state=PodState.PLACED, node=on, pool=KEY, borrowed=band is LOW, since=900.0)
         there.add(replace(one, pods=(placed,)))
-    assert there.cells().bound("a") == {"n0": (4,), "n1": (8,)}
+    assert there.cells().bound_cells("a") == {"n0": (4,), "n1": (8,)}
     there.add(gang("high", "c", [4]))
 
     decisions = there.cycle()
@@ -1153,7 +1153,7 @@ def test_cells_of_another_tenant_change_places_before_anybody_goes() -> None:
     assert not decisions.evicts
     assert there.placed("high") == {"high-0": "n1"}
     assert there.borrowed("high") == {False}
-    assert there.cells().bound("a") == {"n0": (8,), "n1": (4,)}
+    assert there.cells().bound_cells("a") == {"n0": (8,), "n1": (4,)}
 
 
 def a_pod_ends(there: Cluster, name: str, deadline: float) -> None:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.arbiter.sim import GPU, KEY, Cluster, gang, held, node, quota
-from vkgateway.arbiter.decisions import HoldCode
-from vkgateway.arbiter.ends import Ends
-from vkgateway.arbiter.facts import Policy, Pool
-from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.capacity.expected_ends import ExpectedEnds
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.snapshot import Policy, Pool
 
 
 def test_what_was_observed_is_stretched_and_what_was_declared_is_not() -> None:
-    ends = Ends(Room(Pool(key=KEY, nodes=(node("n0"),), governed=(GPU,))), Policy(run_margin=1.5))
+    ends = ExpectedEnds(NodeResources(Pool(key=KEY, nodes=(node("n0"),), governed=(GPU,))), Policy(run_margin=1.5))
 
-    assert ends.run(gang("seen", "a", [1], expected_run=100.0)) == 150.0
-    assert ends.run(gang("said", "a", [1], run_limit=100.0)) == 100.0
-    assert ends.run(gang("both", "a", [1], run_limit=90.0, expected_run=100.0)) == 90.0
-    assert ends.run(gang("new", "a", [1])) is None
+    assert ends.expected_run_time(gang("seen", "a", [1], expected_run=100.0)) == 150.0
+    assert ends.expected_run_time(gang("said", "a", [1], run_limit=100.0)) == 100.0
+    assert ends.expected_run_time(gang("both", "a", [1], run_limit=90.0, expected_run=100.0)) == 90.0
+    assert ends.expected_run_time(gang("new", "a", [1])) is None
 
 
 @pytest.mark.parametrize(("margin", "starts"), [(1.0, True), (1.25, False)])
@@ -30,4 +30,4 @@ def test_who_would_end_just_in_time_as_a_rule_does_not_run_before_a_reservation(
     holds = held(there.cycle())
 
     assert ("short" in there.running()) is starts
-    assert starts or holds["short"].code is HoldCode.RESERVATION
+    assert starts or holds["short"].code is PendingReason.RESERVATION

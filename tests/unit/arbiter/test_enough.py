@@ -5,28 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.arbiter.sim import KEY, gang, node
-from vkgateway.arbiter.asks import Ask, read
-from vkgateway.arbiter.enough import could_fit_without
-from vkgateway.arbiter.facts import PLACED, Gang, Pod, Policy, Pool
-from vkgateway.arbiter.standing import Standing
+from vkgateway.arbiter.phases.quick_check import could_fit_without
+from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.arbiter.snapshot import PLACED, Gang, Pod, Policy, Pool
 
 
-def ask_of(gang: Gang) -> Ask:
-    found = read(gang)
-    assert isinstance(found, Ask)
+def ask_of(gang: Gang) -> PendingGang:
+    found = read_pending_gang(gang)
+    assert isinstance(found, PendingGang)
     return found
 
 
-def full(nodes: int) -> tuple[Standing, list[Pod]]:
+def full(nodes: int) -> tuple[PoolState, list[Pod]]:
     """A pool of nodes with 8 devices, on each of which two pods have 4."""
     pool = Pool(key=KEY, nodes=tuple(node(f"n{at}") for at in range(nodes)), governed=("nvidia.com/gpu",))
-    standing = Standing(pool, [], Policy())
+    standing = PoolState(pool, [], Policy())
     gangs = [gang(f"old{at}", "a", [4, 4]) for at in range(nodes)]
     running = [
         replace(each, pods=tuple(replace(pod, state=PLACED, pool=KEY, node=f"n{at}") for pod in each.pods))
         for at, each in enumerate(gangs)
     ]
-    standing.take_in([(None, each) for each in running])
+    standing.apply_changes([(None, each) for each in running])
     return standing, [pod for each in running for pod in each.pods]
 
 
@@ -45,7 +45,7 @@ def test_it_counts_what_fits_without_the_pods() -> None:
 
 def test_each_size_is_counted_by_itself_and_the_room_is_left_as_it_is() -> None:
     standing, pods = full(2)
-    before = standing.room.amount("nvidia.com/gpu").tolist()
+    before = standing.node_resources.free_amounts("nvidia.com/gpu").tolist()
     assert could_fit_without(standing, ask_of(gang("new", "a", [8, 8, 4, 4], minimum=4)), pods)
     assert not could_fit_without(standing, ask_of(gang("new", "a", [8, 8, 8, 4], minimum=4)), pods)
-    assert standing.room.amount("nvidia.com/gpu").tolist() == before
+    assert standing.node_resources.free_amounts("nvidia.com/gpu").tolist() == before

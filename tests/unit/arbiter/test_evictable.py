@@ -5,120 +5,120 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.arbiter.lent import GPU, KEY, NOW, changed, gpus, placed, running
-from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import Gang, PodState, Shape
-from vkgateway.arbiter.lots import Stage, core_of, lots_of
+from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
+from vkgateway.arbiter.preemption.eviction_units import EvictionStage, candidates_of, select_min_members
+from vkgateway.arbiter.snapshot import Gang, PodState, Shape
 
 
-def lots(gang: Gang) -> list[tuple[list[str], Stage, bool]]:
-    return [([pod.uid for pod in lot.pods], lot.stage, lot.whole) for lot in lots_of(gang, KEY)]
+def lots(gang: Gang) -> list[tuple[list[str], EvictionStage, bool]]:
+    return [([pod.uid for pod in lot.pods], lot.stage, lot.whole) for lot in candidates_of(gang, KEY)]
 
 
 def test_a_gang_goes_whole() -> None:
-    assert lots(running("g", ["a", "b"], minimum=1)) == [(["g-0", "g-1"], Stage.WORK, True)]
+    assert lots(running("g", ["a", "b"], minimum=1)) == [(["g-0", "g-1"], EvictionStage.WORK, True)]
 
 
 def test_the_surplus_of_an_elastic_gang_goes_pod_by_pod() -> None:
     assert lots(running("g", ["a", "b", "c"], minimum=1, elastic=True)) == [
-        (["g-1"], Stage.SURPLUS, False),
-        (["g-2"], Stage.SURPLUS, False),
-        (["g-0"], Stage.WORK, True),
+        (["g-1"], EvictionStage.SURPLUS, False),
+        (["g-2"], EvictionStage.SURPLUS, False),
+        (["g-0"], EvictionStage.WORK, True),
     ]
-    assert lots(running("g", ["a", "b"], minimum=2, elastic=True)) == [(["g-0", "g-1"], Stage.WORK, True)]
+    assert lots(running("g", ["a", "b"], minimum=2, elastic=True)) == [(["g-0", "g-1"], EvictionStage.WORK, True)]
 
 
 def test_what_is_in_cells_stays_with_its_core() -> None:
     gang = changed(running("g", ["a", "b", "c"], minimum=1), 0, borrowed=False)
-    assert lots(gang) == [(["g-1"], Stage.WORK, False), (["g-2"], Stage.WORK, False)]
-    assert lots(replace(gang, elastic=True))[0] == (["g-1"], Stage.SURPLUS, False)
+    assert lots(gang) == [(["g-1"], EvictionStage.WORK, False), (["g-2"], EvictionStage.WORK, False)]
+    assert lots(replace(gang, elastic=True))[0] == (["g-1"], EvictionStage.SURPLUS, False)
 
 
 def test_what_borrows_of_a_core_goes_without_what_is_in_cells() -> None:
     gang = changed(running("g", ["a", "b", "c"]), 0, borrowed=False)
-    [lot] = lots_of(gang, KEY)
-    assert [pod.uid for pod in lot.going] == ["g-1", "g-2"]
+    [lot] = candidates_of(gang, KEY)
+    assert [pod.uid for pod in lot.evicted_pods] == ["g-1", "g-2"]
     elastic = replace(gang, elastic=True, minimum=2)
-    assert lots(elastic) == [(["g-2"], Stage.SURPLUS, False), (["g-1"], Stage.WORK, True)]
+    assert lots(elastic) == [(["g-2"], EvictionStage.SURPLUS, False), (["g-1"], EvictionStage.WORK, True)]
 
 
 def test_what_is_in_cells_is_of_the_core_first() -> None:
     gang = replace(running("g", ["a", "b", "c"], borrowed=False), elastic=True, minimum=2)
-    assert lots(changed(gang, 0, borrowed=True)) == [(["g-0"], Stage.SURPLUS, False)]
+    assert lots(changed(gang, 0, borrowed=True)) == [(["g-0"], EvictionStage.SURPLUS, False)]
 
 
 def test_only_what_runs_in_the_pool_counts() -> None:
     gang = running("g", ["a", "b", "c", "d"], minimum=2, elastic=True)
     gang = changed(changed(gang, 0, state=PodState.NOTIFIED), 1, pool=("compute", "other"))
-    assert lots(gang) == [(["g-2", "g-3"], Stage.WORK, True)]
+    assert lots(gang) == [(["g-2", "g-3"], EvictionStage.WORK, True)]
     assert lots(changed(running("g", ["a"]), 0, state=PodState.WAITING, node="")) == []
 
 
 def test_the_core_has_each_role_before_low_ranks() -> None:
     pods = [replace(placed(f"p{rank}", "a", rank=rank), role=role) for rank, role in enumerate("wwwp")]
     gang = replace(running("g", []), pods=tuple(pods), minimum=3, role_minimum={"p": 1, "w": 1})
-    assert [pod.uid for pod in core_of(gang, pods)] == ["p0", "p3", "p1"]
+    assert [pod.uid for pod in select_min_members(gang, pods)] == ["p0", "p3", "p1"]
 
 
 def test_what_a_lot_frees_and_has_to_lose() -> None:
-    evictable = Evictable(KEY, GPU)
+    evictable = PreemptionCandidates(KEY, GPU)
     gang = running("g", ["a", "a", "b"], gpus(2, 4), minimum=2, elastic=True, age=10, minimum_run=60, restart_cost=5)
-    evictable.put(replace(gang, checkpoint=NOW - 4))
-    table = evictable.table()
-    assert table.stage.tolist() == [Stage.SURPLUS, Stage.WORK]
+    evictable.update_gang(replace(gang, checkpoint=NOW - 4))
+    table = evictable.as_table()
+    assert table.stage.tolist() == [EvictionStage.SURPLUS, EvictionStage.WORK]
     assert table.units.tolist() == [2000, 6000]
-    assert table.begun.tolist() == [2000 * (NOW - 4), 6000 * (NOW - 4)]
-    assert table.restart.tolist() == [0, 5]
-    assert table.protected.tolist() == [NOW + 50, NOW + 50]
-    assert evictable.companions == {1: (0,)}
-    columns = evictable.resources()
-    positions = evictable.nodes_in(("b", "a"))[table.row_node].tolist()
+    assert table.work_begun.tolist() == [2000 * (NOW - 4), 6000 * (NOW - 4)]
+    assert table.restart_cost.tolist() == [0, 5]
+    assert table.protected_until.tolist() == [NOW + 50, NOW + 50]
+    assert evictable.dependents == {1: (0,)}
+    columns = evictable.resource_columns()
+    positions = evictable.node_indices(("b", "a"))[table.row_node].tolist()
     freed = table.row_freed[[columns[GPU], columns["cpu"]]].T.tolist()
-    assert list(zip(table.row_lot.tolist(), positions, freed, strict=True)) == [
+    assert list(zip(table.row_candidate.tolist(), positions, freed, strict=True)) == [
         (0, 0, [2000, 4000]),
         (1, 1, [4000, 8000]),
     ]
 
 
 def test_resources_and_nodes_may_become_known_later() -> None:
-    evictable = Evictable(KEY, GPU)
+    evictable = PreemptionCandidates(KEY, GPU)
     names = ("a",)
-    evictable.put(running("one", ["a"], gpus(1)))
-    assert evictable.nodes_in(names)[evictable.table().row_node].tolist() == [0]
-    evictable.put(running("two", ["b"], Shape.of({"tpu": 7})))
-    table = evictable.table()
-    assert table.row_freed[evictable.resources()["tpu"]].tolist() == [0, 7]
-    assert table.row_freed[evictable.resources()[GPU]].tolist() == [1000, 0]
-    assert evictable.nodes_in(names)[table.row_node].tolist() == [0, -1]
+    evictable.update_gang(running("one", ["a"], gpus(1)))
+    assert evictable.node_indices(names)[evictable.as_table().row_node].tolist() == [0]
+    evictable.update_gang(running("two", ["b"], Shape.from_requests({"tpu": 7})))
+    table = evictable.as_table()
+    assert table.row_freed[evictable.resource_columns()["tpu"]].tolist() == [0, 7]
+    assert table.row_freed[evictable.resource_columns()[GPU]].tolist() == [1000, 0]
+    assert evictable.node_indices(names)[table.row_node].tolist() == [0, -1]
 
 
 def test_what_is_put_again_replaces_what_was_known() -> None:
-    evictable = Evictable(KEY, GPU)
-    evictable.put(running("g", ["a"], 1))
-    evictable.put(running("g", ["b", "b"], 2))
+    evictable = PreemptionCandidates(KEY, GPU)
+    evictable.update_gang(running("g", ["a"], 1))
+    evictable.update_gang(running("g", ["b", "b"], 2))
     assert len(evictable) == 1
-    assert evictable.table().alive.tolist() == [0, 1]
-    evictable.put(running("g", ["b"], borrowed=False))
+    assert evictable.as_table().alive.tolist() == [0, 1]
+    evictable.update_gang(running("g", ["b"], borrowed=False))
     assert "g" not in evictable
     assert len(evictable) == 0
-    evictable.drop("g")
+    evictable.remove_gang("g")
 
 
 def test_holes_are_closed_up() -> None:
-    evictable = Evictable(KEY, GPU)
+    evictable = PreemptionCandidates(KEY, GPU)
     last = running("last", ["x", "y"], 4, minimum=1, elastic=True)
-    evictable.put(last)
+    evictable.update_gang(last)
     for number in range(2500):
-        evictable.put(running(f"g{number}", ["a"], gpus(1, 1)))
+        evictable.update_gang(running(f"g{number}", ["a"], gpus(1, 1)))
         if number % 2:
-            evictable.drop(f"g{number - 1}")
-            evictable.drop(f"g{number}")
+            evictable.remove_gang(f"g{number - 1}")
+            evictable.remove_gang(f"g{number}")
     assert len(evictable) == 2
-    assert len(evictable.table().alive) < 2500
-    one, two = (lot for lot in evictable.lots if lot is not None)
-    assert (one.name, two.name) == ("last/last-1", "last")
-    numbers = evictable.of_gang("last")
-    assert [evictable.lots[number] for number in numbers] == [one, two]
-    assert evictable.companions == {numbers[1]: (numbers[0],)}
-    table = evictable.table()
-    kept = [lot in numbers for lot in table.row_lot.tolist()]
-    assert table.row_freed[evictable.resources()[GPU]][kept].tolist() == [4000, 4000]
+    assert len(evictable.as_table().alive) < 2500
+    one, two = (lot for lot in evictable.candidates if lot is not None)
+    assert (one.candidate_id, two.candidate_id) == ("last/last-1", "last")
+    numbers = evictable.numbers_of_gang("last")
+    assert [evictable.candidates[number] for number in numbers] == [one, two]
+    assert evictable.dependents == {numbers[1]: (numbers[0],)}
+    table = evictable.as_table()
+    kept = [lot in numbers for lot in table.row_candidate.tolist()]
+    assert table.row_freed[evictable.resource_columns()[GPU]][kept].tolist() == [4000, 4000]

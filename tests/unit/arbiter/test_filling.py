@@ -36,7 +36,7 @@ def test_the_last_cell_is_left_to_a_large_gang(ran: float, guarantee: int, on: s
     there.settle(16)
     assert there.placed("two") == {"two-0": on}
     assert there.borrowed("two") == {False}
-    assert len(there.cells().bound("a")) == (1 if on == "n0" else 2)
+    assert len(there.cells().bound_cells("a")) == (1 if on == "n0" else 2)
 
 
 def test_a_large_gang_then_starts_within_its_bound() -> None:

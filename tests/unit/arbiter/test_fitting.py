@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 
-from vkgateway.arbiter.facts import Node, Requirement, Shape, Toleration
-from vkgateway.arbiter.fitting import ABSENT, Fitting
-from vkgateway.arbiter.matching import allows, blocked, disliked, fits, selects, tolerates
+from vkgateway.arbiter.capacity.node_fit import ABSENT, NodeFilter
+from vkgateway.arbiter.capacity.node_matching import (
+    count_disliked_taints,
+    has_untolerated_taint,
+    is_tolerated,
+    matches_terms,
+    meets_requirement,
+    node_fits,
+)
+from vkgateway.arbiter.snapshot import Node, Requirement, Shape, Toleration
 from vkgateway.model.objects import Taint
 
 
@@ -44,20 +51,20 @@ def needs(key: str, operator: str, *values: str) -> Requirement:
     ],
 )
 def test_requirement(operator: str, values: tuple[str, ...], value: str | None, expected: bool) -> None:
-    assert allows(needs("key", operator, *values), value) is expected
+    assert meets_requirement(needs("key", operator, *values), value) is expected
 
 
 def test_terms_are_alternatives_of_conjunctions() -> None:
     terms = ((needs("a", "In", "1"), needs("b", "Exists")), (needs("c", "In", "3"),))
-    assert selects(terms, {"a": "1", "b": ""})
-    assert selects(terms, {"c": "3"})
-    assert not selects(terms, {"a": "1"})
+    assert matches_terms(terms, {"a": "1", "b": ""})
+    assert matches_terms(terms, {"c": "3"})
+    assert not matches_terms(terms, {"a": "1"})
 
 
 def test_no_terms_select_every_node_and_an_empty_term_none() -> None:
-    assert selects((), {})
-    assert not selects(((),), {"a": "1"})
-    assert selects(((), (needs("a", "Exists"),)), {"a": "1"})
+    assert matches_terms((), {})
+    assert not matches_terms(((),), {"a": "1"})
+    assert matches_terms(((), (needs("a", "Exists"),)), {"a": "1"})
 
 
 @pytest.mark.parametrize(
@@ -77,23 +84,25 @@ def test_no_terms_select_every_node_and_an_empty_term_none() -> None:
     ],
 )
 def test_toleration(toleration: Toleration, expected: bool) -> None:
-    assert tolerates((toleration,), Taint(key="k", value="v", effect="NoSchedule")) is expected
+    assert is_tolerated((toleration,), Taint(key="k", value="v", effect="NoSchedule")) is expected
 
 
 def test_a_toleration_may_compare_numbers() -> None:
     taint = Taint(key="sla", value="950", effect="NoExecute")
-    assert tolerates((Toleration(key="sla", operator="Gt", value="900"),), taint)
-    assert not tolerates((Toleration(key="sla", operator="Lt", value="900"),), taint)
+    assert is_tolerated((Toleration(key="sla", operator="Gt", value="900"),), taint)
+    assert not is_tolerated((Toleration(key="sla", operator="Lt", value="900"),), taint)
 
 
 def test_taints_block_and_preferences_only_rank() -> None:
     rather_not = Taint(key="old", effect="PreferNoSchedule")
-    assert not blocked((), (rather_not,))
-    assert disliked((), (rather_not, rather_not)) == 2
-    assert disliked((Toleration(key="old", operator="Exists"),), (rather_not,)) == 0
+    assert not has_untolerated_taint((), (rather_not,))
+    assert count_disliked_taints((), (rather_not, rather_not)) == 2
+    assert count_disliked_taints((Toleration(key="old", operator="Exists"),), (rather_not,)) == 0
     for effect in ("NoSchedule", "NoExecute"):
-        assert blocked((), (rather_not, Taint(key="gpu", effect=effect)))
-        assert not blocked((Toleration(key="gpu", operator="Exists"),), (Taint(key="gpu", effect=effect),))
+        assert has_untolerated_taint((), (rather_not, Taint(key="gpu", effect=effect)))
+        assert not has_untolerated_taint(
+            (Toleration(key="gpu", operator="Exists"),), (Taint(key="gpu", effect=effect),)
+        )
 
 
 NODES = (
@@ -126,25 +135,25 @@ def test_all_nodes_at_once_are_judged_like_each(
     terms: tuple[tuple[Requirement, ...], ...], tolerations: tuple[Toleration, ...]
 ) -> None:
     shape = Shape((), terms=terms, tolerations=tolerations)
-    fitting = Fitting(NODES)
-    assert fitting.mask(shape).tolist() == [fits(shape, node) for node in NODES]
-    assert fitting.mask(shape) is fitting.mask(shape)
-    assert fitting.dislike(shape).tolist() == [disliked(tolerations, node.taints) for node in NODES]
+    fitting = NodeFilter(NODES)
+    assert fitting.feasible_nodes(shape).tolist() == [node_fits(shape, node) for node in NODES]
+    assert fitting.feasible_nodes(shape) is fitting.feasible_nodes(shape)
+    assert fitting.taint_penalty(shape).tolist() == [count_disliked_taints(tolerations, node.taints) for node in NODES]
 
 
 def test_shapes_that_differ_in_one_thing_are_not_mistaken_for_each_other() -> None:
-    fitting = Fitting(NODES)
+    fitting = NodeFilter(NODES)
     plain = Shape(())
     tolerant = Shape((), tolerations=(Toleration(key="x", operator="Exists"),))
     choosy = Shape((), terms=((needs("zone", "In", "north"),),))
-    assert fitting.mask(plain).tolist() == [True, False, True, False]
-    assert fitting.mask(tolerant).tolist() == [True, True, True, False]
-    assert fitting.mask(choosy).tolist() == [True, False, False, False]
-    assert (fitting.dislike(plain).sum(), fitting.dislike(tolerant).sum()) == (1, 0)
+    assert fitting.feasible_nodes(plain).tolist() == [True, False, True, False]
+    assert fitting.feasible_nodes(tolerant).tolist() == [True, True, True, False]
+    assert fitting.feasible_nodes(choosy).tolist() == [True, False, False, False]
+    assert (fitting.taint_penalty(plain).sum(), fitting.taint_penalty(tolerant).sum()) == (1, 0)
 
 
 def test_missing_images_are_counted() -> None:
-    fitting = Fitting(NODES)
+    fitting = NodeFilter(NODES)
     assert fitting.missing_images(Shape((), images=frozenset({"i", "j"}))).tolist() == [2, 2, 0, 1]
     assert fitting.missing_images(Shape((), images=frozenset({"i", "new"}))).tolist() == [2, 2, 1, 1]
     assert fitting.known_images(Shape((), images=frozenset({"i", "new"}))) == {"i"}
@@ -152,12 +161,17 @@ def test_missing_images_are_counted() -> None:
 
 
 def test_a_label_as_a_column() -> None:
-    column = Fitting(NODES).column("zone")
+    column = NodeFilter(NODES).label_column("zone")
     assert column.values == ("north", "south")
     assert np.array_equal(column.codes, [0, 1, ABSENT, 0])
 
 
 def test_no_nodes() -> None:
-    fitting = Fitting(())
+    fitting = NodeFilter(())
     shape = Shape((), terms=((needs("a", "Exists"),),), images=frozenset({"i"}))
-    assert fitting.mask(shape).size == fitting.dislike(shape).size == fitting.missing_images(shape).size == 0
+    assert (
+        fitting.feasible_nodes(shape).size
+        == fitting.taint_penalty(shape).size
+        == fitting.missing_images(shape).size
+        == 0
+    )

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 from tests.unit.arbiter.stories import Mix, story
 from tests.unit.arbiter.told import Told
 from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
-from vkgateway.arbiter.facts import Snapshot
+from vkgateway.arbiter.decisions import Decisions, PendingReason, PendingReport
+from vkgateway.arbiter.snapshot import Snapshot
 
-LINE = (HoldCode.ROOM, HoldCode.RESERVATION)
+LINE = (PendingReason.ROOM, PendingReason.RESERVATION)
 
 
-def without_forecast(hold: Hold) -> Hold:
+def without_forecast(hold: PendingReport) -> PendingReport:
     return replace(hold, earliest=None, likely=None) if hold.code in LINE else hold
 
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.arbiter.sim import GPU, KEY, Cluster, gang, gpus, node
-from vkgateway.arbiter.decisions import HoldCode
-from vkgateway.arbiter.facts import Band, Node, Quota, Shape
+from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.snapshot import Band, Node, Quota, Shape
 
 GIB = 1024**3 * 1000
 MACHINE = {"cpu": 96_000, "memory": 512 * GIB, "pods": 110_000}
 
 
 def cpus(count: int, gib: int = 0) -> Shape:
-    return Shape.of({"cpu": count * 1000, "memory": gib * GIB, "pods": 1000})
+    return Shape.from_requests({"cpu": count * 1000, "memory": gib * GIB, "pods": 1000})
 
 
 def machines(count: int, *, size: int = 0, used: int = 0) -> tuple[Node, ...]:
@@ -48,13 +48,13 @@ def test_one_of_two_gangs_runs_whole_and_the_other_waits_whole(devices: int) -> 
 
     assert made.running() == {"a/x"}
     assert len(made.placed("a/x")) == 2
-    assert [(hold.gang, hold.code) for hold in decisions.holds] == [("a/y", HoldCode.ROOM)]
+    assert [(hold.gang, hold.code) for hold in decisions.holds] == [("a/y", PendingReason.ROOM)]
 
 
 def test_what_other_pods_hold_is_no_room_for_it() -> None:
     made = cluster(machines(2, used=10), quota("a"))
     made.add(gang("a/x", "a", [cpus(90)] * 2))
-    assert [hold.code for hold in made.cycle().holds] == [HoldCode.ROOM]
+    assert [hold.code for hold in made.cycle().holds] == [PendingReason.ROOM]
     made.add(gang("a/y", "a", [cpus(43)] * 4))
     made.cycle()
     assert made.running() == {"a/y"}
@@ -64,14 +64,14 @@ def test_memory_is_judged_by_machine_like_cpu() -> None:
     made = cluster(machines(2), quota("a"))
     made.add(gang("a/x", "a", [cpus(1, 300)] * 3))
     decisions = made.cycle()
-    assert [hold.code for hold in decisions.holds] == [HoldCode.INFEASIBLE]
+    assert [hold.code for hold in decisions.holds] == [PendingReason.INFEASIBLE]
 
 
 def test_a_pod_larger_than_any_machine_reads_the_most_that_one_has() -> None:
     made = cluster(machines(2), quota("a"))
     made.add(gang("a/x", "a", [cpus(100)]))
     [hold] = made.cycle().holds
-    assert hold.code is HoldCode.INFEASIBLE
+    assert hold.code is PendingReason.INFEASIBLE
     assert "a pod can have cpu 96 at most" in hold.message
 
 
@@ -81,7 +81,7 @@ def test_the_limit_holds_for_the_whole_gang(devices: int) -> None:
     made.add(gang("a/x", "a", [cpus(90)] * 2), gang("a/y", "a", [cpus(1)] * 2))
     decisions = made.cycle()
     assert made.running() == {"a/x"}
-    assert [hold.code for hold in decisions.holds] == [HoldCode.QUOTA]
+    assert [hold.code for hold in decisions.holds] == [PendingReason.QUOTA]
 
 
 @DEVICES
@@ -159,10 +159,10 @@ def test_cpu_of_pods_with_devices_is_no_share() -> None:
 def test_a_launcher_without_devices_starts_with_its_workers_or_not_at_all(guaranteed: int) -> None:
     made = cluster([node("n0"), node("n1")], quota("a", gpu=guaranteed))
     shapes = [cpus(4), gpus(8, 62), gpus(8, 62)]
-    made.add(gang("a/mpi", "a", [Shape.of({"cpu": 4000}), *shapes[1:]]))
+    made.add(gang("a/mpi", "a", [Shape.from_requests({"cpu": 4000}), *shapes[1:]]))
     [hold] = made.cycle().holds
-    assert hold.code is HoldCode.INFEASIBLE
-    made.add(gang("a/mpi", "a", [Shape.of({"cpu": 2000}), *shapes[1:]]))
+    assert hold.code is PendingReason.INFEASIBLE
+    made.add(gang("a/mpi", "a", [Shape.from_requests({"cpu": 2000}), *shapes[1:]]))
     made.cycle()
     assert len(made.placed("a/mpi")) == 3
     assert made.borrowed("a/mpi") == {not guaranteed}
@@ -170,7 +170,7 @@ def test_a_launcher_without_devices_starts_with_its_workers_or_not_at_all(guaran
 
 def test_a_launcher_that_comes_late_is_as_safe_as_its_workers() -> None:
     made = cluster([node("n0"), node("n1")], quota("a", gpu=16), quota("b"))
-    launcher = Shape.of({"cpu": 2000})
+    launcher = Shape.from_requests({"cpu": 2000})
     made.add(gang("a/mpi", "a", [gpus(8, 10), gpus(8, 10)]))
     made.cycle()
     running = made.gangs["a/mpi"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tests.unit.arbiter.placed import runs
 from tests.unit.arbiter.sim import KEY, LOW, Cluster, gang, node, quota
-from vkgateway.arbiter.facts import Plan, PodState
+from vkgateway.arbiter.snapshot import PodState, PreemptionPlan
 
 NOW = 100_000.0
 
@@ -17,7 +17,9 @@ def test_the_room_of_a_plan_is_not_given_to_younger_work_while_its_victims_end()
     ends = {"state": PodState.ENDING, "deadline": NOW + 60, "evicted_for": "large", "behind": "large"}
     large = gang("large", "t", [8, 8], band=LOW, created=NOW - 50_000)
     there.add(
-        replace(large, plan=Plan(pool=KEY, nodes={"large-0": "n0", "large-1": "n1"}, borrowed=True, made=NOW - 30)),
+        replace(
+            large, plan=PreemptionPlan(pool=KEY, nodes={"large-0": "n0", "large-1": "n1"}, borrowed=True, made=NOW - 30)
+        ),
         runs(gang("second", "t", [8], band=LOW, created=NOW - 90, grace=60.0), ["n1"], borrowed=True, **ends),
         gang("first", "t", [8], band=LOW, created=NOW),
     )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tests.unit.arbiter.lent import placed
 from tests.unit.arbiter.sim import LOW, Cluster, gang, held, node, quota
 from tests.unit.arbiter.test_shares import HOUR, NOW, runs
-from vkgateway.arbiter.decisions import HoldCode
+from vkgateway.arbiter.decisions import PendingReason
 
 
 def there(*, big: float, runs_since: float) -> Cluster:
@@ -21,8 +21,8 @@ def there(*, big: float, runs_since: float) -> Cluster:
 def test_later_work_does_not_use_up_the_limit_of_who_has_waited_for_long() -> None:
     found = there(big=2 * HOUR, runs_since=HOUR)
     holds = held(found.cycle())
-    assert holds["a/team/big"].code is HoldCode.QUOTA
-    assert (holds["small"].code, holds["small"].behind) == (HoldCode.RESERVATION, "a/team/big")
+    assert holds["a/team/big"].code is PendingReason.QUOTA
+    assert (holds["small"].code, holds["small"].behind) == (PendingReason.RESERVATION, "a/team/big")
     assert holds["small"].message == (
         "there is room, but the limit in pool.compute is kept for team/big, which is ahead and has waited for long"
     )

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tests.unit.arbiter.sim import LOW, gang
-from vkgateway.arbiter.asks import Ask, read
-from vkgateway.arbiter.facts import Gang, Policy
-from vkgateway.arbiter.line import in_turn
+from vkgateway.arbiter.queueing.order import queue_order
+from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.arbiter.snapshot import Gang, Policy
 
 POLICY = Policy(age_cap=600.0, age_weight=1 / 60)
 NOW = 10_000.0
 
 
-def asks(*gangs: Gang) -> list[Ask]:
-    found = [read(each) for each in gangs]
-    return [ask for ask in found if isinstance(ask, Ask)]
+def asks(*gangs: Gang) -> list[PendingGang]:
+    found = [read_pending_gang(each) for each in gangs]
+    return [ask for ask in found if isinstance(ask, PendingGang)]
 
 
 def order(*gangs: Gang) -> list[str]:
-    return [ask.gang.id for ask in in_turn(asks(*gangs), lambda _: 0.0, POLICY, NOW)]
+    return [ask.gang.id for ask in queue_order(asks(*gangs), lambda _: 0.0, POLICY, NOW)]
 
 
 def test_band_comes_before_priority() -> None:
@@ -43,7 +43,7 @@ def test_whoever_got_something_is_later() -> None:
 
     def turns() -> Iterator[str]:
         every = asks(*(gang(f"{tenant}{index}", tenant, [1], created=1.0) for tenant in "ab" for index in range(3)))
-        for ask in in_turn(every, lambda ask: shares[ask.tenant], POLICY, NOW):
+        for ask in queue_order(every, lambda ask: shares[ask.tenant], POLICY, NOW):
             yield ask.gang.id
             shares[ask.tenant] += 0.3
 

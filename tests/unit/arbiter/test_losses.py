@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, held, node, quota
-from vkgateway.arbiter.decisions import Loss
-from vkgateway.arbiter.losses import cells_text
-from vkgateway.arbiter.report import report
+from vkgateway.arbiter.decisions import GuaranteeLoss
+from vkgateway.arbiter.reasons.guarantee_losses import cells_text
+from vkgateway.arbiter.reasons.report import build_report
 
 
 def short() -> Cluster:
@@ -19,7 +19,7 @@ def short() -> Cluster:
 
 def test_a_cycle_tells_what_is_lost_until_the_node_is_back() -> None:
     there = short()
-    lost = Loss(pool=KEY, tenant="a", units=8, asked={8: 2}, held={8: 1})
+    lost = GuaranteeLoss(pool=KEY, tenant="a", units=8, asked={8: 2}, held={8: 1})
     assert there.cycle().losses == (lost,)
     assert there.cycle().losses == (lost,)
     there.pool = replace(there.pool, nodes=tuple(replace(each, usable=True) for each in there.pool.nodes))
@@ -35,7 +35,7 @@ def test_a_gang_of_the_guaranteed_band_hears_why_it_waits_all_the_same() -> None
 
 def test_pools_and_tenants_show_what_is_kept() -> None:
     there = short()
-    state = report(there.snapshot(), there.cycle(), there.now)
+    state = build_report(there.snapshot(), there.cycle(), there.now)
     (pool,), (a, b) = state.pools, state.tenants
     assert (pool.guaranteed, pool.kept) == (16, 8)
     assert (a.resource, a.guarantee, a.kept, a.reduced) == (GPU, 16, 8, "2x8 -> 8")
@@ -47,7 +47,7 @@ def test_nothing_is_lent_of_what_is_lost() -> None:
     there.add(gang("a/ns/gang/x", "a", [8]), gang("a/ns/gang/y", "a", [8]))
     there.cycle()
     there.pool = replace(there.pool, nodes=(there.pool.nodes[0], replace(there.pool.nodes[1], usable=False)))
-    (pool,) = report(there.snapshot(), there.cycle(), there.now).pools
+    (pool,) = build_report(there.snapshot(), there.cycle(), there.now).pools
     assert (pool.kept, pool.lent) == (16, 0)  # what runs on the closed node still holds its cell
 
 

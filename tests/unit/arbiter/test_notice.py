@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.arbiter.placed import runs
 from tests.unit.arbiter.sim import KEY, LOW, OTHER, Cluster, apart, gang, held, node, quota
-from vkgateway.arbiter.facts import Gang
-from vkgateway.arbiter.notice import notice_of, notified_at
+from vkgateway.arbiter.preemption.notice import notice_seconds, notice_start
+from vkgateway.arbiter.snapshot import Gang
 
 BRIEF = {"notice": 10.0, "brief_run": 60.0, "brief_notice": 2.0}
 
@@ -36,9 +36,9 @@ def test_pods_that_have_hardly_run_get_the_brief_notice(
     fields: dict[str, float], since: list[float], notice: float
 ) -> None:
     one = lent(*since, **fields)
-    assert notice_of(one, one.pods, 1000.0) == notice
+    assert notice_seconds(one, one.pods, 1000.0) == notice
     told = [replace(pod, deadline=1000.0 + notice) for pod in one.pods]
-    assert notified_at(one, told) == 1000.0
+    assert notice_start(one, told) == 1000.0
 
 
 @pytest.mark.parametrize(("since", "notice"), [(990.0, 2.0), (500.0, 10.0)])

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.arbiter.sim import LOW, Cluster, gang, held, node, quota
-from vkgateway.arbiter.decisions import HoldCode
-from vkgateway.arbiter.facts import GUARANTEED, Band, Gang, PodState, Quota
+from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.snapshot import GUARANTEED, Band, Gang, PodState, Quota
 
 
 def high(name: str = "high", sizes: tuple[int, ...] = (8,), **fields: object) -> Gang:
@@ -49,7 +49,7 @@ def test_it_does_so_inside_its_guarantee_where_lower_work_has_the_cells() -> Non
     there.settle(16)
     assert there.running() == {"high", "b0"}
     assert there.borrowed("high") == {False}
-    assert held(there.cycle())["old0"].code is HoldCode.QUOTA
+    assert held(there.cycle())["old0"].code is PendingReason.QUOTA
 
 
 def test_the_replacement_of_a_victim_does_not_take_its_place() -> None:
@@ -93,7 +93,7 @@ def test_preemption_can_be_switched_off(who: str) -> None:
     there.add(high(preempts=who != "gang"))
     there.settle(60, step=5)
     assert there.running() == {"old0", "old1"}
-    assert held(there.cycle())["high"].code is HoldCode.QUOTA
+    assert held(there.cycle())["high"].code is PendingReason.QUOTA
 
 
 @pytest.mark.parametrize("waited", [0, 4 * 3600])
@@ -204,7 +204,7 @@ def test_a_gang_waits_for_its_victims_and_says_so() -> None:
     there.add(high())
     there.cycle()
     hold = held(there.cycle())["high"]
-    assert (hold.code, hold.message) == (HoldCode.EVICTION, "starts on 1 node when 1 pod has gone")
+    assert (hold.code, hold.message) == (PendingReason.EVICTION, "starts on 1 node when 1 pod has gone")
 
 
 def test_victims_are_told_once() -> None:
@@ -233,7 +233,7 @@ def test_a_tenant_without_quota_in_a_pool_preempts_nothing() -> None:
     one: tuple[Quota, ...] = (quota("b"),)
     there = Cluster([node("n0")], one)
     there.add(high())
-    assert held(there.cycle())["high"].code is HoldCode.QUOTA
+    assert held(there.cycle())["high"].code is PendingReason.QUOTA
 
 
 def with_reservation(*, run: float | None, guarantee: int = 0) -> Cluster:

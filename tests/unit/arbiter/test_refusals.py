@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from vkgateway.arbiter.cells import Placed
-from vkgateway.arbiter.facts import Node, Pool, Quota
-from vkgateway.arbiter.refusals import displaces, refusals
+from vkgateway.arbiter.guarantees.cells import PlacedAmount
+from vkgateway.arbiter.guarantees.refusals import displaces_pods, find_refusals
+from vkgateway.arbiter.snapshot import Node, Pool, Quota
 
 GPU, CPU = "nvidia.com/gpu", "cpu"
 KEY = ("east", "a100")
@@ -24,52 +24,52 @@ def quota(tenant: str, gpus: int, cpus: int = 0, *, cells: tuple[int, ...] = (),
 
 
 def test_what_fits_is_not_refused() -> None:
-    assert refusals(pool(2), [quota("a", 8000, 60_000), quota("b", 8000, 60_000)]) == []
+    assert find_refusals(pool(2), [quota("a", 8000, 60_000), quota("b", 8000, 60_000)]) == []
 
 
 def test_a_whole_node_too_much_is_refused_with_the_largest_that_fits() -> None:
-    assert refusals(pool(2), [quota("a", 12_000), quota("b", 8000, granted=1.0)]) == [
+    assert find_refusals(pool(2), [quota("a", 12_000), quota("b", 8000, granted=1.0)]) == [
         "tenant b asks for 8 nvidia.com/gpu guaranteed in pool east/a100: 8 in cells of 4 or more, of which 4 are left "
         "beside the guarantees of others; the largest that would fit is 4"
     ]
 
 
 def test_the_first_granted_is_not_refused_for_the_last() -> None:
-    said = refusals(pool(1), [quota("late", 8000, granted=2.0), quota("early", 8000, granted=1.0)])
+    said = find_refusals(pool(1), [quota("late", 8000, granted=2.0), quota("early", 8000, granted=1.0)])
 
     assert [sentence.split()[1] for sentence in said] == ["late"]
 
 
 def test_who_is_refused_takes_nothing_from_others() -> None:
-    said = refusals(pool(1), [quota("a", 16_000, granted=1.0), quota("b", 8000, granted=2.0)])
+    said = find_refusals(pool(1), [quota("a", 16_000, granted=1.0), quota("b", 8000, granted=2.0)])
 
     assert [sentence.split()[1] for sentence in said] == ["a"]
 
 
 def test_other_resources_must_be_there_in_sum() -> None:
-    assert refusals(pool(2), [quota("a", 8000, 100_000), quota("b", 8000, 20_500, granted=1.0)]) == [
+    assert find_refusals(pool(2), [quota("a", 8000, 100_000), quota("b", 8000, 20_500, granted=1.0)]) == [
         "tenant b asks for 20500m cpu guaranteed in pool east/a100; not guaranteed to others are 20"
     ]
 
 
 def test_only_nodes_that_are_usable_count() -> None:
-    assert len(refusals(pool(2, gone=1), [quota("a", 16_000)])) == 1
+    assert len(find_refusals(pool(2, gone=1), [quota("a", 16_000)])) == 1
 
 
 def test_cells_must_have_a_size_of_the_pool_and_be_the_guarantee() -> None:
-    assert refusals(pool(2), [quota("a", 8000, cells=(3, 3, 2))]) == [
+    assert find_refusals(pool(2), [quota("a", 8000, cells=(3, 3, 2))]) == [
         "tenant a asks for 8 nvidia.com/gpu guaranteed in pool east/a100 in cells of 3; "
         "the largest of the pool is 8, its sizes are 8, 4, 2, 1"
     ]
-    assert refusals(pool(2), [quota("a", 8000, cells=(4, 2))]) == [
+    assert find_refusals(pool(2), [quota("a", 8000, cells=(4, 2))]) == [
         "tenant a asks for 8 nvidia.com/gpu guaranteed in pool east/a100, and for cells of 4, 2, which hold 6; "
         "the two must be equal: ask for 6 guaranteed, or leave the cells out"
     ]
-    assert refusals(pool(2), [quota("a", 8000, cells=(4, 2, 1, 1))]) == []
+    assert find_refusals(pool(2), [quota("a", 8000, cells=(4, 2, 1, 1))]) == []
 
 
 def test_nonsense_is_refused() -> None:
-    assert refusals(pool(2), [quota("a", -1000), quota("b", 500)]) == [
+    assert find_refusals(pool(2), [quota("a", -1000), quota("b", 500)]) == [
         "tenant a asks for -1 nvidia.com/gpu guaranteed in pool east/a100; a guarantee cannot be less than 0",
         "tenant b asks for 500m nvidia.com/gpu guaranteed in pool east/a100; "
         "only whole units can be guaranteed: ask for 0 or 1",
@@ -79,24 +79,24 @@ def test_nonsense_is_refused() -> None:
 def test_quotas_of_other_pools_are_not_looked_at() -> None:
     other = Quota(tenant="a", pool=("west", "a100"), guarantee={GPU: 80_000})
 
-    assert refusals(pool(1), [other]) == []
+    assert find_refusals(pool(1), [other]) == []
 
 
 def test_pods_inside_guarantees_may_stand_where_another_guarantee_would_be() -> None:
     """Three nodes of 8 hold cells of 8, 4, 4 and 8; not while those of 4 are on two of them, beside one of 8."""
     others, more = [quota("a", 12_000), quota("b", 4000)], quota("c", 8000, granted=1.0)
-    apart: list[Placed] = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n1", 4000)]
-    together: list[Placed] = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n0", 4000)]
+    apart: list[PlacedAmount] = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n1", 4000)]
+    together: list[PlacedAmount] = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n0", 4000)]
 
-    assert refusals(pool(3), [*others, more]) == []
-    assert displaces(pool(3), others, more, apart)
-    assert not displaces(pool(3), others, more, together)
-    assert not displaces(pool(3), others, more, apart[:2])
-    assert not displaces(pool(3), others, quota("c", 4000), apart)
-    assert displaces(pool(3), [others[1], more], others[0], apart), "its own pods are not moved either"
-    assert not displaces(pool(3), [others[1], more], others[0], together)
+    assert find_refusals(pool(3), [*others, more]) == []
+    assert displaces_pods(pool(3), others, more, apart)
+    assert not displaces_pods(pool(3), others, more, together)
+    assert not displaces_pods(pool(3), others, more, apart[:2])
+    assert not displaces_pods(pool(3), others, quota("c", 4000), apart)
+    assert displaces_pods(pool(3), [others[1], more], others[0], apart), "its own pods are not moved either"
+    assert not displaces_pods(pool(3), [others[1], more], others[0], together)
 
 
 def test_what_is_reduced_already_is_nobodys_fault() -> None:
-    placed: list[Placed] = [("a", "n1", 8000)]
-    assert not displaces(pool(2, gone=1), [quota("a", 16_000)], quota("c", 0), placed)
+    placed: list[PlacedAmount] = [("a", "n1", 8000)]
+    assert not displaces_pods(pool(2, gone=1), [quota("a", 16_000)], quota("c", 0), placed)

@@ -8,22 +8,22 @@ import msgspec
 
 from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, node, quota
 from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
-from vkgateway.arbiter.facts import Gang, Pod, PodState, Quota
-from vkgateway.arbiter.report import report, summary
-from vkgateway.arbiter.state import GangState, State, waiting_in
+from vkgateway.arbiter.decisions import Decisions, PendingReason, PendingReport
+from vkgateway.arbiter.reasons.report import build_report, build_summary
+from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport, gangs_waiting_in
+from vkgateway.arbiter.snapshot import Gang, Pod, PodState, Quota
 
 
-def told(there: Cluster) -> State:
+def told(there: Cluster) -> ArbiterReport:
     """What is told of a cluster once nothing more is to be decided."""
     snapshot = there.snapshot()
     decisions = decide(snapshot, there.now)
-    found = report(snapshot, decisions, there.now)
-    assert summary(snapshot, decisions, there.now) == msgspec.structs.replace(found, gangs=())
+    found = build_report(snapshot, decisions, there.now)
+    assert build_summary(snapshot, decisions, there.now) == msgspec.structs.replace(found, gangs=())
     return found
 
 
-def gang_of(state: State, name: str) -> GangState:
+def gang_of(state: ArbiterReport, name: str) -> GangReport:
     return next(found for found in state.gangs if found.id == name)
 
 
@@ -91,9 +91,11 @@ def test_a_gang_that_waits_tells_why_and_where_it_stands() -> None:
     assert (wide.band, wide.priority, wide.earliest) == ("guaranteed", 7, 1600.0)
     assert late.place == 2
     assert gang_of(state, "a/ns/gang/never").code == "Infeasible"
-    assert [found.name for found in waiting_in(state)] == ["wide", "late", "never"]
-    assert list(waiting_in(state, tenant="b")) == list(waiting_in(state, pool="other")) == []
-    assert len(list(waiting_in(state, "a", "pool"))) == len(list(waiting_in(state, "a", "pool.compute"))) == 3
+    assert [found.name for found in gangs_waiting_in(state)] == ["wide", "late", "never"]
+    assert list(gangs_waiting_in(state, tenant="b")) == list(gangs_waiting_in(state, pool="other")) == []
+    assert (
+        len(list(gangs_waiting_in(state, "a", "pool"))) == len(list(gangs_waiting_in(state, "a", "pool.compute"))) == 3
+    )
 
 
 def test_what_was_just_decided_counts_as_done() -> None:
@@ -132,7 +134,7 @@ def test_what_waits_of_a_gang_that_runs_is_told_after_what_has_not_started() -> 
     grows = gang_of(state, "a/ns/gang/grows")
     assert (grows.state, grows.pods, grows.placed, grows.waiting_units) == ("running", 4, 3, 4)
     assert (grows.code, grows.message) == ("WaitingForRoom", "runs with 3 of 4 pods; there is no room for more now")
-    assert [found.name for found in waiting_in(state)] == ["wide", "never", "grows"]
+    assert [found.name for found in gangs_waiting_in(state)] == ["wide", "never", "grows"]
     assert gang_of(state, "b/ns/gang/wide").waiting_units == 8
 
 
@@ -142,15 +144,15 @@ def test_a_gang_that_runs_is_looked_for_in_its_own_pool_alone() -> None:
     found = msgspec.structs.replace(
         waits, pools=("small.local", "big.local"), pool="big.local", state="running", placed=1
     )
-    state = State(gangs=(found, msgspec.structs.replace(found, placed=2)))
-    assert [len(list(waiting_in(state, pool=pool))) for pool in ("big", "big.local", "small")] == [1, 1, 0]
+    state = ArbiterReport(gangs=(found, msgspec.structs.replace(found, placed=2)))
+    assert [len(list(gangs_waiting_in(state, pool=pool))) for pool in ("big", "big.local", "small")] == [1, 1, 0]
 
 
 def test_what_is_promoted_does_not_borrow_any_more() -> None:
     placed = Pod(uid="u", shape=gang("x", "a", [4]).pods[0].shape, state=PodState.PLACED, pool=KEY, node="n0")
     borrowing = Gang(id="a/ns/gang/x", tenant="a", pods=(replace(placed, borrowed=True, since=5.0),), pools=(KEY,))
     there = Cluster([node("n0")], [quota("a", 4)], [borrowing])
-    before = report(there.snapshot(), Decisions(), there.now)
+    before = build_report(there.snapshot(), Decisions(), there.now)
     assert (before.tenants[0].borrowed, before.gangs[0].borrowed) == (4, True)
     after = told(there)
     assert (after.tenants[0].borrowed, after.tenants[0].used, after.gangs[0].borrowed) == (0, 4, False)
@@ -159,20 +161,20 @@ def test_what_is_promoted_does_not_borrow_any_more() -> None:
 def test_a_lone_pod_is_called_by_its_name() -> None:
     there = Cluster([node("n0")], [quota("a")], [gang("a/ns/pod/1234", "a", [1])])
     decisions = decide(there.snapshot(), there.now)
-    (found,) = report(there.snapshot(), decisions, there.now, names={"1234": ("ns", "web-0")}).gangs
+    (found,) = build_report(there.snapshot(), decisions, there.now, names={"1234": ("ns", "web-0")}).gangs
     assert (found.namespace, found.way, found.name) == ("ns", "", "web-0")
-    (found,) = report(there.snapshot(), decisions, there.now).gangs
+    (found,) = build_report(there.snapshot(), decisions, there.now).gangs
     assert found.name == "1234"
 
 
 def test_gangs_that_cannot_be_judged_are_told_of_with_the_reason() -> None:
     there = Cluster([node("n0")], [quota("a")], [gang("a/ns/gang/x", "a", [1])])
-    unread = Hold(gang="a/ns/pod/1234", code=HoldCode.INVALID, message="gang-min is 'many'")
-    state = report(there.snapshot(), Decisions(holds=(unread,)), there.now, names={"1234": ("ns", "p")})
+    unread = PendingReport(gang="a/ns/pod/1234", code=PendingReason.INVALID, message="gang-min is 'many'")
+    state = build_report(there.snapshot(), Decisions(holds=(unread,)), there.now, names={"1234": ("ns", "p")})
     found = gang_of(state, "a/ns/pod/1234")
     assert (found.tenant, found.namespace, found.name, found.pods) == ("a", "ns", "p", 0)
     assert (found.state, found.code, found.since) == ("waiting", "Invalid", None)
-    assert [one.id for one in waiting_in(state)] == ["a/ns/pod/1234", "a/ns/gang/x"]
+    assert [one.id for one in gangs_waiting_in(state)] == ["a/ns/pod/1234", "a/ns/gang/x"]
 
 
 def test_parts_of_a_unit_and_pools_that_are_gone_are_told_too() -> None:
@@ -191,5 +193,5 @@ def test_it_reads_back_from_json() -> None:
     there = Cluster([node("n0")], [quota("a", 4)], [gang("a/ns/gang/x", "a", [4, 8])])
     state = told(there)
     text = msgspec.json.encode(state)
-    assert msgspec.json.decode(text, type=State) == state
+    assert msgspec.json.decode(text, type=ArbiterReport) == state
     assert b'"usableNodes":1' in text

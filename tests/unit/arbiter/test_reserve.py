@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.arbiter.placed import runs
 from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, apart, gang, held, node, quota
-from vkgateway.arbiter.decisions import HoldCode
-from vkgateway.arbiter.facts import GUARANTEED, Band, Pool, PoolKey
+from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.snapshot import GUARANTEED, Band, Pool, PoolKey
 
 
 def two_nodes(reserve: int = 4) -> Cluster:
@@ -18,7 +18,7 @@ def two_nodes(reserve: int = 4) -> Cluster:
 
 def units(there: Cluster, key: PoolKey = KEY) -> int:
     pods = [pod for each in there.gangs.values() for pod in each.pods if pod.pool == key]
-    return sum(pod.shape.amount(GPU) for pod in pods) // 1000
+    return sum(pod.shape.amount_of(GPU) for pod in pods) // 1000
 
 
 @pytest.mark.parametrize("band", [GUARANTEED, LOW])
@@ -29,7 +29,7 @@ def test_borrowing_leaves_the_reserve_idle(band: Band) -> None:
 
     assert there.running() == {f"g{number}" for number in range(6)}, "what leaves the reserve starts"
     hold = held(decisions)["g6"]
-    assert hold.code is HoldCode.ROOM
+    assert hold.code is PendingReason.ROOM
     assert "pool.compute keeps nvidia.com/gpu 4 idle for guarantees" in hold.message
     assert hold.numbers["reserve"] == hold.numbers["idle"] == 4.0
 
@@ -82,7 +82,7 @@ def test_pods_that_ask_for_no_unit_are_not_held_by_the_reserve() -> None:
     there.add(gang("host", "b", [0, 0], band=LOW), gang("low", "b", [1], band=LOW))
     decisions = there.cycle()
     assert there.running() == {"host"}
-    assert held(decisions)["low"].code is HoldCode.INFEASIBLE
+    assert held(decisions)["low"].code is PendingReason.INFEASIBLE
 
 
 def test_an_elastic_gang_grows_up_to_the_reserve() -> None:
@@ -127,10 +127,10 @@ def test_later_gangs_leave_the_reserve_of_the_first_one_that_waits() -> None:
     there.add(gang("long", "b", [4]), gang("short", "b", [4], run_limit=60.0))
     decisions = there.cycle()
     assert there.running() == {"lent", "short"}
-    assert held(decisions)["long"].code is HoldCode.ROOM
+    assert held(decisions)["long"].code is PendingReason.ROOM
 
     there.gangs.pop("short")
-    assert held(there.cycle())["long"].code is HoldCode.RESERVATION
+    assert held(there.cycle())["long"].code is PendingReason.RESERVATION
 
 
 def test_a_gang_that_no_pool_holds_beside_its_reserve_is_told_so() -> None:
@@ -138,7 +138,7 @@ def test_a_gang_that_no_pool_holds_beside_its_reserve_is_told_so() -> None:
     there.add(gang("large", "b", [8], band=LOW), gang("inside", "a", [8]))
     decisions = there.cycle()
     assert there.running() == {"inside"}
-    assert held(decisions)["large"].code is HoldCode.INFEASIBLE
+    assert held(decisions)["large"].code is PendingReason.INFEASIBLE
     assert "keeps nvidia.com/gpu 9 idle for guarantees" in held(decisions)["large"].message
 
 
@@ -164,8 +164,8 @@ def test_preemption_needs_no_reserve_that_guarantees_have_used() -> None:
 @pytest.mark.parametrize(("percent", "idle"), [(10, 1), (5, 0), (50, 8), (100, 16)])
 def test_a_share_is_of_what_usable_nodes_have_rounded_down(percent: int, idle: int) -> None:
     pool = Pool(key=KEY, nodes=(node("n0"), node("n1"), node("n2", usable=False)), governed=(GPU,))
-    assert replace(pool, reserve_percent=percent).left_idle == idle * 1000
-    assert replace(pool, reserve_percent=percent, governed=()).left_idle == 0
+    assert replace(pool, reserve_percent=percent).idle_reserve == idle * 1000
+    assert replace(pool, reserve_percent=percent, governed=()).idle_reserve == 0
 
 
 def test_the_share_follows_the_nodes() -> None:

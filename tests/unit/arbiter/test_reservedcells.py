@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.arbiter.placed import runs
 from tests.unit.arbiter.sim import LOW, Cluster, gang, held, node, quota
-from vkgateway.arbiter.decisions import HoldCode
-from vkgateway.arbiter.facts import Gang
+from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.snapshot import Gang
 
 NOW = 100_000.0
 
@@ -48,7 +48,7 @@ def test_later_gangs_do_not_start_in_what_is_reserved() -> None:
     inside = {name for name in there.running() if name.startswith("small") and there.borrowed(name) == {False}}
     assert inside == {"small0"}, "the others would be in the cell that later leaves to aged"
     hold = held(there.cycle())["small1"]
-    assert (hold.code, hold.behind) == (HoldCode.RESERVATION, "aged")
+    assert (hold.code, hold.behind) == (PendingReason.RESERVATION, "aged")
     assert hold.message == (
         "what is left of the guarantee in pool.compute is reserved for aged, which is ahead and has waited for long"
     )

@@ -9,22 +9,22 @@ import pytest
 from tests.unit.arbiter.placed import runs
 from tests.unit.arbiter.sim import LOW, Cluster, gang, held, node, quota
 from vkgateway.arbiter import cycle
-from vkgateway.arbiter.decisions import Decisions, HoldCode
-from vkgateway.arbiter.facts import PodState
-from vkgateway.arbiter.ledger import Ledger
+from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.decisions import Decisions, PendingReason
+from vkgateway.arbiter.snapshot import PodState
 
 
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list[Decisions]:
     """What each round decided, as they come."""
     found: list[Decisions] = []
-    decided = cycle._decided
+    decided = cycle._collect_decisions
 
-    def noted(ledger: Ledger) -> Decisions:
+    def noted(ledger: CycleState) -> Decisions:
         found.append(decided(ledger))
         return found[-1]
 
-    monkeypatch.setattr(cycle, "_decided", noted)
+    monkeypatch.setattr(cycle, "_collect_decisions", noted)
     return found
 
 
@@ -57,7 +57,7 @@ def test_a_start_that_is_withdrawn_is_not_tried_again_in_the_same_cycle(rounds: 
     decisions = there.cycle()
     assert there.running() == {"later", "small", "low"}, "no node idles beside gangs that fit"
     assert there.borrowed("small") == {False}
-    assert held(decisions)["aged"].code is HoldCode.ROOM
+    assert held(decisions)["aged"].code is PendingReason.ROOM
     assert len(rounds) <= 4
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.arbiter.lent import placed
 from tests.unit.arbiter.sim import LOW, Cluster, gang, held, node, quota
-from vkgateway.arbiter.facts import Band, Gang, PodState
+from vkgateway.arbiter.snapshot import Band, Gang, PodState
 
 NOW = 100_000.0
 HOUR = 3600.0

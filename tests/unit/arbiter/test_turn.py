@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.unit.arbiter.sim import KEY, LOW, gang
-from vkgateway.arbiter import waiting as module
-from vkgateway.arbiter.asks import Ask, read
-from vkgateway.arbiter.facts import Band, Policy, PoolKey
-from vkgateway.arbiter.fitting import FloatArray, IntArray
-from vkgateway.arbiter.line import in_turn
-from vkgateway.arbiter.turn import Turn
-from vkgateway.arbiter.waiting import Waiting
+from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray
+from vkgateway.arbiter.queueing import pending_columns as module
+from vkgateway.arbiter.queueing.order import queue_order
+from vkgateway.arbiter.queueing.ordered_queue import QueueOrder
+from vkgateway.arbiter.queueing.pending_columns import PendingTable
+from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.arbiter.snapshot import Band, Policy, PoolKey
 
 POLICY = Policy(age_cap=600.0, age_weight=1 / 60)
 NOW = 10_000.0
@@ -32,7 +32,7 @@ class Line:
         self.pools = random.choice((both[:1], both))
         kinds: dict[object, int] = {}
         found = [
-            read(
+            read_pending_gang(
                 gang(
                     f"g{random.randrange(10**6)}-{number}",
                     random.choice("abcd"),
@@ -46,7 +46,7 @@ class Line:
             )
             for number in range(random.randrange(1, 120))
         ]
-        self.asks = sorted((ask for ask in found if isinstance(ask, Ask)), key=lambda ask: ask.gang.id)
+        self.asks = sorted((ask for ask in found if isinstance(ask, PendingGang)), key=lambda ask: ask.gang.id)
         self._fate = {ask.gang.id: random.choice(("booked", "failed", "failed", "kept")) for ask in self.asks}
         self._clears = {ask.gang.id for ask in self.asks if random.random() < 0.1}
         self._part = {ask.gang.id: random.choice((0.0, 0.5, 1.0)) for ask in self.asks}
@@ -56,19 +56,19 @@ class Line:
         self.looked: list[str] = []
         self.booked = 0
 
-    def of(self, ask: Ask) -> float:
-        share = self.shares.get((ask.tenant, ask.pools[0]), 0.0)
+    def share_of(self, ask: PendingGang) -> float:
+        share = self.shares.get((ask.tenant, ask.allowed_pools[0]), 0.0)
         return share * self._part[ask.gang.id] if NOW - ask.gang.created >= POLICY.age_cap else share
 
-    def of_all(self, at: IntArray) -> FloatArray:
-        return np.array([self.of(self.asks[index]) for index in at.tolist()])
+    def shares_of(self, at: IntArray) -> FloatArray:
+        return np.array([self.share_of(self.asks[index]) for index in at.tolist()])
 
-    def look(self, ask: Ask, *, give_up: Callable[[], None], hope_again: Callable[[], None]) -> None:
+    def look(self, ask: PendingGang, *, give_up: Callable[[], None], hope_again: Callable[[], None]) -> None:
         self.looked.append(ask.gang.id)
         fate = self._fate[ask.gang.id]
         if fate == "booked":
             self.booked += 1
-            for pool in ask.pools[:1]:
+            for pool in ask.allowed_pools[:1]:
                 self.shares[ask.tenant, pool] = self.shares.get((ask.tenant, pool), 0.0) + self._grows
             if ask.gang.id in self._clears:
                 hope_again()
@@ -80,21 +80,21 @@ def one_after_the_other(line: Line) -> list[str]:
     """As it is done with a look at each."""
     order: list[str] = []
     hopeless: set[object] = set()
-    for ask in in_turn(line.asks, line.of, POLICY, NOW):
+    for ask in queue_order(line.asks, line.share_of, POLICY, NOW):
         order.append(ask.gang.id)
-        alike = ask.tenant, ask.kind, NOW - ask.gang.created >= POLICY.age_cap
+        alike = ask.tenant, ask.equivalence_class, NOW - ask.gang.created >= POLICY.age_cap
         if alike not in hopeless:
             line.look(ask, give_up=lambda alike=alike: hopeless.add(alike), hope_again=hopeless.clear)  # type: ignore[misc]
     return order
 
 
 def in_one_go(line: Line) -> list[str]:
-    waiting = Waiting(line.asks)
-    turn, booked = Turn(waiting, np.arange(len(waiting)), line, POLICY, NOW), line.booked
-    while (ask := turn.next(booked=line.booked != booked)) is not None:
+    waiting = PendingTable(line.asks)
+    turn, booked = QueueOrder(waiting, np.arange(len(waiting)), line, POLICY, NOW), line.booked
+    while (ask := turn.next_gang(booked=line.booked != booked)) is not None:
         booked = line.booked
-        line.look(ask, give_up=turn.give_up, hope_again=turn.hope_again)
-    return [waiting.names[index] for index in turn.order().tolist()]
+        line.look(ask, give_up=turn.skip_class, hope_again=turn.reset_skipped)
+    return [waiting.names[index] for index in turn.full_order().tolist()]
 
 
 @pytest.mark.parametrize("chunk", range(10))
@@ -107,52 +107,57 @@ def test_the_same_order_and_the_same_are_looked_at(chunk: int) -> None:
 
 
 def test_nobody_waits() -> None:
-    turn = Turn(Waiting(), np.arange(0), Line(0), POLICY, NOW)
-    assert turn.next(booked=False) is None
-    assert turn.order().tolist() == []
+    turn = QueueOrder(PendingTable(), np.arange(0), Line(0), POLICY, NOW)
+    assert turn.next_gang(booked=False) is None
+    assert turn.full_order().tolist() == []
 
 
 def test_those_that_wait_are_kept_in_the_order_of_their_names() -> None:
     random = Random(1)
     for seed in range(50):
         there = {ask.gang.id: ask for ask in Line(seed).asks}
-        waiting = Waiting(there.values())
+        waiting = PendingTable(there.values())
         for _ in range(4):
-            changed: dict[str, Ask | None] = {name: None for name in there if random.random() < 0.3}
+            changed: dict[str, PendingGang | None] = {name: None for name in there if random.random() < 0.3}
             for name, ask in there.items():
                 if random.random() < 0.3:
                     changed[name] = replace(ask, gang=replace(ask.gang, priority=random.randrange(9)))
             for ask in Line(random.randrange(1000)).asks[:5]:
                 changed[ask.gang.id] = ask
             changed["never there"] = None
-            waiting.change(changed)
+            waiting.apply_changes(changed)
             there = {name: ask for name, ask in {**there, **changed}.items() if ask is not None}
             _check(waiting, there)
 
 
 def test_numbers_of_kinds_that_have_gone_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SPARE", 4)
-    waiting = Waiting()
+    waiting = PendingTable()
     for seed in range(60):
-        there = {ask.gang.id: replace(ask, kind=100 * seed + ask.kind) for ask in Line(seed).asks}
-        waiting.change({**dict.fromkeys(waiting.names), **there})
+        there = {
+            ask.gang.id: replace(ask, equivalence_class=100 * seed + ask.equivalence_class) for ask in Line(seed).asks
+        }
+        waiting.apply_changes({**dict.fromkeys(waiting.names), **there})
         _check(waiting, there)
-    assert waiting.numbers_alike < 500
+    assert waiting.alike_count < 500
 
 
-def _check(waiting: Waiting, there: dict[str, Ask]) -> None:
+def _check(waiting: PendingTable, there: dict[str, PendingGang]) -> None:
     asks = [there[name] for name in sorted(there)]
-    assert (waiting.asks, waiting.names) == (asks, sorted(there))
-    assert waiting.priority.tolist() == [ask.gang.priority for ask in asks]
-    assert waiting.created.tolist() == [ask.gang.created for ask in asks]
-    assert waiting.kind.tolist() == [ask.kind for ask in asks]
-    assert waiting.low.tolist() == [ask.gang.band is Band.LOW for ask in asks]
+    assert (waiting.pending_gangs, waiting.names) == (asks, sorted(there))
+    assert waiting.base_priorities.tolist() == [ask.gang.priority for ask in asks]
+    assert waiting.created_times.tolist() == [ask.gang.created for ask in asks]
+    assert waiting.equivalence_classes.tolist() == [ask.equivalence_class for ask in asks]
+    assert waiting.is_low.tolist() == [ask.gang.band is Band.LOW for ask in asks]
     names = {number: name for name, number in waiting.tenants.items()}
-    assert [names[number] for number in waiting.tenant.tolist()] == [ask.tenant for ask in asks]
-    by_pools = {(number, ask.pools) for number, ask in zip(waiting.pools.tolist(), asks, strict=True)}
+    assert [names[number] for number in waiting.tenant_numbers.tolist()] == [ask.tenant for ask in asks]
+    by_pools = {(number, ask.allowed_pools) for number, ask in zip(waiting.pool_numbers.tolist(), asks, strict=True)}
     assert len(by_pools) == len({number for number, _ in by_pools}) == len({pools for _, pools in by_pools})
-    alike = {(number, ask.tenant, ask.kind) for number, ask in zip(waiting.alike.tolist(), asks, strict=True)}
+    alike = {
+        (number, ask.tenant, ask.equivalence_class)
+        for number, ask in zip(waiting.alike_numbers.tolist(), asks, strict=True)
+    }
     assert len(alike) == len({number for number, _, _ in alike}) == len({(name, kind) for _, name, kind in alike})
-    assert max(waiting.alike.tolist(), default=-1) < waiting.numbers_alike
-    left = waiting.others([*sorted(there)[::2], "never there"])
+    assert max(waiting.alike_numbers.tolist(), default=-1) < waiting.alike_count
+    left = waiting.mask_without([*sorted(there)[::2], "never there"])
     assert [waiting.names[index] for index in np.flatnonzero(left).tolist()] == sorted(there)[1::2]

@@ -8,25 +8,25 @@ import numpy as np
 import pytest
 
 from tests.unit.arbiter.lent import GPU, NOW, changed, gpus, mixed, node, nodes, placed, running, waiting, world
-from vkgateway.arbiter.evictable import Evictable
-from vkgateway.arbiter.facts import Gang, PodState
-from vkgateway.arbiter.placement import place
-from vkgateway.arbiter.room import Room
-from vkgateway.arbiter.victims import Choice, choose
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.placement import place_pods
+from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
+from vkgateway.arbiter.preemption.victim_search import VictimChoice, choose_victims
+from vkgateway.arbiter.snapshot import Gang, PodState
 
 
-def ask(there: tuple[Room, Evictable], gang: Gang, **options: object) -> Choice | None:
-    return choose(*there, gang, gang.pods, now=NOW, **options)  # type: ignore[arg-type]
+def ask(there: tuple[NodeResources, PreemptionCandidates], gang: Gang, **options: object) -> VictimChoice | None:
+    return choose_victims(*there, gang, gang.pods, now=NOW, **options)  # type: ignore[arg-type]
 
 
-def going(choice: Choice | None) -> dict[str, tuple[str, ...]]:
+def going(choice: VictimChoice | None) -> dict[str, tuple[str, ...]]:
     assert choice is not None
     return {evict.gang: evict.pods for evict in choice.evicts}
 
 
 def test_nobody_goes_where_there_is_room() -> None:
     choice = ask(world(nodes(2), [running("a", ["n0"], 8)]), waiting(1))
-    assert choice == Choice(nodes={"new-0": "n1"}, evicts=(), awaits=(), lost=0, saved=0)
+    assert choice == VictimChoice(nodes={"new-0": "n1"}, evicts=(), awaited_pods=(), lost=0, saved=0)
 
 
 def test_the_one_that_has_lost_least_goes() -> None:
@@ -43,10 +43,10 @@ def test_the_one_that_has_lost_least_goes() -> None:
 
 def test_the_room_is_left_as_it_was() -> None:
     there = world(nodes(2), [running("a", ["n0"], 8), running("b", ["n1"], 8)])
-    before = there[0].amount(GPU).tolist()
+    before = there[0].free_amounts(GPU).tolist()
     assert ask(there, waiting(2)) is not None
     assert ask(there, waiting(3)) is None
-    assert there[0].amount(GPU).tolist() == before
+    assert there[0].free_amounts(GPU).tolist() == before
 
 
 def test_a_whole_node_is_emptied_where_that_costs_least_in_sum() -> None:
@@ -88,9 +88,9 @@ def test_nothing_was_saved_where_nobody_was_chosen_in_vain() -> None:
 def test_what_is_ending_anyway_comes_first() -> None:
     ending = [replace(placed("e", "n1", 8), state=PodState.ENDING, deadline=NOW + 5)]
     there = world(nodes(2), [running("a", ["n0"], 8, age=0)])
-    there[0].take("n1", gpus(8))
+    there[0].add_pods("n1", gpus(8))
     choice = ask(there, waiting(1), coming=ending)
-    assert choice == Choice(nodes={"new-0": "n1"}, evicts=(), awaits=("e",), lost=0, saved=0)
+    assert choice == VictimChoice(nodes={"new-0": "n1"}, evicts=(), awaited_pods=("e",), lost=0, saved=0)
 
 
 def test_it_waits_only_for_those_whose_room_it_needs_the_soonest_first() -> None:
@@ -100,10 +100,10 @@ def test_it_waits_only_for_those_whose_room_it_needs_the_soonest_first() -> None
         replace(soon, state=PodState.ENDING, deadline=NOW),
     ]
     there = world(nodes(1))
-    there[0].take("n0", gpus(4), 2)
+    there[0].add_pods("n0", gpus(4), 2)
     choice = ask(there, waiting(1, 4), coming=coming)
     assert choice is not None
-    assert choice.awaits == ("soon",)
+    assert choice.awaited_pods == ("soon",)
 
 
 def test_surplus_goes_before_work_and_loses_nothing() -> None:
@@ -295,7 +295,7 @@ def test_shapes_that_stand_in_each_others_way() -> None:
 def test_a_placer_of_its_own_decides() -> None:
     gang = waiting(1)
     there = world(nodes(2), [running("a", ["n0"], 8, age=1), running("b", ["n1"], 8, age=50)])
-    choice = ask(there, gang, placer=lambda room: place(room, gang.pods, among=["n1"]))
+    choice = ask(there, gang, placer=lambda room: place_pods(room, gang.pods, among=["n1"]))
     assert going(choice).keys() == {"b"}
     with pytest.raises(ValueError, match="placer"):
         ask(there, gang, ceiling=np.zeros(2, dtype=np.int64))
@@ -310,15 +310,15 @@ def test_no_more_than_the_ceiling_is_freed_on_a_node() -> None:
     assert len(choice.evicts) == 2
 
 
-def _one_each(room: Room, gang: Gang) -> dict[str, str] | None:
-    first, second = (place(room, [pod], among=[name]) for pod, name in zip(gang.pods, ("n0", "n1"), strict=True))
+def _one_each(room: NodeResources, gang: Gang) -> dict[str, str] | None:
+    first, second = (place_pods(room, [pod], among=[name]) for pod, name in zip(gang.pods, ("n0", "n1"), strict=True))
     return {**first, **second} if first is not None and second is not None else None
 
 
 def test_the_gang_itself_is_no_victim() -> None:
     gang = replace(waiting(1), pods=(*waiting(1).pods, placed("old", "n0", 8)))
     there = world(nodes(1), [gang])
-    assert choose(*there, gang, gang.pods[:1], now=NOW) is None
+    assert choose_victims(*there, gang, gang.pods[:1], now=NOW) is None
 
 
 def test_pods_that_must_stand_together_on_few_nodes() -> None:
@@ -329,8 +329,8 @@ def test_pods_that_must_stand_together_on_few_nodes() -> None:
     gangs[4:8] = [running(f"one{place}", ["n1"], 2, age=9) for place in range(4)]
     gang = waiting(4, 2)
 
-    def together(room: Room) -> dict[str, str] | None:
-        tries = (place(room, gang.pods, among=[name]) for name in room.names)
+    def together(room: NodeResources) -> dict[str, str] | None:
+        tries = (place_pods(room, gang.pods, among=[name]) for name in room.names)
         return next((found for found in tries if found is not None), None)
 
     choice = ask(world(nodes(4), gangs), gang, placer=together)
@@ -341,7 +341,7 @@ def test_where_all_must_go_first_to_see_what_is_needed() -> None:
     # Counting says that a cheap node will do; the placer takes only pairs of nodes that it likes.
     gangs = [running(f"g{index}", [f"n{index}"], 8, age=1 + index) for index in range(4)]
     gang = waiting(2)
-    choice = ask(world(nodes(4), gangs), gang, placer=lambda room: place(room, gang.pods, among=["n1", "n3"]))
+    choice = ask(world(nodes(4), gangs), gang, placer=lambda room: place_pods(room, gang.pods, among=["n1", "n3"]))
     assert going(choice).keys() == {"g1", "g3"}
     assert choice is not None
     assert choice.lost == 8 * (2 + 4)
@@ -376,8 +376,8 @@ def test_a_second_on_the_same_node_where_that_is_cheapest() -> None:
 def test_who_is_not_there_any_more_frees_nothing() -> None:
     gone, dropped = running("gone", ["elsewhere"], 8, age=0), running("dropped", ["n0"], 8, age=0)
     room, evictable = world(nodes(2), [gone, running("a", ["n0"], 8), running("b", ["n1"], 8, age=200), dropped])
-    evictable.drop("dropped")
-    room.give("n0", gpus(8))
+    evictable.remove_gang("dropped")
+    room.remove_pods("n0", gpus(8))
     assert going(ask((room, evictable), waiting(1))).keys() == {"a"}
     assert going(ask((room, evictable), waiting(2))).keys() == {"a", "b"}
 
@@ -395,5 +395,5 @@ def test_what_was_tried_in_vain_does_not_stand_in_the_way() -> None:
     # The placer wants more room than the pod takes: without the dear one it does not do, without the cheap one it does.
     gang = waiting(1, 2)
     there = world(nodes(1), [running("dear", ["n0"], 6, age=100), running("cheap", ["n0"], 2, age=1)])
-    choice = ask(there, gang, placer=lambda room: {"new-0": "n0"} if room.free("n0")[GPU] >= 6000 else None)
+    choice = ask(there, gang, placer=lambda room: {"new-0": "n0"} if room.free_on_node("n0")[GPU] >= 6000 else None)
     assert going(choice).keys() == {"dear"}

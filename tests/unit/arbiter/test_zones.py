@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit.arbiter.numa import containers, split
 from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, gpus, held, node, quota
-from vkgateway.arbiter.facts import Node, PodState, Pool, Shape, Topology, Zone
-from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.snapshot import Node, PodState, Pool, Shape, Topology, Zone
 
 
-def room(*nodes: Node) -> Room:
-    return Room(Pool(key=KEY, nodes=nodes, governed=(GPU,)))
+def room(*nodes: Node) -> NodeResources:
+    return NodeResources(Pool(key=KEY, nodes=nodes, governed=(GPU,)))
 
 
 def published(name: str, allocatable: Iterable[int], available: Iterable[int], **fields: object) -> Node:
@@ -29,60 +29,60 @@ def published(name: str, allocatable: Iterable[int], available: Iterable[int], *
 @pytest.mark.parametrize(("size", "fit"), [(1, 8), (2, 4), (3, 2), (4, 2), (5, 0), (8, 0)])
 def test_of_equal_pods_as_many_fit_as_there_is_room_for_in_the_zones(size: int, fit: int) -> None:
     made = room(split("n0", 4, 4))
-    assert made.fits("n0", gpus(size)) == fit
+    assert made.capacity_on_node("n0", gpus(size)) == fit
     for left in reversed(range(fit)):
-        made.take("n0", gpus(size))
-        assert made.fits("n0", gpus(size)) == left
+        made.add_pods("n0", gpus(size))
+        assert made.capacity_on_node("n0", gpus(size)) == left
 
 
 def test_nodes_without_zones_are_as_ever() -> None:
     made = room(node("n0"), split("n1", 4, 4))
-    assert made.capacity(gpus(8)).tolist() == [1, 0]
-    assert not room(node("n0")).zoned
+    assert made.capacity_by_node(gpus(8)).tolist() == [1, 0]
+    assert not room(node("n0")).has_zones
     assert [made.is_zoned(name) for name in ("n0", "n1")] == [False, True]
 
 
 def test_what_zones_do_not_have_is_no_matter_of_theirs() -> None:
     made = room(split("n0", 4, 4))
-    assert made.fits("n0", gpus(4, cpu=30)) == 2
-    assert made.fits("n0", Shape.of({"cpu": 1000})) == 64
+    assert made.capacity_on_node("n0", gpus(4, cpu=30)) == 2
+    assert made.capacity_on_node("n0", Shape.from_requests({"cpu": 1000})) == 64
 
 
 def test_a_pod_whose_zone_is_not_known_is_in_the_worst() -> None:
     made = room(split("n0", 4, 4))
-    made.take("n0", gpus(1))
-    assert made.fits("n0", gpus(4)) == 1
-    made.take("n0", gpus(1))
-    assert made.fits("n0", gpus(4)) == 0, "they may be in both zones"
-    made.give("n0", gpus(1))
-    assert made.fits("n0", gpus(4)) == 1
+    made.add_pods("n0", gpus(1))
+    assert made.capacity_on_node("n0", gpus(4)) == 1
+    made.add_pods("n0", gpus(1))
+    assert made.capacity_on_node("n0", gpus(4)) == 0, "they may be in both zones"
+    made.remove_pods("n0", gpus(1))
+    assert made.capacity_on_node("n0", gpus(4)) == 1
 
 
 def test_what_was_published_counts_and_those_in_it_are_not_counted_twice() -> None:
     made = room(published("n0", [4, 4], [2, 4], counted=frozenset({"x"})))
-    made.take("n0", gpus(2))
-    made.count_in("n0", gpus(2))
-    assert made.fits("n0", gpus(4)) == 1
-    assert made.fits("n0", gpus(3)) == 1
-    made.take("n0", gpus(2))
-    assert made.fits("n0", gpus(4)) == 0, "it may be in the zone that was free"
-    assert made.fits("n0", gpus(2)) == 2
+    made.add_pods("n0", gpus(2))
+    made.count_published("n0", gpus(2))
+    assert made.capacity_on_node("n0", gpus(4)) == 1
+    assert made.capacity_on_node("n0", gpus(3)) == 1
+    made.add_pods("n0", gpus(2))
+    assert made.capacity_on_node("n0", gpus(4)) == 0, "it may be in the zone that was free"
+    assert made.capacity_on_node("n0", gpus(2)) == 2
 
 
 def test_what_those_held_that_were_in_what_was_published_and_have_gone_is_free_in_some_zone() -> None:
     made = room(published("n0", [4, 4], [3, 1], counted=frozenset({"x", "y"}), gone={"y": gpus(3)}))
-    made.take("n0", gpus(1))
-    made.count_in("n0", gpus(1))
-    assert [made.fits("n0", gpus(size)) for size in (1, 2, 3, 4)] == [7, 3, 2, 1]
-    made.take("n0", gpus(3))
-    assert made.fits("n0", gpus(3)) == 1
-    assert room(published("n0", [4, 4], [0, 0], gone={"y": containers(2, 1)})).fits("n0", gpus(1)) == 8
+    made.add_pods("n0", gpus(1))
+    made.count_published("n0", gpus(1))
+    assert [made.capacity_on_node("n0", gpus(size)) for size in (1, 2, 3, 4)] == [7, 3, 2, 1]
+    made.add_pods("n0", gpus(3))
+    assert made.capacity_on_node("n0", gpus(3)) == 1
+    assert room(published("n0", [4, 4], [0, 0], gone={"y": containers(2, 1)})).capacity_on_node("n0", gpus(1)) == 8
     held = room(published("n0", [4, 4], [0, 0], gone={"y": containers(2, 1)}))
-    held.take("n0", gpus(4))
-    held.take("n0", gpus(1))
+    held.add_pods("n0", gpus(4))
+    held.add_pods("n0", gpus(1))
     for size in (4, 1):
-        held.count_in("n0", gpus(size))
-    assert [held.fits("n0", gpus(size)) for size in (1, 2, 3)] == [3, 1, 0]
+        held.count_published("n0", gpus(size))
+    assert [held.capacity_on_node("n0", gpus(size)) for size in (1, 2, 3)] == [3, 1, 0]
 
 
 def test_one_that_has_gone_and_counts_as_placed_still_gives_no_room_twice() -> None:
@@ -117,27 +117,27 @@ def test_nobody_else_is_told_to_go_while_the_node_of_those_who_went_has_not_publ
 def test_once_all_others_have_gone_the_whole_of_each_zone_counts_whatever_was_published() -> None:
     made = room(published("n0", [4, 4], [0, 0]))
     for _ in range(8):
-        made.take("n0", gpus(1))
-        made.count_in("n0", gpus(1))
-    assert made.fits("n0", gpus(4)) == 0
-    made.give("n0", gpus(1), 6)
-    assert made.fits("n0", gpus(4)) == 0
-    made.give("n0", gpus(1))
-    assert made.fits("n0", gpus(4)) == 1, "the last can only be in one of them"
+        made.add_pods("n0", gpus(1))
+        made.count_published("n0", gpus(1))
+    assert made.capacity_on_node("n0", gpus(4)) == 0
+    made.remove_pods("n0", gpus(1), 6)
+    assert made.capacity_on_node("n0", gpus(4)) == 0
+    made.remove_pods("n0", gpus(1))
+    assert made.capacity_on_node("n0", gpus(4)) == 1, "the last can only be in one of them"
 
 
 def test_devices_of_others_count() -> None:
     stranger = published("n0", [4, 4], [4, 2], used={GPU: 2000})
-    assert room(replace(stranger, used={GPU: 2000})).fits("n0", gpus(4)) == 1
-    assert room(replace(stranger, used={GPU: 3000})).fits("n0", gpus(4)) == 0, "one of them came since"
+    assert room(replace(stranger, used={GPU: 2000})).capacity_on_node("n0", gpus(4)) == 1
+    assert room(replace(stranger, used={GPU: 3000})).capacity_on_node("n0", gpus(4)) == 0, "one of them came since"
 
 
 def test_containers_are_judged_one_by_one_unless_the_scope_is_the_pod() -> None:
-    assert room(split("n0", 4, 4)).fits("n0", containers(4, 4)) == 1
-    assert room(split("n0", 4, 4)).fits("n0", containers(2, 2)) == 2
-    assert room(split("n0", 4, 4)).fits("n0", containers(5, 1)) == 0
-    assert room(split("n0", 4, 4, scope="pod")).fits("n0", containers(4, 4)) == 0
-    assert room(split("n0", 4, 4, scope="pod")).fits("n0", containers(2, 2)) == 2
+    assert room(split("n0", 4, 4)).capacity_on_node("n0", containers(4, 4)) == 1
+    assert room(split("n0", 4, 4)).capacity_on_node("n0", containers(2, 2)) == 2
+    assert room(split("n0", 4, 4)).capacity_on_node("n0", containers(5, 1)) == 0
+    assert room(split("n0", 4, 4, scope="pod")).capacity_on_node("n0", containers(4, 4)) == 0
+    assert room(split("n0", 4, 4, scope="pod")).capacity_on_node("n0", containers(2, 2)) == 2
 
 
 def test_cpus_count_where_a_pod_has_them_for_itself() -> None:
@@ -145,24 +145,24 @@ def test_cpus_count_where_a_pod_has_them_for_itself() -> None:
     zones = tuple(Zone(name=name, allocatable=zone, available=zone) for name in ("a", "b"))
     made = room(Node(name="n0", allocatable={GPU: 8000, "cpu": 32_000}, topology=Topology(zones=zones)))
     shared = gpus(1, cpu=12)
-    assert made.fits("n0", shared) == 2
-    made.take("n0", shared)
+    assert made.capacity_on_node("n0", shared) == 2
+    made.add_pods("n0", shared)
     own = replace(shared, parts=((("cpu", 12_000), (GPU, 1000)),))
-    assert made.fits("n0", own) == 1
-    assert made.fits("n0", replace(gpus(1, cpu=17), parts=((("cpu", 17_000), (GPU, 1000)),))) == 0
+    assert made.capacity_on_node("n0", own) == 1
+    assert made.capacity_on_node("n0", replace(gpus(1, cpu=17), parts=((("cpu", 17_000), (GPU, 1000)),))) == 0
 
 
 def test_trials_and_copies_leave_no_trace() -> None:
     made = room(split("n0", 4, 4))
     saved, mark = made.save(), made.mark()
-    made.take("n0", gpus(4), 2)
+    made.add_pods("n0", gpus(4), 2)
     other = made.copy()
     made.undo(mark)
-    assert (made.fits("n0", gpus(4)), other.fits("n0", gpus(4))) == (2, 0)
-    made.take("n0", gpus(1), 2)
+    assert (made.capacity_on_node("n0", gpus(4)), other.capacity_on_node("n0", gpus(4))) == (2, 0)
+    made.add_pods("n0", gpus(1), 2)
     for _ in range(2):
         made.restore(saved)
-        assert made.fits("n0", gpus(4)) == 2
+        assert made.capacity_on_node("n0", gpus(4)) == 2
 
 
 # -- the whole of it ---------------------------------------------------------------------------------------------------

@@ -9,17 +9,17 @@ from random import Random
 
 from tests.unit.arbiter.sim import GPU, KEY, OTHER, Cluster, gang, held, node, quota
 from tests.unit.arbiter.stories import GRACE, NOTICE, TENANTS, Mix, Step, Story, gang_of, story, units
-from vkgateway.arbiter.asks import Ask, read
-from vkgateway.arbiter.cells import Cells
+from vkgateway.arbiter.capacity.node_fit import BoolArray
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.decisions import Decisions, Hold, HoldCode
-from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, Policy, Pool, PoolKey, Quota, Snapshot
-from vkgateway.arbiter.fitting import BoolArray
-from vkgateway.arbiter.inside import Inside, hold_where_placed
-from vkgateway.arbiter.lots import suffices
-from vkgateway.arbiter.placement import place
-from vkgateway.arbiter.refusals import refusals
-from vkgateway.arbiter.room import Room
+from vkgateway.arbiter.decisions import Decisions, PendingReason, PendingReport
+from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement, allocate_placed
+from vkgateway.arbiter.guarantees.cells import PoolCells
+from vkgateway.arbiter.guarantees.refusals import find_refusals
+from vkgateway.arbiter.preemption.eviction_units import has_min_members
+from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, Policy, Pool, PoolKey, PreemptionPlan, Quota, Snapshot
 
 
 class Told(Cluster):
@@ -76,15 +76,15 @@ class Told(Cluster):
     def pool_of(self, key: PoolKey) -> Pool:
         return next(pool for pool in self.pools if pool.key == key)
 
-    def room(self, key: PoolKey, *, without: tuple[str, ...] = (), plans: dict[str, Plan]) -> Room:
-        room = Room(self.pool_of(key))
+    def room(self, key: PoolKey, *, without: tuple[str, ...] = (), plans: dict[str, PreemptionPlan]) -> NodeResources:
+        room = NodeResources(self.pool_of(key))
         for each in self.gangs.values():
             for pod in each.pods:
                 on = pod.node if pod.uid not in without else ""
                 if not on and each.id in plans:
                     on = plans[each.id].nodes.get(pod.uid, "")
                 if on in room:
-                    room.take(on, pod.shape)
+                    room.add_pods(on, pod.shape)
         return room
 
     def conserves(self, decisions: Decisions) -> None:
@@ -94,23 +94,28 @@ class Told(Cluster):
         plans = dict(decisions.plans)
         rooms = {pool.key: self.room(pool.key, plans=plans) for pool in self.pools} if asks else {}
         for ask in asks:
-            for key in ask.pools:
+            for key in ask.allowed_pools:
                 if not self._may_use(ask, key, plans):
                     continue
                 mark = rooms[key].mark()
                 among = _near(rooms[key], ask)
-                found = place(rooms[key], ask.core, required_level=ask.gang.required_level, among=among)
-                short = self.is_short(rooms[key], ask.core)
+                found = place_pods(rooms[key], ask.min_members, required_level=ask.gang.required_level, among=among)
+                short = self.is_short(rooms[key], ask.min_members)
                 rooms[key].undo(mark)
                 assert found is None or short, f"{ask.gang.id} would fit into {key[1]}"
                 if found is not None and ask.gang.band is Band.GUARANTEED:
-                    inside = Inside(self.cells(self.pool_of(key), plans), ask.tenant, ask.core, among=among)
+                    inside = GuaranteedPlacement(
+                        self.cells(self.pool_of(key), plans), ask.tenant, ask.min_members, among=among
+                    )
                     assert inside(rooms[key]) is None, f"the reserve of {key[1]} holds {ask.gang.id} up"
 
-    def is_short(self, room: Room, pods: Iterable[Pod]) -> bool:
+    def is_short(self, room: NodeResources, pods: Iterable[Pod]) -> bool:
         """Whether these pods, which the room counts, leave less idle than the pool's reserve."""
-        asks = any(pod.shape.amount(GPU) for pod in pods)
-        return asks and sum(max(0, room.free(each.name)[GPU]) for each in room.nodes if each.usable) < self.pool.reserve
+        asks = any(pod.shape.amount_of(GPU) for pod in pods)
+        return (
+            asks
+            and sum(max(0, room.free_on_node(each.name)[GPU]) for each in room.nodes if each.usable) < self.pool.reserve
+        )
 
     def leaves_reserve(self, before: Snapshot, decisions: Decisions) -> None:
         """What borrows leaves each pool's reserve, but for what is inside guarantees since this cycle."""
@@ -131,19 +136,21 @@ class Told(Cluster):
                 for uid in inside:
                     node = pods[uid].node or next(plan.nodes[uid] for plan in there if uid in plan.nodes)
                     if pods[uid].node or is_later:
-                        room.give(node, pods[uid].shape)
+                        room.remove_pods(node, pods[uid].shape)
                 assert not self.is_short(room, which), f"{[pod.uid for pod in which]} use the reserve of {pool.key[1]}"
 
     def waits_for_good(self, decisions: Decisions) -> None:
         """Nobody has others go who could start at once inside its guarantee in another of its pools."""
         plans = dict(decisions.plans)
         for name, plan in plans.items():
-            ask = read(self.gangs[name])
-            assert isinstance(ask, Ask)
-            for key in ask.pools if not plan.borrowed and not self._has_cpu(ask) else ():
+            ask = read_pending_gang(self.gangs[name])
+            assert isinstance(ask, PendingGang)
+            for key in ask.allowed_pools if not plan.borrowed and not self._has_cpu(ask) else ():
                 if key != plan.pool and self._may_use(ask, key, plans):
                     cells = self.cells(self.pool_of(key), plans)
-                    search = Inside(cells, ask.tenant, ask.core, required_level=ask.gang.required_level)
+                    search = GuaranteedPlacement(
+                        cells, ask.tenant, ask.min_members, required_level=ask.gang.required_level
+                    )
                     assert search(self.room(key, plans=plans)) is None, f"{name} could start in {key[1]}"
 
     def comes_true(self, decisions: Decisions) -> None:
@@ -159,28 +166,28 @@ class Told(Cluster):
         and what started meanwhile is in the way."""
         for pool in self.pools if not self.was_down else ():
             cells = self.cells(pool, dict(decisions.plans))
-            assert not cells.losses(), f"promises of {pool.key[1]} are not kept: {cells.losses()}"
-            over = {tenant: excess for tenant in TENANTS if (excess := cells.excess(tenant))}
+            assert not cells.guarantee_losses(), f"promises of {pool.key[1]} are not kept: {cells.guarantee_losses()}"
+            over = {tenant: excess for tenant in TENANTS if (excess := cells.excess_by_node(tenant))}
             assert not over, f"inside without cells: {over}"
 
-    def _has_cpu(self, ask: Ask) -> bool:
-        return any(pod.shape.amount("cpu") for pod in ask.core)
+    def _has_cpu(self, ask: PendingGang) -> bool:
+        return any(pod.shape.amount_of("cpu") for pod in ask.min_members)
 
-    def _may_use(self, ask: Ask, key: PoolKey, plans: dict[str, Plan]) -> bool:
+    def _may_use(self, ask: PendingGang, key: PoolKey, plans: dict[str, PreemptionPlan]) -> bool:
         mine = any(each.tenant == ask.tenant and each.pool == key for each in self.quotas)
-        several = len(ask.pools) > 1
+        several = len(ask.allowed_pools) > 1
         there = any(pool.key == key for pool in self.pools)
-        return mine and there and not (several and self.over_limit(ask.gang, list(ask.core), set(), plans, key))
+        return mine and there and not (several and self.over_limit(ask.gang, list(ask.min_members), set(), plans, key))
 
-    def _wants_room(self, each: Gang, hold: Hold | None) -> Ask | None:
+    def _wants_room(self, each: Gang, hold: PendingReport | None) -> PendingGang | None:
         """What a gang asks for that waits for room; None where it does not, or where that is not always found."""
         runs = any(pod.state is PodState.PLACED for pod in each.pods)
-        if hold is None or runs or hold.code not in (HoldCode.ROOM, HoldCode.INFEASIBLE):
+        if hold is None or runs or hold.code not in (PendingReason.ROOM, PendingReason.INFEASIBLE):
             return None
-        ask = read(each)
+        ask = read_pending_gang(each)
         # No ask: it is going, and what of it waits, waits for the rest to be made anew. Of two resources, whether
         # they fit is not always found.
-        return ask if isinstance(ask, Ask) and not self._has_cpu(ask) else None
+        return ask if isinstance(ask, PendingGang) and not self._has_cpu(ask) else None
 
     def needs_all(self, before: Snapshot, decisions: Decisions) -> None:
         """Whoever is told to go: without that, the gang that it goes for would not fit."""
@@ -194,7 +201,7 @@ class Told(Cluster):
                 continue  # They go for another gang than before; all plans together need them.
             goes = known[evict.gang]
             stay = [pod for pod in goes.pods if pod.uid in evict.pods or (pod.node and pod.uid not in leaving | gone)]
-            if not suffices(goes, stay):
+            if not has_min_members(goes, stay):
                 continue  # The rest of their gang goes for others, and they with it.
             asks, plan = known[evict.makes_room_for], decisions.plans[evict.makes_room_for]
             others = {name: other for name, other in decisions.plans.items() if name != asks.id}
@@ -206,10 +213,10 @@ class Told(Cluster):
                 called = {pod.behind for pod in goes.pods if pod.state is PodState.PLACED}
                 surplus = goes.elastic and not evict.whole
                 assert surplus or asks.id in called or self.outranks(asks, goes), f"{evict}: who borrows evicts nobody"
-                found = place(room, core, required_level=asks.required_level)
+                found = place_pods(room, core, required_level=asks.required_level)
             else:
                 cells = self.cells(self.pool_of(plan.pool), others)
-                found = Inside(cells, asks.tenant, core, required_level=asks.required_level)(room)
+                found = GuaranteedPlacement(cells, asks.tenant, core, required_level=asks.required_level)(room)
                 if found is not None and _largest_left(cells, asks, core, found) < _largest_left(
                     cells, asks, core, plan.nodes
                 ):
@@ -220,65 +227,67 @@ class Told(Cluster):
                 f"{evict} for nothing"
             )
 
-    def over_limit(self, asks: Gang, core: list[Pod], leaving: set[str], plans: dict[str, Plan], key: PoolKey) -> bool:
+    def over_limit(
+        self, asks: Gang, core: list[Pod], leaving: set[str], plans: dict[str, PreemptionPlan], key: PoolKey
+    ) -> bool:
         """Whether the gang would be beyond its tenant's limit in a pool if only those went who leave."""
         limit = next(quota.limit for quota in self.quotas if quota.tenant == asks.tenant and quota.pool == key)
         for name, most in limit.items():
-            used = sum(pod.shape.amount(name) for pod in core)
+            used = sum(pod.shape.amount_of(name) for pod in core)
             for each in self.gangs.values():
                 mine = [pod for pod in each.pods if each.tenant == asks.tenant and pod.uid not in leaving]
                 here = [pod for pod in mine if (pod.pool == key if pod.node else _planned(each, pod, plans, key))]
-                used += sum(pod.shape.amount(name) for pod in here)
+                used += sum(pod.shape.amount_of(name) for pod in here)
             if used > most:
                 return True
         return False
 
-    def cells(self, pool: Pool | None = None, plans: dict[str, Plan] | None = None) -> Cells:
+    def cells(self, pool: Pool | None = None, plans: dict[str, PreemptionPlan] | None = None) -> PoolCells:
         """With the plans of these gangs."""
         pool = pool or self.pool
         names = {each.name for each in pool.nodes}
         placed = [
-            (each.tenant, node_name, pod.shape.amount(GPU))
+            (each.tenant, node_name, pod.shape.amount_of(GPU))
             for each in self.gangs.values()
             for pod in each.pods
             for node_name in [self._inside_on(each, pod, plans or {})]
             if node_name in names
         ]
-        return Cells(pool, self.quotas, placed)
+        return PoolCells(pool, self.quotas, placed)
 
-    def _inside_on(self, each: Gang, pod: Pod, plans: dict[str, Plan]) -> str:
+    def _inside_on(self, each: Gang, pod: Pod, plans: dict[str, PreemptionPlan]) -> str:
         if pod.node:
             return "" if pod.borrowed else pod.node
         plan = plans.get(each.id)
         return plan.nodes.get(pod.uid, "") if plan is not None and not plan.borrowed else ""
 
 
-def _largest_left(cells: Cells, asks: Gang, core: list[Pod], nodes: Mapping[str, str]) -> int:
+def _largest_left(cells: PoolCells, asks: Gang, core: list[Pod], nodes: Mapping[str, str]) -> int:
     """Cells of the largest size that its tenant could still bind with the gang on these nodes: 0, or 1 for any."""
     mark = cells.mark()
-    hold_where_placed(cells, asks.tenant, GPU, [(pod, nodes[pod.uid]) for pod in core])
-    left = cells.unused(asks.tenant).get(max(cells.levels), 0)
+    allocate_placed(cells, asks.tenant, GPU, [(pod, nodes[pod.uid]) for pod in core])
+    left = cells.unused_cells(asks.tenant).get(max(cells.levels), 0)
     cells.undo(mark)
     return min(1, left)
 
 
-def _beyond(room: Room, plans: Mapping[str, Plan], key: PoolKey) -> list[str]:
+def _beyond(room: NodeResources, plans: Mapping[str, PreemptionPlan], key: PoolKey) -> list[str]:
     """The gangs that are planned for nodes of a pool on which more is taken than there is."""
     there = ((name, on) for name, plan in plans.items() if plan.pool == key for on in plan.nodes.values())
-    return sorted({name for name, on in there if min(room.free(on).values()) < 0})
+    return sorted({name for name, on in there if min(room.free_on_node(on).values()) < 0})
 
 
-def _near(room: Room, ask: Ask) -> BoolArray | None:
+def _near(room: NodeResources, ask: PendingGang) -> BoolArray | None:
     """Where the gang's pods may go for what of it is there, and may stay."""
-    there = [pod.node for pod in ask.there if pod.node in room] if ask.gang.required_level else []
-    return room.near(there[0], ask.gang.required_level) if there else None
+    there = [pod.node for pod in ask.placed_pods if pod.node in room] if ask.gang.required_level else []
+    return room.nodes_in_domain(there[0], ask.gang.required_level) if there else None
 
 
 def _without(pool: Pool, down: frozenset[str]) -> Pool:
     return replace(pool, nodes=tuple(replace(each, usable=each.name not in down) for each in pool.nodes))
 
 
-def _planned(each: Gang, pod: Pod, plans: dict[str, Plan], key: PoolKey) -> bool:
+def _planned(each: Gang, pod: Pod, plans: dict[str, PreemptionPlan], key: PoolKey) -> bool:
     return each.id in plans and plans[each.id].pool == key and pod.uid in plans[each.id].nodes
 
 
@@ -318,7 +327,7 @@ class BesideSlowEnds(Told):
             late = {name for name in there if name in short} - self._inside_beside(plans, short)
             assert not late, f"room is kept idle for {late}"
 
-    def _inside_beside(self, plans: Mapping[str, Plan], short: list[str]) -> set[str]:
+    def _inside_beside(self, plans: Mapping[str, PreemptionPlan], short: list[str]) -> set[str]:
         """Those that share nodes with plans inside guarantees, which wait for however long it takes."""
         inside = {on for name in short if not plans[name].borrowed for on in plans[name].nodes.values()}
         return {name for name in short if not inside.isdisjoint(plans[name].nodes.values())}
@@ -372,9 +381,11 @@ class OnTime(Cluster):
         return any(self._places(one, pool) >= one.minimum for pool in self.pools if pool.key in one.pools)
 
     def _places(self, one: Gang, pool: Pool) -> int:
-        cells, size = self.cells(pool), one.pods[0].shape.amount(GPU) // 1000
-        places = sum(cell // size * number for cell, number in cells.unused(one.tenant).items())
-        return places + sum(cells.spare(one.tenant, name) // 1000 // size for name in cells.bound(one.tenant))
+        cells, size = self.cells(pool), one.pods[0].shape.amount_of(GPU) // 1000
+        places = sum(cell // size * number for cell, number in cells.unused_cells(one.tenant).items())
+        return places + sum(
+            cells.spare_amount(one.tenant, name) // 1000 // size for name in cells.bound_cells(one.tenant)
+        )
 
 
 _SLOW = 500.0
@@ -450,7 +461,7 @@ def nobody_starves(
     band = random.choice((Band.GUARANTEED, Band.LOW))
     big = gang("big", random.choice(TENANTS), _largest(random, begins), pools=pools, band=band)
     if limited:
-        most = sum(pod.shape.amount(GPU) for pod in big.pods) + random.choice((0, 1000, 3000))
+        most = sum(pod.shape.amount_of(GPU) for pod in big.pods) + random.choice((0, 1000, 3000))
         quotas = tuple(replace(each, limit={GPU: most}) if each.tenant == big.tenant else each for each in quotas)
     if inside:
         big = replace(big, band=Band.GUARANTEED)
@@ -491,11 +502,14 @@ def _guaranteed(random: Random, one: Quota, begins: Story, big: Gang) -> Quota:
     """The tenant's guarantee holds its gang, and little else."""
     if one.tenant != big.tenant or one.pool != KEY:
         return one
-    least, most = sum(pod.shape.amount(GPU) for pod in big.pods) // 1000, sum(map(units, begins.nodes))
+    least, most = sum(pod.shape.amount_of(GPU) for pod in big.pods) // 1000, sum(map(units, begins.nodes))
     pool = Pool(key=KEY, nodes=begins.nodes, governed=(GPU,), levels=("rack",))
     for size in (random.randint(least, most), least, most):
         found = replace(one, guarantee={GPU: size * 1000})
-        if not refusals(pool, [found]) and Inside(Cells(pool, [found]), one.tenant, big.pods)(Room(pool)) is not None:
+        if (
+            not find_refusals(pool, [found])
+            and GuaranteedPlacement(PoolCells(pool, [found]), one.tenant, big.pods)(NodeResources(pool)) is not None
+        ):
             return found
     return one
 
@@ -533,10 +547,10 @@ def _slower(one: Gang, times: float) -> Gang:
 
 def _largest(random: Random, begins: Story) -> list[int]:
     """Pods that fit an empty pool, but would not fit beside much."""
-    room = Room(Pool(key=KEY, nodes=begins.nodes, governed=(GPU,), levels=("rack",)))
+    room = NodeResources(Pool(key=KEY, nodes=begins.nodes, governed=(GPU,), levels=("rack",)))
     sizes: list[int] = []
     for size in random.choice(((8,), (4,), (8, 4), (8, 2))):
-        while place(room, gang("x", "a", [size]).pods) is not None and len(sizes) < 8:
+        while place_pods(room, gang("x", "a", [size]).pods) is not None and len(sizes) < 8:
             sizes.append(size)
     return sizes or [1]
 
@@ -592,7 +606,7 @@ def _alone(one: Gang, size: int, key: PoolKey) -> Gang:
 
 
 def _own_cells(there: Cluster, pool: Pool) -> list[int]:
-    cells = there.cells(pool).unused("a")
+    cells = there.cells(pool).unused_cells("a")
     return [size for size, number in cells.items() for _ in range(number)]
 
 

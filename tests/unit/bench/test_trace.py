@@ -32,5 +32,5 @@ def test_openb_is_moved_together_to_the_load(tmp_path: Path) -> None:
 def test_small_cells_keep_the_sum_of_each_guarantee() -> None:
     scenario = scenario_of(0.9, 1)
     for before, after in zip(scenario.quotas, with_small_cells(scenario).quotas, strict=True):
-        assert sum(after.cells) * 1000 == before.guarantee[scenario.pools[0].measure]
+        assert sum(after.cells) * 1000 == before.guarantee[scenario.pools[0].loss_resource]
         assert sorted(after.cells)[:4] == [1, 1, 2, 4]

@@ -3,8 +3,8 @@
 from bench.translate import measure
 from bench.typicalpod import running_below, typical_pod
 from tests.unit.translate.samples import POOL, TENANT, forward
-from vkgateway.translate.policy import refusals
-from vkgateway.translate.up import mirror_status
+from vkgateway.translate.policy import find_refusals
+from vkgateway.translate.to_tenant import mirror_status
 
 
 def test_the_typical_pod_is_allowed_and_has_what_is_said_of_it() -> None:
@@ -12,7 +12,7 @@ def test_the_typical_pod_is_allowed_and_has_what_is_said_of_it() -> None:
     spec = pod["spec"]
     variables = [entry for container in spec["containers"] for entry in container.get("env", ())]
     assert (len(spec["initContainers"]), len(spec["containers"]), len(variables), len(spec["volumes"])) == (1, 2, 10, 4)
-    assert refusals(pod, tenant=TENANT, pool=POOL) == ()
+    assert find_refusals(pod, tenant=TENANT, pool=POOL) == ()
 
 
 def test_its_status_below_is_told_above() -> None:

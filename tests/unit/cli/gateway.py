@@ -12,9 +12,9 @@ import msgspec
 import pytest
 import yaml
 
-from vkgateway.arbiter.state import GangState, PoolState, State, TenantState
+from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport, PoolReport, TenantReport
 from vkgateway.cli import main
-from vkgateway.gateway.health import Answering, HealthServer
+from vkgateway.gateway.health import HealthServer, QuestionHandler
 from vkgateway.kube import kubeconfig
 
 GPU = "nvidia.com/gpu"
@@ -22,7 +22,7 @@ NOON = 1_795_262_400.0
 """2026-11-21T12:00:00Z."""
 
 
-def pool(name: str = "a100", **fields: Any) -> PoolState:
+def pool(name: str = "a100", **fields: Any) -> PoolReport:
     given = {
         "pool": name,
         "computeCluster": "local",
@@ -46,10 +46,10 @@ def pool(name: str = "a100", **fields: Any) -> PoolState:
         "gangsRunning": 5,
         **fields,
     }
-    return msgspec.convert(given, PoolState)
+    return msgspec.convert(given, PoolReport)
 
 
-def tenant(name: str, **fields: Any) -> TenantState:
+def tenant(name: str, **fields: Any) -> TenantReport:
     given = {
         "tenant": name,
         "pool": "a100",
@@ -67,10 +67,10 @@ def tenant(name: str, **fields: Any) -> TenantState:
         "gangsRunning": 2,
         **fields,
     }
-    return msgspec.convert(given, TenantState)
+    return msgspec.convert(given, TenantReport)
 
 
-def gang(id_: str, **fields: Any) -> GangState:
+def gang(id_: str, **fields: Any) -> GangReport:
     owner, namespace, way, name = id_.split("/", 3)
     given = {
         "id": id_,
@@ -97,7 +97,7 @@ def gang(id_: str, **fields: Any) -> GangState:
         "likely": NOON + 3600,
         **fields,
     }
-    return msgspec.convert(given, GangState)
+    return msgspec.convert(given, GangReport)
 
 
 class Cli:
@@ -110,7 +110,7 @@ class Cli:
 
     async def __call__(self, *line: str) -> int:
         self.capsys.readouterr()
-        code = await asyncio.to_thread(main.run, ["--data-dir", str(self.folder), *line])
+        code = await asyncio.to_thread(main.run_command, ["--data-dir", str(self.folder), *line])
         self.out, self.err = self.capsys.readouterr()
         return code
 
@@ -119,7 +119,7 @@ class Cli:
         (self.folder / "gateway.yaml").write_text(yaml.safe_dump(settings))
 
     @asynccontextmanager
-    async def gateway(self, state: State, *, what_if: Answering | None = None) -> AsyncIterator[None]:
+    async def gateway(self, state: ArbiterReport, *, what_if: QuestionHandler | None = None) -> AsyncIterator[None]:
         """A gateway that tells this."""
         socket = self.folder / "said.sock"
         health = HealthServer(
@@ -142,5 +142,5 @@ class Cli:
             "contexts": [{"name": "c", "context": {"cluster": "c"}}],
             "current-context": "c",
         }
-        kubeconfig.write(self.folder / name, document)
+        kubeconfig.write_file(self.folder / name, document)
         return self.folder / name

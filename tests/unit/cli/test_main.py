@@ -10,7 +10,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from vkgateway.cli import main, options
-from vkgateway.cli.lazy import LazyGroup
+from vkgateway.cli.lazy_group import LazyGroup
 from vkgateway.model.errors import (
     ConflictError,
     InputError,
@@ -61,7 +61,7 @@ def test_exit_codes_are_those_documented(
     raising: list[BaseException], capsys: pytest.CaptureFixture[str], error: VkgatewayError, code: int
 ) -> None:
     raising.append(error)
-    assert main.run(["fail"]) == code
+    assert main.run_command(["fail"]) == code
     assert capsys.readouterr().err == "Error: wrong\n"
 
 
@@ -69,24 +69,24 @@ def test_the_way_out_stands_on_a_line_of_its_own(
     raising: list[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
     raising.append(InputError("wrong", hint="do right"))
-    main.run(["fail"])
+    main.run_command(["fail"])
     assert capsys.readouterr().err == "Error: wrong\n       do right\n"
 
 
 def test_interruption_is_130(raising: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
     raising.append(KeyboardInterrupt())
-    assert main.run(["fail"]) == 130
+    assert main.run_command(["fail"]) == 130
     assert "Interrupted" in capsys.readouterr().err
 
 
 def test_the_systems_errors_name_the_file(raising: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
     raising.append(OSError(28, "No space left on device", "/data/x"))
-    assert main.run(["fail"]) == 1
+    assert main.run_command(["fail"]) == 1
     assert capsys.readouterr().err == "Error: /data/x: No space left on device\n"
 
 
 def test_a_home_that_nobody_knows_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["status", "--data-dir", "~no-such-user-here/x"]) == 2
+    assert main.run_command(["status", "--data-dir", "~no-such-user-here/x"]) == 2
     assert "home directory" in capsys.readouterr().err
 
 
@@ -97,7 +97,7 @@ def test_the_data_directory_is_the_same_however_it_is_written(
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     monkeypatch.chdir(tmp_path)
-    assert main.run(["where", "--data-dir", written]) == 0
+    assert main.run_command(["where", "--data-dir", written]) == 0
     assert chosen == [tmp_path / "real"]
 
 
@@ -109,7 +109,7 @@ def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_bug_is_not_hidden(raising: list[BaseException]) -> None:
     raising.append(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
-        main.run(["fail"])
+        main.run_command(["fail"])
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&-", "<&- >&- 2>&-"])
@@ -121,28 +121,28 @@ def test_a_closed_stream_changes_nothing(tmp_path: Path, closed: str) -> None:
 
 @pytest.mark.parametrize("option", [("--port", "etcd=²"), ("--port-range", "²-5"), ("--hollow-nodes", "a100=²")])
 def test_a_digit_that_is_no_number_is_bad_input(tmp_path: Path, option: tuple[str, str]) -> None:
-    assert main.run(["up", *option, "--data-dir", str(tmp_path / "none")]) == 2
+    assert main.run_command(["up", *option, "--data-dir", str(tmp_path / "none")]) == 2
     assert not (tmp_path / "none").exists()
 
 
 def test_no_logs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["logs", "--data-dir", str(tmp_path)]) == 3
+    assert main.run_command(["logs", "--data-dir", str(tmp_path)]) == 3
     assert f"there are no logs in {tmp_path}" in capsys.readouterr().err
 
 
 def test_an_unknown_command_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["nonsense"]) == 2
+    assert main.run_command(["nonsense"]) == 2
     assert "nonsense" in capsys.readouterr().err
 
 
 def test_version_needs_no_platform(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["version", "-o", "name"]) == 0
+    assert main.run_command(["version", "-o", "name"]) == 0
     assert capsys.readouterr().out.strip().count(".") == 2
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts_name_the_command(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["completion", shell]) == 0
+    assert main.run_command(["completion", shell]) == 0
     assert "_VKGATEWAY_COMPLETE" in capsys.readouterr().out
 
 
@@ -162,7 +162,7 @@ def test_commands_options_and_values_are_completed(words: list[str], begun: str,
 
 
 def test_no_platform_is_one_sentence_and_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.run(["--data-dir", str(tmp_path), "tenant", "list"]) == 5
+    assert main.run_command(["--data-dir", str(tmp_path), "tenant", "list"]) == 5
     assert f"no platform in {tmp_path}" in capsys.readouterr().err
 
 
@@ -174,7 +174,7 @@ def test_a_kubeconfig_that_points_nowhere_is_one_sentence_and_5(
         "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
         "contexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\nusers: []\n"
     )
-    assert main.run(["tenant", "list", "--kubeconfig", str(file)]) == 5
+    assert main.run_command(["tenant", "list", "--kubeconfig", str(file)]) == 5
     error = capsys.readouterr().err
     assert f"http://127.0.0.1:1 ({file}) does not answer" in error
     assert "Traceback" not in error
@@ -185,10 +185,10 @@ def test_the_data_directory_may_stand_before_or_after_the_command(
 ) -> None:
     monkeypatch.setenv("VKGATEWAY_DATA_DIR", "/env")
     for line in (["--data-dir", "/x", "where"], ["where", "--data-dir", "/y"], ["where"]):
-        assert main.run(line) == 0
+        assert main.run_command(line) == 0
     monkeypatch.delenv("VKGATEWAY_DATA_DIR")
     monkeypatch.setenv("XDG_DATA_HOME", "/xdg")
-    assert main.run(["where"]) == 0
+    assert main.run_command(["where"]) == 0
     assert chosen == [Path("/x"), Path("/y"), Path("/env"), Path("/xdg/vkgateway")]
 
 
@@ -226,7 +226,7 @@ def test_every_group_has_help_and_an_example() -> None:
 
 def test_only_the_command_asked_for_is_imported() -> None:
     script = (
-        "import sys; from vkgateway.cli import main; main.run(['completion', 'bash']);"
+        "import sys; from vkgateway.cli import main; main.run_command(['completion', 'bash']);"
         "print([name for name in sys.modules if name in ('aiohttp', 'rich', 'grpc', 'vkgateway.cli.tenant')])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -6,10 +6,10 @@ import json
 import pytest
 import yaml
 
-from vkgateway.cli.age import age
+from vkgateway.cli.age import format_age
 from vkgateway.cli.output import Column, print_objects
 from vkgateway.cli.progress import Progress
-from vkgateway.cli.sections import resource_list, section, table
+from vkgateway.cli.sections import resource_list, section_lines, table_lines
 from vkgateway.cli.tenant_progress import Milestones
 from vkgateway.model.api import Tenant, TenantStatus
 from vkgateway.model.objects import Condition, Meta
@@ -71,16 +71,16 @@ def test_progress_off_a_terminal_tells_each_step_once_with_its_time(capsys: pyte
 def test_age_is_short(seconds: int, expected: str) -> None:
     now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
     then = now - datetime.timedelta(seconds=seconds)
-    assert age(then.strftime("%Y-%m-%dT%H:%M:%SZ"), now=now) == expected
+    assert format_age(then.strftime("%Y-%m-%dT%H:%M:%SZ"), now=now) == expected
 
 
 def test_no_timestamp_has_no_age() -> None:
-    assert age(None) == ""
+    assert format_age(None) == ""
 
 
 def test_sections_say_none_where_they_are_empty() -> None:
-    assert list(section("Pools", table(("a",), ()))) == ["", "Pools:", "  none"]
-    assert list(section("Pools", table(("a", "b"), [("1", "22")]))) == ["", "Pools:", "  A   B", "  1   22"]
+    assert list(section_lines("Pools", table_lines(("a",), ()))) == ["", "Pools:", "  none"]
+    assert list(section_lines("Pools", table_lines(("a", "b"), [("1", "22")]))) == ["", "Pools:", "  A   B", "  1   22"]
 
 
 def test_resource_lists_are_sorted() -> None:
@@ -99,22 +99,22 @@ def tenant(*conditions: tuple[str, str], observed: int = 2) -> Tenant:
 
 def test_each_milestone_is_told_once() -> None:
     milestones = Milestones()
-    assert list(milestones.reached(tenant(("Accepted", "True")))) == ["Accepted: Accepted says"]
-    assert list(milestones.reached(tenant(("Accepted", "True")))) == []
-    assert not milestones.complete
+    assert list(milestones.new_milestones(tenant(("Accepted", "True")))) == ["Accepted: Accepted says"]
+    assert list(milestones.new_milestones(tenant(("Accepted", "True")))) == []
+    assert not milestones.is_complete
     everything = tenant(*((kind, "True") for kind in ("Accepted", "ControlPlaneReady", "VirtualNodesReady", "Ready")))
-    assert len(list(milestones.reached(everything))) == 2
-    assert milestones.complete
+    assert len(list(milestones.new_milestones(everything))) == 2
+    assert milestones.is_complete
 
 
 def test_conditions_of_an_earlier_generation_do_not_count() -> None:
     milestones = Milestones()
-    assert list(milestones.reached(tenant(("Ready", "True"), observed=1))) == []
-    assert not milestones.complete
+    assert list(milestones.new_milestones(tenant(("Ready", "True"), observed=1))) == []
+    assert not milestones.is_complete
 
 
 def test_what_is_waited_for_is_said() -> None:
     milestones = Milestones()
-    assert "waiting for the gateway" in milestones.pending(tenant(observed=0))
-    assert milestones.pending(tenant(("Accepted", "Unknown"))) == "Accepted: Accepted says"
-    assert milestones.pending(tenant(("Accepted", "True"))) == "waiting for ControlPlaneReady"
+    assert "waiting for the gateway" in milestones.next_milestone(tenant(observed=0))
+    assert milestones.next_milestone(tenant(("Accepted", "Unknown"))) == "Accepted: Accepted says"
+    assert milestones.next_milestone(tenant(("Accepted", "True"))) == "waiting for ControlPlaneReady"

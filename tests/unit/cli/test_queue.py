@@ -13,15 +13,15 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.cli.gateway import GPU, NOON, Cli, gang, pool
-from vkgateway.arbiter.decisions import HoldCode
-from vkgateway.arbiter.state import GangState, State
-from vkgateway.cli.explanation import HELP
+from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport
+from vkgateway.cli.explanation import HELP_BY_REASON
 from vkgateway.kube.resources import PODS, SECRETS, TENANTS, Resource
 from vkgateway.model.names import tenant_secret_name
 
 ROOM = "needs 2 pods of nvidia.com/gpu 8; 0 of 2 would fit now"
 STANDING = f"{ROOM}; place 2 in a100.local; expected start between 13:00 and 13:40 UTC"
-STATE = State(
+STATE = ArbiterReport(
     time=NOON,
     pools=(pool(),),
     gangs=(
@@ -32,7 +32,7 @@ STATE = State(
         gang("alpha/other/gang/v", pool="v100.local", pools=["v100.local"]),
     ),
 )
-GROWS: GangState = gang(
+GROWS: GangReport = gang(
     "beta/ns/podgroup/grows",
     state="running",
     pods=5,
@@ -135,7 +135,7 @@ async def test_the_queue_can_be_narrowed(cli: Cli, line: tuple[str, ...], names:
 
 
 async def test_nothing_that_waits_is_said(cli: Cli) -> None:
-    async with cli.gateway(State(time=NOON)):
+    async with cli.gateway(ArbiterReport(time=NOON)):
         assert await cli("queue") == 0
     assert (cli.out, cli.err) == ("", "Nothing waits.\n")
 
@@ -255,7 +255,7 @@ async def test_a_pod_that_waits_is_explained(cli: Cli, server: FakeApiServer) ->
     assert told["Place in line"].strip() == "2 in a100.local"
     assert told["Expected start"].strip() == "between 13:00 and 13:40 UTC"
     assert "at least 2 start together; 3 there, 2 waiting, 1 running" in told["Gang"]
-    assert told["What helps"].strip() == HELP[HoldCode.ROOM]
+    assert told["What helps"].strip() == HELP_BY_REASON[PendingReason.ROOM]
     assert "Pool" not in told
 
 
@@ -371,7 +371,7 @@ async def test_marks_that_make_no_sense_are_no_obstacle(cli: Cli, server: FakeAp
     put(server, pod("p", metadata=bad, status=waits("Invalid", "gang-min is 'many'")))
     file = str(cli.kubeconfig(server.url))
     assert await cli("explain", "p", "-n", "ns", "--kubeconfig", file) == 0, cli.err
-    assert HELP[HoldCode.INVALID] in cli.out
+    assert HELP_BY_REASON[PendingReason.INVALID] in cli.out
 
 
 async def test_ops_are_told_more(cli: Cli, server: FakeApiServer) -> None:
@@ -396,7 +396,7 @@ async def test_ops_are_told_more(cli: Cli, server: FakeApiServer) -> None:
 
 
 def test_every_reason_has_help() -> None:
-    assert HELP.keys() == set(HoldCode)
+    assert HELP_BY_REASON.keys() == set(PendingReason)
 
 
 @pytest.mark.parametrize(

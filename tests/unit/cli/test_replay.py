@@ -31,7 +31,7 @@ def logged(file: Path) -> int:
         if second == 3:
             there.add(gang("a/ns/gang/in", "a", [8]))
         snapshot = there.snapshot()
-        count += log.write(snapshot, decide(snapshot, there.now), there.now)
+        count += log.write_cycle(snapshot, decide(snapshot, there.now), there.now)
         there.cycle()
         there.advance(1)
     return count
@@ -52,8 +52,8 @@ async def test_a_cycle_that_comes_out_otherwise_is_told(cli: Cli) -> None:
     there = Cluster([node("n0")], [quota("a", 8)], [gang("a/ns/gang/in", "a", [8])])
     right = decide(there.snapshot(), there.now)
     log = DecisionLog(cli.folder / "other.jsonl")
-    log.write(there.snapshot(), replace(right, admits=(replace(right.admits[0], borrowed=True),)), there.now)
-    log.write(there.snapshot(), right, there.now)
+    log.write_cycle(there.snapshot(), replace(right, admits=(replace(right.admits[0], borrowed=True),)), there.now)
+    log.write_cycle(there.snapshot(), right, there.now)
     with (cli.folder / "other.jsonl").open("ab") as file:
         file.write(b"nonsense\n")
     assert await cli("replay", str(cli.folder / "other.jsonl")) == 1
@@ -66,7 +66,7 @@ async def test_a_cycle_without_its_facts_is_shown_and_is_no_failure(cli: Cli) ->
     file = cli.folder / "decisions.jsonl"
     count = logged(file)
     there = Cluster([node("n0")], [quota("a", 8)], [gang("a/ns/gang/in", "a", [8])])
-    DecisionLog(file).write(None, decide(there.snapshot(), there.now), there.now)
+    DecisionLog(file).write_cycle(None, decide(there.snapshot(), there.now), there.now)
     assert await cli("replay") == 0, cli.err
     assert "not replayable: its facts are not known" in cli.out.splitlines()[-1]
     assert f"All {count} cycles came out the same. 1 more cannot be decided again" in cli.err
@@ -90,7 +90,7 @@ async def test_what_was_written_without_its_reasons_is_decided_again(cli: Cli) -
     decisions = decide(there.snapshot(), there.now)
     assert decisions.holds
     log = DecisionLog(cli.folder / "decisions.jsonl", burst=1, clock=lambda: 0.0)
-    assert [log.write(there.snapshot(), decisions, there.now) for _ in range(2)] == [True, True]
+    assert [log.write_cycle(there.snapshot(), decisions, there.now) for _ in range(2)] == [True, True]
     assert await cli("replay") == 0, cli.err
     assert "All 2 cycles came out the same" in cli.err
 
@@ -101,7 +101,7 @@ async def test_no_log_is_said(cli: Cli) -> None:
     cli.configure(arbiter={"decisionLog": ""})
     assert await cli("replay") == 5
     assert "name a FILE" in cli.err
-    DecisionLog(cli.folder / "empty.jsonl").write(Cluster([], []).snapshot(), Decisions(), 1.0)
+    DecisionLog(cli.folder / "empty.jsonl").write_cycle(Cluster([], []).snapshot(), Decisions(), 1.0)
     (cli.folder / "empty.jsonl").touch()
     assert await cli("replay", str(cli.folder / "empty.jsonl")) == 0
     assert "holds no decisions" in cli.err

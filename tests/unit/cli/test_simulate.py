@@ -84,7 +84,7 @@ async def test_last_week_with_other_guarantees(cli: Cli) -> None:
     log = cli.folder / "decisions.jsonl"
     writing = DecisionLog(log)
     for now, snapshot in recorded():
-        writing.write(snapshot, decide(snapshot, now), now)
+        writing.write_cycle(snapshot, decide(snapshot, now), now)
     cli.configure(arbiter={"decisionLog": str(log)})
     assert await cli("simulate", "--replay", "-o", "json") == 0, cli.err
     (found,) = json.loads(cli.out)

@@ -15,7 +15,7 @@ import yaml
 
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.cli import main, tenant_create
-from vkgateway.cli.compute import lines as compute_lines
+from vkgateway.cli.compute import description_lines as compute_lines
 from vkgateway.kube import kubeconfig
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, SECRETS, TENANTS
 from vkgateway.model.api import ComputeCluster, ComputeClusterSpec, Pool
@@ -39,10 +39,10 @@ class Cli:
             "contexts": [{"name": "c", "context": {"cluster": "c"}}],
             "current-context": "c",
         }
-        kubeconfig.write(folder / "compute.kubeconfig", document)
+        kubeconfig.write_file(folder / "compute.kubeconfig", document)
 
     async def __call__(self, *line: str) -> int:
-        code = await asyncio.to_thread(main.run, ["--data-dir", str(self.folder), *line])
+        code = await asyncio.to_thread(main.run_command, ["--data-dir", str(self.folder), *line])
         self.out, self.err = self.capsys.readouterr()
         return code
 
@@ -141,7 +141,7 @@ async def test_a_failure_that_may_pass_is_waited_for_until_the_time_is_up(cli: C
 async def test_a_gateway_that_does_not_run_is_named_soon_and_the_tenant_waits_for_it(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenant_create, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(tenant_create, "GATEWAY_WAIT_SECONDS", 0.3)
     assert await cli("tenant", "create", "alpha") == 5
     assert "the gateway has not looked at tenant 'alpha'" in cli.err
     assert "vkgateway status" in cli.err
@@ -248,7 +248,7 @@ async def test_compute_clusters_are_shown(cli: Cli) -> None:
 
 
 def give_kubeconfig(cli: Cli, name: str = "alpha") -> dict[str, Any]:
-    document = kubeconfig.build(name, server="https://10.0.0.1:6443", ca="CA", cert="CERT", key="KEY")
+    document = kubeconfig.build_document(name, server="https://10.0.0.1:6443", ca="CA", cert="CERT", key="KEY")
     data = {"kubeconfig": base64.b64encode(kubeconfig.dump(document).encode()).decode()}
     secret = {"kind": "Secret", "metadata": {"name": f"tenant-{name}"}, "data": data}
     cli.server.store.create(SECRETS, secret, "vkgateway-system")
@@ -267,7 +267,7 @@ async def test_a_kubeconfig_is_printed_written_or_merged(cli: Cli, tmp_path: Pat
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
     mine = tmp_path / "mine"
-    kubeconfig.write(mine, kubeconfig.build("work", server="https://x", ca="CA", token="t"))
+    kubeconfig.write_file(mine, kubeconfig.build_document("work", server="https://x", ca="CA", token="t"))
     assert await cli("tenant", "kubeconfig", "alpha", "-f", str(mine), "--merge", "--no-switch") == 0
     merged = yaml.safe_load(mine.read_text())
     assert [one["name"] for one in merged["contexts"]] == ["work", "alpha"]

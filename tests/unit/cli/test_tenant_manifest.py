@@ -21,7 +21,7 @@ def test_a_manifest_is_read_as_kubectl_would(tmp_path: Path) -> None:
 
     assert found.metadata.name == "alpha"
     assert found.spec.pools == (TenantPool(name="a100", limit={"nvidia.com/gpu": 8}),)
-    assert tenant_spec.manifest(found) == {
+    assert tenant_spec.to_manifest(found) == {
         "apiVersion": "vkgateway.io/v1alpha1",
         "kind": "Tenant",
         "metadata": {"name": "alpha"},

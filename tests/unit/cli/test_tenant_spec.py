@@ -70,7 +70,7 @@ def test_bad_pools_are_refused_with_what_is_wrong(text: str, complaint: str) -> 
 def test_options_go_over_a_manifest_and_leave_the_rest() -> None:
     given = Tenant(metadata=Meta(name="a"), spec=TenantSpec(template="big", pools=(TenantPool(name="p"),)))
 
-    wanted = tenant_spec.overlay(given, kubernetes_version="v1.35.4", pod_security="restricted")
+    wanted = tenant_spec.apply_options(given, kubernetes_version="v1.35.4", pod_security="restricted")
 
     assert wanted.spec.template == "big"
     assert wanted.spec.pools == (TenantPool(name="p"),)
@@ -81,16 +81,16 @@ def test_options_go_over_a_manifest_and_leave_the_rest() -> None:
 def test_a_name_is_needed_once() -> None:
     given = Tenant(metadata=Meta(name="alpha"))
 
-    assert tenant_spec.named(None, "alpha").metadata.name == "alpha"
-    assert tenant_spec.named(given, None).metadata.name == "alpha"
-    assert tenant_spec.named(given, "alpha").metadata.name == "alpha"
+    assert tenant_spec.with_name(None, "alpha").metadata.name == "alpha"
+    assert tenant_spec.with_name(given, None).metadata.name == "alpha"
+    assert tenant_spec.with_name(given, "alpha").metadata.name == "alpha"
     with pytest.raises(InputError, match="'beta', its manifest 'alpha'"):
-        tenant_spec.named(given, "beta")
+        tenant_spec.with_name(given, "beta")
     with pytest.raises(InputError, match="no tenant named"):
-        tenant_spec.named(None, None)
+        tenant_spec.with_name(None, None)
 
 
 @pytest.mark.parametrize("name", ["Alpha", "a--b", "1a", "a" * 33, "-a", ""])
 def test_impossible_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="tenant"):
-        tenant_spec.named(None, name)
+        tenant_spec.with_name(None, name)

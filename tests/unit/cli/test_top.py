@@ -12,11 +12,11 @@ from rich.console import Console
 
 from tests.unit.cli.gateway import NOON, Cli, gang, pool, tenant
 from tests.unit.gateway.management import Management, over_tls
-from vkgateway.arbiter.state import State
+from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.cli import top
 from vkgateway.controlplane.pki import Authority
 
-STATE = State(
+STATE = ArbiterReport(
     time=NOON,
     pools=(pool(), pool("v100", fragmentation=0.0)),
     tenants=(tenant("alpha"), tenant("beta", limit=16.5, borrowed=6)),
@@ -43,7 +43,7 @@ async def test_pools_and_tenants_are_shown(cli: Cli) -> None:
 
 
 def test_a_guarantee_that_is_reduced_shows_how() -> None:
-    assert top.kept(tenant("alpha", guarantee=16, kept=8, reduced="2x8 -> 8")) == "8 (2x8 -> 8)"
+    assert top.format_guarantee(tenant("alpha", guarantee=16, kept=8, reduced="2x8 -> 8")) == "8 (2x8 -> 8)"
 
 
 async def test_programs_get_all_but_the_gangs(cli: Cli) -> None:
@@ -71,7 +71,7 @@ async def test_it_may_be_told_again_and_again(cli: Cli, monkeypatch: pytest.Monk
 
 def test_it_is_drawn_for_a_terminal() -> None:
     page = io.StringIO()
-    Console(file=page, width=200).print(top._drawing(STATE))
+    Console(file=page, width=200).print(top._render_live(STATE))
     text = page.getvalue()
     assert "12:00:00 UTC" in text
     assert "FRAGMENTED" in text

@@ -13,13 +13,13 @@ import pytest
 
 from tests.unit.cli.gateway import Cli
 from vkgateway.cli import usage
-from vkgateway.gateway.usagelog import Usage, UsageLog
+from vkgateway.gateway.usagelog import UsageLog, UsageRecord
 from vkgateway.model.errors import InputError
 
 HOUR = 3600.0
 
 
-def used(pod: str, *, hours_ago: float, hours: float = 1.0, units: float = 8.0, **fields: object) -> Usage:
+def used(pod: str, *, hours_ago: float, hours: float = 1.0, units: float = 8.0, **fields: object) -> UsageRecord:
     now = datetime.now(UTC).timestamp()
     start = now - hours_ago * HOUR
     given: dict[str, object] = {
@@ -37,7 +37,7 @@ def used(pod: str, *, hours_ago: float, hours: float = 1.0, units: float = 8.0, 
         "end": start + hours * HOUR,
         **fields,
     }
-    return msgspec.convert(given, Usage)
+    return msgspec.convert(given, UsageRecord)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     found = Cli(tmp_path, capsys)
     log = tmp_path / "usage.jsonl"
     found.configure(arbiter={"usageLog": str(log)})
-    UsageLog(log).record(
+    UsageLog(log).write_records(
         used("p", hours_ago=5, hours=2),
         used("q", hours_ago=3, band="low", borrowed=True, lost=900.0),
         used("r", hours_ago=100, hours=50, tenant="beta"),
@@ -110,7 +110,7 @@ async def test_what_makes_no_sense_is_refused(cli: Cli, line: tuple[str, ...]) -
 
 
 def test_times_are_ago_or_given() -> None:
-    assert usage.moment("90m", what="--since", now=10_000.0) == 10_000 - 5400
-    assert usage.moment("1970-01-01T01:00:00Z", what="--since", now=0.0) == HOUR
+    assert usage.parse_moment("90m", what="--since", now=10_000.0) == 10_000 - 5400
+    assert usage.parse_moment("1970-01-01T01:00:00Z", what="--since", now=0.0) == HOUR
     with pytest.raises(InputError, match="--since '1y'"):
-        usage.moment("1y", what="--since", now=0.0)
+        usage.parse_moment("1y", what="--since", now=0.0)

@@ -15,8 +15,8 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.unit.arbiter.sim import LOW, Cluster, gang, node, quota
 from tests.unit.cli.gateway import Cli
 from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.state import State
-from vkgateway.gateway.arbiter_watch import ArbiterWatch
+from vkgateway.arbiter.reasons.report_types import ArbiterReport
+from vkgateway.gateway.arbiter_observer import ArbiterObserver
 from vkgateway.gateway.config import Arbiter
 from vkgateway.kube.resources import COMPUTE_CLUSTERS
 
@@ -38,13 +38,13 @@ def lent() -> Cluster:
 
 
 @asynccontextmanager
-async def gateway(cli: Cli, there: Cluster | None) -> AsyncIterator[ArbiterWatch]:
+async def gateway(cli: Cli, there: Cluster | None) -> AsyncIterator[ArbiterObserver]:
     """A gateway whose arbiter has just decided, or has not yet."""
-    watch = ArbiterWatch(Arbiter(), clock=lambda: there.now + 3 if there is not None else 0.0)
-    watch.names = lambda: NAMES
+    watch = ArbiterObserver(Arbiter(), clock=lambda: there.now + 3 if there is not None else 0.0)
+    watch.pod_names = lambda: NAMES
     if there is not None:
-        watch.decided(there.snapshot(), decide(there.snapshot(), there.now), now=there.now, seconds=0.001)
-    async with cli.gateway(State(), what_if=watch.what_if):
+        watch.cycle_decided(there.snapshot(), decide(there.snapshot(), there.now), now=there.now, seconds=0.001)
+    async with cli.gateway(ArbiterReport(), what_if=watch.answer_what_if):
         yield watch
 
 
@@ -241,7 +241,7 @@ async def test_a_gateway_that_has_decided_nothing_yet_says_so(cli: Cli) -> None:
 
 
 async def test_a_gateway_that_knows_no_questions_is_of_another_version(cli: Cli) -> None:
-    async with cli.gateway(State()):
+    async with cli.gateway(ArbiterReport()):
         assert await cli("whatif", "gang", "--tenant", "a", "--request", f"{GPU}=8") == 5
     assert "it answers 404" in cli.err
     assert "another version" in cli.err
@@ -250,7 +250,7 @@ async def test_a_gateway_that_knows_no_questions_is_of_another_version(cli: Cli)
 async def test_a_question_that_cannot_be_read_is_refused(cli: Cli) -> None:
     async with gateway(cli, lent()) as watch:
         for question in (b"", b"{}", b'{"kind": "gang", "tenant": "a"}', b'{"kind": "drain", "nodes": [], "x": 1}'):
-            status, body = watch.what_if(question)
+            status, body = watch.answer_what_if(question)
             assert (status, json.loads(body)["exitCode"]) == (422, 2)
 
 

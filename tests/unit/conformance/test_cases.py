@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from vkgateway.conformance.cases import Case, choose, focus_pattern, parse, portions, subset
+from vkgateway.conformance.cases import Case, focus_pattern, load_subset, parse_cases, select_cases, split_batches
 from vkgateway.model.errors import InputError
 
 LIST = """\
@@ -24,29 +24,29 @@ LIST = """\
 
 
 def test_the_list_is_read_by_name() -> None:
-    run, limits = parse(LIST)
+    run, limits = parse_cases(LIST)
     assert run.name == "[sig-node] Pods should be (really) run [NodeConformance] [Conformance]"
-    assert (run.file, run.release, run.serial) == ("test/e2e/common/node/pods.go", "v1.9, v1.19", False)
-    assert (limits.area, limits.serial) == ("sig-scheduling", True)
+    assert (run.file, run.release, run.is_serial) == ("test/e2e/common/node/pods.go", "v1.9, v1.19", False)
+    assert (limits.owner_sig, limits.is_serial) == ("sig-scheduling", True)
 
 
 @pytest.mark.parametrize("text", ["nothing", "- name: other", "{", ""])
 def test_what_is_no_list_is_bad_input(text: str) -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        parse(text)
+        parse_cases(text)
 
 
 def test_choosing() -> None:
-    run, limits = parse(LIST)
-    assert choose((run, limits)) == (run, limits)
-    assert choose((run, limits), focus=["sig-node", "nobody"]) == (run,)
-    assert choose((run, limits), skip=[r"\[Serial\]"]) == (run,)
+    run, limits = parse_cases(LIST)
+    assert select_cases((run, limits)) == (run, limits)
+    assert select_cases((run, limits), focus=["sig-node", "nobody"]) == (run,)
+    assert select_cases((run, limits), skip=[r"\[Serial\]"]) == (run,)
     with pytest.raises(InputError, match=r"'\('"):
-        choose((run,), focus=["("])
+        select_cases((run,), focus=["("])
 
 
 def test_the_suite_finds_just_the_cases_that_are_meant() -> None:
-    run, limits = parse(LIST)
+    run, limits = parse_cases(LIST)
     pattern = re.compile(focus_pattern([run]))
     # The suite looks at its own title, a blank and the case's full text.
     assert pattern.search(f"Kubernetes e2e suite {run.name}")
@@ -61,12 +61,12 @@ def test_blanks_and_dashes_stay_as_they_are_for_go_knows_no_escape_for_them() ->
 
 def test_portions() -> None:
     cases = [Case(name=str(number)) for number in range(5)]
-    assert [[case.name for case in some] for some in portions(cases, size=2)] == [["0", "1"], ["2", "3"], ["4"]]
-    assert portions([], size=2) == []
+    assert [[case.name for case in some] for some in split_batches(cases, size=2)] == [["0", "1"], ["2", "3"], ["4"]]
+    assert split_batches([], size=2) == []
 
 
 def test_the_subset_is_large_and_quick() -> None:
-    names = subset()
+    names = load_subset()
     assert len(names) >= 60
     assert all("[Conformance]" in name for name in names)
-    assert not any(Case(name=name).serial or "[Slow]" in name for name in names)
+    assert not any(Case(name=name).is_serial or "[Slow]" in name for name in names)

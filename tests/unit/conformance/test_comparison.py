@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vkgateway.conformance.cases import Case
-from vkgateway.conformance.comparison import Reason, compare, reasons
+from vkgateway.conformance.comparison import KnownReason, compare_records, load_reasons
 from vkgateway.conformance.outcomes import Outcome, Record
 
 PASSED, FAILED, SKIPPED = Outcome(state="passed"), Outcome(state="failed"), Outcome(state="skipped")
@@ -17,7 +17,7 @@ def test_every_pair_of_outcomes_has_its_verdict() -> None:
     cases = [Case(name=name) for name in "abcdef"]
     tenant = record(a=PASSED, b=FAILED, c=PASSED, d=FAILED, e=SKIPPED)
     straight = record(a=PASSED, b=PASSED, c=FAILED, d=FAILED, e=PASSED, f=PASSED)
-    found = compare(cases, tenant=tenant, straight=straight)
+    found = compare_records(cases, tenant=tenant, straight=straight)
     assert [(one.name, one.verdict) for one in found.cases] == [
         ("a", "both"),
         ("b", "yardstick"),
@@ -26,25 +26,25 @@ def test_every_pair_of_outcomes_has_its_verdict() -> None:
         ("e", "yardstick"),
         ("f", "open"),
     ]
-    assert found.ratio == 1 / 3
+    assert found.pass_ratio == 1 / 3
 
 
 def test_without_a_yardstick_everything_is_open() -> None:
-    found = compare([Case(name="a")], tenant=record(a=PASSED), straight=None)
+    found = compare_records([Case(name="a")], tenant=record(a=PASSED), straight=None)
     assert [one.verdict for one in found.cases] == ["open"]
-    assert found.ratio == 1.0
+    assert found.pass_ratio == 1.0
 
 
 def test_failures_have_the_first_reason_that_fits() -> None:
     known = [
-        Reason(cause="design", text="One first.", cases=("sig-node.*first",)),
-        Reason(cause="machine", text="Then the rest.", cases=("sig-node",)),
+        KnownReason(cause="design", text="One first.", cases=("sig-node.*first",)),
+        KnownReason(cause="machine", text="Then the rest.", cases=("sig-node",)),
     ]
     cases = [Case(name=name) for name in ("[sig-node] first", "[sig-node] second", "other", "[sig-node] passes")]
     tenant = Record(cluster="a", kubernetes_version="1.36.3", outcomes={case.name: FAILED for case in cases[:3]})
-    tenant = tenant.told({"[sig-node] passes": PASSED})
+    tenant = tenant.with_outcomes({"[sig-node] passes": PASSED})
     straight = Record(cluster="s", kubernetes_version="1.36.3", outcomes={case.name: PASSED for case in cases})
-    found = compare(cases, tenant=tenant, straight=straight, known=known)
+    found = compare_records(cases, tenant=tenant, straight=straight, known=known)
     assert [(one.cause, one.reason) for one in found.cases] == [
         ("design", "One first."),
         ("machine", "Then the rest."),
@@ -54,4 +54,4 @@ def test_failures_have_the_first_reason_that_fits() -> None:
 
 
 def test_the_reasons_that_are_kept_can_be_read() -> None:
-    assert all(reason.text and reason.cases for reason in reasons())
+    assert all(reason.text and reason.cases for reason in load_reasons())

@@ -24,7 +24,7 @@ from vkgateway.local.realnode import debian
     ],
 )
 def test_which_images_are_made(image: str, made: bool) -> None:
-    assert bool(images.wanted([image])) is made
+    assert bool(images.buildable_images([image])) is made
 
 
 def test_all_images_are_in_one_archive(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_all_images_are_in_one_archive(tmp_path: Path) -> None:
         programs[name].write_bytes(name.encode())
     wanted = ["example.org/agnhost:1", "example.org/kitten:1"]
     archive = tmp_path / "made" / "images.tar"
-    images.make(archive, wanted, programs=programs, root=root)
+    images.build_images(archive, wanted, programs=programs, root=root)
     with tarfile.open(archive) as tar:
         file = tar.extractfile("manifest.json")
         assert file is not None
@@ -51,12 +51,12 @@ def test_all_images_are_in_one_archive(tmp_path: Path) -> None:
 def test_the_root_is_kept_for_all_platforms_as_long_as_it_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(debian, "release", lambda: "bookworm")
-    before = images.root(tmp_path)
-    assert before == images.root(tmp_path)
+    monkeypatch.setattr(debian, "release_name", lambda: "bookworm")
+    before = images.root_archive(tmp_path)
+    assert before == images.root_archive(tmp_path)
     assert before.parent == tmp_path / "images"
     monkeypatch.setattr(images, "PACKAGES", (*images.PACKAGES, "hello"))
-    assert images.root(tmp_path) != before
+    assert images.root_archive(tmp_path) != before
     monkeypatch.undo()
-    monkeypatch.setattr(debian, "release", lambda: "trixie")
-    assert images.root(tmp_path) != before
+    monkeypatch.setattr(debian, "release_name", lambda: "trixie")
+    assert images.root_archive(tmp_path) != before

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.conformance import known, outcomes
+from vkgateway.conformance import outcomes, results_file
 from vkgateway.conformance.cases import Case
-from vkgateway.conformance.comparison import compare
+from vkgateway.conformance.comparison import compare_records
 from vkgateway.conformance.outcomes import Outcome, Record
 from vkgateway.model.errors import InputError
 
@@ -25,7 +25,7 @@ def written(tmp_path: Path) -> Path:
     tenant = record("alpha", b=Outcome(state="passed", runs=3, failures=1, log="b.log"), a=Outcome(state="failed"))
     straight = record("straight", a=Outcome(state="passed", seconds=2.5))
     path = tmp_path / "known.json"
-    known.write(path, compare(CASES, tenant=tenant, straight=straight), straight="straight")
+    results_file.write_results(path, compare_records(CASES, tenant=tenant, straight=straight), straight="straight")
     return path
 
 
@@ -34,21 +34,21 @@ def files(folder: Path) -> dict[str, Path]:
 
 
 def test_another_machine_goes_on_from_there(written: Path, tmp_path: Path) -> None:
-    known.take_over(written, files(tmp_path))
-    alpha = outcomes.load(files(tmp_path)["alpha"])
+    results_file.import_results(written, files(tmp_path))
+    alpha = outcomes.load_record(files(tmp_path)["alpha"])
     assert alpha == record("alpha", a=Outcome(state="failed"), b=Outcome(state="passed", runs=3, failures=1))
-    straight = outcomes.load(files(tmp_path)["straight"])
+    straight = outcomes.load_record(files(tmp_path)["straight"])
     assert straight == record("straight", a=Outcome(state="passed", seconds=2.5))
 
 
 def test_what_was_run_here_is_not_lost(written: Path, tmp_path: Path) -> None:
     here = files(tmp_path)["alpha"]
-    outcomes.save(here, record("alpha"))
+    outcomes.save_record(here, record("alpha"))
     with pytest.raises(InputError, match="run here before") as told:
-        known.take_over(written, files(tmp_path))
+        results_file.import_results(written, files(tmp_path))
     assert told.value.hint is not None
     assert str(here) in told.value.hint
-    assert outcomes.load(here) == record("alpha")
+    assert outcomes.load_record(here) == record("alpha")
     assert not files(tmp_path)["straight"].exists()
 
 
@@ -60,7 +60,7 @@ def test_a_file_that_is_something_else_is_refused(text: str, why: str, tmp_path:
     path = tmp_path / "known.json"
     path.write_text(text)
     with pytest.raises(InputError, match=why):
-        known.take_over(path, files(tmp_path))
+        results_file.import_results(path, files(tmp_path))
     with pytest.raises(InputError, match="cannot be read"):
-        known.take_over(tmp_path / "none", files(tmp_path))
+        results_file.import_results(tmp_path / "none", files(tmp_path))
     assert not any(file.exists() for file in files(tmp_path).values())

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from vkgateway.conformance.outcomes import MESSAGE_LENGTH, Outcome, Record, load, parse, save
+from vkgateway.conformance.outcomes import MESSAGE_LENGTH, Outcome, Record, load_record, parse_report, save_record
 from vkgateway.model.errors import InputError
 
 
@@ -40,7 +40,7 @@ def test_outcomes_are_those_of_the_cases_asked_for() -> None:
         {"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed", "ContainerHierarchyTexts": None},
     )
     names = {"a passes", "b fails", "c panics", "d is refused"}
-    assert parse(text, names=names, log="x.log") == {
+    assert parse_report(text, names=names, log="x.log") == {
         "a passes": Outcome(state="passed", seconds=1.2, log="x.log"),
         "b fails": Outcome(
             state="failed", seconds=3.0, message="no pod", where="test/e2e/node/pods.go:12", log="x.log"
@@ -52,38 +52,42 @@ def test_outcomes_are_those_of_the_cases_asked_for() -> None:
 
 @pytest.mark.parametrize("state", ["interrupted", "aborted", "skipped", "pending"])
 def test_a_case_that_was_cut_off_has_no_outcome(state: str) -> None:
-    assert parse(report(spec("a case", state)), names={"a case"}) == {}
+    assert parse_report(report(spec("a case", state)), names={"a case"}) == {}
 
 
 def test_long_messages_are_cut() -> None:
-    found = parse(report(spec("a case", "failed", Message="x" * 5000)), names={"a case"})
+    found = parse_report(report(spec("a case", "failed", Message="x" * 5000)), names={"a case"})
     assert len(found["a case"].message) == MESSAGE_LENGTH + len(" ...")
 
 
 def test_what_is_no_report_is_bad_input() -> None:
     with pytest.raises(InputError, match="cannot be read"):
-        parse(b"{", names=())
+        parse_report(b"{", names=())
 
 
 def test_a_record_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     file = tmp_path / "outcomes.json"
-    assert load(file) is None
-    record = Record(cluster="alpha", kubernetes_version="1.36.3").told({"a": Outcome(state="passed", seconds=1.5)})
-    save(file, record)
-    assert load(file) == record
+    assert load_record(file) is None
+    record = Record(cluster="alpha", kubernetes_version="1.36.3").with_outcomes(
+        {"a": Outcome(state="passed", seconds=1.5)}
+    )
+    save_record(file, record)
+    assert load_record(file) == record
     file.write_text("{")
     with pytest.raises(InputError, match="damaged"):
-        load(file)
+        load_record(file)
 
 
 def test_a_case_run_again_counts_its_runs_and_those_that_failed() -> None:
     record = Record(cluster="alpha", kubernetes_version="1.36.3")
-    record = record.told({"a": Outcome(state="failed"), "b": Outcome(state="failed"), "c": Outcome(state="passed")})
-    record = record.told({"a": Outcome(state="passed"), "c": Outcome(state="passed")})
+    record = record.with_outcomes(
+        {"a": Outcome(state="failed"), "b": Outcome(state="failed"), "c": Outcome(state="passed")}
+    )
+    record = record.with_outcomes({"a": Outcome(state="passed"), "c": Outcome(state="passed")})
     assert record.outcomes == {
         "a": Outcome(state="passed", runs=2, failures=1),
         "b": Outcome(state="failed", failures=1),
         "c": Outcome(state="passed", runs=2),
     }
-    assert (record.count("passed"), record.count("failed")) == (2, 1)
-    assert [name for name, outcome in record.outcomes.items() if outcome.flaked] == ["a"]
+    assert (record.count_state("passed"), record.count_state("failed")) == (2, 1)
+    assert [name for name, outcome in record.outcomes.items() if outcome.is_flaky] == ["a"]

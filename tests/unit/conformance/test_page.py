@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from vkgateway.conformance.cases import Case
-from vkgateway.conformance.comparison import Reason, compare
+from vkgateway.conformance.comparison import KnownReason, compare_records
+from vkgateway.conformance.markdown import render_tables
 from vkgateway.conformance.outcomes import Outcome, Record
-from vkgateway.conformance.page import tables
 
 PASSED, FAILED = Outcome(state="passed"), Outcome(state="failed", failures=1)
-KNOWN = (Reason(cause="design", text="So wanted.", cases=("node port",)),)
+KNOWN = (KnownReason(cause="design", text="So wanted.", cases=("node port",)),)
 
 
 def shown(tenant: dict[str, Outcome], straight: dict[str, Outcome], *, more: tuple[str, ...] = ()) -> str:
     names = sorted({*tenant, *straight, *more})
     sides = [Record(cluster=name, kubernetes_version="1.36.3", outcomes=one) for name, one in _sides(tenant, straight)]
-    found = compare([Case(name=name) for name in names], tenant=sides[0], straight=sides[1], known=KNOWN)
-    return tables(found)
+    found = compare_records([Case(name=name) for name in names], tenant=sides[0], straight=sides[1], known=KNOWN)
+    return render_tables(found)
 
 
 def _sides(tenant: dict[str, Outcome], straight: dict[str, Outcome]) -> list[tuple[str, dict[str, Outcome]]]:

@@ -11,7 +11,7 @@ import pytest
 
 from vkgateway.conformance.cases import Case
 from vkgateway.conformance.outcomes import Outcome, Record
-from vkgateway.conformance.runs import Side, alone, left, run, run_often
+from vkgateway.conformance.runner import ClusterUnderTest, remaining_cases, run_cases, run_lock, run_repeatedly
 from vkgateway.conformance.suite import SuiteError
 from vkgateway.model.errors import ConflictError
 
@@ -36,7 +36,7 @@ class FakeSuite:
         self.at_work.add(names[0])
         await asyncio.sleep(0)
         self.most = max(self.most, len(self.at_work))
-        self.beside_serial |= any(case.serial for case in cases) and len(self.at_work) > 1
+        self.beside_serial |= any(case.is_serial for case in cases) and len(self.at_work) > 1
         self.at_work.remove(names[0])
         self.ran += names
         return {
@@ -47,32 +47,32 @@ class FakeSuite:
 
 
 @pytest.fixture
-def side(tmp_path: Path) -> Side:
-    return Side(name="alpha", kubeconfig=tmp_path / "config", kubernetes_version="1.36.3", folder=tmp_path)
+def side(tmp_path: Path) -> ClusterUnderTest:
+    return ClusterUnderTest(name="alpha", kubeconfig=tmp_path / "config", kubernetes_version="1.36.3", folder=tmp_path)
 
 
-async def test_cases_run_side_by_side_but_serial_ones_alone(side: Side) -> None:
+async def test_cases_run_side_by_side_but_serial_ones_alone(side: ClusterUnderTest) -> None:
     suite = FakeSuite()
-    record = await run([*ALONE, *TOGETHER], side, suite=suite, workers=3, report=lambda _: None, portion=1)
-    assert record.count("passed") == 7
+    record = await run_cases([*ALONE, *TOGETHER], side, suite=suite, workers=3, report=lambda _: None, portion=1)
+    assert record.count_state("passed") == 7
     assert suite.most == 3
     assert not suite.beside_serial
     assert sorted(suite.ran[-2:]) == [case.name for case in ALONE]
 
 
-async def test_what_was_found_is_kept_when_the_suite_breaks(side: Side) -> None:
+async def test_what_was_found_is_kept_when_the_suite_breaks(side: ClusterUnderTest) -> None:
     suite = FakeSuite(broken="case 3")
     with pytest.raises(SuiteError, match="no report"):
-        await run(TOGETHER, side, suite=suite, workers=1, report=lambda _: None, portion=1)
-    assert side.record().outcomes.keys() == {"case 0", "case 1", "case 2"}
-    rest = left(TOGETHER, side.record(), again="none")
+        await run_cases(TOGETHER, side, suite=suite, workers=1, report=lambda _: None, portion=1)
+    assert side.load_record().outcomes.keys() == {"case 0", "case 1", "case 2"}
+    rest = remaining_cases(TOGETHER, side.load_record(), again="none")
     assert [case.name for case in rest] == ["case 3", "case 4"]
 
 
-async def test_progress_tells_what_failed_and_what_came_to_nothing(side: Side) -> None:
+async def test_progress_tells_what_failed_and_what_came_to_nothing(side: ClusterUnderTest) -> None:
     said: list[str] = []
     suite = FakeSuite(failing=["case 1"], cut=["case 2"])
-    await run(TOGETHER, side, suite=suite, workers=1, report=said.append)
+    await run_cases(TOGETHER, side, suite=suite, workers=1, report=said.append)
     assert said == [
         "alpha: failed: case 1",
         "alpha: not run: case 2",
@@ -92,48 +92,50 @@ def test_what_is_left() -> None:
     )
 
     def names(again: str) -> list[str]:
-        return [case.name for case in left(TOGETHER, record, again=again)]  # type: ignore[arg-type]
+        return [case.name for case in remaining_cases(TOGETHER, record, again=again)]  # type: ignore[arg-type]
 
     assert names("none") == ["case 3", "case 4"]
     assert names("failed") == ["case 3", "case 4", "case 1"]
     assert names("all") == ["case 3", "case 4", "case 0", "case 1", "case 2"], "first what was run least"
 
 
-async def test_what_passes_is_run_so_often_and_a_run_cut_short_goes_on_with_what_was_run_least(side: Side) -> None:
+async def test_what_passes_is_run_so_often_and_a_run_cut_short_goes_on_with_what_was_run_least(
+    side: ClusterUnderTest,
+) -> None:
     broken = FakeSuite(broken="case 3")
     with pytest.raises(SuiteError):
-        await run(TOGETHER, side, suite=broken, workers=1, report=lambda _: None, portion=1)
+        await run_cases(TOGETHER, side, suite=broken, workers=1, report=lambda _: None, portion=1)
     said: list[str] = []
     suite = FakeSuite(failing=["case 4"])
-    record = await run_often(TOGETHER, side, again="none", often=2, suite=suite, workers=1, report=said.append)
+    record = await run_repeatedly(TOGETHER, side, again="none", often=2, suite=suite, workers=1, report=said.append)
     assert suite.ran[:2] == ["case 3", "case 4"]
     runs = [record.outcomes[case.name].runs for case in TOGETHER]
     assert runs == [2, 2, 2, 2, 1]
     assert "alpha: 5 cases of Kubernetes 1.36.3, 1 to run" in said
 
     again = FakeSuite()
-    await run_often(TOGETHER, side, again="none", often=2, suite=again, workers=1, report=said.append)
+    await run_repeatedly(TOGETHER, side, again="none", often=2, suite=again, workers=1, report=said.append)
     assert again.ran == []
-    record = await run_often(TOGETHER, side, again="failed", often=2, suite=again, workers=1, report=said.append)
+    record = await run_repeatedly(TOGETHER, side, again="failed", often=2, suite=again, workers=1, report=said.append)
     assert again.ran == ["case 4"], "what failed is run once more when asked for"
-    assert record.outcomes["case 4"].flaked
+    assert record.outcomes["case 4"].is_flaky
 
 
-async def test_a_case_that_comes_to_nothing_is_not_tried_for_ever(side: Side) -> None:
+async def test_a_case_that_comes_to_nothing_is_not_tried_for_ever(side: ClusterUnderTest) -> None:
     suite = FakeSuite(cut=["case 2"])
-    await run_often(TOGETHER, side, again="none", often=3, suite=suite, workers=1, report=lambda _: None)
+    await run_repeatedly(TOGETHER, side, again="none", often=3, suite=suite, workers=1, report=lambda _: None)
     assert Counter(suite.ran)["case 2"] == 3
 
 
-async def test_another_release_begins_anew(side: Side, tmp_path: Path) -> None:
-    await run(TOGETHER, side, suite=FakeSuite(), workers=1, report=lambda _: None)
-    newer = Side(name="alpha", kubeconfig=side.kubeconfig, kubernetes_version="1.37.0", folder=tmp_path)
-    assert newer.record().outcomes == {}
+async def test_another_release_begins_anew(side: ClusterUnderTest, tmp_path: Path) -> None:
+    await run_cases(TOGETHER, side, suite=FakeSuite(), workers=1, report=lambda _: None)
+    newer = ClusterUnderTest(name="alpha", kubeconfig=side.kubeconfig, kubernetes_version="1.37.0", folder=tmp_path)
+    assert newer.load_record().outcomes == {}
 
 
-def test_two_runs_of_one_cluster_do_not_go_on_at_once(side: Side) -> None:
-    with alone(side), pytest.raises(ConflictError) as told, alone(side):
+def test_two_runs_of_one_cluster_do_not_go_on_at_once(side: ClusterUnderTest) -> None:
+    with run_lock(side), pytest.raises(ConflictError) as told, run_lock(side):
         pass
     assert "conformance of alpha is being worked on by vkgateway conformance run (pid " in str(told.value)
-    with alone(side):
+    with run_lock(side):
         pass

@@ -36,8 +36,8 @@ def suite(folder: Path, body: str = "exit 1") -> Suite:
 
 
 async def test_what_it_lists(tmp_path: Path) -> None:
-    assert await suite(tmp_path).images() == ("example.org/a:1", "example.org/b:1")
-    assert [case.name for case in await suite(tmp_path).cases()] == ["a case"]
+    assert await suite(tmp_path).list_images() == ("example.org/a:1", "example.org/b:1")
+    assert [case.name for case in await suite(tmp_path).list_cases()] == ["a case"]
 
 
 async def test_a_program_that_lists_nothing_is_told(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ async def test_a_program_that_lists_nothing_is_told(tmp_path: Path) -> None:
     program.write_text("#!/bin/sh\necho what is that\nexit 3\n")
     program.chmod(0o755)
     with pytest.raises(UnavailableError, match="what is that"):
-        await Suite(program=program, kubectl=tmp_path / "kubectl").images()
+        await Suite(program=program, kubectl=tmp_path / "kubectl").list_images()
 
 
 async def test_outcomes_are_read_from_the_report_whatever_the_exit_code(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.etcd.client import EtcdClient
-from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdExists, EtcdMissing
+from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdExists, EtcdNotFound
 from vkgateway.controlplane.etcd.ranges import KeyRange
-from vkgateway.controlplane.plane import Plane
-from vkgateway.controlplane.store import Record
+from vkgateway.controlplane.plane import ControlPlaneSpec
+from vkgateway.controlplane.record_store import ControlPlaneRecord
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, in_group
 
 
@@ -33,15 +33,15 @@ class FakeEtcd(EtcdClient):
     async def put(self, key: str, value: bytes) -> None:
         self.keys_held[key.encode()] = value
 
-    async def size(self, keys: KeyRange) -> int:
+    async def measure_size(self, keys: KeyRange) -> int:
         held = self.keys_held.items()
         return sum(len(key) + len(value) for key, value in held if keys.start <= key < keys.end)
 
-    async def keys(self, keys: KeyRange, *, limit: int = 0) -> list[str]:
+    async def list_keys(self, keys: KeyRange, *, limit: int = 0) -> list[str]:
         found = sorted(key.decode() for key in self.keys_held if keys.start <= key < keys.end)
         return found[:limit] if limit else found
 
-    async def delete(self, keys: KeyRange) -> int:
+    async def delete_range(self, keys: KeyRange) -> int:
         gone = [key for key in self.keys_held if keys.start <= key < keys.end]
         for key in gone:
             del self.keys_held[key]
@@ -56,7 +56,7 @@ class FakeEtcd(EtcdClient):
         self.enabled = True
         self.changes += 1
 
-    async def users(self) -> list[str]:
+    async def list_users(self) -> list[str]:
         return sorted(self.users_held)
 
     async def add_user(self, name: str) -> None:
@@ -79,7 +79,7 @@ class FakeEtcd(EtcdClient):
         self._known(self.users_held, user).remove(role)
         self.changes += 1
 
-    async def roles(self) -> list[str]:
+    async def list_roles(self) -> list[str]:
         return sorted(self.roles_held)
 
     async def add_role(self, name: str) -> None:
@@ -111,7 +111,7 @@ class FakeEtcd(EtcdClient):
 
     def _known(self, held: dict[str, Any], name: str) -> Any:
         if name not in held:
-            raise EtcdMissing(f"{name} name not found")
+            raise EtcdNotFound(f"{name} name not found")
         return held[name]
 
 
@@ -124,7 +124,7 @@ class FakeSupervisor:
         self.failing: dict[str, str] = {}
         self.restarts = 0
 
-    async def ensure(self, spec: ProcessSpec) -> ProcessState:
+    async def ensure_process(self, spec: ProcessSpec) -> ProcessState:
         if self.specs.get(spec.name) != spec:
             self.starts.append(spec.name)
         self.specs[spec.name] = spec
@@ -133,7 +133,7 @@ class FakeSupervisor:
     async def remove_group(self, prefix: str) -> None:
         self.specs = {name: spec for name, spec in self.specs.items() if not in_group(name, prefix)}
 
-    async def list(self, prefix: str = "") -> list[ProcessState]:
+    async def list_processes(self, prefix: str = "") -> list[ProcessState]:
         return [self._state(spec) for name, spec in sorted(self.specs.items()) if in_group(name, prefix)]
 
     def _state(self, spec: ProcessSpec) -> ProcessState:
@@ -168,13 +168,13 @@ class FakePrograms:
 class FakeStore:
     """Records in memory."""
 
-    records: dict[str, Record] = field(default_factory=dict)
+    records: dict[str, ControlPlaneRecord] = field(default_factory=dict)
     saves: int = 0
 
-    async def load(self, tenant: str) -> Record | None:
+    async def load(self, tenant: str) -> ControlPlaneRecord | None:
         return self.records.get(tenant)
 
-    async def save(self, tenant: str, record: Record) -> Record:
+    async def save(self, tenant: str, record: ControlPlaneRecord) -> ControlPlaneRecord:
         self.saves += 1
         kept = self.records.get(tenant)
         if kept is not None and kept.credentials.ca.cert_pem != record.credentials.ca.cert_pem:
@@ -185,15 +185,15 @@ class FakeStore:
     async def delete(self, tenant: str) -> None:
         self.records.pop(tenant, None)
 
-    async def ports(self) -> dict[int, str]:
+    async def assigned_ports(self) -> dict[int, str]:
         return {record.port: tenant for tenant, record in self.records.items()}
 
-    async def ranges(self) -> dict[str, str]:
+    async def assigned_ranges(self) -> dict[str, str]:
         return {record.service_range: tenant for tenant, record in self.records.items() if record.service_range}
 
     def take(self, tenant: str, *, port: int) -> None:
         """Give a port to a tenant."""
-        some = Record(credentials=Credentials.create(tenant), port=port)
+        some = ControlPlaneRecord(credentials=Credentials.create(tenant), port=port)
         self.records[tenant] = replace(some)
 
 
@@ -201,15 +201,15 @@ class FakeStore:
 class FakeDriver:
     """Notes what was asked of it."""
 
-    running: dict[str, tuple[Plane, str]] = field(default_factory=dict)
+    running: dict[str, tuple[ControlPlaneSpec, str]] = field(default_factory=dict)
     starts: int = 0
     said: str = ""
 
     async def prepare(self, version: str) -> None:
         """Everything is there."""
 
-    async def start(self, plane: Plane, *, credentials: Credentials, version: str) -> frozenset[str]:
-        assert credentials.ca.signed(credentials.admin.cert_pem)
+    async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
+        assert credentials.ca.has_signed(credentials.admin.cert_pem)
         if self.running.get(plane.cluster) != (plane, version):
             self.starts += 1
         self.running[plane.cluster] = (plane, version)
@@ -219,7 +219,7 @@ class FakeDriver:
         plane, _ = self.running.get(tenant, (None, ""))
         return frozenset({f"fingerprint of {plane.kubelet_user}"} if plane else ())
 
-    async def trouble(self, plane: Plane) -> str:
+    async def failure_reason(self, plane: ControlPlaneSpec) -> str:
         return self.said
 
     async def remove(self, tenant: str) -> None:

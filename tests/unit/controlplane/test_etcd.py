@@ -13,7 +13,7 @@ from tests.unit.controlplane.fakes import FakeEtcd
 from vkgateway.controlplane.etcd import client as etcd_client
 from vkgateway.controlplane.etcd import errors, generate
 from vkgateway.controlplane.etcd.client import EtcdClient
-from vkgateway.controlplane.etcd.endpoints import Tls
+from vkgateway.controlplane.etcd.endpoints import ClientTls
 from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.controlplane.etcd.tenancy import Tenancy
@@ -26,7 +26,7 @@ names = st.from_regex(r"[a-z](-?[a-z0-9]){0,30}", fullmatch=True)
 
 @given(names, names, st.text(alphabet="abc/.-0~", max_size=8))
 def test_a_tenants_range_holds_its_own_keys_and_no_others(mine: str, other: str, rest: str) -> None:
-    keys = KeyRange.below(tenant_etcd_prefix(mine))
+    keys = KeyRange.for_prefix(tenant_etcd_prefix(mine))
     assert keys.start <= f"{tenant_etcd_prefix(mine)}/{rest}".encode() < keys.end
     if other != mine:
         assert not keys.start <= f"{tenant_etcd_prefix(other)}/{rest}".encode() < keys.end
@@ -55,7 +55,7 @@ async def test_what_is_as_it_should_be_is_not_written_again() -> None:
 
 async def test_no_tenant_is_made_where_everybody_could_read_everything() -> None:
     etcd = FakeEtcd(enabled=False)
-    with pytest.raises(errors.EtcdOpen, match="every other's keys"):
+    with pytest.raises(errors.EtcdAuthDisabled, match="every other's keys"):
         await Tenancy(etcd).ensure_tenant("a")
     assert etcd.changes == 0
 
@@ -65,7 +65,7 @@ async def test_no_tenant_is_made_where_users_were_enforced_before() -> None:
     tenancy = Tenancy(etcd)
     await tenancy.ensure_tenant("a")
     etcd.enabled = False  # as in a new etcd, or one from a backup
-    with pytest.raises(errors.EtcdOpen):
+    with pytest.raises(errors.EtcdAuthDisabled):
         await tenancy.ensure_tenant("b")
     assert list(etcd.users_held) == ["tenant-a"]
 
@@ -104,13 +104,13 @@ async def test_a_tenant_that_is_held_stays_so_until_it_is_released() -> None:
     tenancy = Tenancy(etcd)
     for name in ("a", "b"):
         await tenancy.ensure_tenant(name)
-    await tenancy.hold("a")
+    await tenancy.block_writes("a")
     await tenancy.ensure_tenant("a")
-    assert await tenancy.held() == ["a"]
+    assert await tenancy.blocked_tenants() == ["a"]
     assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): False}
-    await tenancy.release("a")
-    await tenancy.release("gone")
-    assert await tenancy.held() == []
+    await tenancy.allow_writes("a")
+    await tenancy.allow_writes("gone")
+    assert await tenancy.blocked_tenants() == []
     assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}
 
 
@@ -122,7 +122,7 @@ async def test_removal_takes_everything_of_one_tenant_and_only_that() -> None:
         await etcd.put(f"/tenants/{name}/x", b"")
     assert await tenancy.remove_tenant("a") == 1
     assert await tenancy.remove_tenant("a") == 0
-    assert await tenancy.tenants() == ["a-b", "ab"]
+    assert await tenancy.list_tenants() == ["a-b", "ab"]
     assert sorted(etcd.roles_held) == ["tenant-a-b", "tenant-ab"]
     assert sorted(etcd.keys_held) == [b"/tenants/a-b/x", b"/tenants/ab/x"]
 
@@ -148,7 +148,7 @@ class SlowEtcd(EtcdClient):
 @pytest.mark.parametrize("keys", [0, 1, 200, 201, 500])
 async def test_however_many_keys_there_are_they_are_deleted_in_steps_that_etcd_can_do(keys: int) -> None:
     etcd = SlowEtcd(keys)
-    assert await etcd.delete(KeyRange.below("/tenants/a")) == keys
+    assert await etcd.delete_range(KeyRange.for_prefix("/tenants/a")) == keys
     assert etcd.held == [b"/tenants/ab/x"]
 
 
@@ -159,9 +159,9 @@ async def test_however_many_keys_there_are_they_are_deleted_in_steps_that_etcd_c
         ("DEADLINE_EXCEEDED", "", errors.EtcdUnavailable),
         ("PERMISSION_DENIED", "etcdserver: permission denied", errors.EtcdDenied),
         ("FAILED_PRECONDITION", "etcdserver: user name already exists", errors.EtcdExists),
-        ("FAILED_PRECONDITION", "etcdserver: role name not found", errors.EtcdMissing),
+        ("FAILED_PRECONDITION", "etcdserver: role name not found", errors.EtcdNotFound),
         ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old", errors.EtcdStale),
-        ("OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted", errors.EtcdForgotten),
+        ("OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted", errors.EtcdCompacted),
         ("RESOURCE_EXHAUSTED", "etcdserver: mvcc: database space exceeded", errors.EtcdFull),
         ("UNKNOWN", "something else", errors.EtcdError),
     ],
@@ -175,13 +175,13 @@ def test_refusals_are_told_apart_by_their_words(code: str, details: str, kind: t
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:2379", "127.0.0.1:2379", "https://"])
 async def test_an_endpoint_without_tls_is_refused(endpoint: str) -> None:
     with pytest.raises(InputError, match="is not an https address"):
-        EtcdClient([endpoint], tls=Tls(ca=b"", cert=b"", key=b""))
+        EtcdClient([endpoint], tls=ClientTls(ca=b"", cert=b"", key=b""))
 
 
 async def test_an_etcd_that_is_not_there_is_unavailable() -> None:
     ca = Authority.create("etcd")
     pair = ca.issue("root", client=True)
-    tls = Tls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    tls = ClientTls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
     async with EtcdClient(["https://127.0.0.1:1", "https://127.0.0.1:2"], tls=tls, timeout=1) as client:
         with pytest.raises(errors.EtcdUnavailable, match=r"Range at 127\.0\.0\.1:2"):
             await client.get("/x")
@@ -196,7 +196,7 @@ async def test_a_proxy_in_the_environment_is_not_asked_for_the_way_to_etcd(monke
 
     ca = Authority.create("etcd")
     pair = ca.issue("root", client=True)
-    tls = Tls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    tls = ClientTls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
     for name in ("no_proxy", "no_grpc_proxy"):
         monkeypatch.delenv(name, raising=False)
     async with await asyncio.start_server(proxy, "127.0.0.1", 0) as server:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.controlplane.fakes import FakeEtcd
-from vkgateway.controlplane.etcd.client import Status
+from vkgateway.controlplane.etcd.client import MemberStatus
 from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdFull
-from vkgateway.controlplane.etcd.keeper import CROWDED, FULL, ROOMY, URGENT, Keeper
+from vkgateway.controlplane.etcd.quota import (
+    BLOCKING_SHARE,
+    COMPACTION_SHARE,
+    UNBLOCKING_SHARE,
+    URGENT_SHARE,
+    QuotaController,
+)
 from vkgateway.controlplane.etcd.tenancy import Tenancy, tenant_user
 
 QUOTA = 1000_000
@@ -52,9 +58,9 @@ class SmallEtcd(FakeEtcd):
         if old := self.keys_held.get(key.encode()):
             self.history.append((self.revision, len(key) + len(old)))
 
-    async def status(self) -> Status:
+    async def member_status(self) -> MemberStatus:
         alarms = ("memberID:1 alarm:NOSPACE ",) if self.full else ()
-        return Status("3.6.8", self.file, self.in_use, self.quota, self.revision, alarms)
+        return MemberStatus("3.6.8", self.file, self.in_use, self.quota, self.revision, alarms)
 
     async def compact(self, revision: int) -> None:
         self.upkeep.append("compact")
@@ -77,9 +83,9 @@ class World:
         self.tenancy = Tenancy(self.etcd)
         self.keeper = self.another()
 
-    def another(self) -> Keeper:
+    def another(self) -> QuotaController:
         """A keeper that remembers nothing, as after a restart."""
-        return Keeper(self.etcd, self.tenancy, sleep=_at_once)
+        return QuotaController(self.etcd, self.tenancy, sleep=_at_once)
 
     async def write(self, tenant: str, name: str, *, size: int = SOME) -> None:
         (may_write,) = self.etcd.roles_held[tenant_user(tenant)].values()
@@ -94,14 +100,14 @@ class World:
             await self.write(tenant, f"{name}-{number}")
             number += 1
             if look and number % 2 == 0:
-                await self.keeper.look()
+                await self.keeper.check_usage()
 
     async def rewrite(self, tenant: str, *, times: int, look: bool = False) -> None:
         """Have a tenant write one object over and over; the keeper looks now and then."""
         for number in range(times):
             await self.write(tenant, "one", size=20_000)
             if look and number % 5 == 0:
-                await self.keeper.look()
+                await self.keeper.check_usage()
 
 
 async def _at_once(_seconds: float) -> None:
@@ -118,15 +124,15 @@ async def world() -> World:
 
 
 async def test_where_there_is_room_nothing_is_done(world: World) -> None:
-    await world.fill("wild", CROWDED - 0.05)
+    await world.fill("wild", COMPACTION_SHARE - 0.05)
     assert world.etcd.upkeep == []
-    assert world.keeper.held == {}
+    assert world.keeper.blocked == {}
 
 
 async def test_objects_that_are_written_over_and_over_fill_nothing(world: World) -> None:
     await world.rewrite("wild", times=2000, look=True)
     await world.write("calm", "more")
-    assert world.keeper.held == {}
+    assert world.keeper.blocked == {}
     assert world.etcd.file < QUOTA
 
 
@@ -134,7 +140,7 @@ async def test_an_etcd_that_was_put_back_from_a_backup_is_looked_after_all_the_s
     await world.rewrite("wild", times=500, look=True)
     world.etcd.revision, world.etcd.history = 5, []
     await world.rewrite("wild", times=200, look=True)
-    assert world.keeper.held == {}
+    assert world.keeper.blocked == {}
     await world.write("calm", "more")
 
 
@@ -143,25 +149,25 @@ async def test_objects_that_are_made_and_deleted_fill_nothing(world: World) -> N
         await world.write("wild", f"one-{number}", size=20_000)
         await world.etcd.remove(f"/tenants/wild/one-{number}")
         if number % 5 == 0:
-            await world.keeper.look()
+            await world.keeper.check_usage()
     await world.write("calm", "more")
-    assert world.keeper.held == {}
+    assert world.keeper.blocked == {}
 
 
 async def test_who_fills_it_may_not_write_and_the_others_may(world: World) -> None:
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
-    assert set(world.keeper.held) == {"wild"}
-    assert world.etcd.in_use < (FULL + 0.05) * QUOTA
+    assert set(world.keeper.blocked) == {"wild"}
+    assert world.etcd.in_use < (BLOCKING_SHARE + 0.05) * QUOTA
     for tenant in ("calm", "other"):
         await world.write(tenant, "more")
 
 
 async def test_who_has_much_and_adds_little_is_left_alone(world: World) -> None:
-    await world.fill("calm", CROWDED + 0.05)
+    await world.fill("calm", COMPACTION_SHARE + 0.05)
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
-    assert set(world.keeper.held) == {"wild"}
+    assert set(world.keeper.blocked) == {"wild"}
     await world.write("calm", "more")
 
 
@@ -174,8 +180,8 @@ async def test_two_who_fill_it_side_by_side_are_held_both(world: World) -> None:
             except EtcdDenied:
                 stopped.add(tenant)
         number += 1
-        await world.keeper.look()
-    assert world.etcd.in_use < URGENT * QUOTA
+        await world.keeper.check_usage()
+    assert world.etcd.in_use < URGENT_SHARE * QUOTA
     await world.write("calm", "more")
 
 
@@ -185,9 +191,9 @@ async def test_a_restart_holds_nobody_more(world: World) -> None:
         await world.fill("wild", 1.0)
     for _ in range(3):
         keeper = world.another()
-        await keeper.look()
-        await keeper.look()
-        assert set(keeper.held) == {"wild"}
+        await keeper.check_usage()
+        await keeper.check_usage()
+        assert set(keeper.blocked) == {"wild"}
     await world.write("calm", "more")
 
 
@@ -195,15 +201,15 @@ async def test_who_grows_after_others_cleared_up_is_not_taken_for_them(world: Wo
     await world.fill("calm", 0.2)
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
-    await world.keeper.look(exempt={"wild"})
+    await world.keeper.check_usage(exempt={"wild"})
     for key in [key.decode() for key in world.etcd.keys_held if b"wild/object" in key][:20]:
         await world.etcd.remove(key)
-        await world.keeper.look(exempt={"wild"})
-    assert CROWDED < world.etcd.in_use / QUOTA < ROOMY
+        await world.keeper.check_usage(exempt={"wild"})
+    assert COMPACTION_SHARE < world.etcd.in_use / QUOTA < UNBLOCKING_SHARE
     await world.write("calm", "a-little-more")
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0, name="again")
-    assert set(world.keeper.held) == {"wild"}
+    assert set(world.keeper.blocked) == {"wild"}
 
 
 @pytest.mark.parametrize("quota", [0, -1])
@@ -212,9 +218,9 @@ async def test_where_no_quota_is_told_nobody_is_held_and_what_is_full_is_opened(
     with pytest.raises(EtcdFull):
         await world.rewrite("wild", times=200, look=True)
     assert world.etcd.upkeep == []
-    await world.keeper.look()
+    await world.keeper.check_usage()
     assert world.etcd.upkeep == ["compact", "defragment", "allow writes"]
-    assert world.keeper.held == {}
+    assert world.keeper.blocked == {}
     await world.write("calm", "more")
 
 
@@ -222,49 +228,49 @@ async def test_the_next_one_is_held_where_that_was_not_enough(world: World) -> N
     for tenant in ("wild", "other"):
         with pytest.raises(EtcdDenied):
             await world.fill(tenant, 1.0)
-    assert set(world.keeper.held) == {"wild", "other"}
+    assert set(world.keeper.blocked) == {"wild", "other"}
     await world.write("calm", "more")
 
 
 async def test_a_keeper_that_comes_late_holds_the_largest(world: World) -> None:
-    await world.fill("wild", URGENT, look=False)
-    await world.another().look()
+    await world.fill("wild", URGENT_SHARE, look=False)
+    await world.another().check_usage()
     with pytest.raises(EtcdDenied):
         await world.write("wild", "more")
 
 
 async def test_a_keeper_that_comes_in_time_waits_who_grows(world: World) -> None:
-    await world.fill("wild", FULL, look=False)
+    await world.fill("wild", BLOCKING_SHARE, look=False)
     world.keeper = world.another()
-    await world.keeper.look()
-    assert world.keeper.held == {}
+    await world.keeper.check_usage()
+    assert world.keeper.blocked == {}
     with pytest.raises(EtcdDenied):
         await world.fill("other", 1.0)
-    assert set(world.keeper.held) == {"other"}
+    assert set(world.keeper.blocked) == {"other"}
 
 
 async def test_who_is_exempt_may_write_and_delete_and_is_free_once_there_is_room(world: World) -> None:
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
-    await world.keeper.look(exempt={"wild"})
-    assert world.keeper.held == {}
+    await world.keeper.check_usage(exempt={"wild"})
+    assert world.keeper.blocked == {}
     await world.write("wild", "more")
     for key in [key.decode() for key in world.etcd.keys_held if b"object" in key]:
         await world.etcd.remove(key)
-        await world.keeper.look(exempt={"wild"})
-    await world.keeper.look()
-    assert world.keeper.held == {}
-    assert world.etcd.in_use < ROOMY * QUOTA
+        await world.keeper.check_usage(exempt={"wild"})
+    await world.keeper.check_usage()
+    assert world.keeper.blocked == {}
+    assert world.etcd.in_use < UNBLOCKING_SHARE * QUOTA
     await world.write("wild", "again")
 
 
 async def test_when_there_is_room_again_all_are_released_one_after_the_other(world: World) -> None:
-    await world.tenancy.hold("wild")
-    await world.tenancy.hold("other")
-    await world.keeper.look()
-    assert len(world.keeper.held) == 1
-    await world.keeper.look()
-    assert world.keeper.held == {}
+    await world.tenancy.block_writes("wild")
+    await world.tenancy.block_writes("other")
+    await world.keeper.check_usage()
+    assert len(world.keeper.blocked) == 1
+    await world.keeper.check_usage()
+    assert world.keeper.blocked == {}
     for tenant in ("wild", "other"):
         await world.write(tenant, "more")
 
@@ -273,28 +279,28 @@ async def test_held_tenants_are_known_to_the_next_keeper_until_they_are_gone(wor
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
     keeper = world.another()
-    await keeper.look()
-    assert set(keeper.held) == {"wild"}
+    await keeper.check_usage()
+    assert set(keeper.blocked) == {"wild"}
     await world.tenancy.remove_tenant("wild")
     await world.tenancy.ensure_tenant("wild")
-    await keeper.look()
-    assert keeper.held == {}
+    await keeper.check_usage()
+    assert keeper.blocked == {}
     await world.write("wild", "first")
 
 
 async def test_a_tenant_that_goes_while_it_is_released_is_no_trouble(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    released = world.tenancy.release
+    released = world.tenancy.allow_writes
 
     async def release(tenant: str) -> None:
-        world.keeper.held.pop(tenant, None)
+        world.keeper.blocked.pop(tenant, None)
         await released(tenant)
 
-    await world.tenancy.hold("wild")
-    monkeypatch.setattr(world.tenancy, "release", release)
-    await world.keeper.look()
-    assert world.keeper.held == {}
+    await world.tenancy.block_writes("wild")
+    monkeypatch.setattr(world.tenancy, "allow_writes", release)
+    await world.keeper.check_usage()
+    assert world.keeper.blocked == {}
 
 
 async def test_a_store_that_filled_while_nobody_looked_is_opened_again(world: World) -> None:
@@ -302,7 +308,7 @@ async def test_a_store_that_filled_while_nobody_looked_is_opened_again(world: Wo
         await world.rewrite("wild", times=200)
     with pytest.raises(EtcdFull):
         await world.write("calm", "more")
-    await world.keeper.look()
+    await world.keeper.check_usage()
     assert world.etcd.upkeep == ["compact", "defragment", "allow writes"]
     await world.write("calm", "more")
 
@@ -310,11 +316,11 @@ async def test_a_store_that_filled_while_nobody_looked_is_opened_again(world: Wo
 async def test_a_store_that_is_full_of_objects_is_opened_as_far_as_there_is_room(world: World) -> None:
     with pytest.raises(EtcdFull):
         await world.fill("wild", 2.0, look=False)
-    await world.keeper.look()
-    assert set(world.keeper.held) == {"wild"}
-    assert (await world.etcd.status()).is_full
+    await world.keeper.check_usage()
+    assert set(world.keeper.blocked) == {"wild"}
+    assert (await world.etcd.member_status()).is_full
     for number in range(20):
         await world.etcd.remove(f"/tenants/wild/object-{number}")
-    await world.keeper.look()
-    assert not (await world.etcd.status()).is_full
+    await world.keeper.check_usage()
+    assert not (await world.etcd.member_status()).is_full
     await world.write("calm", "more")

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from vkgateway.controlplane.keeping import (
+from vkgateway.controlplane.kept_objects import (
     INITIAL_ANNOTATION,
     KEPT_ANNOTATION,
     create_missing,
+    delete_obsolete,
     is_initial,
-    kept,
-    put_back,
-    remove_outgrown,
+    kept_objects,
+    restore_objects,
 )
 from vkgateway.kube.resources import CONFIG_MAPS, Resource
 
@@ -37,7 +37,7 @@ async def look(server: FakeApiServer) -> tuple[list[str], set[str]]:
     """Put back; returns what was, and the methods of the requests that it took."""
     before = len(server.requests)
     async with server.client() as client:
-        changed = await put_back(client, [WANTED])
+        changed = await restore_objects(client, [WANTED])
     return changed, {request.split()[0] for request in server.requests[before:]}
 
 
@@ -49,7 +49,7 @@ def data(server: FakeApiServer) -> Any:
 
 def test_only_what_says_so_is_kept() -> None:
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other", "annotations": None}}
-    assert kept([other, WANTED]) == [WANTED]
+    assert kept_objects([other, WANTED]) == [WANTED]
 
 
 async def test_an_initial_object_is_created_where_it_is_missing_and_is_the_tenants_afterwards(
@@ -57,7 +57,7 @@ async def test_an_initial_object_is_created_where_it_is_missing_and_is_the_tenan
 ) -> None:
     initial = {**WANTED, "metadata": {**WANTED["metadata"], "annotations": {INITIAL_ANNOTATION: "true"}}}
     assert [is_initial(one) for one in (initial, WANTED)] == [True, False]
-    assert kept([initial]) == []
+    assert kept_objects([initial]) == []
     async with server.client() as client:
         await create_missing(client, [initial, {**WANTED, "metadata": {"name": "other", "namespace": "default"}}])
         assert data(server) == {"rule": "one"}
@@ -116,8 +116,8 @@ async def test_the_webhook_of_an_older_release_goes_when_a_policy_has_taken_its_
     server.store.create(WEBHOOKS, _gate(WEBHOOKS, "of-the-tenant", is_kept=False))
     server.store.create(POLICIES, _gate(POLICIES))
     async with server.client() as client:
-        assert await remove_outgrown(client, [_gate(POLICIES)]) == ["MutatingWebhookConfiguration/vkgateway-admission"]
-        assert await remove_outgrown(client, [_gate(POLICIES)]) == []
+        assert await delete_obsolete(client, [_gate(POLICIES)]) == ["MutatingWebhookConfiguration/vkgateway-admission"]
+        assert await delete_obsolete(client, [_gate(POLICIES)]) == []
     assert [found["metadata"]["name"] for found in server.store.all(WEBHOOKS)] == ["of-the-tenant"]
     assert len(server.store.all(POLICIES)) == 1
 
@@ -126,7 +126,7 @@ async def test_a_policy_goes_with_its_template_and_kinds_that_a_release_lacks_ar
     server.register(WEBHOOKS)
     server.store.create(WEBHOOKS, _gate(WEBHOOKS))
     async with server.client() as client:
-        assert await remove_outgrown(client, [_gate(WEBHOOKS)]) == []
+        assert await delete_obsolete(client, [_gate(WEBHOOKS)]) == []
         server.register(POLICIES)
         server.store.create(POLICIES, _gate(POLICIES))
-        assert await remove_outgrown(client, [_gate(WEBHOOKS)]) == ["MutatingAdmissionPolicy/vkgateway-admission"]
+        assert await delete_obsolete(client, [_gate(WEBHOOKS)]) == ["MutatingAdmissionPolicy/vkgateway-admission"]

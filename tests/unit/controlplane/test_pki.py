@@ -31,21 +31,21 @@ def test_issue_carries_user_groups_names_and_usages() -> None:
 def test_signed_knows_its_own_from_anothers_of_the_same_name() -> None:
     first, second = pki.Authority.create("ca"), pki.Authority.create("ca")
     pair = first.issue("x", client=True)
-    assert first.signed(pair.cert_pem)
-    assert not second.signed(pair.cert_pem)
+    assert first.has_signed(pair.cert_pem)
+    assert not second.has_signed(pair.cert_pem)
 
 
 def test_an_authority_survives_writing_and_reading(tmp_path: Path) -> None:
     authority = pki.Authority.create("ca")
     certificate, key = authority.write(tmp_path)
-    again = pki.Authority.load(certificate.read_bytes(), key.read_bytes())
+    again = pki.Authority.from_pem(certificate.read_bytes(), key.read_bytes())
     assert again.cert_pem == authority.cert_pem
-    assert authority.signed(again.issue("x").cert_pem)
+    assert authority.has_signed(again.issue("x").cert_pem)
 
 
 def test_load_refuses_a_key_that_is_not_the_certificates() -> None:
     with pytest.raises(ValueError, match="'one'"):
-        pki.Authority.load(pki.Authority.create("one").cert_pem, pki.Authority.create("two").key_pem)
+        pki.Authority.from_pem(pki.Authority.create("one").cert_pem, pki.Authority.create("two").key_pem)
 
 
 def test_keys_are_private_on_disk_and_in_text(tmp_path: Path) -> None:
@@ -79,12 +79,12 @@ def test_python_tls_accepts_the_chain(tmp_path: Path) -> None:
 def test_renewal_is_due_when_a_third_of_the_life_is_left(day: int, due: bool) -> None:
     pair = pki.Authority.create("ca", now=NOW).issue("x", days=300, now=NOW)
     assert pki.needs_renewal(pair.cert_pem, now=NOW + datetime.timedelta(days=day, hours=1)) == due
-    assert pki.expiry(pair.cert_pem) == NOW + datetime.timedelta(days=300)
+    assert pki.cert_expiry(pair.cert_pem) == NOW + datetime.timedelta(days=300)
 
 
 def test_a_signing_key_survives_writing_and_reading() -> None:
     key = pki.SigningKey.create()
-    assert pki.SigningKey.load(key.private_pem) == key
+    assert pki.SigningKey.from_pem(key.private_pem) == key
 
 
 def test_a_certificate_from_a_clock_that_was_ahead_is_renewed_and_none_for_a_clock_that_is_far_behind() -> None:

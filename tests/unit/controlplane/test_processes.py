@@ -15,13 +15,20 @@ import pytest
 import yaml
 
 from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
-from vkgateway.controlplane.components import PROGRAMS, component
+from vkgateway.controlplane.components import PROGRAMS, component_spec
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.process import ProcessDriver
-from vkgateway.controlplane.layout import Authorities, PlaneFiles, write_files
 from vkgateway.controlplane.pki import Authority, alternative_names, common_name
-from vkgateway.controlplane.plane import COMPONENTS, ComponentName, Plane, Tuning, compute_plane, tenant_plane
-from vkgateway.controlplane.ports import bindable, choose_port
+from vkgateway.controlplane.plane import (
+    COMPONENTS,
+    ComponentName,
+    ControlPlaneSpec,
+    Tuning,
+    compute_plane_spec,
+    tenant_plane_spec,
+)
+from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, write_plane_files
+from vkgateway.controlplane.ports import choose_port, is_port_free
 from vkgateway.kubelet import identity
 from vkgateway.model.api import PodSecurity
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
@@ -34,8 +41,10 @@ ALPHA = Credentials.create("alpha")
 BIN = {program: Path("/bin") / program for program in PROGRAMS.values()}
 
 
-def plane(*, port: int = 20001, tuning: dict[str, str | None] | None = None, names: tuple[str, ...] = ()) -> Plane:
-    return tenant_plane(
+def plane(
+    *, port: int = 20001, tuning: dict[str, str | None] | None = None, names: tuple[str, ...] = ()
+) -> ControlPlaneSpec:
+    return tenant_plane_spec(
         "alpha",
         address="10.0.0.1",
         port=port,
@@ -45,8 +54,8 @@ def plane(*, port: int = 20001, tuning: dict[str, str | None] | None = None, nam
     )
 
 
-def write(directory: Path, shape: Plane, *, now: datetime.datetime = NOW) -> PlaneFiles:
-    return write_files(directory, plane=shape, credentials=ALPHA, authorities=AUTHORITIES, now=now)
+def write(directory: Path, shape: ControlPlaneSpec, *, now: datetime.datetime = NOW) -> PlaneFiles:
+    return write_plane_files(directory, plane=shape, credentials=ALPHA, authorities=AUTHORITIES, now=now)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -64,10 +73,10 @@ def test_each_certificate_is_signed_by_whom_its_reader_trusts(tmp_path: Path) ->
         "kubelet-client": (AUTHORITIES.kubelet, "vkgateway:tenant:alpha"),
     }
     for name, (authority, user) in signers.items():
-        certificate = files.cert(name).read_bytes()
-        assert authority.signed(certificate), name
+        certificate = files.cert_path(name).read_bytes()
+        assert authority.has_signed(certificate), name
         assert common_name(certificate) == user
-    names = alternative_names(files.cert("apiserver").read_bytes())
+    names = alternative_names(files.cert_path("apiserver").read_bytes())
     assert {"10.0.0.1", "10.96.0.1", "kubernetes.default.svc", "api.example.org", "192.0.2.7"} <= names
 
 
@@ -105,7 +114,7 @@ def test_a_file_that_was_lost_or_broken_is_made_again(tmp_path: Path, broken: st
         other = Authority.create("other").issue("kube-apiserver", server=True)
         file.write_bytes(other.cert_pem if broken.endswith(".crt") else other.key_pem)
     files = write(tmp_path / "ours", plane())
-    assert ALPHA.ca.signed(files.cert("apiserver").read_bytes())
+    assert ALPHA.ca.has_signed(files.cert_path("apiserver").read_bytes())
     before = contents(tmp_path / "ours")
     write(tmp_path / "ours", plane())
     assert contents(tmp_path / "ours") == before
@@ -125,12 +134,14 @@ def test_certificates_near_their_end_are_renewed_and_authorities_are_not(tmp_pat
 
 def test_a_renewed_kubelet_client_may_be_the_old_one_for_a_while(tmp_path: Path) -> None:
     files = write(tmp_path, plane())
-    old = files.cert("kubelet-client").read_text()
-    assert files.kubelet_clients() == {identity.fingerprint(ssl.PEM_cert_to_DER_cert(old))}
+    old = files.cert_path("kubelet-client").read_text()
+    assert files.kubelet_clients() == {identity.certificate_fingerprint(ssl.PEM_cert_to_DER_cert(old))}
     write(tmp_path, plane(), now=NOW + datetime.timedelta(days=300))
-    new = files.cert("kubelet-client").read_text()
+    new = files.cert_path("kubelet-client").read_text()
     assert new != old
-    assert files.kubelet_clients() == {identity.fingerprint(ssl.PEM_cert_to_DER_cert(pem)) for pem in (old, new)}
+    assert files.kubelet_clients() == {
+        identity.certificate_fingerprint(ssl.PEM_cert_to_DER_cert(pem)) for pem in (old, new)
+    }
     assert not (tmp_path / "kubelet-client-before.key").exists()
 
 
@@ -147,7 +158,7 @@ def test_a_broken_kubelet_client_counts_for_nothing(tmp_path: Path, broken: str)
 
 def test_a_strangers_kubelet_client_is_not_kept(tmp_path: Path) -> None:
     files = write(tmp_path, plane())
-    files.cert("kubelet-client").write_bytes(ALPHA.ca.issue("vkgateway:tenant:alpha", client=True).cert_pem)
+    files.cert_path("kubelet-client").write_bytes(ALPHA.ca.issue("vkgateway:tenant:alpha", client=True).cert_pem)
     write(tmp_path, plane())
     assert len(files.kubelet_clients()) == 1
 
@@ -156,12 +167,12 @@ def test_only_the_compute_cluster_evicts_by_taints(tmp_path: Path) -> None:
     """A compute cluster that is away makes virtual nodes NotReady, and must delete nothing."""
     shapes = {
         "tenant": plane(),
-        "compute": compute_plane(address="10.0.0.1", port=6443, etcd_endpoints=("https://127.0.0.1:2379",)),
+        "compute": compute_plane_spec(address="10.0.0.1", port=6443, etcd_endpoints=("https://127.0.0.1:2379",)),
     }
     off = {}
     for name, shape in shapes.items():
         files = write(tmp_path / name, shape)
-        argv = component("controller-manager", plane=shape, files=files, programs=BIN).argv
+        argv = component_spec("controller-manager", plane=shape, files=files, programs=BIN).argv
         (controllers,) = [flag for flag in argv if flag.startswith("--controllers=")]
         off[name] = "-taint-eviction-controller" in controllers.split(",")
     assert off == {"tenant": True, "compute": False}
@@ -169,17 +180,19 @@ def test_only_the_compute_cluster_evicts_by_taints(tmp_path: Path) -> None:
 
 def test_components_stop_soon_and_api_servers_do_not_wait_for_watches(tmp_path: Path) -> None:
     files = write(tmp_path, plane())
-    specs = {name: component(name, plane=plane(), files=files, programs=BIN) for name in COMPONENTS}
+    specs = {name: component_spec(name, plane=plane(), files=files, programs=BIN) for name in COMPONENTS}
     assert all(spec.stop_timeout <= 3 for spec in specs.values())
     assert "--shutdown-watch-termination-grace-period=1s" in specs["apiserver"].argv
 
 
 def test_timers_are_late_as_is_usual_unless_a_template_says_otherwise(tmp_path: Path) -> None:
-    usual = {name: component(name, plane=plane(), files=write(tmp_path, plane()), programs=BIN) for name in COMPONENTS}
+    usual = {
+        name: component_spec(name, plane=plane(), files=write(tmp_path, plane()), programs=BIN) for name in COMPONENTS
+    }
     shape = dataclasses.replace(
         plane(), tuning={"apiserver": Tuning(timer_slack=0.005), "controller-manager": Tuning(timer_slack=0)}
     )
-    said = {name: component(name, plane=shape, files=write(tmp_path, shape), programs=BIN) for name in COMPONENTS}
+    said = {name: component_spec(name, plane=shape, files=write(tmp_path, shape), programs=BIN) for name in COMPONENTS}
     assert [usual[name].timer_slack for name in COMPONENTS] == [0, 0.02, 0]
     assert all(usual[name].batch for name in COMPONENTS)
     assert [said[name].timer_slack for name in COMPONENTS] == [0.005, 0, 0]
@@ -187,16 +200,16 @@ def test_timers_are_late_as_is_usual_unless_a_template_says_otherwise(tmp_path: 
 
 def test_kubeconfigs_lead_to_files_that_exist(tmp_path: Path) -> None:
     files = write(tmp_path, plane())
-    document = yaml.safe_load(files.kubeconfig("scheduler").read_text())
+    document = yaml.safe_load(files.kubeconfig_path("scheduler").read_text())
     user, cluster = document["users"][0]["user"], document["clusters"][0]["cluster"]
     for path in (user["client-certificate"], user["client-key"], cluster["certificate-authority"]):
         assert Path(path).exists()
     assert cluster["server"] == "https://10.0.0.1:20001"
 
 
-def older_and_newer(version: str) -> Plane:
+def older_and_newer(version: str) -> ControlPlaneSpec:
     """A tenant's control plane of that version; the gateway's endpoint is there for both."""
-    return tenant_plane(
+    return tenant_plane_spec(
         "alpha",
         address="10.0.0.1",
         port=20001,
@@ -220,7 +233,7 @@ def test_an_api_server_gates_pods_itself_or_may_ask_the_gateway(
     tmp_path: Path, version: str, gates: bool, beta: bool, webhook: bool
 ) -> None:
     shape = older_and_newer(version)
-    argv = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN).argv
+    argv = component_spec("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN).argv
     assert ("MutatingAdmissionPolicy=true" in next(flag for flag in argv if "feature-gates" in flag)) == gates
     assert ("--runtime-config=admissionregistration.k8s.io/v1beta1=true" in argv) == beta
     assert (f"--admission-control-config-file={tmp_path / 'admission.yaml'}" in argv) == webhook
@@ -229,7 +242,7 @@ def test_an_api_server_gates_pods_itself_or_may_ask_the_gateway(
 
 def test_to_the_gateways_webhook_an_api_server_is_who_it_is_to_kubelets(tmp_path: Path) -> None:
     files = write(tmp_path, older_and_newer("1.33.13"))
-    (plugin,) = yaml.safe_load(files.admission.read_text())["plugins"]
+    (plugin,) = yaml.safe_load(files.admission_path.read_text())["plugins"]
     (user,) = yaml.safe_load(Path(plugin["configuration"]["kubeConfigFile"]).read_text())["users"]
     certificate = Path(user["user"]["client-certificate"])
     assert plugin["name"] == "MutatingAdmissionWebhook"
@@ -242,7 +255,7 @@ def test_to_the_gateways_webhook_an_api_server_is_who_it_is_to_kubelets(tmp_path
 def test_an_api_server_holds_namespaces_without_labels_to_the_level(tmp_path: Path, version: str) -> None:
     shape = dataclasses.replace(older_and_newer(version), pod_security="restricted")
     files = write(tmp_path, shape)
-    plugins = {one["name"]: one["configuration"] for one in yaml.safe_load(files.admission.read_text())["plugins"]}
+    plugins = {one["name"]: one["configuration"] for one in yaml.safe_load(files.admission_path.read_text())["plugins"]}
     defaults = plugins["PodSecurity"]["defaults"]
     assert (defaults["enforce"], defaults["enforce-version"], defaults["warn"]) == (
         "restricted",
@@ -250,15 +263,15 @@ def test_an_api_server_holds_namespaces_without_labels_to_the_level(tmp_path: Pa
         "restricted",
     )
     assert ("MutatingAdmissionWebhook" in plugins) == (version == "1.30.14")
-    argv = component("apiserver", plane=shape, files=files, programs=BIN).argv
-    assert f"--admission-control-config-file={files.admission}" in argv
+    argv = component_spec("apiserver", plane=shape, files=files, programs=BIN).argv
+    assert f"--admission-control-config-file={files.admission_path}" in argv
 
 
 def test_another_level_restarts_the_api_server_alone(tmp_path: Path) -> None:
     def specs(level: PodSecurity) -> dict[str, ProcessSpec]:
         shape = dataclasses.replace(plane(), pod_security=level)
         files = write(tmp_path, shape)
-        return {name: component(name, plane=shape, files=files, programs=BIN) for name in PROGRAMS}
+        return {name: component_spec(name, plane=shape, files=files, programs=BIN) for name in PROGRAMS}
 
     before, again, after = specs("baseline"), specs("baseline"), specs("restricted")
     assert before == again
@@ -267,7 +280,7 @@ def test_another_level_restarts_the_api_server_alone(tmp_path: Path) -> None:
 
 def test_a_template_changes_flags_and_takes_them_away(tmp_path: Path) -> None:
     shape = plane(tuning={"v": "4", "profiling": None, "event-ttl": "10m"})
-    spec = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN)
+    spec = component_spec("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN)
     assert {"--v=4", "--event-ttl=10m"} <= set(spec.argv)
     assert not [argument for argument in spec.argv if argument.startswith("--profiling")]
 
@@ -278,7 +291,7 @@ def test_a_templates_gates_and_versions_go_beside_those_that_its_release_needs(t
         "runtime-config": "scheduling.k8s.io/v1alpha1=true",
     }
     shape = dataclasses.replace(older_and_newer("1.35.4"), tuning={"apiserver": Tuning(flags=tuning)})
-    argv = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN).argv
+    argv = component_spec("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN).argv
     gates = settings("feature-gates", argv)
     assert gates["WatchList"] == "true"
     assert gates["SizeBasedListCostEstimate"] == "false"
@@ -320,7 +333,7 @@ def test_what_a_release_has_switched_on_and_a_tenant_has_no_use_for_is_off(
     tmp_path: Path, version: str, off: set[str]
 ) -> None:
     shape = older_and_newer(version)
-    argv = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN).argv
+    argv = component_spec("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN).argv
     assert {gate for gate, value in settings("feature-gates", argv).items() if value == "false"} == off
 
 
@@ -338,14 +351,14 @@ def test_a_template_sets_gates_where_none_are_ours_and_takes_them_all_away(tmp_p
     }
     shape = dataclasses.replace(plane(), tuning=tuning)
     files = write(tmp_path, shape)
-    found = [component(name, plane=shape, files=files, programs=BIN).argv for name in tuning]
+    found = [component_spec(name, plane=shape, files=files, programs=BIN).argv for name in tuning]
     assert [[flag for flag in argv if "feature-gates" in flag] for argv in found] == [[], ["--feature-gates=A=true"]]
 
 
 def test_no_flag_is_given_twice_and_secrets_are_given_as_files(tmp_path: Path) -> None:
     files = write(tmp_path, plane())
     for name in COMPONENTS:
-        spec = component(name, plane=plane(), files=files, programs=BIN)
+        spec = component_spec(name, plane=plane(), files=files, programs=BIN)
         flags = [argument.partition("=")[0] for argument in spec.argv[1:]]
         assert len(flags) == len(set(flags))
         assert "PRIVATE" not in " ".join(spec.argv)
@@ -353,17 +366,17 @@ def test_no_flag_is_given_twice_and_secrets_are_given_as_files(tmp_path: Path) -
 
 def test_new_authorities_start_the_processes_anew_and_new_certificates_do_not(tmp_path: Path) -> None:
     files = write(tmp_path, plane())
-    first = component("apiserver", plane=plane(), files=files, programs=BIN)
+    first = component_spec("apiserver", plane=plane(), files=files, programs=BIN)
     write(tmp_path, plane(), now=NOW + datetime.timedelta(days=300))
-    assert component("apiserver", plane=plane(), files=files, programs=BIN) == first
+    assert component_spec("apiserver", plane=plane(), files=files, programs=BIN) == first
     others = Authorities(etcd=AUTHORITIES.etcd, kubelet=Authority.create("kubelet"))
-    write_files(tmp_path, plane=plane(), credentials=ALPHA, authorities=others, now=NOW)
-    assert component("apiserver", plane=plane(), files=files, programs=BIN) != first
+    write_plane_files(tmp_path, plane=plane(), credentials=ALPHA, authorities=others, now=NOW)
+    assert component_spec("apiserver", plane=plane(), files=files, programs=BIN) != first
 
 
 def test_the_compute_cluster_has_a_prefix_and_user_of_its_own(tmp_path: Path) -> None:
-    shape = compute_plane(address="10.0.0.1", port=6443, etcd_endpoints=ETCD)
-    spec = component("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN)
+    shape = compute_plane_spec(address="10.0.0.1", port=6443, etcd_endpoints=ETCD)
+    spec = component_spec("apiserver", plane=shape, files=write(tmp_path, shape), programs=BIN)
     assert spec.name == "compute/apiserver"
     assert "--etcd-prefix=/compute" in spec.argv
     assert common_name((tmp_path / "etcd.crt").read_bytes()) == "compute"
@@ -385,7 +398,7 @@ class Driver:
             can_bind=lambda address, port: self.free,
         )
 
-    async def start(self, shape: Plane) -> None:
+    async def start(self, shape: ControlPlaneSpec) -> None:
         await self.driver.start(shape, credentials=ALPHA, version="1.36.3")
 
 
@@ -418,10 +431,10 @@ async def test_a_port_held_by_a_stranger_is_told_and_nothing_starts(tmp_path: Pa
 async def test_trouble_names_the_process_and_why(tmp_path: Path) -> None:
     world = Driver(tmp_path)
     await world.start(plane())
-    assert await world.driver.trouble(plane()) == ""
+    assert await world.driver.failure_reason(plane()) == ""
     world.supervisor.failing["tenant/alpha/apiserver"] = "exit 1: no such flag"
-    assert "tenant/alpha/apiserver" in await world.driver.trouble(plane())
-    assert "no such flag" in await world.driver.trouble(plane())
+    assert "tenant/alpha/apiserver" in await world.driver.failure_reason(plane())
+    assert "no such flag" in await world.driver.failure_reason(plane())
 
 
 @pytest.mark.parametrize(("restarts", "told"), [(2, False), (3, True)])
@@ -432,7 +445,7 @@ async def test_a_client_that_ends_before_the_server_is_there_is_no_trouble_yet(
     await world.start(plane())
     world.supervisor.failing["tenant/alpha/scheduler"] = "connection refused"
     world.supervisor.restarts = restarts
-    assert bool(await world.driver.trouble(plane())) == told
+    assert bool(await world.driver.failure_reason(plane())) == told
 
 
 async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -512,7 +525,7 @@ def test_bindable_tells_a_taken_port_from_a_free_one_and_from_a_strange_address(
         server.bind((address, 0))
         server.listen()
         port = server.getsockname()[1]
-        assert not bindable(address, port)
-    assert bindable(address, port)
+        assert not is_port_free(address, port)
+    assert is_port_free(address, port)
     with pytest.raises(InputError, match=r"192\.0\.2\.1"):
-        bindable("192.0.2.1", port)
+        is_port_free("192.0.2.1", port)

@@ -12,13 +12,13 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.controlplane.fakes import FakeDriver, FakeEtcd, FakeStore
+from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.etcd.tenancy import Tenancy
-from vkgateway.controlplane.keeping import KEPT_ANNOTATION
+from vkgateway.controlplane.kept_objects import KEPT_ANNOTATION
 from vkgateway.controlplane.pki import common_name
-from vkgateway.controlplane.provision import Provisioner, Step
-from vkgateway.controlplane.serviceranges import ServiceRanges
-from vkgateway.controlplane.serving import ControlPlane
-from vkgateway.controlplane.templates import SHIPPED, Templates
+from vkgateway.controlplane.provisioner import Provisioner, Step
+from vkgateway.controlplane.service_ranges import ServiceRanges
+from vkgateway.controlplane.templates import SHIPPED_FOLDER, Templates
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS, PRIORITY_CLASSES, Resource
@@ -97,8 +97,8 @@ def _templates(folder: Path) -> Templates:
     """The shipped template with only such objects as the fake API server knows."""
     objects = folder / "default" / "objects"
     objects.mkdir(parents=True)
-    shutil.copy(SHIPPED / "default" / "template.yaml", folder / "default")
-    shutil.copy(SHIPPED / "default" / "objects" / "priority-classes.yaml.j2", objects)
+    shutil.copy(SHIPPED_FOLDER / "default" / "template.yaml", folder / "default")
+    shutil.copy(SHIPPED_FOLDER / "default" / "objects" / "priority-classes.yaml.j2", objects)
     note = "{apiVersion: v1, kind: ConfigMap, metadata: {name: note, namespace: default}}"
     (objects / "note.yaml.j2").write_text(note)
     return Templates(folder)
@@ -128,7 +128,7 @@ async def test_the_whole_way(world: World) -> None:
     assert world.server.store.find(PRIORITY_CLASSES, "vkgateway-guaranteed") is not None
     handed_out = kubeconfig.parse(record.kubeconfig)
     assert handed_out["clusters"][0]["cluster"]["server"] == made.url
-    client = made.client()
+    client = made.create_client()
     assert (client.streaming_lists, client.single_server) == (False, True)
 
 
@@ -161,7 +161,7 @@ async def test_what_was_made_is_recalled_without_a_look_at_it(world: World) -> N
     made = await world.provisioner().provision(tenant())
     requests = len(world.server.requests)
 
-    recalled = await world.provisioner().recall(tenant())
+    recalled = await world.provisioner().load_existing(tenant())
 
     assert recalled is not None
     assert replace(recalled, identity=made.identity) == made
@@ -177,7 +177,7 @@ async def test_each_new_tenant_gets_a_range_of_its_own_and_keeps_it(world: World
     assert plane.server_ips[-1] == made["a"].service_range.replace("0/24", "1")
     world.ranges = ServiceRanges.parse("10.170.0.0/22", prefix=24)
     again = await world.provisioner().provision(tenant("a"))
-    recalled = await world.provisioner().recall(tenant("a"))
+    recalled = await world.provisioner().load_existing(tenant("a"))
     assert recalled is not None
     assert made["a"].service_range == again.service_range == recalled.service_range
 
@@ -204,7 +204,7 @@ async def test_another_range_in_the_template_is_for_those_born_later(world: Worl
 async def test_ranges_of_compute_clusters_are_left_alone_and_the_templates_is_there_for_the_rest(world: World) -> None:
     world.ranges = ServiceRanges.parse("10.160.0.0/23", prefix=24)
     provisioner = world.provisioner()
-    provisioner.taken = lambda: ["10.160.0.0/24", "fd00::/64"]
+    provisioner.taken_ranges = lambda: ["10.160.0.0/24", "fd00::/64"]
     assert (await provisioner.provision(tenant("a"))).service_range == "10.160.1.0/24"
     assert (await provisioner.provision(tenant("b"))).service_range == ""
     assert world.driver.running["b"][0].service_cidr == "10.96.0.0/16"
@@ -215,7 +215,7 @@ async def test_what_was_never_finished_cannot_be_recalled(world: World, step: St
     with pytest.raises(Stopped):
         await world.provisioner().provision(tenant(), on_step=lambda reached: stop_at(step, reached))
 
-    assert await world.provisioner().recall(tenant()) is None
+    assert await world.provisioner().load_existing(tenant()) is None
 
 
 @pytest.mark.parametrize("made_until", [*MAKING, None])
@@ -372,7 +372,7 @@ async def test_what_is_kept_comes_back_between_two_looks_at_the_control_plane(wo
     before = len(world.server.requests)
 
     async with world.server.client() as client:
-        await world.provisioner().keep(tenant(), client=client, port=made.port)
+        await world.provisioner().restore_kept_objects(tenant(), client=client, port=made.port)
 
     assert world.server.store.find(CONFIG_MAPS, "note", "default") is not None
     written = [request for request in world.server.requests[before:] if not request.startswith("GET")]
@@ -414,4 +414,4 @@ async def test_what_cannot_be_put_back_holds_nothing_up(world: World) -> None:
 
 def test_templates_ship_with_the_package() -> None:
     checkout = Path(__file__).parents[3] / "tenant_templates"
-    assert Templates(checkout).names() == Templates().names()
+    assert Templates(checkout).list_names() == Templates().list_names()

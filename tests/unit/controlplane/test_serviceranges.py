@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.controlplane.serviceranges import ServiceRanges
+from vkgateway.controlplane.service_ranges import ServiceRanges
 from vkgateway.model.errors import InputError
 
 RANGES = ServiceRanges.parse("10.160.0.0/16", prefix=20)
@@ -17,21 +17,21 @@ RANGES = ServiceRanges.parse("10.160.0.0/16", prefix=20)
 def test_each_tenant_gets_another_range_until_there_are_no_more() -> None:
     given: dict[str, str] = {}
     for number in range(16):
-        given[RANGES.choose(f"t{number}", given=given)] = f"t{number}"
+        given[RANGES.choose_range(f"t{number}", given=given)] = f"t{number}"
     assert len(given) == 16
     assert all(ipaddress.ip_network(cidr).prefixlen == 20 for cidr in given)
-    assert RANGES.choose("another", given=given) == ""
+    assert RANGES.choose_range("another", given=given) == ""
 
 
 def test_the_same_tenant_begins_at_the_same_place() -> None:
-    first = RANGES.choose("alpha", given={})
-    assert RANGES.choose("alpha", given={first: "alpha"}) == first
-    assert RANGES.choose("alpha", given={first: "beta"}) != first
+    first = RANGES.choose_range("alpha", given={})
+    assert RANGES.choose_range("alpha", given={first: "alpha"}) == first
+    assert RANGES.choose_range("alpha", given={first: "beta"}) != first
 
 
 @pytest.mark.parametrize("taken", ["10.160.0.0/17", "10.0.0.0/8", "10.160.17.0/28", "2001:db8::/32"])
 def test_what_is_in_use_elsewhere_is_left_alone(taken: str) -> None:
-    chosen = {RANGES.choose(f"t{number}", given={}, taken=[taken]) for number in range(60)} - {""}
+    chosen = {RANGES.choose_range(f"t{number}", given={}, taken=[taken]) for number in range(60)} - {""}
     parsed = ipaddress.ip_network(taken)
     assert not [cidr for cidr in chosen if parsed.version == 4 and ipaddress.ip_network(cidr).overlaps(parsed)]
     assert bool(chosen) is (taken != "10.0.0.0/8")
@@ -39,9 +39,9 @@ def test_what_is_in_use_elsewhere_is_left_alone(taken: str) -> None:
 
 def test_ranges_may_be_ipv6() -> None:
     ranges = ServiceRanges.parse("fd00:1::/48", prefix=112)
-    chosen = ranges.choose("alpha", given={})
+    chosen = ranges.choose_range("alpha", given={})
     assert ipaddress.ip_network(chosen).subnet_of(ipaddress.ip_network("fd00:1::/48"))  # type: ignore[arg-type]
-    assert ranges.choose("alpha", given={chosen: "beta"}) not in ("", chosen)
+    assert ranges.choose_range("alpha", given={chosen: "beta"}) not in ("", chosen)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,6 @@ def test_what_cannot_be_cut_is_refused(within: str, prefix: int) -> None:
 def test_no_two_tenants_meet(names: list[str]) -> None:
     given: dict[str, str] = {}
     for name in names:
-        given[RANGES.choose(name, given=given)] = name
+        given[RANGES.choose_range(name, given=given)] = name
     networks = [ipaddress.ip_network(cidr) for cidr in given]
     assert not any(one.overlaps(other) for one in networks for other in networks if one is not other)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.store import BrokenCredentials, Record, SecretStore
+from vkgateway.controlplane.record_store import BrokenCredentials, ControlPlaneRecord, SecretStore
 from vkgateway.kube import errors
 from vkgateway.kube.resources import SECRETS
 
@@ -27,11 +27,11 @@ async def store(server: FakeApiServer) -> AsyncIterator[SecretStore]:
         yield SecretStore(client)
 
 
-def record(tenant: str = "alpha", port: int = 20001) -> Record:
-    return Record(credentials=Credentials.create(tenant), port=port, kubeconfig="the kubeconfig")
+def record(tenant: str = "alpha", port: int = 20001) -> ControlPlaneRecord:
+    return ControlPlaneRecord(credentials=Credentials.create(tenant), port=port, kubeconfig="the kubeconfig")
 
 
-def same(one: Record | None, other: Record) -> bool:
+def same(one: ControlPlaneRecord | None, other: ControlPlaneRecord) -> bool:
     return (
         one is not None
         and replace(one, credentials=other.credentials) == other
@@ -64,13 +64,13 @@ async def test_the_first_authority_stays(store: SecretStore) -> None:
 async def test_ports_of_all_tenants_are_known(store: SecretStore) -> None:
     await store.save("alpha", record())
     await store.save("beta", record("beta", port=20002))
-    assert await store.ports() == {20001: "alpha", 20002: "beta"}
+    assert await store.assigned_ports() == {20001: "alpha", 20002: "beta"}
 
 
 async def test_ranges_of_all_tenants_are_known_and_some_have_none(store: SecretStore) -> None:
     await store.save("alpha", replace(record(), service_range="10.160.0.0/20"))
     await store.save("beta", record("beta", port=20002))
-    assert await store.ranges() == {"10.160.0.0/20": "alpha"}
+    assert await store.assigned_ranges() == {"10.160.0.0/20": "alpha"}
 
 
 async def test_deleted_it_is_gone_and_may_be_deleted_again(store: SecretStore) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from vkgateway.controlplane.keeping import is_initial, kept
+from vkgateway.controlplane.kept_objects import is_initial, kept_objects
 from vkgateway.controlplane.templates import Templates, TenantFacts
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.translate.services import METRICS
+from vkgateway.translate.services import METRICS_SERVICE
 
 FACTS = TenantFacts(
     name="alpha",
@@ -32,7 +32,7 @@ def write(folder: Path, *, template: str = "description: some\n", **objects: str
 
 
 def test_a_tenant_is_born_with_the_two_classes_and_the_way_to_its_server() -> None:
-    objects = Templates().load("default").objects(FACTS)
+    objects = Templates().load_template("default").render_objects(FACTS)
     named = {(found["kind"], found["metadata"]["name"]): found for found in objects}
     assert not any(found.get("globalDefault") for found in objects), "a chart may bring a global default"
     assert named["PriorityClass", "vkgateway-low"]["value"] < named["PriorityClass", "vkgateway-guaranteed"]["value"]
@@ -44,17 +44,17 @@ def test_a_tenant_is_born_with_the_two_classes_and_the_way_to_its_server() -> No
 
 def test_a_tenant_is_told_the_authority_of_its_nodes_kubelet() -> None:
     facts = replace(FACTS, webhooks_ca=base64.b64encode(b"-----BEGIN\nQ0E=\n").decode())
-    objects = Templates().load("default").objects(facts)
+    objects = Templates().load_template("default").render_objects(facts)
     (told,) = [found for found in objects if found["metadata"]["name"] == "vkgateway-kubelet-ca"]
     assert told["data"] == {"ca.crt": "-----BEGIN\nQ0E=\n"}
-    assert kept([told]) == [told]
+    assert kept_objects([told]) == [told]
 
 
 def metrics(**facts: Any) -> dict[str, dict[str, Any]]:
     """The default template's objects for metrics.k8s.io, by kind."""
-    template = Templates().load("default")
+    template = Templates().load_template("default")
     values = {**template.values, "metrics": facts.pop("metrics", True)}
-    made = replace(template, values=values).objects(replace(FACTS, **facts))
+    made = replace(template, values=values).render_objects(replace(FACTS, **facts))
     names = ("vkgateway-metrics", "v1beta1.metrics.k8s.io", "vkgateway:metrics-reader")
     return {found["kind"]: found for found in made if found["metadata"]["name"] in names}
 
@@ -70,7 +70,7 @@ def test_a_tenant_finds_the_metrics_api_at_the_gateway() -> None:
     assert found["EndpointSlice"]["endpoints"][0]["addresses"] == ["10.0.0.9"]
     assert found["EndpointSlice"]["ports"][0]["port"] == 10350
     assert all(is_initial(found[kind]) for kind in ("Service", "APIService")), "metrics-server may take them over"
-    assert ("kube-system", found["Service"]["metadata"]["name"]) == METRICS
+    assert ("kube-system", found["Service"]["metadata"]["name"]) == METRICS_SERVICE
 
 
 def test_an_older_server_finds_it_by_endpoints() -> None:
@@ -87,10 +87,10 @@ def test_there_is_no_metrics_api_where_it_is_off_or_cannot_be_found(facts: dict[
 
 def gate(version: str, *, webhooks_url: str = "", webhooks_ca: str = "") -> list[dict[str, Any]]:
     """The default template's objects by which pods are born gated in a tenant of that version."""
-    template = Templates().load("default")
+    template = Templates().load_template("default")
     gated = replace(template, values={**template.values, "admissionGate": True})
     facts = replace(FACTS, kubernetes_version=version, webhooks_url=webhooks_url, webhooks_ca=webhooks_ca)
-    objects = gated.objects(facts)
+    objects = gated.render_objects(facts)
     return [found for found in objects if found["metadata"]["name"] == "vkgateway-admission"]
 
 
@@ -103,7 +103,7 @@ def test_the_gate_is_a_policy_in_the_api_server(version: str, api: str) -> None:
     assert binding["spec"] == {"policyName": policy["metadata"]["name"]}
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert ADMISSION_GATE in policy["spec"]["mutations"][0]["jsonPatch"]["expression"]
-    assert kept([policy, binding]) == [policy, binding]
+    assert kept_objects([policy, binding]) == [policy, binding]
 
 
 @pytest.mark.parametrize("version", ["1.30.0", "1.33.13"])
@@ -115,7 +115,7 @@ def test_where_the_api_server_is_older_it_asks_the_gateway_under_the_same_condit
     assert webhook["clientConfig"] == {"url": "https://10.0.0.1:10352/admission/gate", "caBundle": "Q0E="}
     assert webhook["failurePolicy"] == "Ignore"
     assert webhook["matchConditions"] == gate("1.36.3")[0]["spec"]["matchConditions"]
-    assert kept([configuration])
+    assert kept_objects([configuration])
 
 
 def test_where_it_can_neither_gate_nor_ask_nothing_is_made() -> None:
@@ -123,8 +123,8 @@ def test_where_it_can_neither_gate_nor_ask_nothing_is_made() -> None:
 
 
 def test_without_the_value_nothing_gates() -> None:
-    template = Templates().load("default")
-    objects = replace(template, values={**template.values, "admissionGate": False}).objects(FACTS)
+    template = Templates().load_template("default")
+    objects = replace(template, values={**template.values, "admissionGate": False}).render_objects(FACTS)
 
     assert "vkgateway-admission" not in {found["metadata"]["name"] for found in objects}
 
@@ -138,7 +138,7 @@ def test_files_render_in_order_and_may_hold_nothing_or_several(tmp_path: Path) -
         c="# nothing\n",
         template="description: some\nvalues: {two: zwei}\n",
     )
-    names = [found["metadata"]["name"] for found in templates.load("mine").objects(FACTS)]
+    names = [found["metadata"]["name"] for found in templates.load_template("mine").render_objects(FACTS)]
     assert names == ["one", "zwei", "alpha"]
 
 
@@ -147,7 +147,7 @@ def test_flags_and_environment_become_text(tmp_path: Path) -> None:
         tmp_path,
         template="description: x\ncomponents: {apiserver: {flags: {v: 4, a: true, x: null}, env: {GOGC: 80}}}\n",
     )
-    tuning = templates.load("mine").tuning["apiserver"]
+    tuning = templates.load_template("mine").tuning["apiserver"]
     assert tuning.flags == {"v": "4", "a": "true", "x": None}
     assert tuning.env == {"GOGC": "80"}
     assert tuning.timer_slack is None
@@ -155,32 +155,32 @@ def test_flags_and_environment_become_text(tmp_path: Path) -> None:
 
 def test_timers_may_be_late_by_milliseconds_up_to_a_second(tmp_path: Path) -> None:
     text = "description: x\ncomponents: {apiserver: {timerSlackMilliseconds: %s}}\n"
-    assert write(tmp_path, template=text % 5).load("mine").tuning["apiserver"].timer_slack == 0.005
+    assert write(tmp_path, template=text % 5).load_template("mine").tuning["apiserver"].timer_slack == 0.005
     (tmp_path / "mine" / "template.yaml").write_text(text % 1001)
     with pytest.raises(InputError, match=r"<= 1000 .*timerSlackMilliseconds"):
-        Templates(tmp_path).load("mine")
+        Templates(tmp_path).load_template("mine")
 
 
 def test_an_unknown_template_names_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="template 'other' does not exist") as caught:
-        write(tmp_path).load("other")
+        write(tmp_path).load_template("other")
     assert "mine" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["..", "../default", "", "mine/objects"])
 def test_a_template_is_a_name_and_no_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="does not exist"):
-        write(tmp_path).load(name)
+        write(tmp_path).load_template(name)
 
 
 @pytest.mark.parametrize("template", ["", "description: x\nflag: 1\n", "description: x\ncomponents: {etcd: {}}\n", "{"])
 def test_a_wrong_description_is_refused_with_its_path(tmp_path: Path, template: str) -> None:
     with pytest.raises(InputError, match=r"mine/template\.yaml"):
-        write(tmp_path, template=template).load("mine")
+        write(tmp_path, template=template).load_template("mine")
 
 
 @pytest.mark.parametrize("text", ["a: {{ tenant.unknown }}", "{% if %}", "a: [", "just text", "{kind: A}"])
 def test_a_wrong_object_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
     templates = write(tmp_path, bad=text)
     with pytest.raises(InputError, match=r"objects/bad\.yaml\.j2"):
-        templates.load("mine").objects(FACTS)
+        templates.load_template("mine").render_objects(FACTS)

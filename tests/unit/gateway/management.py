@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from vkgateway.arbiter.state import State
+from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway import authorised
+from vkgateway.gateway import authorization
 from vkgateway.gateway.health import HealthServer
 from vkgateway.kube import errors
 
@@ -42,10 +42,12 @@ class Management:
 
 
 @asynccontextmanager
-async def over_tls(management: Management, authority: Authority, *, state: State | None = None) -> AsyncIterator[str]:
+async def over_tls(
+    management: Management, authority: Authority, *, state: ArbiterReport | None = None
+) -> AsyncIterator[str]:
     """A gateway's metrics and state; gives their URL."""
     pair = authority.issue("vkgateway", ips=("127.0.0.1",), server=True)
     health = HealthServer(address="127.0.0.1", port=0, checks={}, state=lambda: msgspec.json.encode(state or {}))
-    tls = authorised.server_context(cert=pair.cert_pem, key=pair.key_pem)
-    async with authorised.listener(management, health.answer, tls=tls) as listener:  # type: ignore[arg-type]
-        yield f"https://127.0.0.1:{await listener.listen('127.0.0.1', 0)}"
+    tls = authorization.server_context(cert=pair.cert_pem, key=pair.key_pem)
+    async with authorization.metrics_listener(management, health.answer_request, tls=tls) as listener:  # type: ignore[arg-type]
+        yield f"https://127.0.0.1:{await listener.listen_tcp('127.0.0.1', 0)}"

@@ -2,9 +2,9 @@
 
 import pytest
 
-from vkgateway.arbiter import facts
-from vkgateway.gateway.acceptance import Facts, PoolOffer, objections
-from vkgateway.gateway.ledger import ACCEPTED_SPEC, Ledger
+from vkgateway.arbiter import snapshot
+from vkgateway.gateway.acceptance import PoolFactsLookup, PoolOffer, find_objections
+from vkgateway.gateway.accepted_specs import ACCEPTED_SPEC_ANNOTATION, AcceptedSpecs
 from vkgateway.model.api import (
     ApiServerAccess,
     ApiServerStatus,
@@ -76,7 +76,7 @@ OFFERS = {"local": {"a100": PoolOffer({GPU: "32", "cpu": "96"}, {GPU: "8"})}}
     ],
 )
 def test_what_cannot_be_had_is_refused_with_a_reason_and_a_way_out(asked: Tenant, reason: str, words: str) -> None:
-    found = objections(asked, offers=OFFERS, templates=TEMPLATES)
+    found = find_objections(asked, offers=OFFERS, templates=TEMPLATES)
     assert [one.reason for one in found] == [reason]
     assert words in str(found[0])
 
@@ -88,7 +88,7 @@ def test_a_control_plane_never_goes_back_to_an_older_minor_release() -> None:
         asked = tenant(version=version)
         asked.status = TenantStatus(api_server=runs)
         accepted = TenantSpec(kubernetes_version=had)
-        return [one.reason for one in objections(asked, offers=OFFERS, templates=TEMPLATES, had=accepted)]
+        return [one.reason for one in find_objections(asked, offers=OFFERS, templates=TEMPLATES, had=accepted)]
 
     assert told("1.34.9") == ["VersionGoesBack"]
     assert told("1.35.1") == told("1.36.0") == []
@@ -101,7 +101,7 @@ def test_a_control_plane_goes_up_one_minor_release_at_a_time() -> None:
     def told(version: str, *, runs: str) -> list[str]:
         asked = tenant(version=version)
         asked.status = TenantStatus(api_server=ApiServerStatus(url="https://a:1", port=1, version=runs))
-        return [f"{one.reason}: {one.message}" for one in objections(asked, offers=OFFERS, templates=TEMPLATES)]
+        return [f"{one.reason}: {one.message}" for one in find_objections(asked, offers=OFFERS, templates=TEMPLATES)]
 
     (skips,) = told("1.36.3", runs="1.33.13")
     assert skips == (
@@ -118,7 +118,7 @@ def test_a_control_plane_goes_up_one_minor_release_at_a_time() -> None:
 )
 def test_names_that_no_certificate_can_hold_are_refused(name: str) -> None:
     asked = Tenant(metadata=Meta(name="alpha"), spec=TenantSpec(api_server=ApiServerAccess(subject_alt_names=(name,))))
-    (found,) = objections(asked, offers=OFFERS, templates=TEMPLATES)
+    (found,) = find_objections(asked, offers=OFFERS, templates=TEMPLATES)
     assert found.reason == "InvalidName"
     assert repr(name) in str(found)
 
@@ -126,142 +126,144 @@ def test_names_that_no_certificate_can_hold_are_refused(name: str) -> None:
 def test_names_for_its_certificate_are_dns_names_and_addresses() -> None:
     names = ("api.example.com", "*.Tenants.example.com", "api_1", "10.0.0.1", "2001:db8::1")
     asked = Tenant(metadata=Meta(name="alpha"), spec=TenantSpec(api_server=ApiServerAccess(subject_alt_names=names)))
-    assert objections(asked, offers=OFFERS, templates=TEMPLATES) == []
+    assert find_objections(asked, offers=OFFERS, templates=TEMPLATES) == []
 
 
 def test_what_fits_is_not_objected_to() -> None:
     asked = tenant("alpha", guarantee(24, limit=24))
-    assert objections(asked, offers=OFFERS, templates=TEMPLATES) == []
+    assert find_objections(asked, offers=OFFERS, templates=TEMPLATES) == []
 
 
 def test_quantities_are_compared_by_value() -> None:
     pool = TenantPool(name="a100", guarantee={"cpu": "96000m"}, limit={"cpu": 96})
-    assert objections(tenant("alpha", pool), offers=OFFERS, templates=TEMPLATES) == []
+    assert find_objections(tenant("alpha", pool), offers=OFFERS, templates=TEMPLATES) == []
 
 
 def test_guarantees_of_accepted_tenants_count_at_once() -> None:
-    ledger = Ledger()
-    first = ledger.decide(tenant("a", guarantee(20)), computes=[cluster()], templates=TEMPLATES)
-    second = ledger.decide(tenant("b", guarantee(20)), computes=[cluster()], templates=TEMPLATES)
-    assert first.good
-    assert (second.reason, second.good) == ("GuaranteeBeyondPool", False)
-    assert ledger.guaranteed("local", "a100") == {GPU: "20"}
-    ledger.forget("a")
-    assert ledger.decide(tenant("b", guarantee(20)), computes=[cluster()], templates=TEMPLATES).good
+    ledger = AcceptedSpecs()
+    first = ledger.decide_acceptance(tenant("a", guarantee(20)), computes=[cluster()], templates=TEMPLATES)
+    second = ledger.decide_acceptance(tenant("b", guarantee(20)), computes=[cluster()], templates=TEMPLATES)
+    assert first.is_true
+    assert (second.reason, second.is_true) == ("GuaranteeBeyondPool", False)
+    assert ledger.total_guarantee("local", "a100") == {GPU: "20"}
+    ledger.remove("a")
+    assert ledger.decide_acceptance(tenant("b", guarantee(20)), computes=[cluster()], templates=TEMPLATES).is_true
 
 
 def test_a_pool_that_shrinks_takes_nothing_back_from_whom_it_was_promised() -> None:
-    ledger = Ledger()
+    ledger = AcceptedSpecs()
     asked = tenant("a", guarantee(20))
-    assert ledger.decide(asked, computes=[cluster()], templates=TEMPLATES).good
-    assert ledger.decide(asked, computes=[cluster(gpus=0)], templates=TEMPLATES).good
+    assert ledger.decide_acceptance(asked, computes=[cluster()], templates=TEMPLATES).is_true
+    assert ledger.decide_acceptance(asked, computes=[cluster(gpus=0)], templates=TEMPLATES).is_true
 
 
 def test_a_refused_change_leaves_the_accepted_spec_in_force() -> None:
-    ledger = Ledger()
-    ledger.decide(tenant("a", guarantee(20)), computes=[cluster()], templates=TEMPLATES)
-    verdict = ledger.decide(tenant("a", guarantee(40)), computes=[cluster()], templates=TEMPLATES)
+    ledger = AcceptedSpecs()
+    ledger.decide_acceptance(tenant("a", guarantee(20)), computes=[cluster()], templates=TEMPLATES)
+    verdict = ledger.decide_acceptance(tenant("a", guarantee(40)), computes=[cluster()], templates=TEMPLATES)
     assert verdict.reason == "GuaranteeBeyondPool"
-    inforce = ledger.accepted("a")
+    inforce = ledger.spec_of("a")
     assert inforce is not None
     assert inforce.pools[0].guarantee == {GPU: 20}
 
 
 def test_guarantees_wait_until_the_pool_is_known_and_others_do_not() -> None:
-    ledger = Ledger()
+    ledger = AcceptedSpecs()
     unknown = [cluster(gpus=None)]
-    verdict = ledger.decide(tenant("a", guarantee(1)), computes=unknown, templates=TEMPLATES)
-    assert (verdict.status, verdict.trouble) == ("Unknown", False)
-    assert ledger.accepted("a") is None
-    assert ledger.decide(tenant("b", TenantPool(name="a100")), computes=unknown, templates=TEMPLATES).good
+    verdict = ledger.decide_acceptance(tenant("a", guarantee(1)), computes=unknown, templates=TEMPLATES)
+    assert (verdict.status, verdict.is_failure) == ("Unknown", False)
+    assert ledger.spec_of("a") is None
+    assert ledger.decide_acceptance(tenant("b", TenantPool(name="a100")), computes=unknown, templates=TEMPLATES).is_true
 
 
 def test_what_was_accepted_before_a_restart_still_counts() -> None:
     before = tenant("a", guarantee(20))
-    before.metadata.annotations = {ACCEPTED_SPEC: '{"pools":[{"name":"a100","guarantee":{"nvidia.com/gpu":20}}]}'}
+    before.metadata.annotations = {
+        ACCEPTED_SPEC_ANNOTATION: '{"pools":[{"name":"a100","guarantee":{"nvidia.com/gpu":20}}]}'
+    }
     broken = tenant("c")
-    broken.metadata.annotations = {ACCEPTED_SPEC: "{"}
-    ledger = Ledger()
+    broken.metadata.annotations = {ACCEPTED_SPEC_ANNOTATION: "{"}
+    ledger = AcceptedSpecs()
     ledger.load([before, broken])
-    assert ledger.users("local") == ["a"]
-    assert not ledger.decide(tenant("b", guarantee(20)), computes=[cluster()], templates=TEMPLATES).good
-    assert ledger.decide(before, computes=[cluster(gpus=0)], templates=TEMPLATES).good
+    assert ledger.tenants_of("local") == ["a"]
+    assert not ledger.decide_acceptance(tenant("b", guarantee(20)), computes=[cluster()], templates=TEMPLATES).is_true
+    assert ledger.decide_acceptance(before, computes=[cluster(gpus=0)], templates=TEMPLATES).is_true
 
 
-def nodes_of(*sizes: int, gone: int = 0) -> Facts:
+def nodes_of(*sizes: int, gone: int = 0) -> PoolFactsLookup:
     """A pool of nodes with so many GPUs, the first of which are not usable."""
     nodes = (
-        facts.Node(name=f"n{at}", allocatable={GPU: size * 1000}, usable=at >= gone) for at, size in enumerate(sizes)
+        snapshot.Node(name=f"n{at}", allocatable={GPU: size * 1000}, usable=at >= gone) for at, size in enumerate(sizes)
     )
-    pool = facts.Pool(key=("local", "a100"), nodes=tuple(nodes), governed=(GPU,))
+    pool = snapshot.Pool(key=("local", "a100"), nodes=tuple(nodes), governed=(GPU,))
     return lambda key: pool if key == pool.key else None
 
 
 def test_a_guarantee_that_no_nodes_can_hold_is_refused_though_the_sum_is_there() -> None:
-    ledger = Ledger(nodes_of(8, 4, 4))
-    assert ledger.decide(tenant("a", guarantee(3)), computes=[cluster()], templates=TEMPLATES).good
-    assert ledger.decide(tenant("b", guarantee(4)), computes=[cluster()], templates=TEMPLATES).good
-    assert ledger.decide(tenant("c", guarantee(1)), computes=[cluster()], templates=TEMPLATES).good
+    ledger = AcceptedSpecs(nodes_of(8, 4, 4))
+    assert ledger.decide_acceptance(tenant("a", guarantee(3)), computes=[cluster()], templates=TEMPLATES).is_true
+    assert ledger.decide_acceptance(tenant("b", guarantee(4)), computes=[cluster()], templates=TEMPLATES).is_true
+    assert ledger.decide_acceptance(tenant("c", guarantee(1)), computes=[cluster()], templates=TEMPLATES).is_true
     cells = TenantPool(name="a100", guarantee={GPU: 4}, cells=(4,))
-    assert ledger.decide(tenant("d", cells), computes=[cluster()], templates=TEMPLATES).good
-    verdict = ledger.decide(tenant("e", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
+    assert ledger.decide_acceptance(tenant("d", cells), computes=[cluster()], templates=TEMPLATES).is_true
+    verdict = ledger.decide_acceptance(tenant("e", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
     assert verdict.reason == "GuaranteeBeyondPool"
     assert "tenant e asks for 8 nvidia.com/gpu guaranteed in pool local/a100" in verdict.message
     assert "the largest that would fit is 4" in verdict.message
-    assert ledger.decide(tenant("e", guarantee(4)), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide_acceptance(tenant("e", guarantee(4)), computes=[cluster()], templates=TEMPLATES).is_true
 
 
 def test_whole_nodes_cannot_be_put_together_from_halves() -> None:
-    ledger = Ledger(nodes_of(8, 4, 4))
-    verdict = ledger.decide(tenant("a", guarantee(16)), computes=[cluster()], templates=TEMPLATES)
+    ledger = AcceptedSpecs(nodes_of(8, 4, 4))
+    verdict = ledger.decide_acceptance(tenant("a", guarantee(16)), computes=[cluster()], templates=TEMPLATES)
     assert "16 in cells of 8 or more, of which 8 are left" in verdict.message
     assert "the largest that would fit is 15" in verdict.message
-    assert ledger.decide(tenant("a", guarantee(15)), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide_acceptance(tenant("a", guarantee(15)), computes=[cluster()], templates=TEMPLATES).is_true
 
 
 def test_resources_that_the_arbiter_does_not_hand_out_are_judged_by_their_sum() -> None:
-    ledger = Ledger(nodes_of(8, 8, 8, 8))
+    ledger = AcceptedSpecs(nodes_of(8, 8, 8, 8))
     pool = TenantPool(name="a100", guarantee={GPU: 8, "cpu": "97"})
-    verdict = ledger.decide(tenant("a", pool), computes=[cluster()], templates=TEMPLATES)
+    verdict = ledger.decide_acceptance(tenant("a", pool), computes=[cluster()], templates=TEMPLATES)
     assert verdict.reason == "GuaranteeBeyondPool"
     assert "ask for at most 96" in verdict.message
 
 
 def test_written_cells_must_have_sizes_of_the_pool() -> None:
     asked = tenant("a", TenantPool(name="a100", guarantee={GPU: 8}, cells=(3, 3, 2)))
-    verdict = Ledger(nodes_of(8, 8, 8, 8)).decide(asked, computes=[cluster()], templates=TEMPLATES)
+    verdict = AcceptedSpecs(nodes_of(8, 8, 8, 8)).decide_acceptance(asked, computes=[cluster()], templates=TEMPLATES)
     assert "its sizes are 8, 4, 2, 1" in verdict.message
 
 
 def test_when_nodes_died_whoever_was_accepted_keeps_it_and_nobody_gets_more() -> None:
     nodes = [nodes_of(8, 8, 8, 8)]
-    ledger = Ledger(lambda key: nodes[-1](key))  # noqa: PLW0108 - it becomes another
-    assert ledger.decide(tenant("a", guarantee(32)), computes=[cluster()], templates=TEMPLATES).good
+    ledger = AcceptedSpecs(lambda key: nodes[-1](key))  # noqa: PLW0108 - it becomes another
+    assert ledger.decide_acceptance(tenant("a", guarantee(32)), computes=[cluster()], templates=TEMPLATES).is_true
     nodes.append(nodes_of(8, 8, 8, 8, gone=3))
     few = [cluster(gpus=8)]
     changed = tenant("a", guarantee(32), version="1.36.9")
-    assert ledger.decide(changed, computes=few, templates=TEMPLATES).good
-    assert ledger.decide(tenant("a", guarantee(24)), computes=few, templates=TEMPLATES).good
-    assert not ledger.decide(tenant("a", guarantee(25)), computes=few, templates=TEMPLATES).good
-    verdict = ledger.decide(tenant("b", guarantee(8)), computes=few, templates=TEMPLATES)
+    assert ledger.decide_acceptance(changed, computes=few, templates=TEMPLATES).is_true
+    assert ledger.decide_acceptance(tenant("a", guarantee(24)), computes=few, templates=TEMPLATES).is_true
+    assert not ledger.decide_acceptance(tenant("a", guarantee(25)), computes=few, templates=TEMPLATES).is_true
+    verdict = ledger.decide_acceptance(tenant("b", guarantee(8)), computes=few, templates=TEMPLATES)
     assert "do not hold what is guaranteed to others already" in verdict.message
-    assert ledger.decide(tenant("b", TenantPool(name="a100")), computes=few, templates=TEMPLATES).good
+    assert ledger.decide_acceptance(tenant("b", TenantPool(name="a100")), computes=few, templates=TEMPLATES).is_true
 
 
 def test_cells_that_are_cut_otherwise_are_judged_anew() -> None:
-    ledger = Ledger(nodes_of(8, 8))
+    ledger = AcceptedSpecs(nodes_of(8, 8))
     quarters = TenantPool(name="a100", guarantee={GPU: 8}, cells=(2, 2, 2, 2))
     whole = TenantPool(name="a100", guarantee={GPU: 8}, cells=(8,))
     fewer = TenantPool(name="a100", guarantee={GPU: 4}, cells=(2, 2))
-    assert ledger.decide(tenant("a", quarters), computes=[cluster()], templates=TEMPLATES).good
-    assert ledger.decide(tenant("b", cells_of_four()), computes=[cluster()], templates=TEMPLATES).good
-    assert ledger.decide(tenant("c", cells_of_four()), computes=[cluster()], templates=TEMPLATES).good
-    assert ledger.decide(tenant("a", whole), computes=[cluster()], templates=TEMPLATES).good
-    assert ledger.decide(tenant("d", guarantee(1)), computes=[cluster()], templates=TEMPLATES).reason
-    ledger.forget("a")
-    assert ledger.decide(tenant("a", fewer), computes=[cluster()], templates=TEMPLATES).good
-    assert ledger.decide(tenant("d", guarantee(4)), computes=[cluster()], templates=TEMPLATES).good
-    assert not ledger.decide(tenant("a", whole), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide_acceptance(tenant("a", quarters), computes=[cluster()], templates=TEMPLATES).is_true
+    assert ledger.decide_acceptance(tenant("b", cells_of_four()), computes=[cluster()], templates=TEMPLATES).is_true
+    assert ledger.decide_acceptance(tenant("c", cells_of_four()), computes=[cluster()], templates=TEMPLATES).is_true
+    assert ledger.decide_acceptance(tenant("a", whole), computes=[cluster()], templates=TEMPLATES).is_true
+    assert ledger.decide_acceptance(tenant("d", guarantee(1)), computes=[cluster()], templates=TEMPLATES).reason
+    ledger.remove("a")
+    assert ledger.decide_acceptance(tenant("a", fewer), computes=[cluster()], templates=TEMPLATES).is_true
+    assert ledger.decide_acceptance(tenant("d", guarantee(4)), computes=[cluster()], templates=TEMPLATES).is_true
+    assert not ledger.decide_acceptance(tenant("a", whole), computes=[cluster()], templates=TEMPLATES).is_true
 
 
 def cells_of_four() -> TenantPool:
@@ -269,33 +271,40 @@ def cells_of_four() -> TenantPool:
 
 
 def test_a_guarantee_waits_until_the_nodes_are_known() -> None:
-    ledger = Ledger(lambda _key: None)
-    assert ledger.decide(tenant("a", guarantee(1)), computes=[cluster()], templates=TEMPLATES).status == "Unknown"
-    assert ledger.decide(tenant("b", TenantPool(name="a100")), computes=[cluster()], templates=TEMPLATES).good
+    ledger = AcceptedSpecs(lambda _key: None)
+    assert (
+        ledger.decide_acceptance(tenant("a", guarantee(1)), computes=[cluster()], templates=TEMPLATES).status
+        == "Unknown"
+    )
+    assert ledger.decide_acceptance(
+        tenant("b", TenantPool(name="a100")), computes=[cluster()], templates=TEMPLATES
+    ).is_true
 
 
 def test_a_guarantee_waits_for_pods_that_stand_where_its_cells_would_be() -> None:
     standing = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n1", 4000)]
-    ledger = Ledger(nodes_of(8, 8, 8), lambda key: standing if key == ("local", "a100") else [])
+    ledger = AcceptedSpecs(nodes_of(8, 8, 8), lambda key: standing if key == ("local", "a100") else [])
     for name, amount in (("a", 12), ("b", 4)):
-        assert ledger.decide(tenant(name, guarantee(amount)), computes=[cluster()], templates=TEMPLATES).good
+        assert ledger.decide_acceptance(
+            tenant(name, guarantee(amount)), computes=[cluster()], templates=TEMPLATES
+        ).is_true
 
-    verdict = ledger.decide(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
-    assert (verdict.reason, verdict.good) == ("GuaranteeBeyondPool", False)
+    verdict = ledger.decide_acceptance(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
+    assert (verdict.reason, verdict.is_true) == ("GuaranteeBeyondPool", False)
     assert "pods that run inside guarantees stand where its cells would be" in verdict.message
     assert "it is accepted once enough of them have ended" in verdict.message
     standing.pop()
-    assert ledger.decide(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide_acceptance(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES).is_true
 
 
 def test_what_pods_that_are_not_ours_hold_is_not_promised() -> None:
     held = [8000, 1000]
-    nodes = (facts.Node(name=f"n{at}", allocatable={GPU: 8000}, used={GPU: used}) for at, used in enumerate(held))
-    pool = facts.Pool(key=("local", "a100"), nodes=tuple(nodes), governed=(GPU,))
-    ledger = Ledger(lambda _key: pool)
+    nodes = (snapshot.Node(name=f"n{at}", allocatable={GPU: 8000}, used={GPU: used}) for at, used in enumerate(held))
+    pool = snapshot.Pool(key=("local", "a100"), nodes=tuple(nodes), governed=(GPU,))
+    ledger = AcceptedSpecs(lambda _key: pool)
 
-    verdict = ledger.decide(tenant("a", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
+    verdict = ledger.decide_acceptance(tenant("a", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
 
     assert verdict.reason == "GuaranteeBeyondPool"
     assert "the largest that would fit is 7; 9 are held by pods that are not the gateway's" in verdict.message
-    assert ledger.decide(tenant("a", guarantee(7)), computes=[cluster()], templates=TEMPLATES).good
+    assert ledger.decide_acceptance(tenant("a", guarantee(7)), computes=[cluster()], templates=TEMPLATES).is_true

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import yaml
 
-from vkgateway.gateway import advice, rights
+from vkgateway.gateway import rbac, recommended_policies
 from vkgateway.model.names import TENANT_LABEL
 
-FILE = Path(advice.__file__).parent / "lean-pods.yaml"
+FILE = Path(recommended_policies.__file__).parent / "lean-pods.yaml"
 
 
 def test_the_policy_looks_at_tenants_new_pods_and_nothing_else() -> None:
-    policy, _ = advice.lean_pods("v1")
+    policy, _ = recommended_policies.lean_pods_policy("v1")
     spec = policy["spec"]
 
     assert spec["matchConstraints"] == {
@@ -24,7 +24,7 @@ def test_the_policy_looks_at_tenants_new_pods_and_nothing_else() -> None:
 
 
 def test_it_takes_the_record_away_and_refuses_no_pod() -> None:
-    policy, _ = advice.lean_pods("v1")
+    policy, _ = recommended_policies.lean_pods_policy("v1")
     (mutation,) = policy["spec"]["mutations"]
 
     assert mutation["jsonPatch"]["expression"] == '[JSONPatch{op: "remove", path: "/metadata/managedFields"}]'
@@ -32,7 +32,7 @@ def test_it_takes_the_record_away_and_refuses_no_pod() -> None:
 
 
 def test_it_is_bound_as_it_stands_for_all_pods_that_it_chooses() -> None:
-    policy, binding = advice.lean_pods("v1")
+    policy, binding = recommended_policies.lean_pods_policy("v1")
 
     assert (policy["kind"], binding["kind"]) == ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
     assert binding["spec"] == {"policyName": policy["metadata"]["name"]}
@@ -41,9 +41,9 @@ def test_it_is_bound_as_it_stands_for_all_pods_that_it_chooses() -> None:
 def test_older_releases_get_the_same_in_their_version() -> None:
     """The file itself is what admins of new ones apply."""
     documents = list(yaml.safe_load_all(FILE.read_text()))
-    assert advice.lean_pods("v1") == documents
+    assert recommended_policies.lean_pods_policy("v1") == documents
     beta = [document | {"apiVersion": "admissionregistration.k8s.io/v1beta1"} for document in documents]
-    assert advice.lean_pods("v1beta1") == beta
+    assert recommended_policies.lean_pods_policy("v1beta1") == beta
     text = FILE.read_text().splitlines()
     as_the_docs_say = "\n".join(line + "beta1" if line.endswith("/v1") else line for line in text)
     assert list(yaml.safe_load_all(as_the_docs_say)) == beta
@@ -51,6 +51,6 @@ def test_older_releases_get_the_same_in_their_version() -> None:
 
 def test_the_gateway_has_no_rights_for_it() -> None:
     """Whoever makes such policies has power over the whole cluster."""
-    rules = [rule for role in (*rights.compute(), *rights.management()) for rule in role.get("rules", ())]
+    rules = [rule for role in (*rbac.compute_roles(), *rbac.management_roles()) for rule in role.get("rules", ())]
     assert rules
     assert [rule for rule in rules if {"admissionregistration.k8s.io", "*"} & set(rule.get("apiGroups", ()))] == []

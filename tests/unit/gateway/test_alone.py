@@ -13,12 +13,12 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
-from vkgateway.gateway import alone, rights
+from vkgateway.gateway import instance_lock, rbac
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.leases import LeaseTaken, SoleLease
+from vkgateway.kube.leases import LeaderElector, LeaseTaken
 from vkgateway.kube.resources import LEASES, NAMESPACES
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.model.errors import ConflictError
 from vkgateway.model.names import SYSTEM_NAMESPACE
 
@@ -39,9 +39,9 @@ async def client(server: FakeApiServer) -> AsyncIterator[Client]:
 
 def test_a_second_gateway_is_kept_out_of_the_data_directory(tmp_path: Path) -> None:
     with (
-        alone.identity(tmp_path),
+        instance_lock.lock_data_dir(tmp_path),
         pytest.raises(ConflictError, match=f"another gateway serves with the data directory {tmp_path}"),
-        alone.identity(tmp_path),
+        instance_lock.lock_data_dir(tmp_path),
     ):
         pass
 
@@ -49,14 +49,14 @@ def test_a_second_gateway_is_kept_out_of_the_data_directory(tmp_path: Path) -> N
 def test_a_gateway_has_its_name_again_after_a_restart_and_no_other_has_it(tmp_path: Path) -> None:
     names = []
     for folder in ("a", "a", "b"):
-        with alone.identity(tmp_path / folder) as name:
+        with instance_lock.lock_data_dir(tmp_path / folder) as name:
             names.append(name)
     assert names[0] == names[1] != names[2]
 
 
 def test_the_lock_is_one_of_the_platforms_files(tmp_path: Path) -> None:
-    assert Paths(tmp_path).gateway_lock.name == alone.LOCK
-    assert Paths(tmp_path).gateway_lock in Paths(tmp_path).all()
+    assert PlatformPaths(tmp_path).gateway_lock.name == instance_lock.LOCK_FILE
+    assert PlatformPaths(tmp_path).gateway_lock in PlatformPaths(tmp_path).list_all()
 
 
 def test_a_disk_that_is_full_does_not_stop_a_gateway_from_serving(
@@ -67,11 +67,11 @@ def test_a_disk_that_is_full_does_not_stop_a_gateway_from_serving(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        with alone.identity(tmp_path) as name:
+        with instance_lock.lock_data_dir(tmp_path) as name:
             assert name
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", full)
-        with alone.identity(tmp_path) as name:
+        with instance_lock.lock_data_dir(tmp_path) as name:
             assert name
 
 
@@ -84,16 +84,16 @@ def test_a_file_system_without_locks_does_not_stop_a_gateway_from_serving(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with alone.identity(tmp_path) as name:
+    with instance_lock.lock_data_dir(tmp_path) as name:
         pass
-    with alone.identity(tmp_path) as again:
+    with instance_lock.lock_data_dir(tmp_path) as again:
         assert name == again
 
 
 async def test_the_lease_is_taken_with_the_rights_that_are_granted(server: FakeApiServer, client: Client) -> None:
-    sole = alone.lease(client, name="host/1")
-    await alone.take(sole, management=client)
-    async with alone.kept(sole):
+    sole = instance_lock.gateway_lease(client, name="host/1")
+    await instance_lock.acquire_lease(sole, management=client)
+    async with instance_lock.hold_lease(sole):
         pass
     assert server.store.get(LEASES, "gateway", SYSTEM_NAMESPACE)["spec"]["holderIdentity"] == "host/1"
 
@@ -102,33 +102,33 @@ async def test_a_first_start_makes_the_namespace_for_it(server: FakeApiServer, c
     server.rights = None
     server.store.delete(NAMESPACES, SYSTEM_NAMESPACE)
     server.fail("POST", "/leases", status=404)
-    await alone.take(alone.lease(client, name="host/1"), management=client)
+    await instance_lock.acquire_lease(instance_lock.gateway_lease(client, name="host/1"), management=client)
     assert server.store.find(LEASES, "gateway", SYSTEM_NAMESPACE) is not None
     assert server.store.find(NAMESPACES, SYSTEM_NAMESPACE) is not None
 
 
-class _Lease(SoleLease):
+class _Lease(LeaderElector):
     """One that another gateway has, or takes over."""
 
     def __init__(self, failure: Exception) -> None:
         self._failure = failure
 
-    async def take(self) -> None:
+    async def acquire_lease(self) -> None:
         raise self._failure
 
-    async def keep(self) -> None:
+    async def renew_lease(self) -> None:
         raise self._failure
 
 
 async def test_a_second_gateway_is_refused_with_who_serves(client: Client) -> None:
     taken = LeaseTaken("host/1 has the Lease vkgateway-system/gateway, and renewed it at 2030-01-01T00:00:00Z")
     with pytest.raises(ConflictError, match=r"^another gateway serves this management cluster: host/1 has the Lease"):
-        await alone.take(_Lease(taken), management=client)
+        await instance_lock.acquire_lease(_Lease(taken), management=client)
 
 
 async def test_one_that_was_replaced_while_it_was_away_ends(client: Client) -> None:
     async def work() -> None:
-        async with alone.kept(_Lease(LeaseTaken("host/2 has the Lease"))):
+        async with instance_lock.hold_lease(_Lease(LeaseTaken("host/2 has the Lease"))):
             await asyncio.Event().wait()
 
     with pytest.raises(ConflictError, match="another gateway serves this management cluster: host/2 has the Lease"):
@@ -139,10 +139,10 @@ async def test_without_rights_on_leases_an_older_installation_is_served_on(
     server: FakeApiServer, client: Client
 ) -> None:
     """They came with a later release, and whoever upgrades the gateway may have left the roles as they were."""
-    older = [document for document in rights.management() if document["kind"] != "Role"]
+    older = [document for document in rbac.management_roles() if document["kind"] != "Role"]
     server.rights = Rights(older)
-    sole = alone.lease(client, name="host/1")
-    await alone.take(sole, management=client)
-    async with alone.kept(sole):
+    sole = instance_lock.gateway_lease(client, name="host/1")
+    await instance_lock.acquire_lease(sole, management=client)
+    async with instance_lock.hold_lease(sole):
         with pytest.raises(errors.Forbidden):
             await client.get(LEASES, "gateway", namespace=SYSTEM_NAMESPACE)

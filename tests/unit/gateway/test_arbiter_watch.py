@@ -12,13 +12,13 @@ import pytest
 
 from tests.unit.arbiter.sim import LOW, Cluster, gang, node, quota
 from vkgateway.arbiter.cycle import decide
-from vkgateway.arbiter.state import State
-from vkgateway.gateway import arbiter_watch
-from vkgateway.gateway.arbiter_watch import ArbiterWatch
+from vkgateway.arbiter.reasons.report_types import ArbiterReport
+from vkgateway.gateway import arbiter_observer
+from vkgateway.gateway.arbiter_observer import ArbiterObserver
 from vkgateway.gateway.config import Arbiter
-from vkgateway.gateway.decisionlog import Entry
-from vkgateway.gateway.decisionlog import read as read_decisions
-from vkgateway.gateway.usagelog import Usage, UsageLog, read
+from vkgateway.gateway.decisionlog import LogEntry
+from vkgateway.gateway.decisionlog import read_entries as read_decisions
+from vkgateway.gateway.usagelog import UsageLog, UsageRecord, read_usage
 
 NAMES: Mapping[str, tuple[str, str]] = {
     "b/ns/gang/low-0": ("ns", "low-0"),
@@ -27,19 +27,19 @@ NAMES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def watch(folder: Path, *, clock: Callable[[], float] = time.time) -> ArbiterWatch:
+def watch(folder: Path, *, clock: Callable[[], float] = time.time) -> ArbiterObserver:
     settings = Arbiter(decision_log=str(folder / "decisions.jsonl"), usage_log=str(folder / "usage.jsonl"))
-    made = ArbiterWatch(settings, clock=clock)
-    made.names = lambda: NAMES
+    made = ArbiterObserver(settings, clock=clock)
+    made.pod_names = lambda: NAMES
     return made
 
 
-def seen(made: ArbiterWatch, there: Cluster) -> None:
+def seen(made: ArbiterObserver, there: Cluster) -> None:
     """A cycle that the watch hears of."""
     snapshot = there.snapshot()
     decisions = decide(snapshot, there.now)
-    made.log(snapshot, decisions, there.now)
-    made.decided(snapshot, decisions, now=there.now, seconds=0.001)
+    made.log_cycle(snapshot, decisions, there.now)
+    made.cycle_decided(snapshot, decisions, now=there.now, seconds=0.001)
 
 
 def cluster() -> Cluster:
@@ -55,8 +55,8 @@ def test_what_running_pods_have_used_so_far_is_written_down(tmp_path: Path) -> N
     assert made.record_running(there.now) == 0
     seen(made, there)
     assert made.record_running(there.now + 58) == 2
-    first, second = read(tmp_path / "usage.jsonl")
-    assert first == Usage(
+    first, second = read_usage(tmp_path / "usage.jsonl")
+    assert first == UsageRecord(
         tenant="b",
         namespace="ns",
         pod="low-0",
@@ -71,7 +71,7 @@ def test_what_running_pods_have_used_so_far_is_written_down(tmp_path: Path) -> N
         end=there.now + 58,
     )
     assert second.pod == "low-1"
-    made.names = dict
+    made.pod_names = dict
     assert made.record_running(there.now + 60) == 0
 
 
@@ -83,10 +83,10 @@ def test_what_was_borrowed_until_a_promotion_counts_as_borrowed_and_what_comes_a
     there.add(gang("a/ns/gang/y", "a", [8]))
     there.settle(1)
     del there.gangs["a/ns/gang/x"]
-    made.names = lambda: {"a/ns/gang/y-0": ("ns", "y-0")}
+    made.pod_names = lambda: {"a/ns/gang/y-0": ("ns", "y-0")}
     seen(made, there)
     assert made.record_running(there.now + 60) == 1
-    first, second = read(tmp_path / "usage.jsonl")
+    first, second = read_usage(tmp_path / "usage.jsonl")
     assert (first.pod, first.borrowed, first.end) == ("y-0", True, there.now)
     assert (second.pod, second.borrowed, second.end) == ("y-0", False, there.now + 60)
 
@@ -102,40 +102,42 @@ async def test_it_is_written_at_once_and_again(tmp_path: Path, monkeypatch: pyte
         if len(waits) == 2:
             raise asyncio.CancelledError
 
-    monkeypatch.setattr(arbiter_watch, "_pause", passes)
+    monkeypatch.setattr(arbiter_observer, "_sleep", passes)
     with pytest.raises(asyncio.CancelledError):
         await made.run()
     assert waits == [60.0, 60.0]
-    assert [found.pod for found in read(tmp_path / "usage.jsonl")] == ["low-0", "low-1"] * 2
-    assert {found.end for found in read(tmp_path / "usage.jsonl")} == {there.now + 7}, "by the clock by which pods end"
-    bare = ArbiterWatch(Arbiter())
+    assert [found.pod for found in read_usage(tmp_path / "usage.jsonl")] == ["low-0", "low-1"] * 2
+    assert {found.end for found in read_usage(tmp_path / "usage.jsonl")} == {there.now + 7}, (
+        "by the clock by which pods end"
+    )
+    bare = ArbiterObserver(Arbiter())
     await bare.run()
     assert bare.record_running(1.0) == 0
 
 
 def test_the_state_calls_lone_pods_by_their_names(tmp_path: Path) -> None:
     made, there = watch(tmp_path), Cluster([node("n0")], [quota("a", 4)])
-    assert msgspec.json.decode(made.state(), type=State) == State()
+    assert msgspec.json.decode(made.encode_state(), type=ArbiterReport) == ArbiterReport()
     there.add(gang("a/ns/pod/1234", "a", [9]))
     seen(made, there)
-    (found,) = msgspec.json.decode(made.state(), type=State).gangs
+    (found,) = msgspec.json.decode(made.encode_state(), type=ArbiterReport).gangs
     assert (found.name, found.code) == ("web", "Infeasible")
     (entry,) = read_decisions(tmp_path / "decisions.jsonl")
-    assert isinstance(entry, Entry)
+    assert isinstance(entry, LogEntry)
 
 
 def test_a_log_of_nothing_is_not_begun(tmp_path: Path) -> None:
-    UsageLog(tmp_path / "usage.jsonl").record()
+    UsageLog(tmp_path / "usage.jsonl").write_records()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_question_changes_nothing_that_is_kept(tmp_path: Path) -> None:
     made, there = watch(tmp_path), cluster()
     seen(made, there)
-    before = made.state()
+    before = made.encode_state()
     question = {"kind": "gang", "tenant": "a", "pods": 1, "requests": {"nvidia.com/gpu": 8}}
-    status, answer = made.what_if(msgspec.json.encode(question))
+    status, answer = made.answer_what_if(msgspec.json.encode(question))
     assert (status, msgspec.json.decode(answer)["seen"]) == (200, there.now)
-    assert made.state() == before
+    assert made.encode_state() == before
     carried, fresh = decide(there.snapshot(), there.now + 1, there.carry), decide(there.snapshot(), there.now + 1)
     assert carried == fresh

@@ -15,12 +15,12 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.background import in_background
 from tests.unit.gateway.conftest import add_compute_cluster, condition, gpu_node, until
-from vkgateway.gateway import attached
-from vkgateway.gateway.compute import FINALIZER, ComputeController
-from vkgateway.gateway.compute_connection import connection_from
-from vkgateway.gateway.events import Recorder
+from vkgateway.gateway import connected_cluster
+from vkgateway.gateway.compute_connection import parse_connection
+from vkgateway.gateway.compute_controller import FINALIZER, ComputeController
+from vkgateway.gateway.events import EventRecorder
 from vkgateway.kube.client import Client
-from vkgateway.kube.kubeconfig import Connection
+from vkgateway.kube.kubeconfig import ClientConfig
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SECRETS
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
@@ -28,12 +28,12 @@ from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_
 
 @asynccontextmanager
 async def controller(server: FakeApiServer, client: Client) -> AsyncIterator[ComputeController]:
-    def connect(name: str, connection: Connection | None) -> Client:
+    def connect(name: str, connection: ClientConfig | None) -> Client:
         if connection is None:
             return Client(server.url, name=name)
         return Client(connection.server, token=connection.token_source(), name=name)
 
-    computes = ComputeController(client, recorder=Recorder(client), connect=connect, on_change=lambda: None)
+    computes = ComputeController(client, recorder=EventRecorder(client), connect=connect, on_change=lambda: None)
     async with in_background(computes.run()):
         yield computes
 
@@ -56,7 +56,7 @@ async def test_a_pool_says_what_cells_are_pieces_of(server: FakeApiServer, clien
 async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
     async with controller(server, client) as computes:
-        computes.guaranteed = lambda _cluster, _pool: {"nvidia.com/gpu": "3"}
+        computes.total_guarantee = lambda _cluster, _pool: {"nvidia.com/gpu": "3"}
         await until(lambda: is_ready(server))
         found = server.store.get(COMPUTE_CLUSTERS, "local")
 
@@ -66,7 +66,7 @@ async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, c
         assert (pool["nodes"], pool["usableNodes"]) == (2, 2)
         assert pool["allocatable"]["nvidia.com/gpu"] == "16"
         assert pool["guaranteed"] == {"nvidia.com/gpu": "3"}
-        assert computes.links["local"].reachable
+        assert computes.links["local"].is_reachable
         facts = computes.pool_facts(("local", "a100"))
         assert facts is not None
         assert facts.governed == ("nvidia.com/gpu",)
@@ -100,7 +100,7 @@ async def test_what_pods_need_there_is_made_again(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_compute_cluster(server)
-    monkeypatch.setattr(attached, "PREPARE_SECONDS", 0.0)
+    monkeypatch.setattr(connected_cluster, "PREPARE_SECONDS", 0.0)
     async with controller(server, client) as computes:
         await until(lambda: is_ready(server))
         server.store.delete(PRIORITY_CLASSES, "vkgateway-low")
@@ -116,7 +116,7 @@ async def test_which_features_are_on_there_is_forgotten_with_each_look(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_compute_cluster(server)
-    monkeypatch.setattr(attached, "PREPARE_SECONDS", 0.0)
+    monkeypatch.setattr(connected_cluster, "PREPARE_SECONDS", 0.0)
     async with controller(server, client) as computes:
         await until(lambda: is_ready(server))
         known = computes.links["local"].kept_features
@@ -184,16 +184,16 @@ async def test_other_credentials_are_taken_over_without_a_new_connection(server:
     async with far_east(server) as east, controller(server, client) as computes:
         await until(lambda: is_ready(server, "east"))
         link, turns = computes.links["east"], list[bool]()
-        link.on_reachable_changed.append(lambda: turns.append(link.reachable))
+        link.on_reachable_changed.append(lambda: turns.append(link.is_reachable))
         east.requests.clear()
         east.token = "two"
         change_secret(server, computes, secret(east.url, token="two"))
         async with asyncio.timeout(30):
-            while await link.client.authorization() != {"Authorization": "Bearer two"}:  # noqa: ASYNC110 - as `until`
+            while await link.client.authorization_headers() != {"Authorization": "Bearer two"}:  # noqa: ASYNC110 - as `until`
                 await asyncio.sleep(0.005)
         await until(lambda: is_ready(server, "east"))
         assert computes.links["east"] is link
-        assert (turns, link.pods.relists) == ([], 1)
+        assert (turns, link.pods.relist_count) == ([], 1)
         await link.client.request("GET", "/version")
 
 
@@ -208,7 +208,7 @@ async def test_credentials_that_the_server_refuses_are_told_and_those_before_use
         assert "401" in condition(server, "Ready", "east", tenant=False)["message"]
         assert condition(server, "Connected", "east", tenant=False)["status"] == "True"
         assert computes.links["east"] is link
-        assert await link.client.authorization() == {"Authorization": "Bearer one"}
+        assert await link.client.authorization_headers() == {"Authorization": "Bearer one"}
         server.store.delete(COMPUTE_CLUSTERS, "east")  # what runs there is looked for by those before, too
         await until(lambda: server.store.find(COMPUTE_CLUSTERS, "east") is None)
 
@@ -278,11 +278,11 @@ async def test_a_cluster_in_use_stays_until_nobody_uses_it(server: FakeApiServer
     add_compute_cluster(server)
     async with controller(server, client) as computes:
         await until(lambda: is_ready(server))
-        computes.users = lambda _cluster: ["alpha"]
+        computes.tenants_of = lambda _cluster: ["alpha"]
         server.store.delete(COMPUTE_CLUSTERS, "local")
         await until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InUse")
         assert "alpha" in condition(server, "Ready", "local", tenant=False)["message"]
-        computes.users = lambda _cluster: []
+        computes.tenants_of = lambda _cluster: []
         computes.tenants_changed()
         await until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
         await until(lambda: not computes.links)
@@ -324,4 +324,4 @@ def test_a_kubeconfig_in_a_secret_may_not_name_files_or_programs(user: str) -> N
         "contexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"
     )
     with pytest.raises(InputError, match="inline"):
-        connection_from(text, where="in Secret ops/east")
+        parse_connection(text, where="in Secret ops/east")

@@ -16,13 +16,13 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_without_anything_all_have_their_defaults() -> None:
-    assert settingsfile.load(environment={}) == config.Config()
+    assert settingsfile.load_settings(environment={}) == config.Config()
 
 
 def test_the_file_goes_over_defaults_and_the_environment_over_the_file(tmp_path: Path) -> None:
     file = written(tmp_path, "address: 10.0.0.1\nkubelet: {port: 1}\ndatastore: {endpoints: ['https://a']}\n")
 
-    found = settingsfile.load(
+    found = settingsfile.load_settings(
         file,
         environment={"VKGATEWAY_KUBELET_PORT": "2", "VKGATEWAY_DATASTORE_ENDPOINTS": "https://b,https://c"},
     )
@@ -53,19 +53,19 @@ def test_the_file_goes_over_defaults_and_the_environment_over_the_file(tmp_path:
 def test_a_complaint_names_file_and_key(tmp_path: Path, text: str, complaint: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(InputError, match=complaint) as caught:
-        settingsfile.load(file, environment={})
+        settingsfile.load_settings(file, environment={})
     assert str(file) in str(caught.value)
 
 
 def test_a_bad_variable_is_named_by_its_key() -> None:
     with pytest.raises(InputError, match=r"kubelet\.port"):
-        settingsfile.load(environment={"VKGATEWAY_KUBELET_PORT": "http"})
+        settingsfile.load_settings(environment={"VKGATEWAY_KUBELET_PORT": "http"})
 
 
 def test_a_bad_variable_is_not_laid_to_the_file(tmp_path: Path) -> None:
     file = written(tmp_path, "kubelet: {port: 1}")
     with pytest.raises(InputError, match=r"^VKGATEWAY_KUBELET_PORT: kubelet\.port: .*; it is 'http'"):
-        settingsfile.load(file, environment={"VKGATEWAY_KUBELET_PORT": "http"})
+        settingsfile.load_settings(file, environment={"VKGATEWAY_KUBELET_PORT": "http"})
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_bad_variable_is_not_laid_to_the_file(tmp_path: Path) -> None:
 def test_what_cannot_be_worked_with_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(InputError) as caught:
-        settingsfile.load(file, environment={})
+        settingsfile.load_settings(file, environment={})
     assert str(caught.value).startswith(f"{file}: {complaint}")
     assert caught.value.hint
 
@@ -104,40 +104,42 @@ def test_what_cannot_be_worked_with_is_refused(tmp_path: Path, text: str, compla
     ],
 )
 def test_what_can_be_worked_with_is_taken(tmp_path: Path, text: str) -> None:
-    settingsfile.load(written(tmp_path, text), environment={})
+    settingsfile.load_settings(written(tmp_path, text), environment={})
 
 
 def test_a_variable_that_cannot_be_worked_with_is_named(tmp_path: Path) -> None:
     file = written(tmp_path, "names: {forwarder: '10.0.0.2:53'}")
     with pytest.raises(InputError, match=r"^VKGATEWAY_NAMES_FORWARDER: names\.forwarder: 'here' is not"):
-        settingsfile.load(file, environment={"VKGATEWAY_NAMES_FORWARDER": "here"})
+        settingsfile.load_settings(file, environment={"VKGATEWAY_NAMES_FORWARDER": "here"})
     with pytest.raises(InputError, match=r"^nodes\.renewSeconds: 10 is not less than nodes\.leaseSeconds, 5"):
-        settingsfile.load(environment={"VKGATEWAY_NODES_LEASE_SECONDS": "5"})
+        settingsfile.load_settings(environment={"VKGATEWAY_NODES_LEASE_SECONDS": "5"})
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
-        settingsfile.load(tmp_path / "none.yaml", environment={})
+        settingsfile.load_settings(tmp_path / "none.yaml", environment={})
 
 
 def test_numbers_in_a_file_are_numbers_not_texts(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"kubelet\.port"):
-        settingsfile.load(written(tmp_path, "kubelet: {port: '1'}"), environment={})
+        settingsfile.load_settings(written(tmp_path, "kubelet: {port: '1'}"), environment={})
 
 
 def test_what_is_printed_reads_back_the_same(tmp_path: Path) -> None:
-    changed = settingsfile.load(environment={"VKGATEWAY_KUBELET_PORT": "7", "VKGATEWAY_ADDRESS": "fd00::1"})
-    assert settingsfile.load(written(tmp_path, settingsfile.render(changed)), environment={}) == changed
+    changed = settingsfile.load_settings(environment={"VKGATEWAY_KUBELET_PORT": "7", "VKGATEWAY_ADDRESS": "fd00::1"})
+    assert (
+        settingsfile.load_settings(written(tmp_path, settingsfile.render_settings(changed)), environment={}) == changed
+    )
 
 
 def test_every_key_is_described_and_has_a_variable_of_its_own() -> None:
-    found = list(config.settings())
+    found = list(config.iterate_settings())
     assert all(setting.description.endswith(".") for setting in found)
     assert len({setting.variable for setting in found}) == len(found)
-    assert all(setting.variable in settingsfile.render() for setting in found)
-    assert {setting.path[0] for setting in found} == set(yaml.safe_load(settingsfile.render()))
+    assert all(setting.variable in settingsfile.render_settings() for setting in found)
+    assert {setting.path[0] for setting in found} == set(yaml.safe_load(settingsfile.render_settings()))
 
 
 def test_the_documentation_lists_every_key_as_it_is() -> None:
     page = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
-    assert settingsfile.table() in page.read_text()
+    assert settingsfile.settings_table() in page.read_text()

@@ -13,9 +13,9 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
-from vkgateway.controlplane.etcd.keeper import Room
+from vkgateway.controlplane.etcd.quota import StoreUsage
 from vkgateway.controlplane.pki import Authority
-from vkgateway.gateway import alone, authority, config, daemon, prerequisites
+from vkgateway.gateway import certificate_authority, config, daemon, instance_lock, prerequisites
 from vkgateway.gateway.health import HealthServer
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.backoff import Backoff
@@ -35,7 +35,7 @@ async def test_a_renewal_that_fails_is_followed_by_the_next(monkeypatch: pytest.
 
     monkeypatch.setattr(daemon, "RENEW_SECONDS", 0.0)
     monkeypatch.setattr(daemon, "load_identity", load)
-    async with daemon.serving(Authority.create("kubelets"), "127.0.0.1"), asyncio.timeout(30):
+    async with daemon.kubelet_tls(Authority.create("kubelets"), "127.0.0.1"), asyncio.timeout(30):
         await twice.wait()
 
 
@@ -44,14 +44,14 @@ async def test_a_gateway_whose_own_cluster_is_full_makes_room_in_order_to_begin(
     tried: list[str] = []
 
     class Datastore:
-        held: Mapping[str, int] = {}
+        blocked: Mapping[str, int] = {}
 
-        async def look(self, *, exempt: Collection[str]) -> Room:
+        async def check_usage(self, *, exempt: Collection[str]) -> StoreUsage:
             assert not exempt
             tried.append("look")
             if not helps:
                 raise EtcdUnavailable("etcd did not do Status")
-            return Room(in_use=1, file=1, quota=100)
+            return StoreUsage(in_use=1, file_size=1, quota=100)
 
     async def prepare() -> str:
         tried.append("prepare")
@@ -61,8 +61,8 @@ async def test_a_gateway_whose_own_cluster_is_full_makes_room_in_order_to_begin(
             raise errors.ServerError("connection refused")
         raise errors.ServerError("etcdserver: mvcc: database space exceeded")
 
-    patience = daemon.Patience(Backoff(base=0.0, cap=0.0))
-    assert await patience.first(prepare, remedy=lambda: daemon.reopen(Datastore())) == "done"
+    patience = daemon.StartupRetry(Backoff(base=0.0, cap=0.0))
+    assert await patience.retry_until_ready(prepare, remedy=lambda: daemon.free_datastore_space(Datastore())) == "done"
     assert tried == ["prepare", "prepare", "look", "prepare", "look", "prepare"]
 
 
@@ -72,7 +72,7 @@ async def test_a_gateway_that_waits_for_its_management_cluster_lives_and_says_fo
     """Whoever probes whether it lives would end it over and over again."""
     async with FakeApiServer() as server:
         gone = server.url
-    kubeconfig.write(tmp_path / "config", kubeconfig.build("management", server=gone, ca=""))
+    kubeconfig.write_file(tmp_path / "config", kubeconfig.build_document("management", server=gone, ca=""))
     settings = config.Config(
         data_dir=str(tmp_path),
         management_cluster=config.ManagementCluster(kubeconfig=str(tmp_path / "config")),
@@ -95,8 +95,8 @@ async def test_a_gateway_that_waits_for_its_management_cluster_lives_and_says_fo
         return await listen(self)
 
     monkeypatch.setattr(HealthServer, "__aenter__", enter)
-    monkeypatch.setattr(alone, "take", take)
-    work = asyncio.create_task(daemon._work(settings, files=1024))
+    monkeypatch.setattr(instance_lock, "acquire_lease", take)
+    work = asyncio.create_task(daemon._run_gateway(settings, files=1024))
     try:
         async with asyncio.timeout(30):
             await again.wait()
@@ -140,14 +140,14 @@ async def test_a_management_cluster_that_runs_no_pods_is_prepared_with_the_right
             established = {"conditions": [{"type": "Established", "status": "True"}]}
             server.store.create(CRDS, crd | {"metadata": {"name": f"{name}.vkgateway.io"}, "status": established})
         server.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
-        await daemon.prepare(client)
-        await authority.ensure(client)
+        await daemon.prepare_management_cluster(client)
+        await certificate_authority.ensure_authority(client)
         assert server.store.all(PRIORITY_CLASSES) == []
 
 
 async def test_the_bands_of_a_compute_cluster_preempt_nobody_and_are_above_pods_without_a_class() -> None:
     async with FakeApiServer(rights=Rights.of_compute()) as server, server.client() as client:
-        await prerequisites.ensure(client)
+        await prerequisites.ensure_prerequisites(client)
         classes = {one["metadata"]["name"]: one for one in server.store.all(PRIORITY_CLASSES)}
     assert classes.keys() == {"vkgateway-guaranteed", "vkgateway-low"}
     assert all(one["preemptionPolicy"] == "Never" for one in classes.values())

@@ -12,10 +12,10 @@ import grpc
 import pytest
 
 from vkgateway.controlplane.etcd.client import EtcdClient
-from vkgateway.controlplane.etcd.endpoints import Tls
-from vkgateway.controlplane.etcd.errors import EtcdOpen
+from vkgateway.controlplane.etcd.endpoints import ClientTls
+from vkgateway.controlplane.etcd.errors import EtcdAuthDisabled
 from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
-from vkgateway.controlplane.pki import Authority, KeyPair, fingerprint
+from vkgateway.controlplane.pki import Authority, KeyPair, cert_fingerprint
 from vkgateway.gateway.config import Datastore
 from vkgateway.gateway.datastore import LazyDatastore
 
@@ -41,7 +41,7 @@ class Etcd:
 
     def auth_status(self, _request: bytes, context: grpc.ServicerContext) -> pb.AuthStatusResponse:
         (shown,) = context.auth_context()["x509_pem_cert"]  # a list, whatever the stubs say
-        self.callers.append(fingerprint(bytes(shown)))
+        self.callers.append(cert_fingerprint(bytes(shown)))
         return pb.AuthStatusResponse(enabled=False)
 
     async def serve(self) -> grpc.aio.Server:
@@ -77,26 +77,26 @@ def _settings(etcd: Etcd, folder: Path) -> Datastore:
 
 
 async def _ask(datastore: LazyDatastore) -> None:
-    with pytest.raises(EtcdOpen):
+    with pytest.raises(EtcdAuthDisabled):
         await datastore.ensure_tenant("alpha")
 
 
 async def test_a_certificate_that_was_renewed_is_shown_without_a_restart(etcd: Etcd, tmp_path: Path) -> None:
     old, new = (etcd.authority.issue("root", client=True) for _ in range(2))
     old.write(tmp_path, "root")
-    async with LazyDatastore.of(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
+    async with LazyDatastore.from_settings(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
         await _ask(datastore)
         new.write(tmp_path, "root")
         await _ask(datastore)
         await _ask(datastore)
-    assert etcd.callers == [fingerprint(pair.cert_pem) for pair in (old, new, new)]
+    assert etcd.callers == [cert_fingerprint(pair.cert_pem) for pair in (old, new, new)]
 
 
 async def test_one_that_ran_out_is_made_good_by_its_renewal(etcd: Etcd, tmp_path: Path) -> None:
     """A gateway that was started with it long ago goes on once there is another, as after `vkgateway up`."""
     made = NOW - datetime.timedelta(days=400)
     etcd.authority.issue("root", client=True, now=made).write(tmp_path, "root")
-    async with LazyDatastore.of(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
+    async with LazyDatastore.from_settings(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
         etcd.authority.issue("root", client=True).write(tmp_path, "root")
         await _ask(datastore)
 
@@ -105,13 +105,13 @@ async def test_one_that_ran_out_is_made_good_by_its_renewal(etcd: Etcd, tmp_path
 async def test_half_of_a_pair_takes_nothing_away(etcd: Etcd, tmp_path: Path, broken: str) -> None:
     old, new = (etcd.authority.issue("root", client=True) for _ in range(2))
     old.write(tmp_path, "root")
-    async with LazyDatastore.of(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
+    async with LazyDatastore.from_settings(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
         await _ask(datastore)
         _break(tmp_path, new, broken)
         await _ask(datastore)
         new.write(tmp_path, "root")
         await _ask(datastore)
-    assert etcd.callers == [fingerprint(pair.cert_pem) for pair in (old, old, new)]
+    assert etcd.callers == [cert_fingerprint(pair.cert_pem) for pair in (old, old, new)]
 
 
 def _break(folder: Path, new: KeyPair, how: str) -> None:
@@ -126,19 +126,19 @@ def _break(folder: Path, new: KeyPair, how: str) -> None:
 async def test_what_takes_minutes_goes_on_where_the_certificate_is_renewed_meanwhile(etcd: Etcd) -> None:
     """Cut off, it would look as if whoever waits for it had been cancelled: nobody looked at the datastore any more."""
     old, new = (etcd.authority.issue("root", client=True) for _ in range(2))
-    first, second = (Tls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem) for pair in (old, new))
+    first, second = (ClientTls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem) for pair in (old, new))
     async with EtcdClient([f"https://127.0.0.1:{etcd.port}"], tls=first, timeout=5) as client:
         for _ in range(2):
             etcd.begun.clear()
             etcd.done.clear()
             under_way = asyncio.create_task(client.defragment())
             await etcd.begun.wait()
-            client.renew(second)
+            client.renew_connection(second)
             assert await client.auth_enabled() is False
             assert not under_way.done()
             etcd.done.set()
             await under_way
-    assert etcd.callers == [fingerprint(new.cert_pem)] * 2
+    assert etcd.callers == [cert_fingerprint(new.cert_pem)] * 2
 
 
 @contextlib.asynccontextmanager
@@ -169,18 +169,18 @@ async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 async def test_who_is_busy_gets_time_for_the_handshake(etcd: Etcd) -> None:
     pair = etcd.authority.issue("root", client=True)
-    tls = Tls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    tls = ClientTls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
     async with _slow(etcd.port) as port, EtcdClient([f"https://127.0.0.1:{port}"], tls=tls) as client:
         assert await client.auth_enabled() is False
 
 
 async def test_a_stop_waits_for_no_call_over_a_former_connection(etcd: Etcd) -> None:
     pair = etcd.authority.issue("root", client=True)
-    tls = Tls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    tls = ClientTls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
     client = EtcdClient([f"https://127.0.0.1:{etcd.port}"], tls=tls)
     under_way = asyncio.create_task(client.defragment())
     await etcd.begun.wait()
-    client.renew(tls)
+    client.renew_connection(tls)
     async with asyncio.timeout(10):
         await client.close()
         await asyncio.wait([under_way])

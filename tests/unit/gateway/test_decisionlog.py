@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, node, quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import (
+from vkgateway.arbiter.snapshot import (
     Band,
     Gang,
     Node,
-    Plan,
     Pod,
     PodState,
     Policy,
     Pool,
+    PreemptionPlan,
     Quota,
     Requirement,
     Shape,
     Snapshot,
     Toleration,
 )
-from vkgateway.gateway.decisionlog import DecisionLog, Entry, Unreadable, read
+from vkgateway.gateway.decisionlog import DecisionLog, LogEntry, UnreadableLine, read_entries
 from vkgateway.model.objects import Taint
 
 names = st.sampled_from(["", "a", "b.c/d-e", "nächste\n", '"\\\x00'])
@@ -63,7 +63,7 @@ pods = st.builds(
     since=seconds,
     borrowed=st.booleans(),
 )
-plans = st.builds(Plan, pool=keys, nodes=st.dictionaries(names, names, max_size=2), borrowed=st.booleans())
+plans = st.builds(PreemptionPlan, pool=keys, nodes=st.dictionaries(names, names, max_size=2), borrowed=st.booleans())
 gangs = st.builds(
     Gang,
     id=names,
@@ -76,7 +76,7 @@ gangs = st.builds(
     created=seconds,
     maximum=st.none() | st.integers(),
     plan=st.none()
-    | st.builds(Plan, pool=keys, nodes=st.dictionaries(names, names, max_size=2), borrowed=st.booleans()),
+    | st.builds(PreemptionPlan, pool=keys, nodes=st.dictionaries(names, names, max_size=2), borrowed=st.booleans()),
 )
 snapshots = st.builds(
     Snapshot,
@@ -110,12 +110,12 @@ def test_every_cycle_of_a_story_is_decided_the_same_again(tmp_path: Path) -> Non
             there.add(gang("b/ns/gang/wide", "b", [8, 8, 8]), gang("b/ns/gang/never", "b", [9]))
         snapshot = there.snapshot()
         decisions = decide(snapshot, there.now)
-        if log.write(snapshot, decisions, there.now):
-            written.append(Entry(time=there.now, snapshot=snapshot, decisions=decisions))
+        if log.write_cycle(snapshot, decisions, there.now):
+            written.append(LogEntry(time=there.now, snapshot=snapshot, decisions=decisions))
         there.cycle()
         there.advance(1.1)
 
-    entries = list(read(file))
+    entries = list(read_entries(file))
 
     assert entries == written
     assert len(entries) < 20
@@ -123,7 +123,7 @@ def test_every_cycle_of_a_story_is_decided_the_same_again(tmp_path: Path) -> Non
     assert any("a/ns/gang/in" in found.decisions.plans for found in written)
     assert any(admit.gang == "a/ns/gang/in" for found in written for admit in found.decisions.admits)
     for entry in entries:
-        assert isinstance(entry, Entry)
+        assert isinstance(entry, LogEntry)
         assert entry.snapshot is not None
         assert decide(entry.snapshot, entry.time) == entry.decisions
 
@@ -133,9 +133,9 @@ def test_every_cycle_of_a_story_is_decided_the_same_again(tmp_path: Path) -> Non
 def test_any_snapshot_comes_back_as_it_was(tmp_path_factory: object, snapshot: Snapshot, now: float) -> None:
     file = tmp_path_factory.mktemp("log") / "decisions.jsonl"  # type: ignore[attr-defined]
     log = DecisionLog(file)
-    decisions = Decisions(plans={"x": Plan(pool=KEY, nodes={"u": "n"}, borrowed=True)})
-    assert log.write(snapshot, decisions, now)
-    assert list(read(file)) == [Entry(time=now, snapshot=snapshot, decisions=decisions)]
+    decisions = Decisions(plans={"x": PreemptionPlan(pool=KEY, nodes={"u": "n"}, borrowed=True)})
+    assert log.write_cycle(snapshot, decisions, now)
+    assert list(read_entries(file)) == [LogEntry(time=now, snapshot=snapshot, decisions=decisions)]
 
 
 def test_mappings_keep_their_order(tmp_path: Path) -> None:
@@ -143,10 +143,10 @@ def test_mappings_keep_their_order(tmp_path: Path) -> None:
     first = replace(story().snapshot(), gangs=())
     allocatable = {"z": 1, GPU: 2, "a": 3}
     pool = replace(first.pools[0], nodes=(Node(name="n", allocatable=allocatable),))
-    plans = {"x": Plan(pool=KEY, nodes={}, borrowed=False)}
-    DecisionLog(file).write(replace(first, pools=(pool,)), Decisions(plans=plans), 1.0)
-    (entry,) = read(file)
-    assert isinstance(entry, Entry)
+    plans = {"x": PreemptionPlan(pool=KEY, nodes={}, borrowed=False)}
+    DecisionLog(file).write_cycle(replace(first, pools=(pool,)), Decisions(plans=plans), 1.0)
+    (entry,) = read_entries(file)
+    assert isinstance(entry, LogEntry)
     assert entry.snapshot is not None
     assert list(entry.snapshot.pools[0].nodes[0].allocatable) == list(allocatable)
 
@@ -158,7 +158,7 @@ def test_cycles_in_which_nothing_is_new_are_left_out(tmp_path: Path) -> None:
 
     def cycle() -> bool:
         snapshot = there.snapshot()
-        return log.write(snapshot, decide(snapshot, there.now), there.now)
+        return log.write_cycle(snapshot, decide(snapshot, there.now), there.now)
 
     assert [cycle(), cycle(), cycle()] == [True, False, False]
     there.add(gang("b/ns/gang/more", "b", [9]))
@@ -174,26 +174,28 @@ def test_what_comes_too_quickly_is_written_without_reasons(tmp_path: Path) -> No
     decisions = decide(snapshot, 1.0)
     reasons = Decisions(holds=decisions.holds)
     assert decisions.admits
-    written = [log.write(snapshot, each, 1.0) for each in (decisions, decisions, reasons, Decisions(), decisions)]
+    written = [log.write_cycle(snapshot, each, 1.0) for each in (decisions, decisions, reasons, Decisions(), decisions)]
     seconds[0] = 60.0
-    written.append(log.write(snapshot, decisions, 2.0))
+    written.append(log.write_cycle(snapshot, decisions, 2.0))
     assert written == [True, True, False, False, True, True]
-    bare = Entry(time=1.0, snapshot=snapshot, decisions=replace(decisions, holds=()), holds_left_out=True)
-    assert list(read(tmp_path / "decisions.jsonl")) == [
-        Entry(time=1.0, snapshot=snapshot, decisions=decisions),
+    bare = LogEntry(time=1.0, snapshot=snapshot, decisions=replace(decisions, holds=()), holds_left_out=True)
+    assert list(read_entries(tmp_path / "decisions.jsonl")) == [
+        LogEntry(time=1.0, snapshot=snapshot, decisions=decisions),
         bare,
         msgspec.structs.replace(bare, left_out=1),
-        Entry(time=2.0, snapshot=snapshot, decisions=decisions),
+        LogEntry(time=2.0, snapshot=snapshot, decisions=decisions),
     ]
 
 
 def test_what_is_told_without_its_facts_is_written_like_that(tmp_path: Path) -> None:
     log, there = DecisionLog(tmp_path / "decisions.jsonl"), story()
     decisions = decide(there.snapshot(), 1.0)
-    plans = Decisions(plans={"x": Plan(pool=KEY, nodes={}, borrowed=False)}, holds=decisions.holds)
-    written = [log.write(None, each, 1.0) for each in (decisions, plans, plans, Decisions(), Decisions())]
+    plans = Decisions(plans={"x": PreemptionPlan(pool=KEY, nodes={}, borrowed=False)}, holds=decisions.holds)
+    written = [log.write_cycle(None, each, 1.0) for each in (decisions, plans, plans, Decisions(), Decisions())]
     assert written == [True, True, False, True, False]
-    assert {entry.snapshot for entry in read(tmp_path / "decisions.jsonl") if isinstance(entry, Entry)} == {None}
+    assert {entry.snapshot for entry in read_entries(tmp_path / "decisions.jsonl") if isinstance(entry, LogEntry)} == {
+        None
+    }
 
 
 def told(file: Path) -> list[tuple[bool, bool]]:
@@ -202,7 +204,7 @@ def told(file: Path) -> list[tuple[bool, bool]]:
     return [("snapshot" in line, "changes" in line) for line in lines]
 
 
-def cycles(log: DecisionLog, count: int, *, there: Cluster | None = None) -> list[Entry]:
+def cycles(log: DecisionLog, count: int, *, there: Cluster | None = None) -> list[LogEntry]:
     """So many cycles with something new in each, as they are to be read."""
     there = there or story()
     found = []
@@ -210,8 +212,8 @@ def cycles(log: DecisionLog, count: int, *, there: Cluster | None = None) -> lis
         there.add(gang(f"b/ns/gang/{there.now}", "b", [9 + number % 3]))
         snapshot = there.snapshot()
         decisions = decide(snapshot, there.now)
-        assert log.write(snapshot, decisions, there.now)
-        found.append(Entry(time=there.now, snapshot=snapshot, decisions=decisions))
+        assert log.write_cycle(snapshot, decisions, there.now)
+        found.append(LogEntry(time=there.now, snapshot=snapshot, decisions=decisions))
         there.cycle()
         if number % 5 == 3:
             del there.gangs[sorted(there.gangs)[-1]]
@@ -228,14 +230,14 @@ def test_all_is_told_first_and_then_what_has_changed(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     written = cycles(DecisionLog(file), 6)
     assert told(file) == [(True, False)] + [(False, True)] * 5
-    assert list(read(file)) == written
+    assert list(read_entries(file)) == written
 
 
 def test_all_is_told_anew_where_the_differences_are_larger_by_far(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     written = cycles(DecisionLog(file), 60)
     assert 2 <= sum(whole for whole, _ in told(file)) < 20
-    assert list(read(file)) == written
+    assert list(read_entries(file)) == written
 
 
 def test_each_file_can_be_read_by_itself(tmp_path: Path) -> None:
@@ -243,7 +245,7 @@ def test_each_file_can_be_read_by_itself(tmp_path: Path) -> None:
     written = cycles(DecisionLog(file, most=40_000), 30)
     files = sorted(tmp_path.glob("decisions.jsonl.*"), reverse=True)
     assert len(files) > 1
-    assert [entry for each in [*files, file] if each.exists() for entry in read(each)] == written
+    assert [entry for each in [*files, file] if each.exists() for entry in read_entries(each)] == written
 
 
 def test_after_a_start_and_after_a_failure_all_is_told(tmp_path: Path) -> None:
@@ -260,7 +262,7 @@ def test_after_a_start_and_after_a_failure_all_is_told(tmp_path: Path) -> None:
     again = cycles(log, 2, there=there)
     restarted = cycles(DecisionLog(file), 2, there=there)
     assert told(file) == [(True, False), (False, True)] * 3
-    assert list(read(file)) == first + again + restarted
+    assert list(read_entries(file)) == first + again + restarted
 
 
 def test_after_a_line_that_cannot_be_read_differences_are_without_their_facts(tmp_path: Path) -> None:
@@ -270,9 +272,9 @@ def test_after_a_line_that_cannot_be_read_differences_are_without_their_facts(tm
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(lines[0] + lines[1][:40] + b"\n" + lines[2])
     restarted = cycles(DecisionLog(file), 2, there=there)
-    whole, torn, bare, *rest = read(file)
+    whole, torn, bare, *rest = read_entries(file)
     assert [whole, *rest] == [first[0], *restarted]
-    assert isinstance(torn, Unreadable)
+    assert isinstance(torn, UnreadableLine)
     assert bare == msgspec.structs.replace(first[2], snapshot=None)
 
 
@@ -282,19 +284,19 @@ def test_a_guarantee_that_is_reduced_is_news(tmp_path: Path) -> None:
     snapshot = there.snapshot()
     decisions = decide(snapshot, 1.0)
     assert decisions.losses
-    assert [log.write(snapshot, decisions, 1.0) for _ in range(2)] == [True, False]
-    (entry,) = read(tmp_path / "decisions.jsonl")
-    assert entry == Entry(time=1.0, snapshot=snapshot, decisions=decisions)
+    assert [log.write_cycle(snapshot, decisions, 1.0) for _ in range(2)] == [True, False]
+    (entry,) = read_entries(tmp_path / "decisions.jsonl")
+    assert entry == LogEntry(time=1.0, snapshot=snapshot, decisions=decisions)
 
 
 def test_lines_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     log, there = DecisionLog(file), story()
-    log.write(there.snapshot(), decide(there.snapshot(), there.now), there.now)
+    log.write_cycle(there.snapshot(), decide(there.snapshot(), there.now), there.now)
     with file.open("ab") as more:
         more.write(b'{"time": 1.0}\n\n{"time": 2')
-    first, second = read(file)
-    assert isinstance(first, Entry)
-    assert isinstance(second, Unreadable)
+    first, second = read_entries(file)
+    assert isinstance(first, LogEntry)
+    assert isinstance(second, UnreadableLine)
     assert second.line == 2
     assert "decisions" in second.why

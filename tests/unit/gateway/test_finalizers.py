@@ -29,13 +29,13 @@ async def test_what_others_put_on_meanwhile_stays(server: FakeApiServer, client:
     seen = await look(client)
     await change(client, THEIRS)
 
-    stored = await finalizers.hold(client, TENANTS, seen, TENANT_FINALIZER, annotations={"note": "kept"})
+    stored = await finalizers.add_finalizer(client, TENANTS, seen, TENANT_FINALIZER, annotations={"note": "kept"})
     assert stored == await look(client)
     assert stored.finalizers == (THEIRS, TENANT_FINALIZER)
     assert stored.annotations["note"] == "kept"
 
     await change(client, THEIRS, TENANT_FINALIZER, f"{THEIRS}-too")
-    await finalizers.release(client, TENANTS, stored, TENANT_FINALIZER)
+    await finalizers.remove_finalizer(client, TENANTS, stored, TENANT_FINALIZER)
     assert (await look(client)).finalizers == (THEIRS, f"{THEIRS}-too")
 
 
@@ -45,7 +45,7 @@ async def test_what_others_took_off_meanwhile_does_not_come_back(server: FakeApi
     seen = await look(client)
     await change(client, TENANT_FINALIZER)
 
-    await finalizers.release(client, TENANTS, seen, TENANT_FINALIZER)
+    await finalizers.remove_finalizer(client, TENANTS, seen, TENANT_FINALIZER)
     assert (await look(client)).finalizers == ()
 
 
@@ -57,8 +57,8 @@ async def test_another_object_of_that_name_is_left_alone(server: FakeApiServer, 
     await change(client, TENANT_FINALIZER)
 
     with pytest.raises(errors.NotFound, match="another one by now"):
-        await finalizers.hold(client, TENANTS, seen, THEIRS)
-    await finalizers.release(client, TENANTS, seen, TENANT_FINALIZER)
+        await finalizers.add_finalizer(client, TENANTS, seen, THEIRS)
+    await finalizers.remove_finalizer(client, TENANTS, seen, TENANT_FINALIZER)
     assert (await look(client)).finalizers == (TENANT_FINALIZER,)
 
 
@@ -66,4 +66,4 @@ async def test_who_loses_every_race_says_so(server: FakeApiServer, client: Clien
     server.store.create(TENANTS, tenant_document("alpha"))
     server.fail("PATCH", "tenants/alpha", status=409, reason="Conflict", times=100)
     with pytest.raises(errors.Conflict):
-        await finalizers.hold(client, TENANTS, await look(client), TENANT_FINALIZER)
+        await finalizers.add_finalizer(client, TENANTS, await look(client), TENANT_FINALIZER)

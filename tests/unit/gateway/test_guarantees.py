@@ -7,12 +7,12 @@ from dataclasses import replace
 from tests.unit.arbiter.sim import GPU, Cluster, node, quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.gateway.guarantees import KEPT, Guarantees
+from vkgateway.gateway.guarantees import GUARANTEE_SATISFIED, GuaranteeMonitor
 
 
-def heard(there: Cluster, guarantees: Guarantees) -> None:
+def heard(there: Cluster, guarantees: GuaranteeMonitor) -> None:
     snapshot = there.snapshot()
-    guarantees.decided(snapshot, decide(snapshot, there.now, there.carry))
+    guarantees.cycle_decided(snapshot, decide(snapshot, there.now, there.carry))
 
 
 def cordon(there: Cluster, *names: str) -> None:
@@ -22,43 +22,47 @@ def cordon(there: Cluster, *names: str) -> None:
 
 def test_whose_guarantee_is_reduced_is_told_with_sizes_until_the_node_is_back() -> None:
     there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", 16), quota("b", 8, weight=9.0)])
-    guarantees, woken = Guarantees(), list[str]()
+    guarantees, woken = GuaranteeMonitor(), list[str]()
     guarantees.on_change = woken.append
-    assert guarantees.verdict("a") is None
+    assert guarantees.verdict_for("a") is None
     heard(there, guarantees)
-    assert (guarantees.verdict("a"), guarantees.verdict("b"), woken) == (KEPT, KEPT, ["a", "b"])
+    assert (guarantees.verdict_for("a"), guarantees.verdict_for("b"), woken) == (
+        GUARANTEE_SATISFIED,
+        GUARANTEE_SATISFIED,
+        ["a", "b"],
+    )
 
     cordon(there, "n1")
     heard(there, guarantees)
     heard(there, guarantees)
-    told = guarantees.verdict("a")
+    told = guarantees.verdict_for("a")
     assert told is not None
     assert (told.status, told.reason) == ("False", "NodesMissing")
     assert told.message == f"pool.compute: {GPU} 16 -> 8, cells 2x8 -> 8; 2 of 3 nodes can be used"
-    assert (guarantees.verdict("b"), woken) == (KEPT, ["a", "b", "a"])
+    assert (guarantees.verdict_for("b"), woken) == (GUARANTEE_SATISFIED, ["a", "b", "a"])
 
     cordon(there)
     heard(there, guarantees)
-    assert (guarantees.verdict("a"), woken) == (KEPT, ["a", "b", "a", "a"])
+    assert (guarantees.verdict_for("a"), woken) == (GUARANTEE_SATISFIED, ["a", "b", "a", "a"])
 
 
 def test_of_a_cluster_that_does_not_answer_it_stands_as_it_stood() -> None:
-    there, guarantees = Cluster([node("n0"), node("n1")], [quota("a", 16)]), Guarantees()
+    there, guarantees = Cluster([node("n0"), node("n1")], [quota("a", 16)]), GuaranteeMonitor()
     silent = replace(there.snapshot(), pools=())
-    guarantees.decided(silent, Decisions())
-    assert guarantees.verdict("a") is None
+    guarantees.cycle_decided(silent, Decisions())
+    assert guarantees.verdict_for("a") is None
     cordon(there, "n0", "n1")
     heard(there, guarantees)
-    before = guarantees.verdict("a")
+    before = guarantees.verdict_for("a")
     assert before is not None
     assert "cells 2x8 -> none; 0 of 2 nodes" in before.message
-    guarantees.decided(silent, Decisions())
-    assert guarantees.verdict("a") == before
+    guarantees.cycle_decided(silent, Decisions())
+    assert guarantees.verdict_for("a") == before
 
 
 def test_what_others_hold_is_named_as_a_reason() -> None:
-    there, guarantees = Cluster([replace(node("n0"), used={GPU: 4000})], [quota("a", 8)]), Guarantees()
+    there, guarantees = Cluster([replace(node("n0"), used={GPU: 4000})], [quota("a", 8)]), GuaranteeMonitor()
     heard(there, guarantees)
-    told = guarantees.verdict("a")
+    told = guarantees.verdict_for("a")
     assert told is not None
     assert told.message.endswith("8 -> 4, cells 8 -> 4; 1 of 1 nodes can be used, and others' pods hold part of them")

@@ -13,7 +13,7 @@ from vkgateway.gateway import heap
 
 GAPS = """
 from pathlib import Path
-from vkgateway.gateway.heap import trimmer
+from vkgateway.gateway.heap import find_trim
 
 def size():
     return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) >> 10
@@ -22,14 +22,14 @@ kept = [bytes(2000) for _ in range(40_000)]
 # Two of twenty are kept: gaps of nine pages, none of them at the end of the heap.
 kept = [value for number, value in enumerate(kept) if number % 20 < 2]
 before = size()
-trimmer()()
+find_trim()()
 print(before - size())
 """
 
 LARGE = """
 import sys
 from pathlib import Path
-from vkgateway.gateway.heap import keep_large_apart
+from vkgateway.gateway.heap import mmap_large_blocks
 
 def heap():
     maps = Path("/proc/self/maps").read_text().splitlines()
@@ -37,7 +37,7 @@ def heap():
     return (int(last, 16) - int(first, 16)) >> 20
 
 if sys.argv[1] == "apart":
-    assert keep_large_apart()
+    assert mmap_large_blocks()
 bytes(30 << 20)  # from now on, glibc thinks, this is no large block
 before = heap()
 kept = [bytes(100_000) for _ in range(200)]
@@ -47,7 +47,7 @@ print(heap() - before)
 
 @pytest.fixture
 def _glibc() -> None:
-    if heap.trimmer() is None:
+    if heap.find_trim() is None:
         pytest.skip("the C library has no malloc_trim")
 
 
@@ -69,7 +69,7 @@ def test_large_blocks_never_come_into_the_heap() -> None:
 
 async def test_it_is_done_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     often, times = asyncio.Event(), itertools.count(1)
-    monkeypatch.setattr(heap, "trimmer", lambda: lambda: often.set() if next(times) == 3 else None)
+    monkeypatch.setattr(heap, "find_trim", lambda: lambda: often.set() if next(times) == 3 else None)
     task = asyncio.create_task(heap.trim_loop(every=0.001))
     async with asyncio.timeout(5):
         await often.wait()
@@ -78,6 +78,6 @@ async def test_it_is_done_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_where_nothing_does_it_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heap, "trimmer", lambda: None)
+    monkeypatch.setattr(heap, "find_trim", lambda: None)
     async with asyncio.timeout(5):
         await heap.trim_loop()

@@ -25,7 +25,7 @@ def _as_before() -> Iterator[None]:
 def test_a_traceback_shows_no_local_variables(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     monkeypatch.setattr("sys.stderr", written)
-    logs.configure(Logging(format=form))  # type: ignore[arg-type]
+    logs.configure_logging(Logging(format=form))  # type: ignore[arg-type]
 
     password = "hunter" + "2"
     try:
@@ -42,7 +42,7 @@ def test_a_traceback_shows_no_local_variables(form: str, monkeypatch: pytest.Mon
 def test_a_log_that_cannot_be_written_stops_nothing(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "w") as full:
         monkeypatch.setattr("sys.stderr", full)
-        logs.configure(Logging(format=form))  # type: ignore[arg-type]
+        logs.configure_logging(Logging(format=form))  # type: ignore[arg-type]
         for number in range(1000):
             structlog.get_logger().warning("a line", number=number)
         monkeypatch.undo()
@@ -60,7 +60,7 @@ def test_lines_are_written_again_once_there_is_room() -> None:
             return super().write(text)
 
     disk = Disk()
-    stream = logs.Unfailing(disk)
+    stream = logs.LossyStream(disk)
     print("lost", file=stream, flush=True)
     disk.full = False
     print("kept", file=stream, flush=True)

@@ -15,7 +15,7 @@ PAGE = Path(vkgateway.__file__).parents[1] / "docs" / "reference" / "metrics.md"
 class Queue:
     """Queues of two tenants."""
 
-    def depth(self, tenant: str) -> int:
+    def ready_count(self, tenant: str) -> int:
         return {"alpha": 3}.get(tenant, 0)
 
 

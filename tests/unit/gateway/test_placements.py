@@ -12,7 +12,7 @@ from vkgateway.gateway.placements import placed_pods, pod_target
 from vkgateway.model.objects import Meta, NodeView
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod, decode_tenant_pod
+from vkgateway.sync.pods.pod_views import ComputePodView, decode_compute_pod, decode_tenant_pod
 
 
 class Pods:
@@ -21,10 +21,10 @@ class Pods:
     def __init__(self, *pods: ComputePodView) -> None:
         self.now = list(pods)
 
-    def of(self, _tenant: str) -> list[ComputePodView]:
+    def of_tenant(self, _tenant: str) -> list[ComputePodView]:
         return self.now
 
-    def find(self, _tenant: str, key: Key) -> ComputePodView | None:
+    def find_pod(self, _tenant: str, key: Key) -> ComputePodView | None:
         return next((pod for pod in self.now if pod.tenant_key == key), None)
 
 
@@ -35,7 +35,7 @@ class Link:
 
     def __init__(self, *pods: ComputePodView, nodes: tuple[NodeView, ...] = ()) -> None:
         self.pods = Pods(*pods)
-        self.nodes = SimpleNamespace(items={node.metadata.key: node for node in nodes})
+        self.nodes = SimpleNamespace(store={node.metadata.key: node for node in nodes})
 
 
 def above(uid: str = "above", node: str = "a100.local") -> Any:
@@ -75,8 +75,8 @@ def test_a_pod_on_a_node_that_kwok_plays_is_known_with_its_running_containers(is
     compute.status = json.dumps(running).encode()
     link = cast("ComputeLink", Link(compute, nodes=(node,)))
     (found,) = placed_pods("alpha", {("default", "web"): above()}, link=link, node="a100.local")
-    assert found.on_played_node is is_played
-    assert (found.played.containers if found.played else ()) == (("main",) if is_played else ())
+    assert found.on_simulated_node is is_played
+    assert (found.simulation.containers if found.simulation else ()) == (("main",) if is_played else ())
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,6 @@ def test_a_pod_on_a_node_that_kwok_plays_is_known_with_its_running_containers(is
 def test_a_target_lives_as_long_as_that_very_pod_runs(now: list[ComputePodView], alive: bool) -> None:
     link = Link(below())
     target = pod_target("alpha", above(), below(), link=cast("ComputeLink", link))
-    assert target.alive()
+    assert target.is_alive()
     link.pods.now = now
-    assert target.alive() is alive
+    assert target.is_alive() is alive

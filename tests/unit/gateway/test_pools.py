@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from tests.unit.sync.admission.samples import POOL, TENANT, below
-from vkgateway.arbiter.facts import Quota
-from vkgateway.gateway.pools import held_inside, pool_facts, quota, shared_nodes
+from vkgateway.arbiter.snapshot import Quota
+from vkgateway.gateway.pools import build_quota, guaranteed_pods, pool_facts, shared_nodes
 from vkgateway.model.api import TenantPool
 from vkgateway.model.names import BORROWED_ANNOTATION
 from vkgateway.model.objects import Meta, NodeView
-from vkgateway.sync.compute.strangers import StrangerView
-from vkgateway.translate.poolnodes import PoolNodes
+from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView
+from vkgateway.translate.pool_nodes import PoolNodes
 
 GPU, NIC = "nvidia.com/gpu", "example.org/nic"
 
@@ -33,15 +33,15 @@ def test_the_resource_of_most_usable_nodes_is_the_first_that_is_governed() -> No
         node("b", {GPU: "8", NIC: "0"}),
         node("c", {"example.org/other": "1"}, ready=False),
     ]
-    assert PoolNodes(nodes).governed == (GPU, NIC)
-    assert PoolNodes(nodes[2:]).governed == ()
+    assert PoolNodes(nodes).governed_resources == (GPU, NIC)
+    assert PoolNodes(nodes[2:]).governed_resources == ()
 
 
 def test_promises_are_judged_by_what_cells_are_pieces_of() -> None:
     nodes = PoolNodes([node("a", {GPU: "8", NIC: "1"})])
 
-    assert pool_facts(("local", "a100"), nodes).unit == NIC
-    assert pool_facts(("local", "a100"), nodes, cell_resource=GPU).unit == GPU
+    assert pool_facts(("local", "a100"), nodes).unit_resource == NIC
+    assert pool_facts(("local", "a100"), nodes, cell_resource=GPU).unit_resource == GPU
 
 
 def test_a_pools_facts_hold_what_is_handed_out_of_every_node() -> None:
@@ -61,8 +61,8 @@ def test_what_others_hold_of_a_node_is_nobodys_to_promise() -> None:
     assert [one.used for one in facts.nodes] == [{GPU: 3000}, {}]
 
 
-def stranger(name: str, on: str, requests: dict[str, int] | None = None) -> StrangerView:
-    return StrangerView(Meta(name=name, uid=name), on, requests or {GPU: 1000})
+def stranger(name: str, on: str, requests: dict[str, int] | None = None) -> UnmanagedPodView:
+    return UnmanagedPodView(Meta(name=name, uid=name), on, requests or {GPU: 1000})
 
 
 def test_pods_that_run_inside_guarantees_are_those_that_say_so() -> None:
@@ -74,13 +74,13 @@ def test_pods_that_run_inside_guarantees_are_those_that_say_so() -> None:
         below("ended", marks=inside, node="host-1", phase="Succeeded"),
         below("nobodys", marks=inside, node="host-1", namespace="default"),
     ]
-    assert held_inside(pods, POOL, GPU) == [(TENANT, "host-1", 1000)]
-    assert held_inside(pods, (POOL[0], "h100"), GPU) == []
+    assert guaranteed_pods(pods, POOL, GPU) == [(TENANT, "host-1", 1000)]
+    assert guaranteed_pods(pods, (POOL[0], "h100"), GPU) == []
 
 
 def test_a_quota_is_the_tenants_part_in_thousandths() -> None:
     wanted = TenantPool(name="a100", guarantee={GPU: 9}, limit={"cpu": "500m"}, weight=2.0, cells=(8, 1))
-    assert quota("alpha", wanted, granted=5.0) == Quota(
+    assert build_quota("alpha", wanted, granted=5.0) == Quota(
         tenant="alpha",
         pool=("local", "a100"),
         guarantee={GPU: 9000},

@@ -8,10 +8,10 @@ from collections.abc import Collection
 import pytest
 
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
-from vkgateway.controlplane.etcd.keeper import Room
-from vkgateway.gateway import roomkeeping
-from vkgateway.gateway.metrics import DATASTORE, HELD
-from vkgateway.gateway.roomkeeping import RoomKeeping
+from vkgateway.controlplane.etcd.quota import StoreUsage
+from vkgateway.gateway import datastore_quota
+from vkgateway.gateway.datastore_quota import DatastoreMonitor
+from vkgateway.gateway.metrics import BLOCKED_TENANTS, DATASTORE
 from vkgateway.model.api import Tenant
 from vkgateway.model.names import WRITABLE_ANNOTATION
 from vkgateway.model.objects import Meta
@@ -23,15 +23,15 @@ class FakeDatastore:
     """Holds whom a test says."""
 
     def __init__(self) -> None:
-        self.held: dict[str, int] = {}
+        self.blocked: dict[str, int] = {}
         self.exempt: list[Collection[str]] = []
         self.failing: list[Exception] = []
 
-    async def look(self, *, exempt: Collection[str]) -> Room:
+    async def check_usage(self, *, exempt: Collection[str]) -> StoreUsage:
         self.exempt.append(exempt)
         if self.failing:
             raise self.failing.pop()
-        return Room(in_use=6 * GIB, file=7 * GIB, quota=8 * GIB)
+        return StoreUsage(in_use=6 * GIB, file_size=7 * GIB, quota=8 * GIB)
 
 
 def tenant(name: str, annotations: dict[str, str] | None = None) -> Tenant:
@@ -46,89 +46,89 @@ class World:
         self.tenants = [tenant("a"), tenant("b")]
         self.news: list[str] = []
         self.known = True
-        self.keeping = RoomKeeping(
+        self.keeping = DatastoreMonitor(
             self.datastore, tenants=lambda: self.tenants if self.known else None, on_change=self.news.append
         )
 
 
 async def test_nothing_is_said_before_the_first_look() -> None:
     world = World()
-    assert world.keeping.verdict("a") is None
-    await world.keeping.look()
+    assert world.keeping.write_verdict("a") is None
+    await world.keeping.check_datastore()
     assert world.news == []
-    verdict = world.keeping.verdict("a")
+    verdict = world.keeping.write_verdict("a")
     assert verdict is not None
-    assert verdict.good
+    assert verdict.is_true
 
 
 async def test_a_tenant_that_is_held_is_told_of_with_the_way_out_and_so_is_the_end_of_it() -> None:
     world = World()
-    world.datastore.held = {"a": 5 * GIB}
-    await world.keeping.look()
-    await world.keeping.look()
+    world.datastore.blocked = {"a": 5 * GIB}
+    await world.keeping.check_datastore()
+    await world.keeping.check_datastore()
     assert world.news == ["a"]
-    verdict = world.keeping.verdict("a")
+    verdict = world.keeping.write_verdict("a")
     assert verdict is not None
-    assert (verdict.status, verdict.reason, verdict.trouble) == ("False", "DatastoreFull", True)
+    assert (verdict.status, verdict.reason, verdict.is_failure) == ("False", "DatastoreFull", True)
     for words in ("6.0 GiB of 8.0 GiB", "it has 5.0 GiB", WRITABLE_ANNOTATION):
         assert words in verdict.message
-    world.datastore.held = {}
-    await world.keeping.look()
+    world.datastore.blocked = {}
+    await world.keeping.check_datastore()
     assert world.news == ["a", "a"]
-    after = world.keeping.verdict("a")
+    after = world.keeping.write_verdict("a")
     assert after is not None
-    assert after.good
+    assert after.is_true
 
 
 async def test_tenants_that_may_write_in_any_case_are_named_to_the_datastore() -> None:
     world = World()
     world.tenants += [tenant("c", {WRITABLE_ANNOTATION: "true"}), tenant("d", {WRITABLE_ANNOTATION: "false"})]
-    await world.keeping.look()
+    await world.keeping.check_datastore()
     assert world.datastore.exempt == [["c"]]
 
 
 async def test_nothing_is_done_before_it_is_known_who_may_write_in_any_case() -> None:
     world = World()
     world.known = False
-    await world.keeping.look()
+    await world.keeping.check_datastore()
     assert world.datastore.exempt == []
-    assert world.keeping.verdict("a") is None
+    assert world.keeping.write_verdict("a") is None
 
 
 async def test_a_tenant_that_was_made_anew_is_not_told_to_be_held() -> None:
     world = World()
-    world.datastore.held = {"a": GIB}
-    await world.keeping.look()
-    del world.datastore.held["a"]
-    verdict = world.keeping.verdict("a")
+    world.datastore.blocked = {"a": GIB}
+    await world.keeping.check_datastore()
+    del world.datastore.blocked["a"]
+    verdict = world.keeping.write_verdict("a")
     assert verdict is not None
-    assert verdict.good
+    assert verdict.is_true
 
 
 async def test_who_was_held_in_a_look_that_failed_is_told_of() -> None:
     world = World()
-    await world.keeping.look()
-    world.datastore.held = {"a": GIB}
+    await world.keeping.check_datastore()
+    world.datastore.blocked = {"a": GIB}
     world.datastore.failing = [EtcdUnavailable("etcd did not do Range")]
     with pytest.raises(EtcdUnavailable):
-        await world.keeping.look()
+        await world.keeping.check_datastore()
     assert world.news == ["a"]
 
 
 async def test_figures_are_set() -> None:
     world = World()
-    world.datastore.held = {"a": 0}
-    await world.keeping.look()
+    world.datastore.blocked = {"a": 0}
+    await world.keeping.check_datastore()
     assert DATASTORE.labels("in_use")._value.get() == 6 * GIB
     assert DATASTORE.labels("quota")._value.get() == 8 * GIB
-    assert HELD._value.get() == 1
+    assert BLOCKED_TENANTS._value.get() == 1
 
 
 async def test_a_datastore_that_does_not_answer_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(roomkeeping, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(datastore_quota, "CHECK_SECONDS", 0.001)
     world = World()
     world.datastore.failing = [EtcdUnavailable("etcd did not do Status"), TypeError("a defect")]
-    world.datastore.held = {"a": GIB}
+    world.datastore.blocked = {"a": GIB}
     work = asyncio.create_task(world.keeping.run())
     async with asyncio.timeout(5):
         while not world.news:  # noqa: ASYNC110 - the work tells by a list

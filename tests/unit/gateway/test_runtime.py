@@ -13,12 +13,12 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.gateway.conftest import add_compute_cluster, until
-from vkgateway.gateway.compute import ComputeController
+from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.config import Nodes
-from vkgateway.gateway.events import Recorder
-from vkgateway.gateway.nodes import NodeSource
-from vkgateway.gateway.planes import Access, NodesSeen
-from vkgateway.gateway.runtimes import TenantRuntimes
+from vkgateway.gateway.events import EventRecorder
+from vkgateway.gateway.interfaces import ApiServerAccess, VirtualNodesState
+from vkgateway.gateway.node_source import NodeSource
+from vkgateway.gateway.tenant_runtimes import TenantRuntimes
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, NAMESPACES, NODES, PODS
@@ -27,10 +27,10 @@ from vkgateway.kubelet.virtualnode import SETTLE_SECONDS
 from vkgateway.model.api import ComputeClusterSpec, Pool, Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import NotFoundError, UnavailableError
 from vkgateway.model.objects import Meta
-from vkgateway.sync.admission.arbiter import Arbitration, Settings
+from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.engine import Engine
-from vkgateway.sync.pods.views import decode_tenant_pod
+from vkgateway.sync.pods.pod_views import decode_tenant_pod
+from vkgateway.sync.workers import WorkerPool
 
 GPU = "nvidia.com/gpu"
 
@@ -42,10 +42,10 @@ class Endpoint:
     port: int = 10250
     admitted: dict[str, set[str]] = field(default_factory=dict)
 
-    def admit(self, tenant: str, *, fingerprints: Collection[str] = (), front_proxy: bytes = b"") -> None:
+    def admit_tenant(self, tenant: str, *, fingerprints: Collection[str] = (), front_proxy: bytes = b"") -> None:
         self.admitted[tenant] = set(fingerprints)
 
-    def revoke(self, tenant: str) -> None:
+    def revoke_tenant(self, tenant: str) -> None:
         self.admitted.pop(tenant, None)
 
 
@@ -57,30 +57,30 @@ class Setting:
         self.tenant = tenant
         self.computes = computes
         self.endpoint = Endpoint()
-        self.engine = Engine(workers=2)
+        self.engine = WorkerPool(workers=2)
         self.woken: list[str] = []
         self.runtimes = TenantRuntimes(
             computes=computes,
             kubelet=self.endpoint,
             engine=self.engine,
-            arbiter=Arbitration(Settings(), links=lambda: computes.links, specs=dict),
+            arbiter=Arbitration(ArbitrationSettings(), links=lambda: computes.links, specs=dict),
             address="10.0.0.1",
             settings=Nodes(),
             on_change=self.woken.append,
         )
         client = tenant.client("alpha")
-        self.access = Access(
+        self.access = ApiServerAccess(
             client=client, url=tenant.url, host="10.0.0.1", port=6443, kubelet_clients=frozenset({"first"})
         )
 
-    async def serve(self, *pools: TenantPool) -> NodesSeen:
+    async def serve(self, *pools: TenantPool) -> VirtualNodesState:
         spec = TenantSpec(pools=pools)
-        return await self.runtimes.serve(Tenant(metadata=Meta(name="alpha", uid="u"), spec=spec), self.access)
+        return await self.runtimes.ensure_running(Tenant(metadata=Meta(name="alpha", uid="u"), spec=spec), self.access)
 
-    async def ready(self, *pools: TenantPool) -> NodesSeen:
+    async def ready(self, *pools: TenantPool) -> VirtualNodesState:
         """Serve until the nodes are ready, as the controller does."""
         async with asyncio.timeout(10):
-            while not (seen := await self.serve(*pools)).verdict.good:  # noqa: ASYNC110 - asked, as it is in the daemon
+            while not (seen := await self.serve(*pools)).verdict.is_true:  # noqa: ASYNC110 - asked, as it is in the daemon
                 await asyncio.sleep(0.01)
         return seen
 
@@ -96,7 +96,7 @@ class Setting:
 async def setting(compute: FakeApiServer, management: Client) -> AsyncIterator[Setting]:
     computes = ComputeController(
         management,
-        recorder=Recorder(management),
+        recorder=EventRecorder(management),
         connect=lambda name, _: compute.client(name),
         on_change=lambda: None,
     )
@@ -147,13 +147,13 @@ async def test_a_node_is_shown_once_its_cluster_has_told_its_nodes(
     gate = server.hold("GET", f"/api/v1/{what}", times=2 if what == "pods" else 1)
     async with setting(server, client) as it:
         if what == "nodes":
-            await until(lambda: it.link.pods.complete)
+            await until(lambda: it.link.pods.is_complete)
             assert (await it.serve(A100)).verdict.reason == "ComputeClusterUnknown"
             assert it.node("a100.local") is None
             gate.set()
         assert (await it.ready(A100)).pools[0].ready
         gate.set()
-        await until(lambda: it.link.trusted)
+        await until(lambda: it.link.is_trusted)
     patches = [request for request in it.tenant.requests if request.startswith("PATCH") and "/nodes/" in request]
     assert len(patches) == 2, patches
 
@@ -164,7 +164,7 @@ async def test_the_node_follows_the_limit_and_the_compute_nodes(world: Setting) 
     await world.serve(wide)
     await until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "16")
     world.compute.store.delete(NODES, "local-0")
-    await until(lambda: len(world.link.nodes.items) == 1)
+    await until(lambda: len(world.link.nodes.store) == 1)
     await world.serve(wide)
     await until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "8")
 
@@ -177,8 +177,8 @@ async def set_pool(world: Setting, **spec: Any) -> None:
     cluster = world.compute.store.get(COMPUTE_CLUSTERS, "local")
     pool = {"name": "a100", "nodeSelector": {"pool": "a100"}, **spec}
     world.compute.store.update(COMPUTE_CLUSTERS, {**cluster, "spec": {"pools": [pool]}}, name="local")
-    before = world.computes.cluster("local")
-    await until(lambda: world.computes.cluster("local") is not before)
+    before = world.computes.find_cluster("local")
+    await until(lambda: world.computes.find_cluster("local") is not before)
 
 
 async def divide(world: Setting, *zones: str) -> None:
@@ -188,7 +188,7 @@ async def divide(world: Setting, *zones: str) -> None:
         node["metadata"]["labels"][ZONE] = zone
         world.compute.store.update(NODES, node, name=f"local-{number}")
     await set_pool(world, virtualNodesBy=ZONE)
-    await until(lambda: {node.metadata.labels.get(ZONE) for node in world.link.nodes.items.values()} == set(zones))
+    await until(lambda: {node.metadata.labels.get(ZONE) for node in world.link.nodes.store.values()} == set(zones))
 
 
 async def test_a_divided_pool_becomes_a_node_for_each_value_and_its_limit_stays_the_pools(world: Setting) -> None:
@@ -262,7 +262,7 @@ async def test_a_node_that_could_not_be_removed_is_removed_later_or_looked_after
 async def test_nodes_of_pools_lost_while_nobody_looked_are_swept_and_others_are_not(
     world: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vkgateway.gateway.runtime._SWEEP_AFTER", 0.01)
+    monkeypatch.setattr("vkgateway.gateway.tenant_runtime._FIRST_SWEEP_SECONDS", 0.01)
     ours = {"type": "virtual-kubelet", "vkgateway.io/compute-cluster": "local"}
     for name, labels in (("old.local", ours), ("own", {"type": "virtual-kubelet"})):
         world.tenant.store.create(NODES, {"kind": "Node", "metadata": {"name": name, "labels": labels}})
@@ -273,7 +273,7 @@ async def test_nodes_of_pools_lost_while_nobody_looked_are_swept_and_others_are_
 
 async def test_a_pool_that_is_not_there_is_said(world: Setting) -> None:
     seen = await world.serve(TenantPool(name="h100"))
-    assert (seen.verdict.reason, seen.verdict.trouble) == ("PoolMissing", True)
+    assert (seen.verdict.reason, seen.verdict.is_failure) == ("PoolMissing", True)
 
 
 async def test_a_lost_compute_cluster_makes_the_node_not_ready_and_keeps_its_size(world: Setting) -> None:
@@ -304,11 +304,11 @@ async def test_the_node_outlives_a_compute_cluster_that_is_not_connected_for_a_w
     assert before is not None
     with monkeypatch.context() as patch:
         disconnect(patch)
-        link.reachability.end()
+        link.reachability.mark_closed()
         seen = await world.serve(A100)
-    assert (seen.verdict.reason, seen.verdict.trouble) == ("ComputeClusterUnreachable", True)
+    assert (seen.verdict.reason, seen.verdict.is_failure) == ("ComputeClusterUnreachable", True)
     assert [(pool.node_name, pool.ready) for pool in seen.pools] == [("a100.local", False)]
-    link.reachability.watches(True, "")
+    link.reachability.set_watching(True, "")
     assert (await world.ready(A100)).pools[0].ready
     after = world.node("a100.local")
     assert after is not None
@@ -328,8 +328,8 @@ async def test_a_pool_that_goes_takes_its_node_along_also_while_its_cluster_is_n
 async def test_nodes_of_a_compute_cluster_that_is_not_connected_are_not_swept(
     world: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vkgateway.gateway.runtime._SWEEP_AFTER", 0.01)
-    monkeypatch.setattr("vkgateway.gateway.runtime._SWEEP_AGAIN", 0.01)
+    monkeypatch.setattr("vkgateway.gateway.tenant_runtime._FIRST_SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr("vkgateway.gateway.tenant_runtime._SWEEP_SECONDS", 0.01)
     disconnect(monkeypatch)
     labels = {"type": "virtual-kubelet", "vkgateway.io/compute-cluster": "local"}
     for name in ("a100.local", "old.local"):
@@ -345,7 +345,7 @@ async def test_nodes_of_a_compute_cluster_that_is_not_connected_are_not_swept(
 async def test_a_node_whose_compute_cluster_is_connected_during_the_sweep_stays(
     world: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vkgateway.gateway.runtime._SWEEP_AFTER", 0.01)
+    monkeypatch.setattr("vkgateway.gateway.tenant_runtime._FIRST_SWEEP_SECONDS", 0.01)
     removing = world.tenant.hold("DELETE", "/nodes/a-old.local")
     labels = {"type": "virtual-kubelet", "vkgateway.io/compute-cluster": "local"}
     for name in ("a-old.local", "a100.local"):
@@ -372,7 +372,7 @@ async def test_a_pool_that_was_not_seen_is_not_shown_by_a_connection_that_is_gon
     """Whatever other pools of that compute cluster the tenant has."""
     await world.ready(A100)
     disconnect(monkeypatch)
-    found = world.computes.cluster("local")
+    found = world.computes.find_cluster("local")
     assert found is not None
     found.spec = ComputeClusterSpec(pools=(*found.spec.pools, Pool(name="b200", node_selector={"pool": "b200"})))
     new = TenantPool(name="b200")
@@ -386,9 +386,9 @@ async def test_a_pool_that_was_not_seen_is_not_shown_by_a_connection_that_is_gon
 async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting) -> None:
     await world.ready(A100)
     with pytest.raises(NotFoundError, match="there is no pod default/web"):
-        world.runtimes.find("alpha", "default", "web")
+        world.runtimes.find_pod("alpha", "default", "web")
     with pytest.raises(NotFoundError, match="not served"):
-        world.runtimes.find("beta", "default", "web")
+        world.runtimes.find_pod("beta", "default", "web")
 
     world.tenant.store.create(NAMESPACES, {"kind": "Namespace", "metadata": {"name": "default"}})
     spec = {"nodeName": "a100.local", "containers": [{"name": "c", "image": "i"}]}
@@ -396,27 +396,27 @@ async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting)
     await until(lambda: world.compute.store.find(PODS, "web", "alpha--default"))
     below = world.compute.store.get(PODS, "web", "alpha--default")
 
-    assert world.runtimes.placed("alpha", "") == ("a100.local", []), "it has no node below yet"
+    assert world.runtimes.placed_on_node("alpha", "") == ("a100.local", []), "it has no node below yet"
     with pytest.raises(NoComputePodError, match="pod default/web has not been started yet"):
-        world.runtimes.find("alpha", "default", "web")
+        world.runtimes.find_pod("alpha", "default", "web")
 
     bound = {**below, "spec": {**below["spec"], "nodeName": "local-0"}}
     world.compute.store.update(PODS, bound, name="web", namespace="alpha--default")
-    await until(lambda: world.runtimes.placed("alpha", "a100.local")[1])
-    target = world.runtimes.find("alpha", "default", "web")
+    await until(lambda: world.runtimes.placed_on_node("alpha", "a100.local")[1])
+    target = world.runtimes.find_pod("alpha", "default", "web")
     assert (target.namespace, target.name, target.uid) == ("alpha--default", "web", below["metadata"]["uid"])
     assert target.tenant_uid == world.tenant.store.get(PODS, "web", "default")["metadata"]["uid"]
-    assert target.alive()
+    assert target.is_alive()
 
-    [placed] = world.runtimes.placed("alpha", "a100.local")[1]
+    [placed] = world.runtimes.placed_on_node("alpha", "a100.local")[1]
     assert (placed.node, placed.namespace, placed.uid) == ("local-0", "alpha--default", target.uid)
     assert (placed.tenant_namespace, placed.tenant_uid) == ("default", target.tenant_uid)
     with pytest.raises(NotFoundError, match="no virtual node"):
-        world.runtimes.placed("alpha", "b100.local")
+        world.runtimes.placed_on_node("alpha", "b100.local")
 
     ended = {**world.compute.store.get(PODS, "web", "alpha--default"), "status": {"phase": "Failed"}}
     world.compute.store.update(PODS, ended, name="web", namespace="alpha--default", status=True)
-    await until(lambda: not target.alive())
+    await until(lambda: not target.is_alive())
 
 
 async def test_a_renewed_certificate_is_admitted_beside_the_old_one(world: Setting) -> None:
@@ -438,30 +438,30 @@ async def test_the_endpoint_tells_the_pods_on_virtual_nodes_and_no_others(
         world.tenant.store.update(PODS, stored, name=name, namespace="default", status=True)
 
     async def names(phase: str, node: str = "") -> set[str]:
-        return {decode_tenant_pod(item).metadata.name for item in await world.runtimes.pods("alpha", node, phase)}
+        return {decode_tenant_pod(item).metadata.name for item in await world.runtimes.list_pods("alpha", node, phase)}
 
     assert await names("") == {"web", "new"}
     assert await names("Running") == await names("Running", "a100.local") == {"web"}
     with pytest.raises(NotFoundError, match="no virtual node 'x'"):
         await names("", "x")
     with pytest.raises(NotFoundError):
-        await world.runtimes.pods("beta", "", "")
-    monkeypatch.setattr("vkgateway.gateway.runtime.PODS_MAX", 100)
+        await world.runtimes.list_pods("beta", "", "")
+    monkeypatch.setattr("vkgateway.gateway.tenant_runtime.PODS_MAX_BYTES", 100)
     with pytest.raises(UnavailableError, match="more than 100 bytes"):
-        await world.runtimes.pods("alpha", "", "")
+        await world.runtimes.list_pods("alpha", "", "")
 
 
 async def test_stopping_waits_for_the_work_that_is_under_way(world: Setting) -> None:
     await world.ready(A100)
     going = asyncio.Event()
-    drained = world.engine.drain
+    drained = world.engine.wait_drained
 
     async def drain(name: str) -> None:
         assert world.endpoint.admitted == {}
         going.set()
         await drained(name)
 
-    world.engine.drain = drain  # type: ignore[method-assign]
+    world.engine.wait_drained = drain  # type: ignore[method-assign]
     await world.runtimes.stop("alpha")
     assert going.is_set()
 
@@ -479,7 +479,7 @@ async def test_work_that_fails_by_a_defect_rests_before_it_is_begun_anew(
     await world.ready(TenantPool(name="a100"))
     now = 1000.0
     monkeypatch.setattr(world.runtimes, "_monotonic", lambda: now)
-    world.runtimes._running["alpha"].broken = True
+    world.runtimes._running["alpha"].has_failed = True
     for _ in range(3):
         seen = await world.serve(TenantPool(name="a100"))
         assert seen.verdict.reason == "InternalError"
@@ -493,7 +493,7 @@ async def test_a_node_is_worked_out_anew_only_where_something_changed(
 ) -> None:
     """Every tenant is looked at every ten seconds."""
     built: list[str] = []
-    build = NodeSource.build
+    build = NodeSource.build_node
 
     def counted(source: NodeSource) -> dict[str, Any]:
         built.append(source.name)
@@ -502,7 +502,7 @@ async def test_a_node_is_worked_out_anew_only_where_something_changed(
     await world.ready(A100)
     await world.serve(A100)
     await asyncio.sleep(3 * SETTLE_SECONDS)  # what the start set off comes to rest
-    monkeypatch.setattr(NodeSource, "build", counted)
+    monkeypatch.setattr(NodeSource, "build_node", counted)
     for _ in range(3):
         await world.serve(A100)
         await asyncio.sleep(2 * SETTLE_SECONDS)

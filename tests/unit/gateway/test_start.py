@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from vkgateway.controlplane.etcd.endpoints import Tls
+from vkgateway.controlplane.etcd.endpoints import ClientTls
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.controlplane.pki import Authority
 from vkgateway.gateway.datastore import LazyDatastore
@@ -17,7 +17,7 @@ _DEAR = ("aiohttp", "google.protobuf", "grpc", "jinja2", "kubernetes_asyncio", "
 _PROGRAM = f"""
 import sys
 from vkgateway.cli import serve
-with serve._loading():
+with serve._fast_imports():
     import vkgateway.gateway.daemon
 print(*[name for name in {_DEAR} if name in sys.modules])
 import gc, rich
@@ -32,13 +32,13 @@ def test_what_only_new_tenants_need_is_not_loaded_at_the_start() -> None:
 
 def test_a_wrong_endpoint_of_etcd_is_told_at_the_start() -> None:
     with pytest.raises(InputError, match="no etcd endpoint"):
-        LazyDatastore((), tls=Tls(ca=b"", cert=b"", key=b""))
+        LazyDatastore((), tls=ClientTls(ca=b"", cert=b"", key=b""))
 
 
 async def test_etcd_is_asked_once_there_is_something_to_ask() -> None:
     ca = Authority.create("etcd")
     pair = ca.issue("root", client=True)
-    tls = Tls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
+    tls = ClientTls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
     async with LazyDatastore(["https://127.0.0.1:1"], tls=tls) as datastore:
         with pytest.raises(EtcdUnavailable):
             await datastore.ensure_tenant("alpha")

@@ -7,21 +7,23 @@ from vkgateway.gateway.status import (
     ComputeFacts,
     TenantFacts,
     Verdict,
-    changed,
+    changed_conditions,
     compute_status,
-    difference,
-    failing,
-    passed,
+    false_verdict,
+    status_patch,
     tenant_status,
-    told_before,
-    waiting,
+    true_verdict,
+    unknown_verdict,
+    verdict_from_condition,
 )
 from vkgateway.model.api import ComputeClusterStatus, TenantStatus
-from vkgateway.model.objects import condition
+from vkgateway.model.objects import find_condition
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=1)
-READY = TenantFacts(accepted=passed("Accepted"), control_plane=passed("Serving"), virtual_nodes=passed("Ready"))
+READY = TenantFacts(
+    accepted=true_verdict("Accepted"), control_plane=true_verdict("Serving"), virtual_nodes=true_verdict("Ready")
+)
 
 
 def told(facts: TenantFacts, old: TenantStatus | None = None, *, now: datetime = NOW) -> TenantStatus:
@@ -30,10 +32,12 @@ def told(facts: TenantFacts, old: TenantStatus | None = None, *, now: datetime =
 
 def test_phases_follow_the_conditions() -> None:
     assert told(TenantFacts()).phase == "Pending"
-    assert told(TenantFacts(accepted=passed("Accepted"))).phase == "Provisioning"
+    assert told(TenantFacts(accepted=true_verdict("Accepted"))).phase == "Provisioning"
     ready = told(READY)
     assert ready.phase == "Ready"
-    broken = TenantFacts(accepted=passed("A"), control_plane=failing("Unreachable"), virtual_nodes=passed("R"))
+    broken = TenantFacts(
+        accepted=true_verdict("A"), control_plane=false_verdict("Unreachable"), virtual_nodes=true_verdict("R")
+    )
     degraded = told(broken, ready)
     assert degraded.phase == "Degraded"
     assert told(READY, degraded).phase == "Ready"
@@ -41,46 +45,49 @@ def test_phases_follow_the_conditions() -> None:
 
 
 def test_ready_says_what_is_missing_first() -> None:
-    facts = TenantFacts(accepted=passed("Accepted"), control_plane=waiting("Starting", "it starts"))
-    ready = condition(told(facts).conditions, "Ready")
+    facts = TenantFacts(accepted=true_verdict("Accepted"), control_plane=unknown_verdict("Starting", "it starts"))
+    ready = find_condition(told(facts).conditions, "Ready")
     assert ready is not None
     assert (ready.status, ready.reason, ready.message) == ("False", "Starting", "it starts")
 
 
 def test_nothing_differs_when_nothing_changed_but_the_time() -> None:
     first = told(READY)
-    assert difference(first, told(READY, first, now=LATER)) == {}
+    assert status_patch(first, told(READY, first, now=LATER)) == {}
 
 
 def test_only_what_differs_is_written() -> None:
     first = told(READY)
-    second = told(TenantFacts(accepted=passed("Accepted")), first, now=LATER)
-    assert set(difference(first, second)) == {"phase", "conditions"}
-    assert [one.type for one in changed(first.conditions, second.conditions)] == [
+    second = told(TenantFacts(accepted=true_verdict("Accepted")), first, now=LATER)
+    assert set(status_patch(first, second)) == {"phase", "conditions"}
+    assert [one.type for one in changed_conditions(first.conditions, second.conditions)] == [
         "ControlPlaneReady",
         "VirtualNodesReady",
     ]
 
 
 def test_a_guarantee_is_no_part_of_ready_and_an_event_only_where_it_changes() -> None:
-    kept, short = replace(READY, guarantee=passed("Kept")), replace(READY, guarantee=failing("NodesMissing", "16 -> 8"))
-    less = replace(READY, guarantee=failing("NodesMissing", "16 -> 0"))
+    kept, short = (
+        replace(READY, guarantee=true_verdict("Kept")),
+        replace(READY, guarantee=false_verdict("NodesMissing", "16 -> 8")),
+    )
+    less = replace(READY, guarantee=false_verdict("NodesMissing", "16 -> 0"))
     statuses = [told(READY)]
     events = []
     for facts in (kept, short, short, less, kept):
         statuses.append(told(facts, statuses[-1], now=LATER))
-        events.append([one.message for one in changed(statuses[-2].conditions, statuses[-1].conditions)])
+        events.append([one.message for one in changed_conditions(statuses[-2].conditions, statuses[-1].conditions)])
     assert events == [[], ["16 -> 8"], [], ["16 -> 0"], [""]]
     assert {status.phase for status in statuses} == {"Ready"}
-    assert told_before(statuses[3].conditions, "GuaranteeKept") == short.guarantee
-    assert told_before(statuses[0].conditions, "GuaranteeKept") is None
+    assert verdict_from_condition(statuses[3].conditions, "GuaranteeKept") == short.guarantee
+    assert verdict_from_condition(statuses[0].conditions, "GuaranteeKept") is None
 
 
 def test_transition_times_move_with_the_status_alone() -> None:
-    first = told(TenantFacts(accepted=waiting("A", "one")))
-    second = told(TenantFacts(accepted=waiting("B", "two")), first, now=LATER)
-    third = told(TenantFacts(accepted=passed("C")), second, now=LATER)
-    times = [condition(one.conditions, "Accepted") for one in (first, second, third)]
+    first = told(TenantFacts(accepted=unknown_verdict("A", "one")))
+    second = told(TenantFacts(accepted=unknown_verdict("B", "two")), first, now=LATER)
+    third = told(TenantFacts(accepted=true_verdict("C")), second, now=LATER)
+    times = [find_condition(one.conditions, "Accepted") for one in (first, second, third)]
     assert [one.last_transition_time for one in times if one] == [
         "2026-01-01T00:00:00Z",
         "2026-01-01T00:00:00Z",
@@ -89,9 +96,9 @@ def test_transition_times_move_with_the_status_alone() -> None:
 
 
 def test_a_compute_cluster_that_is_not_connected_is_not_ready() -> None:
-    facts = ComputeFacts(failing("Unreachable", "refused"), passed("Ready"))
+    facts = ComputeFacts(false_verdict("Unreachable", "refused"), true_verdict("Ready"))
     status = compute_status(facts, old=ComputeClusterStatus(version="v1.36.3"), generation=1, now=NOW)
-    ready = condition(status.conditions, "Ready")
+    ready = find_condition(status.conditions, "Ready")
     assert ready is not None
     assert (ready.status, ready.message) == ("False", "refused")
     assert status.version == "v1.36.3"

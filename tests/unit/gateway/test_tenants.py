@@ -14,20 +14,20 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.gateway.conftest import add_compute_cluster, condition, tenant_document, until
-from vkgateway.gateway.compute import ComputeController
-from vkgateway.gateway.events import Recorder
-from vkgateway.gateway.ledger import ACCEPTED_FOR, ACCEPTED_SPEC
-from vkgateway.gateway.planes import Access, NodesSeen, OnStep
-from vkgateway.gateway.status import Verdict, failing, passed, waiting
-from vkgateway.gateway.tenants import TenantController
-from vkgateway.gateway.upkeep import (
-    KEEP_SECONDS,
+from vkgateway.gateway.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION
+from vkgateway.gateway.compute_controller import ComputeController
+from vkgateway.gateway.control_plane_reconciler import (
+    FIRST_RENEWAL_SECONDS,
+    MAX_FAILED_PROBES,
     PROBE_SECONDS,
-    PROBES_IN_VAIN,
-    RECALLED_SECONDS,
-    RENEW_AGAIN_SECONDS,
+    RENEW_RETRY_SECONDS,
     RENEW_SECONDS,
+    RESTORE_SECONDS,
 )
+from vkgateway.gateway.events import EventRecorder
+from vkgateway.gateway.interfaces import ApiServerAccess, OnStep, VirtualNodesState
+from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
+from vkgateway.gateway.tenant_controller import TenantController
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, TENANTS
 from vkgateway.model.api import Tenant
@@ -55,10 +55,10 @@ class Planes:
         self.waited: Counter[str] = Counter()
         self.broken: dict[str, str] = {}
 
-    def templates(self) -> list[str]:
+    def template_names(self) -> list[str]:
         return ["default"]
 
-    async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> Access:
+    async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:
         name = tenant.metadata.name
         await on_step("StartingControlPlane", "it is being started")
         if name in self.held:
@@ -69,16 +69,18 @@ class Planes:
         self.there.add(name)
         self.made[name] += 1
         client = self.server.client(name)
-        return Access(client=client, url=self.server.url, host="127.0.0.1", port=self.server.port)
+        return ApiServerAccess(client=client, url=self.server.url, host="127.0.0.1", port=self.server.port)
 
-    async def recall(self, tenant: Tenant) -> Access | None:
+    async def load_existing(self, tenant: Tenant) -> ApiServerAccess | None:
         name = tenant.metadata.name
         if name not in self.there:
             return None
         self.recalled[name] += 1
-        return Access(client=self.server.client(name), url=self.server.url, host="127.0.0.1", port=self.server.port)
+        return ApiServerAccess(
+            client=self.server.client(name), url=self.server.url, host="127.0.0.1", port=self.server.port
+        )
 
-    async def keep(self, tenant: Tenant, access: Access) -> None:
+    async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         self.kept[tenant.metadata.name] += 1
         if tenant.metadata.name in self.broken:
             raise UnavailableError(self.broken[tenant.metadata.name])
@@ -97,12 +99,12 @@ class Runtimes:
     def __init__(self) -> None:
         self.serving: dict[str, Tenant] = {}
         self.served: Counter[str] = Counter()
-        self.nodes = passed("Ready", "1 virtual node is ready")
+        self.nodes = true_verdict("Ready", "1 virtual node is ready")
 
-    async def serve(self, tenant: Tenant, access: Access) -> NodesSeen:
+    async def ensure_running(self, tenant: Tenant, access: ApiServerAccess) -> VirtualNodesState:
         self.serving[tenant.metadata.name] = tenant
         self.served[tenant.metadata.name] += 1
-        return NodesSeen(self.nodes)
+        return VirtualNodesState(self.nodes)
 
     async def stop(self, name: str) -> None:
         self.serving.pop(name, None)
@@ -121,12 +123,12 @@ class World:
 
     @asynccontextmanager
     async def gateway(self, *, monotonic: Callable[[], float] = time.monotonic) -> AsyncIterator[TenantController]:
-        recorder = Recorder(self.client)
+        recorder = EventRecorder(self.client)
         computes = ComputeController(
             self.client,
             recorder=recorder,
             connect=lambda name, _: self.server.client(name),
-            on_change=lambda: tenants.wake_all(),  # noqa: PLW0108 - there is no `tenants` yet
+            on_change=lambda: tenants.enqueue_all(),  # noqa: PLW0108 - there is no `tenants` yet
         )
         tenants = TenantController(
             self.client,
@@ -138,7 +140,10 @@ class World:
             datastore=self.writable.get,
             monotonic=monotonic,
         )
-        computes.guaranteed, computes.users = tenants.ledger.guaranteed, tenants.ledger.users
+        computes.total_guarantee, computes.tenants_of = (
+            tenants.accepted_specs.total_guarantee,
+            tenants.accepted_specs.tenants_of,
+        )
         tasks = [asyncio.create_task(computes.run()), asyncio.create_task(tenants.run())]
         try:
             yield tenants
@@ -218,11 +223,11 @@ async def test_a_guarantee_that_nodes_do_not_hold_is_told_and_so_is_its_return(w
         return found.get("status", ""), found.get("reason", ""), found.get("observedGeneration", 0)
 
     world.create("alpha", pools=[pool(16)])
-    world.guarantees["alpha"] = passed("Kept")
+    world.guarantees["alpha"] = true_verdict("Kept")
     async with world.gateway() as tenants:
         await until(lambda: told() == ("True", "Kept", 1))
-        world.guarantees["alpha"] = failing("NodesMissing", "a100.local: nvidia.com/gpu 16 -> 8, cells 2x8 -> 8")
-        tenants.wake("alpha")
+        world.guarantees["alpha"] = false_verdict("NodesMissing", "a100.local: nvidia.com/gpu 16 -> 8, cells 2x8 -> 8")
+        tenants.enqueue("alpha")
         await until(lambda: told() == ("False", "NodesMissing", 1))
         await until(lambda: "NodesMissing" in reasons(world))
         assert world.phase("alpha") == "Ready"
@@ -231,8 +236,8 @@ async def test_a_guarantee_that_nodes_do_not_hold_is_told_and_so_is_its_return(w
         await until(lambda: world.runtimes.served["alpha"] > 2)
         await looked_at(world, tenants)
         assert told() == ("False", "NodesMissing", 1)  # of which nothing is known yet stands as it stood
-        world.guarantees["alpha"] = passed("Kept")
-        tenants.wake("alpha")
+        world.guarantees["alpha"] = true_verdict("Kept")
+        tenants.enqueue("alpha")
         await until(lambda: told() == ("True", "Kept", 1))
         await until(lambda: "Kept" in reasons(world))
 
@@ -243,22 +248,22 @@ async def test_a_tenant_that_may_not_write_is_told_of_and_so_is_the_end_of_it(wo
         return found.get("status", ""), found.get("reason", "")
 
     world.create("alpha")
-    world.writable["alpha"] = passed("Writable")
+    world.writable["alpha"] = true_verdict("Writable")
     async with world.gateway() as tenants:
         await until(lambda: world.phase("alpha") == "Ready")
         assert told() == ("", "")  # of who always could nothing is said
-        world.writable["alpha"] = failing("DatastoreFull", "6.0 GiB of 8.0 GiB are in use")
-        tenants.wake("alpha")
+        world.writable["alpha"] = false_verdict("DatastoreFull", "6.0 GiB of 8.0 GiB are in use")
+        tenants.enqueue("alpha")
         await until(lambda: told() == ("False", "DatastoreFull"))
         await until(lambda: "DatastoreFull" in reasons(world))
         assert world.phase("alpha") == "Ready"
     # A virtual node that is registered anew cannot be brought up to date.
-    world.runtimes.nodes = waiting("Registering", "virtual node a100.local is being registered")
+    world.runtimes.nodes = unknown_verdict("Registering", "virtual node a100.local is being registered")
     async with world.gateway() as tenants:
         await until(lambda: condition(world.server, "VirtualNodesReady", "alpha").get("reason") == "DatastoreFull")
-        world.runtimes.nodes = passed("Ready", "1 virtual node is ready")
-        world.writable["alpha"] = passed("Writable")
-        tenants.wake("alpha")
+        world.runtimes.nodes = true_verdict("Ready", "1 virtual node is ready")
+        world.writable["alpha"] = true_verdict("Writable")
+        tenants.enqueue("alpha")
         await until(lambda: told() == ("True", "Writable"))
         await until(lambda: world.phase("alpha") == "Ready")
 
@@ -350,7 +355,7 @@ async def test_certificates_that_cannot_be_renewed_now_are_tried_again_and_are_n
         del world.planes.broken["alpha"]
         await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 1
-        now += RENEW_AGAIN_SECONDS
+        now += RENEW_RETRY_SECONDS
         await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 2
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
@@ -376,7 +381,7 @@ async def test_certificates_that_cannot_be_renewed_for_days_are_told_until_they_
         await looked_at(world, tenants)
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
         del world.planes.broken["alpha"]
-        now += RENEW_AGAIN_SECONDS
+        now += RENEW_RETRY_SECONDS
         await looked_at(world, tenants)
         await looked_at(world, tenants)
         await until(lambda: world.phase("alpha") == "Ready")
@@ -388,7 +393,7 @@ async def test_what_is_kept_is_looked_at_now_and_then_and_is_no_trouble(world: W
     async with world.gateway(monotonic=lambda: now) as tenants:
         await until(lambda: world.phase("alpha") == "Ready")
         version = world.get("alpha")["metadata"]["resourceVersion"]
-        now += KEEP_SECONDS - 60
+        now += RESTORE_SECONDS - 60
         await looked_at(world, tenants)
         assert world.planes.kept["alpha"] == 0
         now += 120
@@ -396,7 +401,7 @@ async def test_what_is_kept_is_looked_at_now_and_then_and_is_no_trouble(world: W
         await looked_at(world, tenants)
         await looked_at(world, tenants)
         assert world.planes.kept["alpha"] == 1
-        now += KEEP_SECONDS
+        now += RESTORE_SECONDS
         await looked_at(world, tenants)
         assert world.planes.kept["alpha"] == 2
         assert world.planes.made["alpha"] == 1
@@ -421,7 +426,7 @@ async def test_a_changed_policy_reaches_what_is_kept_at_once_and_a_level_the_con
 async def looked_at(world: World, tenants: TenantController) -> None:
     """Have alpha looked at, from beginning to end."""
     before = world.runtimes.served["alpha"]
-    tenants.wake("alpha")
+    tenants.enqueue("alpha")
     await until(lambda: world.runtimes.served["alpha"] > before)
     await asyncio.sleep(0)
 
@@ -460,7 +465,7 @@ async def test_a_restart_finds_the_tenant_and_writes_nothing(world: World) -> No
     events = len(world.server.store.all(EVENTS))
     async with world.gateway() as tenants:
         await until(lambda: "alpha" in world.runtimes.serving)
-        await until(lambda: tenants.ledger.guaranteed("local", "a100"))
+        await until(lambda: tenants.accepted_specs.total_guarantee("local", "a100"))
         assert world.get("alpha")["metadata"]["resourceVersion"] == before
         assert len(world.server.store.all(EVENTS)) == events
 
@@ -474,7 +479,7 @@ async def test_a_restart_goes_on_at_once_and_goes_through_the_steps_later(world:
         await until(lambda: world.planes.recalled["alpha"] == 1)
         await until(lambda: "alpha" in world.runtimes.serving)
         assert world.planes.made["alpha"] == 1
-        now += 2 * RECALLED_SECONDS
+        now += 2 * FIRST_RENEWAL_SECONDS
         await looked_at(world, tenants)
         assert (world.planes.made["alpha"], world.planes.recalled["alpha"]) == (2, 1)
 
@@ -484,14 +489,14 @@ async def test_a_busy_api_server_may_miss_a_probe_but_not_many_in_a_row(world: W
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(monotonic=lambda: now) as tenants:
         await until(lambda: world.phase("alpha") == "Ready")
-        world.server.fail("GET", "/readyz", status=500, times=PROBES_IN_VAIN - 1)
-        for _ in range(PROBES_IN_VAIN):
+        world.server.fail("GET", "/readyz", status=500, times=MAX_FAILED_PROBES - 1)
+        for _ in range(MAX_FAILED_PROBES):
             now += PROBE_SECONDS
             await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 1
         assert world.phase("alpha") == "Ready"
-        world.server.fail("GET", "/readyz", status=500, times=PROBES_IN_VAIN)
-        for _ in range(PROBES_IN_VAIN):
+        world.server.fail("GET", "/readyz", status=500, times=MAX_FAILED_PROBES)
+        for _ in range(MAX_FAILED_PROBES):
             assert world.planes.made["alpha"] == 1
             now += PROBE_SECONDS
             await looked_at(world, tenants)
@@ -557,7 +562,7 @@ async def test_what_was_accepted_is_written_before_anything_is_made(world: World
         await until(lambda: condition(world.server, "ControlPlaneReady", "alpha"))
         metadata = world.get("alpha")["metadata"]
         assert metadata["finalizers"] == [TENANT_FINALIZER]
-        assert ACCEPTED_SPEC in metadata["annotations"]
+        assert ACCEPTED_SPEC_ANNOTATION in metadata["annotations"]
         assert not world.planes.there
 
 
@@ -607,7 +612,7 @@ async def test_what_failed_for_one_spec_says_nothing_about_the_next(world: World
         document = world.get("alpha")
         document["spec"]["pools"] = [pool(64, limit=64)]
         world.server.store.update(TENANTS, document, name="alpha")
-        await until(lambda: tenants.tenants.items["", "alpha"].metadata.generation == 2)
+        await until(lambda: tenants.tenants.store["", "alpha"].metadata.generation == 2)
         world.planes.held["alpha"].set()
         await until(lambda: told_of(world, "alpha", 2))
         assert {told["Accepted"] for told in told_of(world, "alpha", 2)} == {"False"}
@@ -616,16 +621,16 @@ async def test_what_failed_for_one_spec_says_nothing_about_the_next(world: World
 async def test_a_finalizer_that_was_taken_off_a_living_tenant_comes_back(world: World) -> None:
     async def taken_off(tenants: TenantController, *, guarantee: int) -> None:
         """As whoever replaces the object by a file does it; what is in force is written down again."""
-        before = world.get("alpha")["metadata"]["annotations"][ACCEPTED_SPEC]
+        before = world.get("alpha")["metadata"]["annotations"][ACCEPTED_SPEC_ANNOTATION]
         document = world.get("alpha")
         document["spec"]["pools"] = [pool(guarantee, limit=64)]
         document["metadata"] |= {"finalizers": ["of/another"], "annotations": {}}
         world.server.store.update(TENANTS, document, name="alpha")
         version = int(world.get("alpha")["metadata"]["resourceVersion"])
-        await until(lambda: int(tenants.tenants.items["", "alpha"].metadata.resource_version) >= version)
-        tenants.wake("alpha")
+        await until(lambda: int(tenants.tenants.store["", "alpha"].metadata.resource_version) >= version)
+        tenants.enqueue("alpha")
         await until(lambda: world.get("alpha")["metadata"]["finalizers"] == ["of/another", TENANT_FINALIZER])
-        assert world.get("alpha")["metadata"]["annotations"][ACCEPTED_SPEC] == before
+        assert world.get("alpha")["metadata"]["annotations"][ACCEPTED_SPEC_ANNOTATION] == before
 
     world.create("alpha", pools=[pool(8, limit=64)])
     async with world.gateway() as tenants:
@@ -678,7 +683,7 @@ async def test_a_copy_of_a_tenant_is_not_taken_for_accepted(world: World) -> Non
     world.server.store.create(TENANTS, {**found, "metadata": {"name": "copy", **kept}, "status": {}})
     async with world.gateway() as tenants:
         await until(lambda: condition(world.server, "Accepted", "copy").get("reason") == "GuaranteeBeyondPool")
-        assert tenants.ledger.users("local") == ["alpha"]
+        assert tenants.accepted_specs.tenants_of("local") == ["alpha"]
         assert "copy" not in world.planes.there
 
 
@@ -717,13 +722,13 @@ async def test_what_was_accepted_before_it_was_said_for_whom_stays_and_is_said(w
     async with world.gateway():
         await until(lambda: world.phase("alpha") == "Ready")
     found = world.get("alpha")
-    del found["metadata"]["annotations"][ACCEPTED_FOR]
+    del found["metadata"]["annotations"][ACCEPTED_FOR_ANNOTATION]
     found["spec"]["pools"] = [pool(64, limit=64)]
     world.server.store.update(TENANTS, found, name="alpha")
     async with world.gateway() as tenants:
-        await until(lambda: ACCEPTED_FOR in world.get("alpha")["metadata"]["annotations"])
-        assert world.get("alpha")["metadata"]["annotations"][ACCEPTED_FOR] == found["metadata"]["uid"]
-        assert tenants.ledger.guaranteed("local", "a100") == {"nvidia.com/gpu": "12"}
+        await until(lambda: ACCEPTED_FOR_ANNOTATION in world.get("alpha")["metadata"]["annotations"])
+        assert world.get("alpha")["metadata"]["annotations"][ACCEPTED_FOR_ANNOTATION] == found["metadata"]["uid"]
+        assert tenants.accepted_specs.total_guarantee("local", "a100") == {"nvidia.com/gpu": "12"}
 
 
 async def test_a_version_that_cannot_be_had_can_be_taken_back(world: World) -> None:

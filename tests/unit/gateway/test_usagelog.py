@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from vkgateway.gateway.jsonlines import KEPT, aside
-from vkgateway.gateway.usagelog import Usage, UsageLog, read, total
+from vkgateway.gateway.jsonlines import ROTATED_FILES, rotated_path
+from vkgateway.gateway.usagelog import UsageLog, UsageRecord, read_usage, sum_usage
 
 HOUR = 3600.0
 
 
-def usage(pod: str = "p", **fields: object) -> Usage:
+def usage(pod: str = "p", **fields: object) -> UsageRecord:
     given: dict[str, object] = {
         "tenant": "a",
         "namespace": "ns",
@@ -29,27 +29,27 @@ def usage(pod: str = "p", **fields: object) -> Usage:
         "end": HOUR,
         **fields,
     }
-    return msgspec.convert(given, Usage)
+    return msgspec.convert(given, UsageRecord)
 
 
 def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "usage.jsonl"
     first, second = usage("p"), usage("q", end=12.25, lost=3.5, why="PreemptionByVkgateway")
-    UsageLog(file).record(first)
-    UsageLog(file).record(second, usage("empty", end=0.0), usage("none", units=0.0))
-    assert list(read(file)) == [first, second]
+    UsageLog(file).write_records(first)
+    UsageLog(file).write_records(second, usage("empty", end=0.0), usage("none", units=0.0))
+    assert list(read_usage(file)) == [first, second]
     assert file.stat().st_mode & 0o777 == 0o600
     assert b'"computeCluster":"local"' in file.read_bytes()
 
 
 def test_a_torn_line_is_left_out_and_spoils_no_other(tmp_path: Path) -> None:
     file = tmp_path / "usage.jsonl"
-    UsageLog(file).record(usage("p"))
+    UsageLog(file).write_records(usage("p"))
     whole = file.read_bytes()
     file.write_bytes(whole + whole[:40])
-    assert list(read(file)) == [usage("p")]
-    UsageLog(file).record(usage("q"))
-    assert list(read(file)) == [usage("p"), usage("q")]
+    assert list(read_usage(file)) == [usage("p")]
+    UsageLog(file).write_records(usage("q"))
+    assert list(read_usage(file)) == [usage("p"), usage("q")]
 
 
 def test_a_large_file_is_put_aside_and_still_read(tmp_path: Path) -> None:
@@ -57,27 +57,27 @@ def test_a_large_file_is_put_aside_and_still_read(tmp_path: Path) -> None:
     size = len(msgspec.json.encode(usage("p0"))) + 1
     log = UsageLog(file, most=2 * size)
     for number in range(9):
-        log.record(usage(f"p{number}"))
-    assert [found.pod for found in read(file)] == [f"p{number}" for number in range(9)]
+        log.write_records(usage(f"p{number}"))
+    assert [found.pod for found in read_usage(file)] == [f"p{number}" for number in range(9)]
     for number in range(9, 20):
-        log.record(usage(f"q{number}"))
-    kept = [found.pod for found in read(file)]
+        log.write_records(usage(f"q{number}"))
+    kept = [found.pod for found in read_usage(file)]
     assert kept[-1] == "q19"
-    assert len(kept) <= 2 * (KEPT + 1) < 20
-    assert not aside(file, KEPT + 1).exists()
+    assert len(kept) <= 2 * (ROTATED_FILES + 1) < 20
+    assert not rotated_path(file, ROTATED_FILES + 1).exists()
 
 
 def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     (tmp_path / "usage.jsonl").mkdir()
     log = UsageLog(tmp_path / "usage.jsonl")
-    log.record(usage())
+    log.write_records(usage())
     (tmp_path / "usage.jsonl").rmdir()
-    log.record(usage())
-    assert list(read(tmp_path / "usage.jsonl")) == [usage()]
+    log.write_records(usage())
+    assert list(read_usage(tmp_path / "usage.jsonl")) == [usage()]
 
 
 def test_nothing_is_read_where_nothing_was_written(tmp_path: Path) -> None:
-    assert list(read(tmp_path / "usage.jsonl")) == []
+    assert list(read_usage(tmp_path / "usage.jsonl")) == []
 
 
 def test_hours_are_summed_by_what_is_asked_for() -> None:
@@ -86,17 +86,17 @@ def test_hours_are_summed_by_what_is_asked_for() -> None:
         usage("q", units=4.0, borrowed=True, band="low"),
         usage("r", tenant="b", pool="v100", units=1.0),
     ]
-    by_tenant = total(usages, since=0.0, until=10 * HOUR, by=["tenant"])
+    by_tenant = sum_usage(usages, since=0.0, until=10 * HOUR, by=["tenant"])
     assert [(found.by, found.hours, found.borrowed_hours, found.pods) for found in by_tenant] == [
         ({"tenant": "a"}, 20.0, 4.0, 2),
         ({"tenant": "b"}, 1.0, 0.0, 1),
     ]
-    assert [found.by for found in total(usages, since=0.0, until=10 * HOUR, by=["pool", "band"])] == [
+    assert [found.by for found in sum_usage(usages, since=0.0, until=10 * HOUR, by=["pool", "band"])] == [
         {"pool": "a100", "band": "guaranteed"},
         {"pool": "a100", "band": "low"},
         {"pool": "v100", "band": "guaranteed"},
     ]
-    (whole,) = total(usages, since=0.0, until=10 * HOUR, by=[])
+    (whole,) = sum_usage(usages, since=0.0, until=10 * HOUR, by=[])
     assert (whole.by, whole.hours) == ({}, 21.0)
 
 
@@ -113,13 +113,13 @@ def test_hours_are_summed_by_what_is_asked_for() -> None:
 def test_only_what_lies_in_the_time_asked_for_counts(
     since: float, until: float, hours: float | None, lost: float | None
 ) -> None:
-    found = total([usage(end=4 * HOUR, lost=HOUR)], since=since, until=until, by=["tenant"])
+    found = sum_usage([usage(end=4 * HOUR, lost=HOUR)], since=since, until=until, by=["tenant"])
     assert [(one.hours, one.lost_hours) for one in found] == ([] if hours is None else [(hours, lost)])
 
 
 def test_a_pod_that_is_told_of_in_parts_is_one_pod() -> None:
     parts = [usage(end=HOUR), usage(start=HOUR, end=2 * HOUR)]
-    (found,) = total(parts, since=0.0, until=3 * HOUR, by=["tenant"])
+    (found,) = sum_usage(parts, since=0.0, until=3 * HOUR, by=["tenant"])
     assert (found.pods, found.hours) == (1, 16.0)
 
 
@@ -131,7 +131,7 @@ def test_what_was_told_before_is_counted_once_and_as_it_was_then() -> None:
         usage(end=3 * HOUR, lost=2 * HOUR, why="PreemptionByVkgateway"),
         usage(end=1.5 * HOUR, resource="example.org/nic", units=1.0),
     ]
-    (found,) = total(told, since=0.0, until=9 * HOUR, by=[])
+    (found,) = sum_usage(told, since=0.0, until=9 * HOUR, by=[])
     assert (found.hours, found.borrowed_hours, found.lost_hours) == (8 * 3 + 1.5, 8.0, 16.0)
-    (late,) = total(told[:4], since=2.5 * HOUR, until=9 * HOUR, by=[])
+    (late,) = sum_usage(told[:4], since=2.5 * HOUR, until=9 * HOUR, by=[])
     assert (late.hours, late.lost_hours, late.pods) == (4.0, 4.0, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkgateway.gateway.virtualnodes import WHOLE, Part, parts
+from vkgateway.gateway.pool_parts import WHOLE_POOL, PoolPart, split_pool
 from vkgateway.model.api import Pool, TenantPool, TenantPoolStatus
 
 ZONE = "topology.kubernetes.io/zone"
@@ -12,7 +12,7 @@ BY_ZONE = Pool(name="a100", node_selector={"pool": "a100"}, virtual_nodes_by=ZON
 
 
 def shown(value: str = "", by: str = "") -> TenantPoolStatus:
-    part = Part(by=by, value=value)
+    part = PoolPart(label=by, value=value)
     return TenantPoolStatus(
         name="a100", compute_cluster="local", node_name=part.node_name(WANTED), virtual_nodes_by=by, value=value
     )
@@ -20,16 +20,16 @@ def shown(value: str = "", by: str = "") -> TenantPoolStatus:
 
 def found(
     pool: Pool, *values: str, before: tuple[TenantPoolStatus, ...] = (), occupied: str = "", known: bool = True
-) -> tuple[Part, ...]:
-    return parts(
+) -> tuple[PoolPart, ...]:
+    return split_pool(
         pool, frozenset(values), nodes_known=known, shown=before, is_occupied=lambda name: name in occupied.split()
     )
 
 
 def test_a_pool_without_a_dividing_label_has_one_virtual_node() -> None:
-    assert found(UNDIVIDED, "") == (WHOLE,)
-    assert WHOLE.node_name(WANTED) == "a100.local"
-    assert (WHOLE.selector(UNDIVIDED), WHOLE.without_label) == ({"pool": "a100"}, "")
+    assert found(UNDIVIDED, "") == (WHOLE_POOL,)
+    assert WHOLE_POOL.node_name(WANTED) == "a100.local"
+    assert (WHOLE_POOL.node_selector(UNDIVIDED), WHOLE_POOL.absent_label) == ({"pool": "a100"}, "")
 
 
 def test_a_divided_pool_has_one_per_value_and_one_for_nodes_without_the_label() -> None:
@@ -39,34 +39,40 @@ def test_a_divided_pool_has_one_per_value_and_one_for_nodes_without_the_label() 
         "a100.a.local",
         "a100.b.local",
     ]
-    assert (bare.selector(BY_ZONE), bare.without_label) == ({"pool": "a100"}, ZONE)
-    assert (zone_a.selector(BY_ZONE), zone_a.without_label) == ({"pool": "a100", ZONE: "a"}, "")
+    assert (bare.node_selector(BY_ZONE), bare.absent_label) == ({"pool": "a100"}, ZONE)
+    assert (zone_a.node_selector(BY_ZONE), zone_a.absent_label) == ({"pool": "a100", ZONE: "a"}, "")
 
 
 def test_a_divided_pool_without_nodes_has_one_virtual_node() -> None:
-    assert found(BY_ZONE) == (Part(by=ZONE),)
+    assert found(BY_ZONE) == (PoolPart(label=ZONE),)
 
 
 def test_a_virtual_node_with_pods_on_it_is_retired_when_its_value_is_gone() -> None:
     before = (shown("a", ZONE), shown("b", ZONE))
     assert found(BY_ZONE, "a", before=before, occupied="a100.b.local") == (
-        Part(by=ZONE, value="a"),
-        Part(by=ZONE, value="b", retired=True),
+        PoolPart(label=ZONE, value="a"),
+        PoolPart(label=ZONE, value="b", retired=True),
     )
-    assert found(BY_ZONE, "a", before=before) == (Part(by=ZONE, value="a"),)
+    assert found(BY_ZONE, "a", before=before) == (PoolPart(label=ZONE, value="a"),)
 
 
 def test_the_undivided_node_is_retired_when_the_pool_is_divided_and_back() -> None:
     whole = (shown(),)
-    assert found(BY_ZONE, "a", before=whole, occupied="a100.local") == (Part(by=ZONE, value="a"), Part(retired=True))
+    assert found(BY_ZONE, "a", before=whole, occupied="a100.local") == (
+        PoolPart(label=ZONE, value="a"),
+        PoolPart(retired=True),
+    )
     parted = (shown("a", ZONE),)
     assert found(UNDIVIDED, "a", before=parted, occupied="a100.a.local") == (
-        WHOLE,
-        Part(by=ZONE, value="a", retired=True),
+        WHOLE_POOL,
+        PoolPart(label=ZONE, value="a", retired=True),
     )
 
 
 def test_while_nodes_are_not_known_the_virtual_nodes_stay() -> None:
     before = (shown("a", ZONE), shown("b", ZONE))
-    assert found(BY_ZONE, before=before, known=False) == (Part(by=ZONE, value="a"), Part(by=ZONE, value="b"))
-    assert found(UNDIVIDED, known=False) == (WHOLE,)
+    assert found(BY_ZONE, before=before, known=False) == (
+        PoolPart(label=ZONE, value="a"),
+        PoolPart(label=ZONE, value="b"),
+    )
+    assert found(UNDIVIDED, known=False) == (WHOLE_POOL,)

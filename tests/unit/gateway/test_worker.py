@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.unit.background import in_background
-from vkgateway.gateway.worker import DONE, Fleet, Outcome
+from vkgateway.gateway.workqueue import DONE, ReconcileResult, WorkQueue
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff
 
@@ -17,7 +17,7 @@ async def ignore(_name: str, _error: Exception) -> None:
 
 
 @asynccontextmanager
-async def running(fleet: Fleet) -> AsyncIterator[None]:
+async def running(fleet: WorkQueue) -> AsyncIterator[None]:
     async with in_background(fleet.run()):
         yield
 
@@ -25,13 +25,13 @@ async def running(fleet: Fleet) -> AsyncIterator[None]:
 async def test_what_was_woken_before_the_start_is_looked_at() -> None:
     seen = asyncio.Event()
 
-    async def look(name: str) -> Outcome:
+    async def look(name: str) -> ReconcileResult:
         assert name == "a"
         seen.set()
         return None
 
-    fleet = Fleet("x", look, on_error=ignore)
-    fleet.wake("a")
+    fleet = WorkQueue("x", look, on_error=ignore)
+    fleet.enqueue("a")
     async with running(fleet), asyncio.timeout(30):
         await seen.wait()
 
@@ -40,7 +40,7 @@ async def test_wakes_during_a_look_lead_to_one_more_and_never_to_two_at_once() -
     active, looks = 0, 0
     go, again = asyncio.Event(), asyncio.Event()
 
-    async def look(_name: str) -> Outcome:
+    async def look(_name: str) -> ReconcileResult:
         nonlocal active, looks
         active += 1
         looks += 1
@@ -51,13 +51,13 @@ async def test_wakes_during_a_look_lead_to_one_more_and_never_to_two_at_once() -
             again.set()
         return None
 
-    fleet = Fleet("x", look, on_error=ignore)
+    fleet = WorkQueue("x", look, on_error=ignore)
     async with running(fleet), asyncio.timeout(30):
-        fleet.wake("a")
+        fleet.enqueue("a")
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for _ in range(5):
-            fleet.wake("a")
+            fleet.enqueue("a")
         go.set()
         await again.wait()
         for _ in range(5):
@@ -70,7 +70,7 @@ async def test_a_failure_is_told_and_tried_again_and_no_matter_to_others() -> No
     tries = 0
     healed, other = asyncio.Event(), asyncio.Event()
 
-    async def look(name: str) -> Outcome:
+    async def look(name: str) -> ReconcileResult:
         nonlocal tries
         if name == "good":
             other.set()
@@ -85,10 +85,10 @@ async def test_a_failure_is_told_and_tried_again_and_no_matter_to_others() -> No
         told.append(f"{name}: {error}")
         raise RuntimeError("telling fails too")
 
-    fleet = Fleet("x", look, on_error=on_error, backoff=SOON)
+    fleet = WorkQueue("x", look, on_error=on_error, backoff=SOON)
     async with running(fleet), asyncio.timeout(30):
-        fleet.wake("bad")
-        fleet.wake("good")
+        fleet.enqueue("bad")
+        fleet.enqueue("good")
         await healed.wait()
         await other.wait()
     assert told == ["bad: broken", "bad: broken"]
@@ -97,15 +97,15 @@ async def test_a_failure_is_told_and_tried_again_and_no_matter_to_others() -> No
 async def test_a_worker_is_gone_when_done_unless_woken_meanwhile() -> None:
     looks: list[int] = []
 
-    async def look(name: str) -> Outcome:
+    async def look(name: str) -> ReconcileResult:
         looks.append(len(looks))
         if len(looks) == 1:
-            fleet.wake(name)
+            fleet.enqueue(name)
         return DONE
 
-    fleet = Fleet("x", look, on_error=ignore)
+    fleet = WorkQueue("x", look, on_error=ignore)
     async with running(fleet), asyncio.timeout(30):
-        fleet.wake("a")
+        fleet.enqueue("a")
         while len(fleet):  # noqa: ASYNC110 - a fleet tells no event when it is empty
             await asyncio.sleep(0)
     assert looks == [0, 1]
@@ -115,14 +115,14 @@ async def test_an_object_is_looked_at_again_unasked_after_the_time_it_named() ->
     twice = asyncio.Event()
     looks = 0
 
-    async def look(_name: str) -> Outcome:
+    async def look(_name: str) -> ReconcileResult:
         nonlocal looks
         looks += 1
         if looks == 2:
             twice.set()
         return 0.001
 
-    fleet = Fleet("x", look, on_error=ignore)
-    fleet.wake("a")
+    fleet = WorkQueue("x", look, on_error=ignore)
+    fleet.enqueue("a")
     async with running(fleet), asyncio.timeout(30):
         await twice.wait()

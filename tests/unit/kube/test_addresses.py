@@ -12,9 +12,9 @@ import pytest
 
 from vkgateway.kube import transport
 from vkgateway.kube.client import Client
-from vkgateway.kube.http1 import Pool
-from vkgateway.kube.line import Server
-from vkgateway.kube.upgrade import dial
+from vkgateway.kube.http1 import ConnectionPool
+from vkgateway.kube.tls_protocol import Endpoint
+from vkgateway.kube.upgrade import dial_server
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 SILENT, ANSWERING = "127.0.0.2", "127.0.0.1"
@@ -68,8 +68,8 @@ def known(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return addresses
 
 
-async def ask(server: Server) -> bytes:
-    pool = Pool(server, limit=1)
+async def ask(server: Endpoint) -> bytes:
+    pool = ConnectionPool(server, limit=1)
     try:
         return (await pool.request("GET", REQUEST, timeout=10)).body
     finally:
@@ -78,13 +78,13 @@ async def ask(server: Server) -> bytes:
 
 async def test_an_address_that_is_silent_leaves_the_next_its_time(port: int, known: list[str]) -> None:
     known[:] = [SILENT, ANSWERING]
-    server = Server(host="api.test", port=port, ssl=None, connect_timeout=1.0)
+    server = Endpoint(host="api.test", port=port, ssl=None, connect_timeout=1.0)
     assert await ask(server) == b"ok"
 
 
 async def test_the_one_that_answered_goes_first(port: int, known: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     known[:] = [SILENT, ANSWERING]
-    server = Server(host="api.test", port=port, ssl=None, connect_timeout=1.0)
+    server = Endpoint(host="api.test", port=port, ssl=None, connect_timeout=1.0)
     await ask(server)
     tried: list[str] = []
     loop = asyncio.get_running_loop()
@@ -107,14 +107,14 @@ async def test_an_upgrade_goes_where_requests_were_answered_first(
     async with Client(f"http://api.test:{port}") as client:
         await client.request("GET", "/version")
         async with asyncio.timeout(10):
-            wire = await dial(client, timeout=60)
+            wire = await dial_server(client, timeout=60)
         wire.abort()
-        await wire.closed(linger=1.0)
+        await wire.close_gracefully(linger=1.0)
 
 
 async def test_addresses_that_change_are_followed(port: int, known: list[str]) -> None:
     known[:] = [ANSWERING]
-    server = Server(host="api.test", port=port, ssl=None, connect_timeout=0.5)
+    server = Endpoint(host="api.test", port=port, ssl=None, connect_timeout=0.5)
     await ask(server)
     known[:] = [SILENT]
     with pytest.raises(TimeoutError):
@@ -124,4 +124,4 @@ async def test_addresses_that_change_are_followed(port: int, known: list[str]) -
 async def test_what_the_last_one_says_is_told(known: list[str]) -> None:
     known[:] = [ANSWERING, SILENT]
     with pytest.raises(ConnectionRefusedError):
-        await ask(Server(host="api.test", port=1, ssl=None, connect_timeout=1.0))
+        await ask(Endpoint(host="api.test", port=1, ssl=None, connect_timeout=1.0))

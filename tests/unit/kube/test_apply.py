@@ -99,6 +99,6 @@ async def test_discovery_asks_once(server: FakeApiServer, client: Client) -> Non
     server.register(WIDGETS)
     discovery = Discovery(client)
     for _ in range(2):
-        assert await discovery.resource("example.org/v1", "Widget") == WIDGETS
-    assert await discovery.resource("v1", "ConfigMap") == CONFIG_MAPS
+        assert await discovery.get_resource("example.org/v1", "Widget") == WIDGETS
+    assert await discovery.get_resource("v1", "ConfigMap") == CONFIG_MAPS
     assert server.requests == ["GET /apis/example.org/v1"]

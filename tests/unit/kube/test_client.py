@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import CONFIG_MAPS, KNOWN, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Resource
+from vkgateway.kube.resources import CONFIG_MAPS, KNOWN_RESOURCES, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Resource
 from vkgateway.model.errors import InputError
 
 POD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"nodeName": "n", "containers": []}}
@@ -39,7 +39,7 @@ def test_paths(resource: Resource, arguments: tuple[str | None, ...], path: str)
 
 
 def test_every_known_kind_is_found_by_its_own_names() -> None:
-    for (api_version, kind), resource in KNOWN.items():
+    for (api_version, kind), resource in KNOWN_RESOURCES.items():
         assert (resource.api_version, resource.kind) == (api_version, kind)
 
 
@@ -97,11 +97,11 @@ async def test_subresource_of_a_named_object(server: FakeApiServer, client: Clie
 async def test_pages_cover_everything_once(server: FakeApiServer, client: Client) -> None:
     for number in range(7):
         server.store.create(CONFIG_MAPS, {"metadata": {"name": f"c{number}", "labels": {"odd": str(number % 2)}}})
-    pages = [page async for page in client.pages(CONFIG_MAPS, limit=3)]
+    pages = [page async for page in client.list_pages(CONFIG_MAPS, limit=3)]
     assert [len(page.items) for page in pages] == [3, 3, 1]
     names = [_load(bytes(item))["metadata"]["name"] for page in pages for item in page.items]
     assert names == [f"c{number}" for number in range(7)]
-    odd = [page async for page in client.pages(CONFIG_MAPS, label_selector="odd=1", namespace="default")]
+    odd = [page async for page in client.list_pages(CONFIG_MAPS, label_selector="odd=1", namespace="default")]
     assert [len(page.items) for page in odd] == [3]
     assert len((await client.list_all(CONFIG_MAPS, field_selector="metadata.name=c2")).items) == 1
 
@@ -136,7 +136,7 @@ async def test_nobody_there_is_unreachable() -> None:
 
 async def test_answer_that_is_no_list_is_a_server_error(server: FakeApiServer, client: Client) -> None:
     with pytest.raises(errors.ServerError, match="no list"):
-        [page async for page in client.pages(Resource("version", "", "Version"))]
+        [page async for page in client.list_pages(Resource("version", "", "Version"))]
 
 
 async def test_closed_client_refuses(server: FakeApiServer) -> None:
@@ -159,21 +159,21 @@ async def test_token_is_asked_for_each_request(server: FakeApiServer) -> None:
         with pytest.raises(errors.Unauthorized):
             await client.request("GET", "/version")
         await client.request("GET", "/version")
-        assert await client.authorization() == {"Authorization": "Bearer second"}
+        assert await client.authorization_headers() == {"Authorization": "Bearer second"}
 
 
 async def test_stream_gives_bytes_as_they_come(server: FakeApiServer, client: Client) -> None:
-    async with client.stream("/api/v1/pods", {"watch": True}) as stream:
+    async with client.open_watch("/api/v1/pods", {"watch": True}) as stream:
         server.store.create(PODS, POD)
         assert (await stream.read()).startswith(b'{"type":"ADDED"')
     server.fail("GET", "/pods", status=403)
     with pytest.raises(errors.Forbidden):
-        async with client.stream("/api/v1/pods"):
+        async with client.open_watch("/api/v1/pods"):
             pass
 
 
 async def test_silent_stream_is_unreachable(server: FakeApiServer, client: Client) -> None:
-    async with client.stream("/api/v1/pods", {"watch": True}, inactivity=0.5) as stream:
+    async with client.open_watch("/api/v1/pods", {"watch": True}, inactivity=0.5) as stream:
         with pytest.raises(TimeoutError, match="not a byte"):
             await stream.read()
 
@@ -197,16 +197,16 @@ async def test_answers_have_an_end_and_large_objects_come_a_few_at_a_time(
     for number in range(20):
         body = {"metadata": {"name": f"c{number:02}"}, "data": {"x": "y" * 1000}}
         await client.create(CONFIG_MAPS, body, namespace="n")
-    monkeypatch.setattr("vkgateway.kube.answers.LONGEST_ANSWER", 5_000)
+    monkeypatch.setattr("vkgateway.kube.responses.MAX_BODY_BYTES", 5_000)
 
     names = [
         _load(bytes(item))["metadata"]["name"]
-        async for page in client.pages(CONFIG_MAPS, limit=16)
+        async for page in client.list_pages(CONFIG_MAPS, limit=16)
         for item in page.items
     ]
     assert names == [f"c{number:02}" for number in range(20)]
 
-    with pytest.raises(errors.AnswerTooLong, match="longer than 5000 bytes"):
+    with pytest.raises(errors.ResponseTooLarge, match="longer than 5000 bytes"):
         await client.list_all(CONFIG_MAPS)
 
 
@@ -217,7 +217,7 @@ async def test_a_watch_that_comes_about_after_the_end_is_not_kept(server: FakeAp
 
     client = Client(server.url, token=token)
     with pytest.raises(errors.Unreachable, match="is closed"):
-        async with client.stream(PODS.path(), {"watch": True}):
+        async with client.open_watch(PODS.path(), {"watch": True}):
             pass
 
 
@@ -226,7 +226,7 @@ async def test_who_has_no_credentials_cannot_reach_the_server(server: FakeApiSer
         raise InputError("the plugin failed", hint="log in")
 
     async with Client(server.url, token=token, name="alpha") as client:
-        for asking in (client.request("GET", "/version"), client.authorization()):
+        for asking in (client.request("GET", "/version"), client.authorization_headers()):
             with pytest.raises(errors.Unreachable, match="no credentials for alpha: the plugin failed") as caught:
                 await asking
             assert caught.value.hint == "log in"

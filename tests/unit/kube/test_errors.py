@@ -39,7 +39,7 @@ def test_status_decides_the_kind(code: int, reason: str, kind: type[errors.ApiEr
     error = errors.from_response(code, _status(code, reason), what="GET /x at alpha")
     assert type(error) is kind
     assert isinstance(error, VkgatewayError)
-    assert error.transient is transient
+    assert error.is_transient is transient
     assert (error.status, error.reason) == (code, reason)
     assert str(error) == f"GET /x at alpha: why ({code} {reason})"
 

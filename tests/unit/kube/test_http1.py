@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.kube import line
-from vkgateway.kube.answers import Answer, AnswerReader, AnswerTooLongError, MalformedAnswerError
-from vkgateway.kube.http1 import ConnectionClosedError, Pool
+from vkgateway.kube import tls_protocol as line
+from vkgateway.kube.http1 import ConnectionClosedError, ConnectionPool
+from vkgateway.kube.responses import MalformedResponseError, Response, ResponseParser, ResponseTooLargeError
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nRetry-After: 7\r\n\r\nhello"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
@@ -23,8 +23,8 @@ NO_BODY = b"HTTP/1.1 204 No Content\r\n\r\n"
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 
 
-def feed(data: bytes, cuts: set[int]) -> Answer | None:
-    reader = AnswerReader()
+def feed(data: bytes, cuts: set[int]) -> Response | None:
+    reader = ResponseParser()
     edges = [0, *sorted(cut % len(data) for cut in cuts), len(data)]
     answers = [reader.feed(data[a:b]) for a, b in itertools.pairwise(edges)]
     assert all(answer is None for answer in answers[:-1])
@@ -62,12 +62,12 @@ def test_headers_are_found_by_lower_case_name() -> None:
     ],
 )
 def test_what_is_no_answer_is_refused(data: bytes) -> None:
-    with pytest.raises(MalformedAnswerError):
-        AnswerReader().feed(data)
+    with pytest.raises(MalformedResponseError):
+        ResponseParser().feed(data)
 
 
 def test_a_chunk_of_many_megabytes_is_not_copied_for_each_piece_of_it() -> None:
-    reader = AnswerReader()
+    reader = ResponseParser()
     size, piece = 32 * 1024 * 1024, b"x" * 16384
     assert reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % size) is None
     started = time.process_time()
@@ -81,11 +81,11 @@ def test_a_chunk_of_many_megabytes_is_not_copied_for_each_piece_of_it() -> None:
 
 @pytest.mark.parametrize("head", [b"Content-Length: 999999", b"Transfer-Encoding: chunked", b"Connection: close"])
 def test_an_answer_without_end_is_refused(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkgateway.kube.answers.LONGEST_ANSWER", 1000)
-    reader = AnswerReader()
+    monkeypatch.setattr("vkgateway.kube.responses.MAX_BODY_BYTES", 1000)
+    reader = ResponseParser()
     reader.feed(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
     pieces = itertools.repeat(b"8\r\n12345678\r\n", 200)
-    with pytest.raises(AnswerTooLongError):
+    with pytest.raises(ResponseTooLargeError):
         list(map(reader.feed, pieces))
 
 
@@ -111,10 +111,10 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def talking(server: Server, *, limit: int = 4) -> AsyncIterator[Pool]:
+async def talking(server: Server, *, limit: int = 4) -> AsyncIterator[ConnectionPool]:
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    pool = Pool(line.Server(host="127.0.0.1", port=port, ssl=None), limit=limit)
+    pool = ConnectionPool(line.Endpoint(host="127.0.0.1", port=port, ssl=None), limit=limit)
     try:
         yield pool
     finally:
@@ -225,7 +225,7 @@ async def test_who_gives_up_in_the_moment_of_its_time_out_gives_no_turn_back() -
         await asyncio.sleep(0.05)
         waiting = asyncio.create_task(pool.request("GET", REQUEST, timeout=5))
         await asyncio.sleep(0)
-        (turn,) = pool._waiting
+        (turn,) = pool._slot_waiters
         turn.set_exception(TimeoutError())
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
@@ -238,9 +238,9 @@ async def test_who_gives_up_in_the_moment_of_its_time_out_gives_no_turn_back() -
 
 
 async def test_a_connection_that_comes_about_after_the_end_is_not_kept() -> None:
-    class Slow(line.Server):
-        async def connect(self, line: line.L) -> line.L:
-            connection = await super().connect(line)
+    class Slow(line.Endpoint):
+        async def open_connection(self, line: line.L) -> line.L:
+            connection = await super().open_connection(line)
             await pool.close()
             return connection
 

@@ -48,12 +48,12 @@ def path(tmp_path: Path) -> Path:
 
 
 def _built(name: str = "alpha", **options: Any) -> dict[str, Any]:
-    return kubeconfig.build(name, server="https://10.0.0.1:6443/", ca=CERT, cert=CERT, key=KEY, **options)
+    return kubeconfig.build_document(name, server="https://10.0.0.1:6443/", ca=CERT, cert=CERT, key=KEY, **options)
 
 
 def test_what_is_built_is_read_back(path: Path) -> None:
-    kubeconfig.write(path, _built(user="admin", namespace="team"))
-    connection = kubeconfig.load(path).connection()
+    kubeconfig.write_file(path, _built(user="admin", namespace="team"))
+    connection = kubeconfig.load(path).client_config()
     assert connection.server == "https://10.0.0.1:6443"
     assert (connection.context, connection.namespace) == ("alpha", "team")
     assert (connection.ca, connection.cert, connection.key) == (CERT, CERT, KEY)
@@ -67,7 +67,7 @@ def test_what_is_built_is_read_back(path: Path) -> None:
 def test_written_for_the_owner_alone_and_nothing_left_beside(path: Path) -> None:
     path.write_text("{}")
     path.chmod(0o644)
-    kubeconfig.write(path, _built())
+    kubeconfig.write_file(path, _built())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(path.parent) == ["config"]
 
@@ -75,39 +75,39 @@ def test_written_for_the_owner_alone_and_nothing_left_beside(path: Path) -> None
 def test_link_stays_a_link(path: Path, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     path.symlink_to(tmp_path / "real" / "config")
-    kubeconfig.write(path, _built())
+    kubeconfig.write_file(path, _built())
     assert path.is_symlink()
     assert (tmp_path / "real" / "config").exists()
 
 
 def test_merge_keeps_what_is_the_users(path: Path) -> None:
     theirs = _built("mine") | {"preferences": {"colors": True}}
-    kubeconfig.write(path, theirs)
-    kubeconfig.merge(path, _built("alpha"))
-    kubeconfig.merge(path, _built("alpha", namespace="n"), switch=False)
+    kubeconfig.write_file(path, theirs)
+    kubeconfig.merge_into_file(path, _built("alpha"))
+    kubeconfig.merge_into_file(path, _built("alpha", namespace="n"), switch=False)
     merged = yaml.safe_load(path.read_text())
     assert [entry["name"] for entry in merged["contexts"]] == ["mine", "alpha"]
     assert merged["contexts"][1]["context"]["namespace"] == "n"
     assert merged["preferences"] == {"colors": True}
     assert merged["current-context"] == "alpha"
-    assert kubeconfig.without(merged, "alpha") == theirs | {"current-context": ""}
+    assert kubeconfig.remove_context(merged, "alpha") == theirs | {"current-context": ""}
 
 
 def test_merge_makes_the_file_and_its_folder(tmp_path: Path) -> None:
-    kubeconfig.merge(tmp_path / "new" / "config", _built())
+    kubeconfig.merge_into_file(tmp_path / "new" / "config", _built())
     assert kubeconfig.load(tmp_path / "new" / "config").current_context == "alpha"
 
 
 def test_merge_into_nonsense_leaves_it_alone(path: Path) -> None:
     path.write_text("- a list")
     with pytest.raises(InputError, match="not a kubeconfig"):
-        kubeconfig.merge(path, _built())
+        kubeconfig.merge_into_file(path, _built())
     assert path.read_text() == "- a list"
 
 
 def test_an_empty_file_is_an_empty_kubeconfig(path: Path) -> None:
     path.touch()
-    kubeconfig.merge(path, _built())
+    kubeconfig.merge_into_file(path, _built())
     assert kubeconfig.load(path).current_context == "alpha"
 
 
@@ -117,16 +117,16 @@ def test_an_empty_file_is_an_empty_kubeconfig(path: Path) -> None:
 def test_entries_that_are_none_are_told(path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(InputError, match="not a kubeconfig"):
-        kubeconfig.merge(path, _built())
+        kubeconfig.merge_into_file(path, _built())
     assert path.read_text() == text
 
 
 def test_data_that_is_no_text_is_told(path: Path) -> None:
     document = _built()
     document["clusters"][0]["cluster"]["certificate-authority-data"] = 5
-    kubeconfig.write(path, document)
+    kubeconfig.write_file(path, document)
     with pytest.raises(InputError, match="certificate-authority-data is not base64"):
-        kubeconfig.load(path).connection()
+        kubeconfig.load(path).client_config()
 
 
 def _kubeadm_like(*, cluster: str, user: str, context: str) -> dict[str, Any]:
@@ -144,33 +144,33 @@ def _kubeadm_like(*, cluster: str, user: str, context: str) -> dict[str, Any]:
     ],
 )
 def test_merge_takes_nothing_from_another_of_the_same_name(path: Path, theirs: dict[str, Any], complaint: str) -> None:
-    kubeconfig.write(path, theirs)
+    kubeconfig.write_file(path, theirs)
     before = path.read_text()
     with pytest.raises(ConflictError, match=complaint) as caught:
-        kubeconfig.merge(path, _built(user="alpha-admin"))
+        kubeconfig.merge_into_file(path, _built(user="alpha-admin"))
     assert "-f FILE" in caught.value.hint
     assert path.read_text() == before
 
 
 def test_a_file_that_holds_other_clusters_is_not_replaced(path: Path) -> None:
-    kubeconfig.write(path, kubeconfig.merged(_built("mine"), _built()))
+    kubeconfig.write_file(path, kubeconfig.merge_documents(_built("mine"), _built()))
     before = path.read_text()
     with pytest.raises(ConflictError, match="other clusters, which would be lost: mine") as caught:
-        kubeconfig.replace(path, _built())
+        kubeconfig.replace_file(path, _built())
     assert "--merge" in caught.value.hint
     assert path.read_text() == before
 
 
 def test_an_older_one_of_the_same_cluster_is_replaced(path: Path) -> None:
-    kubeconfig.replace(path, _built())
-    kubeconfig.replace(path, _built(namespace="n"))
-    assert kubeconfig.load(path).connection().namespace == "n"
+    kubeconfig.replace_file(path, _built())
+    kubeconfig.replace_file(path, _built(namespace="n"))
+    assert kubeconfig.load(path).client_config().namespace == "n"
 
 
 def test_what_is_no_ordinary_file_is_not_replaced(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(InputError, match="no ordinary file"):
-        kubeconfig.replace(path, _built())
+        kubeconfig.replace_file(path, _built())
     assert path.is_fifo()
 
 
@@ -178,14 +178,14 @@ def test_what_is_no_ordinary_file_is_not_replaced(path: Path) -> None:
 def test_a_users_file_stays_the_users(path: Path) -> None:
     path.touch()
     os.chown(path, 12345, 54321)
-    kubeconfig.merge(path, _built())
+    kubeconfig.merge_into_file(path, _built())
     assert (path.stat().st_uid, path.stat().st_gid) == (12345, 54321)
 
 
 def test_entry_shared_with_another_context_stays() -> None:
     document = _built("a")
     document["contexts"].append({"name": "b", "context": {"cluster": "a", "user": "a"}})
-    left = kubeconfig.without(document, "a")
+    left = kubeconfig.remove_context(document, "a")
     assert [entry["name"] for entry in left["clusters"]] == ["a"]
     assert [entry["name"] for entry in left["contexts"]] == ["b"]
 
@@ -194,26 +194,26 @@ def test_files_are_found_beside_the_kubeconfig(path: Path) -> None:
     document = _built()
     document["clusters"][0]["cluster"] = {"server": "https://x", "certificate-authority": "ca.crt"}
     document["users"][0]["user"] = {"tokenFile": "token"}
-    kubeconfig.write(path, document)
+    kubeconfig.write_file(path, document)
     with pytest.raises(InputError, match=r"certificate-authority .*ca\.crt cannot be read"):
-        kubeconfig.load(path).connection()
+        kubeconfig.load(path).client_config()
     (path.parent / "ca.crt").write_bytes(CERT)
-    assert kubeconfig.load(path).connection().ca == CERT
+    assert kubeconfig.load(path).client_config().ca == CERT
 
 
 async def test_token_file_is_read_again(path: Path) -> None:
     document = _built()
     document["users"][0]["user"] = {"tokenFile": "token"}
-    kubeconfig.write(path, document)
-    source = kubeconfig.load(path).connection().token_source()
-    assert isinstance(source, bearer.Renewed)
+    kubeconfig.write_file(path, document)
+    source = kubeconfig.load(path).client_config().token_source()
+    assert isinstance(source, bearer.CachingTokenSource)
     with pytest.raises(InputError, match="token file"):
         await source()
     (path.parent / "token").write_text("one\n")
     assert await source() == "one"
     (path.parent / "token").write_text("two")
     assert await source() == "one"
-    source._until = 0
+    source._expires_at = 0
     assert await source() == "two"
 
 
@@ -227,13 +227,13 @@ async def test_exec_plugin_gives_the_token(path: Path) -> None:
             "args": ["-c", f"print('{answer}')"],
         }
     }
-    kubeconfig.write(path, document)
-    source = kubeconfig.load(path).connection().token_source()
+    kubeconfig.write_file(path, document)
+    source = kubeconfig.load(path).client_config().token_source()
     assert source is not None
     assert await source() == "t"
     document["users"][0]["user"]["exec"]["args"] = ["-c", "raise SystemExit(3)"]
-    kubeconfig.write(path, document)
-    source = kubeconfig.load(path).connection().token_source()
+    kubeconfig.write_file(path, document)
+    source = kubeconfig.load(path).client_config().token_source()
     assert source is not None
     with pytest.raises(InputError, match="exec plugin of context 'alpha' failed"):
         await source()
@@ -241,12 +241,12 @@ async def test_exec_plugin_gives_the_token(path: Path) -> None:
 
 async def test_client_from_a_kubeconfig(path: Path, server: FakeApiServer) -> None:
     server.token = "secret"
-    document = kubeconfig.build("alpha", server=server.url, ca="", token="secret")
-    kubeconfig.write(path, document)
+    document = kubeconfig.build_document("alpha", server=server.url, ca="", token="secret")
+    kubeconfig.write_file(path, document)
     async with Client.from_kubeconfig(path) as client:
         assert client.name == "alpha"
         await client.request("GET", "/version")
-    assert "secret" not in repr(kubeconfig.load(path).connection())
+    assert "secret" not in repr(kubeconfig.load(path).client_config())
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ async def test_client_from_a_kubeconfig(path: Path, server: FakeApiServer) -> No
 def test_what_is_missing_is_named(path: Path, change: dict[str, Any], message: str) -> None:
     path.write_text(yaml.safe_dump(_built() | change))
     with pytest.raises(InputError, match=message) as caught:
-        kubeconfig.load(path).connection()
+        kubeconfig.load(path).client_config()
     assert str(path) in str(caught.value)
 
 
@@ -297,11 +297,11 @@ def test_default_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_in_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(InputError, match="does not run in a Kubernetes pod"):
-        kubeconfig.in_cluster(tmp_path)
+        kubeconfig.in_cluster_config(tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     (tmp_path / "token").write_text("t")
     (tmp_path / "ca.crt").write_bytes(CERT)
-    assert kubeconfig.in_cluster(tmp_path).server == "https://[fd00::1]:443"
+    assert kubeconfig.in_cluster_config(tmp_path).server == "https://[fd00::1]:443"
 
 
 def test_identity_needs_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,16 +14,16 @@ import structlog
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.kube import leases
 from vkgateway.kube.client import Client
-from vkgateway.kube.leases import NODE_LEASES, LeaseTaken, SoleLease, renew_node_lease
+from vkgateway.kube.leases import NODE_LEASE_NAMESPACE, LeaderElector, LeaseTaken, renew_node_lease
 from vkgateway.kube.resources import LEASES
-from vkgateway.model.times import render_micro
+from vkgateway.model.times import render_micro_time
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 
 
 async def test_node_lease_is_made_then_renewed(server: FakeApiServer, client: Client) -> None:
     await renew_node_lease(client, "a100.local", now=NOW, owner_uid="u")
-    lease = server.store.get(LEASES, "a100.local", NODE_LEASES)
+    lease = server.store.get(LEASES, "a100.local", NODE_LEASE_NAMESPACE)
     assert lease["spec"] == {
         "holderIdentity": "a100.local",
         "leaseDurationSeconds": 40,
@@ -31,7 +31,7 @@ async def test_node_lease_is_made_then_renewed(server: FakeApiServer, client: Cl
     }
     assert lease["metadata"]["ownerReferences"][0]["uid"] == "u"
     await renew_node_lease(client, "a100.local", now=NOW.replace(minute=5), duration=20)
-    spec = server.store.get(LEASES, "a100.local", NODE_LEASES)["spec"]
+    spec = server.store.get(LEASES, "a100.local", NODE_LEASE_NAMESPACE)["spec"]
     assert (spec["renewTime"], spec["leaseDurationSeconds"]) == ("2030-01-02T03:05:05.000678Z", 20)
     assert server.requests[-1].startswith("PATCH")
 
@@ -50,11 +50,13 @@ class Time:
         await asyncio.sleep(0)
 
 
-def _lease(client: Client, identity: str, time: Time) -> SoleLease:
+def _lease(client: Client, identity: str, time: Time) -> LeaderElector:
     def now() -> datetime:
         return NOW + timedelta(seconds=time.now)
 
-    return SoleLease(client, "gateway", namespace="system", identity=identity, clock=time, now=now, sleep=time.sleep)
+    return LeaderElector(
+        client, "gateway", namespace="system", identity=identity, clock=time, now=now, sleep=time.sleep
+    )
 
 
 def _spec(server: FakeApiServer) -> dict[str, object]:
@@ -62,9 +64,9 @@ def _spec(server: FakeApiServer) -> dict[str, object]:
     return found
 
 
-async def _kept(lease: SoleLease, *, until: Callable[[], bool]) -> None:
+async def _kept(lease: LeaderElector, *, until: Callable[[], bool]) -> None:
     """Keep a lease until something is so."""
-    task = asyncio.create_task(lease.keep())
+    task = asyncio.create_task(lease.renew_lease())
     try:
         async with asyncio.timeout(30):
             while not until() and not task.done():  # noqa: ASYNC110 - the clock moves by our sleeping
@@ -79,21 +81,21 @@ async def test_a_lease_of_nobody_is_taken_and_ones_own_taken_up_without_a_write(
     server: FakeApiServer, client: Client
 ) -> None:
     time = Time()
-    await _lease(client, "first", time).take()
+    await _lease(client, "first", time).acquire_lease()
     assert (_spec(server)["holderIdentity"], _spec(server)["leaseDurationSeconds"]) == ("first", 30)
     server.requests.clear()
-    await _lease(client, "first", time).take()
+    await _lease(client, "first", time).acquire_lease()
     assert [request.split(" ")[0] for request in server.requests] == ["GET"]
 
 
 async def test_one_that_is_renewed_is_refused_by_its_holder(server: FakeApiServer, client: Client) -> None:
     time = Time()
     first, second = _lease(client, "first", time), _lease(client, "second", Time())
-    await first.take()
+    await first.acquire_lease()
 
     async def refused() -> None:
         with pytest.raises(LeaseTaken, match=r"^first has the Lease system/gateway, and renewed it at 2030-01-02T03:2"):
-            await second.take()
+            await second.acquire_lease()
 
     task = asyncio.create_task(refused())
     await _kept(first, until=task.done)
@@ -103,22 +105,22 @@ async def test_one_that_is_renewed_is_refused_by_its_holder(server: FakeApiServe
 
 async def test_one_whose_holder_fell_silent_is_taken_over(server: FakeApiServer, client: Client) -> None:
     time = Time()
-    await _lease(client, "first", time).take()
-    await _lease(client, "second", time).take()
+    await _lease(client, "first", time).acquire_lease()
+    await _lease(client, "second", time).acquire_lease()
     assert time.now == 1030.0
     assert (_spec(server)["holderIdentity"], _spec(server)["leaseTransitions"]) == ("second", 1)
 
 
 async def test_what_others_write_on_a_lease_is_no_sign_of_life(server: FakeApiServer, client: Client) -> None:
     time = Time()
-    await _lease(client, "first", time).take()
+    await _lease(client, "first", time).acquire_lease()
 
     async def annotate(seconds: float) -> None:
         await time.sleep(seconds)
         await client.patch(LEASES, "gateway", {"metadata": {"annotations": {"a": str(time.now)}}}, namespace="system")
 
-    second = SoleLease(client, "gateway", namespace="system", identity="second", clock=time, sleep=annotate)
-    await second.take()
+    second = LeaderElector(client, "gateway", namespace="system", identity="second", clock=time, sleep=annotate)
+    await second.acquire_lease()
     assert _spec(server)["holderIdentity"] == "second"
 
 
@@ -127,12 +129,12 @@ async def test_who_was_taken_for_dead_ends_when_it_sees_who_came_after_it(
 ) -> None:
     time = Time()
     first, second = _lease(client, "first", time), _lease(client, "second", time)
-    await first.take()
-    await second.take()
+    await first.acquire_lease()
+    await second.acquire_lease()
 
     async def ends() -> None:
         with pytest.raises(LeaseTaken, match="second has the Lease"):
-            await first.keep()
+            await first.renew_lease()
 
     task = asyncio.create_task(ends())
     await _kept(second, until=task.done)
@@ -142,7 +144,7 @@ async def test_who_was_taken_for_dead_ends_when_it_sees_who_came_after_it(
 async def test_a_server_that_is_away_takes_nothing_away(server: FakeApiServer, client: Client) -> None:
     time = Time()
     lease = _lease(client, "first", time)
-    await lease.take()
+    await lease.acquire_lease()
     server.fail("*", "/leases/gateway", status=503, times=20)
     before = _spec(server)["renewTime"]
     await _kept(lease, until=lambda: _spec(server)["renewTime"] != before)
@@ -155,7 +157,7 @@ async def test_an_answer_that_is_no_lease_takes_nothing_away(
     """What is on the way to a server may answer in its place for a while, and say that all is well."""
     time = Time()
     lease = _lease(client, "first", time)
-    await lease.take()
+    await lease.acquire_lease()
     pages = iter([b"<html>back soon</html>"] * 3)
     get = client.get
 
@@ -172,30 +174,30 @@ async def test_who_waits_for_anothers_lease_says_so_once(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     time = Time()
-    await _lease(client, "first", time).take()
+    await _lease(client, "first", time).acquire_lease()
     logs = structlog.testing.LogCapture()
     # A logger that knows nothing of how others were configured, by which levels are left out.
     own = structlog.wrap_logger(None, processors=[logs], wrapper_class=structlog.stdlib.BoundLogger)
     monkeypatch.setattr(leases, "log", own)
-    await _lease(client, "second", time).take()
+    await _lease(client, "second", time).acquire_lease()
     assert [(line["holder"], line["seconds"]) for line in logs.entries] == [("first", 30)]
 
 
 async def test_ones_own_late_write_is_no_rival(server: FakeApiServer, client: Client) -> None:
     time = Time()
     lease = _lease(client, "first", time)
-    await lease.take()
+    await lease.acquire_lease()
     server.fail("PUT", "/leases/gateway", status=409, times=2)
     before = _spec(server)["renewTime"]
     time.now += 5.0
     await _kept(lease, until=lambda: _spec(server)["renewTime"] != before)
-    assert _spec(server)["renewTime"] == render_micro(NOW + timedelta(seconds=1005))
+    assert _spec(server)["renewTime"] == render_micro_time(NOW + timedelta(seconds=1005))
 
 
 async def test_a_lease_that_was_deleted_is_made_again(server: FakeApiServer, client: Client) -> None:
     time = Time()
     lease = _lease(client, "first", time)
-    await lease.take()
+    await lease.acquire_lease()
     server.store.delete(LEASES, "gateway", "system")
     await _kept(lease, until=lambda: server.store.find(LEASES, "gateway", "system") is not None)
     assert _spec(server)["holderIdentity"] == "first"
@@ -203,7 +205,7 @@ async def test_a_lease_that_was_deleted_is_made_again(server: FakeApiServer, cli
 
 async def test_of_rivals_one_has_it(server: FakeApiServer, client: Client) -> None:
     rivals = [_lease(client, f"r{number}", Time()) for number in range(5)]
-    tasks = [asyncio.create_task(rival.take()) for rival in rivals]
+    tasks = [asyncio.create_task(rival.acquire_lease()) for rival in rivals]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     assert sum(task.done() for task in tasks) == 1
     for task in tasks:

@@ -12,11 +12,11 @@ import pytest
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.http1 import ConnectionClosedError, Pool
-from vkgateway.kube.line import Line, Server
-from vkgateway.kube.streams import Streams
+from vkgateway.kube.http1 import ConnectionClosedError, ConnectionPool
+from vkgateway.kube.response_streams import StreamPool
 from vkgateway.kube.tls import client_context, load_identity
-from vkgateway.kube.tlsbytes import Tls
+from vkgateway.kube.tls_engine import TlsEngine
+from vkgateway.kube.tls_protocol import Endpoint, TlsProtocol
 
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
 ASKED = b" HTTP/1.1\r\n"
@@ -29,7 +29,7 @@ class Secure(asyncio.Protocol):
     """Answers each request with `answer`, then ends with a notice (`polite`), without one (`cut`), or not at all."""
 
     def __init__(self, context: ssl.SSLContext, answer: bytes, end: str) -> None:
-        self.tls = Tls(context, server_side=True)
+        self.tls = TlsEngine(context, server_side=True)
         self.answer = answer
         self.end = end
         self.gone = asyncio.Event()
@@ -43,12 +43,12 @@ class Secure(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         with contextlib.suppress(ssl.SSLError):
-            data = self.tls.receive(data)
+            data = self.tls.decrypt_data(data)
             if ASKED in data:
-                self.tls.seal(self.answer)
+                self.tls.encrypt_data(self.answer)
                 if self.end == "polite":
-                    self.tls.seal_end()
-        self.transport.write(self.tls.pending())
+                    self.tls.encrypt_close_notify()
+        self.transport.write(self.tls.take_outgoing())
         if ASKED in data and self.end:
             self.transport.close()
 
@@ -56,7 +56,7 @@ class Secure(asyncio.Protocol):
 @contextlib.asynccontextmanager
 async def serving(
     *, answer: bytes = PLAIN, end: str = "", trusted: Authority = CA, name: str = "127.0.0.1", mutual: bool = False
-) -> AsyncIterator[Server]:
+) -> AsyncIterator[Endpoint]:
     pair = CA.issue("server", ips=(name,), server=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_identity(context, cert=pair.cert_pem, key=pair.key_pem)
@@ -72,7 +72,7 @@ async def serving(
     listening = await loop.create_server(accept, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
     try:
-        yield Server(host="127.0.0.1", port=port, ssl=client_context(ca=trusted.cert_pem), connect_timeout=5)
+        yield Endpoint(host="127.0.0.1", port=port, ssl=client_context(ca=trusted.cert_pem), connect_timeout=5)
     finally:
         listening.close()
         for connection in connections:
@@ -82,8 +82,8 @@ async def serving(
 
 
 @contextlib.asynccontextmanager
-async def pool_of(server: Server) -> AsyncIterator[Pool]:
-    pool = Pool(server, limit=2)
+async def pool_of(server: Endpoint) -> AsyncIterator[ConnectionPool]:
+    pool = ConnectionPool(server, limit=2)
     try:
         yield pool
     finally:
@@ -131,10 +131,10 @@ async def test_only_an_end_that_was_told_completes_an_answer_without_a_length() 
 
 async def test_a_stream_knows_its_end_from_a_cut() -> None:
     async with serving(answer=ENDLESS, end="polite") as server:
-        stream = await Streams(server).open(REQUEST, inactivity=5)
+        stream = await StreamPool(server).open_stream(REQUEST, inactivity=5)
         assert [await stream.read(), await stream.read()] == [b"all", b""]
     async with serving(answer=ENDLESS, end="cut") as server:
-        stream = await Streams(server).open(REQUEST, inactivity=5)
+        stream = await StreamPool(server).open_stream(REQUEST, inactivity=5)
         assert await stream.read() == b"all"
         with pytest.raises(ConnectionError):
             await stream.read()
@@ -148,9 +148,9 @@ async def test_a_server_that_never_greets_is_given_up() -> None:
 
     listening = await asyncio.start_server(silent, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    server = Server(host="127.0.0.1", port=port, ssl=client_context(ca=CA.cert_pem), connect_timeout=0.05)
+    server = Endpoint(host="127.0.0.1", port=port, ssl=client_context(ca=CA.cert_pem), connect_timeout=0.05)
     with pytest.raises(TimeoutError, match="no connection"):
-        await server.connect(Line())
+        await server.open_connection(TlsProtocol())
     for writer in held:
         writer.close()
     listening.close()
@@ -163,9 +163,9 @@ async def test_a_server_that_hangs_up_in_the_handshake_is_an_error() -> None:
 
     listening = await asyncio.start_server(rude, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    server = Server(host="127.0.0.1", port=port, ssl=client_context(ca=CA.cert_pem), connect_timeout=5)
+    server = Endpoint(host="127.0.0.1", port=port, ssl=client_context(ca=CA.cert_pem), connect_timeout=5)
     with pytest.raises(ConnectionError):
-        await server.connect(Line())
+        await server.open_connection(TlsProtocol())
     listening.close()
     await listening.wait_closed()
 
@@ -176,7 +176,7 @@ async def test_why_a_server_refuses_who_we_are_is_told() -> None:
         with pytest.raises(ssl.SSLError, match="certificate required"):
             await pool.request("GET", REQUEST, timeout=5)
         with pytest.raises(ssl.SSLError, match="certificate required"):
-            await Streams(server).open(REQUEST, inactivity=5)
+            await StreamPool(server).open_stream(REQUEST, inactivity=5)
 
 
 async def test_a_client_that_was_refused_for_its_certificate_takes_over_another() -> None:

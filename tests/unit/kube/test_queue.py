@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.errors import Forbidden, TooManyRequests
-from vkgateway.kube.queue import FairQueue, run_workers
+from vkgateway.kube.workqueue import FairQueue, run_workers
 
 
 @dataclass(order=True)
@@ -167,15 +167,15 @@ async def test_failures_in_a_row_wait_longer_and_success_ends_the_row() -> None:
     delays = []
     for _ in range(6):
         await take(queue, 1, finish=False)
-        delays.append(queue.retry("a", "x"))
+        delays.append(queue.add_rate_limited("a", "x"))
         queue.done("a", "x")
         clock.advance(delays[-1])
     assert delays == [1, 2, 4, 8, 8, 8]
-    assert queue.failures("a", "x") == 6
+    assert queue.num_requeues("a", "x") == 6
     await take(queue, 1, finish=False)
-    assert queue.retry("a", "x", at_least=30) == 30
+    assert queue.add_rate_limited("a", "x", at_least=30) == 30
     queue.forget("a", "x")
-    assert queue.failures("a", "x") == 0
+    assert queue.num_requeues("a", "x") == 0
 
 
 async def test_dropped_tenant_leaves_nothing() -> None:
@@ -187,7 +187,7 @@ async def test_dropped_tenant_leaves_nothing() -> None:
     queue.add("a", "later", delay=5)
     await take(queue, 1, finish=False)
     queue.add("a", "x")
-    queue.drop("a")
+    queue.drop_tenant("a")
     queue.done("a", "x")
     clock.advance(5)
     assert await take(queue, 1) == ["b/k"]
@@ -289,7 +289,7 @@ async def test_workers_retry_what_fails_and_repeat_what_asks_for_it() -> None:
 
 def test_backoff_is_bounded_jittered_and_patient() -> None:
     low, high = Backoff(base=1, cap=60, random=lambda: 0.0), Backoff(base=1, cap=60, random=lambda: 1.0)
-    assert [low.delay(n) for n in (1, 2, 3)] == [0.5, 1, 2]
-    assert [high.delay(n) for n in (1, 2, 3)] == [1, 2, 4]
-    assert high.delay(10_000) == 60
-    assert high.delay(1, at_least=90) == 90
+    assert [low.delay_after(n) for n in (1, 2, 3)] == [0.5, 1, 2]
+    assert [high.delay_after(n) for n in (1, 2, 3)] == [1, 2, 4]
+    assert high.delay_after(10_000) == 60
+    assert high.delay_after(1, at_least=90) == 90

@@ -67,7 +67,7 @@ class Seen:
         self._news.set()
 
     def _done(self) -> None:
-        assert self.reflector.complete
+        assert self.reflector.is_complete
         self.completed += 1
         self._news.set()
 
@@ -91,11 +91,11 @@ class Seen:
     @property
     def complete(self) -> list[bool]:
         """As a list, which keeps mypy from concluding that it never changes."""
-        return [self.reflector.complete]
+        return [self.reflector.is_complete]
 
     @property
     def names(self) -> list[str]:
-        return sorted(name for _, name in self.reflector.items)
+        return sorted(name for _, name in self.reflector.store)
 
 
 @asynccontextmanager
@@ -105,7 +105,7 @@ async def watching(client: Client, *, complete: bool = True, **options: Any) -> 
     try:
         if complete:
             async with asyncio.timeout(30):
-                await seen.reflector.wait_complete()
+                await seen.reflector.wait_until_complete()
         yield seen
     finally:
         if task.done():
@@ -149,7 +149,7 @@ async def test_the_first_list_comes_from_the_cache_of_a_server_that_is_the_only_
         assert seen.names == ["a", "b", "c"]
         server.fail("GET", "resourceVersion=", status=410, reason="Expired")
         server.end_watches()
-        await seen.until(lambda: seen.reflector.relists == 2)
+        await seen.until(lambda: seen.reflector.relist_count == 2)
     lists = [request for request in server.requests if "limit=2" in request]
     assert [_FROM_CACHE in request for request in lists] == [single, False, False, False]
     assert ["continue=" in request for request in lists] == [False, True, False, True]
@@ -169,7 +169,7 @@ async def test_list_then_changes(server: FakeApiServer, client: Client, streamin
         remove(server, "b")
         await seen.heard("+c", "~a", "-b")
         assert seen.names == ["a", "c"]
-        assert seen.reflector.items["default", "a"].data == {"n": 1}
+        assert seen.reflector.store["default", "a"].data == {"n": 1}
     paged = [request for request in server.requests if "limit=1" in request]
     assert len(paged) == (0 if streaming else 2)
 
@@ -193,7 +193,7 @@ async def test_watch_that_ends_goes_on_where_it_was(server: FakeApiServer, clien
         server.end_watches()
         put(server, "b")
         await seen.heard("+b")
-        assert seen.reflector.relists == 1
+        assert seen.reflector.relist_count == 1
         assert seen.completed == 1
         assert seen.reachable == [(True, "")]
     assert "resourceVersion=101" in server.requests[-1]
@@ -204,14 +204,14 @@ async def test_one_lost_connection_is_nothing(server: FakeApiServer, client: Cli
         await seen.until(lambda: seen.sleeps)
         put(server, "a")
         await seen.heard("+a")
-        assert seen.reflector.complete
+        assert seen.reflector.is_complete
         assert seen.reachable == [(True, "")]
 
 
 async def test_connections_that_are_lost_now_and_then_are_nothing(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reflector, "_PROOF", 0.01)
+    monkeypatch.setattr(reflector, "_RESUME_PROOF_SECONDS", 0.01)
     async with watching(client, inactivity=0.5) as seen:
         await seen.until(lambda: len(seen.sleeps) > 2)
         put(server, "a")
@@ -242,12 +242,12 @@ async def test_distrusted_while_away_until_the_watch_has_held_for_a_while(
         server.fail("GET", "/configmaps", status=503, times=1000)
         server.end_watches()
         await seen.until(lambda: len(seen.reachable) == 2)
-        assert not seen.reflector.complete
-        assert not seen.reflector.reachable
-        monkeypatch.setattr(reflector, "_PROOF", 0.01)
+        assert not seen.reflector.is_complete
+        assert not seen.reflector.is_reachable
+        monkeypatch.setattr(reflector, "_RESUME_PROOF_SECONDS", 0.01)
         server.heal()
-        await seen.reflector.wait_complete()
-        assert seen.reflector.reachable
+        await seen.reflector.wait_until_complete()
+        assert seen.reflector.is_reachable
 
 
 async def test_resumed_watch_is_trusted_after_its_first_bookmark(server: FakeApiServer, client: Client) -> None:
@@ -256,10 +256,10 @@ async def test_resumed_watch_is_trusted_after_its_first_bookmark(server: FakeApi
         server.end_watches()
         await seen.until(lambda: len(seen.reachable) == 2)
         await server.until(lambda: server.watches == 1)
-        assert not seen.reflector.complete
+        assert not seen.reflector.is_complete
         server.bookmark()
-        await seen.reflector.wait_complete()
-        assert seen.reflector.relists == 1
+        await seen.reflector.wait_until_complete()
+        assert seen.reflector.relist_count == 1
 
 
 async def test_server_asks_for_patience(server: FakeApiServer, client: Client) -> None:
@@ -339,7 +339,7 @@ async def test_server_older_than_streaming_lists(server: FakeApiServer, client: 
         await seen.heard("+a")
         assert seen.completed == 0
         server.bookmark()
-        await seen.reflector.wait_complete()
+        await seen.reflector.wait_until_complete()
         put(server, "b")
         await seen.heard("+b")
         assert seen.reachable == [(True, "")]
@@ -350,7 +350,7 @@ async def test_list_cut_half_way_proves_nothing(server: FakeApiServer, client: C
     put(server, "a")
     async with watching(client, complete=False) as seen:
         server.fail("GET", "sendInitialEvents", status=0, times=2)
-        await seen.reflector.wait_complete()
+        await seen.reflector.wait_until_complete()
         assert seen.reachable[0][0] is False
         assert seen.reachable[-1] == (True, "")
 
@@ -364,9 +364,9 @@ async def test_unreadable_object_is_kept_as_it_was_and_forbids_conclusions(
         put(server, "a", "poison")
         put(server, "b")
         await seen.heard("+b")
-        assert seen.reflector.items["default", "a"].data == {"n": 1}
+        assert seen.reflector.store["default", "a"].data == {"n": 1}
         assert seen.complete == [False]
-        assert seen.reflector.unreadable == {("default", "a")}
+        assert seen.reflector.unreadable_keys == {("default", "a")}
         put(server, "a", 2)
         await seen.heard("~a")
         assert seen.complete == [True]
@@ -388,8 +388,8 @@ async def test_version_itself_is_doubted_in_the_end(server: FakeApiServer, clien
     async with watching(client) as seen:
         server.fail("GET", "resourceVersion=", status=504, times=100)
         server.end_watches()
-        await seen.until(lambda: seen.reflector.relists == 2)
-        assert seen.reflector.complete
+        await seen.until(lambda: seen.reflector.relist_count == 2)
+        assert seen.reflector.is_complete
 
 
 async def test_large_object_across_many_chunks(server: FakeApiServer, client: Client) -> None:
@@ -397,7 +397,7 @@ async def test_large_object_across_many_chunks(server: FakeApiServer, client: Cl
         put(server, "big", "x" * 1_500_000)
         put(server, "small")
         await seen.heard("+big", "+small")
-        assert len(str(seen.reflector.items["default", "big"].data["n"])) == 1_500_000
+        assert len(str(seen.reflector.store["default", "big"].data["n"])) == 1_500_000
 
 
 async def test_pods_are_never_mixed_up_with_others(server: FakeApiServer, client: Client) -> None:

@@ -13,7 +13,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.test_reflector import put, remove, watching
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS
-from vkgateway.kube.streams import Stream
+from vkgateway.kube.response_streams import ResponseStream
 from vkgateway.model.errors import InputError
 
 
@@ -31,10 +31,10 @@ async def test_a_store_restored_from_a_backup_is_listed_anew() -> None:
         await seen.heard("+kept", "+undone")
         port = server.port
         await server.stop()
-        await seen.until(lambda: not seen.reflector.complete)
+        await seen.until(lambda: not seen.reflector.is_complete)
         await restored.start(port)
         try:
-            await seen.until(lambda: seen.reflector.complete)
+            await seen.until(lambda: seen.reflector.is_complete)
             assert seen.names == ["kept", "removed"]
             await seen.heard("~kept", "+removed", "-undone")
         finally:
@@ -57,11 +57,11 @@ async def test_what_has_its_old_version_in_a_restored_store_may_be_another_all_t
         await seen.heard("+other", "+same", "+undone")
         port = server.port
         await server.stop()
-        await seen.until(lambda: not seen.reflector.complete)
+        await seen.until(lambda: not seen.reflector.is_complete)
         await restored.start(port)
         try:
             await seen.heard("~other", "~same", "-undone")
-            assert seen.reflector.items["default", "other"].data == {"n": 2}
+            assert seen.reflector.store["default", "other"].data == {"n": 2}
             restored.end_watches()
             put(restored, "new")
             await seen.heard("+new")
@@ -76,13 +76,13 @@ async def test_a_server_that_was_only_away_is_not_listed_anew() -> None:
     async with Client(server.url, name="fake") as client, watching(client) as seen:
         port = server.port
         await server.stop()
-        await seen.until(lambda: not seen.reflector.complete)
+        await seen.until(lambda: not seen.reflector.is_complete)
         put(server, "b")
         await server.start(port)
         try:
-            await seen.until(lambda: seen.reflector.complete)
+            await seen.until(lambda: seen.reflector.is_complete)
             await seen.heard("+a", "+b")
-            assert seen.reflector.relists == 1
+            assert seen.reflector.relist_count == 1
         finally:
             await server.stop()
 
@@ -111,7 +111,7 @@ async def test_a_server_that_forgets_faster_than_it_lists_is_asked_less_and_less
     async with FakeApiServer() as server, Client(server.url, streaming_lists=False) as client:
         server.fail("GET", "resourceVersion=", status=410, reason="Expired", times=8)
         async with watching(client) as seen:
-            await seen.until(lambda: seen.reflector.relists == 9)
+            await seen.until(lambda: seen.reflector.relist_count == 9)
             assert seen.sleeps == pytest.approx([0.15, 0.3, 0.6, 1.2, 2.4, 4.8, 9.6])
 
 
@@ -121,15 +121,15 @@ async def test_a_server_that_ends_every_watch_at_once_is_asked_less_and_less_oft
     async with FakeApiServer() as server, Client(server.url, name="fake") as client:
         put(server, "a")
         async with watching(client) as seen:
-            watch = client.stream
+            watch = client.open_watch
 
             @contextlib.asynccontextmanager
-            async def ended(*args: Any, **options: Any) -> AsyncIterator[Stream]:
+            async def ended(*args: Any, **options: Any) -> AsyncIterator[ResponseStream]:
                 async with watch(*args, **options) as stream:
                     server.end_watches()
                     yield stream
 
-            monkeypatch.setattr(client, "stream", ended)
+            monkeypatch.setattr(client, "open_watch", ended)
             server.end_watches()
             await seen.until(lambda: len(seen.sleeps) >= 7)
             assert seen.sleeps[:7] == pytest.approx([0.1, 0.1, 0.15, 0.3, 0.6, 1.2, 2.4])
@@ -141,4 +141,4 @@ async def test_a_server_that_ends_every_watch_at_once_is_asked_less_and_less_oft
             before = len(seen.sleeps)
             await seen.until(lambda: len(seen.sleeps) > before)
             assert seen.sleeps[before] == pytest.approx(0.1)
-            assert seen.reflector.relists == 1
+            assert seen.reflector.relist_count == 1

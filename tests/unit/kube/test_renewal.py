@@ -28,18 +28,18 @@ def path(tmp_path: Path) -> Path:
 
 
 async def test_a_token_that_cannot_be_renewed_is_used_on(path: Path) -> None:
-    document = kubeconfig.build("alpha", server="https://10.0.0.1:6443", ca="")
+    document = kubeconfig.build_document("alpha", server="https://10.0.0.1:6443", ca="")
     document["users"][0]["user"] = {"tokenFile": "token"}
-    kubeconfig.write(path, document)
+    kubeconfig.write_file(path, document)
     (path.parent / "token").write_text("one")
-    source = kubeconfig.load(path).connection().token_source()
-    assert isinstance(source, bearer.Renewed)
+    source = kubeconfig.load(path).client_config().token_source()
+    assert isinstance(source, bearer.CachingTokenSource)
     assert await source() == "one"
     (path.parent / "token").unlink()
-    source._until = 0
+    source._expires_at = 0
     assert await source() == "one"
     (path.parent / "token").write_text("two")
-    source._until = 0
+    source._expires_at = 0
     assert await source() == "two"
 
 
@@ -52,8 +52,8 @@ async def test_a_plugin_that_hangs_holds_nobody_up_for_ever(monkeypatch: pytest.
         await asyncio.sleep(60)
         return "late"
 
-    monkeypatch.setattr(bearer, "PATIENCE_SECONDS", 0.05)
-    source = bearer.Renewed(fetch)
+    monkeypatch.setattr(bearer, "FETCH_TIMEOUT_SECONDS", 0.05)
+    source = bearer.CachingTokenSource(fetch)
     failed = await asyncio.gather(source(), source(), source(), return_exceptions=True)
     assert [str(error) for error in failed] == ["no token within 0.05 s"] * 3
     assert calls == 1
@@ -61,10 +61,10 @@ async def test_a_plugin_that_hangs_holds_nobody_up_for_ever(monkeypatch: pytest.
 
 def from_plugin(path: Path, command: str, args: list[str]) -> bearer.TokenSource:
     """The token source of a kubeconfig that names this exec plugin."""
-    document = kubeconfig.build("alpha", server="https://10.0.0.1:6443", ca="")
+    document = kubeconfig.build_document("alpha", server="https://10.0.0.1:6443", ca="")
     document["users"][0]["user"] = {"exec": {"apiVersion": "v1", "command": command, "args": args}}
-    kubeconfig.write(path, document)
-    source = kubeconfig.load(path).connection().token_source()
+    kubeconfig.write_file(path, document)
+    source = kubeconfig.load(path).client_config().token_source()
     assert source is not None
     return source
 
@@ -92,7 +92,7 @@ async def test_a_plugin_that_hangs_is_not_left_running(
     file = path.parent / "pid"
     source = from_plugin(path, "sh", ["-c", f"echo $$ > {file}; exec sleep 60"])
     importlib.import_module("kubernetes_asyncio.config.exec_provider")  # takes most of the second
-    monkeypatch.setattr(bearer, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(bearer, "FETCH_TIMEOUT_SECONDS", 1.0)
     with pytest.raises(UnavailableError, match="no token within 1 s"):
         await source()
     process = Path("/proc", file.read_text().strip())
@@ -120,7 +120,7 @@ async def test_what_a_plugin_that_hangs_has_started_is_not_left_running(
     file = path.parent / "pid"
     source = from_plugin(path, "sh", ["-c", f"sleep 60 & echo $! > {file}; wait"])
     importlib.import_module("kubernetes_asyncio.config.exec_provider")  # takes most of the second
-    monkeypatch.setattr(bearer, "PATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(bearer, "FETCH_TIMEOUT_SECONDS", 1.0)
     monkeypatch.setattr("os.isatty", lambda _descriptor: False)
     with pytest.raises(UnavailableError, match="no token within 1 s"):
         await source()
@@ -141,18 +141,18 @@ def _runs(process: Path) -> bool:
 
 async def test_a_client_takes_over_credentials_that_were_written_anew(path: Path, server: FakeApiServer) -> None:
     server.token = "one"
-    kubeconfig.write(path, kubeconfig.build("alpha", server=server.url, ca="", token="one"))
+    kubeconfig.write_file(path, kubeconfig.build_document("alpha", server=server.url, ca="", token="one"))
     async with Client.from_kubeconfig(path) as client:
         await client.request("GET", "/version")
         server.token = "two"
         with pytest.raises(errors.Unauthorized):
             await client.request("GET", "/version")
         client._renewed_at = float("-inf")
-        kubeconfig.write(path, kubeconfig.build("alpha", server=server.url, ca="", token="two"))
+        kubeconfig.write_file(path, kubeconfig.build_document("alpha", server=server.url, ca="", token="two"))
         with pytest.raises(errors.Unauthorized):
             await client.request("GET", "/version")
         await client.request("GET", "/version")
-        assert await client.authorization() == {"Authorization": "Bearer two"}
+        assert await client.authorization_headers() == {"Authorization": "Bearer two"}
 
 
 async def test_a_client_takes_over_an_authority_that_was_written_anew(path: Path) -> None:
@@ -168,10 +168,10 @@ async def test_a_client_takes_over_an_authority_that_was_written_anew(path: Path
 
     listening = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     server = f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    kubeconfig.write(path, kubeconfig.build("alpha", server=server, ca=old.cert_pem))
+    kubeconfig.write_file(path, kubeconfig.build_document("alpha", server=server, ca=old.cert_pem))
     try:
         async with Client.from_kubeconfig(path) as client:
-            kubeconfig.write(path, kubeconfig.build("alpha", server=server, ca=new.cert_pem))
+            kubeconfig.write_file(path, kubeconfig.build_document("alpha", server=server, ca=new.cert_pem))
             with pytest.raises(errors.Unreachable, match="certificate verify failed"):
                 await client.request("GET", "/version")
             assert await client.request("GET", "/version") == b"ok"
@@ -187,15 +187,15 @@ async def test_a_client_takes_over_an_authority_that_was_written_anew(path: Path
 def test_other_credentials_lead_to_the_same_server_and_another_authority_does_not(
     changed: dict[str, Any], same: bool
 ) -> None:
-    known = kubeconfig.Connection(context="a", server="https://a", ca=b"A", token="one")
-    assert known.same_server(replace(known, **changed)) is same
+    known = kubeconfig.ClientConfig(context="a", server="https://a", ca=b"A", token="one")
+    assert known.is_same_server(replace(known, **changed)) is same
 
 
 async def test_a_kubeconfig_that_says_nothing_changes_no_credentials(path: Path, server: FakeApiServer) -> None:
     server.token = "one"
-    kubeconfig.write(path, kubeconfig.build("alpha", server=server.url, ca="", token="one"))
+    kubeconfig.write_file(path, kubeconfig.build_document("alpha", server=server.url, ca="", token="one"))
     async with Client.from_kubeconfig(path) as client:
-        kubeconfig.write(path, {})
+        kubeconfig.write_file(path, {})
         server.token = "two"
         with pytest.raises(errors.Unauthorized):
             await client.request("GET", "/version")

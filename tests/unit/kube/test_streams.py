@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
-from vkgateway.kube.answers import MalformedAnswerError
 from vkgateway.kube.connections import Connections
-from vkgateway.kube.line import Pulse, Server
-from vkgateway.kube.streams import Stream, Streams
+from vkgateway.kube.response_streams import ResponseStream, StreamPool
+from vkgateway.kube.responses import MalformedResponseError
+from vkgateway.kube.tls_protocol import Endpoint, ServerActivity
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nRetry-After: 7\r\n\r\n"
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"
@@ -23,15 +23,15 @@ Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def streaming(
-    play: Play, *, inactivity: float | None = 5.0, longest: float | None = None, pulse: Pulse | None = None
-) -> AsyncIterator[Stream]:
+    play: Play, *, inactivity: float | None = 5.0, longest: float | None = None, pulse: ServerActivity | None = None
+) -> AsyncIterator[ResponseStream]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await play(reader, writer)
 
     async with listening(serve) as port:
-        server = Server(host="127.0.0.1", port=port, ssl=None, pulse=pulse or Pulse())
-        stream = await Streams(server).open(REQUEST, inactivity=inactivity, longest=longest)
+        server = Endpoint(host="127.0.0.1", port=port, ssl=None, activity=pulse or ServerActivity())
+        stream = await StreamPool(server).open_stream(REQUEST, inactivity=inactivity, longest=longest)
         with contextlib.closing(stream):
             yield stream
 
@@ -76,7 +76,7 @@ async def test_pieces_come_one_by_one_and_the_end_is_told() -> None:
     async with streaming(play) as stream:
         assert (stream.status, stream.header("retry-after")) == (200, "7")
         assert await stream.read() == b"one"
-        stream.send(b"x")
+        stream.send_request(b"x")
         assert await stream.read() == b""
         assert await stream.read() == b""
 
@@ -117,22 +117,22 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 async def test_who_hears_of_the_server_elsewhere_waits() -> None:
-    pulse = Pulse()
+    pulse = ServerActivity()
     async with streaming(silent, inactivity=0.5, pulse=pulse) as stream:
         reading = asyncio.ensure_future(stream.read())
         for _ in range(15):
             await asyncio.sleep(0.05)
-            pulse.heard = asyncio.get_running_loop().time()
+            pulse.last_heard = asyncio.get_running_loop().time()
         assert not reading.done()
         with pytest.raises(TimeoutError, match="not a byte"):
             await reading
 
 
 async def test_where_bookmarks_come_regularly_their_absence_counts() -> None:
-    pulse = Pulse()
+    pulse = ServerActivity()
     async with streaming(silent, inactivity=0.5, pulse=pulse) as stream:
-        stream.regular = True
-        pulse.heard = asyncio.get_running_loop().time() + 60
+        stream.sends_bookmarks = True
+        pulse.last_heard = asyncio.get_running_loop().time() + 60
         with pytest.raises(TimeoutError, match="not a byte"):
             await stream.read()
 
@@ -177,8 +177,8 @@ async def test_an_answer_that_does_not_begin_is_no_quiet_watch() -> None:
     async def play(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    pulse = Pulse()
-    pulse.heard = asyncio.get_running_loop().time() + 60
+    pulse = ServerActivity()
+    pulse.last_heard = asyncio.get_running_loop().time() + 60
     with pytest.raises(TimeoutError, match="not a byte"):
         async with streaming(play, inactivity=0.2, longest=1.0, pulse=pulse):
             pass
@@ -188,7 +188,7 @@ async def test_what_is_no_answer_is_refused() -> None:
     async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH\r\n")
 
-    with pytest.raises(MalformedAnswerError):
+    with pytest.raises(MalformedResponseError):
         async with streaming(play):
             pass
 
@@ -216,7 +216,7 @@ async def test_a_slow_reader_slows_the_server_down() -> None:
 
 
 @contextlib.asynccontextmanager
-async def counted(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Server, list[int]]]:
+async def counted(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Endpoint, list[int]]]:
     """A server that gives one answer after the other, and the number of each one's connection.
 
     Where an answer is None the connection is closed when it is asked for, and so it is after the last one.
@@ -235,29 +235,29 @@ async def counted(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Server
             await writer.drain()
 
     async with listening(serve) as port:
-        yield Server(host="127.0.0.1", port=port, ssl=None), carried
+        yield Endpoint(host="127.0.0.1", port=port, ssl=None), carried
 
 
 @contextlib.asynccontextmanager
-async def counting(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Streams, list[int]]]:
+async def counting(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[StreamPool, list[int]]]:
     """Streams of such a server."""
     async with counted(answers) as (server, carried):
-        streams = Streams(server)
+        streams = StreamPool(server)
         try:
             yield streams, carried
         finally:
             streams.close()
 
 
-async def everything(streams: Streams) -> bytes:
-    stream = await streams.open(REQUEST, inactivity=5)
+async def everything(streams: StreamPool) -> bytes:
+    stream = await streams.open_stream(REQUEST, inactivity=5)
     try:
         received = b""
         while piece := await stream.read():
             received += piece
         return received
     finally:
-        streams.release(stream)
+        streams.release_stream(stream)
 
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nall"
@@ -290,18 +290,18 @@ async def both(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Connectio
 
 async def test_who_lists_and_then_watches_needs_one_connection() -> None:
     async with both([WHOLE, ONE, WHOLE]) as (connections, carried):
-        assert (await connections.requests.request("GET", REQUEST, timeout=5)).body == b"all"
-        assert await everything(connections.streams) == b"one"
+        assert (await connections.request_pool.request("GET", REQUEST, timeout=5)).body == b"all"
+        assert await everything(connections.stream_pool) == b"one"
         assert carried == [0, 0]
         # It is the stream's from then on, and not counted among those of requests.
-        assert (await connections.requests.request("GET", REQUEST, timeout=5)).body == b"all"
+        assert (await connections.request_pool.request("GET", REQUEST, timeout=5)).body == b"all"
         assert carried == [0, 0, 1]
 
 
 async def test_a_requests_connection_that_the_server_has_closed_costs_a_stream_nothing() -> None:
     async with both([WHOLE, None, ONE]) as (connections, carried):
-        await connections.requests.request("GET", REQUEST, timeout=5)
-        assert await everything(connections.streams) == b"one"
+        await connections.request_pool.request("GET", REQUEST, timeout=5)
+        assert await everything(connections.stream_pool) == b"one"
         assert carried == [0, 1]
 
 
@@ -314,12 +314,12 @@ async def test_a_new_connection_that_breaks_is_an_error() -> None:
 async def test_an_answer_that_breaks_on_a_kept_connection_is_an_error() -> None:
     async with counting([ONE, CHUNKED + b"5\r\nbro", None]) as (streams, _):
         assert await everything(streams) == b"one"
-        stream = await streams.open(REQUEST, inactivity=5)
+        stream = await streams.open_stream(REQUEST, inactivity=5)
         assert await stream.read() == b"bro"
-        stream.send(REQUEST)
+        stream.send_request(REQUEST)
         with pytest.raises(ConnectionError):
             await stream.read()
-        streams.release(stream)
+        streams.release_stream(stream)
 
 
 @pytest.mark.parametrize(
@@ -338,31 +338,31 @@ async def test_a_connection_that_cannot_be_trusted_carries_no_other_answer(first
 
 async def test_what_comes_unasked_is_no_answer() -> None:
     async with counting([ONE, TWO]) as (streams, carried):
-        stream = await streams.open(REQUEST, inactivity=5)
+        stream = await streams.open_stream(REQUEST, inactivity=5)
         while await stream.read():
             pass
-        streams.release(stream)
-        stream.heard(TWO)
+        streams.release_stream(stream)
+        stream.handle_data(TWO)
         assert await everything(streams) == b"two"
         assert carried == [0, 1]
 
 
 async def test_what_was_not_read_to_its_end_is_closed() -> None:
     async with counting([ONE, TWO]) as (streams, carried):
-        stream = await streams.open(REQUEST, inactivity=5)
+        stream = await streams.open_stream(REQUEST, inactivity=5)
         await asyncio.sleep(0.05)
-        streams.release(stream)
+        streams.release_stream(stream)
         assert await everything(streams) == b"two"
         assert carried == [0, 1]
 
 
 async def test_nothing_is_kept_once_retired_and_what_is_read_goes_on() -> None:
     async with counting([ONE, TWO]) as (streams, _):
-        stream = await streams.open(REQUEST, inactivity=5)
-        streams.retire()
-        in_use = [streams.in_use]
+        stream = await streams.open_stream(REQUEST, inactivity=5)
+        streams.start_draining()
+        in_use = [streams.is_in_use]
         assert await stream.read() == b"one"
         assert await stream.read() == b""
-        streams.release(stream)
-        assert [*in_use, streams.in_use] == [True, False]
-        assert not stream.usable
+        streams.release_stream(stream)
+        assert [*in_use, streams.is_in_use] == [True, False]
+        assert not stream.is_reusable

@@ -9,7 +9,7 @@ import pytest
 
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.tls import client_context, load_identity
-from vkgateway.kube.tlsbytes import PORTION, Tls
+from vkgateway.kube.tls_engine import CHUNK_BYTES, TlsEngine
 
 
 @pytest.fixture(scope="module")
@@ -21,33 +21,33 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return client_context(ca=authority.cert_pem), served
 
 
-def _pair(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> tuple[Tls, Tls]:
-    client = Tls(contexts[0], server_side=False, server_name="127.0.0.1")
-    server = Tls(contexts[1], server_side=True)
-    client.start()
+def _pair(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> tuple[TlsEngine, TlsEngine]:
+    client = TlsEngine(contexts[0], server_side=False, server_name="127.0.0.1")
+    server = TlsEngine(contexts[1], server_side=True)
+    client.start_handshake()
     for _ in range(3):
-        server.receive(client.pending())
-        client.receive(server.pending())
-    assert client.established
-    assert server.established
+        server.decrypt_data(client.take_outgoing())
+        client.decrypt_data(server.take_outgoing())
+    assert client.is_established
+    assert server.is_established
     return client, server
 
 
-@pytest.mark.parametrize("size", [1, PORTION - 1, PORTION, PORTION + 1, 1_000_000])
+@pytest.mark.parametrize("size", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 1_000_000])
 def test_what_goes_in_comes_out(contexts: tuple[ssl.SSLContext, ssl.SSLContext], size: int) -> None:
     client, server = _pair(contexts)
     said = bytes(range(251)) * (size // 251 + 1)
-    client.seal(said[:size])
-    client.seal_end()
-    assert server.receive(client.pending()) == said[:size]
-    assert server.ended
+    client.encrypt_data(said[:size])
+    client.encrypt_close_notify()
+    assert server.decrypt_data(client.take_outgoing()) == said[:size]
+    assert server.is_ended
 
 
 def test_records_may_come_in_any_pieces(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     client, server = _pair(contexts)
-    client.seal(b"x" * 100_000)
-    sent = client.pending()
-    got = b"".join(server.receive(sent[start : start + 977]) for start in range(0, len(sent), 977))
+    client.encrypt_data(b"x" * 100_000)
+    sent = client.take_outgoing()
+    got = b"".join(server.decrypt_data(sent[start : start + 977]) for start in range(0, len(sent), 977))
     assert got == b"x" * 100_000
 
 
@@ -80,10 +80,10 @@ def test_little_memory_stays_with_a_connection_that_took_in_much(
     for client, _ in pairs:
         pieces = []
         for _ in range(8):
-            client.seal(b"x" * PORTION)
-            pieces.append(client.pending())
+            client.encrypt_data(b"x" * CHUNK_BYTES)
+            pieces.append(client.take_outgoing())
         sent.append(b"".join(pieces))
     before = _allocated()
     for (_, server), data in zip(pairs, sent, strict=True):
-        assert len(server.receive(data)) == 8 * PORTION
-    assert 0 < (_allocated() - before) / len(pairs) < 3 * PORTION
+        assert len(server.decrypt_data(data)) == 8 * CHUNK_BYTES
+    assert 0 < (_allocated() - before) / len(pairs) < 3 * CHUNK_BYTES

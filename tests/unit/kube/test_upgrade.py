@@ -15,11 +15,19 @@ import pytest
 import uvloop
 
 from vkgateway.controlplane.pki import Authority
-from vkgateway.kube.addresses import Addresses
+from vkgateway.kube.byte_stream import ByteStream
+from vkgateway.kube.dialer import HostDialer
 from vkgateway.kube.errors import Unreachable
 from vkgateway.kube.tls import client_context, load_identity
-from vkgateway.kube.upgrade import Ended, Opened, Refused, dial, open_stream, open_upgrade, tunnel
-from vkgateway.kube.wire import Wire
+from vkgateway.kube.upgrade import (
+    OpenedStream,
+    RefusedStream,
+    TunnelEnd,
+    dial_server,
+    open_stream,
+    open_upgrade,
+    run_tunnel,
+)
 
 
 @dataclass
@@ -30,9 +38,9 @@ class Server:
     ssl: ssl.SSLContext | None = None
     name: str = "compute"
     server_hostname: str | None = None
-    addresses: Addresses = field(default_factory=Addresses)
+    dialer: HostDialer = field(default_factory=HostDialer)
 
-    async def authorization(self) -> dict[str, str]:
+    async def authorization_headers(self) -> dict[str, str]:
         return {"Authorization": "Bearer t"}
 
 
@@ -75,9 +83,9 @@ async def test_an_upgrade_keeps_the_servers_path_and_what_follows_the_head() -> 
     async with listening(answering(answer, seen)) as server:
         headers = (("upgrade", "SPDY/3.1"),)
         opened = await open_upgrade(server, "POST", "/exec", params=[("command", "a b&c")], headers=headers)
-        assert isinstance(opened, Opened)
-        assert await opened.wire.read() == b"frames"
-        await opened.wire.closed(linger=1)
+        assert isinstance(opened, OpenedStream)
+        assert await opened.stream.read() == b"frames"
+        await opened.stream.close_gracefully(linger=1)
     head = seen[0].decode().lower()
     assert head.startswith("post /prefix/exec?command=a+b%26c http/1.1\r\n")
     assert "upgrade: spdy/3.1\r\n" in head
@@ -87,7 +95,7 @@ async def test_an_upgrade_keeps_the_servers_path_and_what_follows_the_head() -> 
 async def test_a_refusal_carries_status_and_body() -> None:
     async with listening(answering(b"HTTP/1.1 403 No\r\nContent-Length: 3\r\n\r\nwhy")) as server:
         refused = await open_stream(server, "/log")
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, RefusedStream)
         assert (refused.status, refused.body) == (403, b"why")
 
 
@@ -109,7 +117,7 @@ async def test_no_answer_in_time_is_unreachable() -> None:
 
 async def test_nobody_there_is_unreachable() -> None:
     with pytest.raises(Unreachable, match="cannot be reached"):
-        await dial(Server("http://127.0.0.1:1"))
+        await dial_server(Server("http://127.0.0.1:1"))
 
 
 async def test_a_server_that_is_not_trusted_is_unreachable() -> None:
@@ -117,7 +125,7 @@ async def test_a_server_that_is_not_trusted_is_unreachable() -> None:
     with tls_server(real, lambda _: None) as port:
         server = Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=other.cert_pem))
         with pytest.raises(Unreachable, match="certificate verify failed"):
-            await dial(server)
+            await dial_server(server)
 
 
 @contextlib.contextmanager
@@ -157,12 +165,12 @@ def test_nothing_is_lost_when_the_writer_closes_and_the_reader_is_slow(run: Call
         nonlocal got
         near, reader, close = await _pair()
         with tls_server(authority, lambda peer: peer.sendall(bytes(size))) as port:
-            far = await dial(Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=authority.cert_pem)))
-            joined = asyncio.create_task(tunnel(near, far))
+            far = await dial_server(Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=authority.cert_pem)))
+            joined = asyncio.create_task(run_tunnel(near, far))
             while data := await reader.read(20_000):
                 got += len(data)
             await close()
-            assert await joined is Ended.FAR
+            assert await joined is TunnelEnd.FAR
 
     run(main)
     assert got == size
@@ -182,13 +190,13 @@ def test_a_side_that_has_said_all_still_hears_the_other(run: Callable[..., None]
         nonlocal got
         near, reader, close, writer = await _pair_with_writer()
         with tls_server(authority, talk) as port:
-            far = await dial(Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=authority.cert_pem)))
-            joined = asyncio.create_task(tunnel(near, far))
+            far = await dial_server(Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=authority.cert_pem)))
+            joined = asyncio.create_task(run_tunnel(near, far))
             writer.write(b"all there is")
             writer.write_eof()
             while data := await reader.read(20_000):
                 got += len(data)
-            assert await joined is Ended.NEAR
+            assert await joined is TunnelEnd.NEAR
         await close()
 
     run(main)
@@ -198,10 +206,10 @@ def test_a_side_that_has_said_all_still_hears_the_other(run: Callable[..., None]
 async def test_a_side_that_has_said_all_and_hears_nothing_is_not_waited_for_long() -> None:
     near, _, close_near, writer = await _pair_with_writer()
     far, far_reader, close_far = await _pair()
-    joined = asyncio.create_task(tunnel(near, far, linger=0.05))
+    joined = asyncio.create_task(run_tunnel(near, far, linger=0.05))
     writer.write_eof()
     assert await far_reader.read() == b""
-    assert await joined is Ended.NEAR
+    assert await joined is TunnelEnd.NEAR
     await close_near()
     await close_far()
 
@@ -209,14 +217,14 @@ async def test_a_side_that_has_said_all_and_hears_nothing_is_not_waited_for_long
 async def test_a_side_that_is_gone_altogether_ends_it_at_once() -> None:
     near, _, close_near, writer = await _pair_with_writer()
     far, far_reader, close_far, far_writer = await _pair_with_writer()
-    joined = asyncio.create_task(tunnel(near, far))
+    joined = asyncio.create_task(run_tunnel(near, far))
     writer.close()
     assert await far_reader.read() == b""
     async with asyncio.timeout(30):
         while not joined.done():
             far_writer.write(b"is anybody there")
             await asyncio.sleep(0.01)
-    assert await joined is Ended.NEAR
+    assert await joined is TunnelEnd.NEAR
     await close_near()
     await close_far()
 
@@ -225,7 +233,7 @@ async def test_what_a_stream_is_about_may_go_and_what_is_on_its_way_still_comes(
     near, reader, close_near = await _pair()
     far, _, close_far, far_writer = await _pair_with_writer()
     there = True
-    joined = asyncio.create_task(tunnel(near, far, alive=lambda: there, quiet=0.4))
+    joined = asyncio.create_task(run_tunnel(near, far, alive=lambda: there, quiet=0.4))
     await asyncio.sleep(0.5)
     assert not joined.done()
     there = False
@@ -233,7 +241,7 @@ async def test_what_a_stream_is_about_may_go_and_what_is_on_its_way_still_comes(
         far_writer.write(b"last words ")
         await asyncio.sleep(0.06)
     assert not joined.done()
-    assert await joined is Ended.GONE
+    assert await joined is TunnelEnd.GONE
     assert await reader.read() == b"last words " * 10
     await close_near()
     await close_far()
@@ -243,30 +251,32 @@ async def test_what_nobody_takes_is_not_waited_for_once_its_subject_is_gone() ->
     near, _, close_near, writer = await _pair_with_writer()
     far, far_reader, close_far, _ = await _pair_with_writer()
     there = True
-    joined = asyncio.create_task(tunnel(near, far, alive=lambda: there, quiet=0.2, linger=60))
+    joined = asyncio.create_task(run_tunnel(near, far, alive=lambda: there, quiet=0.2, linger=60))
     writer.write(bytes(50_000_000))  # more than all buffers on the way to a reader that does not read
     await asyncio.sleep(0.3)
     there = False
     async with asyncio.timeout(20):
-        assert await joined is Ended.GONE
+        assert await joined is TunnelEnd.GONE
     assert far_reader.at_eof() is False
     writer.transport.abort()
     await close_near()
     await close_far()
 
 
-async def _pair() -> tuple[Wire, asyncio.StreamReader, Callable[[], Awaitable[None]]]:
+async def _pair() -> tuple[ByteStream, asyncio.StreamReader, Callable[[], Awaitable[None]]]:
     """A wire, and the reading stream of its other end."""
     wire, reader, close, _ = await _pair_with_writer()
     return wire, reader, close
 
 
-async def _pair_with_writer() -> tuple[Wire, asyncio.StreamReader, Callable[[], Awaitable[None]], asyncio.StreamWriter]:
+async def _pair_with_writer() -> tuple[
+    ByteStream, asyncio.StreamReader, Callable[[], Awaitable[None]], asyncio.StreamWriter
+]:
     """A wire, and the streams of its other end."""
-    wires: asyncio.Queue[Wire] = asyncio.Queue()
+    wires: asyncio.Queue[ByteStream] = asyncio.Queue()
 
-    def accept() -> Wire:
-        return Wire(on_open=wires.put_nowait)
+    def accept() -> ByteStream:
+        return ByteStream(on_open=wires.put_nowait)
 
     loop = asyncio.get_running_loop()
     server = await loop.create_server(accept, "127.0.0.1", 0)
@@ -293,29 +303,29 @@ async def test_the_end_of_a_body_is_a_record_of_its_own() -> None:
     authority = Authority.create("real")
     far, _, close, writer = await _pair_with_writer()
     with tls_server(authority, talk) as port:
-        near = await dial(Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=authority.cert_pem)))
+        near = await dial_server(Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=authority.cert_pem)))
         writer.write(b"5\r\nhello\r\n0\r\n\r\n")
         await close()
-        assert await tunnel(near, far, one_way=True) is Ended.FAR
+        assert await run_tunnel(near, far, one_way=True) is TunnelEnd.FAR
     assert seen == [b"5\r\nhello\r\n", b"0\r\n\r\n"]
 
 
 async def test_the_near_end_is_told_apart_from_the_far() -> None:
     near, _, close_near = await _pair()
     far, reader, close_far = await _pair()
-    joined = asyncio.create_task(tunnel(near, far))
+    joined = asyncio.create_task(run_tunnel(near, far))
     await close_near()
     assert await reader.read() == b""
     await close_far()
-    assert await joined is Ended.NEAR
+    assert await joined is TunnelEnd.NEAR
 
 
 async def test_silence_ends_a_tunnel_and_traffic_does_not() -> None:
     near, _, close_near = await _pair()
     far, _, close_far = await _pair()
-    assert await tunnel(near, far, idle_timeout=0.02) is Ended.IDLE
-    assert near.ended
-    assert far.ended
+    assert await run_tunnel(near, far, idle_timeout=0.02) is TunnelEnd.IDLE
+    assert near.has_ended
+    assert far.has_ended
     await close_near()
     await close_far()
 
@@ -323,7 +333,7 @@ async def test_silence_ends_a_tunnel_and_traffic_does_not() -> None:
 async def test_a_cancelled_tunnel_cuts_both() -> None:
     near, near_reader, close_near = await _pair()
     far, far_reader, close_far = await _pair()
-    joined = asyncio.create_task(tunnel(near, far))
+    joined = asyncio.create_task(run_tunnel(near, far))
     await asyncio.sleep(0)
     joined.cancel()
     await asyncio.gather(joined, return_exceptions=True)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.kube import watchstream
+from vkgateway.kube import watch_events
 from vkgateway.kube.errors import ServerError
-from vkgateway.kube.watchstream import LineSplitter, split_event
+from vkgateway.kube.watch_events import LineSplitter, split_event
 
 
 @given(st.lists(st.binary().filter(lambda line: b"\n" not in line)), st.data())
@@ -45,7 +45,7 @@ def test_long_line_in_small_chunks_is_not_copied_again_and_again() -> None:
 
 
 def test_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchstream, "_LONGEST_LINE", 10)
+    monkeypatch.setattr(watch_events, "_MAX_LINE_BYTES", 10)
     splitter = LineSplitter()
     splitter.feed(b"123456")
     with pytest.raises(ServerError, match="longer than"):

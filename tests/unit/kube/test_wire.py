@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from vkgateway.kube.tlsbytes import Tls
-from vkgateway.kube.turns import Turns
-from vkgateway.kube.wire import Wire
+from vkgateway.kube.byte_stream import ByteStream
+from vkgateway.kube.loop_throttle import LoopThrottle
+from vkgateway.kube.tls_engine import TlsEngine
 
 
 class FakeTransport(asyncio.Transport):
@@ -32,11 +32,11 @@ class FakeTransport(asyncio.Transport):
     def abort(self) -> None: ...
 
 
-async def _give_up_before_it_is_made(end: Callable[[Wire], None]) -> bytes:
+async def _give_up_before_it_is_made(end: Callable[[ByteStream], None]) -> bytes:
     """What the peer reads of a connection whose owner ended it between accepting and its transport."""
 
-    def accept() -> Wire:
-        wire = Wire()
+    def accept() -> ByteStream:
+        wire = ByteStream()
         end(wire)
         return wire
 
@@ -65,24 +65,24 @@ class LostTransport(FakeTransport):
 
 
 def test_the_peer_of_a_connection_that_was_lost_at_once_is_unknown() -> None:
-    wire = Wire()
+    wire = ByteStream()
     wire.connection_made(LostTransport())
-    assert wire.peer == "unknown"
+    assert wire.peer_address == "unknown"
 
 
 async def _peer_after_its_end() -> tuple[str, str]:
     """What a wire says of its peer when its socket is closed, and the peer's own address."""
-    made: asyncio.Future[Wire] = asyncio.get_running_loop().create_future()
-    server = await asyncio.get_running_loop().create_server(lambda: Wire(on_made=made.set_result), "127.0.0.1", 0)
+    made: asyncio.Future[ByteStream] = asyncio.get_running_loop().create_future()
+    server = await asyncio.get_running_loop().create_server(lambda: ByteStream(on_made=made.set_result), "127.0.0.1", 0)
     _, writer = await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1])
     host, port = writer.get_extra_info("sockname")
     async with asyncio.timeout(5):
         wire = await made
-        await wire.closed(linger=5)
+        await wire.close_gracefully(linger=5)
     writer.close()
     await writer.wait_closed()
     server.close()
-    return wire.peer, f"{host}:{port}"
+    return wire.peer_address, f"{host}:{port}"
 
 
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
@@ -91,37 +91,37 @@ def test_the_peer_is_known_after_the_end_of_the_connection(run: Callable[..., An
     assert told == is_it
 
 
-@pytest.mark.parametrize("end", [Wire.close, Wire.abort])
+@pytest.mark.parametrize("end", [ByteStream.close, ByteStream.abort])
 @pytest.mark.parametrize("run", [uvloop.run, asyncio.run])
 def test_what_is_given_up_before_it_is_made_is_closed_all_the_same(
-    run: Callable[..., Any], end: Callable[[Wire], None]
+    run: Callable[..., Any], end: Callable[[ByteStream], None]
 ) -> None:
     assert run(_give_up_before_it_is_made(end)) == b""
 
 
 async def test_handshakes_of_a_crowd_come_one_a_turn() -> None:
     """Each costs a millisecond; a hundred at once would hold up all other work for as long as all of them take."""
-    turns = Turns()
+    turns = LoopThrottle()
     seen: list[int] = []
     turn = 0
 
     class Handshake:
-        established = False
-        ended = False
+        is_established = False
+        is_ended = False
 
-        def start(self) -> None: ...
+        def start_handshake(self) -> None: ...
 
-        def pending(self) -> bytes:
+        def take_outgoing(self) -> bytes:
             return b""
 
-        def receive(self, data: bytes) -> bytes:
+        def decrypt_data(self, data: bytes) -> bytes:
             seen.append(turn)
             if data == b"last":
-                self.established = True
+                self.is_established = True
                 return b"first words"
             return b""
 
-    wires = [Wire(tls=cast("Tls", Handshake()), turns=turns) for _ in range(5)]
+    wires = [ByteStream(tls=cast("TlsEngine", Handshake()), turns=turns) for _ in range(5)]
     transports = [FakeTransport() for _ in wires]
     for wire, transport in zip(wires, transports, strict=True):
         wire.connection_made(transport)

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
-from vkgateway.kube.addresses import Addresses
+from vkgateway.kube.dialer import HostDialer
 
 Reader: TypeAlias = asyncio.StreamReader
 Writer: TypeAlias = asyncio.StreamWriter
@@ -51,13 +51,13 @@ class FakeCompute:
         self.script = script
         self.asked: list[Asked] = []
         self.server = ""
-        self.addresses = Addresses()
+        self.dialer = HostDialer()
         self.ended = asyncio.Event()
         """Set when a script is over and its connection closed."""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def authorization(self) -> dict[str, str]:
+    async def authorization_headers(self) -> dict[str, str]:
         return {"Authorization": "Bearer of-the-gateway"}
 
     async def __aenter__(self) -> Self:

@@ -103,7 +103,7 @@ async def make(authority: Authority) -> AsyncIterator[Callable[..., Awaitable[En
                 pod,
                 "uid-below",
                 tenant_uid="uid-above",
-                alive=lambda: pod not in ended,
+                is_alive=lambda: pod not in ended,
             )
 
         keys = authority.issue("kubelet", server=True, ips=["127.0.0.1"])
@@ -111,7 +111,7 @@ async def make(authority: Authority) -> AsyncIterator[Callable[..., Awaitable[En
         defaults: dict[str, Any] = {"address": "127.0.0.1", "port": 0, "tls": tls, "backends": backends}
         server = KubeletServer(**(defaults | settings))
         await server.start()
-        server.admit("alpha")
+        server.admit_tenant("alpha")
         made.append(Endpoint(server, compute, authority, ended))
         return made[-1]
 
@@ -119,9 +119,9 @@ async def make(authority: Authority) -> AsyncIterator[Callable[..., Awaitable[En
     for endpoint in made:
         await _close(endpoint.callers)
         await endpoint.server.close()
-        assert endpoint.server.streams.total() == 0
-        assert endpoint.server._held.total() == 0
-        assert list(endpoint.server._guests) == []
+        assert endpoint.server.stream_limiter.total_count() == 0
+        assert endpoint.server._memory_limiter.total_bytes() == 0
+        assert list(endpoint.server._connections) == []
         await endpoint.compute.__aexit__(None, None, None)
     left = {task for task in asyncio.all_tasks() - before - {asyncio.current_task()} if not task.done()}
     assert not left, f"tasks left behind: {left}"

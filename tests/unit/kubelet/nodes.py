@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.unit.kubelet.compute import Asked, Reader, Writer
-from vkgateway.kubelet.target import Asking, PlacedPod
+from vkgateway.kubelet.target import NodeProxy, PlacedPod
 from vkgateway.model.names import compute_namespace
 
 TIME = "2026-01-02T03:04:05Z"
@@ -21,7 +21,7 @@ def uid(tenant: str, name: str) -> str:
     return f"0be10000-0000-4000-8000-{abs(hash((tenant, name))) % 10**12:012d}"
 
 
-def below(cluster: Asking, tenant: str, name: str, *, node: str = "gpu-host-7", **changes: Any) -> PlacedPod:
+def below(cluster: NodeProxy, tenant: str, name: str, *, node: str = "gpu-host-7", **changes: Any) -> PlacedPod:
     """A compute pod of a tenant."""
     pod = PlacedPod(
         cluster=cluster,

@@ -86,12 +86,12 @@ def absent(**status: Any) -> AbsentPod:
     ],
 )
 def test_the_sentence_is_the_truth(status: dict[str, Any], sentence: str) -> None:
-    assert absent(**status).sentence() == sentence
+    assert absent(**status).describe_state() == sentence
 
 
 def test_the_log_of_an_evicted_pod_is_what_was_kept_of_it() -> None:
     pod = absent(phase="Failed", containerStatuses=[container(ended("step 41\nstep 42\n"))], conditions=[PREEMPTED])
-    has_run, text = pod.log("main", previous=False)
+    has_run, text = pod.log_replacement("main", previous=False)
     assert has_run
     first, *kept = text.splitlines()
     assert f"was evicted at {END}" in first
@@ -101,15 +101,15 @@ def test_the_log_of_an_evicted_pod_is_what_was_kept_of_it() -> None:
 
 def test_without_a_message_the_log_says_only_that_it_is_gone() -> None:
     pod = absent(phase="Failed", containerStatuses=[container(ended())], conditions=[PREEMPTED])
-    has_run, text = pod.log("main", previous=False)
+    has_run, text = pod.log_replacement("main", previous=False)
     assert (has_run, len(text.splitlines())) == (True, 1)
 
 
 def test_a_container_that_never_started_has_no_log() -> None:
     waiting = {"name": "later", "state": {"waiting": {"reason": "PodInitializing"}}}
     pod = absent(phase="Failed", containerStatuses=[container(ended()), waiting], conditions=[PREEMPTED])
-    assert pod.log("later", previous=False)[0] is False
-    assert absent(**waits("Admitted", "NoRoom", "x")).log("main", previous=False) == (
+    assert pod.log_replacement("later", previous=False)[0] is False
+    assert absent(**waits("Admitted", "NoRoom", "x")).log_replacement("main", previous=False) == (
         False,
         "container main of pod default/web has not been started yet: it waits for admission: NoRoom: x",
     )
@@ -118,8 +118,8 @@ def test_a_container_that_never_started_has_no_log() -> None:
 def test_the_previous_log_is_there_only_for_a_container_that_was_restarted() -> None:
     once = absent(phase="Failed", containerStatuses=[container(ended("now"))], conditions=[PREEMPTED])
     told = 'previous terminated container "main" in pod "default/web" not found'
-    assert once.log("main", previous=True) == (False, told)
+    assert once.log_replacement("main", previous=True) == (False, told)
     twice = absent(phase="Failed", containerStatuses=[container(ended("now"), lastState=ended("before"))])
-    has_run, text = twice.log("main", previous=True)
+    has_run, text = twice.log_replacement("main", previous=True)
     assert has_run
     assert text.splitlines()[-1] == "before"

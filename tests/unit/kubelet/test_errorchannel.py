@@ -8,14 +8,14 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.kubelet.errorchannel import ErrorChannel, applies
+from vkgateway.kubelet.errorchannel import ErrorChannelFilter, is_needed
 
 GENERIC = "exec of pod default/web cannot be reached at the moment, try again"
 DIAL = 'error sending request: Post "https://10.9.8.7:10250/exec/alpha--default/web": dial tcp 10.9.8.7:10250: refused'
 
 
-def channel() -> ErrorChannel:
-    return ErrorChannel(generic=GENERIC, namespaces=("alpha--default", "default"))
+def channel() -> ErrorChannelFilter:
+    return ErrorChannelFilter(generic=GENERIC, namespaces=("alpha--default", "default"))
 
 
 def frame(payload: bytes, opcode: int = 0x82) -> bytes:
@@ -31,9 +31,9 @@ def status(message: str, **more: object) -> bytes:
 
 
 def test_it_is_for_the_protocol_that_needs_it() -> None:
-    assert applies((("sec-websocket-protocol", "v5.channel.k8s.io"),))
-    assert not applies((("sec-websocket-protocol", "v4.channel.k8s.io"),))
-    assert not applies((("upgrade", "SPDY/3.1"),))
+    assert is_needed((("sec-websocket-protocol", "v5.channel.k8s.io"),))
+    assert not is_needed((("sec-websocket-protocol", "v4.channel.k8s.io"),))
+    assert not is_needed((("upgrade", "SPDY/3.1"),))
 
 
 def test_addresses_below_are_replaced() -> None:

@@ -152,7 +152,7 @@ async def test_revoking_cuts_an_exec(endpoint: Endpoint) -> None:
     endpoint.compute.script = _echo
     caller = await endpoint.call()
     await caller.ask("POST", EXEC, **SPDY)
-    endpoint.server.revoke("alpha")
+    endpoint.server.revoke_tenant("alpha")
     await _end(caller)
     await endpoint.compute.ended.wait()
 

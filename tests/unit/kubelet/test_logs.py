@@ -12,7 +12,7 @@ from tests.unit.kubelet.compute import Asked, Reader, Writer, answer
 from tests.unit.kubelet.conftest import Caller, Endpoint
 from vkgateway.kubelet.absentpod import AbsentPod
 from vkgateway.kubelet.http import Request
-from vkgateway.kubelet.logs import options
+from vkgateway.kubelet.logs import log_options
 from vkgateway.kubelet.target import NoComputePodError, PodTarget
 
 Make = Callable[..., Awaitable[Endpoint]]
@@ -48,7 +48,7 @@ async def _ask(caller: Caller, target: str = URL) -> None:
     ],
 )
 def test_options(query: list[tuple[str, str]], passed: list[tuple[str, str]]) -> None:
-    assert options(Request("GET", (), tuple(query))) == passed
+    assert log_options(Request("GET", (), tuple(query))) == passed
 
 
 async def test_the_log_is_asked_below_and_passed_on_as_it_is(endpoint: Endpoint) -> None:
@@ -175,7 +175,7 @@ async def test_a_compute_cluster_that_is_away_is_told_without_its_address(endpoi
 
 async def test_streams_are_bounded_by_tenant(make: Make) -> None:
     endpoint = await make(streams_per_tenant=1)
-    endpoint.server.admit("beta")
+    endpoint.server.admit_tenant("beta")
     endpoint.compute.script = _silent
     first = await endpoint.call()
     await _ask(first)

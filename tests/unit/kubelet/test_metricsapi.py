@@ -15,8 +15,8 @@ from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import client_context
 from vkgateway.kubelet import labelselector
-from vkgateway.kubelet.noderead import NodeReader
-from vkgateway.kubelet.stats import AT_ONCE, Figures
+from vkgateway.kubelet.node_stats_reader import NodeStatsReader
+from vkgateway.kubelet.stats import MAX_CONCURRENT_REQUESTS, StatsProvider
 from vkgateway.kubelet.target import PlacedPod
 
 BASE = "/apis/metrics.k8s.io/v1beta1"
@@ -50,15 +50,17 @@ class World:
 @pytest.fixture
 async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World]:
     pods: dict[str, list[PlacedPod]] = {}
-    figures = Figures(
-        lambda tenant, node: (node, pods[tenant]), nodes=lambda _: {"a100.local": LABELS}, reader=NodeReader(fresh=0.0)
+    figures = StatsProvider(
+        lambda tenant, node: (node, pods[tenant]),
+        nodes=lambda _: {"a100.local": LABELS},
+        reader=NodeStatsReader(fresh=0.0),
     )
     endpoint = await make(figures=figures)
     nodes = Nodes()
     endpoint.compute.script = nodes
     authorities = {name: Authority.create(f"{name} front proxy ca") for name in ("alpha", "beta")}
     for name, authority in authorities.items():
-        endpoint.server.admit(name, front_proxy=authority.cert_pem)
+        endpoint.server.admit_tenant(name, front_proxy=authority.cert_pem)
     async with Client(endpoint.compute.server, name="compute") as client:
         web = below(client, "alpha", "web", labels={"app": "web"})
         other = below(client, "alpha", "db", labels={"app": "db"}, tenant_namespace="data")
@@ -111,8 +113,8 @@ async def test_kubectl_get_is_answered_with_a_table(world: World) -> None:
 
 
 async def test_a_pod_that_was_looked_at_once_has_no_figures_yet(world: World) -> None:
-    figures = world.endpoint.server.figures
-    pod = figures.placed("alpha", "a100.local")[1][0]
+    figures = world.endpoint.server.stats_provider
+    pod = figures.placed_pods("alpha", "a100.local")[1][0]
     stats = told(pod)
     del stats["containers"][0]["cpu"]
     world.nodes.summary("gpu-host-7", [stats | {"containers": [{"name": "main", "cpu": {}, "memory": {}}]}])
@@ -168,13 +170,13 @@ async def test_an_authority_of_the_same_name_is_not_the_tenants(world: World) ->
 
 
 async def test_a_revoked_tenants_front_proxy_is_refused(world: World) -> None:
-    world.endpoint.server.revoke("alpha")
+    world.endpoint.server.revoke_tenant("alpha")
     assert (await world.ask(f"{BASE}/pods"))[0] == 403
 
 
 async def test_questions_are_bounded_by_tenant(world: World) -> None:
-    figures = world.endpoint.server.figures
-    held = [figures.asked.hold("alpha") for _ in range(AT_ONCE)]
+    figures = world.endpoint.server.stats_provider
+    held = [figures.request_limiter.hold_stream("alpha") for _ in range(MAX_CONCURRENT_REQUESTS)]
     for one in held:
         one.__enter__()
     try:

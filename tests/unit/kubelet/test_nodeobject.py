@@ -5,9 +5,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from vkgateway.kubelet.nodeobject import conditions, projection, reach, timeless, writes
+from vkgateway.kubelet.nodeobject import (
+    build_documents,
+    labels_and_taints,
+    project_node,
+    stamp_conditions,
+    without_times,
+)
 from vkgateway.model.objects import Taint
-from vkgateway.translate.governed import CORDONED
+from vkgateway.translate.governed import CORDON_TAINT
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 EARLIER = "2026-01-01T00:00:00Z"
@@ -23,7 +29,7 @@ def _wanted(**status: Any) -> dict[str, Any]:
 
 
 def test_main_object_and_status_are_written_apart() -> None:
-    written = writes(_wanted(), None, now=NOW)
+    written = build_documents(_wanted(), None, now=NOW)
     assert written.main == {
         "apiVersion": "v1",
         "kind": "Node",
@@ -35,30 +41,32 @@ def test_main_object_and_status_are_written_apart() -> None:
 
 
 def test_a_new_condition_begins_now() -> None:
-    [ready] = writes(_wanted(), None, now=NOW).status["status"]["conditions"]
+    [ready] = build_documents(_wanted(), None, now=NOW).status["status"]["conditions"]
     assert ready["lastTransitionTime"] == ready["lastHeartbeatTime"] == "2026-01-02T03:04:05Z"
 
 
 def test_a_condition_keeps_its_transition_until_its_status_changes() -> None:
     current = {"status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}]}}
-    [ready] = writes(_wanted(), current, now=NOW).status["status"]["conditions"]
+    [ready] = build_documents(_wanted(), current, now=NOW).status["status"]["conditions"]
     assert ready["lastTransitionTime"] == EARLIER
     current["status"]["conditions"][0]["status"] = "False"
-    [ready] = writes(_wanted(), current, now=NOW + timedelta(seconds=1)).status["status"]["conditions"]
+    [ready] = build_documents(_wanted(), current, now=NOW + timedelta(seconds=1)).status["status"]["conditions"]
     assert ready["lastTransitionTime"] == "2026-01-02T03:04:06Z"
 
 
 def test_nodes_that_differ_in_times_only_say_the_same() -> None:
     timed = _wanted()
     timed["status"]["conditions"][0] |= {"lastHeartbeatTime": EARLIER, "lastTransitionTime": EARLIER}
-    assert timeless(timed) == timeless(_wanted()) == _wanted()
-    [ready] = writes(timed, None, now=NOW).status["status"]["conditions"]
+    assert without_times(timed) == without_times(_wanted()) == _wanted()
+    [ready] = build_documents(timed, None, now=NOW).status["status"]["conditions"]
     assert ready["lastHeartbeatTime"] == ready["lastTransitionTime"] == "2026-01-02T03:04:05Z"
 
 
 def test_conditions_of_others_are_not_written() -> None:
     current = [{"type": "NetworkUnavailable", "status": "False"}]
-    assert [entry["type"] for entry in conditions(_wanted()["status"]["conditions"], current, now=NOW)] == ["Ready"]
+    assert [entry["type"] for entry in stamp_conditions(_wanted()["status"]["conditions"], current, now=NOW)] == [
+        "Ready"
+    ]
 
 
 def test_projection_sees_what_is_wanted_and_nothing_else() -> None:
@@ -68,11 +76,11 @@ def test_projection_sees_what_is_wanted_and_nothing_else() -> None:
         {"type": "Mine", "status": "True"},
         stored["status"]["conditions"][0] | {"lastHeartbeatTime": EARLIER},
     ]
-    assert projection(stored, _wanted()) == projection(_wanted(), _wanted())
+    assert project_node(stored, _wanted()) == project_node(_wanted(), _wanted())
 
 
 def test_projection_shows_what_others_changed() -> None:
-    before = projection(_wanted(), _wanted())
+    before = project_node(_wanted(), _wanted())
     for path, value in (
         (("metadata", "labels"), {}),
         (("status", "capacity"), {"cpu": "9"}),
@@ -80,7 +88,7 @@ def test_projection_shows_what_others_changed() -> None:
     ):
         stored = _wanted()
         stored[path[0]][path[1]] = value
-        assert projection(stored, _wanted()) != before
+        assert project_node(stored, _wanted()) != before
 
 
 def test_what_the_tenant_put_on_a_node_is_read_and_what_conditions_put_there_is_not() -> None:
@@ -96,5 +104,5 @@ def test_what_the_tenant_put_on_a_node_is_read_and_what_conditions_put_there_is_
         },
     }
     mine = Taint(key="maintenance", value="soon", effect="NoSchedule")
-    assert reach(node) == ({"team": "vision"}, (mine, CORDONED))
-    assert reach({"metadata": {}}) == ({}, ())
+    assert labels_and_taints(node) == ({"team": "vision"}, (mine, CORDON_TAINT))
+    assert labels_and_taints({"metadata": {}}) == ({}, ())

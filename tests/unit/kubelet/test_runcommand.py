@@ -55,7 +55,7 @@ async def test_output_is_the_answer(endpoint: Endpoint) -> None:
     ]
     assert asked.headers["sec-websocket-protocol"] == "v4.channel.k8s.io"
     assert (await caller.ask("GET", "/healthz"))[0] == 200
-    assert endpoint.server.streams.total() == 0
+    assert endpoint.server.stream_limiter.total_count() == 0
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_failures(endpoint: Endpoint, said: list[bytes], text: bytes) -> N
 
 
 async def test_a_command_that_says_too_much_is_ended(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runcommand, "OUTPUT_MAX", 1000)
+    monkeypatch.setattr(runcommand, "MAX_OUTPUT_BYTES", 1000)
     endpoint.compute.script = saying(*(frame(b"\x01" + b"x" * 400) for _ in range(4)), frame(DONE))
     status, _, body = await (await endpoint.call()).ask("POST", URL)
     assert (status, b"more than 1000 bytes" in body) == (500, True)
@@ -90,12 +90,12 @@ async def test_what_commands_have_said_so_far_is_bounded_by_tenant(make: Callabl
         await reader.read()
 
     endpoint = await make(held_max=1000)
-    endpoint.server.admit("beta")
+    endpoint.server.admit_tenant("beta")
     endpoint.compute.script = unfinished
     first = await endpoint.call()
     first.writer.write(f"POST {URL} HTTP/1.1\r\nHost: node\r\n\r\n".encode())
     async with asyncio.timeout(10):
-        while endpoint.server._held.total() < 600:
+        while endpoint.server._memory_limiter.total_bytes() < 600:
             await endpoint.call()
     endpoint.compute.script = saying(said, frame(DONE))
     status, _, body = await (await endpoint.call()).ask("POST", URL)

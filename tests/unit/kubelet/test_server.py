@@ -14,7 +14,7 @@ import pytest
 from tests.unit.kubelet.conftest import Endpoint
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.tls import client_context
-from vkgateway.kubelet.identity import CN_PREFIX, fingerprint
+from vkgateway.kubelet.identity import CN_PREFIX, certificate_fingerprint
 from vkgateway.kubelet.server import KubeletServer
 from vkgateway.model.errors import UnavailableError
 
@@ -61,7 +61,7 @@ async def test_a_tenant_that_was_never_admitted_is_refused(endpoint: Endpoint) -
 async def test_a_revoked_tenant_loses_its_connections_and_gets_no_new_ones(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
     await caller.ask("GET", "/healthz")
-    endpoint.server.revoke("alpha")
+    endpoint.server.revoke_tenant("alpha")
     assert await caller.reader.read() == b""
     again = await endpoint.call()
     assert (await again.ask("GET", "/healthz"))[0] == 403
@@ -69,15 +69,17 @@ async def test_a_revoked_tenant_loses_its_connections_and_gets_no_new_ones(endpo
 
 async def test_a_tenant_revoked_before_its_first_request_is_refused(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
-    await asyncio.gather(*(guest.wire.opened() for guest in endpoint.server._guests))
-    endpoint.server.revoke("alpha")
+    await asyncio.gather(*(guest.stream.wait_opened() for guest in endpoint.server._connections))
+    endpoint.server.revoke_tenant("alpha")
     with contextlib.suppress(ConnectionResetError):
         assert await caller.reader.read() == b""
 
 
 async def test_only_the_certificates_admitted_are_served(endpoint: Endpoint) -> None:
     old, new = endpoint.issue(f"{CN_PREFIX}alpha"), endpoint.issue(f"{CN_PREFIX}alpha")
-    endpoint.server.admit("alpha", fingerprints=[fingerprint(ssl.PEM_cert_to_DER_cert(new.cert_pem.decode()))])
+    endpoint.server.admit_tenant(
+        "alpha", fingerprints=[certificate_fingerprint(ssl.PEM_cert_to_DER_cert(new.cert_pem.decode()))]
+    )
     assert (await (await endpoint.call(keys=new)).ask("GET", "/healthz"))[0] == 200
     status, _, body = await (await endpoint.call(keys=old)).ask("GET", "/healthz")
     assert (status, body) == (403, b"the client certificate of tenant alpha was replaced\n")
@@ -154,7 +156,7 @@ async def test_answers_that_nobody_reads_are_few(make: Make) -> None:
         return [b'"' + b"x" * 16_000_000 + b'"']
 
     endpoint = await make(pods=pods, held_max=20_000_000)
-    endpoint.server.admit("beta")
+    endpoint.server.admit_tenant("beta")
     slow, next_one, other = await endpoint.call(), await endpoint.call(), await endpoint.call("beta")
     slow.writer.write(b"GET /pods HTTP/1.1\r\nHost: node\r\n\r\n")
     assert (await slow.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
@@ -199,6 +201,6 @@ async def test_a_port_in_use_is_named(endpoint: Endpoint) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        second = KubeletServer(address="127.0.0.1", port=port, tls=context, backends=endpoint.server._backends)
+        second = KubeletServer(address="127.0.0.1", port=port, tls=context, backends=endpoint.server._pod_locator)
         with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
             await second.start()

@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.kubelet.conftest import Endpoint
 from tests.unit.kubelet.nodes import TIME, Nodes, below, told, uid
 from vkgateway.kube.client import Client
-from vkgateway.kubelet.noderead import NodeReader
-from vkgateway.kubelet.simulated import simulation
-from vkgateway.kubelet.stats import AT_ONCE, Figures
+from vkgateway.kubelet.node_stats_reader import NodeStatsReader
+from vkgateway.kubelet.simulation import read_simulation
+from vkgateway.kubelet.stats import MAX_CONCURRENT_REQUESTS, StatsProvider
 from vkgateway.kubelet.target import PlacedPod
 from vkgateway.model.errors import InputError, NotFoundError
 
@@ -60,11 +60,11 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
             raise NotFoundError(f"there is no virtual node {node!r}")
         return "a100.local", pods.get(tenant, [])
 
-    figures = Figures(placements, reader=NodeReader(fresh=0.0))
+    figures = StatsProvider(placements, reader=NodeStatsReader(fresh=0.0))
     endpoint = await make(figures=figures)
     nodes = Nodes()
     endpoint.compute.script = nodes
-    endpoint.server.admit("beta")
+    endpoint.server.admit_tenant("beta")
     async with Client(endpoint.compute.server, name="compute") as client:
         pods["alpha"] = [below(client, "alpha", "web"), below(client, "alpha", "db", node="gpu-host-8")]
         pods["beta"] = [below(client, "beta", "web")]
@@ -266,8 +266,8 @@ def played(world: World, **annotations: str) -> PlacedPod:
         "startTime": "2026-01-02T03:00:00Z",
         "containerStatuses": [{"name": name, "state": {"running": {}}} for name in ("a", "b")],
     }
-    found = simulation(status, {f"kwok.x-k8s.io/usage-{name}": value for name, value in annotations.items()})
-    return below(world.client, "alpha", "hollow", node="a100-0", on_played_node=True, played=found)
+    found = read_simulation(status, {f"kwok.x-k8s.io/usage-{name}": value for name, value in annotations.items()})
+    return below(world.client, "alpha", "hollow", node="a100-0", on_simulated_node=True, simulation=found)
 
 
 async def test_a_pod_on_a_hollow_node_reports_its_containers_with_nothing_used(world: World) -> None:
@@ -302,12 +302,12 @@ async def test_a_simulated_use_that_is_no_amount_is_none(world: World, amount: s
 
 def test_a_pod_that_does_not_run_has_no_simulated_use() -> None:
     ended = {"startTime": TIME, "containerStatuses": [{"name": "a", "state": {"terminated": {}}}]}
-    assert simulation(ended, {}) is None
-    assert simulation({"phase": "Pending"}, {}) is None
+    assert read_simulation(ended, {}) is None
+    assert read_simulation({"phase": "Pending"}, {}) is None
 
 
 async def test_a_slow_node_does_not_keep_the_others(world: World) -> None:
-    world.endpoint.server.figures.reader = NodeReader(fresh=0.0, node_timeout=1.5, all_timeout=1.0)
+    world.endpoint.server.stats_provider.node_reader = NodeStatsReader(fresh=0.0, node_timeout=1.5, all_timeout=1.0)
     world.nodes.hanging.add("gpu-host-7")
     pods = json.loads((await world.get(f"{NODE}/stats/summary"))[2])["pods"]
     assert [pod["podRef"]["name"] for pod in pods] == ["db"]
@@ -322,7 +322,7 @@ async def test_a_compute_cluster_that_is_away_leaves_an_empty_node(world: World)
 
 
 async def test_a_node_is_asked_once_for_all_tenants(world: World) -> None:
-    world.endpoint.server.figures.reader._fresh = 60
+    world.endpoint.server.stats_provider.node_reader._cache_seconds = 60
     await asyncio.gather(*(world.get(f"{NODE}/stats/summary", tenant) for tenant in ("alpha", "beta") * 3))
     await world.get(f"{NODE}/stats/summary")
     assert sorted(world.nodes.asked) == ["gpu-host-7 stats/summary", "gpu-host-8 stats/summary"]
@@ -330,15 +330,15 @@ async def test_a_node_is_asked_once_for_all_tenants(world: World) -> None:
 
 async def test_questions_are_bounded_by_tenant(world: World) -> None:
     with contextlib.ExitStack() as under_way:
-        for _ in range(AT_ONCE):
-            under_way.enter_context(world.endpoint.server.figures.asked.hold("alpha"))
+        for _ in range(MAX_CONCURRENT_REQUESTS):
+            under_way.enter_context(world.endpoint.server.stats_provider.request_limiter.hold_stream("alpha"))
         assert (await world.get(f"{NODE}/metrics/resource"))[0] == 429
         assert (await world.get(f"{NODE}/metrics/resource", "beta"))[0] == 200
 
 
 async def test_only_so_many_nodes_are_asked_at_once(world: World) -> None:
-    reader = NodeReader(at_once=2, node_timeout=0.3, all_timeout=0.1)
-    world.endpoint.server.figures.reader = reader
+    reader = NodeStatsReader(at_once=2, node_timeout=0.3, all_timeout=0.1)
+    world.endpoint.server.stats_provider.node_reader = reader
     names = [f"host-{number}" for number in range(5)]
     world.nodes.hanging.update(names)
     world.pods["alpha"] = [below(world.client, "alpha", "web", node=name) for name in names]

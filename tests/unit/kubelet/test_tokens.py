@@ -13,7 +13,7 @@ from tests.unit.kubelet.compute import Asked, FakeCompute, Reader, Writer
 from tests.unit.kubelet.conftest import Endpoint
 from vkgateway.kube.client import Client
 from vkgateway.kube.tls import client_context
-from vkgateway.kubelet.tokens import NO_SECONDS, YES_SECONDS, Tokens
+from vkgateway.kubelet.token_reviewer import ALLOWED_CACHE_SECONDS, DENIED_CACHE_SECONDS, TokenReviewer
 from vkgateway.model.errors import NotFoundError
 
 METRICS = "/tenants/alpha/nodes/a100.local/metrics/resource"
@@ -78,7 +78,7 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
                 raise NotFoundError(tenant)
             return clients[tenant]
 
-        endpoint = await make(tokens=Tokens(reviewers, clock=lambda: time[0]))
+        endpoint = await make(tokens=TokenReviewer(reviewers, clock=lambda: time[0]))
         yield World(endpoint, alpha, beta, time)
 
 
@@ -108,11 +108,11 @@ async def test_answers_are_remembered_for_a_while(world: World) -> None:
     await world.ask(METRICS, "good")
     assert len(world.alpha.seen) == 2
     world.alpha.users.clear()
-    world.time[0] = YES_SECONDS + 1
+    world.time[0] = ALLOWED_CACHE_SECONDS + 1
     assert (await world.ask(METRICS, "good"))[0] == 401
     world.alpha.users["good"] = "metrics-server"
     assert (await world.ask(METRICS, "good"))[0] == 401
-    world.time[0] += NO_SECONDS + 1
+    world.time[0] += DENIED_CACHE_SECONDS + 1
     assert (await world.ask(METRICS, "good"))[0] == 200
 
 
@@ -172,7 +172,7 @@ async def test_a_tenants_api_server_that_cannot_say_is_no_yes(world: World) -> N
 
 async def test_a_revoked_tenants_tokens_are_worth_nothing(world: World) -> None:
     assert (await world.ask(METRICS, "good"))[0] == 200
-    world.endpoint.server.revoke("alpha")
+    world.endpoint.server.revoke_tenant("alpha")
     assert (await world.ask(METRICS, "good"))[0] == 401
 
 
@@ -187,8 +187,8 @@ async def test_a_certificate_counts_more_than_the_path(world: World) -> None:
 async def test_a_connection_that_has_shown_a_token_is_its_tenants(world: World) -> None:
     caller = await world.endpoint.connect(client_context(ca=world.endpoint.authority.cert_pem))
     assert (await caller.ask("GET", METRICS, Authorization="Bearer good"))[0] == 200
-    assert [guest.tenant for guest in world.endpoint.server._guests] == ["alpha"]
-    world.endpoint.server.revoke("alpha")
+    assert [guest.tenant for guest in world.endpoint.server._connections] == ["alpha"]
+    world.endpoint.server.revoke_tenant("alpha")
     assert await caller.reader.read() == b""
 
 

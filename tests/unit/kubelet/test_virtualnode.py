@@ -16,7 +16,7 @@ from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.resources import LEASES, NAMESPACES, NODES
 from vkgateway.kubelet.virtualnode import VirtualNode
 from vkgateway.model.objects import Taint
-from vkgateway.translate.governed import CORDONED
+from vkgateway.translate.governed import CORDON_TAINT
 
 NAME = "a100.local"
 
@@ -76,7 +76,7 @@ async def test_registers_with_status_and_lease(world: World) -> None:
     told = asyncio.Event()
     async with running(world, on_registered=told.set) as node:
         await told.wait()
-        assert node.registered
+        assert node.is_registered
         stored = world.stored()
         assert stored is not None
         assert stored["status"]["capacity"] == {"cpu": "8"}
@@ -94,37 +94,37 @@ async def test_the_lease_is_renewed(world: World) -> None:
 
 async def test_only_differences_are_written(world: World) -> None:
     async with running(world) as node:
-        await world.until(lambda: node.registered)
+        await world.until(lambda: node.is_registered)
         assert world.writes() == 2
         for _ in range(5):
             seen = world.builds
-            node.refresh()
+            node.trigger_reconcile()
             await world.until(partial(world.built_since, seen))
         assert world.writes() == 2
         world.cpu = "4"
-        node.refresh()
+        node.trigger_reconcile()
         await world.until(lambda: (world.stored() or {})["status"]["capacity"] == {"cpu": "4"})
         assert world.writes() == 4
 
 
 async def test_a_node_that_is_found_as_it_should_be_is_written_later(world: World) -> None:
     async with running(world) as node:
-        await world.until(lambda: node.registered)
+        await world.until(lambda: node.is_registered)
     world.cpu = "8000m"
     renewals = f"PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NAME}"
     before = sum(renewals in request for request in world.server.requests)
     told = asyncio.Event()
     async with running(world, on_registered=told.set) as node:
         await told.wait()
-        assert node.registered
+        assert node.is_registered
         await world.until(lambda: sum(renewals in request for request in world.server.requests) > before)
         assert world.writes() == 2
         world.ready = "False"
-        node.refresh()
+        node.trigger_reconcile()
         await world.until(lambda: world.writes() == 4)
     world.ready = "True"
     async with running(world) as node:
-        await world.until(lambda: node.registered)
+        await world.until(lambda: node.is_registered)
         assert world.writes() == 6, "it said something else"
     async with running(world, found_after=0.01) as node:
         await world.until(lambda: world.writes() == 8)
@@ -132,15 +132,15 @@ async def test_a_node_that_is_found_as_it_should_be_is_written_later(world: Worl
 
 async def test_becoming_not_ready_is_told(world: World) -> None:
     async with running(world) as node:
-        await world.until(lambda: node.registered)
+        await world.until(lambda: node.is_registered)
         world.ready = "False"
-        node.refresh()
+        node.trigger_reconcile()
         await world.until(lambda: (world.stored() or {})["status"]["conditions"][0]["status"] == "False")
 
 
 async def test_what_a_tenant_changes_is_put_right_and_what_it_adds_is_left(world: World) -> None:
     async with running(world) as node:
-        await world.until(lambda: node.registered)
+        await world.until(lambda: node.is_registered)
         spoiled = dict(world.stored() or {})
         spoiled["metadata"] = spoiled["metadata"] | {"labels": {"type": "mine", "team": "a"}}
         world.server.store.update(NODES, spoiled, name=NAME)
@@ -155,12 +155,12 @@ async def test_what_a_tenant_puts_on_a_node_is_told(world: World) -> None:
         cordoned = dict(world.stored() or {})
         cordoned["spec"] = {"unschedulable": True}
         world.server.store.update(NODES, cordoned, name=NAME)
-        await world.until(lambda: told[-1] == ({"type": "virtual-kubelet"}, (CORDONED,)))
+        await world.until(lambda: told[-1] == ({"type": "virtual-kubelet"}, (CORDON_TAINT,)))
 
 
 async def test_a_node_that_a_tenant_deletes_is_made_again(world: World) -> None:
     async with running(world) as node:
-        await world.until(lambda: node.registered)
+        await world.until(lambda: node.is_registered)
         first = (world.stored() or {})["metadata"]["uid"]
         world.server.store.delete(NODES, NAME)
         await world.until(lambda: world.stored() and (world.stored() or {})["metadata"]["uid"] != first)
@@ -171,7 +171,7 @@ async def test_a_tenant_that_fails_for_a_while_is_retried(world: World) -> None:
     world.server.fail("PATCH", "/nodes/", status=500, times=3)
     world.server.fail("*", "/leases", status=503, times=3)
     async with running(world) as node:
-        await world.until(lambda: node.registered)
+        await world.until(lambda: node.is_registered)
         await world.until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
 
 
@@ -184,7 +184,7 @@ async def test_what_an_older_api_server_does_not_know_is_left_out(world: World) 
     world.status |= {"declaredFeatures": ["A"], "runtimeHandlers": [{"name": "runc"}], "features": {"b": True}}
     world.server.fail("PATCH", "/status", status=500).message = refusal
     async with running(world, backoff=Backoff(base=3600, cap=3600)) as node:
-        await world.until(lambda: node.registered)
+        await world.until(lambda: node.is_registered)
         status = (world.stored() or {})["status"]
     assert status["capacity"] == {"cpu": "8"}
     assert status["features"] == {"b": True}
@@ -196,7 +196,7 @@ async def test_what_was_left_out_is_told_once_the_tenant_has_been_upgraded(world
     world.status |= {"declaredFeatures": ["A"]}
     world.server.fail("PATCH", "/status", status=500).message = ".status.declaredFeatures: field not declared in schema"
     async with running(world) as node:
-        await world.until(lambda: node.registered)
+        await world.until(lambda: node.is_registered)
         assert "declaredFeatures" not in (world.stored() or {})["status"]
         world.server.fail("GET", "/nodes", status=503, times=3)
         world.server.end_watches()
@@ -208,8 +208,8 @@ async def test_remove_takes_node_and_lease_and_may_be_repeated(world: World) -> 
         await world.until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
     async with world.server.client() as client:
         node = VirtualNode(client, name=NAME, build=world.build)
-        await node.remove()
-        await node.remove()
+        await node.delete_node()
+        await node.delete_node()
     assert world.stored() is None
     assert world.server.store.find(LEASES, NAME, "kube-node-lease") is None
     assert world.server.store.find(NAMESPACES, NAME) is None

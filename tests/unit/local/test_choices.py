@@ -5,50 +5,50 @@ from pathlib import Path
 import pytest
 
 from vkgateway.local import choices
-from vkgateway.local.choices import Surroundings
+from vkgateway.local.choices import MachineState
 from vkgateway.local.options import PORTS, UpOptions
 from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import ConflictError, InputError
 
-AS_ROOT = Surroundings(interfaces={"lo": "", "eth0": ""})
-AS_USER = Surroundings(own_interface=False, primary_address="192.0.2.7")
+AS_ROOT = MachineState(interfaces={"lo": "", "eth0": ""})
+AS_USER = MachineState(own_interface=False, primary_address="192.0.2.7")
 
 
 def settle(record: PlatformRecord, options: UpOptions) -> PlatformRecord:
-    merged = choices.merge(record, options)
+    merged = choices.merge_options(record, options)
     return choices.choose_ports(merged, options, surroundings=AS_ROOT, free=lambda _address, _port: True)
 
 
 def test_root_gets_an_interface_of_its_own() -> None:
-    placed = choices.place(PlatformRecord(), surroundings=AS_ROOT)
+    placed = choices.assign_address(PlatformRecord(), surroundings=AS_ROOT)
     assert (placed.number, placed.interface, placed.address) == (0, "vkg0", "10.213.0.1")
 
 
 def test_another_platforms_number_is_not_taken_again() -> None:
-    surroundings = Surroundings(interfaces={"vkg0": "vkgateway /a", "vkgv1": ""})
-    assert choices.place(PlatformRecord(), surroundings=surroundings).number == 2
+    surroundings = MachineState(interfaces={"vkg0": "vkgateway /a", "vkgv1": ""})
+    assert choices.assign_address(PlatformRecord(), surroundings=surroundings).number == 2
 
 
 def test_a_user_gets_the_machines_address() -> None:
-    placed = choices.place(PlatformRecord(), surroundings=AS_USER)
+    placed = choices.assign_address(PlatformRecord(), surroundings=AS_USER)
     assert (placed.interface, placed.address) == ("", "192.0.2.7")
 
 
 def test_a_platform_stays_where_it_is() -> None:
     record = PlatformRecord(number=3, interface="vkg3", address="10.213.3.1")
-    assert choices.place(record, surroundings=AS_ROOT) is record
+    assert choices.assign_address(record, surroundings=AS_ROOT) is record
 
 
 def test_a_platform_of_root_is_refused_to_a_user() -> None:
     record = PlatformRecord(number=3, interface="vkg3", address="10.213.3.1")
     with pytest.raises(ConflictError, match="network interface vkg3, which only root"):
-        choices.place(record, surroundings=AS_USER)
+        choices.assign_address(record, surroundings=AS_USER)
 
 
 def test_a_machine_that_has_moved_is_told() -> None:
     record = PlatformRecord(address="192.0.2.1")
     with pytest.raises(ConflictError, match=r"listens at 192\.0\.2\.1, but the machine's address is now 192\.0\.2\.7"):
-        choices.place(record, surroundings=AS_USER)
+        choices.assign_address(record, surroundings=AS_USER)
 
 
 def test_every_port_is_chosen() -> None:

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from vkgateway.local import cores
+from vkgateway.local import core_limit
 
 
 @pytest.mark.parametrize(("there", "used"), [(1, "1"), (2, "1"), (3, "1"), (4, "2"), (96, "48")])
 def test_half_of_those_there_are_and_one_at_least(monkeypatch: pytest.MonkeyPatch, there: int, used: str) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(there)))
-    assert cores.limited() == {"GOMAXPROCS": used}
+    assert core_limit.limit_cores() == {"GOMAXPROCS": used}

@@ -8,11 +8,11 @@ from typing import NoReturn
 import pytest
 
 from tests.fakes.report import Silent
-from vkgateway.local import choices, down, platform, status
-from vkgateway.local.disk import check_room, disk_errors
+from vkgateway.local import choices, down, startup, status
+from vkgateway.local.disk import check_free_space, disk_errors
 from vkgateway.local.lock import work_lock
 from vkgateway.local.options import UpOptions
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.model.errors import ConflictError, NotFoundError, UnavailableError, VkgatewayError
 from vkgateway.programs.supervisor.spec import SupervisorPaths
 
@@ -39,30 +39,30 @@ async def test_folders_of_somebody_else_are_no_platform(tmp_path: Path, strange:
 
 
 async def test_a_platform_with_a_damaged_record_is_taken_away(tmp_path: Path) -> None:
-    paths, supervisor = Paths(tmp_path / "data"), SupervisorPaths(tmp_path / "data")
+    paths, supervisor = PlatformPaths(tmp_path / "data"), SupervisorPaths(tmp_path / "data")
     supervisor.run_dir.mkdir(parents=True)
-    supervisor.lock.touch()
-    paths.record.write_text("{")
+    supervisor.lock_path.touch()
+    paths.record_path.write_text("{")
     await down.down(paths.data_dir, purge=True, report=Silent())
     assert not paths.data_dir.exists()
 
 
 async def test_a_platform_that_is_being_started_is_left_alone(tmp_path: Path) -> None:
-    paths = Paths(tmp_path)
-    paths.record.write_text('{"layout": 1}')
-    with work_lock(paths.lock, command="up"), pytest.raises(ConflictError, match="vkgateway up"):
+    paths = PlatformPaths(tmp_path)
+    paths.record_path.write_text('{"layout": 1}')
+    with work_lock(paths.lock_path, command="up"), pytest.raises(ConflictError, match="vkgateway up"):
         await down.down(tmp_path, purge=True, report=Silent())
-    assert paths.record.exists()
+    assert paths.record_path.exists()
 
 
 async def test_a_platform_whose_programs_are_still_being_built_is_left_alone(tmp_path: Path) -> None:
     """A first `up` has written nothing but its lock by then, and would go on."""
-    paths = Paths(tmp_path)
-    with work_lock(paths.lock, command="up"):
-        for command in (down.down(tmp_path, purge=True, report=Silent()), status.status(tmp_path)):
+    paths = PlatformPaths(tmp_path)
+    with work_lock(paths.lock_path, command="up"):
+        for command in (down.down(tmp_path, purge=True, report=Silent()), status.platform_status(tmp_path)):
             with pytest.raises(ConflictError, match="is being worked on by vkgateway up"):
                 await command
-    for command in (down.down(tmp_path, purge=True, report=Silent()), status.status(tmp_path)):
+    for command in (down.down(tmp_path, purge=True, report=Silent()), status.platform_status(tmp_path)):
         with pytest.raises(NotFoundError):
             await command
 
@@ -73,7 +73,7 @@ async def test_a_platform_whose_programs_are_still_being_built_is_left_alone(tmp
 )
 def test_a_new_platform_takes_an_empty_place_or_what_one_of_ours_left(tmp_path: Path, there: list[str]) -> None:
     lay_out(tmp_path, there)
-    platform._check_vacant(Paths(tmp_path))
+    startup._check_vacant(PlatformPaths(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_new_platform_takes_an_empty_place_or_what_one_of_ours_left(tmp_path: 
 def test_a_new_platform_takes_no_place_of_somebody_else(tmp_path: Path, there: list[str], named: str) -> None:
     lay_out(tmp_path, there)
     with pytest.raises(ConflictError, match=f"holds no platform but other files, {named} among them"):
-        platform._check_vacant(Paths(tmp_path))
+        startup._check_vacant(PlatformPaths(tmp_path))
 
 
 def lay_out(folder: Path, there: list[str]) -> None:
@@ -100,19 +100,19 @@ def lay_out(folder: Path, there: list[str]) -> None:
 
 
 def test_a_purge_removes_what_is_ours_only(tmp_path: Path) -> None:
-    paths = Paths(tmp_path)
-    paths.etcd.mkdir()
-    (paths.etcd / "db").touch()
-    paths.record.touch()
+    paths = PlatformPaths(tmp_path)
+    paths.etcd_dir.mkdir()
+    (paths.etcd_dir / "db").touch()
+    paths.record_path.touch()
     (tmp_path / "diary.txt").touch()
-    down._purge(paths)
+    down._remove_data(paths)
     assert [path.name for path in tmp_path.iterdir()] == ["diary.txt"]
 
 
 def test_a_purge_takes_the_folder_away_where_nothing_else_is_in_it(tmp_path: Path) -> None:
-    paths = Paths(tmp_path / "data")
-    paths.pki.mkdir(parents=True)
-    down._purge(paths)
+    paths = PlatformPaths(tmp_path / "data")
+    paths.pki_dir.mkdir(parents=True)
+    down._remove_data(paths)
     assert not paths.data_dir.exists()
 
 
@@ -124,12 +124,12 @@ def test_mounts_inside_are_seen_others_are_not(tmp_path: Path) -> None:
 
 
 def test_nothing_is_removed_while_something_is_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = Paths(tmp_path)
-    paths.pki.mkdir()
+    paths = PlatformPaths(tmp_path)
+    paths.pki_dir.mkdir()
     monkeypatch.setattr(down, "_mounts_below", lambda _directory: iter(["/data/node/x"]))
     with pytest.raises(VkgatewayError, match="still mounted at /data/node/x, so nothing was removed"):
-        down._purge(paths)
-    assert paths.pki.exists()
+        down._remove_data(paths)
+    assert paths.pki_dir.exists()
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_a_disk_that_refuses_is_told_in_one_sentence(number: int, sentence: str)
 
 def test_a_disk_with_too_little_room_is_told_before_anything_is_made(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"has \d+ MB free, and a platform needs \d+ MB"):
-        check_room(tmp_path, needed=1 << 60)
-    check_room(tmp_path, needed=1)
+        check_free_space(tmp_path, needed=1 << 60)
+    check_free_space(tmp_path, needed=1)
 
 
 async def test_a_platform_that_is_there_needs_less_room_than_a_new_one(
@@ -162,15 +162,15 @@ async def test_a_platform_that_is_there_needs_less_room_than_a_new_one(
         raise GoesOnError
 
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100 << 20))
-    monkeypatch.setattr(choices, "merge", go_on)
+    monkeypatch.setattr(choices, "merge_options", go_on)
     with pytest.raises(UnavailableError, match="100 MB free, and a platform needs 300 MB"):
-        await platform.up(tmp_path, UpOptions(), report=Silent())
-    Paths(tmp_path).record.write_text('{"layout": 1}')
+        await startup.up(tmp_path, UpOptions(), report=Silent())
+    PlatformPaths(tmp_path).record_path.write_text('{"layout": 1}')
     with pytest.raises(GoesOnError):
-        await platform.up(tmp_path, UpOptions(), report=Silent())
+        await startup.up(tmp_path, UpOptions(), report=Silent())
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10 << 20))
     with pytest.raises(UnavailableError, match="10 MB free"):
-        await platform.up(tmp_path, UpOptions(), report=Silent())
+        await startup.up(tmp_path, UpOptions(), report=Silent())
 
 
 def test_other_errors_of_the_system_pass() -> None:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from vkgateway.local.hollow import kwok
-from vkgateway.local.hollow.nodes import DOMAIN_LABEL, POOL_LABEL, nodes
+from vkgateway.local.hollow.nodes import DOMAIN_LABEL, POOL_LABEL, hollow_nodes
 from vkgateway.model.names import HOLLOW_DOMAIN, MIRROR_FINALIZER, is_reserved
 
 KUBELET = kwok.HollowKubelet(address="127.0.0.1", port=10247)
@@ -27,30 +27,32 @@ def config(tmp_path: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def test_each_pool_has_as_many_nodes_as_asked_for() -> None:
-    made = Counter(node["metadata"]["labels"][POOL_LABEL] for node in nodes({"a100": 4, "v100": 2}, version="1.36.3"))
+    made = Counter(
+        node["metadata"]["labels"][POOL_LABEL] for node in hollow_nodes({"a100": 4, "v100": 2}, version="1.36.3")
+    )
     assert made == {"a100": 4, "v100": 2}
 
 
 def test_a100_nodes_hang_on_two_networks_evenly() -> None:
-    domains = [node["metadata"]["labels"][DOMAIN_LABEL] for node in nodes({"a100": 4}, version="1.36.3")]
+    domains = [node["metadata"]["labels"][DOMAIN_LABEL] for node in hollow_nodes({"a100": 4}, version="1.36.3")]
     assert domains == ["a100-0", "a100-0", "a100-1", "a100-1"]
 
 
 def test_a_node_offers_eight_gpus_and_all_it_has() -> None:
-    node = next(nodes({"v100": 1}, version="1.36.3"))
+    node = next(hollow_nodes({"v100": 1}, version="1.36.3"))
     assert node["status"]["allocatable"] == node["status"]["capacity"]
     assert node["status"]["capacity"]["nvidia.com/gpu"] == "8"
 
 
 def test_a_node_shows_the_release_of_its_cluster() -> None:
     """Which tenants see as the version of their virtual nodes."""
-    assert next(nodes({"v100": 1}, version="1.34.4"))["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
+    assert next(hollow_nodes({"v100": 1}, version="1.34.4"))["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
 
 
 def test_kwok_manages_exactly_our_nodes(config: dict[str, list[dict[str, Any]]]) -> None:
     selector = config["KwokConfiguration"][0]["options"]["manageNodesWithAnnotationSelector"]
     key, _, value = selector.partition("=")
-    assert all(node["metadata"]["annotations"][key] == value for node in nodes({"a100": 2}, version="1.36.3"))
+    assert all(node["metadata"]["annotations"][key] == value for node in hollow_nodes({"a100": 2}, version="1.36.3"))
 
 
 def test_kwok_serves_nothing(config: dict[str, list[dict[str, Any]]]) -> None:
@@ -76,7 +78,7 @@ def test_every_parallelism_is_given(config: dict[str, list[dict[str, Any]]]) -> 
 def test_another_configuration_makes_another_process(tmp_path: Path) -> None:
     def spec(parallelism: int = 8) -> str:
         config = kwok.write_config(tmp_path, kubelet=KUBELET, parallelism=parallelism)
-        return kwok.spec(program=Path("/kwok"), config=config, kubeconfig=kubeconfig).digest()
+        return kwok.process_spec(program=Path("/kwok"), config=config, kubeconfig=kubeconfig).short_digest()
 
     kubeconfig = tmp_path / "kc"
     kubeconfig.write_text("made")
@@ -87,7 +89,7 @@ def test_another_configuration_makes_another_process(tmp_path: Path) -> None:
 
 
 def stages() -> dict[str, dict[str, Any]]:
-    return {stage["metadata"]["name"]: stage["spec"] for stage in kwok.stages(10247)}
+    return {stage["metadata"]["name"]: stage["spec"] for stage in kwok.load_stages(10247)}
 
 
 def test_tenants_may_tell_hollow_nodes_when_a_pod_ends() -> None:

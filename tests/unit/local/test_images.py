@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.report import Silent
-from vkgateway.cli.main import run
+from vkgateway.cli.main import run_command
 from vkgateway.local import images, record
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.realnode.host import ToolError
 from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import InputError, UnavailableError
@@ -18,12 +18,12 @@ from vkgateway.model.errors import InputError, UnavailableError
 
 def test_without_a_platform_there_is_no_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "web.tar").touch()
-    assert run(["image", "load", str(tmp_path / "web.tar"), "--data-dir", str(tmp_path / "none")]) == 3
+    assert run_command(["image", "load", str(tmp_path / "web.tar"), "--data-dir", str(tmp_path / "none")]) == 3
     assert "there is no platform" in capsys.readouterr().err
 
 
 def test_an_archive_that_there_is_not_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["image", "load", str(tmp_path / "web.tar")]) == 2
+    assert run_command(["image", "load", str(tmp_path / "web.tar")]) == 2
     assert "web.tar" in capsys.readouterr().err
 
 
@@ -31,23 +31,23 @@ def containerd(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     """A real node whose containerd refuses all archives with this answer, and has two images."""
 
     class Node:
-        def load(self, archive: Path) -> None:
+        def load_archive(self, archive: Path) -> None:
             raise ToolError(f"`ctr images import {archive}` failed: {answer}")
 
-        def images(self) -> list[str]:
+        def list_images(self) -> list[str]:
             return ["web:1", "base:2"]
 
     async def node(*_: object, **__: object) -> Node:
         return Node()
 
-    monkeypatch.setattr(images, "_node", node)
+    monkeypatch.setattr(images, "_running_node", node)
 
 
 async def test_a_file_that_is_no_archive_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     containerd(monkeypatch, "ctr: unexpected EOF")
     (tmp_path / "notes.txt").write_text("no archive")
     with pytest.raises(InputError, match=r"notes\.txt is no archive of images$") as caught:
-        await images.load(tmp_path, tmp_path / "notes.txt", report=Silent())
+        await images.load_images(tmp_path, tmp_path / "notes.txt", report=Silent())
     assert "docker save" in caught.value.hint
 
 
@@ -57,7 +57,7 @@ async def test_an_archive_that_containerd_refuses_is_told_in_its_words(
     containerd(monkeypatch, "ctr: unrecognized image format")
     tarfile.open(tmp_path / "web.tar", "w").close()
     with pytest.raises(ToolError, match="unrecognized image format"):
-        await images.load(tmp_path, tmp_path / "web.tar", report=Silent())
+        await images.load_images(tmp_path, tmp_path / "web.tar", report=Silent())
 
 
 @pytest.mark.parametrize(
@@ -68,18 +68,18 @@ def test_images_are_listed_for_people_and_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str, printed: str
 ) -> None:
     containerd(monkeypatch, "")
-    assert run(["image", "list", "-o", form, "--data-dir", str(tmp_path)]) == 0
+    assert run_command(["image", "list", "-o", form, "--data-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out == printed
 
 
 async def test_a_platform_without_a_real_node_says_why(tmp_path: Path) -> None:
-    record.save(Paths(tmp_path).record, PlatformRecord(real_node_why_not="no root"))
+    record.save_record(PlatformPaths(tmp_path).record_path, PlatformRecord(real_node_why_not="no root"))
     with pytest.raises(UnavailableError, match="no real node: no root"):
-        await images.present(tmp_path, report=Silent())
+        await images.list_images(tmp_path, report=Silent())
 
 
 async def test_a_real_node_that_does_not_run_says_how_to_start_it(tmp_path: Path) -> None:
-    record.save(Paths(tmp_path).record, PlatformRecord(number=255, interface="vkg255"))
+    record.save_record(PlatformPaths(tmp_path).record_path, PlatformRecord(number=255, interface="vkg255"))
     with pytest.raises(UnavailableError, match="the real node does not run") as caught:
-        await images.present(tmp_path, report=Silent())
+        await images.list_images(tmp_path, report=Silent())
     assert "vkgateway up" in caught.value.hint

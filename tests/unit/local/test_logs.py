@@ -16,7 +16,7 @@ def test_components_are_named_as_their_processes(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     for name in ("etcd.log", "compute.apiserver.log", "etcd.log.1"):
         (tmp_path / "logs" / name).touch()
-    assert logs.components(tmp_path) == ["compute/apiserver", "etcd"]
+    assert logs.list_components(tmp_path) == ["compute/apiserver", "etcd"]
     assert logs.log_file(tmp_path, "compute/apiserver") == tmp_path / "logs" / "compute.apiserver.log"
 
 
@@ -59,7 +59,7 @@ async def test_what_is_added_is_followed_also_after_the_file_was_cut(
     path.write_bytes(b"old and long\n")
     with path.open("rb") as file:
         logs.last_lines(file, 1)
-        added = logs.follow(file)
+        added = logs.follow_file(file)
         path.write_bytes(b"new\n")
         assert await asyncio.wait_for(anext(added), 5) == b"new\n"
         with path.open("ab") as more:

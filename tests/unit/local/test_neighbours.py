@@ -10,37 +10,37 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from vkgateway.local import choices, neighbours, record
-from vkgateway.local.choices import Surroundings
+from vkgateway.local import choices, platform_registry, record
+from vkgateway.local.choices import MachineState
 from vkgateway.local.options import PORTS, UpOptions
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.record import PlatformRecord
 
 
 def settle(folder: Path, data_dir: Path, *, address: str = "192.0.2.7") -> PlatformRecord:
     """Choose ports on a machine where nobody listens yet, as `up` does before it starts anything."""
-    with neighbours.others(folder, data_dir) as others:
-        surroundings = Surroundings(own_interface=False, primary_address=address, neighbours=others)
-        placed = choices.place(PlatformRecord(), surroundings=surroundings)
+    with platform_registry.other_sockets(folder, data_dir) as others:
+        surroundings = MachineState(own_interface=False, primary_address=address, other_sockets=others)
+        placed = choices.assign_address(PlatformRecord(), surroundings=surroundings)
         chosen = choices.choose_ports(placed, UpOptions(), surroundings=surroundings, free=lambda _address, _port: True)
         data_dir.mkdir(parents=True, exist_ok=True)
-        record.save(Paths(data_dir).record, chosen)
+        record.save_record(PlatformPaths(data_dir).record_path, chosen)
     return chosen
 
 
 def settle_as_root(folder: Path, data_dir: Path) -> PlatformRecord:
     """Do so on a machine where no platform runs, and each may have an interface."""
-    with neighbours.others(folder, data_dir) as others:
-        placed = choices.place(PlatformRecord(), surroundings=Surroundings(neighbours=others))
+    with platform_registry.other_sockets(folder, data_dir) as others:
+        placed = choices.assign_address(PlatformRecord(), surroundings=MachineState(other_sockets=others))
         data_dir.mkdir(parents=True)
-        record.save(Paths(data_dir).record, replace(placed, ports=dict(PORTS)))
+        record.save_record(PlatformPaths(data_dir).record_path, replace(placed, ports=dict(PORTS)))
     return placed
 
 
 def test_two_that_do_not_run_yet_choose_different_ports(tmp_path: Path) -> None:
     first, second = (settle(tmp_path / "known", tmp_path / name) for name in ("a", "b"))
     assert first.ports == dict(PORTS)
-    assert not choices.sockets(first) & choices.sockets(second)
+    assert not choices.listen_sockets(first) & choices.listen_sockets(second)
 
 
 def test_the_same_port_at_another_address_is_no_conflict(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_what_a_removed_platform_had_is_free_again(tmp_path: Path) -> None:
 def test_a_damaged_list_or_record_stops_nobody(tmp_path: Path) -> None:
     known = tmp_path / "known"
     settle(known, tmp_path / "a")
-    Paths(tmp_path / "a").record.write_text("{")
+    PlatformPaths(tmp_path / "a").record_path.write_text("{")
     assert settle(known, tmp_path / "b").ports == dict(PORTS)
     (known / "platforms.json").write_text("nothing")
     assert settle(known, tmp_path / "c").ports == dict(PORTS)
@@ -82,18 +82,20 @@ def test_a_cache_that_may_not_be_written_stops_nobody(
         raise OSError(number, "refused", str(tmp_path / "known"))
 
     monkeypatch.setattr("os.open", refuse)
-    with neighbours.others(tmp_path / "known", tmp_path / "a") as found:
+    with platform_registry.other_sockets(tmp_path / "known", tmp_path / "a") as found:
         assert found == frozenset()
 
 
 def test_whoever_chooses_at_the_same_moment_waits(tmp_path: Path) -> None:
     known, found = tmp_path / "known", list[PlatformRecord]()
     other = threading.Thread(target=lambda: found.append(settle(known, tmp_path / "b")))
-    with neighbours.others(known, tmp_path / "a"):
+    with platform_registry.other_sockets(known, tmp_path / "a"):
         other.start()
         other.join(timeout=0.2)
         assert not found
         (tmp_path / "a").mkdir()
-        record.save(Paths(tmp_path / "a").record, PlatformRecord(address="192.0.2.7", ports=dict(PORTS)))
+        record.save_record(
+            PlatformPaths(tmp_path / "a").record_path, PlatformRecord(address="192.0.2.7", ports=dict(PORTS))
+        )
     other.join(timeout=10)
-    assert not choices.sockets(found[0]) & {("192.0.2.7", port) for port in PORTS.values()}
+    assert not choices.listen_sockets(found[0]) & {("192.0.2.7", port) for port in PORTS.values()}

@@ -13,53 +13,53 @@ from vkgateway.kube.resources import Resource
 from vkgateway.local import compute, etcd, gateway_process, network
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL
 from vkgateway.local.options import PORTS, UpOptions
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import ensure_pki
-from vkgateway.local.platform import Startup
-from vkgateway.local.realnode.options import Network
+from vkgateway.local.realnode.options import NodeNetwork
 from vkgateway.local.record import PlatformRecord
+from vkgateway.local.startup import Startup
 from vkgateway.model.errors import UnavailableError
 
 RECORD = PlatformRecord(number=4, interface="vkg4", address="10.213.4.1", ports=dict(PORTS))
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    return Paths(tmp_path)
+def paths(tmp_path: Path) -> PlatformPaths:
+    return PlatformPaths(tmp_path)
 
 
-def etcd_flags(paths: Paths, *, durable: bool = True) -> tuple[str, ...]:
-    return etcd.spec(paths, program=Path("/etcd"), port=2379, peer_port=2380, durable=durable).argv
+def etcd_flags(paths: PlatformPaths, *, durable: bool = True) -> tuple[str, ...]:
+    return etcd.process_spec(paths, program=Path("/etcd"), port=2379, peer_port=2380, durable=durable).argv
 
 
-def test_etcd_asks_everybody_for_a_certificate(paths: Paths) -> None:
+def test_etcd_asks_everybody_for_a_certificate(paths: PlatformPaths) -> None:
     flags = etcd_flags(paths)
     assert {"--client-cert-auth=true", "--peer-client-cert-auth=true"} <= set(flags)
     assert not [flag for flag in flags if "http://" in flag]
 
 
-def test_etcd_forgets_old_revisions_by_itself(paths: Paths) -> None:
+def test_etcd_forgets_old_revisions_by_itself(paths: PlatformPaths) -> None:
     assert {"--auto-compaction-mode=periodic", "--auto-compaction-retention=2m"} <= set(etcd_flags(paths))
 
 
-def test_etcd_waits_for_the_disk_unless_told_otherwise(paths: Paths) -> None:
+def test_etcd_waits_for_the_disk_unless_told_otherwise(paths: PlatformPaths) -> None:
     assert "--unsafe-no-fsync" not in etcd_flags(paths)
     assert "--unsafe-no-fsync" in etcd_flags(paths, durable=False)
 
 
 def test_services_have_the_addresses_that_the_real_node_routes() -> None:
-    assert compute.plane(RECORD).service_cidr == Network(4).service_subnet
+    assert compute.plane_spec(RECORD).service_cidr == NodeNetwork(4).service_subnet
 
 
 @pytest.mark.parametrize("letter", ["a", "ä"])
 def test_long_paths_that_begin_alike_have_interfaces_of_their_own(letter: str) -> None:
-    first, second = (network.alias(Path("/", letter * 200, letter * 100, name)) for name in ("one", "two"))
+    first, second = (network.interface_alias(Path("/", letter * 200, letter * 100, name)) for name in ("one", "two"))
     assert first != second
     assert max(len(first.encode()), len(second.encode())) <= 255
 
 
 def test_the_interface_has_the_address_that_the_real_node_expects() -> None:
-    assert network.interface_address(4) == Network(4).platform_address
+    assert network.interface_address(4) == NodeNetwork(4).platform_address
 
 
 def test_the_compute_cluster_has_the_pools_asked_for() -> None:
@@ -80,7 +80,7 @@ def test_a_pool_whose_nodes_are_in_several_zones_is_shown_by_zone(pool: str, nod
 
 
 def test_both_definitions_are_shipped() -> None:
-    kinds = {document["spec"]["names"]["kind"] for document in compute.definitions()}
+    kinds = {document["spec"]["names"]["kind"] for document in compute.api_definitions()}
     assert kinds == {"Tenant", "ComputeCluster"}
 
 
@@ -88,7 +88,7 @@ def test_both_definitions_are_shipped() -> None:
     ("release", "version"),
     [("1.30.14", ""), ("1.33.13", ""), ("1.34.4", "v1beta1"), ("1.35.4", "v1beta1"), ("1.36.3", "v1")],
 )
-async def test_up_keeps_pods_lean_where_the_release_can(paths: Paths, release: str, version: str) -> None:
+async def test_up_keeps_pods_lean_where_the_release_can(paths: PlatformPaths, release: str, version: str) -> None:
     """Its server knows the policies in that version alone: one in another could not be applied, and fail it all."""
     record = msgspec.structs.replace(RECORD, real_node_why_not="not asked for", kubernetes_version=release)
     startup = Startup(paths, record, UpOptions(), programs={}, supervisor=cast("Any", None), report=cast("Any", None))
@@ -99,19 +99,19 @@ async def test_up_keeps_pods_lean_where_the_release_can(paths: Paths, release: s
     async with FakeApiServer() as server, server.client() as startup._api:
         for resource in (*(policies if version else ()), Resource("api/v1", "endpoints", "Endpoints")):
             server.register(resource)
-        await startup._definitions()
+        await startup._apply_definitions()
         made = [found["metadata"]["name"] for resource in policies for found in server.store.all(resource)]
     assert made == (["vkgateway-lean-pods"] * 2 if version else [])
 
 
 @pytest.mark.parametrize(("release", "on"), [("1.33.13", False), ("1.34.4", True), ("1.35.4", True), ("1.36.3", False)])
 def test_where_policies_are_in_beta_the_compute_cluster_has_them_switched_on(
-    paths: Paths, release: str, on: bool
+    paths: PlatformPaths, release: str, on: bool
 ) -> None:
     record, now = msgspec.structs.replace(RECORD, kubernetes_version=release), datetime.datetime.now(datetime.UTC)
     files = compute.write_plane(paths, record=record, pki=ensure_pki(paths, now=now), now=now)
     programs = {"kube-apiserver": Path("/kube-apiserver")}
-    argv = compute.spec("apiserver", record=record, files=files, programs=programs).argv
+    argv = compute.process_spec("apiserver", record=record, files=files, programs=programs).argv
     assert ("--runtime-config=admissionregistration.k8s.io/v1beta1=true" in argv) == on
     assert any("MutatingAdmissionPolicy=true" in flag for flag in argv) == on
 
@@ -124,27 +124,31 @@ def test_the_service_kubernetes_leads_to_the_api_server() -> None:
     assert endpoints["metadata"]["labels"] == {"endpointslice.kubernetes.io/skip-mirror": "true"}
 
 
-def test_the_gateways_settings_are_read_back_as_they_were(paths: Paths) -> None:
+def test_the_gateways_settings_are_read_back_as_they_were(paths: PlatformPaths) -> None:
     record = msgspec.structs.replace(RECORD, program_dirs=("/programs",))
-    wanted = gateway_process.settings(paths, record=record)
-    gateway_process.spec(paths, wanted)
-    assert settingsfile.load(paths.gateway_config, environment={}) == wanted
+    wanted = gateway_process.gateway_settings(paths, record=record)
+    gateway_process.process_spec(paths, wanted)
+    assert settingsfile.load_settings(paths.gateway_config, environment={}) == wanted
     assert wanted.arbiter.notice_seconds == 5
-    assert [Path(log).parent for log in (wanted.arbiter.decision_log, wanted.arbiter.usage_log)] == [paths.arbiter] * 2
-    assert {paths.arbiter, paths.conformance} < set(paths.all())
+    assert [Path(log).parent for log in (wanted.arbiter.decision_log, wanted.arbiter.usage_log)] == [
+        paths.arbiter_dir
+    ] * 2
+    assert {paths.arbiter_dir, paths.conformance_dir} < set(paths.list_all())
     assert paths.gateway_config.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_gateway_takes_the_templates_that_were_chosen(paths: Paths) -> None:
+def test_the_gateway_takes_the_templates_that_were_chosen(paths: PlatformPaths) -> None:
     record = PlatformRecord(address="10.213.4.1", ports=dict(PORTS), templates_dir="/mine")
-    assert gateway_process.settings(paths, record=record).control_planes.templates_dir == "/mine"
-    assert gateway_process.settings(paths, record=RECORD).control_planes.templates_dir == ""
+    assert gateway_process.gateway_settings(paths, record=record).control_planes.templates_dir == "/mine"
+    assert gateway_process.gateway_settings(paths, record=RECORD).control_planes.templates_dir == ""
 
 
-def test_other_settings_start_the_gateway_anew(paths: Paths) -> None:
+def test_other_settings_start_the_gateway_anew(paths: PlatformPaths) -> None:
     def digest(address: str) -> str:
         record = PlatformRecord(address=address, ports=dict(PORTS))
-        return gateway_process.spec(paths, gateway_process.settings(paths, record=record)).digest()
+        return gateway_process.process_spec(
+            paths, gateway_process.gateway_settings(paths, record=record)
+        ).short_digest()
 
     assert digest("10.213.4.1") == digest("10.213.4.1") != digest("10.213.5.1")
 
@@ -154,40 +158,42 @@ def test_all_numbers_taken_is_said() -> None:
         network.free_number(taken=[f"vkg{number}" for number in range(256)])
 
 
-def test_the_gateway_stops_before_what_it_works_for(paths: Paths) -> None:
-    gateway = gateway_process.spec(paths, gateway_process.settings(paths, record=RECORD))
-    store = etcd.spec(paths, program=Path("/etcd"), port=1, peer_port=2, durable=True)
+def test_the_gateway_stops_before_what_it_works_for(paths: PlatformPaths) -> None:
+    gateway = gateway_process.process_spec(paths, gateway_process.gateway_settings(paths, record=RECORD))
+    store = etcd.process_spec(paths, program=Path("/etcd"), port=1, peer_port=2, durable=True)
     assert gateway.stop_rank > 50 > store.stop_rank
 
 
 @pytest.mark.parametrize(("runs", "told"), [(True, "stopped; tenants' control planes go on"), (False, "not asked for")])
-async def test_without_a_gateway_one_that_runs_is_stopped(paths: Paths, *, runs: bool, told: str) -> None:
+async def test_without_a_gateway_one_that_runs_is_stopped(paths: PlatformPaths, *, runs: bool, told: str) -> None:
     class Processes:
         """A supervisor of one process at most."""
 
         def __init__(self) -> None:
             self.names = ["gateway"] if runs else []
 
-        async def list(self, prefix: str) -> list[str]:
+        async def list_processes(self, prefix: str) -> list[str]:
             assert prefix == "gateway"
             return list(self.names)
 
-        async def remove(self, name: str) -> None:
+        async def remove_process(self, name: str) -> None:
             self.names.remove(name)
 
     supervisor: Any = Processes()
     record, report = msgspec.structs.replace(RECORD, real_node_why_not="not asked for"), cast("Any", None)
     startup = Startup(paths, record, UpOptions(gateway=False), programs={}, supervisor=supervisor, report=report)
-    (step,) = (step for step in startup._steps() if step.name == "gateway")
+    (step,) = (step for step in startup._build_steps() if step.name == "gateway")
     said = await step.run()
     assert said == f"{told}; `vkgateway serve --config {paths.gateway_config}` runs one by hand"
     assert supervisor.names == []
-    wanted = gateway_process.settings(paths, record=record)
-    assert settingsfile.load(paths.gateway_config, environment={}) == wanted, "what the one by hand serves with"
+    wanted = gateway_process.gateway_settings(paths, record=record)
+    assert settingsfile.load_settings(paths.gateway_config, environment={}) == wanted, (
+        "what the one by hand serves with"
+    )
 
 
-def test_servers_wait_for_their_turn_when_they_wake_up(paths: Paths) -> None:
-    gateway = gateway_process.spec(paths, gateway_process.settings(paths, record=RECORD))
-    store = etcd.spec(paths, program=Path("/etcd"), port=1, peer_port=2, durable=True)
+def test_servers_wait_for_their_turn_when_they_wake_up(paths: PlatformPaths) -> None:
+    gateway = gateway_process.process_spec(paths, gateway_process.gateway_settings(paths, record=RECORD))
+    store = etcd.process_spec(paths, program=Path("/etcd"), port=1, peer_port=2, durable=True)
     assert gateway.batch
     assert store.batch

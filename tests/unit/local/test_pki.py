@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.controlplane.pki import Authority, alternative_names, belong_together, common_name
-from vkgateway.local.paths import Paths
-from vkgateway.local.pki import ETCD_CA, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER, HOLLOW_SERVER, ensure_pki, first_to_end
+from vkgateway.controlplane.pki import Authority, alternative_names, common_name, is_matching_pair
+from vkgateway.local.paths import PlatformPaths
+from vkgateway.local.pki import ETCD_CA, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER, HOLLOW_SERVER, ensure_pki, first_expiry
 from vkgateway.local.status import _certificate_problems
 from vkgateway.model.errors import InputError
 
@@ -16,23 +16,23 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    paths = Paths(tmp_path)
+def paths(tmp_path: Path) -> PlatformPaths:
+    paths = PlatformPaths(tmp_path)
     ensure_pki(paths, now=NOW)
     return paths
 
 
-def content(paths: Paths) -> dict[str, bytes]:
+def content(paths: PlatformPaths) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(paths.data_dir.rglob("*")) if path.is_file()}
 
 
-def test_a_second_time_changes_nothing(paths: Paths) -> None:
+def test_a_second_time_changes_nothing(paths: PlatformPaths) -> None:
     before = content(paths)
     ensure_pki(paths, now=NOW)
     assert content(paths) == before
 
 
-def test_certificates_are_renewed_before_they_end_and_authorities_stay(paths: Paths) -> None:
+def test_certificates_are_renewed_before_they_end_and_authorities_stay(paths: PlatformPaths) -> None:
     before = content(paths)
     ensure_pki(paths, now=NOW + datetime.timedelta(days=300))
     changed = {Path(path).name for path, data in content(paths).items() if before[path] != data}
@@ -40,7 +40,7 @@ def test_certificates_are_renewed_before_they_end_and_authorities_stay(paths: Pa
     assert not {"etcd-ca.crt", "etcd-ca.key", "etcd-peer-ca.crt", "ca.crt", "sa.key"} & changed
 
 
-def test_the_admin_that_is_handed_out_is_the_renewed_one(paths: Paths) -> None:
+def test_the_admin_that_is_handed_out_is_the_renewed_one(paths: PlatformPaths) -> None:
     """KWOK and the command line go by it: `up` wrote the one that had ended into their kubeconfig once more."""
     before = ensure_pki(paths, now=NOW).compute.admin
     admin = ensure_pki(paths, now=NOW + datetime.timedelta(days=300)).compute.admin
@@ -48,12 +48,12 @@ def test_the_admin_that_is_handed_out_is_the_renewed_one(paths: Paths) -> None:
     assert admin.cert_pem == (paths.compute_credentials / "admin.crt").read_bytes()
 
 
-def test_when_the_first_certificate_ends_is_known_and_told(paths: Paths, tmp_path: Path) -> None:
+def test_when_the_first_certificate_ends_is_known_and_told(paths: PlatformPaths, tmp_path: Path) -> None:
     year = datetime.timedelta(days=365)
-    end = first_to_end(paths)
+    end = first_expiry(paths)
     assert end is not None
     assert abs(end - NOW - year) < datetime.timedelta(hours=1)
-    assert first_to_end(Paths(tmp_path / "none")) is None
+    assert first_expiry(PlatformPaths(tmp_path / "none")) is None
     assert _certificate_problems(paths, now=NOW) == []
     (soon,) = _certificate_problems(paths, now=end - datetime.timedelta(days=30))
     assert soon == (
@@ -64,50 +64,50 @@ def test_when_the_first_certificate_ends_is_known_and_told(paths: Paths, tmp_pat
     assert "has ended on" in late
 
 
-def test_who_is_who(paths: Paths) -> None:
-    etcd_authority = Authority.load(*((paths.pki / f"{ETCD_CA}.{end}").read_bytes() for end in ("crt", "key")))
-    root = (paths.pki / f"{ETCD_ROOT}.crt").read_bytes()
+def test_who_is_who(paths: PlatformPaths) -> None:
+    etcd_authority = Authority.from_pem(*((paths.pki_dir / f"{ETCD_CA}.{end}").read_bytes() for end in ("crt", "key")))
+    root = (paths.pki_dir / f"{ETCD_ROOT}.crt").read_bytes()
     assert common_name(root) == "root"
-    assert etcd_authority.signed(root)
-    assert "127.0.0.1" in alternative_names((paths.pki / f"{ETCD_SERVER}.crt").read_bytes())
-    assert alternative_names((paths.hollow / f"{HOLLOW_SERVER}.crt").read_bytes()) == {"127.0.0.1"}
+    assert etcd_authority.has_signed(root)
+    assert "127.0.0.1" in alternative_names((paths.pki_dir / f"{ETCD_SERVER}.crt").read_bytes())
+    assert alternative_names((paths.hollow_dir / f"{HOLLOW_SERVER}.crt").read_bytes()) == {"127.0.0.1"}
 
 
-def test_clients_of_etcd_are_not_taken_for_its_members(paths: Paths) -> None:
-    peers = Authority.load(*((paths.pki / f"{ETCD_PEER_CA}.{end}").read_bytes() for end in ("crt", "key")))
-    assert not peers.signed((paths.pki / f"{ETCD_ROOT}.crt").read_bytes())
+def test_clients_of_etcd_are_not_taken_for_its_members(paths: PlatformPaths) -> None:
+    peers = Authority.from_pem(*((paths.pki_dir / f"{ETCD_PEER_CA}.{end}").read_bytes() for end in ("crt", "key")))
+    assert not peers.has_signed((paths.pki_dir / f"{ETCD_ROOT}.crt").read_bytes())
 
 
-def test_keys_are_private(paths: Paths) -> None:
+def test_keys_are_private(paths: PlatformPaths) -> None:
     keys = list(paths.data_dir.rglob("*.key"))
     assert keys
     assert {key.stat().st_mode & 0o777 for key in keys} == {0o600}
 
 
 @pytest.mark.parametrize("lost", ["etcd-ca.key", "etcd-ca.crt", "compute/ca.key"])
-def test_half_an_authority_is_an_error_that_names_it(paths: Paths, lost: str) -> None:
-    (paths.pki / lost).unlink()
+def test_half_an_authority_is_an_error_that_names_it(paths: PlatformPaths, lost: str) -> None:
+    (paths.pki_dir / lost).unlink()
     before = content(paths)
     with pytest.raises(InputError, match="damaged") as caught:
         ensure_pki(paths, now=NOW)
-    assert str(paths.pki) in str(caught.value)
+    assert str(paths.pki_dir) in str(caught.value)
     assert content(paths) == before
 
 
-def test_a_broken_key_is_an_error_that_names_it(paths: Paths) -> None:
-    (paths.pki / "etcd-ca.key").write_text("nonsense")
+def test_a_broken_key_is_an_error_that_names_it(paths: PlatformPaths) -> None:
+    (paths.pki_dir / "etcd-ca.key").write_text("nonsense")
     with pytest.raises(InputError, match="etcd-ca"):
         ensure_pki(paths, now=NOW)
 
 
-def test_a_certificate_whose_key_is_anothers_is_made_again(paths: Paths) -> None:
+def test_a_certificate_whose_key_is_anothers_is_made_again(paths: PlatformPaths) -> None:
     """Its writer was stopped between the two."""
-    shutil.copy(paths.pki / "etcd-peer.key", paths.pki / "etcd.key")
+    shutil.copy(paths.pki_dir / "etcd-peer.key", paths.pki_dir / "etcd.key")
     ensure_pki(paths, now=NOW)
-    assert belong_together(*((paths.pki / f"etcd.{end}").read_bytes() for end in ("crt", "key")))
+    assert is_matching_pair(*((paths.pki_dir / f"etcd.{end}").read_bytes() for end in ("crt", "key")))
 
 
-def test_a_lost_certificate_is_made_again(paths: Paths) -> None:
-    shutil.rmtree(paths.hollow)
+def test_a_lost_certificate_is_made_again(paths: PlatformPaths) -> None:
+    shutil.rmtree(paths.hollow_dir)
     ensure_pki(paths, now=NOW)
-    assert (paths.hollow / f"{HOLLOW_SERVER}.key").exists()
+    assert (paths.hollow_dir / f"{HOLLOW_SERVER}.key").exists()

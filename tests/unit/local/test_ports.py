@@ -22,7 +22,7 @@ def choose(
     port_range: tuple[int, int] | None = None,
     ours: set[int] | None = None,
 ) -> dict[str, int]:
-    return ports.choose(
+    return ports.choose_ports(
         PREFERRED,
         addresses=ADDRESSES,
         kept=kept or {},
@@ -80,7 +80,7 @@ def test_a_process_of_ours_that_starts_or_ends_just_then_is_no_conflict() -> Non
     preferred = {"api": 6443}
     for free in (bound, ended):
         held.clear()
-        chosen = ports.choose(
+        chosen = ports.choose_ports(
             preferred,
             addresses=ADDRESSES,
             kept={"api": 7000},
@@ -109,7 +109,7 @@ def test_one_port_for_two_is_refused(how: str) -> None:
     kept = {"peer": 7000} if how == "kept" else {}
     asked = {"etcd": 7000} if kept else {"etcd": 7000, "peer": 7000}
     with pytest.raises(InputError, match=r"port 7000 at 127\.0\.0\.1 is meant for etcd and for peer") as caught:
-        ports.choose(
+        ports.choose_ports(
             {"etcd": 2379, "peer": 2380},
             addresses={"etcd": "127.0.0.1", "peer": "127.0.0.1"},
             port_range=None,
@@ -140,7 +140,9 @@ def test_a_listening_port_is_not_free(busy_port: int) -> None:
 
 def test_the_holder_is_named(busy_port: int) -> None:
     with pytest.raises(ConflictError, match=r"in use by \S+ \(pid \d+\)"):
-        ports.choose({"etcd": busy_port}, addresses=ADDRESSES, kept={}, asked={"etcd": busy_port}, port_range=None)
+        ports.choose_ports(
+            {"etcd": busy_port}, addresses=ADDRESSES, kept={}, asked={"etcd": busy_port}, port_range=None
+        )
 
 
 @pytest.mark.parametrize("text", ["", "5", "9-5", "0-5", "1-70000", "a-b", "-"])

@@ -23,10 +23,10 @@ from vkgateway.kube.resources import LEASES
 from vkgateway.local import probes, processes
 from vkgateway.local import record as records
 from vkgateway.local.options import PORTS
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import ensure_pki
 from vkgateway.local.record import PlatformRecord
-from vkgateway.local.status import status
+from vkgateway.local.status import platform_status
 from vkgateway.programs.supervisor import procfs
 from vkgateway.programs.supervisor.spec import ProcessState
 
@@ -61,16 +61,16 @@ async def answering(answer: bytes) -> AsyncIterator[int]:
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> Paths:
-    paths = Paths(tmp_path)
+def paths(tmp_path: Path) -> PlatformPaths:
+    paths = PlatformPaths(tmp_path)
     ensure_pki(paths, now=NOW)
-    records.save(paths.record, RECORD)
+    records.save_record(paths.record_path, RECORD)
     return paths
 
 
 @contextmanager
 def child(*marks: str) -> Iterator[subprocess.Popen[bytes]]:
-    env = {**os.environ, **({procfs.MARK: marks[0]} if marks else {})}
+    env = {**os.environ, **({procfs.MARK_VARIABLE: marks[0]} if marks else {})}
     with subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(600)"], env=env, start_new_session=True
     ) as made:
@@ -80,18 +80,20 @@ def child(*marks: str) -> Iterator[subprocess.Popen[bytes]]:
             made.kill()
 
 
-async def unwell(paths: Paths, *states: ProcessState, tenants: dict[str, str] | None = None, **ports: int) -> Any:
+async def unwell(
+    paths: PlatformPaths, *states: ProcessState, tenants: dict[str, str] | None = None, **ports: int
+) -> Any:
     record = msgspec.structs.replace(
         RECORD, ports=dict(PORTS) | {name.replace("_", "-"): p for name, p in ports.items()}
     )
-    return await probes.unwell(states, paths=paths, record=record, tenants=tenants or {})
+    return await probes.find_problems(states, paths=paths, record=record, tenants=tenants or {})
 
 
 @pytest.mark.parametrize(
     ("answer", "said"), [(b"200 OK", ""), (b"503 Unavailable", "503: why"), (b"", "no answer within")]
 )
 async def test_a_gateway_says_itself_whether_it_works(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch, answer: bytes, said: str
+    paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch, answer: bytes, said: str
 ) -> None:
     monkeypatch.setattr(probes, "PATIENCE", 0.3)
     async with answering(answer) as port:
@@ -100,18 +102,18 @@ async def test_a_gateway_says_itself_whether_it_works(
     assert said in found.get("gateway", "")
 
 
-async def test_a_server_that_is_not_there_is_said(paths: Paths) -> None:
+async def test_a_server_that_is_not_there_is_said(paths: PlatformPaths) -> None:
     found = await unwell(paths, state("gateway"), state("etcd"), gateway_health=1, etcd=1)
     assert all(found[name].startswith("no answer: ") for name in ("gateway", "etcd"))
 
 
-async def test_what_does_not_run_is_not_asked(paths: Paths) -> None:
+async def test_what_does_not_run_is_not_asked(paths: PlatformPaths) -> None:
     assert await unwell(paths, ProcessState(**msgspec.structs.asdict(state("gateway")) | {"pid": None})) == {}
 
 
 @pytest.mark.parametrize(("answer", "is_unwell"), [(b"401 Unauthorized", False), (b"", True)])
 async def test_a_tenants_api_server_must_answer_somehow(
-    paths: Paths, monkeypatch: pytest.MonkeyPatch, answer: bytes, is_unwell: bool
+    paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch, answer: bytes, is_unwell: bool
 ) -> None:
     """It does not know the platform's user."""
     monkeypatch.setattr(probes, "PATIENCE", 0.3)
@@ -120,7 +122,7 @@ async def test_a_tenants_api_server_must_answer_somehow(
     assert bool(found) is is_unwell
 
 
-async def test_a_process_that_is_stopped_is_told_although_it_serves_nothing(paths: Paths) -> None:
+async def test_a_process_that_is_stopped_is_told_although_it_serves_nothing(paths: PlatformPaths) -> None:
     with child() as process:
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)  # noqa: ASYNC222 - it is stopped already
@@ -129,9 +131,9 @@ async def test_a_process_that_is_stopped_is_told_although_it_serves_nothing(path
 
 
 @pytest.mark.parametrize(("age", "said"), [(1, ""), (60, "the last renewal was 6"), (None, "renews no node's Lease")])
-async def test_kwok_works_if_it_renews_leases(paths: Paths, age: int | None, said: str) -> None:
+async def test_kwok_works_if_it_renews_leases(paths: PlatformPaths, age: int | None, said: str) -> None:
     async with FakeApiServer() as server:
-        kubeconfig.write(paths.kubeconfig, kubeconfig.build("compute", server=server.url, ca=""))
+        kubeconfig.write_file(paths.admin_kubeconfig, kubeconfig.build_document("compute", server=server.url, ca=""))
         if age is not None:
             renewed = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=age)
             lease = {"metadata": {"name": "a100-0", "namespace": "kube-node-lease"}}
@@ -140,17 +142,19 @@ async def test_kwok_works_if_it_renews_leases(paths: Paths, age: int | None, sai
     assert said in found.get("compute/kwok", "") if said else not found
 
 
-async def test_a_platform_without_its_supervisor_is_not_up(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_platform_without_its_supervisor_is_not_up(
+    paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(probes, "PATIENCE", 0.3)
-    with child(procfs.mark(paths.data_dir.resolve(), name="gateway")) as process:
-        while not procfs.marked(paths.data_dir.resolve()):
+    with child(procfs.mark_value(paths.data_dir.resolve(), name="gateway")) as process:
+        while not procfs.list_marked(paths.data_dir.resolve()):
             time.sleep(0.01)  # noqa: ASYNC251 - until it has become another program
-        [found] = processes.unsupervised(paths.data_dir, why="gone")
+        [found] = processes.list_unsupervised(paths.data_dir, why="gone")
         assert (found.name, found.pid) == ("gateway", process.pid)
-        seen = await status(paths.data_dir)
+        seen = await platform_status(paths.data_dir)
     assert seen.state == "degraded"
     assert any("no supervisor answers" in problem for problem in seen.problems)
 
 
-async def test_a_platform_of_which_nothing_runs_is_down(paths: Paths) -> None:
-    assert (await status(paths.data_dir)).state == "down"
+async def test_a_platform_of_which_nothing_runs_is_down(paths: PlatformPaths) -> None:
+    assert (await platform_status(paths.data_dir)).state == "down"

@@ -20,7 +20,7 @@ class FakeSupervisor(SupervisorClient):
     def __init__(self, *answers: list[ProcessState] | SupervisorUnavailable) -> None:
         self._answers = list(answers)
 
-    async def list(self, prefix: str = "") -> "list[ProcessState]":
+    async def list_processes(self, prefix: str = "") -> "list[ProcessState]":
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if isinstance(answer, SupervisorUnavailable):
             raise answer
@@ -48,7 +48,9 @@ async def wait(supervisor: SupervisorClient, *, serves_at: float = 1e9) -> float
     async def serves() -> bool:
         return clock.now >= serves_at
 
-    await processes.until(serves, process="etcd", client=supervisor, timeout=5.0, clock=clock, sleep=clock.sleep)
+    await processes.wait_until_serving(
+        serves, process="etcd", client=supervisor, timeout=5.0, clock=clock, sleep=clock.sleep
+    )
     return clock.now
 
 
@@ -78,12 +80,12 @@ LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.get
 def test_ports_of_ones_own_are_known_whichever_way_leads_to_the_data_directory(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    mark = {procfs.MARK: procfs.mark(tmp_path / "real", name="etcd")}
+    mark = {procfs.MARK_VARIABLE: procfs.mark_value(tmp_path / "real", name="etcd")}
     with subprocess.Popen(
         [sys.executable, "-c", LISTEN], env=mark, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         port = int(server.stdout.readline())
-        held = [processes.listening(tmp_path / way) for way in ("real", "link")]
+        held = [processes.listening_ports(tmp_path / way) for way in ("real", "link")]
         server.communicate("\n")
     assert held == [{port}, {port}]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.unit.local.test_steps import Heard
-from vkgateway.local import platform
+from vkgateway.local import startup
 from vkgateway.local.options import RealNodeChoice, UpOptions
 from vkgateway.local.record import PlatformRecord
 from vkgateway.programs.binaries.errors import UnknownVersionError
@@ -27,18 +27,18 @@ class NoKubelet:
 
 @pytest.fixture(autouse=True)
 def _no_kubelet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "Resolver", NoKubelet)
+    monkeypatch.setattr(startup, "Resolver", NoKubelet)
 
 
 async def found(choice: RealNodeChoice, *, why_not: str | None = None) -> tuple[PlatformRecord, dict[str, Path]]:
     wanted = PlatformRecord(kubernetes_version="1.30.14", real_node=choice, real_node_why_not=why_not)
-    return await platform._programs(wanted, UpOptions(), report=Heard())
+    return await startup._resolve_programs(wanted, UpOptions(), report=Heard())
 
 
 async def test_there_is_no_real_node_whose_programs_cannot_be_had() -> None:
     record, programs = await found("auto")
     assert record.real_node_why_not == "its programs cannot be had: kubelet 1.30.14 cannot be had"
-    assert set(programs) == set(platform.PROGRAMS)
+    assert set(programs) == set(startup.PROGRAMS)
 
 
 async def test_one_that_is_demanded_fails() -> None:
@@ -49,4 +49,4 @@ async def test_one_that_is_demanded_fails() -> None:
 async def test_one_that_is_not_there_anyway_changes_nothing() -> None:
     record, programs = await found("no", why_not="not wanted")
     assert record.real_node_why_not == "not wanted"
-    assert set(programs) == set(platform.PROGRAMS)
+    assert set(programs) == set(startup.PROGRAMS)

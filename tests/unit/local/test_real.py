@@ -9,7 +9,7 @@ import pytest
 from vkgateway.controlplane.pki import Authority
 from vkgateway.kube.client import Client
 from vkgateway.local.options import PORTS
-from vkgateway.local.real import RealNodeSteps
+from vkgateway.local.real_node_steps import RealNodeSteps
 from vkgateway.local.realnode.host import ToolError
 from vkgateway.local.realnode.node import RealNode
 from vkgateway.local.realnode.options import PROGRAMS
@@ -29,7 +29,7 @@ async def test_what_the_machine_refuses_comes_with_the_way_to_do_without(
     node = RealNodeSteps(tmp_path / "node", record=record, supervisor=SupervisorClient.for_data_dir(tmp_path))
     async with Client("http://127.0.0.1:1") as api:
         authority = Authority.create("compute")
-        first, _ = node.steps(programs=dict.fromkeys(PROGRAMS, tmp_path), api=api, authority=authority)
+        first, _ = node.build_steps(programs=dict.fromkeys(PROGRAMS, tmp_path), api=api, authority=authority)
         with pytest.raises(UnavailableError, match="Operation not supported") as caught:
             await first.run()
     assert "--real-node no" in caught.value.hint

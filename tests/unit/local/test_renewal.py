@@ -15,20 +15,20 @@ import msgspec
 import pytest
 import yaml
 
-from vkgateway.controlplane.pki import AUTHORITY_DAYS, Authority, expiry
-from vkgateway.local import compute, real
+from vkgateway.controlplane.pki import AUTHORITY_DAYS, Authority, cert_expiry
+from vkgateway.local import compute, real_node_steps
 from vkgateway.local import record as records
 from vkgateway.local.hollow import process as hollow
 from vkgateway.local.hollow.kubelet import process as hollow_kubelet
 from vkgateway.local.lock import work_lock
 from vkgateway.local.options import PORTS
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import PlatformPki, ensure_pki
 from vkgateway.local.provisioner import process as provisioner
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.renewal import __main__ as daily
 from vkgateway.local.renewal import process as renewal
-from vkgateway.local.renewal.renewal import renew
+from vkgateway.local.renewal.certificates import renew_certificates
 from vkgateway.local.status import _NEEDED, _certificate_problems
 from vkgateway.model.errors import ConflictError
 from vkgateway.programs.supervisor.client import SupervisorUnavailable
@@ -47,7 +47,7 @@ class Processes:
         self.asked = 0
         self.away = False
 
-    async def list(self, prefix: str) -> list[ProcessState]:
+    async def list_processes(self, prefix: str) -> list[ProcessState]:
         self.asked += 1
         if self.away:
             raise SupervisorUnavailable("nobody answers")
@@ -55,33 +55,36 @@ class Processes:
         state = partial(ProcessState, state="running", pid=1, restarts=0, since=0, reason="", log="")
         return [state(name=spec.name, argv=spec.argv) for spec in self.specs.values()]
 
-    async def ensure(self, spec: ProcessSpec) -> None:
+    async def ensure_process(self, spec: ProcessSpec) -> None:
         self.specs[spec.name] = spec
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> Paths:
+def paths(tmp_path: Path) -> PlatformPaths:
     """The files of a platform that `up` has just brought up."""
-    paths = Paths(tmp_path)
-    records.save(paths.record, RECORD)
+    paths = PlatformPaths(tmp_path)
+    records.save_record(paths.record_path, RECORD)
     pki = ensure_pki(paths, now=NOW)
     compute.write_plane(paths, record=RECORD, pki=pki, now=NOW)
-    provisioner.write_kubeconfig(paths, plane=compute.plane(RECORD), pki=pki)
+    provisioner.write_kubeconfig(paths, plane=compute.plane_spec(RECORD), pki=pki)
     return paths
 
 
 @pytest.fixture
-def supervisor(paths: Paths) -> Any:
+def supervisor(paths: PlatformPaths) -> Any:
     return Processes(*restarted(paths))
 
 
-def restarted(paths: Paths) -> list[ProcessSpec]:
+def restarted(paths: PlatformPaths) -> list[ProcessSpec]:
     """The processes that read their certificates once, by what is on the disk now."""
-    return [hollow.spec(paths, port=10247, program=Path("/bin/kwok")), hollow_kubelet.spec(paths, port=10247)]
+    return [
+        hollow.process_spec(paths, port=10247, program=Path("/bin/kwok")),
+        hollow_kubelet.process_spec(paths, port=10247),
+    ]
 
 
-def content(paths: Paths) -> dict[str, bytes]:
-    files = (path for path in sorted(paths.data_dir.rglob("*")) if path.is_file() and path != paths.lock)
+def content(paths: PlatformPaths) -> dict[str, bytes]:
+    files = (path for path in sorted(paths.data_dir.rglob("*")) if path.is_file() and path != paths.lock_path)
     return {str(path.relative_to(paths.data_dir)): path.read_bytes() for path in files}
 
 
@@ -90,16 +93,18 @@ def certificate_in(kubeconfig: Path) -> bytes:
     return base64.b64decode(user["client-certificate-data"])
 
 
-async def test_what_has_long_to_go_is_left_alone(paths: Paths, supervisor: Any) -> None:
+async def test_what_has_long_to_go_is_left_alone(paths: PlatformPaths, supervisor: Any) -> None:
     before = content(paths)
-    assert await renew(paths.data_dir, supervisor=supervisor, now=NOW) == []
+    assert await renew_certificates(paths.data_dir, supervisor=supervisor, now=NOW) == []
     assert content(paths) == before
     assert not supervisor.asked
 
 
-async def test_what_ends_is_renewed_and_whoever_does_not_notice_is_started_anew(paths: Paths, supervisor: Any) -> None:
+async def test_what_ends_is_renewed_and_whoever_does_not_notice_is_started_anew(
+    paths: PlatformPaths, supervisor: Any
+) -> None:
     before, running = content(paths), dict(supervisor.specs)
-    renewed = await renew(paths.data_dir, supervisor=supervisor, now=LATER)
+    renewed = await renew_certificates(paths.data_dir, supervisor=supervisor, now=LATER)
     changed = {name for name, data in content(paths).items() if before.get(name) != data and "-before" not in name}
     assert {"pki/etcd.crt", "pki/etcd-root.crt", "compute/apiserver.crt", "compute/etcd.crt", "hollow/kwok.crt"} <= set(
         renewed
@@ -107,39 +112,39 @@ async def test_what_ends_is_renewed_and_whoever_does_not_notice_is_started_anew(
     assert {name for name in changed if name.endswith(".crt")} == set(renewed), "nothing is told that was not done"
     assert not [name for name in changed if "ca." in name or name.endswith(("sa.key", "sa.pub", ".json"))]
 
-    assert certificate_in(paths.gateway_kubeconfig) == (paths.pki / "gateway.crt").read_bytes()
-    assert certificate_in(paths.provisioner_kubeconfig) == (paths.pki / "provisioner.crt").read_bytes()
-    assert certificate_in(paths.kubeconfig) == (paths.compute_credentials / "admin.crt").read_bytes()
+    assert certificate_in(paths.gateway_kubeconfig) == (paths.pki_dir / "gateway.crt").read_bytes()
+    assert certificate_in(paths.provisioner_kubeconfig) == (paths.pki_dir / "provisioner.crt").read_bytes()
+    assert certificate_in(paths.admin_kubeconfig) == (paths.compute_credentials / "admin.crt").read_bytes()
     for name, spec in supervisor.specs.items():
         assert spec.argv == running[name].argv
         assert spec != running[name], "it reads its certificates once"
     assert list(supervisor.specs.values()) == restarted(paths), "the next `up` leaves them alone"
 
 
-async def test_the_real_nodes_are_renewed_too(paths: Paths, supervisor: Any) -> None:
-    records.save(paths.record, msgspec.structs.replace(RECORD, real_node_why_not=None))
+async def test_the_real_nodes_are_renewed_too(paths: PlatformPaths, supervisor: Any) -> None:
+    records.save_record(paths.record_path, msgspec.structs.replace(RECORD, real_node_why_not=None))
     pki: PlatformPki = ensure_pki(paths, now=NOW)
-    real.renew(paths.node, number=0, api_server="https://10.213.4.1:6443", authority=pki.compute.ca)
-    assert not paths.node.exists(), "a node that does not stand is not made"
+    real_node_steps.renew_node(paths.node_dir, number=0, api_server="https://10.213.4.1:6443", authority=pki.compute.ca)
+    assert not paths.node_dir.exists(), "a node that does not stand is not made"
     old = pki.compute.ca.issue("system:node:real-0", client=True, now=NOW - datetime.timedelta(days=300))
-    old.write(paths.node / "pki", "kubelet")
-    assert await renew(paths.data_dir, supervisor=supervisor, now=NOW) == ["node/pki/kubelet.crt"]
-    assert expiry((paths.node / "pki/kubelet.crt").read_bytes()) > LATER
-    assert "https://10.213.4.1:6443" in (paths.node / "pki/kubelet.kubeconfig").read_text()
+    old.write(paths.node_dir / "pki", "kubelet")
+    assert await renew_certificates(paths.data_dir, supervisor=supervisor, now=NOW) == ["node/pki/kubelet.crt"]
+    assert cert_expiry((paths.node_dir / "pki/kubelet.crt").read_bytes()) > LATER
+    assert "https://10.213.4.1:6443" in (paths.node_dir / "pki/kubelet.kubeconfig").read_text()
 
 
-async def test_where_up_is_at_work_nothing_is_touched(paths: Paths, supervisor: Any) -> None:
+async def test_where_up_is_at_work_nothing_is_touched(paths: PlatformPaths, supervisor: Any) -> None:
     before = content(paths)
-    with work_lock(paths.lock, command="up"), pytest.raises(ConflictError, match="by vkgateway up"):
-        await renew(paths.data_dir, supervisor=supervisor, now=LATER)
+    with work_lock(paths.lock_path, command="up"), pytest.raises(ConflictError, match="by vkgateway up"):
+        await renew_certificates(paths.data_dir, supervisor=supervisor, now=LATER)
     assert content(paths) == before
 
 
-async def test_where_nobody_could_be_started_anew_nothing_is_touched(paths: Paths, supervisor: Any) -> None:
+async def test_where_nobody_could_be_started_anew_nothing_is_touched(paths: PlatformPaths, supervisor: Any) -> None:
     before = content(paths)
     supervisor.away = True
     with pytest.raises(SupervisorUnavailable):
-        await renew(paths.data_dir, supervisor=supervisor, now=LATER)
+        await renew_certificates(paths.data_dir, supervisor=supervisor, now=LATER)
     assert content(paths) == before
 
 
@@ -164,30 +169,30 @@ def test_it_is_looked_once_a_day_and_sooner_where_that_failed(monkeypatch: pytes
     assert looks == [[sys.executable, "-m", "vkgateway.local.renewal.once", "/data"]] * 3
 
 
-def test_one_look_is_a_program_that_says_what_it_did(paths: Paths) -> None:
+def test_one_look_is_a_program_that_says_what_it_did(paths: PlatformPaths) -> None:
     def look() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "vkgateway.local.renewal.once", str(paths.data_dir)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (look().returncode, look().stderr) == (0, "")
     authority = ensure_pki(paths, now=NOW).etcd
-    authority.issue("root", client=True, now=NOW - datetime.timedelta(days=300)).write(paths.pki, "etcd-root")
+    authority.issue("root", client=True, now=NOW - datetime.timedelta(days=300)).write(paths.pki_dir, "etcd-root")
     told = look()
     assert told.returncode == 1
     assert "error: certificates were not looked at: no supervisor answers at" in told.stderr
 
 
-def test_it_is_one_of_the_platforms_processes(paths: Paths) -> None:
-    spec = renewal.spec(paths)
+def test_it_is_one_of_the_platforms_processes(paths: PlatformPaths) -> None:
+    spec = renewal.process_spec(paths)
     assert spec.name in _NEEDED
     assert spec.argv[1:] == ("-m", "vkgateway.local.renewal", str(paths.data_dir))
 
 
-def test_an_authority_that_ends_is_told_two_years_before(paths: Paths) -> None:
+def test_an_authority_that_ends_is_told_two_years_before(paths: PlatformPaths) -> None:
     ten_years = datetime.timedelta(days=AUTHORITY_DAYS)
     old = Authority.create("old", now=NOW - ten_years + datetime.timedelta(days=700))
     assert _certificate_problems(paths, now=NOW) == []
-    old.write(paths.pki, "etcd-ca")
+    old.write(paths.pki_dir, "etcd-ca")
     (told,) = _certificate_problems(paths, now=NOW)
     end = NOW + datetime.timedelta(days=700)
     assert told == f"the authority pki/etcd-ca.crt ends on {end:%Y-%m-%d}, and with it the platform"

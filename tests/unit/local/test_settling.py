@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local import choices, network, platform
+from vkgateway.local import choices, network, startup
 from vkgateway.local import record as records
-from vkgateway.local.choices import Surroundings
+from vkgateway.local.choices import MachineState
 from vkgateway.local.options import UpOptions
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.record import PlatformRecord
 
 
@@ -22,11 +22,11 @@ def test_the_interface_of_a_new_platform_goes_where_its_record_cannot_be_written
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(choices, "look", lambda **_: Surroundings())
+    monkeypatch.setattr(choices, "detect_machine", lambda **_: MachineState())
     monkeypatch.setattr(choices, "choose_ports", lambda record, *_, **__: record)
     monkeypatch.setattr(network, "ensure_interface", lambda _name, *, address, owner: made.append(owner))
     monkeypatch.setattr(network, "remove_interfaces", made.remove)
-    monkeypatch.setattr(records, "save", full)
+    monkeypatch.setattr(records, "save_record", full)
     with pytest.raises(OSError, match="No space left"):
-        platform._settle(Paths(tmp_path), PlatformRecord(), UpOptions(), others=frozenset(), new=new)
-    assert made == ([] if new else [network.alias(tmp_path)])
+        startup._save_choices(PlatformPaths(tmp_path), PlatformRecord(), UpOptions(), others=frozenset(), new=new)
+    assert made == ([] if new else [network.interface_alias(tmp_path)])

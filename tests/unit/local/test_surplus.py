@@ -4,16 +4,16 @@ import copy
 
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.kube.resources import NODES
-from vkgateway.local.hollow.nodes import POOL_LABEL, nodes
+from vkgateway.local.hollow.nodes import POOL_LABEL, hollow_nodes
 from vkgateway.local.hollow.surplus import remove_surplus
 
 
 async def test_nodes_beyond_a_pools_count_go_and_no_others() -> None:
-    by_hand = copy.deepcopy(next(nodes({"a100": 1}, version="1.36.3")))
+    by_hand = copy.deepcopy(next(hollow_nodes({"a100": 1}, version="1.36.3")))
     by_hand["metadata"]["name"] = "a100-extra"
     real = {"metadata": {"name": "a100-9", "labels": {POOL_LABEL: "a100"}}}
     async with FakeApiServer() as server, server.client() as client:
-        for node in (*nodes({"a100": 5, "v100": 2}, version="1.36.3"), by_hand, real):
+        for node in (*hollow_nodes({"a100": 5, "v100": 2}, version="1.36.3"), by_hand, real):
             server.store.create(NODES, node)
         first = await remove_surplus(client, {"a100": 2, "v100": 2})
         second = await remove_surplus(client, {"a100": 2, "v100": 2})

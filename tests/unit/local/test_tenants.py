@@ -9,8 +9,8 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.clock import Clock
-from vkgateway.controlplane.layout import PlaneFiles
-from vkgateway.kube.kubeconfig import write
+from vkgateway.controlplane.plane_files import PlaneFiles
+from vkgateway.kube.kubeconfig import write_file
 from vkgateway.kube.resources import TENANTS
 from vkgateway.local import tenants
 
@@ -25,20 +25,22 @@ def from_when(clock: Clock, **when: float) -> Callable[[str], Awaitable[bool]]:
 async def test_all_are_waited_for() -> None:
     clock = Clock()
     serves = from_when(clock, alpha=4, beta=2.5)
-    said = await tenants.wait(["alpha", "beta"], serves, clock=clock, sleep=clock.sleep)
+    said = await tenants.wait_for_tenants(["alpha", "beta"], serves, clock=clock, sleep=clock.sleep)
     assert (said, clock.now) == ("2 of 2 API servers answer", 4)
 
 
 async def test_without_tenants_nobody_waits() -> None:
     clock = Clock()
-    assert await tenants.wait([], from_when(clock), clock=clock, sleep=clock.sleep) == "none yet"
+    assert await tenants.wait_for_tenants([], from_when(clock), clock=clock, sleep=clock.sleep) == "none yet"
     assert clock.now == 0
 
 
 async def test_those_that_do_not_come_are_named_and_hold_nobody_up_for_ever() -> None:
     clock = Clock()
     never = dict.fromkeys(("b", "c", "d", "e"), 1e9)
-    said = await tenants.wait(["a", *never], from_when(clock, a=1, **never), within=10, clock=clock, sleep=clock.sleep)
+    said = await tenants.wait_for_tenants(
+        ["a", *never], from_when(clock, a=1, **never), within=10, clock=clock, sleep=clock.sleep
+    )
     assert said.startswith("1 of 5 API servers answer; not yet: b, c, d and others; ")
     assert clock.now == 10
 
@@ -50,12 +52,12 @@ async def test_only_tenants_that_were_ready_are_waited_for() -> None:
         leaving = {"metadata": {"name": "leaving", "finalizers": ["a/b"]}, "status": {"phase": "Ready"}}
         server.store.create(TENANTS, leaving)
         server.store.delete(TENANTS, "leaving")
-        assert await tenants.served(client) == ["alpha", "gamma"]
+        assert await tenants.list_ready(client) == ["alpha", "gamma"]
 
 
 @pytest.mark.parametrize("there", [True, False])
 async def test_an_api_server_is_asked_by_the_kubeconfig_of_its_admin(tmp_path: Path, *, there: bool) -> None:
-    answers = tenants.check(tmp_path)
+    answers = tenants.serving_check(tmp_path)
     assert not await answers("alpha")  # nothing was written for it yet
     async with FakeApiServer() as server:
         url = server.url if there else "http://127.0.0.1:1"
@@ -69,5 +71,5 @@ async def test_an_api_server_is_asked_by_the_kubeconfig_of_its_admin(tmp_path: P
             "contexts": [context],
             "current-context": "alpha",
         }
-        write(PlaneFiles(tmp_path / "alpha").kubeconfig("admin"), config)
+        write_file(PlaneFiles(tmp_path / "alpha").kubeconfig_path("admin"), config)
         assert await answers("alpha") is there

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from vkgateway.model import api
-from vkgateway.model.reserve import problems
+from vkgateway.model.reserve import pool_problems
 
 TYPES: dict[str, type[msgspec.Struct]] = {"tenants": api.Tenant, "computeclusters": api.ComputeCluster}
 
@@ -104,7 +104,7 @@ def test_api_servers_and_the_gateway_read_the_same_reserves(text: str, refused: 
     assert len(refusals) == (refused is not None)
     assert refused is None or refused in refusals[0]
 
-    known = list(problems(api.Pool(name="a100", reserve=text)))
+    known = list(pool_problems(api.Pool(name="a100", reserve=text)))
     assert bool(known) is (refused is not None)
 
 

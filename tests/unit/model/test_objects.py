@@ -7,7 +7,7 @@ import pytest
 
 from vkgateway.model import times
 from vkgateway.model.api import ComputeCluster, Tenant, TenantStatus
-from vkgateway.model.objects import Condition, NodeView, condition, is_true, set_condition
+from vkgateway.model.objects import Condition, NodeView, find_condition, is_condition_true, set_condition
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
@@ -18,10 +18,10 @@ def test_transition_time_changes_with_the_status_only() -> None:
     same = set_condition(first, Condition(type="Ready", status="False", reason="B"), now=LATER)
     turned = set_condition(same, Condition(type="Ready", status="True", reason="C"), now=LATER)
     assert same[0].reason == "B"
-    assert same[0].last_transition_time == times.render(NOW)
-    assert turned[0].last_transition_time == times.render(LATER)
-    assert is_true(turned, "Ready")
-    assert condition(turned, "Other") is None
+    assert same[0].last_transition_time == times.render_time(NOW)
+    assert turned[0].last_transition_time == times.render_time(LATER)
+    assert is_condition_true(turned, "Ready")
+    assert find_condition(turned, "Other") is None
 
 
 def test_other_conditions_stay_in_their_places() -> None:
@@ -31,21 +31,21 @@ def test_other_conditions_stay_in_their_places() -> None:
 
 
 def test_times() -> None:
-    assert times.render(NOW) == "2026-03-01T12:00:00Z"
-    assert times.render_micro(NOW) == "2026-03-01T12:00:00.123456Z"
-    assert times.parse("2026-03-01T12:00:00.123456Z") == NOW
-    assert times.parse("2026-03-01T13:00:00+01:00") == NOW.replace(microsecond=0)
+    assert times.render_time(NOW) == "2026-03-01T12:00:00Z"
+    assert times.render_micro_time(NOW) == "2026-03-01T12:00:00.123456Z"
+    assert times.parse_time("2026-03-01T12:00:00.123456Z") == NOW
+    assert times.parse_time("2026-03-01T13:00:00+01:00") == NOW.replace(microsecond=0)
     with pytest.raises(ValueError, match="zone"):
-        times.parse("2026-03-01T12:00:00")
+        times.parse_time("2026-03-01T12:00:00")
 
 
 def test_usable_nodes() -> None:
     ready = b'"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":"x"}]}'
     node = msgspec.json.decode(b'{"metadata":{"name":"n"},' + ready + b"}", type=NodeView)
     cordoned = msgspec.json.decode(b'{"metadata":{},"spec":{"unschedulable":true},' + ready + b"}", type=NodeView)
-    assert node.usable
-    assert not cordoned.usable
-    assert not msgspec.json.decode(b'{"metadata":{}}', type=NodeView).usable
+    assert node.is_usable
+    assert not cordoned.is_usable
+    assert not msgspec.json.decode(b'{"metadata":{}}', type=NodeView).is_usable
 
 
 def test_tenant_has_its_defaults_and_takes_numbers_as_quantities() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkgateway.model import quantity
-from vkgateway.model.requests import milli
+from vkgateway.model.requests import to_milli
 
 
 @pytest.mark.parametrize(
@@ -33,20 +33,20 @@ from vkgateway.model.requests import milli
     ],
 )
 def test_parse(text: quantity.Quantity, value: str) -> None:
-    assert quantity.parse(text) == Decimal(value)
+    assert quantity.parse_quantity(text) == Decimal(value)
 
 
 @pytest.mark.parametrize("text", ["", "a", "1 Gi", "1gi", "Gi", "1e", "--1", "٣"])
 def test_parse_refuses(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
-        quantity.parse(text)
+        quantity.parse_quantity(text)
 
 
 @pytest.mark.parametrize("text", ["1e999990", "-1e999990", "1e9999999999", "1e-999990", "1e-9999999999"])
 def test_what_is_beyond_all_bounds_takes_no_time(text: str) -> None:
     started = time.thread_time()
-    amount = milli({"cpu": text})["cpu"]
-    assert quantity.total([{"cpu": text}, {"cpu": text}])
+    amount = to_milli({"cpu": text})["cpu"]
+    assert quantity.sum_resources([{"cpu": text}, {"cpu": text}])
     assert abs(amount) < 2**73
     assert time.thread_time() - started < 0.1
 
@@ -64,27 +64,27 @@ def test_what_is_beyond_all_bounds_takes_no_time(text: str) -> None:
     ],
 )
 def test_render(value: str, binary: bool, text: str) -> None:
-    assert quantity.render(Decimal(value), binary=binary) == text
+    assert quantity.render_quantity(Decimal(value), binary=binary) == text
 
 
 @given(st.integers(min_value=0, max_value=2**62), st.booleans())
 def test_render_is_read_back(milli: int, binary: bool) -> None:
     value = Decimal(milli) / 1000
-    assert quantity.parse(quantity.render(value, binary=binary)) == value
+    assert quantity.parse_quantity(quantity.render_quantity(value, binary=binary)) == value
 
 
 def test_arithmetic_on_lists() -> None:
     one: quantity.Resources = {"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": 8}
     two: quantity.Resources = {"cpu": "500m", "memory": "1Gi"}
-    assert quantity.total([one, two]) == {"cpu": "2", "memory": "2Gi", "nvidia.com/gpu": "8"}
-    assert quantity.least(one, {"cpu": 1, "nvidia.com/gpu": 16}) == {
+    assert quantity.sum_resources([one, two]) == {"cpu": "2", "memory": "2Gi", "nvidia.com/gpu": "8"}
+    assert quantity.cap_resources(one, {"cpu": 1, "nvidia.com/gpu": 16}) == {
         "cpu": "1",
         "memory": "1Gi",
         "nvidia.com/gpu": "8",
     }
-    assert quantity.subtract(one, {"cpu": 2, "memory": "512Mi"}) == {
+    assert quantity.subtract_resources(one, {"cpu": 2, "memory": "512Mi"}) == {
         "cpu": "0",
         "memory": "512Mi",
         "nvidia.com/gpu": "8",
     }
-    assert quantity.exceeding(one, two) == ["cpu", "nvidia.com/gpu"]
+    assert quantity.exceeded_resources(one, two) == ["cpu", "nvidia.com/gpu"]

@@ -1,6 +1,6 @@
 """What a pod asks of a node."""
 
-from vkgateway.model.requests import milli, pod_requests, render_milli
+from vkgateway.model.requests import pod_requests, render_milli, to_milli
 
 
 def test_a_limit_is_a_request_where_none_is_named() -> None:
@@ -12,4 +12,4 @@ def test_a_limit_is_a_request_where_none_is_named() -> None:
 def test_bytes_are_shown_as_people_write_them() -> None:
     asked = {"cpu": "50m", "memory": "10Mi", "hugepages-2Mi": "1Gi", "example.com/part": "2048"}
     shown = "cpu 50m, memory 10Mi, hugepages-2Mi 1Gi, example.com/part 2048"
-    assert render_milli(milli(asked)) == shown
+    assert render_milli(to_milli(asked)) == shown

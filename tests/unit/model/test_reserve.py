@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from vkgateway.model.api import Pool
-from vkgateway.model.reserve import Reserve, parse, problems, reserve_of
+from vkgateway.model.reserve import Reserve, parse_reserve, pool_problems, pool_reserve
 
 
 @pytest.mark.parametrize(
@@ -14,8 +14,8 @@ from vkgateway.model.reserve import Reserve, parse, problems, reserve_of
 )
 def test_a_reserve_is_a_number_of_units_or_a_share(text: str, expected: Reserve) -> None:
     pool = msgspec.json.decode(f'{{"name": "a100", "reserve": {text}}}', type=Pool)
-    assert parse(pool.reserve) == reserve_of(pool) == expected
-    assert not list(problems(pool))
+    assert parse_reserve(pool.reserve) == pool_reserve(pool) == expected
+    assert not list(pool_problems(pool))
 
 
 @pytest.mark.parametrize(
@@ -28,15 +28,15 @@ def test_a_reserve_is_a_number_of_units_or_a_share(text: str, expected: Reserve)
 )
 def test_what_is_no_reserve_is_refused_with_a_way_out(reserve: int | str, message: str) -> None:
     with pytest.raises(ValueError, match=r"^reserve") as error:
-        parse(reserve)
+        parse_reserve(reserve)
     assert str(error.value) == message
-    assert list(problems(Pool(name="a100", reserve=reserve))) == [f"pool 'a100': {message}"]
-    assert reserve_of(Pool(name="a100", reserve=reserve)) == Reserve()
+    assert list(pool_problems(Pool(name="a100", reserve=reserve))) == [f"pool 'a100': {message}"]
+    assert pool_reserve(Pool(name="a100", reserve=reserve)) == Reserve()
 
 
 def test_brief_runs_and_their_notice_belong_together() -> None:
-    assert not list(problems(Pool(name="a100", brief_run_seconds=60, brief_notice_seconds=0)))
-    (problem,) = problems(Pool(name="a100", brief_notice_seconds=5))
+    assert not list(pool_problems(Pool(name="a100", brief_run_seconds=60, brief_notice_seconds=0)))
+    (problem,) = pool_problems(Pool(name="a100", brief_notice_seconds=5))
     assert problem == (
         "pool 'a100': briefRunSeconds is missing; give both of briefRunSeconds and briefNoticeSeconds, or neither"
     )

@@ -18,7 +18,7 @@ from tests.fakes.report import Silent
 from vkgateway.local.realnode import images
 from vkgateway.programs.binaries import published
 from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.published import Published
+from vkgateway.programs.binaries.published import PublishedPrograms
 
 ROOT = Path(__file__).parents[3]
 RECIPES = {recipe.name: recipe for kit in KITS.values() for recipe in kit.images}
@@ -96,11 +96,11 @@ async def test_a_kit_is_made_once_and_laid_as_often_as_asked(tmp_path: Path, mon
     (kept / "mpi-operator.yaml").write_text("kind: List")
     provided: list[str] = []
 
-    async def provide(wanted: Published, **_: object) -> Path:
+    async def provide(wanted: PublishedPrograms, **_: object) -> Path:
         provided.append(wanted.name)
         return kept
 
-    monkeypatch.setattr(published, "provide", provide)
+    monkeypatch.setattr(published, "provide_programs", provide)
     kit = KITS["mpi-old"]
     killed = tmp_path / "cache" / "images" / "mpi-operator-0.6.0.tar.work"
     killed.mkdir(parents=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.cli.main import run
+from vkgateway.cli.main import run_command
 from vkgateway.programs.binaries.cache import Cache
 from vkgateway.programs.binaries.catalogue import PROGRAMS
 
@@ -21,12 +21,12 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     for version in ("3.6.8", "3.5.0"):
         built = tmp_path / "built"
         built.write_text("#!/bin/sh\n")
-        cache.install(built, "etcd", version, source="official release")
+        cache.install_program(built, "etcd", version, source="official release")
     return cache
 
 
 def test_list_shows_what_is_there_missing_and_old(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["binaries", "list", "-o", "json"]) == 0
+    assert run_command(["binaries", "list", "-o", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["program"] for row in rows] == [*PROGRAMS, "etcd"]
     etcd = next(row for row in rows if row["program"] == "etcd")
@@ -46,7 +46,7 @@ def test_list_shows_what_is_there_missing_and_old(cache: Cache, capsys: pytest.C
 
 
 def test_the_table_marks_what_is_missing_and_old(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["binaries", "list"]) == 0
+    assert run_command(["binaries", "list"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["PROGRAM", "VERSION", "FOUND", "SIZE", "SOURCE", "PATH"]
     assert [line[1:3] for line in lines if line[0] == "etcd"] == [["3.6.8", "cache"], ["3.5.0", "old"]]
@@ -54,12 +54,12 @@ def test_the_table_marks_what_is_missing_and_old(cache: Cache, capsys: pytest.Ca
 
 
 def test_path_prints_the_file(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["binaries", "path", "etcd"]) == 0
-    assert capsys.readouterr().out == f"{cache.path('etcd', '3.6.8')}\n"
+    assert run_command(["binaries", "path", "etcd"]) == 0
+    assert capsys.readouterr().out == f"{cache.program_path('etcd', '3.6.8')}\n"
 
 
 def test_path_of_a_missing_program_is_unavailable(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["binaries", "path", "kubelet", "--kubernetes-version", "1.34.4"]) == 5
+    assert run_command(["binaries", "path", "kubelet", "--kubernetes-version", "1.34.4"]) == 5
     said = capsys.readouterr()
     assert said.out == ""
     assert "kubelet 1.34.4 is not here yet" in said.err
@@ -75,23 +75,23 @@ def test_path_of_a_missing_program_is_unavailable(cache: Cache, capsys: pytest.C
     ],
 )
 def test_bad_input(cache: Cache, words: list[str], telling: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["binaries", *words]) == 2
+    assert run_command(["binaries", *words]) == 2
     assert telling in capsys.readouterr().err
 
 
 def test_fetch_of_what_is_there_only_tells_where(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["binaries", "fetch", "etcd"]) == 0
+    assert run_command(["binaries", "fetch", "etcd"]) == 0
     said = capsys.readouterr()
-    assert said.out.split() == ["etcd", "3.6.8", str(cache.path("etcd", "3.6.8"))]
+    assert said.out.split() == ["etcd", "3.6.8", str(cache.program_path("etcd", "3.6.8"))]
     assert said.err == ""
 
 
 def test_prune_tells_before_it_does(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
-    old = cache.path("etcd", "3.5.0")
-    assert run(["binaries", "prune", "--dry-run"]) == 0
+    old = cache.program_path("etcd", "3.5.0")
+    assert run_command(["binaries", "prune", "--dry-run"]) == 0
     assert capsys.readouterr().out == f"{old}\n"
     assert old.exists()
-    assert run(["binaries", "prune"]) == 0
+    assert run_command(["binaries", "prune"]) == 0
     assert "1 programs removed" in capsys.readouterr().err
     assert not old.exists()
-    assert os.access(cache.path("etcd", "3.6.8"), os.X_OK)
+    assert os.access(cache.program_path("etcd", "3.6.8"), os.X_OK)

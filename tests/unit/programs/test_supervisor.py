@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vkgateway.model.errors import InputError, NotFoundError, UnavailableError, VkgatewayError
-from vkgateway.programs.supervisor import procfs, running, server
+from vkgateway.programs.supervisor import procfs, running_process, server
 from vkgateway.programs.supervisor.client import (
     SupervisorClient,
     SupervisorUnavailable,
@@ -34,7 +34,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
 
 
 def names_alive(data_dir: Path) -> list[str]:
-    return sorted(process.name for process in procfs.marked(data_dir))
+    return sorted(process.name for process in procfs.list_marked(data_dir))
 
 
 @pytest.fixture
@@ -45,19 +45,19 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
     yield supervisor
     await supervisor.shutdown()
     assert names_alive(tmp_path) == [], "nothing outlives a shutdown"
-    assert not paths.state.exists()
+    assert not paths.state_path.exists()
 
 
 async def state(supervisor: Supervisor, name: str) -> ProcessState:
-    return await supervisor.ensure(supervisor._processes[name].spec)
+    return await supervisor.ensure_process(supervisor._processes[name].spec)
 
 
 async def test_what_dies_is_started_again_with_a_reason(supervisor: Supervisor, tmp_path: Path) -> None:
     script = "if mkdir again; then echo 'Error: no luck' >&2; exit 3; fi; exec sleep 100"
-    first = await supervisor.ensure(spec("a/b", script))
+    first = await supervisor.ensure_process(spec("a/b", script))
     process = supervisor._processes["a/b"]
-    await eventually(lambda: process.state().restarts == 1 and process.state().pid is not None)
-    now = process.state()
+    await eventually(lambda: process.current_state().restarts == 1 and process.current_state().pid is not None)
+    now = process.current_state()
     assert now.pid != first.pid
     assert now.state == "starting"
     assert now.reason.startswith("exit code 3 after 0.")
@@ -66,34 +66,34 @@ async def test_what_dies_is_started_again_with_a_reason(supervisor: Supervisor, 
 
 
 async def test_a_killed_process_says_by_what(supervisor: Supervisor) -> None:
-    first = await supervisor.ensure(spec("a", "exec sleep 100"))
+    first = await supervisor.ensure_process(spec("a", "exec sleep 100"))
     assert first.pid is not None
     os.kill(first.pid, signal.SIGKILL)
     process = supervisor._processes["a"]
-    await eventually(lambda: process.state().restarts == 1)
-    assert process.state().reason.startswith("killed by SIGKILL after")
+    await eventually(lambda: process.current_state().restarts == 1)
+    assert process.current_state().reason.startswith("killed by SIGKILL after")
 
 
 async def test_what_cannot_be_started_waits_and_says_why(supervisor: Supervisor) -> None:
-    found = await supervisor.ensure(ProcessSpec(name="a", argv=("/no/such/program",)))
+    found = await supervisor.ensure_process(ProcessSpec(name="a", argv=("/no/such/program",)))
     assert found.state == "backoff"
     assert found.pid is None
     assert found.reason == "cannot start /no/such/program: No such file or directory"
 
 
 async def test_the_same_spec_again_changes_nothing(supervisor: Supervisor) -> None:
-    first = await supervisor.ensure(spec("a", "exec sleep 100"))
-    again = await supervisor.ensure(spec("a", "exec sleep 100"))
+    first = await supervisor.ensure_process(spec("a", "exec sleep 100"))
+    again = await supervisor.ensure_process(spec("a", "exec sleep 100"))
     assert again.pid == first.pid
     assert again.restarts == 0
 
 
 async def test_a_changed_spec_replaces_the_process(supervisor: Supervisor) -> None:
-    first = await supervisor.ensure(spec("a", "exec sleep 100"))
-    changed = await supervisor.ensure(spec("a", "exec sleep 200"))
+    first = await supervisor.ensure_process(spec("a", "exec sleep 100"))
+    changed = await supervisor.ensure_process(spec("a", "exec sleep 200"))
     assert changed.pid != first.pid
     assert first.pid is not None
-    assert procfs.started(first.pid) is None, "the old one is gone before the new one starts"
+    assert procfs.start_ticks(first.pid) is None, "the old one is gone before the new one starts"
 
 
 async def test_asking_again_ends_the_pause(tmp_path: Path) -> None:
@@ -101,21 +101,21 @@ async def test_asking_again_ends_the_pause(tmp_path: Path) -> None:
     paths.run_dir.mkdir()
     supervisor = Supervisor(paths, backoff_first=1000.0)
     wanted = spec("a", "mkdir once && exit 1; exec sleep 100")
-    await supervisor.ensure(wanted)
+    await supervisor.ensure_process(wanted)
     process = supervisor._processes["a"]
-    await eventually(lambda: process.state().next_start is not None)
-    assert process.state().state == "backoff"
-    await supervisor.ensure(wanted)
-    await eventually(lambda: process.state().pid is not None)
+    await eventually(lambda: process.current_state().next_start is not None)
+    assert process.current_state().state == "backoff"
+    await supervisor.ensure_process(wanted)
+    await eventually(lambda: process.current_state().pid is not None)
     await supervisor.shutdown()
 
 
 async def test_a_restart_on_request(supervisor: Supervisor) -> None:
-    first = await supervisor.ensure(spec("a", "exec sleep 100"))
-    [again] = (await supervisor.answer(Restart("a"))).processes
+    first = await supervisor.ensure_process(spec("a", "exec sleep 100"))
+    [again] = (await supervisor.handle_request(Restart("a"))).processes
     assert again.pid != first.pid
     assert (again.restarts, again.reason) == (1, "restarted on request")
-    refused = await supervisor.answer(Restart("b"))
+    refused = await supervisor.handle_request(Restart("b"))
     assert refused.missing
     assert "'b'" in refused.error
 
@@ -123,7 +123,7 @@ async def test_a_restart_on_request(supervisor: Supervisor) -> None:
 async def test_higher_ranks_stop_first(supervisor: Supervisor, tmp_path: Path) -> None:
     for name, rank in (("store", 10), ("server", 20), ("agent", 30)):
         script = f"trap 'echo {name} >> {tmp_path}/order; exit 0' TERM; echo up; while :; do sleep 0.01; done"
-        await supervisor.ensure(spec(name, script, stop_rank=rank))
+        await supervisor.ensure_process(spec(name, script, stop_rank=rank))
         log = tmp_path / "logs" / f"{name}.log"
         await eventually(lambda log=log: log.exists() and log.read_text() == "up\n")  # type: ignore[misc]
     await supervisor.shutdown()
@@ -131,36 +131,38 @@ async def test_higher_ranks_stop_first(supervisor: Supervisor, tmp_path: Path) -
 
 
 async def test_one_that_ignores_sigterm_is_killed(supervisor: Supervisor, tmp_path: Path) -> None:
-    await supervisor.ensure(spec("deaf", "trap '' TERM; echo up; while :; do sleep 0.01; done", stop_timeout=0.1))
+    await supervisor.ensure_process(
+        spec("deaf", "trap '' TERM; echo up; while :; do sleep 0.01; done", stop_timeout=0.1)
+    )
     await eventually(lambda: (tmp_path / "logs" / "deaf.log").read_text() == "up\n")
-    await supervisor.answer(Remove("deaf"))
+    await supervisor.handle_request(Remove("deaf"))
     assert names_alive(tmp_path) == []
 
 
 async def test_children_in_their_own_sessions_go_with_a_removed_process(supervisor: Supervisor, tmp_path: Path) -> None:
-    await supervisor.ensure(spec("a", "setsid sleep 100 & sleep 100 & echo up; exec sleep 100"))
+    await supervisor.ensure_process(spec("a", "setsid sleep 100 & sleep 100 & echo up; exec sleep 100"))
     await eventually(lambda: len(names_alive(tmp_path)) == 3)
-    await supervisor.answer(Remove("a"))
+    await supervisor.handle_request(Remove("a"))
     assert names_alive(tmp_path) == []
 
 
 async def test_children_of_a_crashed_process_are_killed_with_its_group(supervisor: Supervisor, tmp_path: Path) -> None:
-    await supervisor.ensure(spec("a", "mkdir once && { sleep 1000 & exit 1; }; exec sleep 100"))
+    await supervisor.ensure_process(spec("a", "mkdir once && { sleep 1000 & exit 1; }; exec sleep 100"))
     process = supervisor._processes["a"]
-    await eventually(lambda: process.state().restarts == 1 and process.state().pid is not None)
-    await eventually(lambda: [p.pid for p in procfs.marked(tmp_path)] == [process.state().pid])
+    await eventually(lambda: process.current_state().restarts == 1 and process.current_state().pid is not None)
+    await eventually(lambda: [p.pid for p in procfs.list_marked(tmp_path)] == [process.current_state().pid])
 
 
 async def test_a_group_is_removed_and_nothing_else(supervisor: Supervisor) -> None:
     for name in ("tenant/a/x", "tenant/a/y", "tenant/ab/x"):
-        await supervisor.ensure(spec(name, "exec sleep 100"))
-    await supervisor.answer(Remove("tenant/a", group=True))
+        await supervisor.ensure_process(spec(name, "exec sleep 100"))
+    await supervisor.handle_request(Remove("tenant/a", group=True))
     assert list(supervisor._processes) == ["tenant/ab/x"]
 
 
 async def test_without_a_supervisor_the_client_says_how_to_get_one(tmp_path: Path) -> None:
     with pytest.raises(SupervisorUnavailable) as caught:
-        await SupervisorClient.for_data_dir(tmp_path).list()
+        await SupervisorClient.for_data_dir(tmp_path).list_processes()
     assert str(tmp_path / "run" / "supervisor.sock") in str(caught.value)
     assert "vkgateway up" in caught.value.hint
 
@@ -180,55 +182,55 @@ def data_dir_of(client: SupervisorClient) -> Path:
 
 
 async def test_a_killed_supervisor_is_followed_by_one_that_adopts(client: SupervisorClient) -> None:
-    kept = await client.ensure(spec("kept", "setsid sleep 100 & exec sleep 100"))
+    kept = await client.ensure_process(spec("kept", "setsid sleep 100 & exec sleep 100"))
     data_dir = data_dir_of(client)
     await eventually(lambda: names_alive(data_dir).count("kept") == 2)
-    [keeper] = [p for p in procfs.marked(data_dir) if p.name == "supervisor"]
+    [keeper] = [p for p in procfs.list_marked(data_dir) if p.name == "supervisor"]
     os.kill(keeper.pid, signal.SIGKILL)
     found = await answer_after_death(client, keeper.pid)
     assert [(p.name, p.pid, p.restarts) for p in found] == [("kept", kept.pid, 0)]
     assert kept.pid is not None
     os.kill(kept.pid, signal.SIGKILL)
     async with asyncio.timeout(10):
-        while (now := (await client.list())[0]).restarts == 0 or now.pid is None:  # noqa: ASYNC110 - another process is waited for
+        while (now := (await client.list_processes())[0]).restarts == 0 or now.pid is None:  # noqa: ASYNC110 - another process is waited for
             await asyncio.sleep(0.01)
     assert now.pid != kept.pid
     assert "earlier supervisor" in now.reason
 
 
 async def answer_after_death(client: SupervisorClient, pid: int) -> list[ProcessState]:
-    await eventually(lambda: procfs.started(pid) is None)
+    await eventually(lambda: procfs.start_ticks(pid) is None)
     async with asyncio.timeout(10):
         while True:
             try:
-                return await client.list()
+                return await client.list_processes()
             except SupervisorUnavailable:
                 await asyncio.sleep(0.01)
 
 
 async def test_errors_and_lists_pass_through_the_socket(client: SupervisorClient) -> None:
     with pytest.raises(NotFoundError, match="'nobody'"):
-        await client.restart("nobody")
-    await client.ensure(spec("b/one", "exec sleep 100"))
-    await client.ensure(spec("a", "exec sleep 100"))
-    assert [p.name for p in await client.list()] == ["a", "b/one"]
-    assert [p.name for p in await client.list("b")] == ["b/one"]
-    await client.remove("nobody")
+        await client.restart_process("nobody")
+    await client.ensure_process(spec("b/one", "exec sleep 100"))
+    await client.ensure_process(spec("a", "exec sleep 100"))
+    assert [p.name for p in await client.list_processes()] == ["a", "b/one"]
+    assert [p.name for p in await client.list_processes("b")] == ["b/one"]
+    await client.remove_process("nobody")
     await client.remove_group("b")
-    assert [p.name for p in await client.list()] == ["a"]
+    assert [p.name for p in await client.list_processes()] == ["a"]
 
 
 async def test_shutdown_leaves_nothing(client: SupervisorClient) -> None:
-    await client.ensure(spec("a", "exec sleep 100"))
+    await client.ensure_process(spec("a", "exec sleep 100"))
     await client.shutdown()
     data_dir = data_dir_of(client)
     assert names_alive(data_dir) == []
     with pytest.raises(SupervisorUnavailable):
-        await client.list()
+        await client.list_processes()
 
 
 async def test_leftovers_are_found_without_a_supervisor(client: SupervisorClient) -> None:
-    await client.ensure(spec("a", "setsid sleep 100 & exec sleep 100"))
+    await client.ensure_process(spec("a", "setsid sleep 100 & exec sleep 100"))
     data_dir = data_dir_of(client)
     assert await asyncio.to_thread(stop_leftovers, data_dir, timeout=1.0) == ["a", "guardian", "supervisor"]
     assert names_alive(data_dir) == []
@@ -238,18 +240,18 @@ async def test_leftovers_are_found_without_a_supervisor(client: SupervisorClient
 async def test_a_process_that_cannot_be_killed_is_told_of_and_tried_again(
     client: SupervisorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state = await client.ensure(spec("a", "exec sleep 100"))
-    await client.ensure(spec("b", "exec sleep 100", stop_rank=10))
+    state = await client.ensure_process(spec("a", "exec sleep 100"))
+    await client.ensure_process(spec("b", "exec sleep 100", stop_rank=10))
     data_dir = data_dir_of(client)
 
-    def send(process: procfs.Marked, number: signal.Signals) -> None:
+    def send(process: procfs.MarkedProcess, number: signal.Signals) -> None:
         """As if `a` hung in the kernel."""
         if process.name != "a":
             os.kill(process.pid, number)
 
     with monkeypatch.context() as hung:
-        hung.setattr(running, "_send", send)
-        hung.setattr(running, "_KILLED_SECONDS", 0.2)
+        hung.setattr(running_process, "_send_signal", send)
+        hung.setattr(running_process, "_KILLED_SECONDS", 0.2)
         with pytest.raises(
             UnavailableError, match=rf"^a \(pid {state.pid}\) does not end, although it was killed"
         ) as told:
@@ -262,28 +264,28 @@ async def test_a_process_that_cannot_be_killed_is_told_of_and_tried_again(
 async def test_one_that_cannot_be_killed_holds_nobody_up_for_ever(
     supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hung = await supervisor.ensure(spec("hung", "exec sleep 100", stop_timeout=0.1))
-    await supervisor.ensure(spec("last", "exec sleep 100", stop_rank=10))
-    signal_group = running.Running._signal_group
+    hung = await supervisor.ensure_process(spec("hung", "exec sleep 100", stop_timeout=0.1))
+    await supervisor.ensure_process(spec("last", "exec sleep 100", stop_rank=10))
+    signal_group = running_process.RunningProcess._signal_group
 
-    def in_the_kernel(process: running.Running, number: signal.Signals) -> None:
+    def in_the_kernel(process: running_process.RunningProcess, number: signal.Signals) -> None:
         if process.pid != hung.pid:
             signal_group(process, number)
 
     said = rf"^hung \(pid {hung.pid}\) does not end, although it was killed$"
     with monkeypatch.context() as kernel:
-        kernel.setattr(running.Running, "_signal_group", in_the_kernel)
-        kernel.setattr(running, "_KILLED_SECONDS", 0.1)
+        kernel.setattr(running_process.RunningProcess, "_signal_group", in_the_kernel)
+        kernel.setattr(running_process, "_KILLED_SECONDS", 0.1)
         async with asyncio.timeout(10):
             for request in (Restart("hung"), Remove("", group=True)):
                 with pytest.raises(VkgatewayError, match=said):
-                    await supervisor.answer(request)
+                    await supervisor.handle_request(request)
             with pytest.raises(VkgatewayError, match=said):
-                await supervisor.ensure(spec("hung", "exec sleep 200"))
+                await supervisor.ensure_process(spec("hung", "exec sleep 200"))
         assert names_alive(tmp_path) == ["hung"], "the others are stopped"
-        (found,) = (await supervisor.answer(ListProcesses())).processes
+        (found,) = (await supervisor.handle_request(ListProcesses())).processes
         assert (found.name, found.pid, found.state) == ("hung", hung.pid, "stopping")
-    again = await supervisor.ensure(spec("hung", "exec sleep 100", stop_timeout=0.1))
+    again = await supervisor.ensure_process(spec("hung", "exec sleep 100", stop_timeout=0.1))
     assert again.pid not in (None, hung.pid), "the same spec again starts it anew"
 
 
@@ -293,23 +295,23 @@ async def test_a_shutdown_does_not_wait_for_one_that_cannot_be_killed(
     paths = SupervisorPaths(tmp_path)
     paths.run_dir.mkdir()
     supervisor = Supervisor(paths)
-    state = await supervisor.ensure(spec("hung", "exec sleep 100", stop_timeout=0.1))
+    state = await supervisor.ensure_process(spec("hung", "exec sleep 100", stop_timeout=0.1))
     assert state.pid is not None
     process = supervisor._processes["hung"]._running
     assert process is not None
-    monkeypatch.setattr(running.Running, "_signal_group", lambda *_: None)
-    monkeypatch.setattr(running, "_KILLED_SECONDS", 0.1)
+    monkeypatch.setattr(running_process.RunningProcess, "_signal_group", lambda *_: None)
+    monkeypatch.setattr(running_process, "_KILLED_SECONDS", 0.1)
     async with asyncio.timeout(10):
         await supervisor.shutdown()
     assert supervisor.stopped.is_set()
-    assert not paths.state.exists()
+    assert not paths.state_path.exists()
     os.killpg(state.pid, signal.SIGKILL)
     await process.ended.wait()
 
 
 async def test_two_supervisors_never_share_a_data_directory(client: SupervisorClient) -> None:
     again = await start_supervisor(data_dir_of(client))
-    assert await again.list() == []
+    assert await again.list_processes() == []
     assert names_alive(data_dir_of(client)).count("supervisor") == 1
 
 
@@ -322,7 +324,7 @@ async def test_a_supervisor_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 async def test_a_missing_folder_is_told_as_such(supervisor: Supervisor, tmp_path: Path) -> None:
-    found = await supervisor.ensure(ProcessSpec(name="a", argv=("true",), cwd=str(tmp_path / "none")))
+    found = await supervisor.ensure_process(ProcessSpec(name="a", argv=("true",), cwd=str(tmp_path / "none")))
     assert found.reason == f"cannot start {tmp_path}/none: No such file or directory"
 
 

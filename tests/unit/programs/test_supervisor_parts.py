@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vkgateway.model.errors import InputError
-from vkgateway.programs.supervisor import logs, protocol, store
-from vkgateway.programs.supervisor.process import Backoff
-from vkgateway.programs.supervisor.running import describe_exit, environment
+from vkgateway.programs.supervisor import logs, protocol, state_file
+from vkgateway.programs.supervisor.running_process import describe_exit, process_environment
 from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths, in_group
+from vkgateway.programs.supervisor.supervised_process import Backoff
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_the_digest_depends_on_content_only() -> None:
     one = ProcessSpec(name="etcd", argv=("etcd",), env={"A": "1", "B": "2"})
     same = ProcessSpec(name="etcd", argv=("etcd",), env={"B": "2", "A": "1"})
     other = ProcessSpec(name="etcd", argv=("etcd", "-v"), env={"A": "1", "B": "2"})
-    assert one.digest() == same.digest() != other.digest()
+    assert one.short_digest() == same.short_digest() != other.short_digest()
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_groups_are_made_of_whole_segments(name: str, prefix: str, expected: boo
 
 def test_back_off_doubles_to_a_limit_and_is_forgotten_after_health() -> None:
     backoff = Backoff(first=0.2, longest=30.0, healthy=30.0)
-    pauses = [backoff.pause(lived=0.1) for _ in range(10)]
+    pauses = [backoff.next_pause(lived=0.1) for _ in range(10)]
     assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0])
-    assert backoff.pause(lived=30.0) == pytest.approx(0.2)
+    assert backoff.next_pause(lived=30.0) == pytest.approx(0.2)
 
 
 def test_a_zero_byte_is_refused_before_it_reaches_the_system() -> None:
@@ -64,7 +64,7 @@ def test_a_zero_byte_is_refused_before_it_reaches_the_system() -> None:
 @given(lives=st.lists(st.floats(min_value=0, max_value=1000), max_size=50))
 def test_back_off_stays_within_its_bounds(lives: list[float]) -> None:
     backoff = Backoff()
-    assert all(0.2 <= backoff.pause(lived=lived) <= 30.0 for lived in lives)
+    assert all(0.2 <= backoff.next_pause(lived=lived) <= 30.0 for lived in lives)
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,18 @@ def test_back_off_stays_within_its_bounds(lives: list[float]) -> None:
 def test_the_telling_line_is_the_last_error_not_the_last_line(tmp_path: Path, telling: str) -> None:
     log = tmp_path / "x.log"
     log.write_text(f"I1121 starting\n{telling}\n\ngoroutine 1 [running]:\nmain.main()\n\n")
-    assert logs.telling_line(log) == telling
+    assert logs.last_error_line(log) == telling
 
 
 def test_the_telling_line_belongs_to_the_last_run(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("Error: of an earlier run\n")
-    start = logs.size(log)
+    start = logs.log_size(log)
     with log.open("a") as file:
         file.write("all is well\n")
-    assert logs.telling_line(log, since=start) == "all is well"
-    assert logs.telling_line(log, since=10_000) == "Error: of an earlier run", "the log was cut meanwhile"
-    assert logs.telling_line(tmp_path / "none.log") == ""
+    assert logs.last_error_line(log, since=start) == "all is well"
+    assert logs.last_error_line(log, since=10_000) == "Error: of an earlier run", "the log was cut meanwhile"
+    assert logs.last_error_line(tmp_path / "none.log") == ""
 
 
 def test_rotation_keeps_two_old_logs_and_the_writer_goes_on(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_rotation_keeps_two_old_logs_and_the_writer_goes_on(tmp_path: Path) -> N
         for text in ("first", "second", "third", "end"):
             writer.write(text)
             writer.flush()
-            rotated = logs.rotate(log, limit=3)
+            rotated = logs.rotate_log(log, limit=3)
             assert rotated is (text != "end")
     assert log.read_text() == "end"
     assert (tmp_path / "x.log.1").read_text() == "third"
@@ -120,7 +120,7 @@ def test_a_full_disk_empties_the_log_without_a_copy(tmp_path: Path, monkeypatch:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("shutil.copyfile", full)
-    assert logs.rotate(log, limit=3)
+    assert logs.rotate_log(log, limit=3)
     assert log.read_text() == ""
     assert not (tmp_path / "x.log.1").exists()
 
@@ -137,34 +137,36 @@ def test_exits_are_told_in_words() -> None:
 def test_a_process_inherits_little() -> None:
     spec = ProcessSpec(name="etcd", argv=("etcd",), env={"GOGC": "50"}, stop_rank=7)
     shell = {"PATH": "/bin", "HOME": "/h", "HTTPS_PROXY": "http://p", "KUBECONFIG": "/k"}
-    found = environment(spec, data_dir=Path("/d"), inherited=shell)
+    found = process_environment(spec, data_dir=Path("/d"), inherited=shell)
     assert found == {
         "PATH": "/bin",
         "HOME": "/h",
         "GOGC": "50",
-        "VKGATEWAY_SUPERVISED": f"7:{spec.digest()}:etcd:/d",
+        "VKGATEWAY_SUPERVISED": f"7:{spec.short_digest()}:etcd:/d",
     }
 
 
 def test_the_state_file_comes_back_as_written(tmp_path: Path) -> None:
     paths = SupervisorPaths(tmp_path)
     paths.run_dir.mkdir()
-    assert store.load(paths) == []
-    record = store.Record(spec=ProcessSpec(name="a/b", argv=("x",), env={"K": "v"}), pid=7, reason="exit code 1")
-    store.save(paths, [record])
-    assert store.load(paths) == [record]
-    assert paths.state.stat().st_mode & 0o777 == 0o600
-    store.save(paths, [])
-    assert not paths.state.exists()
+    assert state_file.load_records(paths) == []
+    record = state_file.ProcessRecord(
+        spec=ProcessSpec(name="a/b", argv=("x",), env={"K": "v"}), pid=7, reason="exit code 1"
+    )
+    state_file.save_records(paths, [record])
+    assert state_file.load_records(paths) == [record]
+    assert paths.state_path.stat().st_mode & 0o777 == 0o600
+    state_file.save_records(paths, [])
+    assert not paths.state_path.exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version": 2, "processes": []}', b'{"processes": [{"spec": 1}]}'])
 def test_a_damaged_state_file_is_an_error(tmp_path: Path, content: bytes) -> None:
     paths = SupervisorPaths(tmp_path)
     paths.run_dir.mkdir()
-    paths.state.write_bytes(content)
+    paths.state_path.write_bytes(content)
     with pytest.raises(msgspec.MsgspecError):
-        store.load(paths)
+        state_file.load_records(paths)
 
 
 def test_a_long_socket_path_is_shortened_while_in_use(tmp_path: Path) -> None:

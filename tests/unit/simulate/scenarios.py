@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from vkgateway.arbiter.facts import GUARANTEED, WAITING, Quota, Shape
+from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Quota, Shape
 from vkgateway.simulate.cluster import equal_nodes, equal_quotas
 from vkgateway.simulate.engine import Simulation
 from vkgateway.simulate.policies.scheduler import Scheduler
-from vkgateway.simulate.scenario import GPU, POOL, Job, Scenario, Settings, in_order
-from vkgateway.simulate.state import Run, State
-from vkgateway.simulate.traces.synthetic import Work, generate
+from vkgateway.simulate.scenario import GPU, POOL, Job, Scenario, Settings, sort_jobs
+from vkgateway.simulate.state import Run, SimulationState
+from vkgateway.simulate.traces.synthetic import WorkloadParameters, generate_jobs
 
 
 def quota(tenant: str, guarantee: int = 0, limit: int | None = None, weight: float = 1.0) -> Quota:
@@ -34,7 +34,7 @@ def job(name: str, gpus: int | Iterable[int], at: float = 0.0, run: float = 100.
     return Job(
         id=name,
         tenant=name.partition("/")[0],
-        shapes=tuple(Shape.of({GPU: size * 1000}) for size in sizes),
+        shapes=tuple(Shape.from_requests({GPU: size * 1000}) for size in sizes),
         submitted=at,
         run=run,
         **given,  # type: ignore[arg-type]
@@ -54,7 +54,7 @@ def drawn(load: float = 1.1, *, hours: float = 2.0, seed: int = 1, nodes: int = 
     quotas = equal_quotas(pool, 3, guaranteed=0.75)
     sizes = {1: 0.4, 2: 0.2, 4: 0.15, 8: 0.15, 16: 0.1}
     given = {"log_run": 6.5, "spread": 1.0, **work}
-    drawing = Work(
+    drawing = WorkloadParameters(
         gpus=nodes * 8,
         tenants=tuple(each.tenant for each in quotas),
         load=load,
@@ -62,11 +62,11 @@ def drawn(load: float = 1.1, *, hours: float = 2.0, seed: int = 1, nodes: int = 
         sizes=sizes,
         **given,  # type: ignore[arg-type]
     )
-    jobs = generate(drawing, random.Random(seed))
-    return in_order(Scenario(pools=(pool,), quotas=quotas, jobs=jobs, settings=Settings(horizon=hours * 3600)))
+    jobs = generate_jobs(drawing, random.Random(seed))
+    return sort_jobs(Scenario(pools=(pool,), quotas=quotas, jobs=jobs, settings=Settings(horizon=hours * 3600)))
 
 
-def simulated(given: Scenario, scheduler: Scheduler) -> State:
+def simulated(given: Scenario, scheduler: Scheduler) -> SimulationState:
     """Run to the end, with checks after each step."""
     simulation = Simulation(given, scheduler)
     while simulation.step():
@@ -79,7 +79,7 @@ def check(simulation: Simulation) -> None:
     held: Counter[str] = Counter()
     for gang in state.gangs.values():
         for pod in gang.pods:
-            held[pod.node] += pod.shape.amount(GPU) if pod.node else 0
+            held[pod.node] += pod.shape.amount_of(GPU) if pod.node else 0
         placed = sum(pod.state is not WAITING for pod in gang.pods)
         assert placed == 0 or placed >= gang.minimum, f"{gang.id} is torn"
         assert (state.runs[gang.id].since is None) or placed
@@ -88,6 +88,6 @@ def check(simulation: Simulation) -> None:
             assert held[node.name] <= node.allocatable[GPU], f"{node.name} is over-used"
 
 
-def run_of(state: State, name: str) -> Run:
+def run_of(state: SimulationState, name: str) -> Run:
     (found,) = (run for each, run in state.runs.items() if each.endswith(name))
     return found

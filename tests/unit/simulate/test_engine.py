@@ -7,19 +7,19 @@ import pytest
 
 from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, simulated
 from vkgateway.arbiter.decisions import Admit, Decisions
-from vkgateway.arbiter.facts import LOW, Snapshot
-from vkgateway.simulate.engine import Simulation, TornGangError
-from vkgateway.simulate.metrics import result_of
-from vkgateway.simulate.policies.arbiter import Arbiter
+from vkgateway.arbiter.snapshot import LOW, Snapshot
+from vkgateway.simulate.engine import PartialGangError, Simulation
+from vkgateway.simulate.metrics import make_result
+from vkgateway.simulate.policies.arbiter import ArbiterScheduler
 from vkgateway.simulate.scenario import POOL, Scenario
-from vkgateway.simulate.state import State
+from vkgateway.simulate.state import SimulationState
 from vkgateway.simulate.usage import OveruseError
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_every_gang_ends_and_no_gpu_is_lost_or_made(seed: int) -> None:
     given = drawn(seed=seed)
-    state = simulated(given, Arbiter())
+    state = simulated(given, ArbiterScheduler())
     assert len(state.runs) == len(given.jobs)
     assert all(run.ended is not None for run in state.runs.values())
     work = sum(one.run * sum(shape.requests[0][1] for shape in one.shapes) / 1000 for one in given.jobs)
@@ -31,21 +31,21 @@ def test_every_gang_ends_and_no_gpu_is_lost_or_made(seed: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_simulation() -> None:
-    one, other = (msgspec.json.encode(simulated(drawn(), Arbiter())) for _ in range(2))
+    one, other = (msgspec.json.encode(simulated(drawn(), ArbiterScheduler())) for _ in range(2))
     assert one == other
 
 
 @pytest.mark.parametrize("steps", [0, 1, 100])
 def test_a_simulation_continues_from_its_saved_state(steps: int) -> None:
     given = drawn()
-    whole = Simulation(given, Arbiter())
+    whole = Simulation(given, ArbiterScheduler())
     while whole.step():
         pass
-    part = Simulation(given, Arbiter())
+    part = Simulation(given, ArbiterScheduler())
     for _ in range(steps):
         assert part.step()
-    saved = msgspec.json.decode(msgspec.json.encode(part.state), type=State)
-    rest = Simulation(given, Arbiter(), state=saved)
+    saved = msgspec.json.decode(msgspec.json.encode(part.state), type=SimulationState)
+    rest = Simulation(given, ArbiterScheduler(), state=saved)
     while rest.step():
         pass
     assert rest.state == whole.state
@@ -55,14 +55,14 @@ def test_an_evicted_gang_has_notice_and_grace_loses_its_work_and_runs_again() ->
     given = scenario(
         (1, 8), [quota("a", 8), quota("b")], job("b/low", 8, run=100, band=LOW), job("a/first", 8, at=40, run=50)
     )
-    state = simulated(given, Arbiter())
+    state = simulated(given, ArbiterScheduler())
     first, low = run_of(state, "a/first"), run_of(state, "b/low")
     assert first.entitled
     assert first.started == pytest.approx(55)  # the cycle, 10 s of notice, 5 s of grace
     assert low.evictions == 1
     assert low.lost == pytest.approx(8 * 50)
     assert low.ended == pytest.approx(first.ended + 100 if first.ended else 0, abs=2)
-    assert result_of("x", given, state).late == []
+    assert make_result("x", given, state).late == []
 
 
 def test_an_evicted_gang_queues_again_when_its_pods_are_re_created() -> None:
@@ -70,7 +70,7 @@ def test_an_evicted_gang_queues_again_when_its_pods_are_re_created() -> None:
         (1, 8), [quota("a", 8), quota("b")], job("b/low", 8, run=100, band=LOW),
         job("a/first", 8, at=40, run=20), job("a/second", 8, at=150, run=20), recreate=40,
     )  # fmt: skip
-    state = simulated(given, Arbiter())
+    state = simulated(given, ArbiterScheduler())
     first, second, low = run_of(state, "a/first"), run_of(state, "a/second"), run_of(state, "b/low")
     assert first.started == pytest.approx(55)
     assert second.started == pytest.approx(165)
@@ -86,7 +86,7 @@ def test_a_gang_that_is_evicted_before_its_pods_exist_keeps_them_and_its_place()
         (1, 8), [quota("a", 8), quota("b")], job("b/low", 8, run=100, band=LOW), job("a/first", 8, at=1, run=50),
         startup=2, recreate=40,
     )  # fmt: skip
-    state = simulated(given, Arbiter())
+    state = simulated(given, ArbiterScheduler())
     first, low = run_of(state, "a/first"), run_of(state, "b/low")
     assert first.started == pytest.approx(11)  # 10 s of notice, no grace period: no pod has to end
     assert (low.evictions, low.lost) == (0, 0)
@@ -96,7 +96,7 @@ def test_a_gang_that_is_evicted_before_its_pods_exist_keeps_them_and_its_place()
 def test_run_times_are_known_after_three_pods_of_a_kind() -> None:
     seen: list[float | None] = []
 
-    class Watching(Arbiter):
+    class Watching(ArbiterScheduler):
         def decide(self, snapshot: Snapshot, now: float) -> Decisions:
             seen.extend(gang.expected_run for gang in snapshot.gangs if now >= 60)
             return super().decide(snapshot, now)
@@ -113,7 +113,7 @@ def test_work_up_to_the_last_checkpoint_is_kept() -> None:
         job("b/low", 8, run=100, band=LOW, checkpoint=20.0),
         job("a/first", 8, at=40, run=50),
     )
-    state = simulated(given, Arbiter())
+    state = simulated(given, ArbiterScheduler())
     low = run_of(state, "b/low")
     assert low.lost == pytest.approx(8 * 10)
     assert low.saved == pytest.approx(40)
@@ -123,15 +123,15 @@ def test_a_gang_that_ends_under_notice_is_not_evicted() -> None:
     given = scenario(
         (1, 8), [quota("a", 8), quota("b")], job("b/low", 8, run=45, band=LOW), job("a/first", 8, at=40, run=50)
     )
-    state = simulated(given, Arbiter())
+    state = simulated(given, ArbiterScheduler())
     assert run_of(state, "b/low").evictions == 0
     assert run_of(state, "a/first").started == pytest.approx(45)
 
 
 def test_gangs_that_never_fit_end_the_simulation_and_are_counted() -> None:
     given = scenario((1, 8), [quota("a", 8)], job("a/large", 9), job("a/small", 8, at=1))
-    state = simulated(given, Arbiter())
-    result = result_of("x", given, state)
+    state = simulated(given, ArbiterScheduler())
+    result = make_result("x", given, state)
     assert (result.gangs, result.ended, result.never_started) == (2, 1, 1)
 
 
@@ -144,7 +144,7 @@ def test_an_older_gang_that_was_evicted_comes_before_an_entitled_one() -> None:
         job("b/2", 8, at=20, run=20),
         job("a/3", 8, at=34, run=10),
     )
-    state = simulated(given, Arbiter())
+    state = simulated(given, ArbiterScheduler())
     assert run_of(state, "a/1").evictions == 1
     assert run_of(state, "b/2").entitled
     assert not run_of(state, "a/3").entitled  # the cell is for a/1
@@ -161,8 +161,8 @@ def test_a_late_gang_tells_for_which_older_gang_of_its_tenant_its_cells_are_rese
         job("b/low", 8, at=3755, run=600, band=LOW),
         job("a/4", 8, at=3760, run=100),  # a/1 has waited for an hour
     )
-    state = simulated(given, Arbiter())
-    (late,) = result_of("x", given, state).late
+    state = simulated(given, ArbiterScheduler())
+    (late,) = make_result("x", given, state).late
     assert (late.gang, late.reason, late.behind, late.behind_own) == ("a/4", "BehindReservation", "a/1", True)
 
 
@@ -176,7 +176,7 @@ def test_entitled_is_what_fits_unused_cells_beside_earlier_ones() -> None:
         job("a/3", 4, at=30, run=1000),
         job("b/4", (8, 8), at=40, run=1000),
     )
-    state = simulated(given, Arbiter())
+    state = simulated(given, ArbiterScheduler())
     assert {name: run.entitled for name, run in state.runs.items()} == {
         "a/0": True,
         "a/1": True,
@@ -214,5 +214,5 @@ def test_a_scheduler_that_over_uses_a_node_is_refused() -> None:
 
 def test_a_scheduler_that_tears_a_gang_is_refused() -> None:
     given = scenario((1, 8), [quota("a")], job("a/0", (8, 8)))
-    with pytest.raises(TornGangError, match="1 of 2 pods"):
+    with pytest.raises(PartialGangError, match="1 of 2 pods"):
         simulated(given, Careless(1))

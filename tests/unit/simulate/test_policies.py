@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.simulate.scenarios import drawn, job, quota, run_of, scenario, simulated
-from vkgateway.arbiter.facts import LOW
+from vkgateway.arbiter.snapshot import LOW
 from vkgateway.model.errors import InputError
-from vkgateway.simulate.metrics import private_waits, result_of
-from vkgateway.simulate.policies.catalogue import SCHEDULERS, schedulers
+from vkgateway.simulate.metrics import make_result, private_waits
 from vkgateway.simulate.policies.fifo import PriorityFifo
 from vkgateway.simulate.policies.kueue import Kueue
 from vkgateway.simulate.policies.private import PrivateClusters
+from vkgateway.simulate.policies.registry import SCHEDULERS, load_schedulers
 from vkgateway.simulate.scenario import GPU
 
 
@@ -55,7 +55,7 @@ def test_fifo_knows_no_guarantees() -> None:
     assert second.entitled
     assert second.started == pytest.approx(100)
     assert run_of(state, "b/first").evictions == 0
-    (late,) = result_of("fifo", given, state).late
+    (late,) = make_result("fifo", given, state).late
     assert (late.gang, late.tenant, late.started) == ("a/second", "a", 100.0)
     assert late.late == pytest.approx(80 - 17)  # notice, grace and two cycles
 
@@ -175,7 +175,7 @@ def test_a_gang_that_waits_longer_than_alone_is_an_anomaly() -> None:
     given = scenario((1, 8), [quota("a", 8), quota("b")], job("b/first", 8, run=100), job("a/second", 8, at=20, run=30))
     alone = private_waits(given, simulated(given, PrivateClusters()))
     assert alone == {"a/second": 0.0}
-    (found,) = result_of("fifo", given, simulated(given, PriorityFifo()), private=alone).anomalies or []
+    (found,) = make_result("fifo", given, simulated(given, PriorityFifo()), private=alone).anomalies or []
     assert (found.gang, found.wait, found.private) == ("a/second", 80.0, 0.0)
 
 
@@ -183,10 +183,10 @@ def test_a_gang_that_waits_longer_than_alone_is_an_anomaly() -> None:
 
 
 def test_a_scheduler_of_the_caller_is_found_by_its_module() -> None:
-    (found,) = schedulers(["vkgateway.simulate.policies.fifo:PriorityFifo"])
+    (found,) = load_schedulers(["vkgateway.simulate.policies.fifo:PriorityFifo"])
     assert found.name == "fifo"
     with pytest.raises(InputError, match="has no decide"):
-        schedulers([f"{__name__}:Half"])
+        load_schedulers([f"{__name__}:Half"])
 
 
 class Half:
@@ -196,4 +196,4 @@ class Half:
 
 
 def test_all_names_every_scheduler_once() -> None:
-    assert [one.name for one in schedulers(["kueue", "all"])] == ["kueue", "vkgateway", "fifo", "private"]
+    assert [one.name for one in load_schedulers(["kueue", "all"])] == ["kueue", "vkgateway", "fifo", "private"]

@@ -14,15 +14,15 @@ import yaml
 from tests.unit.arbiter.sim import Cluster, gang, node
 from tests.unit.arbiter.sim import quota as arbiter_quota
 from tests.unit.simulate.scenarios import job
-from vkgateway.arbiter.facts import GUARANTEED, LOW, Requirement, Snapshot
+from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Requirement, Snapshot
 from vkgateway.simulate import tenants
 from vkgateway.simulate.cluster import equal_nodes
 from vkgateway.simulate.scenario import GPU, POOL
-from vkgateway.simulate.traces import decisions, kubernetes, kueue, openb, philly
+from vkgateway.simulate.traces import decision_log, kubernetes, kueue, openb, philly
 from vkgateway.simulate.traces.errors import TraceError
-from vkgateway.simulate.traces.fitting import adapt
-from vkgateway.simulate.traces.synthetic import Work, generate
-from vkgateway.simulate.traces.window import shortened, to_load, window
+from vkgateway.simulate.traces.fitting import adapt_jobs
+from vkgateway.simulate.traces.synthetic import WorkloadParameters, generate_jobs
+from vkgateway.simulate.traces.window import limit_runs, scale_load, select_window
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
 node-0,64000,262144,2,P100
@@ -86,7 +86,7 @@ def test_openb_pods_that_ran_on_gpus_are_jobs() -> None:
         ("pod-1", 20.0, 100.0, LOW),
         ("pod-2", 30.0, 60.0, LOW),
     ]
-    assert [one.shapes[0].amount(GPU) for one in jobs] == [1000, 460, 8000]
+    assert [one.shapes[0].amount_of(GPU) for one in jobs] == [1000, 460, 8000]
     assert jobs[1].shapes[0].terms == ((Requirement(key="model", operator="In", values=("V100M16", "V100M32")),),)
     assert {one.tenant for one in jobs} <= {"a", "b"}
 
@@ -139,19 +139,19 @@ PHILLY: list[dict[str, Any]] = [
 
 
 def test_philly_jobs_have_the_gpus_of_their_last_attempt_and_the_time_of_all() -> None:
-    (one,) = philly.read(json.dumps(PHILLY).encode(), low=0.0)
+    (one,) = philly.read_jobs(json.dumps(PHILLY).encode(), low=0.0)
     assert (one.tenant, one.submitted, one.run, one.band) == ("ee9e8c", 0.0, 120.0, GUARANTEED)
-    assert [shape.amount(GPU) for shape in one.shapes] == [2000, 1000]
-    (other,) = philly.read(json.dumps(PHILLY).encode(), low=1.0)
+    assert [shape.amount_of(GPU) for shape in one.shapes] == [2000, 1000]
+    (other,) = philly.read_jobs(json.dumps(PHILLY).encode(), low=1.0)
     assert other.band is LOW
 
 
 def test_philly_errors_name_what_is_wrong() -> None:
     with pytest.raises(TraceError, match="not a cluster_job_log"):
-        philly.read(b"{}", low=0.0)
+        philly.read_jobs(b"{}", low=0.0)
     wrong = [PHILLY[0] | {"submitted_time": "yesterday"}]
     with pytest.raises(TraceError, match="application_1: time 'yesterday'"):
-        philly.read(json.dumps(wrong).encode(), low=0.0)
+        philly.read_jobs(json.dumps(wrong).encode(), low=0.0)
 
 
 # Kueue
@@ -184,18 +184,18 @@ cohorts:
 
 
 def test_kueues_generator_makes_pools_quotas_and_jobs() -> None:
-    pools, quotas, jobs = kueue.read(yaml.safe_load(KUEUE))
+    pools, quotas, jobs = kueue.read_generator(yaml.safe_load(KUEUE))
     assert (len(pools), len(quotas), len(jobs)) == (5, 30, 15_000)
     assert pools[0].nodes[0].allocatable == {GPU: 120_000}
     assert (quotas[0].guarantee, quotas[0].limit) == ({GPU: 20_000}, {GPU: 120_000})
     large = [one for one in jobs if one.id.endswith("large")]
-    assert {(one.run, one.priority, one.shapes[0].amount(GPU)) for one in large} == {(1.0, 200, 20_000)}
+    assert {(one.run, one.priority, one.shapes[0].amount_of(GPU)) for one in large} == {(1.0, 200, 20_000)}
     assert max(one.submitted for one in large) == pytest.approx(49 * 1.2)
 
 
 def test_kueues_generator_refuses_other_documents() -> None:
     with pytest.raises(TraceError, match="not a generator"):
-        kueue.read({"cohorts": [{"className": "x"}]})
+        kueue.read_generator({"cohorts": [{"className": "x"}]})
 
 
 # The decision log
@@ -218,7 +218,7 @@ def recorded() -> list[tuple[float, Snapshot]]:
 
 
 def test_the_decision_log_tells_what_was_submitted_and_how_long_it_ran() -> None:
-    found = decisions.read(recorded())
+    found = decision_log.read_decisions(recorded())
     assert {one.id: (one.submitted, one.band) for one in found.jobs} == {"b/low": (0.0, LOW), "a/in": (5.0, GUARANTEED)}
     assert {one.id: one.run for one in found.jobs} == pytest.approx({"b/low": 40, "a/in": 20}, abs=1)
     assert [each.tenant for each in found.quotas] == ["a", "b"]
@@ -228,25 +228,25 @@ def test_the_decision_log_tells_what_was_submitted_and_how_long_it_ran() -> None
 def test_the_usage_log_tells_more_exact_ends() -> None:
     cycles = recorded()
     thin = [each for number, each in enumerate(cycles) if number < 30 or number % 25 == 0]
-    late = {one.id: one.run for one in decisions.read(thin).jobs}
-    exact = {one.id: one.run for one in decisions.read(thin, {"a/in": cycles[0][0] + 40.5}).jobs}
+    late = {one.id: one.run for one in decision_log.read_decisions(thin).jobs}
+    exact = {one.id: one.run for one in decision_log.read_decisions(thin, {"a/in": cycles[0][0] + 40.5}).jobs}
     assert exact["a/in"] < late["a/in"]
 
 
 def test_what_has_no_end_in_the_log_runs_as_long_as_its_kind_or_as_it_did_so_far() -> None:
     cycles = recorded()
-    found = {one.id: one.run for one in decisions.read(cycles[:30]).jobs}
+    found = {one.id: one.run for one in decision_log.read_decisions(cycles[:30]).jobs}
     assert found == {"a/in": pytest.approx(9, abs=2)}
-    assert decisions.read(cycles[:30]).unknown == 1  # b/low waits, and nothing has ended
-    found = {one.id: one.run for one in decisions.read(cycles[:45]).jobs}
+    assert decision_log.read_decisions(cycles[:30]).unknown == 1  # b/low waits, and nothing has ended
+    found = {one.id: one.run for one in decision_log.read_decisions(cycles[:45]).jobs}
     assert found["b/low"] == found["a/in"] == pytest.approx(20, abs=1)
-    found = {one.id: one.run for one in decisions.read(cycles[:30], {"a/in": cycles[0][0] + 35}).jobs}
+    found = {one.id: one.run for one in decision_log.read_decisions(cycles[:30], {"a/in": cycles[0][0] + 35}).jobs}
     assert found["a/in"] == pytest.approx(14, abs=2)
 
 
 def test_an_empty_log_is_refused() -> None:
     with pytest.raises(TraceError, match="no cycle"):
-        decisions.read([])
+        decision_log.read_decisions([])
 
 
 # Tenants
@@ -265,7 +265,7 @@ POOL_ENTRY = {"name": "pool", "guarantee": {GPU: 8}, "limit": {GPU: "16"}, "weig
     ],
 )
 def test_tenants_are_lists_or_manifests(document: object) -> None:
-    (found,) = tenants.read([document], [equal_nodes(4, 8)])
+    (found,) = tenants.read_quotas([document], [equal_nodes(4, 8)])
     assert (found.tenant, found.pool, found.weight, found.cells) == ("a", POOL, 2.0, (4, 4))
     assert (found.guarantee, found.limit) == ({GPU: 8000}, {GPU: 16_000})
 
@@ -283,39 +283,39 @@ def test_tenants_are_lists_or_manifests(document: object) -> None:
 )
 def test_tenants_errors_name_what_is_wrong(document: object, message: str) -> None:
     with pytest.raises(TraceError, match=message):
-        tenants.read([document], [equal_nodes(4, 8)])
+        tenants.read_quotas([document], [equal_nodes(4, 8)])
 
 
 # Synthetic, parts of traces, and clusters that tell less
 
 
 def test_synthetic_jobs_request_the_load() -> None:
-    work = Work(gpus=64, tenants=("a", "b"), load=0.9, duration=36_000)
-    jobs = generate(work, random.Random(3))
-    requested = sum(one.run * sum(shape.amount(GPU) for shape in one.shapes) / 1000 for one in jobs)
+    work = WorkloadParameters(gpus=64, tenants=("a", "b"), load=0.9, duration=36_000)
+    jobs = generate_jobs(work, random.Random(3))
+    requested = sum(one.run * sum(shape.amount_of(GPU) for shape in one.shapes) / 1000 for one in jobs)
     assert requested == pytest.approx(0.9 * 64 * 36_000, rel=0.3)
     assert all(0 <= one.submitted <= 36_000 and 60 <= one.run <= 43_200 for one in jobs)
-    assert generate(work, random.Random(3)) == jobs
+    assert generate_jobs(work, random.Random(3)) == jobs
 
 
 def test_a_window_holds_what_ran_when_it_began() -> None:
     jobs = [job("a/0", 1, at=0, run=50), job("a/1", 1, at=80, run=50), job("a/2", 1, at=120), job("a/3", 1, at=900)]
-    assert [(one.id, one.submitted, one.run) for one in window(jobs, 100, 200)] == [
+    assert [(one.id, one.submitted, one.run) for one in select_window(jobs, 100, 200)] == [
         ("a/1", 0.0, 30.0),
         ("a/2", 20.0, 100.0),
     ]
 
 
 def test_a_trace_is_moved_together_to_a_load() -> None:
-    jobs = shortened([job("a/0", 8, at=0, run=50), job("a/1", 8, at=1000, run=900)], 100)
-    moved, length = to_load(jobs, [equal_nodes(1, 8)], 1.5)
+    jobs = limit_runs([job("a/0", 8, at=0, run=50), job("a/1", 8, at=1000, run=900)], 100)
+    moved, length = scale_load(jobs, [equal_nodes(1, 8)], 1.5)
     assert length == pytest.approx(150 / 1.5)
     assert [(one.submitted, one.run) for one in moved] == [(0.0, 50), (pytest.approx(length), 100)]
 
 
 def test_jobs_ask_for_nothing_that_the_cluster_does_not_tell() -> None:
     (one,) = (each for each in openb.read_pods(rows(PODS), ["a"]) if each.id == "pod-1")
-    (bare,) = adapt([one], [equal_nodes(1, 8)])
+    (bare,) = adapt_jobs([one], [equal_nodes(1, 8)])
     assert bare == replace(one, shapes=bare.shapes)
     assert (bare.shapes[0].requests, bare.shapes[0].terms) == (((GPU, 460),), ())
-    assert adapt([one], openb.read_nodes(rows(NODES))) == (one,)
+    assert adapt_jobs([one], openb.read_nodes(rows(NODES))) == (one,)

@@ -5,49 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vkgateway.arbiter.asks import Ask, read
-from vkgateway.arbiter.decisions import Decisions, HoldCode
-from vkgateway.arbiter.facts import Gang, Pod, Pool, Snapshot
-from vkgateway.arbiter.placement import place
-from vkgateway.arbiter.room import Room
-from vkgateway.simulate.policies.arbiter import Arbiter
+from vkgateway.arbiter.capacity.node_resources import NodeResources
+from vkgateway.arbiter.capacity.placement import place_pods
+from vkgateway.arbiter.decisions import Decisions, PendingReason
+from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.arbiter.snapshot import Gang, Pod, Pool, Snapshot
+from vkgateway.simulate.policies.arbiter import ArbiterScheduler
 
 
-class WatchedArbiter(Arbiter):
+class WatchedArbiter(ArbiterScheduler):
     """Fails if a gang is said to wait for room while it fits into what is free and reserved for no gang."""
 
     def decide(self, snapshot: Snapshot, now: float) -> Decisions:
         """Decide, and check the decisions."""
         decisions = super().decide(snapshot, now)
         gangs = {gang.id: gang for gang in snapshot.gangs}
-        waiting = [gangs[hold.gang] for hold in decisions.holds if hold.code is HoldCode.ROOM]
+        waiting = [gangs[hold.gang] for hold in decisions.holds if hold.code is PendingReason.ROOM]
         for pool in snapshot.pools if waiting else ():
             self._none_fits(pool, _room(pool, snapshot, decisions), waiting, now)
         return decisions
 
     @staticmethod
-    def _none_fits(pool: Pool, room: Room, waiting: list[Gang], now: float) -> None:
+    def _none_fits(pool: Pool, room: NodeResources, waiting: list[Gang], now: float) -> None:
         tried: set[object] = set()
         for gang in waiting:
-            ask = read(gang)
-            if not isinstance(ask, Ask) or ask.there or pool.key not in ask.pools:
+            ask = read_pending_gang(gang)
+            if not isinstance(ask, PendingGang) or ask.placed_pods or pool.key not in ask.allowed_pools:
                 continue
-            what = tuple(pod.shape for pod in ask.core), gang.required_level
+            what = tuple(pod.shape for pod in ask.min_members), gang.required_level
             if what in tried:
                 continue
             tried.add(what)
             mark = room.mark()
-            found = place(room, ask.core, required_level=gang.required_level)
+            found = place_pods(room, ask.min_members, required_level=gang.required_level)
             room.undo(mark)
             assert found is None, f"{gang.id} waits at {now:.0f} s and fits on {sorted(set(found.values()))}"
 
 
-def _room(pool: Pool, snapshot: Snapshot, decisions: Decisions) -> Room:
+def _room(pool: Pool, snapshot: Snapshot, decisions: Decisions) -> NodeResources:
     """Return what is free once the decisions are carried out, beside what plans will use."""
-    room = Room(pool)
+    room = NodeResources(pool)
     for pod in _placed(snapshot, decisions):
         if pod.node in room:
-            room.take(pod.node, pod.shape)
+            room.add_pods(pod.node, pod.shape)
     return room
 
 

@@ -133,7 +133,7 @@ async def test_a_pod_whose_virtual_node_is_gone_may_change_above(here: World) ->
         assert here.link is not None
         before = defects()
         context = TenantContext(name=TENANT, api_host="10.213.0.1", api_port=6443)
-        sync.rebind(context, links={"local": here.link}, bindings={})
+        sync.update_tenant(context, links={"local": here.link}, bindings={})
         pod = copy.deepcopy(here.tenant_pod())
         assert pod is not None
         pod["metadata"]["labels"] = {"colour": "blue"}
@@ -142,7 +142,7 @@ async def test_a_pod_whose_virtual_node_is_gone_may_change_above(here: World) ->
         await until(lambda: (here.tenant_pod() or {})["status"].get("message") == "still here")
         await here.settled()
         assert defects() == before
-        sync.rebind(context, links={"local": here.link}, bindings={NODE: here.binding(here.link)})
+        sync.update_tenant(context, links={"local": here.link}, bindings={NODE: here.binding(here.link)})
         await until(lambda: (here.compute_pod() or {})["metadata"]["labels"].get("colour") == "blue")
     below = here.compute_pod()
     assert below is not None

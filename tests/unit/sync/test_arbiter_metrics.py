@@ -9,8 +9,8 @@ from prometheus_client import REGISTRY
 from tests.unit.arbiter.sim import GPU, LOW, Cluster, gang, node, quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict
-from vkgateway.arbiter.report import summary
-from vkgateway.arbiter.state import State
+from vkgateway.arbiter.reasons.report import build_summary
+from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.sync import arbiter_metrics as metrics
 
 
@@ -23,7 +23,7 @@ def test_pools_are_told_and_forgotten() -> None:
     there.add(gang("a/ns/gang/in", "a", [4]), gang("b/ns/gang/low", "b", [2], band=LOW))
     there.settle(2)
     there.add(gang("b/ns/gang/wide", "b", [8, 8]))
-    metrics.observe_state(summary(there.snapshot(), decide(there.snapshot(), there.now), there.now))
+    metrics.observe_state(build_summary(there.snapshot(), decide(there.snapshot(), there.now), there.now))
     at = {"pool": "pool.compute", "resource": GPU}
     assert value("arbiter_waiting_gangs", pool="pool.compute") == 1
     assert (value("arbiter_used_units", **at), value("arbiter_borrowed_units", **at)) == (4, 2)
@@ -34,7 +34,7 @@ def test_pools_are_told_and_forgotten() -> None:
     for tenant, gangs, units in (("a", 0, 0), ("b", 1, 16)):
         assert value("arbiter_tenant_waiting_gangs", tenant=tenant, pool="pool.compute") == gangs
         assert value("arbiter_tenant_waiting_units", tenant=tenant, **at) == units
-    metrics.observe_state(State())
+    metrics.observe_state(ArbiterReport())
     assert value("arbiter_free_units", **at) is None
     assert value("arbiter_waiting_gangs", pool="pool.compute") is None
     assert value("arbiter_tenant_waiting_gangs", tenant="b", pool="pool.compute") is None
@@ -45,7 +45,7 @@ def test_what_is_lent_lost_and_held_by_others_has_its_own_figure() -> None:
     there = Cluster([node("n0"), node("n1", usable=False), used], [quota("a", 16), quota("b")])
     there.add(gang("b/ns/gang/low", "b", [8, 2], band=LOW))
     there.settle(2)
-    metrics.observe_state(summary(there.snapshot(), decide(there.snapshot(), there.now), there.now))
+    metrics.observe_state(build_summary(there.snapshot(), decide(there.snapshot(), there.now), there.now))
     at = {"pool": "pool.compute", "resource": GPU}
     names = ("allocatable", "guaranteed", "kept", "lent", "others", "borrowed")
     # 13 are left to hand out, all of them in cells of 8, 4 and 1: whatever is borrowed is lent.
@@ -60,8 +60,8 @@ def test_decisions_are_counted_by_kind_and_evictions_by_tenant() -> None:
     assert value("arbiter_decisions_total", kind="admit") == before + 2
     assert value("arbiter_evicted_pods_total", tenant="t2") == 2
     assert value("arbiter_lost_gpu_seconds_total", tenant="t2") == 90
-    metrics.forget("t2")
-    metrics.forget("t2")
+    metrics.forget_tenant("t2")
+    metrics.forget_tenant("t2")
     assert value("arbiter_evicted_pods_total", tenant="t2") is None
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.sync.network.test_services import writes
 from tests.unit.sync.world import BELOW, World, names, until, world
 from vkgateway.kube.resources import DISRUPTION_BUDGETS
-from vkgateway.translate.disruption import NONE_ALLOWED
+from vkgateway.translate.disruption_budgets import NONE_ALLOWED
 
 WEB = {"matchLabels": {"app": "web"}}
 
@@ -93,7 +93,7 @@ async def test_what_differs_below_is_mended_and_a_restart_writes_nothing(here: W
         await here.settled()
     before = writes(here)
     async with here.gateway() as sync:
-        await until(lambda: sync.complete and sync.budgets.above.complete)
+        await until(lambda: sync.is_complete and sync.budgets.tenant_budgets.is_complete)
         await here.settled()
     assert writes(here) == before
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
 from vkgateway.kube.resources import CONFIG_MAPS, PODS
-from vkgateway.sync.pods import changes
+from vkgateway.sync.pods import change_forwarder
 
 CPU = {"resources": {"requests": {"cpu": "1"}}}
 
@@ -224,7 +224,7 @@ async def test_amounts_beyond_what_a_pod_counts_with_are_taken_back(here: World)
 
 
 async def test_a_resize_beyond_the_limit_waits_for_room(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "_RETRY", 0.05)
+    monkeypatch.setattr(change_forwarder, "_RETRY", 0.05)
     here.limit |= {"cpu": 2000}
     async with here.gateway() as sync:
         await start(here, containers=main(**CPU))

@@ -17,7 +17,7 @@ from tests.unit.sync.world import BELOW, NODE, World, names, until, world
 from vkgateway.kube import errors
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.model.names import FENCE_ANNOTATION, POD_SERVICE_ACCOUNT, TENANT_LABEL
-from vkgateway.sync import agenda
+from vkgateway.sync import work_queue
 from vkgateway.sync.teardown import remove_tenant
 
 USES_SETTINGS: dict[str, Any] = {"volumes": [{"name": "settings", "configMap": {"name": "settings"}}]}
@@ -149,7 +149,7 @@ async def test_an_optional_config_map_may_come_before_its_namespace_is_seen_belo
     async with here.gateway() as sync:
         await here.forwarded()
         # As where the watch below lags behind what was written.
-        monkeypatch.setattr(sync.links["local"].namespaces, "find", lambda *_: None)
+        monkeypatch.setattr(sync.links["local"].namespaces, "find_namespace", lambda *_: None)
         set_config(here, "late")
         await until(lambda: copied(here) == "late")
 
@@ -197,10 +197,10 @@ async def test_updates_found_by_a_list_before_all_is_known_follow(here: World) -
         # The tenant's pods can be listed again only after its ConfigMaps have been.
         pods = here.above.fail("GET", "/api/v1/pods", status=503, times=1000)
         here.above.end_watches()
-        await until(lambda: not sync.holdings.pods.complete)
+        await until(lambda: not sync.cache.pods.is_complete)
         set_config(here, "blue")
         written = here.above.store.get(CONFIG_MAPS, "settings", "default")["metadata"]["resourceVersion"]
-        known = sync.holdings.sources["configmaps"].items
+        known = sync.cache.sources["configmaps"].store
         await until(lambda: known["default", "settings"].metadata.resource_version == written)
         await here.settled()
         assert copied(here) == "red"
@@ -254,7 +254,7 @@ async def test_no_config_map_of_the_tenants_takes_the_place_of_its_root_certific
 
 
 async def test_a_copy_goes_after_its_last_pod(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agenda, "_LINGER", 0.01)
+    monkeypatch.setattr(work_queue, "_LINGER", 0.01)
     set_config(here, "red")
     here.create(**USES_SETTINGS)
     async with here.gateway():
@@ -358,7 +358,7 @@ async def test_tokens_are_refreshed_before_they_expire() -> None:
             await until(lambda: here.phase() == "Running")
             first = copy.deepcopy(here.below.store.all(SECRETS)[0]["data"])
             moved = 3000.0
-            sync.look_at_everything()
+            sync.enqueue_all()
             await until(lambda: here.below.store.all(SECRETS)[0]["data"] != first)
 
 
@@ -387,7 +387,7 @@ async def test_tokens_of_a_pod_that_is_ending_are_refreshed_too(by_tenant: bool)
     async with world(clock=lambda: time.time() + moved) as here, here.gateway() as sync:
         first = await ending(here, by_tenant=by_tenant)
         moved = 3000.0
-        sync.look_at_everything()
+        sync.enqueue_all()
         await until(lambda: here.below.store.all(SECRETS)[0]["data"] != first)
         assert here.phase() == "Running"
 
@@ -399,7 +399,7 @@ async def test_tokens_of_an_account_that_is_gone_stay_as_they_are_while_the_pod_
         here.above.store.delete(SERVICE_ACCOUNTS, "builder", "default")
         asked = len([request for request in here.above.requests if "/token" in request])
         moved = 3000.0
-        sync.look_at_everything()
+        sync.enqueue_all()
         await until(lambda: len([request for request in here.above.requests if "/token" in request]) > asked)
         here.end(code=143)
         await until(lambda: here.tenant_pod() is None)
@@ -501,7 +501,7 @@ async def test_a_changed_pod_security_level_reaches_the_namespaces_there_are(her
         link = here.link
         assert link is not None
         tenant = replace(sync.tenant, pod_security="privileged")
-        sync.rebind(tenant, links={"local": link}, bindings={NODE: here.binding(link)})
+        sync.update_tenant(tenant, links={"local": link}, bindings={NODE: here.binding(link)})
         here.create("second", hostNetwork=True)
         await here.forwarded("second")
         assert level() == "privileged"
@@ -514,7 +514,7 @@ async def test_a_fence_that_was_deleted_below_is_made_again(here: World) -> None
         (policy,) = names(here.below, NETWORK_POLICIES)
         here.below.store.delete(NETWORK_POLICIES, policy, BELOW)
         assert here.sync is not None
-        await here.sync.handle(("sweep", "periodic", "", ""))
+        await here.sync.handle_request(("sweep", "periodic", "", ""))
         assert names(here.below, NETWORK_POLICIES) == [policy]
 
 
@@ -532,10 +532,10 @@ async def test_a_namespace_that_cannot_be_mended_leaves_nothing_else_unmended(he
         here.below.store.create(SECRETS, left, BELOW)
         link = here.link
         assert link is not None
-        await until(lambda: (BELOW, "gone-token") in link.copies["secrets"].items)
+        await until(lambda: (BELOW, "gone-token") in link.copies["secrets"].store)
         here.below.fail("POST", f"/namespaces/{BELOW}/serviceaccounts", status=403, reason="Forbidden", times=100)
         with pytest.raises(errors.Forbidden):
-            await sync.handle(("sweep", "periodic", "", ""))
+            await sync.handle_request(("sweep", "periodic", "", ""))
         assert here.below.store.find(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, "alpha--team") is not None
         assert here.below.store.find(SECRETS, "gone-token", BELOW) is None
 

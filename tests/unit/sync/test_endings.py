@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.sync.world import BELOW, World, until, world
 from vkgateway.kube.resources import PODS
-from vkgateway.sync.marks import LOG_TAILS
-from vkgateway.sync.pods import replaced
+from vkgateway.sync.pods import replaced_pods
+from vkgateway.sync.state_annotations import LOG_TAILS
 
 LOG = "step 41\nstep 42\n"
 
@@ -98,7 +98,7 @@ async def test_the_log_of_a_pod_that_its_tenant_deletes_is_not_read(here: World)
 async def test_an_ended_pod_goes_after_a_while_where_its_controller_has_made_another(
     here: World, monkeypatch: pytest.MonkeyPatch, kind: str, api_version: str
 ) -> None:
-    monkeypatch.setattr(replaced, "SHOWN_SECONDS", 0.1)
+    monkeypatch.setattr(replaced_pods, "SHOWN_SECONDS", 0.1)
     here.create()
     owned(here, kind, api_version)
     deletion = here.above.hold("DELETE", "/pods/web")
@@ -115,7 +115,7 @@ async def test_an_ended_pod_stays_where_somebody_may_count_on_it(
     here: World, monkeypatch: pytest.MonkeyPatch, kind: str, api_version: str
 ) -> None:
     """A Job's failure policy reads it; a pod of nobody's is all that there is to read."""
-    monkeypatch.setattr(replaced, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(replaced_pods, "SHOWN_SECONDS", 0.0)
     here.create()
     if kind:
         owned(here, kind, api_version)
@@ -127,7 +127,7 @@ async def test_an_ended_pod_stays_where_somebody_may_count_on_it(
 
 
 async def test_a_pod_that_failed_by_itself_stays(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replaced, "SHOWN_SECONDS", 0.0)
+    monkeypatch.setattr(replaced_pods, "SHOWN_SECONDS", 0.0)
     here.create()
     owned(here, "ReplicaSet")
     async with here.gateway():

@@ -78,7 +78,7 @@ async def test_what_is_known_of_gates_is_forgotten_when_the_cluster_was_away(her
         link = here.link
         assert link is not None
         assert link.kept_features == {"UserNamespacesSupport"}
-        link.reachability.watches(False, "cut off")
+        link.reachability.set_watching(False, "cut off")
         assert not link.kept_features
 
 

@@ -16,10 +16,10 @@ from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.metrics import pod_meter
-from vkgateway.sync.pods.case import Case
-from vkgateway.sync.pods.pace import FailurePace
-from vkgateway.sync.pods.upward import Upward
-from vkgateway.sync.pods.views import decode_tenant_pod
+from vkgateway.sync.pods.failure_backoff import FailureBackoff
+from vkgateway.sync.pods.mirror import PodMirror
+from vkgateway.sync.pods.pod_context import PodContext
+from vkgateway.sync.pods.pod_views import decode_tenant_pod
 
 POD = b'{"metadata": {"name": "web", "namespace": "default", "uid": "u1"}, "spec": {"nodeName": "a100.local"}}'
 
@@ -30,49 +30,49 @@ class Deleting(Client):
     def __init__(self, *answers: Exception | None) -> None:
         super().__init__("http://127.0.0.1:1")
         self.answers = list(answers)
-        self.upward: Upward | None = None
+        self.upward: PodMirror | None = None
 
     async def delete(self, *_args: Any, **_options: Any) -> bytes:
         answer = self.answers.pop(0)
         if answer is not None:
             raise answer
         assert self.upward is not None
-        self.upward.forget("u1")  # the watch was quicker than the answer
+        self.upward.forget_pod("u1")  # the watch was quicker than the answer
         return b""
 
 
-def upward_of(client: Deleting) -> Upward:
+def upward_of(client: Deleting) -> PodMirror:
     events = EventRecorder(client, clock=lambda: 0.0)
-    client.upward = Upward(
+    client.upward = PodMirror(
         client,
         events=events,
         meter=pod_meter("memory"),
         clock=lambda: 0.0,
-        pace=FailurePace(),
+        pace=FailureBackoff(),
         later=lambda _view, _seconds: None,
     )
     return client.upward
 
 
-def case() -> Case:
+def case() -> PodContext:
     link = ComputeLink("local", Client("http://127.0.0.1:1"))
     view = decode_tenant_pod(POD)
-    return Case(key=("default", "web"), link=link, tenant=view, compute=None, binding=None)
+    return PodContext(key=("default", "web"), link=link, tenant=view, compute=None, binding=None)
 
 
 async def test_a_pod_that_is_seen_gone_before_the_answer_comes_is_not_remembered() -> None:
     client = Deleting(None)
     upward = upward_of(client)
-    await upward.remove(case())
-    assert not upward._removed
+    await upward.delete_pod(case())
+    assert not upward._deleted_uids
 
 
 async def test_a_pod_whose_removal_failed_is_removed_at_the_next_try() -> None:
     client = Deleting(ServerError("no", status=500), None)
     upward = upward_of(client)
     with pytest.raises(ServerError):
-        await upward.remove(case())
-    await upward.remove(case())
+        await upward.delete_pod(case())
+    await upward.delete_pod(case())
     assert client.answers == []
 
 
@@ -81,15 +81,15 @@ async def test_an_event_that_the_server_has_dropped_is_written_anew() -> None:
     async with FakeApiServer() as server, server.client() as client:
         recorder = EventRecorder(client, clock=lambda: now)
         pod = Meta(name="web", namespace="default", uid="u1")
-        await recorder.emit(pod, reason="NameTaken", message="taken")
+        await recorder.emit_event(pod, reason="NameTaken", message="taken")
         (first,) = server.store.all(EVENTS)
         server.store.delete(EVENTS, first["metadata"]["name"], "default")
         now += 7200
-        await recorder.emit(pod, reason="NameTaken", message="taken")
+        await recorder.emit_event(pod, reason="NameTaken", message="taken")
         (second,) = server.store.all(EVENTS)
         assert (second["count"], second["message"]) == (1, "taken")
         now += 60
-        await recorder.emit(pod, reason="NameTaken", message="taken")
+        await recorder.emit_event(pod, reason="NameTaken", message="taken")
         (third,) = server.store.all(EVENTS)
         assert (third["count"], third["metadata"]["uid"]) == (2, second["metadata"]["uid"])
 
@@ -98,7 +98,7 @@ async def test_a_link_that_is_let_go_is_not_trusted_any_more() -> None:
     async with FakeApiServer() as server, server.client() as client:
         link = ComputeLink("local", client)
         running = asyncio.create_task(link.run())
-        await until(lambda: link.trusted)
+        await until(lambda: link.is_trusted)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-        assert not link.trusted
+        assert not link.is_trusted

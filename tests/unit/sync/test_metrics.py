@@ -13,10 +13,10 @@ from vkgateway.sync import metrics
 
 @pytest.fixture
 async def here() -> AsyncIterator[World]:
-    metrics.forget("alpha")
+    metrics.forget_tenant("alpha")
     async with world() as made:
         yield made
-    metrics.forget("alpha")
+    metrics.forget_tenant("alpha")
 
 
 def count(name: str, **labels: str) -> float | None:
@@ -50,12 +50,12 @@ async def test_series_go_with_their_tenant_and_come_back_from_zero() -> None:
     for one in (meter, other):
         one.forwarded(3.0)
         one.failed("Lost")
-    metrics.forget("alpha")
+    metrics.forget_tenant("alpha")
     assert count("vkgateway_pods_forwarded_total") is None
     assert count("vkgateway_pods_failed_total", reason="Lost") is None
     assert REGISTRY.get_sample_value("vkgateway_pods_forwarded_total", {"tenant": "beta"}) == 1
     metrics.pod_meter("alpha").mirrored()
     assert count("vkgateway_pods_forwarded_total") == 0
-    metrics.forget("alpha")
-    metrics.forget("beta")
-    metrics.forget("nobody")
+    metrics.forget_tenant("alpha")
+    metrics.forget_tenant("beta")
+    metrics.forget_tenant("nobody")

@@ -12,9 +12,9 @@ import pytest
 
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, until, world
 from vkgateway.kube.resources import EVENTS
-from vkgateway.model.times import render
-from vkgateway.sync import mirrored_events
-from vkgateway.sync.mirrored_events import MirroredEvents
+from vkgateway.model.times import render_time
+from vkgateway.sync import event_mirror
+from vkgateway.sync.event_mirror import EventMirror
 
 Document = dict[str, Any]
 
@@ -28,7 +28,7 @@ async def here() -> AsyncIterator[World]:
 def tell(here: World, name: str, message: str, *, of: Document, source: str = "kubelet", age: float = 0.0) -> Document:
     """An event below about a compute pod."""
     metadata = of["metadata"]
-    stamp = render(datetime.fromtimestamp(here.clock() - age, UTC))
+    stamp = render_time(datetime.fromtimestamp(here.clock() - age, UTC))
     event = {
         "kind": "Event",
         "metadata": {"name": name, "namespace": BELOW},
@@ -135,8 +135,8 @@ async def test_what_came_while_the_gateway_was_down_is_told(here: World) -> None
 
 
 async def test_a_pods_events_are_bounded(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirrored_events, "_BURST", 3.0)
-    monkeypatch.setattr(mirrored_events, "_EVERY", 3600.0)
+    monkeypatch.setattr(event_mirror, "_BURST", 3.0)
+    monkeypatch.setattr(event_mirror, "_EVERY", 3600.0)
     async with here.gateway():
         event = tell(here, "web.1", "Back-off", of=await running(here))
         for number in range(2, 8):
@@ -147,8 +147,8 @@ async def test_a_pods_events_are_bounded(here: World, monkeypatch: pytest.Monkey
 
 
 async def test_the_last_count_comes_when_there_is_room_again(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirrored_events, "_BURST", 1.0)
-    monkeypatch.setattr(mirrored_events, "_EVERY", 0.2)
+    monkeypatch.setattr(event_mirror, "_BURST", 1.0)
+    monkeypatch.setattr(event_mirror, "_EVERY", 0.2)
     async with here.gateway():
         event = tell(here, "web.1", "Back-off", of=await running(here))
         await until(lambda: told(here))
@@ -158,9 +158,9 @@ async def test_the_last_count_comes_when_there_is_room_again(here: World, monkey
 
 def test_an_allowance_fills_up_again_and_no_further() -> None:
     now = 0.0
-    events = MirroredEvents("alpha", None, None, clock=lambda: now)  # type: ignore[arg-type]
-    assert [events._wait("uid") for _ in range(21)] == [0.0] * 20 + [15.0]
+    events = EventMirror("alpha", None, None, clock=lambda: now)  # type: ignore[arg-type]
+    assert [events._take_allowance("uid") for _ in range(21)] == [0.0] * 20 + [15.0]
     now = 15.0
-    assert [events._wait("uid"), events._wait("uid")] == [0.0, 15.0]
+    assert [events._take_allowance("uid"), events._take_allowance("uid")] == [0.0, 15.0]
     now = 10_000.0
-    assert [events._wait("uid") for _ in range(21)].count(0.0) == 20
+    assert [events._take_allowance("uid") for _ in range(21)].count(0.0) == 20

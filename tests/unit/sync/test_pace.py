@@ -9,41 +9,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.sync.pods.pace import FailurePace, Owner, owner_of
-from vkgateway.sync.pods.views import decode_tenant_pod
+from vkgateway.sync.pods.failure_backoff import FailureBackoff, Owner, owner_of
+from vkgateway.sync.pods.pod_views import decode_tenant_pod
 
 WEB: Owner = ("default", "ReplicaSet/web-1")
 JOB: Owner = ("default", "Job/train")
 
 
-def flood(pace: FailurePace, *, seconds: float, owner: Owner = WEB) -> list[float]:
+def flood(pace: FailureBackoff, *, seconds: float, owner: Owner = WEB) -> list[float]:
     """The times at which pods of a controller fail that replaces each at once."""
     failures, now = [], 0.0
     while now < seconds:
-        wait = pace.wait(owner, now=now)
+        wait = pace.remaining_delay(owner, now=now)
         if wait == 0:
-            pace.note(owner, now=now)
+            pace.record_failure(owner, now=now)
             failures.append(now)
         now += wait
     return failures
 
 
 def test_the_first_fail_at_once_and_the_next_with_a_growing_delay() -> None:
-    assert flood(FailurePace(), seconds=400) == [0, 0, 0, 10, 30, 70, 150, 310]
+    assert flood(FailureBackoff(), seconds=400) == [0, 0, 0, 10, 30, 70, 150, 310]
 
 
 def test_it_never_grows_beyond_ten_in_five_minutes() -> None:
-    failures = flood(FailurePace(), seconds=24 * 3600)
+    failures = flood(FailureBackoff(), seconds=24 * 3600)
     assert max(sum(start <= one < start + 300 for one in failures) for start in failures) <= 10
 
 
 @given(st.lists(st.floats(min_value=0, max_value=200), min_size=1, max_size=200))
 def test_however_pods_arrive_at_most_ten_fail_in_five_minutes(gaps: list[float]) -> None:
-    pace, now, failures = FailurePace(), 0.0, []
+    pace, now, failures = FailureBackoff(), 0.0, []
     for gap in gaps:
         now += gap
-        if pace.wait(WEB, now=now) == 0:
-            pace.note(WEB, now=now)
+        if pace.remaining_delay(WEB, now=now) == 0:
+            pace.record_failure(WEB, now=now)
             failures.append(now)
     assert max(sum(start <= one < start + 300 for one in failures) for start in failures) <= 10
 
@@ -51,27 +51,27 @@ def test_however_pods_arrive_at_most_ten_fail_in_five_minutes(gaps: list[float])
 @given(st.lists(st.tuples(st.floats(min_value=0, max_value=400), st.booleans()), max_size=60))
 def test_a_wait_ends(story: list[tuple[float, bool]]) -> None:
     """Who waits as long as it is told, while nobody else fails, may fail."""
-    pace, now = FailurePace(), 0.0
+    pace, now = FailureBackoff(), 0.0
     for gap, fails in story:
         now += gap
-        wait = pace.wait(WEB, now=now)
+        wait = pace.remaining_delay(WEB, now=now)
         assert 0 <= wait <= 300
-        assert pace.wait(WEB, now=now + wait + 0.001) == 0
+        assert pace.remaining_delay(WEB, now=now + wait + 0.001) == 0
         if fails and wait == 0:
-            pace.note(WEB, now=now)
+            pace.record_failure(WEB, now=now)
 
 
 def test_owners_do_not_delay_each_other() -> None:
-    pace = FailurePace()
+    pace = FailureBackoff()
     flood(pace, seconds=60)
-    assert pace.wait(WEB, now=60) > 0
-    assert pace.wait(JOB, now=60) == 0
+    assert pace.remaining_delay(WEB, now=60) > 0
+    assert pace.remaining_delay(JOB, now=60) == 0
 
 
 def test_ten_minutes_later_it_begins_again() -> None:
-    pace = FailurePace()
+    pace = FailureBackoff()
     last = flood(pace, seconds=100)[-1]
-    assert pace.wait(WEB, now=last + 600) == 0
+    assert pace.remaining_delay(WEB, now=last + 600) == 0
 
 
 def test_a_new_gateway_reads_failures_from_the_pods_once() -> None:
@@ -81,24 +81,24 @@ def test_a_new_gateway_reads_failures_from_the_pods_once() -> None:
         asked.append(1)
         return [(WEB, 8.0), (WEB, 9.0), (WEB, 10.0), (WEB, 11.0)]
 
-    pace = FailurePace(before)
-    assert pace.wait(WEB, now=12.0) == 19.0
-    pace.note(JOB, now=12.0)
+    pace = FailureBackoff(before)
+    assert pace.remaining_delay(WEB, now=12.0) == 19.0
+    pace.record_failure(JOB, now=12.0)
     assert asked == [1]
 
 
 def test_times_in_the_future_count_as_now() -> None:
-    pace = FailurePace(lambda: [(WEB, 1e12)] * 4)
-    assert pace.wait(WEB, now=100.0) == 20.0
-    assert pace.wait(WEB, now=700.0) == 0.0
+    pace = FailureBackoff(lambda: [(WEB, 1e12)] * 4)
+    assert pace.remaining_delay(WEB, now=100.0) == 20.0
+    assert pace.remaining_delay(WEB, now=700.0) == 0.0
 
 
 def test_memory_is_bounded() -> None:
-    pace = FailurePace()
+    pace = FailureBackoff()
     for number in range(5000):
-        pace.note(("default", f"Pod/{number}"), now=1.0)
+        pace.record_failure(("default", f"Pod/{number}"), now=1.0)
     assert len(pace._failures) <= 1024
-    pace.note(WEB, now=1000.0)
+    pace.record_failure(WEB, now=1000.0)
     assert list(pace._failures) == [WEB]
 
 

@@ -14,7 +14,7 @@ from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import MIRROR_FINALIZER, NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
-from vkgateway.sync.pods.reconciler import _sentence
+from vkgateway.sync.pods.reconciler import _error_message
 
 
 def deleting(here: World, name: str = "web") -> bool:
@@ -453,11 +453,11 @@ async def test_the_gateway_may_die_after_every_write(here: World) -> None:
 )
 def test_a_servers_own_troubles_are_told_without_addresses(words: str) -> None:
     error = errors.ServerError("POST /api/v1/pods", status=500, words=words)
-    assert _sentence(error) == "a server failed (500); it is tried again"
+    assert _error_message(error) == "a server failed (500); it is tried again"
     closed = 'User "system:serviceaccount:platform:gateway" cannot create resource "configmaps" in API group ""'
-    assert _sentence(errors.Forbidden("", status=403, words=closed)) == (
+    assert _error_message(errors.Forbidden("", status=403, words=closed)) == (
         "a server does not let the gateway do that now; it is tried again"
     )
-    assert _sentence(errors.ServerError("", status=500, words="etcdserver: leader changed")) == (
+    assert _error_message(errors.ServerError("", status=500, words="etcdserver: leader changed")) == (
         "etcdserver: leader changed"
     )

@@ -6,7 +6,7 @@ import pytest
 
 from vkgateway.kube import errors
 from vkgateway.model.errors import ConflictError
-from vkgateway.sync.refusals import is_starting, is_verdict, lacks_rights
+from vkgateway.sync.refusals import is_object_refused, is_starting, lacks_rights
 
 
 @pytest.mark.parametrize(
@@ -25,4 +25,4 @@ from vkgateway.sync.refusals import is_starting, is_verdict, lacks_rights
     ],
 )
 def test_refusals_are_told_apart(error: Exception, *, closed: bool, starting: bool, verdict: bool) -> None:
-    assert (lacks_rights(error), is_starting(error), is_verdict(error)) == (closed, starting, verdict)
+    assert (lacks_rights(error), is_starting(error), is_object_refused(error)) == (closed, starting, verdict)

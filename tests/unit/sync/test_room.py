@@ -209,7 +209,9 @@ async def test_a_pod_whose_creation_shows_late_counts_though_it_is_gone_above(he
         assert here.link is not None
         shown = here.link.pods._by_tenant["alpha"]
         await until(lambda: shown)
-        sync.pods.hands.downward.created[str((here.tenant_pod("first") or {})["metadata"]["uid"])] = time.time() + 30
+        sync.pods.executor.forwarder.created_until[str((here.tenant_pod("first") or {})["metadata"]["uid"])] = (
+            time.time() + 30
+        )
         shown.clear()
         here.delete("first", grace=0)
         await until(lambda: here.tenant_pod("first") is None)
@@ -233,10 +235,10 @@ async def test_tokens_of_running_pods_are_refreshed_also_after_a_change_of_the_p
             await here.settled()
             first = copy.deepcopy(here.below.store.all(SECRETS)[0]["data"])
             assert here.link is not None
-            sync.rebind(sync.tenant, links={"local": here.link}, bindings={NODE: here.binding(here.link)})
+            sync.update_tenant(sync.tenant, links={"local": here.link}, bindings={NODE: here.binding(here.link)})
             await here.settled()
             moved = 3000.0
-            sync.look_at_everything()
+            sync.enqueue_all()
             await until(lambda: here.below.store.all(SECRETS)[0]["data"] != first)
 
 
@@ -260,7 +262,7 @@ async def test_tokens_are_refreshed_while_a_resize_waits_for_room() -> None:
             await until(lambda: "ResizeDeferred" in dict(here.events()))
             await here.settled()
             moved = 3000.0
-            sync.look_at_everything()
+            sync.enqueue_all()
             await until(lambda: here.below.store.all(SECRETS)[0]["data"] != first)
 
 
@@ -274,7 +276,7 @@ async def test_large_pods_are_not_kept_while_they_are_held_and_run_like_others(h
         here.run("first")
         here.create("second", **large)
         await until(lambda: held(here))
-        assert sync.holdings.pods.items["default", "second"].raw is None
+        assert sync.cache.pods.store["default", "second"].raw is None
         here.end("first")
         below = await here.forwarded("second")
 
@@ -283,14 +285,14 @@ async def test_large_pods_are_not_kept_while_they_are_held_and_run_like_others(h
 
 async def test_a_namesake_is_not_taken_for_a_pod_that_was_not_kept(here: World) -> None:
     async with here.gateway() as sync:
-        await until(lambda: sync.holdings.pods.complete)
+        await until(lambda: sync.cache.pods.is_complete)
         here.create("web", node="elsewhere")
-        await until(lambda: ("default", "web") in sync.holdings.pods.items)
-        view = sync.holdings.pods.items["default", "web"]
+        await until(lambda: ("default", "web") in sync.cache.pods.store)
+        view = sync.cache.pods.store["default", "web"]
         view.raw = None
         view.metadata.uid = "an-earlier-one"
         with pytest.raises(errors.Conflict):
-            await sync.pods.hands.upward.whole(view)
+            await sync.pods.executor.mirror.read_pod(view)
 
 
 async def test_a_pod_put_by_hand_where_it_does_not_fit_is_rejected_as_by_a_kubelet(here: World) -> None:

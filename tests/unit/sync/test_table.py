@@ -7,7 +7,14 @@ import itertools
 import pytest
 
 from vkgateway.sync.pods import table
-from vkgateway.sync.pods.record import Admission, ComputePod, Dependencies, Instruction, Record, TenantPod
+from vkgateway.sync.pods.record import (
+    AdmissionState,
+    ComputePodState,
+    DependencyState,
+    Instruction,
+    Record,
+    TenantPodState,
+)
 
 
 def every_record() -> list[Record]:
@@ -17,16 +24,16 @@ def every_record() -> list[Record]:
             compute=c,
             dependencies=d,
             admission=a,
-            ran=ran,
-            taken=taken or spent,
-            in_the_way=spent,
+            has_run=ran,
+            ended_by_platform=taken or spent,
+            blocks_replacement=spent,
             list_complete=complete,
         )
         for t, c, d, a, ran, (taken, spent), complete in itertools.product(
-            TenantPod,
-            ComputePod,
-            Dependencies,
-            Admission,
+            TenantPodState,
+            ComputePodState,
+            DependencyState,
+            AdmissionState,
             (False, True),
             ((False, False), (True, False), (True, True)),
             (False, True),
@@ -35,14 +42,14 @@ def every_record() -> list[Record]:
 
 
 def impossible(record: Record) -> bool:
-    return any(row.matches(record) for row in table.IMPOSSIBLE)
+    return any(row.matches_record(record) for row in table.IMPOSSIBLE)
 
 
 def test_every_possible_record_has_a_row() -> None:
     uncovered = []
     for record in every_record():
         try:
-            table.decide(record)
+            table.find_instructions(record)
         except table.UncoveredRecordError:
             uncovered.append(record)
 
@@ -50,17 +57,17 @@ def test_every_possible_record_has_a_row() -> None:
 
 
 def test_impossible_records_are_errors_with_the_record_in_them() -> None:
-    record = Record(tenant=TenantPod.UNBOUND, compute=ComputePod.LIVE)
+    record = Record(tenant=TenantPodState.UNBOUND, compute=ComputePodState.LIVE)
 
     with pytest.raises(table.UncoveredRecordError) as caught:
-        table.decide(record)
+        table.find_instructions(record)
 
     assert caught.value.record == record
 
 
 def test_every_row_is_needed() -> None:
     """A row that no record reaches would be a rule that does not hold."""
-    reached = {next((row for row in table.ROWS if row.matches(record)), None) for record in every_record()}
+    reached = {next((row for row in table.ROWS if row.matches_record(record)), None) for record in every_record()}
 
     assert [row for row in table.ROWS if row not in reached] == []
 
@@ -68,40 +75,40 @@ def test_every_row_is_needed() -> None:
 CREATES = [record for record in every_record() if not impossible(record)]
 
 
-@pytest.mark.parametrize("tenant", list(TenantPod))
-def test_nothing_is_done_on_what_cannot_be_seen(tenant: TenantPod) -> None:
-    record = Record(tenant=tenant, compute=ComputePod.UNKNOWN)
+@pytest.mark.parametrize("tenant", list(TenantPodState))
+def test_nothing_is_done_on_what_cannot_be_seen(tenant: TenantPodState) -> None:
+    record = Record(tenant=tenant, compute=ComputePodState.UNKNOWN)
 
-    assert table.decide(record) == (Instruction.WAIT,)
+    assert table.find_instructions(record) == (Instruction.WAIT,)
 
 
 def test_a_pod_is_created_only_where_nothing_of_it_is_below_and_it_never_ran() -> None:
     for record in CREATES:
-        if Instruction.CREATE in table.decide(record):
-            assert record.tenant is TenantPod.BOUND
-            assert record.compute is ComputePod.ABSENT
-            assert not record.ran
-            assert record.dependencies is Dependencies.READY
-            assert record.admission in (Admission.FREE, Admission.ADMITTED)
+        if Instruction.CREATE in table.find_instructions(record):
+            assert record.tenant is TenantPodState.BOUND
+            assert record.compute is ComputePodState.ABSENT
+            assert not record.has_run
+            assert record.dependencies is DependencyState.READY
+            assert record.admission in (AdmissionState.FREE, AdmissionState.ADMITTED)
 
 
 def test_a_tenant_pod_is_removed_only_when_nothing_of_it_runs_below() -> None:
     for record in CREATES:
-        if Instruction.REMOVE_TENANT in table.decide(record):
-            assert record.compute not in (ComputePod.LIVE, ComputePod.DELETING, ComputePod.UNKNOWN)
+        if Instruction.REMOVE_TENANT in table.find_instructions(record):
+            assert record.compute not in (ComputePodState.LIVE, ComputePodState.DELETING, ComputePodState.UNKNOWN)
 
 
 def test_a_pod_that_nobody_deleted_is_removed_only_where_it_is_in_the_way_and_has_ended() -> None:
     for record in CREATES:
-        if Instruction.REMOVE_TENANT in table.decide(record):
-            deleted = record.tenant in (TenantPod.DELETING, TenantPod.TERMINAL_DELETING)
-            assert deleted or (record.in_the_way and record.tenant is TenantPod.TERMINAL)
+        if Instruction.REMOVE_TENANT in table.find_instructions(record):
+            deleted = record.tenant in (TenantPodState.DELETING, TenantPodState.TERMINAL_DELETING)
+            assert deleted or (record.blocks_replacement and record.tenant is TenantPodState.TERMINAL)
 
 
 def test_the_finalizer_goes_only_after_the_end_stands_above() -> None:
     for record in CREATES:
-        instructions = table.decide(record)
-        alive_above = record.tenant in (TenantPod.BOUND, TenantPod.DELETING)
+        instructions = table.find_instructions(record)
+        alive_above = record.tenant in (TenantPodState.BOUND, TenantPodState.DELETING)
         if Instruction.RELEASE in instructions and alive_above:
             assert Instruction.FINISH in instructions
             assert instructions.index(Instruction.FINISH) < instructions.index(Instruction.RELEASE)
@@ -116,19 +123,19 @@ def test_what_is_not_ours_is_never_touched() -> None:
         Instruction.REMOVE_TENANT,
     }
     for record in CREATES:
-        if record.compute is ComputePod.FOREIGN:
-            assert set(table.decide(record)) <= harmless
+        if record.compute is ComputePodState.FOREIGN:
+            assert set(table.find_instructions(record)) <= harmless
 
 
 def test_nothing_is_an_orphan_before_the_tenants_list_is_complete() -> None:
     for record in CREATES:
-        if record.tenant is TenantPod.ABSENT and not record.list_complete:
-            assert table.decide(record) in ((Instruction.WAIT,), (Instruction.FORGET,))
+        if record.tenant is TenantPodState.ABSENT and not record.list_complete:
+            assert table.find_instructions(record) in ((Instruction.WAIT,), (Instruction.FORGET,))
 
 
 def test_a_terminal_status_is_final() -> None:
     ends = {Instruction.FINISH, Instruction.REFUSE, Instruction.LOSE, Instruction.CLOSE}
     writes = {Instruction.STATUS_UP} | ends
     for record in CREATES:
-        if record.tenant is TenantPod.TERMINAL:
-            assert not writes & set(table.decide(record))
+        if record.tenant is TenantPodState.TERMINAL:
+            assert not writes & set(table.find_instructions(record))

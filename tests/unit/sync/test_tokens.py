@@ -11,8 +11,8 @@ import msgspec
 
 from vkgateway.model import times
 from vkgateway.model.objects import Meta
-from vkgateway.sync.tokens import Tokens
-from vkgateway.translate.references import TokenSource
+from vkgateway.sync.tokens import ServiceAccountTokens
+from vkgateway.translate.pod_references import TokenSource
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 POD = Meta(name="web", namespace="default", uid="uid-1")
@@ -27,21 +27,21 @@ class Server:
     async def create(self, resource: Any, body: dict[str, Any], **where: Any) -> bytes:
         self.created.append((f"{resource.plural}/{where.get('name', '')}", body))
         seconds = body.get("spec", {}).get("expirationSeconds", 0)
-        expires = times.render(NOW + timedelta(seconds=seconds))
+        expires = times.render_time(NOW + timedelta(seconds=seconds))
         token = f"token-{len(self.created)}"
         return msgspec.json.encode(body | {"status": {"token": token, "expirationTimestamp": expires}})
 
 
 async def test_each_projection_has_a_token_of_its_own_bound_to_the_pod_for_its_audience_and_time() -> None:
     above, below = Server(), Server()
-    link: Any = SimpleNamespace(client=below, copies={"secrets": SimpleNamespace(items={})})
+    link: Any = SimpleNamespace(client=below, copies={"secrets": SimpleNamespace(store={})})
     client: Any = above
     sources = [
         TokenSource(key="api.0", audience="", expiration_seconds=3607, path="token"),
         TokenSource(key="vault.0", audience="vault", expiration_seconds=600, path="token"),
     ]
-    tokens = Tokens("alpha", client, clock=NOW.timestamp)
-    due = await tokens.ensure(link, POD, "builder", sources)
+    tokens = ServiceAccountTokens("alpha", client, clock=NOW.timestamp)
+    due = await tokens.ensure_secret(link, POD, "builder", sources)
 
     assert [path for path, _ in above.created] == ["serviceaccounts/builder"] * 2
     bound = {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "uid-1"}

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.sync.world import BELOW, NODE, TENANT, World, until, world
 from vkgateway.kube.resources import PODS
-from vkgateway.sync.pods.views import TenantPodView
+from vkgateway.sync.pods.pod_views import TenantPodView
 from vkgateway.sync.tenant import TenantSync
 
 KEY = ("default", "web")
@@ -17,7 +17,7 @@ async def running(here: World, sync: TenantSync) -> TenantPodView:
     """A pod that runs, as it is known once its status was written above and that was seen."""
     await here.forwarded()
     here.run()
-    pods = sync.holdings.pods.items
+    pods = sync.cache.pods.store
     await until(lambda: KEY in pods and pods[KEY].phase == "Running")
     await rest(here)
     return pods[KEY]
@@ -28,15 +28,15 @@ async def rest(here: World) -> None:
     await here.settled()
     engine = here._engine
     assert engine is not None
-    await until(lambda: not engine.queue.depth(TENANT) and not engine._at_work)
+    await until(lambda: not engine.queue.ready_count(TENANT) and not engine._active)
 
 
 def looks(here: World, sync: TenantSync, old: TenantPodView, new: TenantPodView) -> int:
     """How many looks a change above asks for; told and counted before any worker has its turn."""
     assert here._engine is not None
-    before = here._engine.queue.depth(TENANT)
-    sync.pods.above_changed(old, new)
-    return here._engine.queue.depth(TENANT) - before
+    before = here._engine.queue.ready_count(TENANT)
+    sync.pods.tenant_pod_changed(old, new)
+    return here._engine.queue.ready_count(TENANT) - before
 
 
 async def have_run(here: World, names: list[str]) -> None:
@@ -69,7 +69,7 @@ def changed(view: TenantPodView, **metadata: object) -> TenantPodView:
 
 def before(sync: TenantSync, view: TenantPodView) -> TenantPodView:
     """The pod as it was when our last write of its status began."""
-    return changed(view, resource_version=sync.pods.hands.upward._written[view.metadata.uid][0])
+    return changed(view, resource_version=sync.pods.executor.mirror._written_versions[view.metadata.uid][0])
 
 
 async def test_our_own_status_asks_for_no_look() -> None:
@@ -141,14 +141,14 @@ async def test_nothing_is_said_of_what_is_gone_below_before_the_watch_shows_what
         here.create()
         async with here.gateway() as sync:
             await running(here, sync)
-            pods, reconciler = sync.holdings.pods.items, sync.pods.reconciler
+            pods, reconciler = sync.cache.pods.store, sync.pods.reconciler
             shown = pods[KEY]
             pods[KEY] = changed(shown, resource_version="1")
             below = here.compute_pod()
             assert below is not None
             below["metadata"]["finalizers"] = []
             here.below.store.delete(PODS, "web", BELOW, grace=0)
-            await until(lambda: here.link is not None and not here.link.pods.keys(TENANT))
+            await until(lambda: here.link is not None and not here.link.pods.tenant_pod_keys(TENANT))
             await reconciler.reconcile(KEY)
             assert here.phase() == "Running"
             pods[KEY] = shown
@@ -159,9 +159,9 @@ async def test_nothing_is_said_of_what_is_gone_below_before_the_watch_shows_what
 def asked_below(here: World, sync: TenantSync) -> int:
     """How many looks a change below asks for."""
     assert here._engine is not None
-    before = here._engine.queue.depth(TENANT)
-    sync.pods.below_changed(KEY)
-    return here._engine.queue.depth(TENANT) - before
+    before = here._engine.queue.ready_count(TENANT)
+    sync.pods.compute_pod_changed(KEY)
+    return here._engine.queue.ready_count(TENANT) - before
 
 
 async def test_a_gateway_that_comes_back_looks_once_at_each_pod() -> None:
@@ -172,7 +172,7 @@ async def test_a_gateway_that_comes_back_looks_once_at_each_pod() -> None:
         pods_below = here.below.hold("GET", "/api/v1/pods", times=2)
         async with here.gateway() as sync:
             looked = looked_at(sync)
-            await until(lambda: sync.complete)
+            await until(lambda: sync.is_complete)
             await rest(here)
             assert looked == []
             pods_below.set()

@@ -14,18 +14,18 @@ from typing import Any
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
 from tests.fakes.store import ObjectStore
-from vkgateway.arbiter.facts import Quota
+from vkgateway.arbiter.snapshot import Quota
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, NAMESPACES, NODES, PODS, Resource
 from vkgateway.model.api import Pool
 from vkgateway.model.names import compute_namespace
-from vkgateway.model.times import render
-from vkgateway.sync.admission.arbiter import Arbitration, Settings
+from vkgateway.model.times import render_time
+from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.engine import Engine
-from vkgateway.sync.network.names import NameServers
-from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.network.name_service import NameServers
+from vkgateway.sync.pods.pod_context import VirtualNodeBinding
 from vkgateway.sync.tenant import TenantSync
+from vkgateway.sync.workers import WorkerPool
 from vkgateway.translate.context import PoolContext, TenantContext
 
 Document = dict[str, Any]
@@ -56,7 +56,7 @@ class World:
     clock: Callable[[], float] = time.time
     sync: TenantSync | None = None
     link: ComputeLink | None = None
-    _engine: Engine | None = None
+    _engine: WorkerPool | None = None
     _reconcilers: asyncio.Task[None] | None = None
     limit: dict[str, int] = field(default_factory=lambda: dict(PLENTY))
     guarantee: dict[str, int] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class World:
         phase = "Failed" if code else "Succeeded"
         ended: Document = {"exitCode": code, "reason": "Error" if code else "Completed"}
         if at is not None:
-            ended["finishedAt"] = render(at)
+            ended["finishedAt"] = render_time(at)
         self._status(name, phase, {"terminated": ended})
         pod = self.compute_pod(name)
         if pod is not None and pod["metadata"].get("deletionTimestamp"):
@@ -171,9 +171,9 @@ class World:
         """Run the reconcilers; leaving the block is their sudden death."""
         tenant_client, compute_client = self.above.client("tenant"), self.below.client("compute")
         link = ComputeLink("local", compute_client)
-        engine = Engine(workers=self.workers)
+        engine = WorkerPool(workers=self.workers)
         arbiter = Arbitration(
-            Settings(gather=0.001, later=0.02, notice=self.notice, bind=self.bind),
+            ArbitrationSettings(gather=0.001, unplaced_delay=0.02, notice=self.notice, bind_timeout=self.bind),
             links=lambda: {"local": link},
             specs=lambda: {"local": (Pool(name="a100", node_selector={"gpu": "a100"}),)},
             expected=lambda: [TENANT],
@@ -215,14 +215,14 @@ class World:
         assert self._engine is not None
         self._reconcilers.cancel()
         await asyncio.gather(self._reconcilers, return_exceptions=True)
-        await self._engine.drain(TENANT)
+        await self._engine.wait_drained(TENANT)
 
     @staticmethod
-    def binding(link: ComputeLink) -> Binding:
+    def binding(link: ComputeLink) -> VirtualNodeBinding:
         pool = PoolContext(
             name="a100", compute_cluster="local", node_name=NODE, node_selector={"gpu": "a100"}, tolerations=()
         )
-        return Binding(pool=pool, link=link, node_ip="10.213.0.1")
+        return VirtualNodeBinding(pool=pool, link=link, node_ip="10.213.0.1")
 
 
 def compute_node(name: str, *, gpus: int = 8) -> Document:

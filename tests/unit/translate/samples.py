@@ -5,7 +5,7 @@ from typing import Any
 
 from vkgateway.model.objects import Object
 from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.down import forward_pod
+from vkgateway.translate.to_compute import forward_pod
 
 TENANT = TenantContext(name="alpha", api_host="10.213.0.1", api_port=20123)
 POOL = PoolContext(
@@ -14,7 +14,7 @@ POOL = PoolContext(
     node_name="a100.local",
     node_selector={"platform.vkgateway.io/pool": "a100"},
     node_labels={"kubernetes.io/os": "linux", "nvidia.com/gpu.product": "A100"},
-    carried=frozenset({"kubernetes.io/os", "nvidia.com/gpu.product", "topology.kubernetes.io/zone"}),
+    carried_labels=frozenset({"kubernetes.io/os", "nvidia.com/gpu.product", "topology.kubernetes.io/zone"}),
 )
 BELOW = "alpha--default"
 SCHEDULED = {

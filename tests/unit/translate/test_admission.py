@@ -10,10 +10,10 @@ import pytest
 from tests.refused import BY_LEVEL_BASELINE, BY_LEVEL_RESTRICTED, BY_POLICY, pod_of
 from tests.unit.translate.samples import TENANT
 from vkgateway.model.api import PodSecurity, TenantPolicy
-from vkgateway.translate import words
+from vkgateway.translate import refusal_texts
 from vkgateway.translate.admission import pod_rules, pod_security_rules, service_rules
-from vkgateway.translate.policy import refusals
-from vkgateway.translate.security import violations
+from vkgateway.translate.policy import find_refusals
+from vkgateway.translate.security import find_violations
 from vkgateway.translate.security.levels import rule_names
 
 
@@ -24,39 +24,41 @@ def text(policy: TenantPolicy) -> str:
 
 @pytest.mark.parametrize("name", [*BY_POLICY, *BY_LEVEL_BASELINE])
 def test_the_gateway_refuses_each_sample(name: str) -> None:
-    assert refusals(pod_of(name, {**BY_POLICY, **BY_LEVEL_BASELINE}[name]), tenant=TENANT)
+    assert find_refusals(pod_of(name, {**BY_POLICY, **BY_LEVEL_BASELINE}[name]), tenant=TENANT)
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])
 def test_there_is_a_sample_of_each_rule_of_a_level(level: PodSecurity) -> None:
     samples = {**BY_LEVEL_BASELINE, **(BY_LEVEL_RESTRICTED if level == "restricted" else {})}
     pods = [pod_of(name, fields) for name, fields in samples.items()]
-    assert {one.rule for pod in pods for one in violations(pod, level=level)} == set(rule_names(level))
+    assert {one.rule for pod in pods for one in find_violations(pod, level=level)} == set(rule_names(level))
 
 
 TEXTS = [
-    words.RESERVED_KEY,
-    words.RESOURCE_CLAIM,
-    words.USER_NAMESPACE,
-    *words.UNSUPPORTED_VOLUMES.values(),
-    *words.UNSUPPORTED_SOURCES.values(),
-    words.NODE_VOLUME,
-    words.RUNTIME_CLASS,
-    words.TOLERATION,
-    words.ROOT_CA,
+    refusal_texts.RESERVED_KEY,
+    refusal_texts.RESOURCE_CLAIM,
+    refusal_texts.USER_NAMESPACE,
+    *refusal_texts.UNSUPPORTED_VOLUMES.values(),
+    *refusal_texts.UNSUPPORTED_SOURCES.values(),
+    refusal_texts.NODE_VOLUME,
+    refusal_texts.RUNTIME_CLASS,
+    refusal_texts.TOLERATION,
+    refusal_texts.ROOT_CA,
 ]
 
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_there_is_a_sample_of_each_text(text: str) -> None:
-    found = [one.message for name, fields in BY_POLICY.items() for one in refusals(pod_of(name, fields), tenant=TENANT)]
+    found = [
+        one.message for name, fields in BY_POLICY.items() for one in find_refusals(pod_of(name, fields), tenant=TENANT)
+    ]
     pattern = ".+".join(re.escape(part) for part in re.split(r"\{\w+\}", text))
     assert any(re.fullmatch(pattern, message) for message in found)
 
 
 def test_each_text_is_in_the_expressions() -> None:
     expressions = text(TenantPolicy(image_pull_secrets=("a",)))
-    for value in [*TEXTS, words.STATIC_POD, words.EMPTY_SOURCE, words.IMAGE_PULL]:
+    for value in [*TEXTS, refusal_texts.STATIC_POD, refusal_texts.EMPTY_SOURCE, refusal_texts.IMAGE_PULL]:
         parts = re.split(r"\{\w+\}", value)
         assert all(json.dumps(part) in expressions for part in parts if part)
 
@@ -65,7 +67,7 @@ def test_each_text_is_in_the_expressions() -> None:
     ("policy", "absent"),
     [
         ({"pod_security": "privileged"}, "violates PodSecurity"),
-        ({"pod_security": "privileged"}, words.NODE_VOLUME[-30:]),
+        ({"pod_security": "privileged"}, refusal_texts.NODE_VOLUME[-30:]),
         ({"runtime_classes": ("*",)}, "runtime class"),
         ({"image_pull_secrets": ("*",)}, "image pull secret"),
         ({"user_namespaces": True}, "hostUsers: false"),
@@ -91,7 +93,7 @@ def test_names_of_a_policy_are_quoted() -> None:
 
 
 def test_the_words_say_what_is_allowed() -> None:
-    (refusal,) = refusals(
+    (refusal,) = find_refusals(
         pod_of("p", {"runtimeClassName": "kata"}), tenant=replace(TENANT, runtime_classes=("gvisor", "runc"))
     )
     assert refusal.message == (

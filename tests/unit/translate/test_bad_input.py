@@ -4,9 +4,9 @@ import pytest
 
 from tests.unit.translate.samples import POOL, TENANT, compute_pod, container, forward, pod
 from vkgateway.model.names import token_secret_name
-from vkgateway.translate.mutable import Changes, spec_changes
-from vkgateway.translate.policy import refusals
-from vkgateway.translate.up import mirror_status
+from vkgateway.translate.pod_diff import PodDiff, diff_pods
+from vkgateway.translate.policy import find_refusals
+from vkgateway.translate.to_tenant import mirror_status
 
 LONG = ".".join(["a" * 63] * 3 + ["b" * 61])
 
@@ -16,7 +16,7 @@ def test_the_longest_names_go_down() -> None:
     wanted = pod(
         metadata={"name": LONG, "namespace": "n" * 63}, volumes=[{"name": "v", "secret": {"secretName": LONG}}]
     )
-    assert refusals(wanted, tenant=TENANT, pool=POOL) == ()
+    assert find_refusals(wanted, tenant=TENANT, pool=POOL) == ()
     made = forward(wanted)
     assert made["metadata"]["name"] == LONG
     assert made["metadata"]["annotations"]["vkgateway.io/namespace"] == "n" * 63
@@ -38,7 +38,7 @@ def test_annotations_of_any_text_go_down_and_show_as_a_kubelet_shows_them(text: 
     annotations = forward(wanted)["metadata"]["annotations"]
     assert annotations["k"] == text
     assert annotations["vkgateway.io/annotations"] == f"k={shown}"
-    assert spec_changes(wanted, compute_pod(wanted, {}), tenant=TENANT, pool=POOL) == Changes()
+    assert diff_pods(wanted, compute_pod(wanted, {}), tenant=TENANT, pool=POOL) == PodDiff()
 
 
 def test_a_large_pod_goes_down_whole() -> None:

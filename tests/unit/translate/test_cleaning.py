@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from vkgateway.translate.cleaning import Cleaner
+from vkgateway.translate.sanitizer import Sanitizer
 
 VOLUME = "pvc-01234567-89ab-cdef-0123-456789abcdef"
 
@@ -16,7 +16,7 @@ VOLUME = "pvc-01234567-89ab-cdef-0123-456789abcdef"
 )
 def test_a_long_text_takes_no_longer_than_its_length(text: str) -> None:
     began = time.thread_time()
-    assert Cleaner(()).clean(text) == text
+    assert Sanitizer(()).sanitize_text(text) == text
     assert time.thread_time() - began < 2.0
 
 
@@ -33,4 +33,4 @@ def test_a_long_text_takes_no_longer_than_its_length(text: str) -> None:
     ],
 )
 def test_what_is_hidden_goes_to_the_end_of_its_word(text: str, clean: str) -> None:
-    assert Cleaner(()).clean(text) == clean
+    assert Sanitizer(()).sanitize_text(text) == clean

@@ -7,20 +7,26 @@ import pytest
 
 from tests.unit.translate.samples import TENANT
 from vkgateway.model.names import TENANT_LABEL
-from vkgateway.translate.disruption import NONE_ALLOWED, BudgetView, decode_budget, forward_budget, is_up_to_date
+from vkgateway.translate.disruption_budgets import (
+    NONE_ALLOWED,
+    DisruptionBudgetView,
+    decode_budget,
+    forward_budget,
+    is_up_to_date,
+)
 
 WEB = {"matchLabels": {"app": "web"}}
 FAILED = [{"type": "DisruptionAllowed", "status": "False", "reason": "SyncFailed"}]
 ENOUGH = [{"type": "DisruptionAllowed", "status": "True", "reason": "SufficientPods"}]
 
 
-def budget(spec: dict[str, Any] | None = None, *, generation: int = 1, **status: Any) -> BudgetView:
+def budget(spec: dict[str, Any] | None = None, *, generation: int = 1, **status: Any) -> DisruptionBudgetView:
     metadata = {"name": "quorum", "namespace": "shop", "uid": "u-1", "generation": generation}
     whole = {"metadata": metadata, "spec": spec or {"minAvailable": "50%", "selector": WEB}, "status": status}
     return decode_budget(msgspec.json.encode(whole))
 
 
-def required(view: BudgetView, *, healthy_elsewhere: int = 0) -> Any:
+def required(view: DisruptionBudgetView, *, healthy_elsewhere: int = 0) -> Any:
     return forward_budget(view, tenant=TENANT, healthy_elsewhere=healthy_elsewhere)["spec"]["minAvailable"]
 
 

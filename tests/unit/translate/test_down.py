@@ -16,7 +16,7 @@ from tests.unit.translate.samples import (
     pod,
 )
 from vkgateway.model.names import token_secret_name
-from vkgateway.translate.budget import OversizeError
+from vkgateway.translate.size_budget import OversizeError
 
 
 def env_of(made: dict[str, Any], kind: str = "containers", index: int = 0) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_kept_prefixes_and_reserved_keys_stay_above() -> None:
         "labels": {"vkgateway.io/tenant": "beta", "ops.example.com/x": "1", "a": "1"},
         "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "vkgateway.io/uid": "forged"},
     }
-    tenant = replace(TENANT, kept_prefixes=(*TENANT.kept_prefixes, "ops.example.com/"))
+    tenant = replace(TENANT, excluded_prefixes=(*TENANT.excluded_prefixes, "ops.example.com/"))
     made = forward(pod(metadata=metadata), tenant=tenant)["metadata"]
     assert made["labels"] == {
         "a": "1",
@@ -437,7 +437,7 @@ STAYING = [
     "metadata.annotations['kubectl.kubernetes.io/last-applied-configuration']",
     "metadata.annotations['ops.example.com/cost-centre']",
 ]
-TENANT_THAT_KEEPS = replace(TENANT, kept_prefixes=(*TENANT.kept_prefixes, "ops.example.com/"))
+TENANT_THAT_KEEPS = replace(TENANT, excluded_prefixes=(*TENANT.excluded_prefixes, "ops.example.com/"))
 
 
 @pytest.mark.parametrize("path", STAYING)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.translate.egress import ServersRange, without_name_servers
+from vkgateway.translate.egress_rules import NameServerRange, exclude_name_servers
 
-SERVERS = ServersRange("10.213.0.1", 10000, 19999, other=(10352,))
+SERVERS = NameServerRange("10.213.0.1", 10000, 19999, other_ports=(10352,))
 PODS = ("10.214.0.0/24", "198.18.0.0/16", "198.18.7.0/24")
 OWN: dict[str, Any] = {"podSelector": {}}
 
@@ -47,8 +47,8 @@ _NUMBERS = (1, 52, 53, 54, 80, 9999, 10000, 10351, 10352, 10353, 15000, 19999, 2
 _ASKED = [(protocol, port) for protocol in ("TCP", "UDP", "SCTP") for port in _NUMBERS]
 
 
-def confined(rule: dict[str, Any], servers: ServersRange | None = SERVERS) -> list[dict[str, Any]]:
-    return without_name_servers(rule, pod_ranges=PODS, servers=servers)
+def confined(rule: dict[str, Any], servers: NameServerRange | None = SERVERS) -> list[dict[str, Any]]:
+    return exclude_name_servers(rule, pod_ranges=PODS, servers=servers)
 
 
 def opens(rules: Sequence[dict[str, Any]], address: str, protocol: str, port: int) -> bool:
@@ -80,7 +80,7 @@ def test_exactly_name_servers_of_clusters_are_closed(rule: dict[str, Any]) -> No
         for protocol, port in _ASKED:
             asks = protocol in ("TCP", "UDP") and (
                 (address in _INSIDE and port == 53)
-                or (address == SERVERS.address and 10000 <= port <= 19999 and port not in SERVERS.other)
+                or (address == SERVERS.address and 10000 <= port <= 19999 and port not in SERVERS.other_ports)
             )
             assert opens(found, address, protocol, port) == (opens([rule], address, protocol, port) and not asks)
 

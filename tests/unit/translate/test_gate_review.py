@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.patches import json_patch
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.translate.gate_review import gate_review
+from vkgateway.translate.admission_review import review_pod
 
 GPU = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
 
@@ -28,7 +28,7 @@ def review(spec: dict[str, Any], *, kind: str = "Pod", operation: str = "CREATE"
 
 def gates(asked: dict[str, Any]) -> list[str]:
     """The gates of the pod after the answer was followed."""
-    response = gate_review(asked)["response"]
+    response = review_pod(asked)["response"]
     assert (response["uid"], response["allowed"]) == (asked["request"]["uid"], True)
     pod = asked["request"]["object"]
     if "patch" in response:
@@ -82,4 +82,4 @@ def test_what_is_no_new_pod_stays_as_it_is(kind: str, operation: str) -> None:
 )
 def test_what_is_no_review_is_refused(asked: Any) -> None:
     with pytest.raises(InputError, match="AdmissionReview"):
-        gate_review(asked)
+        review_pod(asked)

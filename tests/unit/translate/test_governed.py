@@ -8,18 +8,18 @@ from tests.fakes.patches import strategic
 from tests.unit.translate.samples import POOL, container, pod
 from vkgateway.model.objects import Taint
 from vkgateway.translate.governed import (
-    CORDONED,
+    CORDON_TAINT,
     VirtualNode,
-    band_of,
-    follows_others,
-    governed_amounts,
+    governed_requests,
     has_gate,
+    has_pod_constraints,
     is_extended,
     is_governed,
     other_gates,
-    reachable,
+    pod_band,
+    reachable_nodes,
     ungate_patch,
-    why_nowhere,
+    unreachable_reason,
 )
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -55,13 +55,13 @@ def test_what_is_governed_of_a_pod() -> None:
         containers=[asking("2"), asking(1, "second", kind="requests")],
         initContainers=[asking(1, "side", restartPolicy="Always"), asking("8", "first")],
     )
-    assert governed_amounts(wanted) == {GPU: 9000}
+    assert governed_requests(wanted) == {GPU: 9000}
     assert is_governed(wanted)
 
 
 @pytest.mark.parametrize("containers", [[container()], [asking("0")], []])
 def test_what_asks_for_nothing_is_not_governed(containers: list[dict[str, Any]]) -> None:
-    assert governed_amounts(pod(containers=containers, overhead={GPU: "1"})) == {}
+    assert governed_requests(pod(containers=containers, overhead={GPU: "1"})) == {}
     assert not is_governed(pod(containers=containers))
 
 
@@ -87,7 +87,7 @@ def test_gates() -> None:
     ],
 )
 def test_bands(spec: dict[str, Any], band: str) -> None:
-    assert band_of(spec) == band
+    assert pod_band(spec) == band
 
 
 def test_letting_go_touches_our_gate_and_the_virtual_nodes_name_only() -> None:
@@ -156,7 +156,7 @@ def named(*names: str) -> dict[str, Any]:
     ],
 )
 def test_nodes_that_selector_and_required_affinity_allow(spec: dict[str, Any], names: tuple[str, ...]) -> None:
-    assert reachable(free(**spec), NODES) == names
+    assert reachable_nodes(free(**spec), NODES) == names
 
 
 def test_preferences_order_by_the_sum_of_their_weights() -> None:
@@ -166,14 +166,20 @@ def test_preferences_order_by_the_sum_of_their_weights() -> None:
         {"weight": 3, "preference": on("vkgateway.io/pool", "In", "v100", "none")},
         {"weight": 100, "preference": {}},
     ]
-    assert reachable(free(affinity=affinity(preferred=liked)), NODES) == ("v100.local", "h100.local", "a100.local")
+    assert reachable_nodes(free(affinity=affinity(preferred=liked)), NODES) == (
+        "v100.local",
+        "h100.local",
+        "a100.local",
+    )
     among = affinity(preferred=liked, required=[named("a100.local", "h100.local")])
-    assert reachable(free(affinity=among), NODES) == ("h100.local", "a100.local")
+    assert reachable_nodes(free(affinity=among), NODES) == ("h100.local", "a100.local")
 
 
 def test_a_pod_that_has_its_node_can_be_nowhere_else() -> None:
-    assert reachable(pod(nodeName="v100.local", nodeSelector={"vkgateway.io/pool": "a100"}), NODES) == ("v100.local",)
-    assert reachable(pod(nodeName="gone.local"), NODES) == ()
+    assert reachable_nodes(pod(nodeName="v100.local", nodeSelector={"vkgateway.io/pool": "a100"}), NODES) == (
+        "v100.local",
+    )
+    assert reachable_nodes(pod(nodeName="gone.local"), NODES) == ()
 
 
 @pytest.mark.parametrize(
@@ -194,7 +200,7 @@ def test_a_pod_that_has_its_node_can_be_nowhere_else() -> None:
 )
 def test_taints_of_virtual_nodes(taint: Taint, toleration: dict[str, Any], allowed: bool) -> None:
     tolerations = [toleration] if toleration else None
-    found = reachable(free(tolerations=tolerations), {"a100.local": virtual("a100", taint)})
+    found = reachable_nodes(free(tolerations=tolerations), {"a100.local": virtual("a100", taint)})
     assert found == (("a100.local",) if allowed else ())
 
 
@@ -210,15 +216,15 @@ def test_taints_of_virtual_nodes(taint: Taint, toleration: dict[str, Any], allow
 )  # fmt: skip
 def test_why_a_pod_can_go_nowhere(spec: dict[str, Any], why: str) -> None:
     taint = Taint(key="k", value="v", effect="NoSchedule")
-    nodes = {"a100.local": virtual("a100", CORDONED, taint), "v100.local": virtual("v100", taint)}
-    assert reachable(free(**spec), nodes) == ()
-    assert why_nowhere(free(**spec), nodes) == why
+    nodes = {"a100.local": virtual("a100", CORDON_TAINT, taint), "v100.local": virtual("v100", taint)}
+    assert reachable_nodes(free(**spec), nodes) == ()
+    assert unreachable_reason(free(**spec), nodes) == why
 
 
 def test_the_labels_that_the_gateway_gives_its_nodes_are_enough() -> None:
     nodes: dict[str, VirtualNode] = {POOL.node_name: (POOL.virtual_labels(), ())}
     let_go = ungate_patch("u", {"kubernetes.io/hostname": POOL.node_name})["spec"]["nodeSelector"]
-    assert reachable(free(nodeSelector={**let_go, "type": "virtual-kubelet"}), nodes) == (POOL.node_name,)
+    assert reachable_nodes(free(nodeSelector={**let_go, "type": "virtual-kubelet"}), nodes) == (POOL.node_name,)
 
 
 @pytest.mark.parametrize(
@@ -235,4 +241,4 @@ def test_the_labels_that_the_gateway_gives_its_nodes_are_enough() -> None:
     ],
 )
 def test_whether_other_pods_have_a_say_in_where_a_pod_goes(spec: dict[str, Any], follows: bool) -> None:
-    assert follows_others({"spec": spec}) is follows
+    assert has_pod_constraints({"spec": spec}) is follows

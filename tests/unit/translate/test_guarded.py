@@ -8,8 +8,8 @@ import pytest
 
 from tests.fakes.fields import without
 from tests.unit.translate.samples import container, forward, pod
-from vkgateway.translate.guarded import Guarded, guarded_fields, what_is_lost
-from vkgateway.translate.subresources import without_lost
+from vkgateway.translate.feature_gates import FeatureGatedField, feature_gated_fields, lost_fields_message
+from vkgateway.translate.subresources import drop_lost_containers
 
 GUARDED: list[tuple[str, str, dict[str, Any]]] = [
     ("UserNamespacesSupport", "spec.hostUsers", {"hostUsers": False}),
@@ -96,20 +96,20 @@ def _in_containers() -> list[tuple[str, str, dict[str, Any]]]:
 
 @pytest.mark.parametrize(("gate", "field", "spec"), [*GUARDED, *_in_containers()])
 def test_guarded_fields_are_found(gate: str, field: str, spec: dict[str, Any]) -> None:
-    assert guarded_fields(spec) == (Guarded(gate, field),)
+    assert feature_gated_fields(spec) == (FeatureGatedField(gate, field),)
 
 
 @pytest.mark.parametrize("spec", DEFAULTS)
 def test_what_means_the_same_as_nothing_does_not_count(spec: dict[str, Any]) -> None:
-    assert guarded_fields(spec) == ()
+    assert feature_gated_fields(spec) == ()
 
 
 def test_an_ordinary_pod_has_none_of_them() -> None:
-    assert guarded_fields(forward(pod())["spec"]) == ()
+    assert feature_gated_fields(forward(pod())["spec"]) == ()
 
 
 def test_a_full_hostname_is_one_once_it_is_told_outright() -> None:
-    (found,) = guarded_fields(forward(pod(setHostnameAsFQDN=True, subdomain="s"))["spec"])
+    (found,) = feature_gated_fields(forward(pod(setHostnameAsFQDN=True, subdomain="s"))["spec"])
     assert found.gate == "HostnameOverride"
     assert "setHostnameAsFQDN" in found.field
 
@@ -117,23 +117,25 @@ def test_a_full_hostname_is_one_once_it_is_told_outright() -> None:
 def test_what_an_api_server_answers_is_compared_by_names_not_by_places() -> None:
     sent = pod(initContainers=[container("a", restartPolicy="Always")], hostUsers=False)["spec"]
     injected = {**sent, "initContainers": [container("mesh", restartPolicy="Always"), *sent["initContainers"]]}
-    assert set(guarded_fields(sent)) <= set(guarded_fields(injected))
-    assert Guarded("UserNamespacesSupport", "spec.hostUsers") not in guarded_fields(without(injected, ["hostUsers"]))
+    assert set(feature_gated_fields(sent)) <= set(feature_gated_fields(injected))
+    assert FeatureGatedField("UserNamespacesSupport", "spec.hostUsers") not in feature_gated_fields(
+        without(injected, ["hostUsers"])
+    )
 
 
 def test_what_is_lost_names_fields_and_the_way_out() -> None:
-    lost = guarded_fields({"volumes": [{"name": "m", "image": {}}], "hostUsers": False})
-    assert what_is_lost(lost[::-1]) == (
+    lost = feature_gated_fields({"volumes": [{"name": "m", "image": {}}], "hostUsers": False})
+    assert lost_fields_message(lost[::-1]) == (
         "the compute cluster would drop spec.volumes[m].image: its feature ImageVolume is off, or its Kubernetes is too"
         " old; bring the files in the container's image, or in a claim (so it is with spec.hostUsers)"
     )
-    assert what_is_lost(lost[:1]).endswith("; leave it out")
+    assert lost_fields_message(lost[:1]).endswith("; leave it out")
 
 
 def test_ephemeral_containers_that_lose_nothing_go_down() -> None:
     good, bad = container("good"), container("bad", securityContext={"procMount": "Unmasked"})
     patch: dict[str, Any] = {"metadata": {"uid": "u"}, "spec": {"ephemeralContainers": [bad, good]}}
-    lost = guarded_fields(patch["spec"])
-    assert without_lost(patch, lost) == {"metadata": {"uid": "u"}, "spec": {"ephemeralContainers": [good]}}
-    assert without_lost({"spec": {"ephemeralContainers": [bad]}}, lost) is None
-    assert without_lost({"spec": {"resources": {}}}, lost) is None
+    lost = feature_gated_fields(patch["spec"])
+    assert drop_lost_containers(patch, lost) == {"metadata": {"uid": "u"}, "spec": {"ephemeralContainers": [good]}}
+    assert drop_lost_containers({"spec": {"ephemeralContainers": [bad]}}, lost) is None
+    assert drop_lost_containers({"spec": {"resources": {}}}, lost) is None

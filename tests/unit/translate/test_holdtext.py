@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.arbiter.decisions import Hold, HoldCode
-from vkgateway.translate.holdtext import Told, expected, parse, sentence
+from vkgateway.arbiter.decisions import PendingReason, PendingReport
+from vkgateway.translate.pending_message import PendingMessage, parse_message, render_expected_start, render_message
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC).timestamp()
 MINUTE, HOUR = 60.0, 3600.0
@@ -17,8 +17,10 @@ MINUTE, HOUR = 60.0, 3600.0
 
 def hold(
     message: str = "needs 2 pods", *, place: int = 0, earliest: float | None = None, likely: float | None = None
-) -> Hold:
-    return Hold(gang="a/ns/gang/x", code=HoldCode.ROOM, message=message, place=place, earliest=earliest, likely=likely)
+) -> PendingReport:
+    return PendingReport(
+        gang="a/ns/gang/x", code=PendingReason.ROOM, message=message, place=place, earliest=earliest, likely=likely
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,23 +47,23 @@ def test_times_are_told_as_exactly_as_they_are_worth(earliest: float | None, lik
     def at(offset: float | None) -> float | None:
         return None if offset is None else NOON + offset
 
-    assert expected(at(earliest), at(likely), now=NOON) == text
+    assert render_expected_start(at(earliest), at(likely), now=NOON) == text
 
 
 def test_a_message_has_place_and_time_only_in_a_line() -> None:
     standing = hold(place=3, earliest=NOON + HOUR, likely=NOON + 2 * HOUR)
-    assert sentence(standing, pool="a100.local", now=NOON) == (
+    assert render_message(standing, pool="a100.local", now=NOON) == (
         "needs 2 pods; place 3 in a100.local; expected start between 13:00 and 14:00 UTC"
     )
-    assert sentence(hold(), pool="a100.local", now=NOON) == "needs 2 pods"
-    assert sentence(hold(place=2), pool="", now=NOON) == "needs 2 pods"
+    assert render_message(hold(), pool="a100.local", now=NOON) == "needs 2 pods"
+    assert render_message(hold(place=2), pool="", now=NOON) == "needs 2 pods"
 
 
 def test_a_message_stays_the_same_while_time_passes() -> None:
     far = hold(place=1, earliest=NOON + HOUR, likely=NOON + 2 * HOUR)
     near = hold(place=1, earliest=NOON + 300, likely=NOON + 590)
-    assert len({sentence(far, pool="p", now=NOON + second) for second in range(1800)}) <= 2
-    assert len({sentence(near, pool="p", now=NOON + second) for second in range(590)}) <= 4
+    assert len({render_message(far, pool="p", now=NOON + second) for second in range(1800)}) <= 2
+    assert len({render_message(near, pool="p", now=NOON + second) for second in range(590)}) <= 4
 
 
 @given(
@@ -74,12 +76,14 @@ def test_what_is_written_is_read_back(message: str, place: int, earliest: float 
     def at(offset: float | None) -> float | None:
         return None if offset is None else NOON + offset
 
-    written = sentence(
+    written = render_message(
         hold(message, place=place, earliest=at(earliest), likely=at(likely)), pool="a100.local", now=NOON
     )
-    assert parse(written) == Told(message, place, "a100.local", expected(at(earliest), at(likely), now=NOON))
+    assert parse_message(written) == PendingMessage(
+        message, place, "a100.local", render_expected_start(at(earliest), at(likely), now=NOON)
+    )
 
 
 def test_any_other_text_is_a_sentence() -> None:
-    assert parse("waits; place unknown") == Told("waits; place unknown")
-    assert parse("") == Told("")
+    assert parse_message("waits; place unknown") == PendingMessage("waits; place unknown")
+    assert parse_message("") == PendingMessage("")

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.translate.logtails import BYTES, LINES, POD_BYTES, cut, readable_containers, with_tails
+from vkgateway.translate.log_tails import MAX_BYTES, MAX_LINES, MAX_POD_BYTES, cut_log, readable_containers, with_tails
 
 
 def status(**states: dict[str, Any]) -> dict[str, Any]:
@@ -24,17 +24,17 @@ def test_containers_with_a_log_and_no_message_are_read() -> None:
 
 @given(st.binary(max_size=8192), st.integers(1, 40))
 def test_a_tail_is_the_end_of_the_log_within_its_bounds(log: bytes, containers: int) -> None:
-    tail = cut(log, containers=containers)
+    tail = cut_log(log, containers=containers)
     text = log.decode("utf-8", "replace")
     assert text.endswith(tail)
-    assert len(tail.encode()) <= min(BYTES, POD_BYTES // containers)
-    assert len(tail.splitlines()) <= LINES
+    assert len(tail.encode()) <= min(MAX_BYTES, MAX_POD_BYTES // containers)
+    assert len(tail.splitlines()) <= MAX_LINES
     assert bool(tail) == bool(text)
 
 
 def test_whole_lines_are_kept_where_one_fits() -> None:
     lines = "".join(f"line {number}\n" for number in range(1000))
-    tail = cut(lines.encode(), containers=1)
+    tail = cut_log(lines.encode(), containers=1)
     assert tail.startswith("line 920\n")
     assert tail.endswith("line 999\n")
 

@@ -10,22 +10,22 @@ from hypothesis import strategies as st
 
 from tests.fakes.patches import strategic
 from vkgateway.model.objects import Meta, NodeStatusView, NodeView
-from vkgateway.model.requests import Milli
-from vkgateway.translate.machines import (
-    Judgement,
-    PoolMachines,
+from vkgateway.model.requests import MilliResources
+from vkgateway.translate.node_sizes import (
+    PoolNodeSizes,
+    SizeVerdict,
     admit_patch,
-    fits,
-    gate_policy,
-    judge,
-    largest,
-    rejection,
+    fits_any,
+    judge_size,
+    largest_nodes,
+    rejection_reason,
+    size_gate_policy,
 )
 
 GIB = 1024**3 * 1000
 
 
-def size(cpu: int, gib: int = 64, **more: int) -> Milli:
+def size(cpu: int, gib: int = 64, **more: int) -> MilliResources:
     return {"cpu": cpu * 1000, "memory": gib * GIB, **more}
 
 
@@ -34,14 +34,14 @@ def machine(name: str, cpu: int, gib: int = 64, **more: str) -> NodeView:
     return NodeView(metadata=Meta(name=name), status=NodeStatusView(allocatable=allocatable))
 
 
-def pool(node: str, *usable: Milli, also: tuple[Milli, ...] = ()) -> PoolMachines:
-    return PoolMachines(node=node, usable=usable, all=usable + also)
+def pool(node: str, *usable: MilliResources, also: tuple[MilliResources, ...] = ()) -> PoolNodeSizes:
+    return PoolNodeSizes(virtual_node=node, usable_sizes=usable, all_sizes=usable + also)
 
 
 def test_the_largest_machines_are_those_that_none_exceeds() -> None:
     nodes = [machine("a", 8), machine("b", 8), machine("c", 96, 32), machine("d", 96, 16), machine("e", 4)]
-    assert largest(nodes) == (size(8), size(96, 32))
-    assert largest([]) == ()
+    assert largest_nodes(nodes) == (size(8), size(96, 32))
+    assert largest_nodes([]) == ()
 
 
 SIZES = st.tuples(st.integers(0, 4), st.integers(0, 4))
@@ -51,7 +51,7 @@ SIZES = st.tuples(st.integers(0, 4), st.integers(0, 4))
 def test_a_pod_fits_one_of_the_largest_if_it_fits_any(machines: list[tuple[int, int]], asked: tuple[int, int]) -> None:
     nodes = [machine(str(at), *each) for at, each in enumerate(machines)]
     anywhere = any(cpu >= asked[0] and gib >= asked[1] for cpu, gib in machines)
-    assert fits(size(*asked), largest(nodes)) is anywhere
+    assert fits_any(size(*asked), largest_nodes(nodes)) is anywhere
 
 
 @pytest.mark.parametrize(
@@ -66,46 +66,46 @@ def test_a_pod_fits_one_of_the_largest_if_it_fits_any(machines: list[tuple[int, 
         (size(96, 65), False),
     ],
 )
-def test_a_pod_fits_one_machine_in_every_resource(asked: Milli, fit: bool) -> None:
-    assert fits(asked, [size(4), size(96)]) is fit
+def test_a_pod_fits_one_machine_in_every_resource(asked: MilliResources, fit: bool) -> None:
+    assert fits_any(asked, [size(4), size(96)]) is fit
 
 
 def test_two_machines_do_not_add_up() -> None:
     machines = [size(96, 32), size(8, 512)]
-    assert not fits(size(90, 100), machines)
-    assert rejection(size(90, 100), machines) == (
+    assert not fits_any(size(90, 100), machines)
+    assert rejection_reason(size(90, 100), machines) == (
         "OutOfcpu",
         "no machine of the pool has cpu 90, memory 100Gi together",
     )
-    assert rejection(size(2, 600), machines) == (
+    assert rejection_reason(size(2, 600), machines) == (
         "OutOfmemory",
         "no machine of the pool has memory 600Gi; a pod can have memory 512Gi at most",
     )
-    assert rejection(size(90, 10), machines) is None
-    assert rejection(size(90, 10), []) is None, "its machines may come back"
+    assert rejection_reason(size(90, 10), machines) is None
+    assert rejection_reason(size(90, 10), []) is None, "its machines may come back"
 
 
 def test_a_pod_goes_where_a_machine_is_large_enough() -> None:
     small, big, other = pool("small", size(8)), pool("big", size(96)), pool("other", size(128))
-    assert judge(size(4), [small, big]) == Judgement(nodes=("small", "big"))
-    assert judge(size(90), [small, big]) == Judgement(nodes=("big",), is_narrowed=True)
-    assert judge(size(90), [small, big, other]) == Judgement(nodes=("big", "other"), is_narrowed=True)
-    assert judge(size(90), []) == Judgement(), "what it selects is another matter"
+    assert judge_size(size(4), [small, big]) == SizeVerdict(nodes=("small", "big"))
+    assert judge_size(size(90), [small, big]) == SizeVerdict(nodes=("big",), is_narrowed=True)
+    assert judge_size(size(90), [small, big, other]) == SizeVerdict(nodes=("big", "other"), is_narrowed=True)
+    assert judge_size(size(90), []) == SizeVerdict(), "what it selects is another matter"
 
 
 def test_a_pod_that_fits_nowhere_reads_the_most_of_each_pool() -> None:
-    found = judge(size(200), [pool("small", size(8)), pool("big", size(96))])
+    found = judge_size(size(200), [pool("small", size(8)), pool("big", size(96))])
     assert not found.nodes
-    assert found.why == (
+    assert found.reason == (
         "no machine of small has cpu 200; a pod can have cpu 8 at most; "
         "no machine of big has cpu 200; a pod can have cpu 96 at most"
     )
 
 
 def test_machines_that_are_cordoned_are_waited_for() -> None:
-    found = judge(size(90), [pool("big", size(8), also=(size(96),))])
-    assert (found.passing, found.nodes) == (True, ())
-    assert found.why == "the machines of big that are large enough take no pods now"
+    found = judge_size(size(90), [pool("big", size(8), also=(size(96),))])
+    assert (found.is_temporary, found.nodes) == (True, ())
+    assert found.reason == "the machines of big that are large enough take no pods now"
 
 
 GATED: dict[str, Any] = {
@@ -114,18 +114,18 @@ GATED: dict[str, Any] = {
 }
 
 
-def patched(pod: dict[str, Any], judgement: Judgement) -> dict[str, Any]:
+def patched(pod: dict[str, Any], judgement: SizeVerdict) -> dict[str, Any]:
     spec: dict[str, Any] = strategic(pod, admit_patch(pod, judgement))["spec"]
     assert not spec.get("schedulingGates")
     return spec
 
 
 def test_a_pod_that_fits_everywhere_only_loses_its_gate() -> None:
-    assert patched(GATED, Judgement(nodes=("a", "b"))) == {"nodeSelector": {"a": "b"}, "schedulingGates": []}
+    assert patched(GATED, SizeVerdict(nodes=("a", "b"))) == {"nodeSelector": {"a": "b"}, "schedulingGates": []}
 
 
 def test_a_pod_that_fits_one_virtual_node_is_kept_to_it() -> None:
-    spec = patched(GATED, Judgement(nodes=("big",), is_narrowed=True))
+    spec = patched(GATED, SizeVerdict(nodes=("big",), is_narrowed=True))
     assert spec["nodeSelector"] == {"a": "b", "kubernetes.io/hostname": "big"}
 
 
@@ -136,7 +136,7 @@ def test_a_pod_that_fits_several_is_kept_to_them_in_each_of_its_terms(terms: lis
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     affinity = {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}} if terms else {}
     pod = {**GATED, "spec": {**GATED["spec"], "affinity": affinity}}
-    spec = patched(pod, Judgement(nodes=("big", "other"), is_narrowed=True))
+    spec = patched(pod, SizeVerdict(nodes=("big", "other"), is_narrowed=True))
     found = spec["affinity"]["nodeAffinity"][required]["nodeSelectorTerms"]
     only = {"key": "kubernetes.io/hostname", "operator": "In", "values": ["big", "other"]}
     assert [term["matchExpressions"][-1] for term in found] == [only] * max(1, len(terms))
@@ -146,12 +146,12 @@ def test_a_pod_that_fits_several_is_kept_to_them_in_each_of_its_terms(terms: lis
 
 
 def test_the_policy_names_each_machine_once_and_holds_for_nothing_without_machines() -> None:
-    policy, binding = gate_policy([(size(96),), (size(96),), (size(8), size(2, 512))], api_version="a/v1")
+    policy, binding = size_gate_policy([(size(96),), (size(96),), (size(8), size(2, 512))], api_version="a/v1")
     expression = policy["spec"]["matchConditions"][-1]["expression"]
     assert expression.count('"cpu": 96.0') == 1
     assert '"cpu": 8.0' in expression
     assert '"memory": 549755813888.0' in expression
     assert binding["spec"]["policyName"] == policy["metadata"]["name"]
     assert policy["spec"]["failurePolicy"] == "Ignore"
-    nothing, _ = gate_policy([()], api_version="a/v1")
+    nothing, _ = size_gate_policy([()], api_version="a/v1")
     assert nothing["spec"]["matchConditions"][-1]["expression"] == "false"

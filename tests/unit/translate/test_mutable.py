@@ -8,7 +8,7 @@ import pytest
 from tests.unit.translate.samples import POOL, TENANT, compute_pod, container, forward, pod
 from vkgateway.model.objects import Object
 from vkgateway.translate.metadata import IMAGES_ANNOTATION
-from vkgateway.translate.mutable import Changes, spec_changes
+from vkgateway.translate.pod_diff import PodDiff, diff_pods
 
 START: dict[str, Any] = {
     "containers": [container(resources={"requests": {"cpu": "1"}}), container("side")],
@@ -17,12 +17,12 @@ START: dict[str, Any] = {
 }
 
 
-def changes(after: Object, below: Object | None = None) -> Changes:
-    return spec_changes(after, below or compute_pod(pod(**START), {}), tenant=TENANT, pool=POOL)
+def changes(after: Object, below: Object | None = None) -> PodDiff:
+    return diff_pods(after, below or compute_pod(pod(**START), {}), tenant=TENANT, pool=POOL)
 
 
 def test_nothing_changed() -> None:
-    assert changes(pod(**START)) == Changes()
+    assert changes(pod(**START)) == PodDiff()
 
 
 def test_labels_and_annotations_follow_and_what_reads_them() -> None:
@@ -47,7 +47,7 @@ def test_what_a_volume_reads_of_that_which_stays_above_follows_too() -> None:
     patch = changes(after, compute_pod(before, {})).patch
     assert patch is not None
     assert list(patch["metadata"]["annotations"].values()) == ["b"]
-    assert changes(before, compute_pod(before, {})) == Changes()
+    assert changes(before, compute_pod(before, {})) == PodDiff()
 
 
 def test_what_was_put_on_the_pod_below_stays_there() -> None:
@@ -85,8 +85,8 @@ def test_what_the_gateway_marks_is_no_change() -> None:
     below["metadata"]["annotations"]["vkgateway.io/eviction-deadline"] = "2026-03-01T12:00:00Z"
     told = {"example.com/note": "hello", "vkgateway.io/eviction-deadline": "2026-03-01T12:00:00Z"}
     let_go = pod(**START, metadata={"annotations": told}, nodeSelector={"kubernetes.io/hostname": "a100.local"})
-    assert changes(let_go, below) == Changes()
-    assert changes(pod(**START), below) == Changes()
+    assert changes(let_go, below) == PodDiff()
+    assert changes(pod(**START), below) == PodDiff()
 
 
 def test_annotations_about_gangs_follow() -> None:
@@ -131,7 +131,7 @@ def test_an_image_that_the_compute_cluster_put_in_the_place_of_the_tenants_stays
     below["spec"] = copy.deepcopy(below["spec"])
     for one in (*below["spec"]["containers"], *below["spec"]["initContainers"]):
         one["image"] = f"mirror.local/{one['image']}"
-    assert changes(pod(**START), below) == Changes()
+    assert changes(pod(**START), below) == PodDiff()
     labelled = changes(pod(**START, metadata={"labels": {"role": "leader"}}), below).patch
     assert labelled is not None
     assert "spec" not in labelled
@@ -142,7 +142,7 @@ def test_an_image_that_the_compute_cluster_put_in_the_place_of_the_tenants_stays
     assert patch is not None
     assert patch["spec"] == {"containers": [{"name": "side", "image": "busybox:2"}]}
     below["metadata"]["annotations"] |= patch["metadata"]["annotations"]
-    assert changes(after, below) == Changes()
+    assert changes(after, below) == PodDiff()
 
 
 def test_of_a_pod_that_does_not_say_what_was_sent_images_are_compared() -> None:
@@ -164,7 +164,7 @@ def test_for_how_long_a_taint_is_tolerated_may_change() -> None:
     first, second = after["spec"]["tolerations"]
     assert changes(after, below).patch == {"spec": {"tolerations": [first, second, other]}}
     below["spec"]["tolerations"] = [dict(first), second, other]
-    assert changes(after, below) == Changes()
+    assert changes(after, below) == PodDiff()
     del first["tolerationSeconds"]
     assert changes(after, below).patch == {"spec": {"tolerations": [first, second, other]}}
 
@@ -172,14 +172,14 @@ def test_for_how_long_a_taint_is_tolerated_may_change() -> None:
 def test_tolerations_that_differ_in_their_time_alone_stay_as_they_are() -> None:
     start = pod(**START)
     start["spec"]["tolerations"].append({**start["spec"]["tolerations"][0], "tolerationSeconds": 5})
-    assert changes(start, compute_pod(start, {})) == Changes()
+    assert changes(start, compute_pod(start, {})) == PodDiff()
 
 
 @pytest.mark.parametrize("quantity", ["1", "1000m", 1])
 def test_the_same_quantity_is_no_resize(quantity: Any) -> None:
     after = copy.deepcopy(pod(**START))
     after["spec"]["containers"][0]["resources"]["requests"]["cpu"] = quantity
-    assert changes(after) == Changes()
+    assert changes(after) == PodDiff()
 
 
 def test_resizing_goes_by_its_subresource_and_names_only_what_differs() -> None:
@@ -235,7 +235,7 @@ def test_ephemeral_containers_that_stand_below_are_left_alone() -> None:
     (made,) = changes(after, below).subresources["ephemeralcontainers"]["spec"]["ephemeralContainers"]
     assert made["name"] == "second"
     below["spec"]["ephemeralContainers"].append(made)
-    assert changes(after, below) == Changes()
+    assert changes(after, below) == PodDiff()
 
 
 def test_an_ephemeral_container_is_policed_and_the_others_are_not_held_up() -> None:

@@ -15,12 +15,19 @@ from tests.unit.translate.test_egress import opens
 from vkgateway.model.names import TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import Meta
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.netpolicies import FENCE, Fence, PolicyView, Surroundings, fence, is_tenants
-from vkgateway.translate.selectors import all_hold
+from vkgateway.translate.network_policies import (
+    ISOLATION_POLICY,
+    IsolationPolicies,
+    NetworkPolicyView,
+    PolicyContext,
+    is_tenant_policy,
+    isolation_policies,
+)
+from vkgateway.translate.node_terms import all_match
 
 TENANT = TenantContext(name="alpha", api_host="10.0.0.1", api_port=6443)
 NAMESPACES = {"web": {"team": "shop"}, "db": {"team": "data"}, "ops": {}}
-AROUND = Surroundings(namespaces=NAMESPACES, pod_ranges=["10.214.0.0/24"], resolvers=[("10.213.0.2", 54)])
+AROUND = PolicyContext(namespaces=NAMESPACES, pod_ranges=["10.214.0.0/24"], resolvers=[("10.213.0.2", 54)])
 UNSERVED = replace(AROUND, resolvers=())
 """Where no names are served, so that egress rules keep their shape."""
 OWN = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: "alpha"}}}
@@ -30,21 +37,21 @@ WEB = {"matchLabels": {"app": "web"}}
 EVERYWHERE = {"cidr": "0.0.0.0/0"}
 
 
-def policy(name: str = "mine", *, of: Mapping[str, Any] | None = None, **spec: Any) -> PolicyView:
+def policy(name: str = "mine", *, of: Mapping[str, Any] | None = None, **spec: Any) -> NetworkPolicyView:
     kinds = [kind for kind in ("Ingress", "Egress") if kind.lower() in spec]
     metadata = Meta(name=name, namespace="web", uid=f"uid-{name}")
-    return PolicyView(metadata=metadata, spec={"podSelector": of or {}, "policyTypes": kinds, **spec})
+    return NetworkPolicyView(metadata=metadata, spec={"podSelector": of or {}, "policyTypes": kinds, **spec})
 
 
-def made(*policies: PolicyView, around: Surroundings = AROUND) -> Fence:
-    return fence(TENANT, "web", "u", policies, around=around)
+def made(*policies: NetworkPolicyView, around: PolicyContext = AROUND) -> IsolationPolicies:
+    return isolation_policies(TENANT, "web", "u", policies, around=around)
 
 
-def named(found: Fence) -> dict[str, Any]:
+def named(found: IsolationPolicies) -> dict[str, Any]:
     return {document["metadata"]["name"]: document["spec"] for document in found.documents}
 
 
-def peer(*, direction: str = "ingress", around: Surroundings = AROUND, **said: Any) -> list[Any]:
+def peer(*, direction: str = "ingress", around: PolicyContext = AROUND, **said: Any) -> list[Any]:
     """What becomes of a rule with one peer."""
     rule = {"from" if direction == "ingress" else "to": [said]}
     spec: dict[str, Any] = {direction: [rule]}
@@ -59,12 +66,12 @@ def test_selectors_of_any_size_are_read_in_a_moment(sizes: tuple[int, ...]) -> N
         for number, size in enumerate(sizes)
     ]
     began = time.thread_time()
-    assert FENCE in named(made(*policies))
+    assert ISOLATION_POLICY in named(made(*policies))
     assert time.thread_time() - began < 2.0
 
 
 def test_peers_that_mean_too_many_namespaces_are_left_out() -> None:
-    around = Surroundings(namespaces={f"namespace-{number}": {} for number in range(2000)})
+    around = PolicyContext(namespaces={f"namespace-{number}": {} for number in range(2000)})
     peers = [
         {"namespaceSelector": {"matchExpressions": [{"key": f"no{number}", "operator": "DoesNotExist"}]}}
         for number in range(3000)
@@ -73,11 +80,11 @@ def test_peers_that_mean_too_many_namespaces_are_left_out() -> None:
     found = made(policy(ingress=[{"from": peers}]), around=around)
     assert time.thread_time() - began < 5.0
     assert 0 < len(named(found)["mine"]["ingress"][0]["from"]) < 100
-    assert "too many namespaces" in found.left_out[0][1]
+    assert "too many namespaces" in found.skipped_rules[0][1]
 
 
 def test_without_policies_the_tenant_alone_gets_in() -> None:
-    spec = named(made())[FENCE]
+    spec = named(made())[ISOLATION_POLICY]
     assert spec["podSelector"] == {}
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert spec["ingress"] == [{"from": [OWN]}]
@@ -86,15 +93,15 @@ def test_without_policies_the_tenant_alone_gets_in() -> None:
 
 def test_what_is_closed_to_all_is_closed_below() -> None:
     found = named(made(policy(ingress=[])))
-    assert found.keys() == {"mine", FENCE}
+    assert found.keys() == {"mine", ISOLATION_POLICY}
     assert found["mine"] == {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": []}
-    assert found[FENCE]["ingress"] == []
-    assert found[FENCE]["egress"][0] == {"to": [OWN]}
+    assert found[ISOLATION_POLICY]["ingress"] == []
+    assert found[ISOLATION_POLICY]["egress"][0] == {"to": [OWN]}
 
 
 def test_pods_that_no_policy_selects_stay_open_to_the_tenant() -> None:
     found = named(made(policy(of=WEB, ingress=[{"from": [{"podSelector": {"matchLabels": {"app": "lb"}}}]}])))
-    assert found[f"{FENCE}-ingress-0"] == {
+    assert found[f"{ISOLATION_POLICY}-ingress-0"] == {
         "podSelector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]},
         "policyTypes": ["Ingress"],
         "ingress": [{"from": [OWN]}],
@@ -102,12 +109,12 @@ def test_pods_that_no_policy_selects_stay_open_to_the_tenant() -> None:
     assert found["mine"]["ingress"][0]["from"] == [
         {"podSelector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["lb"]}]}}
     ]
-    assert found[FENCE]["ingress"] == []
+    assert found[ISOLATION_POLICY]["ingress"] == []
 
 
 def test_who_answers_for_names_is_reached_whatever_is_closed() -> None:
     found = named(made(policy(egress=[])))
-    assert found[FENCE]["egress"] == [
+    assert found[ISOLATION_POLICY]["egress"] == [
         {
             "to": [{"ipBlock": {"cidr": "10.213.0.2/32"}}],
             "ports": [{"port": 54, "protocol": "UDP"}, {"port": 54, "protocol": "TCP"}],
@@ -116,7 +123,7 @@ def test_who_answers_for_names_is_reached_whatever_is_closed() -> None:
 
 
 @pytest.mark.parametrize("said", [[], [policy(egress=[{}])], [policy(egress=[{"to": [{"ipBlock": EVERYWHERE}]}])]])
-def test_nobody_but_the_tenants_own_server_answers_for_names(said: list[PolicyView]) -> None:
+def test_nobody_but_the_tenants_own_server_answers_for_names(said: list[NetworkPolicyView]) -> None:
     """Whatever the tenant's policies open: other name servers tell names of other tenants."""
     rules = [rule for spec in named(made(*said)).values() for rule in spec["egress"]]
     for address in ("10.214.0.9", "10.215.0.10", "169.254.20.10"):
@@ -128,7 +135,7 @@ def test_nobody_but_the_tenants_own_server_answers_for_names(said: list[PolicyVi
 
 def test_the_fence_is_written_last() -> None:
     names = [document["metadata"]["name"] for document in made(policy(of=WEB, ingress=[])).documents]
-    assert names == ["mine", f"{FENCE}-ingress-0", FENCE]
+    assert names == ["mine", f"{ISOLATION_POLICY}-ingress-0", ISOLATION_POLICY]
 
 
 def test_open_to_all_means_all_of_the_tenant() -> None:
@@ -179,16 +186,16 @@ def test_nobody_gets_in_by_an_address_of_a_pod(cidr: str, excepted: list[str], l
     assert rules == (
         [{"from": [{"ipBlock": {"cidr": cidr} | ({"except": excepted} if excepted else {})}]}] if left else []
     )
-    assert bool(found.left_out) is not left
+    assert bool(found.skipped_rules) is not left
 
 
 def test_where_pods_addresses_are_not_known_nobody_gets_in_by_address() -> None:
-    around = Surroundings(namespaces=NAMESPACES)
+    around = PolicyContext(namespaces=NAMESPACES)
     found = made(
         policy(ingress=[{"from": [{"ipBlock": {"cidr": "192.168.0.0/16"}}, {"podSelector": {}}]}]), around=around
     )
     assert named(found)["mine"]["ingress"] == [{"from": [{"podSelector": {}}]}]
-    assert "not known" in found.left_out[0][1]
+    assert "not known" in found.skipped_rules[0][1]
 
 
 def test_addresses_are_kept_on_the_way_out_but_for_those_of_the_node() -> None:
@@ -212,7 +219,7 @@ def test_addresses_are_kept_on_the_way_out_but_for_those_of_the_node() -> None:
 def test_addresses_of_the_node_are_not_reached_however_they_are_written(cidr: str) -> None:
     found = made(policy(egress=[{"to": [{"ipBlock": {"cidr": cidr}}]}]))
     assert named(found)["mine"]["egress"] == []
-    assert found.left_out
+    assert found.skipped_rules
 
 
 @pytest.mark.parametrize(
@@ -235,7 +242,7 @@ def test_a_block_that_cannot_be_read_is_left_out_alone() -> None:
     peers = [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["010.0.0.0/8"]}}, {"podSelector": WEB}]
     found = made(policy(egress=[{"to": peers}]), around=UNSERVED)
     assert len(named(found)["mine"]["egress"][0]["to"]) == 1
-    assert "0.0.0.0/0" in found.left_out[0][1]
+    assert "0.0.0.0/0" in found.skipped_rules[0][1]
 
 
 def test_a_rule_of_which_nothing_is_left_opens_nothing() -> None:
@@ -255,8 +262,10 @@ def test_selectors_over_labels_that_are_renamed_are_translated(key: str) -> None
 
 
 def test_names_of_the_platforms_own_are_kept_free() -> None:
-    found = named(made(policy(FENCE, ingress=[]), policy(f"{FENCE}-ingress-0", of=WEB, ingress=[])))
-    assert found.keys() == {f"{FENCE}.tenant", f"{FENCE}-ingress-0.tenant", FENCE}
+    found = named(
+        made(policy(ISOLATION_POLICY, ingress=[]), policy(f"{ISOLATION_POLICY}-ingress-0", of=WEB, ingress=[]))
+    )
+    assert found.keys() == {f"{ISOLATION_POLICY}.tenant", f"{ISOLATION_POLICY}-ingress-0.tenant", ISOLATION_POLICY}
 
 
 def test_policies_say_whose_they_are() -> None:
@@ -299,7 +308,7 @@ _SPACES = {"web": {"x": "a"}, "db": {"y": "b"}}
 
 def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     exact = [{"key": k, "operator": "In", "values": [v]} for k, v in (selector.get("matchLabels") or {}).items()]
-    return all_hold(labels, [*exact, *(selector.get("matchExpressions") or ())])
+    return all_match(labels, [*exact, *(selector.get("matchExpressions") or ())])
 
 
 def _lets_in(
@@ -327,7 +336,7 @@ def _lets_in(
 @given(_POLICIES)
 def test_below_the_same_pods_get_in_as_above_and_no_others(said: list[Any]) -> None:
     views = [policy(f"p{number}", of=of, ingress=rules) for number, (of, rules) in enumerate(said)]
-    below = [document["spec"] for document in made(*views, around=Surroundings(namespaces=_SPACES)).documents]
+    below = [document["spec"] for document in made(*views, around=PolicyContext(namespaces=_SPACES)).documents]
     above = [view.spec for view in views]
     for to in _LABELS:
         mine = to | {TENANT_LABEL: "alpha"}
@@ -342,11 +351,13 @@ def test_below_the_same_pods_get_in_as_above_and_no_others(said: list[Any]) -> N
 
 
 def test_names_of_policies_that_begin_like_the_fences_are_others_below_and_no_longer_than_names_are() -> None:
-    long = f"{FENCE}-".ljust(253, "x")
-    found = made(*(policy(name, ingress=[]) for name in (f"{FENCE}-a", long, f"{long[:-1]}y")))
-    theirs = [document for document in found.documents if is_tenants(document)]
+    long = f"{ISOLATION_POLICY}-".ljust(253, "x")
+    found = made(*(policy(name, ingress=[]) for name in (f"{ISOLATION_POLICY}-a", long, f"{long[:-1]}y")))
+    theirs = [document for document in found.documents if is_tenant_policy(document)]
     names = [document["metadata"]["name"] for document in theirs]
     assert len(set(names)) == 3
-    assert names[0] == f"{FENCE}-a.tenant"
+    assert names[0] == f"{ISOLATION_POLICY}-a.tenant"
     assert all(len(name) <= 253 for name in names)
-    assert [document["metadata"]["name"] for document in found.documents if not is_tenants(document)] == [FENCE]
+    assert [document["metadata"]["name"] for document in found.documents if not is_tenant_policy(document)] == [
+        ISOLATION_POLICY
+    ]

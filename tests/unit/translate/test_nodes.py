@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from vkgateway.model.objects import NodeView, Object
-from vkgateway.translate.nodes import pool_context, virtual_node
-from vkgateway.translate.poolnodes import PoolNodes, in_pool
+from vkgateway.translate.pool_nodes import PoolNodes, is_in_pool
+from vkgateway.translate.virtual_nodes import pool_context, virtual_node
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SHARED = {
@@ -77,7 +77,7 @@ def made(nodes: list[NodeView] | None = None, **more: Any) -> Object:
 
 def test_capacity_is_the_sum_of_usable_nodes() -> None:
     nodes = [*NODES, node("host-3", ready=False), node("host-4", unschedulable=True)]
-    assert PoolNodes(nodes).allocatable == {"cpu": "191", "memory": "2Ti", "pods": "220", "nvidia.com/gpu": "16"}
+    assert PoolNodes(nodes).total_allocatable == {"cpu": "191", "memory": "2Ti", "pods": "220", "nvidia.com/gpu": "16"}
 
 
 def test_capacity_is_no_more_than_the_tenant_may_use() -> None:
@@ -178,6 +178,6 @@ def test_an_empty_pool_is_a_node_without_room() -> None:
 
 
 def test_membership() -> None:
-    assert in_pool(NODES[0], {"nvidia.com/gpu.product": "A100"})
-    assert in_pool(NODES[0], {})
-    assert not in_pool(NODES[0], {"nvidia.com/gpu.product": "H100"})
+    assert is_in_pool(NODES[0], {"nvidia.com/gpu.product": "A100"})
+    assert is_in_pool(NODES[0], {})
+    assert not is_in_pool(NODES[0], {"nvidia.com/gpu.product": "H100"})

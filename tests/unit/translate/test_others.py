@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.samples import TENANT
-from vkgateway.translate.copies import compute_name, forward_config_map, forward_secret
-from vkgateway.translate.downward import quote, render_map
+from vkgateway.translate.config_copies import compute_name, forward_config_map, forward_secret
+from vkgateway.translate.downward_api import quote_go, render_map
 from vkgateway.translate.namespaces import namespace_objects
 
 
@@ -100,7 +100,7 @@ def test_only_the_tenant_gets_in() -> None:
     ],
 )
 def test_quoted_as_in_go(text: str, quoted: str) -> None:
-    assert quote(text) == quoted
+    assert quote_go(text) == quoted
 
 
 def test_maps_are_sorted_lines() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.samples import POOL, TENANT, forward, pod
-from vkgateway.translate.policy import NODE_AFFINITY, refusals
+from vkgateway.translate.policy import NODE_AFFINITY, find_refusals
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -57,7 +57,7 @@ def test_unknown_label_of_a_pod_bound_by_hand_goes_down() -> None:
 def test_a_host_is_never_named() -> None:
     wanted = pod(nodeSelector={"kubernetes.io/hostname": "host-17"}, status=BY_HAND)
     assert "kubernetes.io/hostname" not in forward(wanted)["spec"]["nodeSelector"]
-    (refusal,) = refusals(wanted, tenant=TENANT, pool=POOL)
+    (refusal,) = find_refusals(wanted, tenant=TENANT, pool=POOL)
     assert refusal.rule == NODE_AFFINITY
     assert refusal.field == "spec.nodeSelector[kubernetes.io/hostname]"
     assert refusal.value == "host-17"
@@ -93,11 +93,11 @@ def test_the_tenants_own_node_label_is_used_up_if_scheduled() -> None:
 @pytest.mark.parametrize(("operator", "bound", "refused"), [("Gt", "1", True), ("Lt", "5", True)])
 def test_numbers_are_compared(operator: str, bound: str, refused: bool) -> None:
     term = expression("vkgateway.io/pool", operator, bound)
-    found = refusals(pod(affinity=node_affinity([term]), status=BY_HAND), tenant=TENANT, pool=POOL)
+    found = find_refusals(pod(affinity=node_affinity([term]), status=BY_HAND), tenant=TENANT, pool=POOL)
     assert bool(found) == refused
     four = replace(POOL, name="4")
     holds = expression("vkgateway.io/pool", operator, bound)
-    assert not refusals(pod(affinity=node_affinity([holds]), status=BY_HAND), tenant=TENANT, pool=four)
+    assert not find_refusals(pod(affinity=node_affinity([holds]), status=BY_HAND), tenant=TENANT, pool=four)
 
 
 def test_daemon_sets_term_on_the_node_name_is_used_up() -> None:
@@ -106,7 +106,7 @@ def test_daemon_sets_term_on_the_node_name_is_used_up() -> None:
     assert "affinity" not in made["spec"]
     other = [{"matchFields": [expression("metadata.name", "In", "v100.local")]}]
     wanted = pod(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": other}}}, status=BY_HAND)
-    assert refusals(wanted, tenant=TENANT, pool=POOL)[0].rule == NODE_AFFINITY
+    assert find_refusals(wanted, tenant=TENANT, pool=POOL)[0].rule == NODE_AFFINITY
 
 
 ONLY_HOST_9 = expression("metadata.name", "In", "host-9")

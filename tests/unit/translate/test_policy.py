@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.translate.samples import POOL, TENANT, container, pod
 from vkgateway.model.names import GANG_ANNOTATIONS
-from vkgateway.translate.policy import Refusal, refusals
+from vkgateway.translate.policy import Refusal, find_refusals
 
 RESTRICTED = {
     "allowPrivilegeEscalation": False,
@@ -18,14 +18,14 @@ RESTRICTED = {
 
 
 def only(wanted: dict[str, Any], **tenant: Any) -> Refusal:
-    (refusal,) = refusals(wanted, tenant=replace(TENANT, **tenant), pool=POOL)
+    (refusal,) = find_refusals(wanted, tenant=replace(TENANT, **tenant), pool=POOL)
     return refusal
 
 
 def test_a_normal_pod_passes() -> None:
-    assert refusals(pod(), tenant=TENANT, pool=POOL) == ()
+    assert find_refusals(pod(), tenant=TENANT, pool=POOL) == ()
     strict = pod(containers=[container(securityContext=RESTRICTED)])
-    assert refusals(strict, tenant=replace(TENANT, pod_security="restricted"), pool=POOL) == ()
+    assert find_refusals(strict, tenant=replace(TENANT, pod_security="restricted"), pool=POOL) == ()
 
 
 @pytest.mark.parametrize("kind", ["labels", "annotations"])
@@ -40,7 +40,7 @@ def test_reserved_keys(kind: str, key: str) -> None:
 
 @pytest.mark.parametrize("key", [*sorted(GANG_ANNOTATIONS), "vkgateway.io/eviction-deadline"])
 def test_annotations_about_gangs_and_those_that_the_gateway_writes_are_allowed_as_labels_they_are_not(key: str) -> None:
-    assert refusals(pod(metadata={"annotations": {key: "v"}}), tenant=TENANT, pool=POOL) == ()
+    assert find_refusals(pod(metadata={"annotations": {key: "v"}}), tenant=TENANT, pool=POOL) == ()
     assert only(pod(metadata={"labels": {key: "v"}})).rule == "Reserved"
 
 
@@ -55,7 +55,7 @@ def test_volumes_that_nodes_mount_by_their_own_credentials(kind: str) -> None:
     wanted = pod(volumes=[{"name": "data", kind: {"volumeID": "vol-of-another-tenant"}}])
     refusal = only(wanted)
     assert (refusal.rule, refusal.field, refusal.value) == ("NotAllowed", f"spec.volumes[data].{kind}", "data")
-    assert refusals(wanted, tenant=replace(TENANT, pod_security="privileged"), pool=POOL) == ()
+    assert find_refusals(wanted, tenant=replace(TENANT, pod_security="privileged"), pool=POOL) == ()
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_volumes_that_nodes_mount_by_their_own_credentials(kind: str) -> None:
     ],
 )
 def test_volumes_of_the_pods_own(kind: str) -> None:
-    assert refusals(pod(volumes=[{"name": "data", kind: {}}]), tenant=TENANT, pool=POOL) == ()
+    assert find_refusals(pod(volumes=[{"name": "data", kind: {}}]), tenant=TENANT, pool=POOL) == ()
 
 
 @pytest.mark.parametrize(
@@ -98,17 +98,17 @@ def test_fields_that_are_not_supported_yet() -> None:
     assert (refusal.rule, refusal.field) == ("NotSupported", "spec.resourceClaims[gpu]")
     refusal = only(pod(hostUsers=False))
     assert (refusal.rule, refusal.field, refusal.value) == ("NotAllowed", "spec.hostUsers", "false")
-    assert refusals(pod(hostUsers=True), tenant=TENANT, pool=POOL) == ()
-    assert refusals(pod(hostUsers=False), tenant=replace(TENANT, user_namespaces=True), pool=POOL) == ()
+    assert find_refusals(pod(hostUsers=True), tenant=TENANT, pool=POOL) == ()
+    assert find_refusals(pod(hostUsers=False), tenant=replace(TENANT, user_namespaces=True), pool=POOL) == ()
 
 
 @pytest.mark.parametrize("spec", [{"schedulingGroup": {"podGroupName": "g"}}, {"workloadRef": {"name": "w"}}])
 def test_groups_of_kubernetes_own_are_read_above(spec: dict[str, Any]) -> None:
-    assert refusals(pod(**spec), tenant=TENANT, pool=POOL) == ()
+    assert find_refusals(pod(**spec), tenant=TENANT, pool=POOL) == ()
 
 
 def test_full_name_without_subdomain_is_the_hostname() -> None:
-    assert refusals(pod(setHostnameAsFQDN=True), tenant=TENANT) == ()
+    assert find_refusals(pod(setHostnameAsFQDN=True), tenant=TENANT) == ()
 
 
 def test_runtime_classes_by_allow_list() -> None:
@@ -117,11 +117,11 @@ def test_runtime_classes_by_allow_list() -> None:
     assert refusal.message == (
         "spec.runtimeClassName: runtime class kata is not allowed to this tenant; allowed runtime classes: gvisor"
     )
-    assert refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("kata",))) == ()
-    assert refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("*",))) == ()
+    assert find_refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("kata",))) == ()
+    assert find_refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("*",))) == ()
     assert "allowed runtime classes: none" in only(pod(runtimeClassName="kata")).message
     mapped = {"sandbox": "gvisor-2"}
-    assert refusals(pod(runtimeClassName="sandbox"), tenant=replace(TENANT, runtime_class_names=mapped)) == ()
+    assert find_refusals(pod(runtimeClassName="sandbox"), tenant=replace(TENANT, runtime_class_names=mapped)) == ()
     assert (
         "; allowed runtime classes: sandbox"
         in only(pod(runtimeClassName="gvisor-2"), runtime_class_names=mapped).message
@@ -130,7 +130,7 @@ def test_runtime_classes_by_allow_list() -> None:
 
 def test_pull_secrets_by_allow_list() -> None:
     wanted = pod(imagePullSecrets=[{"name": "a"}, {"name": "b"}])
-    assert refusals(wanted, tenant=TENANT) == ()
+    assert find_refusals(wanted, tenant=TENANT) == ()
     refusal = only(wanted, image_pull_secrets=("a",))
     assert (refusal.field, refusal.value) == ("spec.imagePullSecrets[b]", "b")
 
@@ -143,19 +143,19 @@ def test_the_platforms_taints() -> None:
 def test_a_selector_of_namespaces_by_any_label_is_allowed() -> None:
     term = {"topologyKey": "z", "namespaceSelector": {"matchLabels": {"team": "x"}}}
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    assert refusals(pod(affinity=affinity), tenant=TENANT, pool=POOL) == ()
+    assert find_refusals(pod(affinity=affinity), tenant=TENANT, pool=POOL) == ()
 
 
 @pytest.mark.parametrize("key", ["vkgateway.io/tenant", "kueue.x-k8s.io/pod-group-name", "app"])
 def test_downward_volumes_may_name_any_label(key: str) -> None:
     items = [{"path": "x", "fieldRef": {"fieldPath": f"metadata.labels['{key}']"}}]
-    assert refusals(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}]), tenant=TENANT, pool=POOL) == ()
+    assert find_refusals(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}]), tenant=TENANT, pool=POOL) == ()
 
 
 @pytest.mark.parametrize("name", ["eviction-deadline", "gang-checkpoint"])
 def test_downward_volume_of_annotations_for_workloads(name: str) -> None:
     items = [{"path": "x", "fieldRef": {"fieldPath": f"metadata.annotations['vkgateway.io/{name}']"}}]
-    assert refusals(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}]), tenant=TENANT, pool=POOL) == ()
+    assert find_refusals(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}]), tenant=TENANT, pool=POOL) == ()
 
 
 def test_the_platforms_config_map() -> None:
@@ -175,4 +175,8 @@ def test_security_refusals_carry_the_standards_words() -> None:
 
 def test_everything_is_told_at_once() -> None:
     wanted = pod(hostPID=True, runtimeClassName="x", volumes=[{"name": "h", "hostPath": {"path": "/"}}])
-    assert {one.rule for one in refusals(wanted, tenant=TENANT)} == {"hostNamespaces", "hostPathVolumes", "NotAllowed"}
+    assert {one.rule for one in find_refusals(wanted, tenant=TENANT)} == {
+        "hostNamespaces",
+        "hostPathVolumes",
+        "NotAllowed",
+    }

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.fakes.patches import strategic
 from tests.unit.translate.samples import forward, pod
 from vkgateway.model.objects import Object
-from vkgateway.translate.readiness import gate_conditions, tenants_gates
+from vkgateway.translate.readiness_gates import gate_conditions_patch, tenant_gates
 
 AT = "2026-03-01T12:00:00Z"
 KUBERNETES = ["Ready", "ContainersReady", "PodScheduled", "Initialized", "DisruptionTarget", "PodResizePending"]
@@ -17,7 +17,7 @@ KUBERNETES = ["Ready", "ContainersReady", "PodScheduled", "Initialized", "Disrup
 
 def gates_of(*kinds: str) -> tuple[str, ...]:
     gated = pod(readinessGates=[{"conditionType": kind} for kind in kinds])
-    return tenants_gates(forward(gated)["metadata"]["annotations"])
+    return tenant_gates(forward(gated)["metadata"]["annotations"])
 
 
 def test_gates_are_the_tenants_but_for_those_that_others_write() -> None:
@@ -45,7 +45,7 @@ def test_gates_are_the_tenants_but_for_those_that_others_write() -> None:
     ],
 )
 def test_only_what_differs_of_gates_is_patched(above: list[Object], below: list[Object], patch: list[Object]) -> None:
-    assert gate_conditions(above, below, ("g",)) == patch
+    assert gate_conditions_patch(above, below, ("g",)) == patch
 
 
 conditions = st.lists(
@@ -64,9 +64,9 @@ conditions = st.lists(
 @given(conditions, conditions)
 def test_one_patch_makes_gates_equal_and_leaves_all_else(above: list[Object], below: list[Object]) -> None:
     before = {"conditions": copy.deepcopy(below)}
-    patch = gate_conditions(above, below, ("g", "h"))
+    patch = gate_conditions_patch(above, below, ("g", "h"))
     after = strategic(before, {"conditions": patch})["conditions"] if patch else below
-    assert gate_conditions(above, after, ("g", "h")) == []
+    assert gate_conditions_patch(above, after, ("g", "h")) == []
     assert [entry for entry in after if entry["type"] not in "gh"] == [
         entry for entry in below if entry["type"] not in "gh"
     ]

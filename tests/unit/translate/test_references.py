@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.samples import container, pod
-from vkgateway.translate.references import TokenSource, references
+from vkgateway.translate.pod_references import TokenSource, find_references
 
 
 def test_a_plain_pod_refers_to_its_certificates_and_token() -> None:
-    found = references(pod())
+    found = find_references(pod())
     assert found.config_maps == {"kube-root-ca.crt": False}
     assert found.secrets == {}
     assert found.tokens == (
@@ -19,7 +19,7 @@ def test_a_plain_pod_refers_to_its_certificates_and_token() -> None:
 
 def test_token_without_time_lives_an_hour_and_keeps_its_audience() -> None:
     source = {"serviceAccountToken": {"path": "t", "audience": "vault"}}
-    (token,) = references(pod(volumes=[{"name": "v", "projected": {"sources": [source]}}])).tokens
+    (token,) = find_references(pod(volumes=[{"name": "v", "projected": {"sources": [source]}}])).tokens
     assert token == TokenSource(key="v.0", audience="vault", expiration_seconds=3600, path="t")
 
 
@@ -32,7 +32,7 @@ def test_environment_of_every_kind_of_container(kind: str) -> None:
     ]
     env_from = [{"configMapRef": {"name": "c2", "optional": True}}, {"secretRef": {"name": "s2"}}]
     spec: dict[str, Any] = {"volumes": [], kind: [container(env=env, envFrom=env_from)]}
-    found = references(pod(**spec))
+    found = find_references(pod(**spec))
     assert found.config_maps == {"c1": False, "c2": True}
     assert found.secrets == {"s1": True, "s2": False}
 
@@ -53,14 +53,14 @@ def test_environment_of_every_kind_of_container(kind: str) -> None:
     ],
 )
 def test_secrets_of_volumes(volume: dict[str, Any]) -> None:
-    assert references(pod(volumes=[{"name": "v", **volume}])).secrets == {"s": False}
+    assert find_references(pod(volumes=[{"name": "v", **volume}])).secrets == {"s": False}
 
 
 @pytest.mark.parametrize(
     "volume", [{"configMap": {"name": "c"}}, {"projected": {"sources": [{"configMap": {"name": "c"}}]}}]
 )
 def test_config_maps_of_volumes(volume: dict[str, Any]) -> None:
-    assert references(pod(volumes=[{"name": "v", **volume}])).config_maps == {"c": False}
+    assert find_references(pod(volumes=[{"name": "v", **volume}])).config_maps == {"c": False}
 
 
 def test_claims_of_volumes_and_those_made_for_the_pod() -> None:
@@ -70,7 +70,7 @@ def test_claims_of_volumes_and_those_made_for_the_pod() -> None:
         {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}},
         {"name": "c", "emptyDir": {}},
     ]
-    assert references(pod(volumes=volumes)).claims == ("data", "web-1-scratch")
+    assert find_references(pod(volumes=volumes)).claims == ("data", "web-1-scratch")
 
 
 @pytest.mark.parametrize(
@@ -81,11 +81,11 @@ def test_optional_only_if_all_uses_are(first: bool, second: bool, optional: bool
         {"name": "a", "configMap": {"name": "c", "optional": first}},
         {"name": "b", "configMap": {"name": "c", "optional": second}},
     ]
-    assert references(pod(volumes=volumes)).config_maps == {"c": optional}
+    assert find_references(pod(volumes=volumes)).config_maps == {"c": optional}
 
 
 def test_pull_secrets_may_be_missing() -> None:
-    found = references(pod(imagePullSecrets=[{"name": "pull"}, {}], volumes=[{"name": "e", "emptyDir": {}}]))
+    found = find_references(pod(imagePullSecrets=[{"name": "pull"}, {}], volumes=[{"name": "e", "emptyDir": {}}]))
     assert found.secrets == {"pull": True}
     both = pod(imagePullSecrets=[{"name": "pull"}], volumes=[{"name": "v", "secret": {"secretName": "pull"}}])
-    assert references(both).secrets == {"pull": False}
+    assert find_references(both).secrets == {"pull": False}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.translate.samples import container, pod
 from vkgateway.model.api import PodSecurity
-from vkgateway.translate.security import violations
+from vkgateway.translate.security import find_violations
 
 GOOD = {
     "allowPrivilegeEscalation": False,
@@ -17,7 +17,7 @@ GOOD = {
 
 
 def told(level: PodSecurity, wanted: dict[str, Any]) -> str:
-    found = violations(wanted, level=level)
+    found = find_violations(wanted, level=level)
     prefix = f'violates PodSecurity "{level}:latest": '
     assert all(one.message.startswith(prefix) for one in found)
     return ", ".join(one.message.removeprefix(prefix) for one in found)

@@ -20,8 +20,8 @@ from vkgateway.translate.services import (
     decode_service,
     forward_service,
     forward_slice,
-    other_names,
-    same_service,
+    is_service_current,
+    resolve_aliases,
     service_spec,
     slice_content,
 )
@@ -77,8 +77,8 @@ def test_every_type_is_a_cluster_address_below_and_that_is_told(kind: str) -> No
     made = forward_service(view, tenant=TENANT)["spec"]
     assert made["type"] == "ClusterIP"
     assert made["ports"] == [PORT]
-    assert view.outside == [f"type {kind}"]
-    assert service().outside == []
+    assert view.external_exposure == [f"type {kind}"]
+    assert service().external_exposure == []
 
 
 BALANCED = {"type": "LoadBalancer", "loadBalancerClass": "example.org/lb", "loadBalancerSourceRanges": ["10.0.0.0/8"]}
@@ -100,8 +100,8 @@ def test_a_forwarded_node_port_has_its_number() -> None:
     view = service(type="NodePort", ports=[PORT | {"nodePort": 31000}])
     made = forward_service(view, tenant=tenant)["spec"]
     assert (made["type"], made["ports"]) == ("NodePort", [PORT | {"nodePort": 31000}])
-    assert view.unopened(tenant=tenant) == []
-    assert view.unopened(tenant=replace(TENANT, load_balancers="Forward")) == ["type NodePort"]
+    assert view.unforwarded_exposure(tenant=tenant) == []
+    assert view.unforwarded_exposure(tenant=replace(TENANT, load_balancers="Forward")) == ["type NodePort"]
 
 
 @pytest.mark.parametrize("how", ["ClusterAddress", "Forward"])
@@ -110,10 +110,10 @@ def test_what_was_made_below_is_known_again(how: Exposure) -> None:
     source = service({"team": "x"}, **BALANCED)
     made = forward_service(source, tenant=tenant)
     below = decode_service(json.dumps(made).encode())
-    assert same_service(source, below, tenant=tenant)
+    assert is_service_current(source, below, tenant=tenant)
     other = replace(TENANT, load_balancers="Forward" if how == "ClusterAddress" else "ClusterAddress")
-    assert not same_service(source, below, tenant=other)
-    assert same_service(service({"team": "y"}, **BALANCED), below, tenant=tenant) == (how == "ClusterAddress")
+    assert not is_service_current(source, below, tenant=other)
+    assert is_service_current(service({"team": "y"}, **BALANCED), below, tenant=tenant) == (how == "ClusterAddress")
 
 
 CLUSTER = {"ip": "10.96.0.9", "ipMode": "VIP"}
@@ -210,10 +210,10 @@ class Counted(dict[str, str]):
 def test_long_chains_of_other_names_are_followed_once(backwards: bool) -> None:
     chain = [(f"s{number}", f"s{number + 1}") for number in range(5000)]
     targets = Counted(chain[::-1] if backwards else chain)
-    assert other_names(targets, {"s5000": "10.0.0.7"}) == dict.fromkeys(targets, "10.0.0.7")
+    assert resolve_aliases(targets, {"s5000": "10.0.0.7"}) == dict.fromkeys(targets, "10.0.0.7")
     assert targets.asked <= 2 * len(chain)
 
 
 def test_circles_and_names_of_nobody_lead_nowhere() -> None:
     targets = {"a": "b", "b": "a", "c": "a", "d": "d", "e": "example.org", "f": "web", "g": "f"}
-    assert other_names(targets, {"web": "10.0.0.7"}) == {"f": "10.0.0.7", "g": "10.0.0.7"}
+    assert resolve_aliases(targets, {"web": "10.0.0.7"}) == {"f": "10.0.0.7", "g": "10.0.0.7"}

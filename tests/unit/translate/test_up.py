@@ -8,21 +8,21 @@ import pytest
 
 from tests.unit.translate.samples import SCHEDULED, compute_pod, pod
 from vkgateway.model.objects import Object
-from vkgateway.translate.conditions import taken_away
-from vkgateway.translate.up import (
-    Taken,
+from vkgateway.translate.conditions import is_disrupted
+from vkgateway.translate.to_tenant import (
+    Disruption,
     condition_status,
-    ended_before,
     failed_status,
     final_status,
+    has_ended_before,
     mirror_status,
-    strategic_status,
+    strategic_patch,
 )
 
 NOW = datetime(2026, 3, 1, 13, 0, tzinfo=UTC)
 AT = "2026-03-01T13:00:00Z"
 SINCE = "2026-03-01T12:00:05Z"
-EVICTED = Taken(reason="DeletedBelow", message="taken away")
+EVICTED = Disruption(reason="DeletedBelow", message="taken away")
 
 
 def condition(kind: str, status: str = "True", **more: Any) -> Object:
@@ -293,7 +293,7 @@ def test_terminal_phases_are_final(phase: str) -> None:
     assert mirror({"phase": phase, "podIP": "10.1.2.3"}, {"phase": phase}) == {"podIP": "10.1.2.3"}
 
 
-def final(below: Object, above: Object = PENDING, taken: Taken | None = None) -> Object | None:
+def final(below: Object, above: Object = PENDING, taken: Disruption | None = None) -> Object | None:
     return final_status(compute_pod(pod(), below), above, taken=taken, now=NOW, node_ip="10.213.0.1")
 
 
@@ -348,9 +348,9 @@ def test_a_pod_whose_node_was_lost_ends_failed_and_not_ready() -> None:
 )
 def test_who_was_taken_away_is_told_from_who_was_left_there_failed(reason: str, status: str, *, taken: bool) -> None:
     conditions = [condition("Ready", "False"), condition("DisruptionTarget", status, reason=reason)]
-    assert taken_away({"phase": "Failed", "conditions": conditions}) is taken
-    assert not taken_away({"phase": "Failed", "conditions": conditions[:1]})
-    assert not taken_away({"phase": "Failed"})
+    assert is_disrupted({"phase": "Failed", "conditions": conditions}) is taken
+    assert not is_disrupted({"phase": "Failed", "conditions": conditions[:1]})
+    assert not is_disrupted({"phase": "Failed"})
 
 
 def test_an_end_that_stands_is_not_written_again() -> None:
@@ -385,7 +385,7 @@ def test_a_strategic_patch_leaves_what_it_does_not_know_of() -> None:
     standing = {"phase": "Running", "conditions": [ready, condition("Initialized"), condition("PodResizePending")]}
     patch = mirror(running(conditions=[condition("Initialized"), condition("Ready")]), standing)
     assert patch is not None
-    assert strategic_status({"conditions": patch["conditions"], "podIPs": patch["podIPs"]}, standing) == {
+    assert strategic_patch({"conditions": patch["conditions"], "podIPs": patch["podIPs"]}, standing) == {
         "conditions": [
             {**condition("Ready"), "reason": None, "message": None},
             {"$patch": "delete", "type": "PodResizePending"},
@@ -424,4 +424,4 @@ def _ended(*ends: str | None, phase: str = "Failed", **more: Object) -> Object:
     ],
 )
 def test_a_pod_had_ended_before_a_moment_only_where_all_that_ran_in_it_had(status: Object, before: bool) -> None:
-    assert ended_before(status, datetime(2026, 1, 1, 12, tzinfo=UTC)) is before
+    assert has_ended_before(status, datetime(2026, 1, 1, 12, tzinfo=UTC)) is before

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from vkgateway.arbiter.state import PoolState
+from vkgateway.arbiter.reasons.report_types import PoolReport
 from vkgateway.arbiter.whatif.questions import Question
 
 
@@ -32,7 +32,7 @@ class Verdict(StrEnum):
     NO_EFFECT = "NoEffect"
 
 
-class Change(StrEnum):
+class EffectKind(StrEnum):
     """What becomes of a gang that the question is not about."""
 
     STARTS = "Starts"
@@ -53,11 +53,11 @@ class Change(StrEnum):
     """It waits for another reason."""
 
 
-class _Shown(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
+class _AnswerStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """Times are in seconds since the epoch, durations in seconds."""
 
 
-class GangName(_Shown, frozen=True, gc=False):
+class GangName(_AnswerStruct, frozen=True, gc=False):
     """Which gang: `way` says how it was said, and is empty for a lone pod."""
 
     id: str
@@ -67,7 +67,7 @@ class GangName(_Shown, frozen=True, gc=False):
     name: str
 
 
-class Placement(_Shown, frozen=True, gc=False):
+class Placement(_AnswerStruct, frozen=True, gc=False):
     """So many pods on a compute node."""
 
     pool: str
@@ -76,7 +76,7 @@ class Placement(_Shown, frozen=True, gc=False):
     pods: int
 
 
-class Outcome(_Shown, frozen=True, gc=False):
+class Outcome(_AnswerStruct, frozen=True, gc=False):
     """What becomes of a gang that the question is about."""
 
     gang: GangName
@@ -104,7 +104,7 @@ class Outcome(_Shown, frozen=True, gc=False):
     """The gang ahead for which room is reserved."""
 
 
-class Eviction(_Shown, frozen=True, gc=False):
+class Eviction(_AnswerStruct, frozen=True, gc=False):
     """A gang that is evicted, or some of its pods, and would not be otherwise."""
 
     gang: GangName
@@ -124,17 +124,17 @@ class Eviction(_Shown, frozen=True, gc=False):
     """Seconds of work that are lost, times the units (GPUs) that it holds."""
 
 
-class Effect(_Shown, frozen=True, gc=False):
+class Effect(_AnswerStruct, frozen=True, gc=False):
     """What changes for a gang that the question is not about, but for evictions."""
 
     gang: GangName
-    what: Change
+    what: EffectKind
     pods: int
     before: str
     after: str
 
 
-class Cell(_Shown, frozen=True, gc=False):
+class Cell(_AnswerStruct, frozen=True, gc=False):
     """A cell of the guarantee that was asked about."""
 
     size: int
@@ -149,7 +149,7 @@ class Cell(_Shown, frozen=True, gc=False):
     expected: str = ""
 
 
-class GuaranteeChange(_Shown, frozen=True, gc=False):
+class GuaranteeChange(_AnswerStruct, frozen=True, gc=False):
     """What the nodes hold of a tenant's guarantee: `2x8` or, where some is missing, `2x8 -> 8`."""
 
     tenant: str
@@ -160,14 +160,14 @@ class GuaranteeChange(_Shown, frozen=True, gc=False):
     after: str
 
 
-class PoolChange(_Shown, frozen=True, gc=False):
+class PoolChange(_AnswerStruct, frozen=True, gc=False):
     """A pool by one resource, without and with what was asked about."""
 
-    before: PoolState | None
-    after: PoolState | None
+    before: PoolReport | None
+    after: PoolReport | None
 
 
-class Answer(_Shown, frozen=True, gc=False):
+class Answer(_AnswerStruct, frozen=True, gc=False):
     """All of it. What would happen anyway is left out."""
 
     question: Question

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from vkgateway.arbiter.facts import NOTIFIED, PLACED, WAITING, Gang, Pod, Pool, PoolKey, Shape, Snapshot
-from vkgateway.arbiter.holds import count_text
-from vkgateway.arbiter.poolsums import node_name
+from vkgateway.arbiter.reasons.pending_reasons import count_text
+from vkgateway.arbiter.reasons.pool_sums import node_name
+from vkgateway.arbiter.snapshot import NOTIFIED, PLACED, WAITING, Gang, Pod, Pool, PoolKey, Shape, Snapshot
 from vkgateway.arbiter.whatif.answers import Answer, Outcome, Verdict
-from vkgateway.arbiter.whatif.difference import Difference, answered
-from vkgateway.arbiter.whatif.names import nodes_called
-from vkgateway.arbiter.whatif.outcomes import Outcomes
+from vkgateway.arbiter.whatif.difference import Difference, build_answer
+from vkgateway.arbiter.whatif.lookup import find_nodes
+from vkgateway.arbiter.whatif.outcomes import OutcomeLookup
 from vkgateway.arbiter.whatif.questions import MOST_NODES, DrainQuestion
-from vkgateway.arbiter.whatif.trial import Case, Trial, with_gangs
+from vkgateway.arbiter.whatif.simulation import DecidedSnapshot, Simulation, with_gangs
 from vkgateway.model.errors import InputError
 from vkgateway.model.requests import render_milli
 
@@ -27,44 +27,49 @@ _Closed = frozenset[tuple[str, str]]
 """Compute clusters and nodes."""
 
 
-def answer(question: DrainQuestion, trial: Trial) -> Answer:
+def answer_drain(question: DrainQuestion, trial: Simulation) -> Answer:
     """Answer it. Raises NotFoundError, InputError."""
-    closed = _closed(question, trial.snapshot)
-    gangs = [gang for gang in trial.snapshot.gangs if any(_leaves(pod, closed) for pod in gang.pods)]
-    freed = Freed(trial.seen.divided)
-    drained = {gang.id: _drained(gang, closed, freed, trial.now) for gang in gangs}
-    moved = {gang.id: {pod.uid for pod in gang.pods if pod.state is PLACED and _leaves(pod, closed)} for gang in gangs}
-    after = _without(trial.snapshot, closed, drained)
-    changed = trial.decide(after)
-    found = _outcomes(trial, changed, [gang for gang in drained.values() if gang is not None], moved)
+    closed = _closed_nodes(question, trial.snapshot)
+    gangs = [gang for gang in trial.snapshot.gangs if any(_is_on_closed_node(pod, closed) for pod in gang.pods)]
+    freed = RestartShapes(trial.observed.part_labels)
+    drained = {gang.id: _drained_gang(gang, closed, freed, trial.now) for gang in gangs}
+    moved = {
+        gang.id: {pod.uid for pod in gang.pods if pod.state is PLACED and _is_on_closed_node(pod, closed)}
+        for gang in gangs
+    }
+    after = _drained_snapshot(trial.snapshot, closed, drained)
+    changed = trial.decide_about(after)
+    found = _moved_outcomes(trial, changed, [gang for gang in drained.values() if gang is not None], moved)
     difference = Difference(trial, changed, about=[one.gang.id for one in found])
-    return answered(
+    return build_answer(
         question,
         trial,
         difference,
-        verdict=_verdict(found),
-        summary=_summary(found, evicted=sum(each.pods for each in difference.evictions())),
+        verdict=_drain_verdict(found),
+        summary=_drain_summary(found, evicted=sum(each.pods for each in difference.new_evictions())),
         gangs=found,
         notes=(
-            *_notes(trial.snapshot, closed, gangs),
-            *([_ANY_PART] if freed.any else []),
-            *_elsewhere(trial, after, found, moved),
+            *_drain_notes(trial.snapshot, closed, gangs),
+            *([_ANY_PART] if freed.has_relaxed else []),
+            *_other_pool_notes(trial, after, found, moved),
         ),
     )
 
 
-def _outcomes(
-    trial: Trial, case: Case, gangs: Iterable[Gang], moved: Mapping[str, Collection[str]]
+def _moved_outcomes(
+    trial: Simulation, case: DecidedSnapshot, gangs: Iterable[Gang], moved: Mapping[str, Collection[str]]
 ) -> tuple[Outcome, ...]:
     """Return what becomes of the pods that move; gangs in the order of their ids."""
-    outcomes = Outcomes(case.decisions, trial.now, trial.names)
+    outcomes = OutcomeLookup(case.decisions, trial.now, trial.names)
     return tuple(
-        outcomes.of(gang, [pod for pod in gang.pods if pod.uid in moved[gang.id]]) for gang in gangs if moved[gang.id]
+        outcomes.outcome_of(gang, [pod for pod in gang.pods if pod.uid in moved[gang.id]])
+        for gang in gangs
+        if moved[gang.id]
     )
 
 
-def _elsewhere(
-    trial: Trial, after: Snapshot, found: Iterable[Outcome], moved: Mapping[str, Collection[str]]
+def _other_pool_notes(
+    trial: Simulation, after: Snapshot, found: Iterable[Outcome], moved: Mapping[str, Collection[str]]
 ) -> Iterator[str]:
     """Say which of the gangs that wait would restart in another pool of their tenants'.
 
@@ -77,7 +82,7 @@ def _elsewhere(
         return
     could = [
         one
-        for one in _outcomes(trial, trial.decide(with_gangs(after, wider)), wider, moved)
+        for one in _moved_outcomes(trial, trial.decide_about(with_gangs(after, wider)), wider, moved)
         if one.verdict in (Verdict.STARTS, Verdict.STARTS_AFTER_EVICTION)
     ]
     if could:
@@ -91,19 +96,19 @@ def _all_pools(gang: Gang, snapshot: Snapshot) -> tuple[PoolKey, ...]:
     return tuple(dict.fromkeys([*gang.pools, *others]))
 
 
-def _closed(question: DrainQuestion, snapshot: Snapshot) -> _Closed:
+def _closed_nodes(question: DrainQuestion, snapshot: Snapshot) -> _Closed:
     if not 1 <= len(question.nodes) <= MOST_NODES:
         raise InputError(
             f"nodes: {len(question.nodes)} are named, not 1 to {MOST_NODES}", hint="Name the nodes to drain."
         )
-    return frozenset((pool.key[0], node.name) for name in question.nodes for pool, node in nodes_called(snapshot, name))
+    return frozenset((pool.key[0], node.name) for name in question.nodes for pool, node in find_nodes(snapshot, name))
 
 
-def _leaves(pod: Pod, closed: _Closed) -> bool:
+def _is_on_closed_node(pod: Pod, closed: _Closed) -> bool:
     return pod.pool is not None and (pod.pool[0], pod.node) in closed
 
 
-class Freed:
+class RestartShapes:
     """Makes shapes of pods that may restart in every part of a pool that is divided into virtual nodes.
 
     A pod that runs asks for nodes of the part that it was let go to.
@@ -112,15 +117,15 @@ class Freed:
     def __init__(self, divided: Mapping[PoolKey, frozenset[str]]) -> None:
         self._divided = divided
         self._known: dict[tuple[Shape, frozenset[str]], Shape] = {}
-        self.any = False
+        self.has_relaxed = False
         """Some shape asked for a part."""
 
-    def shape(self, pod: Pod) -> Shape:
+    def shape_of(self, pod: Pod) -> Shape:
         """Return what the pod asks for once it is created again."""
         labels = self._divided.get(pod.pool) if pod.pool is not None else None
         if labels is None or not any(each.key in labels for term in pod.shape.terms for each in term):
             return pod.shape
-        self.any = True
+        self.has_relaxed = True
         key = pod.shape, labels
         if key not in self._known:
             terms = [tuple(each for each in term if each.key not in labels) for term in pod.shape.terms]
@@ -128,17 +133,17 @@ class Freed:
         return self._known[key]
 
 
-def _drained(gang: Gang, closed: _Closed, freed: Freed, now: float) -> Gang | None:
+def _drained_gang(gang: Gang, closed: _Closed, freed: RestartShapes, now: float) -> Gang | None:
     """Return the gang with its pods on these nodes created again; None: nothing is left of it.
 
     What leaves already is gone, and what comes after it would come without the drain, too.
     """
     pods = tuple(
-        Pod(uid=pod.uid, shape=freed.shape(pod), rank=pod.rank, role=pod.role, pools=pod.pools)
-        if _leaves(pod, closed)
+        Pod(uid=pod.uid, shape=freed.shape_of(pod), rank=pod.rank, role=pod.role, pools=pod.pools)
+        if _is_on_closed_node(pod, closed)
         else pod
         for pod in gang.pods
-        if not _leaves(pod, closed) or pod.state is PLACED
+        if not _is_on_closed_node(pod, closed) or pod.state is PLACED
     )
     if not pods:
         return None
@@ -147,23 +152,23 @@ def _drained(gang: Gang, closed: _Closed, freed: Freed, now: float) -> Gang | No
     return replace(gang, pods=pods, created=now if renewed else gang.created)
 
 
-def _without(snapshot: Snapshot, closed: _Closed, drained: Mapping[str, Gang | None]) -> Snapshot:
+def _drained_snapshot(snapshot: Snapshot, closed: _Closed, drained: Mapping[str, Gang | None]) -> Snapshot:
     kept = replace(
         snapshot,
-        pools=tuple(_closed_in(pool, closed) for pool in snapshot.pools),
+        pools=tuple(_close_nodes(pool, closed) for pool in snapshot.pools),
         gangs=tuple(gang for gang in snapshot.gangs if drained.get(gang.id, gang) is not None),
     )
     return with_gangs(kept, (gang for gang in drained.values() if gang is not None))
 
 
-def _closed_in(pool: Pool, closed: _Closed) -> Pool:
+def _close_nodes(pool: Pool, closed: _Closed) -> Pool:
     if not any((pool.key[0], node.name) in closed for node in pool.nodes):
         return pool
     nodes = (replace(node, usable=False) if (pool.key[0], node.name) in closed else node for node in pool.nodes)
     return replace(pool, nodes=tuple(nodes))
 
 
-def _verdict(found: tuple[Outcome, ...]) -> Verdict:
+def _drain_verdict(found: tuple[Outcome, ...]) -> Verdict:
     if not found:
         return Verdict.UNUSED
     started = (Verdict.STARTS, Verdict.STARTS_AFTER_EVICTION)
@@ -171,7 +176,7 @@ def _verdict(found: tuple[Outcome, ...]) -> Verdict:
     return Verdict.RESTARTS if whole else Verdict.SOME_WAIT
 
 
-def _summary(found: tuple[Outcome, ...], *, evicted: int) -> str:
+def _drain_summary(found: tuple[Outcome, ...], *, evicted: int) -> str:
     if not found:
         return "No gang's pods run there: nothing has to move."
     verdicts = Counter(one.verdict for one in found)
@@ -189,7 +194,7 @@ def _summary(found: tuple[Outcome, ...], *, evicted: int) -> str:
     return f"{count_text(sum(one.pods for one in found), 'pod')} must move: {told}."
 
 
-def _notes(snapshot: Snapshot, closed: _Closed, gangs: list[Gang]) -> Iterator[str]:
+def _drain_notes(snapshot: Snapshot, closed: _Closed, gangs: list[Gang]) -> Iterator[str]:
     for pool in snapshot.pools:
         here = [node for node in pool.nodes if (pool.key[0], node.name) in closed]
         shut = sorted(node.name for node in here if not node.usable)
@@ -202,5 +207,5 @@ def _notes(snapshot: Snapshot, closed: _Closed, gangs: list[Gang]) -> Iterator[s
                 yield f"Pods that are not the gateway's hold {amount} there; where they go is not known."
     if gangs:
         yield "Drained pods count as created again at once, with the same requests; a controller may take longer."
-    if any(pod.state is NOTIFIED and _leaves(pod, closed) for gang in gangs for pod in gang.pods):
+    if any(pod.state is NOTIFIED and _is_on_closed_node(pod, closed) for gang in gangs for pod in gang.pods):
         yield "Pods there that have notice of eviction are left out: they leave anyway."

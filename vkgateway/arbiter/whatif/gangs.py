@@ -4,45 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from vkgateway.arbiter.facts import Band, Gang, Pod, Pool, Shape
-from vkgateway.arbiter.holds import count_text
+from vkgateway.arbiter.reasons.pending_reasons import count_text
+from vkgateway.arbiter.snapshot import Band, Gang, Pod, Pool, Shape
 from vkgateway.arbiter.whatif.answers import Answer, Outcome, Verdict
-from vkgateway.arbiter.whatif.difference import Difference, answered
-from vkgateway.arbiter.whatif.names import check_offered, pools_of, read_amounts
-from vkgateway.arbiter.whatif.outcomes import Outcomes
+from vkgateway.arbiter.whatif.difference import Difference, build_answer
+from vkgateway.arbiter.whatif.lookup import check_offered, read_amounts, select_pools
+from vkgateway.arbiter.whatif.outcomes import OutcomeLookup
 from vkgateway.arbiter.whatif.questions import MOST_PODS, GangQuestion
-from vkgateway.arbiter.whatif.trial import Trial, with_gangs
+from vkgateway.arbiter.whatif.simulation import Simulation, with_gangs
 from vkgateway.model.errors import InputError
-from vkgateway.model.requests import Milli
+from vkgateway.model.requests import MilliResources
 from vkgateway.translate.governed import is_extended
 
 
-def answer(question: GangQuestion, trial: Trial) -> Answer:
+def answer_gang(question: GangQuestion, trial: Simulation) -> Answer:
     """Answer it. Raises NotFoundError, InputError."""
-    gang = _gang(question, trial)
-    changed = trial.decide(with_gangs(trial.snapshot, [gang]))
-    outcome = Outcomes(changed.decisions, trial.now, trial.names).of(gang, gang.pods)
+    gang = _build_gang(question, trial)
+    changed = trial.decide_about(with_gangs(trial.snapshot, [gang]))
+    outcome = OutcomeLookup(changed.decisions, trial.now, trial.names).outcome_of(gang, gang.pods)
     difference = Difference(trial, changed, about=[gang.id])
-    evictions = difference.evictions()
-    return answered(
+    evictions = difference.new_evictions()
+    return build_answer(
         question,
         trial,
         difference,
         verdict=outcome.verdict,
-        summary=_summary(outcome, evicted=sum(each.pods for each in evictions)),
+        summary=_gang_summary(outcome, evicted=sum(each.pods for each in evictions)),
         gangs=(outcome,),
     )
 
 
-def _gang(question: GangQuestion, trial: Trial) -> Gang:
+def _build_gang(question: GangQuestion, trial: Simulation) -> Gang:
     """Return the gang, as the gateway would make it of such pods."""
-    requests = _checked(question)
-    keys = pools_of(trial.snapshot, question.tenant, question.pools)
+    requests = _check_question(question)
+    keys = select_pools(trial.snapshot, question.tenant, question.pools)
     pools = [pool for pool in trial.snapshot.pools if pool.key in keys]
     check_offered(requests, pools)
     _check_level(question.within, pools)
     shape = pod_shape(requests, pools)
-    [name] = trial.ids(question.tenant, 1)
+    [name] = trial.unused_gang_ids(question.tenant, 1)
     minimum = question.minimum or question.pods
     return Gang(
         id=name,
@@ -59,13 +59,13 @@ def _gang(question: GangQuestion, trial: Trial) -> Gang:
     )
 
 
-def pod_shape(requests: Milli, pools: Iterable[Pool]) -> Shape:
+def pod_shape(requests: MilliResources, pools: Iterable[Pool]) -> Shape:
     """Return the shape of a pod that asks for this; it takes one of a node's pods, where nodes count them."""
     counted = any("pods" in node.allocatable for pool in pools for node in pool.nodes)
-    return Shape.of({**requests, "pods": 1000} if counted else requests)
+    return Shape.from_requests({**requests, "pods": 1000} if counted else requests)
 
 
-def _checked(question: GangQuestion) -> Milli:
+def _check_question(question: GangQuestion) -> MilliResources:
     """Return what each pod asks for. Raises InputError."""
     if not 1 <= question.pods <= MOST_PODS:
         raise InputError(
@@ -100,7 +100,7 @@ def _check_level(level: str, pools: list[Pool]) -> None:
         raise InputError(f"within: no node of these pools has the label {level!r}", hint=hint)
 
 
-def _summary(outcome: Outcome, *, evicted: int) -> str:
+def _gang_summary(outcome: Outcome, *, evicted: int) -> str:
     how = "outside the tenant's guarantee" if outcome.borrowed else "inside the tenant's guarantee"
     if outcome.verdict is Verdict.STARTS:
         some = "" if outcome.starting == outcome.pods else f" with {outcome.starting} of {outcome.pods} pods"

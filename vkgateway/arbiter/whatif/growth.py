@@ -6,56 +6,56 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vkgateway.arbiter.facts import Node, Pool
-from vkgateway.arbiter.holds import count_text
-from vkgateway.arbiter.poolsums import node_name
-from vkgateway.arbiter.refusals import largest_left
-from vkgateway.arbiter.whatif.answers import Answer, Change, Effect, GuaranteeChange, Verdict
-from vkgateway.arbiter.whatif.difference import Difference, answered
-from vkgateway.arbiter.whatif.names import nodes_called, pool_called
+from vkgateway.arbiter.guarantees.refusals import largest_free_guarantee
+from vkgateway.arbiter.reasons.pending_reasons import count_text
+from vkgateway.arbiter.reasons.pool_sums import node_name
+from vkgateway.arbiter.snapshot import Node, Pool
+from vkgateway.arbiter.whatif.answers import Answer, Effect, EffectKind, GuaranteeChange, Verdict
+from vkgateway.arbiter.whatif.difference import Difference, build_answer
+from vkgateway.arbiter.whatif.lookup import find_nodes, find_pool
 from vkgateway.arbiter.whatif.questions import MOST_NODES, GrowQuestion
-from vkgateway.arbiter.whatif.trial import Case, Trial
+from vkgateway.arbiter.whatif.simulation import DecidedSnapshot, Simulation
 from vkgateway.model.errors import InputError
-from vkgateway.model.requests import Milli, render_milli
+from vkgateway.model.requests import MilliResources, render_milli
 
 _HOSTNAME = "kubernetes.io/hostname"
 _GAINS = {
-    Change.STARTS: ("starts now", "start now"),
-    Change.STARTS_AFTER_EVICTION: ("starts after evictions", "start after evictions"),
-    Change.EARLIER: ("starts earlier", "start earlier"),
-    Change.SPARED: ("is not evicted", "are not evicted"),
-    Change.INSIDE_GUARANTEE: ("is inside its guarantee", "are inside their guarantees"),
+    EffectKind.STARTS: ("starts now", "start now"),
+    EffectKind.STARTS_AFTER_EVICTION: ("starts after evictions", "start after evictions"),
+    EffectKind.EARLIER: ("starts earlier", "start earlier"),
+    EffectKind.SPARED: ("is not evicted", "are not evicted"),
+    EffectKind.INSIDE_GUARANTEE: ("is inside its guarantee", "are inside their guarantees"),
 }
 
 
-def answer(question: GrowQuestion, trial: Trial) -> Answer:
+def answer_growth(question: GrowQuestion, trial: Simulation) -> Answer:
     """Answer it. Raises NotFoundError, InputError."""
     if not 1 <= question.nodes <= MOST_NODES:
         raise InputError(f"nodes: {question.nodes} is not between 1 and {MOST_NODES}", hint="Ask about more nodes.")
-    pool = pool_called(trial.snapshot, question.pool)
-    model = _model(question, trial, pool)
-    larger = grown(pool, model, question.nodes)
-    changed = trial.decide(
+    pool = find_pool(trial.snapshot, question.pool)
+    model = _model_node(question, trial, pool)
+    larger = with_nodes(pool, model, question.nodes)
+    changed = trial.decide_about(
         replace(trial.snapshot, pools=tuple(larger if each is pool else each for each in trial.snapshot.pools))
     )
     difference = Difference(trial, changed)
-    effects, guarantees = difference.effects(), difference.guarantees()
+    effects, guarantees = difference.other_effects(), difference.changed_guarantees()
     helps = bool(guarantees) or any(effect.what in _GAINS for effect in effects)
-    return answered(
+    return build_answer(
         question,
         trial,
         difference,
         verdict=Verdict.HELPS if helps else Verdict.NO_EFFECT,
-        summary=_summary(effects, guarantees),
-        notes=tuple(_notes(model, pool, larger, changed)),
+        summary=_growth_summary(effects, guarantees),
+        notes=tuple(_growth_notes(model, pool, larger, changed)),
     )
 
 
-def _model(question: GrowQuestion, trial: Trial, pool: Pool) -> Node:
+def _model_node(question: GrowQuestion, trial: Simulation, pool: Pool) -> Node:
     """Return the node that the new ones are like. Raises NotFoundError, InputError."""
     if question.like:
-        return nodes_called(trial.snapshot, question.like)[0][1]
-    model = model_of(pool)
+        return find_nodes(trial.snapshot, question.like)[0][1]
+    model = commonest_node(pool)
     if model is None:
         raise InputError(
             f"pool {node_name(pool.key)} has no node to copy",
@@ -64,27 +64,29 @@ def _model(question: GrowQuestion, trial: Trial, pool: Pool) -> Node:
     return model
 
 
-def model_of(pool: Pool) -> Node | None:
+def commonest_node(pool: Pool) -> Node | None:
     """Return a node of the commonest kind in a pool; None: it has no node."""
     usable = [node for node in pool.nodes if node.usable] or list(pool.nodes)
-    kinds = Counter(map(_kind, usable))
+    kinds = Counter(map(_node_kind, usable))
     commonest = max(kinds, key=lambda kind: (kinds[kind], kind), default=None)
-    return next((node for node in usable if _kind(node) == commonest), None)
+    return next((node for node in usable if _node_kind(node) == commonest), None)
 
 
-def grown(pool: Pool, model: Node, number: int) -> Pool:
+def with_nodes(pool: Pool, model: Node, number: int) -> Pool:
     """Return the pool with this number of further nodes like the model."""
-    return replace(pool, nodes=(*pool.nodes, *_copies(model, pool, number)))
+    return replace(pool, nodes=(*pool.nodes, *_copy_nodes(model, pool, number)))
 
 
-def _kind(node: Node) -> tuple[tuple[str, int], ...]:
+def _node_kind(node: Node) -> tuple[tuple[str, int], ...]:
     return tuple(sorted(node.allocatable.items()))
 
 
-def _copies(model: Node, pool: Pool, number: int) -> Iterator[Node]:
+def _copy_nodes(model: Node, pool: Pool, number: int) -> Iterator[Node]:
     """Yield ready nodes like the model, that hold what each node of its kind holds: pods of DaemonSets."""
-    alike = [node for node in pool.nodes if node.usable and _kind(node) == _kind(model)]
-    used: Milli = {name: min(node.used.get(name, 0) for node in alike) for name in (alike[0].used if alike else ())}
+    alike = [node for node in pool.nodes if node.usable and _node_kind(node) == _node_kind(model)]
+    used: MilliResources = {
+        name: min(node.used.get(name, 0) for node in alike) for name in (alike[0].used if alike else ())
+    }
     topology = model.topology
     if topology is not None:
         zones = tuple(replace(zone, available=zone.allocatable) for zone in topology.zones)
@@ -96,7 +98,7 @@ def _copies(model: Node, pool: Pool, number: int) -> Iterator[Node]:
         yield replace(model, name=name, used=used, labels=labels, usable=True, images=frozenset(), topology=topology)
 
 
-def _summary(effects: list[Effect], guarantees: list[GuaranteeChange]) -> str:
+def _growth_summary(effects: list[Effect], guarantees: list[GuaranteeChange]) -> str:
     counts = Counter(effect.what for effect in effects)
     gains = [
         f"{count_text(counts[what], 'gang')} {one if counts[what] == 1 else more}"
@@ -108,9 +110,11 @@ def _summary(effects: list[Effect], guarantees: list[GuaranteeChange]) -> str:
     return f"With these nodes, {', '.join(gains)}." if gains else "Nothing that waits now starts, or starts earlier."
 
 
-def _notes(model: Node, pool: Pool, larger: Pool, changed: Case) -> Iterator[str]:
+def _growth_notes(model: Node, pool: Pool, larger: Pool, changed: DecidedSnapshot) -> Iterator[str]:
     offered = {name: model.allocatable[name] for name in (*pool.governed, "cpu", "memory") if name in model.allocatable}
     yield f"The new nodes are like {model.name}: {render_milli(offered)}, with its labels, ready now."
-    if pool.unit:
-        before, after = (largest_left(each, changed.snapshot.quotas) for each in (pool, larger))
-        yield f"The largest guarantee that one more tenant could get grows from {pool.unit} {before} to {after}."
+    if pool.unit_resource:
+        before, after = (largest_free_guarantee(each, changed.snapshot.quotas) for each in (pool, larger))
+        yield (
+            f"The largest guarantee that one more tenant could get grows from {pool.unit_resource} {before} to {after}."
+        )

@@ -8,22 +8,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from vkgateway.arbiter.cuts import WHOLE
-from vkgateway.arbiter.facts import ENDING, NOTIFIED, Gang, Pod, Policy, Pool, Quota
-from vkgateway.arbiter.holds import count_text
-from vkgateway.arbiter.poolsums import node_name
-from vkgateway.arbiter.refusals import displaces, unkeepable, unkeepable_yet
+from vkgateway.arbiter.guarantees.cell_sizes import MILLI_PER_UNIT
+from vkgateway.arbiter.guarantees.refusals import deferral_reason, displaces_pods, refusal_reasons
+from vkgateway.arbiter.reasons.pending_reasons import count_text
+from vkgateway.arbiter.reasons.pool_sums import node_name
+from vkgateway.arbiter.snapshot import ENDING, NOTIFIED, Gang, Pod, Policy, Pool, Quota
 from vkgateway.arbiter.whatif.answers import Answer, Verdict
-from vkgateway.arbiter.whatif.atonce import AtOnce, at_once, is_inside, placed_inside
-from vkgateway.arbiter.whatif.difference import Difference, answered
-from vkgateway.arbiter.whatif.growth import grown, model_of
-from vkgateway.arbiter.whatif.names import check_offered, pool_called, read_amounts
+from vkgateway.arbiter.whatif.cellfill import CellFill, fill_cells, is_inside, placed_inside
+from vkgateway.arbiter.whatif.difference import Difference, build_answer
+from vkgateway.arbiter.whatif.growth import commonest_node, with_nodes
+from vkgateway.arbiter.whatif.lookup import check_offered, find_pool, read_amounts
 from vkgateway.arbiter.whatif.questions import MOST_CELLS, GuaranteeQuestion
-from vkgateway.arbiter.whatif.trial import Trial
+from vkgateway.arbiter.whatif.simulation import Simulation
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import validate_tenant_name
 from vkgateway.model.requests import render_milli
-from vkgateway.translate.holdtext import expected
+from vkgateway.translate.pending_message import render_expected_start
 
 _NAMED = 8
 _MOST_MORE = 1024
@@ -36,41 +36,41 @@ _SUMS = (
 )
 
 
-def answer(question: GuaranteeQuestion, trial: Trial) -> Answer:
+def answer_guarantee(question: GuaranteeQuestion, trial: Simulation) -> Answer:
     """Answer it. Raises NotFoundError, InputError."""
-    pool = pool_called(trial.snapshot, question.pool)
-    had = next((each for each in trial.snapshot.quotas if _is_of(each, question, pool)), None)
-    mine = _quota(question, pool, trial, had)
+    pool = find_pool(trial.snapshot, question.pool)
+    had = next((each for each in trial.snapshot.quotas if _is_asked_quota(each, question, pool)), None)
+    mine = _asked_quota(question, pool, trial, had)
     others = [each for each in trial.snapshot.quotas if each.pool == pool.key and each.tenant != mine.tenant]
-    new = had is None or not _no_more_than(mine, had)
-    refused = [*_beyond_sums(pool, others, mine), *unkeepable(pool, others, mine)] if new else []
+    new = had is None or not _is_within(mine, had)
+    refused = [*_sum_faults(pool, others, mine), *refusal_reasons(pool, others, mine)] if new else []
     if refused:
-        return _refused(question, trial, refused, _ways_out(pool, others, mine))
-    changed = trial.decide(trial.with_quota(mine))
+        return _refused_answer(question, trial, refused, _remedies(pool, others, mine))
+    changed = trial.decide_about(trial.with_quota(mine))
     placed = placed_inside(trial.snapshot, pool)
-    later = unkeepable_yet(pool, others, mine, placed) if new else ""
+    later = deferral_reason(pool, others, mine, placed) if new else ""
     difference = Difference(trial, changed)
-    used = at_once(trial, changed, pool, mine.tenant)
+    used = fill_cells(trial, changed, pool, mine.tenant)
     notes = [_IN_A_CELL] if used.cells else []
     notes += [_SUMS] if any(name not in pool.governed for name in mine.guarantee) else []
-    notes += [f"{later}.", _when(trial, pool, others, mine), _NOW] if later else []
-    return answered(
+    notes += [f"{later}.", _earliest_text(trial, pool, others, mine), _NOW] if later else []
+    return build_answer(
         question,
         trial,
         difference,
         verdict=Verdict.ACCEPTED_LATER if later else Verdict.ACCEPTED,
-        summary=_summary(used, later=bool(later)),
+        summary=_guarantee_summary(used, later=bool(later)),
         cells=used.cells,
-        evictions=(*difference.evictions(), *used.evictions),
+        evictions=(*difference.new_evictions(), *used.evictions),
         notes=tuple(notes),
     )
 
 
-def _is_of(quota: Quota, question: GuaranteeQuestion, pool: Pool) -> bool:
+def _is_asked_quota(quota: Quota, question: GuaranteeQuestion, pool: Pool) -> bool:
     return (quota.tenant, quota.pool) == (question.tenant, pool.key)
 
 
-def _quota(question: GuaranteeQuestion, pool: Pool, trial: Trial, had: Quota | None) -> Quota:
+def _asked_quota(question: GuaranteeQuestion, pool: Pool, trial: Simulation, had: Quota | None) -> Quota:
     """Return the quota that is asked about. Raises InputError."""
     validate_tenant_name(question.tenant)
     guarantee = read_amounts("guarantee", question.guarantee, zero=True)
@@ -83,7 +83,7 @@ def _quota(question: GuaranteeQuestion, pool: Pool, trial: Trial, had: Quota | N
         raise InputError(f"weight: {weight} is not more than 0", hint="Weights are numbers like 1 or 2.5.")
     for name, amount in guarantee.items():
         if amount > limit.get(name, amount):
-            least, most = _amount(name, amount), render_milli({name: limit[name]})
+            least, most = _amount_text(name, amount), render_milli({name: limit[name]})
             raise InputError(
                 f"limit: {most} is less than the guarantee of {least}",
                 hint="Raise the limit, or lower the guarantee.",
@@ -92,7 +92,7 @@ def _quota(question: GuaranteeQuestion, pool: Pool, trial: Trial, had: Quota | N
     return replace(old, guarantee=guarantee, limit=limit, weight=weight, cells=question.cells, granted=granted)
 
 
-def _amount(name: str, amount: int) -> str:
+def _amount_text(name: str, amount: int) -> str:
     return render_milli({name: amount}).removeprefix(f"{name} ")
 
 
@@ -104,7 +104,7 @@ def _check_cells(cells: Sequence[int]) -> None:
             raise InputError(f"cells: {cell} is not 1 or more", hint="A cell holds 1 unit of the pool or more.")
 
 
-def _no_more_than(mine: Quota, had: Quota) -> bool:
+def _is_within(mine: Quota, had: Quota) -> bool:
     """Whether nothing is guaranteed beyond what the tenant has: that is accepted in any case."""
     if any(amount > had.guarantee.get(name, 0) for name, amount in mine.guarantee.items()):
         return False
@@ -114,7 +114,7 @@ def _no_more_than(mine: Quota, had: Quota) -> bool:
     return 0 < len(mine.cells) <= len(had.cells) and all(new <= old for new, old in pairs)
 
 
-def _beyond_sums(pool: Pool, others: Sequence[Quota], mine: Quota) -> Iterator[str]:
+def _sum_faults(pool: Pool, others: Sequence[Quota], mine: Quota) -> Iterator[str]:
     """Say of cpu, memory and the like, which are in no cells, where the pool does not have what is asked for."""
     usable = [node for node in pool.nodes if node.usable]
     for name, amount in mine.guarantee.items():
@@ -123,69 +123,74 @@ def _beyond_sums(pool: Pool, others: Sequence[Quota], mine: Quota) -> Iterator[s
         if name not in pool.governed and amount > held - taken:
             yield (
                 f"{render_milli({name: amount})} asked for, but pool {node_name(pool.key)} holds "
-                f"{_amount(name, held)}, of which {_amount(name, taken)} are guaranteed to other tenants; ask for at "
-                f"most {_amount(name, max(0, held - taken))}"
+                f"{_amount_text(name, held)}, of which {_amount_text(name, taken)} are guaranteed to other "
+                f"tenants; ask for at "
+                f"most {_amount_text(name, max(0, held - taken))}"
             )
 
 
-def _refused(question: GuaranteeQuestion, trial: Trial, refused: Sequence[str], ways_out: Iterable[str]) -> Answer:
-    return answered(
+def _refused_answer(
+    question: GuaranteeQuestion, trial: Simulation, refused: Sequence[str], ways_out: Iterable[str]
+) -> Answer:
+    return build_answer(
         question,
         trial,
-        Difference(trial, trial.case),
+        Difference(trial, trial.unchanged),
         verdict=Verdict.REFUSED,
         summary=f"The gateway refuses it: {'; '.join(refused)}.",
         notes=tuple(ways_out),
     )
 
 
-def _ways_out(pool: Pool, others: Sequence[Quota], mine: Quota) -> Iterator[str]:
+def _remedies(pool: Pool, others: Sequence[Quota], mine: Quota) -> Iterator[str]:
     """Say which nodes would hold it, and to whom the pool is guaranteed."""
-    model = model_of(pool)
+    model = commonest_node(pool)
     numbers = range(1, _MOST_MORE + 1)
 
     def holds(number: int) -> bool:
-        return model is not None and _holds(grown(pool, model, number), others, mine)
+        return model is not None and _would_fit(with_nodes(pool, model, number), others, mine)
 
     first = bisect_left(numbers, True, key=holds)
     if model is None or first == len(numbers):
         return
     nodes = count_text(numbers[first], "more node")
     yield f"{nodes} like {model.name} would hold it: see `vkgateway whatif grow {node_name(pool.key)}`."
-    held = [(quota.tenant, quota.guarantee.get(pool.unit, 0) // WHOLE) for quota in others]
+    held = [(quota.tenant, quota.guarantee.get(pool.unit_resource, 0) // MILLI_PER_UNIT) for quota in others]
     listed = sorted((each for each in held if each[1]), key=lambda each: (-each[1], each[0]))
     if listed:
         told = ", ".join(f"{tenant} {units}" for tenant, units in listed[:_NAMED])
         more = f" and {len(listed) - _NAMED} more tenants" if len(listed) > _NAMED else ""
-        yield f"{pool.unit} is guaranteed to: {told}{more}. A smaller guarantee of one of them makes room, too."
+        yield (
+            f"{pool.unit_resource} is guaranteed to: {told}{more}. A smaller guarantee of one of them makes room, too."
+        )
 
 
-def _holds(pool: Pool, others: Sequence[Quota], mine: Quota) -> bool:
-    return not any(_beyond_sums(pool, others, mine)) and not unkeepable(pool, others, mine)
+def _would_fit(pool: Pool, others: Sequence[Quota], mine: Quota) -> bool:
+    return not any(_sum_faults(pool, others, mine)) and not refusal_reasons(pool, others, mine)
 
 
-def _when(trial: Trial, pool: Pool, others: Sequence[Quota], mine: Quota) -> str:
+def _earliest_text(trial: Simulation, pool: Pool, others: Sequence[Quota], mine: Quota) -> str:
     """Say when enough of the pods in the way have ended, as far as that is known: with each end it is easier."""
     held = [(gang, pod) for gang in trial.snapshot.gangs for pod in gang.pods if is_inside(pod, pool)]
-    ends = {pod.uid: _end(gang, pod, trial.snapshot.policy) for gang, pod in held}
+    ends = {pod.uid: _expected_end(gang, pod, trial.snapshot.policy) for gang, pod in held}
     times = sorted({end for end in ends.values() if end is not None})
 
     def in_the_way(time: float) -> bool:
         left = [
-            (gang.tenant, pod.node, pod.shape.amount(pool.unit))
+            (gang.tenant, pod.node, pod.shape.amount_of(pool.unit_resource))
             for gang, pod in held
             if (end := ends[pod.uid]) is None or end > time
         ]
-        return displaces(pool, others, mine, left)
+        return displaces_pods(pool, others, mine, left)
 
     if not times or in_the_way(times[-1]):
         return "No known end lets it in: gangs inside guarantees that declare a run limit have a known end."
     first = bisect_left(times, True, key=lambda time: not in_the_way(time))
-    when = expected(times[first], times[first], now=trial.now)
+    when = render_expected_start(times[first], times[first], now=trial.now)
     return f"By the ends that are known, enough have ended {when}."
 
 
-def _end(gang: Gang, pod: Pod, policy: Policy) -> float | None:
+def _expected_end(gang: Gang, pod: Pod, policy: Policy) -> float | None:
     """Return when a pod will have ended, as far as that is known."""
     if pod.state in (ENDING, NOTIFIED):
         return pod.deadline + (gang.grace if pod.state is NOTIFIED else 0.0)
@@ -194,7 +199,7 @@ def _end(gang: Gang, pod: Pod, policy: Policy) -> float | None:
     return pod.since + gang.expected_run * policy.run_margin if gang.expected_run is not None else None
 
 
-def _summary(used: AtOnce, *, later: bool) -> str:
+def _guarantee_summary(used: CellFill, *, later: bool) -> str:
     fits = (
         "Its cells fit into empty nodes, but pods inside guarantees are in the way: the gateway accepts it later."
         if later

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from vkgateway.arbiter.decisions import Admit, Decisions, Hold, HoldCode
-from vkgateway.arbiter.facts import PLACED, Gang, Pod
-from vkgateway.arbiter.naming import Names, ahead_named, names_of
-from vkgateway.arbiter.poolsums import node_name
+from vkgateway.arbiter.decisions import Admit, Decisions, PendingReason, PendingReport
+from vkgateway.arbiter.reasons.gang_names import Names, name_gang_ahead, split_gang_id
+from vkgateway.arbiter.reasons.pool_sums import node_name
+from vkgateway.arbiter.snapshot import PLACED, Gang, Pod
 from vkgateway.arbiter.whatif.answers import GangName, Outcome, Placement, Verdict
-from vkgateway.translate.holdtext import expected
+from vkgateway.translate.pending_message import render_expected_start
 
 
-class Outcomes:
+class OutcomeLookup:
     """Looks gangs up in the decisions of one cycle."""
 
     def __init__(self, decisions: Decisions, now: float, names: Names) -> None:
@@ -23,9 +23,9 @@ class Outcomes:
             self._admits.setdefault(admit.gang, []).append(admit)
         self._now = now
         self._names = names
-        self._holds: Mapping[str, Hold] = {hold.gang: hold for hold in decisions.holds}
+        self._pending_reports: Mapping[str, PendingReport] = {hold.gang: hold for hold in decisions.holds}
 
-    def of(self, gang: Gang, pods: Iterable[Pod]) -> Outcome:
+    def outcome_of(self, gang: Gang, pods: Iterable[Pod]) -> Outcome:
         """Return what becomes of these pods of a gang, which wait."""
         uids = {pod.uid for pod in pods}
         admits, plan = self._admits.get(gang.id, []), self._plans.get(gang.id)
@@ -34,11 +34,11 @@ class Outcomes:
             starts += [(each.pool, each.nodes, each.borrowed) for each in (plan, *plan.also)]
         places = [(pool, node, uid) for pool, nodes, _ in starts for uid, node in nodes.items() if uid in uids]
         counts = Counter((node_name(pool), node) for pool, node, _ in places)
-        hold = self._holds.get(gang.id)
+        hold = self._pending_reports.get(gang.id)
         first = node_name(places[0][0]) if places else ""
         return Outcome(
             gang=gang_name(gang.id, self._names),
-            verdict=_verdict(started=bool(admits), planned=plan is not None, hold=hold),
+            verdict=_gang_verdict(started=bool(admits), planned=plan is not None, hold=hold),
             pods=len(uids),
             starting=len({uid for _, _, uid in places}),
             running=sum(pod.state is PLACED for pod in gang.pods),
@@ -47,8 +47,8 @@ class Outcomes:
             ),
             borrowed=any(borrowed for _, _, borrowed in starts),
             code=hold.code.value if hold is not None else "",
-            message=ahead_named(hold.message, hold.behind, self._names) if hold is not None else "",
-            pool=node_name(hold.pool) if hold is not None and hold.pool is not None else first or _liked(gang),
+            message=name_gang_ahead(hold.message, hold.behind, self._names) if hold is not None else "",
+            pool=node_name(hold.pool) if hold is not None and hold.pool is not None else first or _first_pool(gang),
             place=hold.place if hold is not None else 0,
             earliest=hold.earliest if hold is not None else None,
             likely=hold.likely if hold is not None else None,
@@ -59,29 +59,31 @@ class Outcomes:
 
 def gang_name(gang: str, names: Names) -> GangName:
     """Return what a gang is called, by its id."""
-    namespace, way, name = names_of(gang, names)
+    namespace, way, name = split_gang_id(gang, names)
     return GangName(id=gang, tenant=gang.partition("/")[0], namespace=namespace, way=way, name=name)
 
 
-def start_text(hold: Hold | None, now: float) -> str:
+def start_text(hold: PendingReport | None, now: float) -> str:
     """Return when a gang that waits may start; empty where that is no question of time."""
     if hold is None or not hold.place:
         return ""
-    return expected(hold.earliest, hold.likely, now=now)
+    return render_expected_start(hold.earliest, hold.likely, now=now)
 
 
-def never(hold: Hold) -> bool:
+def is_never_starting(hold: PendingReport) -> bool:
     """Return whether a gang waits for ever unless something else changes."""
-    return hold.code in (HoldCode.INFEASIBLE, HoldCode.INVALID) or (hold.code is HoldCode.QUOTA and not hold.place)
+    return hold.code in (PendingReason.INFEASIBLE, PendingReason.INVALID) or (
+        hold.code is PendingReason.QUOTA and not hold.place
+    )
 
 
-def _verdict(*, started: bool, planned: bool, hold: Hold | None) -> Verdict:
+def _gang_verdict(*, started: bool, planned: bool, hold: PendingReport | None) -> Verdict:
     if started:
         return Verdict.STARTS
     if planned:
         return Verdict.STARTS_AFTER_EVICTION
-    return Verdict.NEVER if hold is not None and never(hold) else Verdict.WAITS
+    return Verdict.NEVER if hold is not None and is_never_starting(hold) else Verdict.WAITS
 
 
-def _liked(gang: Gang) -> str:
+def _first_pool(gang: Gang) -> str:
     return node_name(gang.pools[0]) if gang.pools else ""

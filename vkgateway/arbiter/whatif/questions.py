@@ -76,6 +76,6 @@ class GrowQuestion(_Asked, frozen=True, tag="grow", gc=False):
 Question = GangQuestion | GuaranteeQuestion | DrainQuestion | GrowQuestion
 
 
-def amounts(resources: Mapping[str, object]) -> str:
+def amounts_text(resources: Mapping[str, object]) -> str:
     """Return `cpu 4, nvidia.com/gpu 8`."""
     return ", ".join(f"{name} {amount}" for name, amount in sorted(resources.items())) or "nothing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.plane import Plane
+from vkgateway.controlplane.plane import ControlPlaneSpec
 
 
 class Driver(Protocol):
@@ -14,7 +14,7 @@ class Driver(Protocol):
     async def prepare(self, version: str) -> None:
         """Fetch what is needed to run that Kubernetes version; may take minutes the first time."""
 
-    async def start(self, plane: Plane, *, credentials: Credentials, version: str) -> frozenset[str]:
+    async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         """Bring the components to what `plane` says and return before they serve.
 
         Returns the fingerprints (SHA-256, hexadecimal) of the certificates by which the API server calls kubelets:
@@ -28,7 +28,7 @@ class Driver(Protocol):
     def kubelet_clients(self, tenant: str) -> frozenset[str]:
         """Return the fingerprints that `start` returned last; none where it was never called for that tenant."""
 
-    async def trouble(self, plane: Plane) -> str:
+    async def failure_reason(self, plane: ControlPlaneSpec) -> str:
         """Say in one sentence what keeps a component from running; empty where none is in trouble."""
 
     async def remove(self, tenant: str) -> None:

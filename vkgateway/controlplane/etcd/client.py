@@ -11,20 +11,20 @@ from typing import Any, Self
 
 import grpc
 
-from vkgateway.controlplane.etcd.endpoints import Tls, targets
-from vkgateway.controlplane.etcd.errors import EtcdError, EtcdForgotten, EtcdStale, EtcdUnavailable, error_for
+from vkgateway.controlplane.etcd.endpoints import ClientTls, grpc_targets
+from vkgateway.controlplane.etcd.errors import EtcdCompacted, EtcdError, EtcdStale, EtcdUnavailable, error_for
 from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
 from vkgateway.controlplane.etcd.ranges import KeyRange
 
 _TIMEOUT = 10.0
 # Compaction and defragmentation go through all there is.
-_UPKEEP_TIMEOUT = 300.0
+_MAINTENANCE_TIMEOUT = 300.0
 # So many values in an answer if each may have 1.5 MiB, which together may be received; and so many at most.
-_LARGE_KEYS = 32
-_SMALL_KEYS = 1000
+_MIN_PAGE_KEYS = 32
+_MAX_PAGE_KEYS = 1000
 _PAGE_BYTES = 8 << 20
 # So many keys are deleted by one call: to list them, etcd reads their values as well, which may have 1.5 MiB each.
-_DELETED_KEYS = 200
+_DELETE_BATCH = 200
 # How often a call is made that meets changes of users or roles on its way: each attempt takes milliseconds.
 _STALE_ATTEMPTS = 10
 _OPTIONS = (
@@ -40,7 +40,7 @@ _OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class MemberStatus:
     """How an etcd member is: version, size of its file, what of that is in use, and what it may grow to (bytes).
 
     `quota` is 0 where etcd does not tell (before 3.6). `alarms` are sentences; one about space says NOSPACE.
@@ -65,11 +65,11 @@ class EtcdClient:
     Calls are tried once at each endpoint. All of them may be repeated: adding twice raises `EtcdExists`.
     """
 
-    def __init__(self, endpoints: Sequence[str], *, tls: Tls, timeout: float = _TIMEOUT) -> None:
+    def __init__(self, endpoints: Sequence[str], *, tls: ClientTls, timeout: float = _TIMEOUT) -> None:
         self._timeout = timeout
-        self._targets = targets(endpoints)
-        self._channels = self._connect(tls)
-        self._former: dict[asyncio.Task[None], grpc.aio.Channel] = {}
+        self._targets = grpc_targets(endpoints)
+        self._channels = self._open_channels(tls)
+        self._closing_channels: dict[asyncio.Task[None], grpc.aio.Channel] = {}
         """Channels of before, until the last call over them has ended."""
 
     async def __aenter__(self) -> Self:
@@ -82,26 +82,26 @@ class EtcdClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        former = dict(self._former)
+        former = dict(self._closing_channels)
         for task in former:
             task.cancel()
         await asyncio.gather(*former, return_exceptions=True)
         for channel in (*former.values(), *self._channels.values()):
             await channel.close(grace=None)
 
-    def renew(self, tls: Tls) -> None:
+    def renew_connection(self, tls: ClientTls) -> None:
         """Prove itself by another certificate from now on; calls that are under way go on to their end.
 
         That may be minutes away, and nobody waits for it. A call that were cut off would look to its caller as if the
         caller's own task had been cancelled.
         """
-        old, self._channels = self._channels, self._connect(tls)
+        old, self._channels = self._channels, self._open_channels(tls)
         for channel in old.values():
-            task = asyncio.create_task(channel.close(grace=_UPKEEP_TIMEOUT), name="etcd-former-connection")
-            self._former[task] = channel
-            task.add_done_callback(self._former.pop)
+            task = asyncio.create_task(channel.close(grace=_MAINTENANCE_TIMEOUT), name="etcd-former-connection")
+            self._closing_channels[task] = channel
+            task.add_done_callback(self._closing_channels.pop)
 
-    def _connect(self, tls: Tls) -> dict[str, grpc.aio.Channel]:
+    def _open_channels(self, tls: ClientTls) -> dict[str, grpc.aio.Channel]:
         credentials = grpc.ssl_channel_credentials(
             root_certificates=tls.ca, private_key=tls.key, certificate_chain=tls.cert
         )
@@ -112,28 +112,28 @@ class EtcdClient:
         answer = await self._call("KV/Range", pb.RangeRequest(key=key.encode()), pb.RangeResponse)
         return bytes(answer.kvs[0].value) if answer.kvs else None
 
-    async def keys(self, keys: KeyRange, *, limit: int = 0) -> list[str]:
+    async def list_keys(self, keys: KeyRange, *, limit: int = 0) -> list[str]:
         """List the keys in a range; at most `limit` of them, 0 for all."""
         request = pb.RangeRequest(key=keys.start, range_end=keys.end, limit=limit, keys_only=True)
         answer = await self._call("KV/Range", request, pb.RangeResponse)
         return [pair.key.decode(errors="replace") for pair in answer.kvs]
 
-    async def count(self, keys: KeyRange) -> int:
+    async def count_keys(self, keys: KeyRange) -> int:
         """Count the keys in a range."""
         request = pb.RangeRequest(key=keys.start, range_end=keys.end, count_only=True)
         return int((await self._call("KV/Range", request, pb.RangeResponse)).count)
 
-    async def size(self, keys: KeyRange) -> int:
+    async def measure_size(self, keys: KeyRange) -> int:
         """Add up the bytes of all keys and values in a range; what they were before is not counted. Reads all of it."""
-        size, start, limit = 0, keys.start, _LARGE_KEYS
+        size, start, limit = 0, keys.start, _MIN_PAGE_KEYS
         while True:
             request = pb.RangeRequest(key=start, range_end=keys.end, limit=limit)
             try:
                 answer = await self._call("KV/Range", request, pb.RangeResponse)
             except EtcdError as error:
-                if error.transient or limit == _LARGE_KEYS:
+                if error.transient or limit == _MIN_PAGE_KEYS:
                     raise
-                limit = _LARGE_KEYS  # what follows is larger than what came before
+                limit = _MIN_PAGE_KEYS  # what follows is larger than what came before
                 continue
             page = sum(len(pair.key) + len(pair.value) for pair in answer.kvs)
             size += page
@@ -141,20 +141,20 @@ class EtcdClient:
                 return size
             start = answer.kvs[-1].key + b"\0"
             # Each call has etcd count all that follows: the fewer the better.
-            limit = max(_LARGE_KEYS, min(_SMALL_KEYS, _PAGE_BYTES * len(answer.kvs) // page))
+            limit = max(_MIN_PAGE_KEYS, min(_MAX_PAGE_KEYS, _PAGE_BYTES * len(answer.kvs) // page))
 
     async def put(self, key: str, value: bytes) -> None:
         """Write one key."""
         await self._call("KV/Put", pb.PutRequest(key=key.encode(), value=value), pb.PutResponse)
 
-    async def delete(self, keys: KeyRange) -> int:
+    async def delete_range(self, keys: KeyRange) -> int:
         """Delete every key in a range; how many there were.
 
         Some at a time: etcd does nothing else while it deletes, and gives a call up that takes seconds.
         """
         start, deleted, more = keys.start, 0, True
         while more:
-            page = pb.RangeRequest(key=start, range_end=keys.end, limit=_DELETED_KEYS, keys_only=True)
+            page = pb.RangeRequest(key=start, range_end=keys.end, limit=_DELETE_BATCH, keys_only=True)
             found = await self._call("KV/Range", page, pb.RangeResponse)
             more = bool(found.more)
             end = found.kvs[-1].key + b"\0" if more else keys.end
@@ -166,8 +166,8 @@ class EtcdClient:
     async def compact(self, revision: int) -> None:
         """Forget what keys were before `revision`, if that was not done yet; returns when the space is free."""
         request = pb.CompactionRequest(revision=revision, physical=True)
-        with contextlib.suppress(EtcdForgotten):
-            await self._call("KV/Compact", request, pb.CompactionResponse, timeout=_UPKEEP_TIMEOUT)
+        with contextlib.suppress(EtcdCompacted):
+            await self._call("KV/Compact", request, pb.CompactionResponse, timeout=_MAINTENANCE_TIMEOUT)
 
     async def defragment(self) -> None:
         """Have every member write its file anew, as large as what is in use; it answers nobody meanwhile.
@@ -176,7 +176,9 @@ class EtcdClient:
         """
         for target in self._targets:
             with contextlib.suppress(EtcdUnavailable):
-                await self._call_at(target, "Maintenance/Defragment", pb.Empty(), pb.Empty, timeout=_UPKEEP_TIMEOUT)
+                await self._call_at(
+                    target, "Maintenance/Defragment", pb.Empty(), pb.Empty, timeout=_MAINTENANCE_TIMEOUT
+                )
 
     async def allow_writes(self) -> None:
         """Say that there is room again, after members' alarms that there is none."""
@@ -185,10 +187,10 @@ class EtcdClient:
             over = pb.AlarmRequest(action=pb.AlarmRequest.DEACTIVATE, member_id=alarm.member_id, alarm=pb.NOSPACE)
             await self._call("Maintenance/Alarm", over, pb.AlarmResponse)
 
-    async def status(self) -> Status:
+    async def member_status(self) -> MemberStatus:
         """Return how the member that answers is."""
         answer = await self._call("Maintenance/Status", pb.StatusRequest(), pb.StatusResponse)
-        return Status(
+        return MemberStatus(
             version=answer.version,
             size=answer.db_size,
             size_in_use=answer.db_size_in_use,
@@ -204,20 +206,20 @@ class EtcdClient:
 
     async def enable_auth(self) -> None:
         """Enforce users and roles from now on; wants a user `root` with the role `root`."""
-        await self._do("Auth/AuthEnable", pb.AuthEnableRequest())
+        await self._call_empty("Auth/AuthEnable", pb.AuthEnableRequest())
 
-    async def users(self) -> list[str]:
+    async def list_users(self) -> list[str]:
         """List the users' names."""
         return list((await self._call("Auth/UserList", pb.Empty(), pb.AuthUserListResponse)).users)
 
     async def add_user(self, name: str) -> None:
         """Add a user without a password, known by the common name of its certificate alone."""
         options = pb.UserAddOptions(no_password=True)
-        await self._do("Auth/UserAdd", pb.AuthUserAddRequest(name=name, options=options))
+        await self._call_empty("Auth/UserAdd", pb.AuthUserAddRequest(name=name, options=options))
 
     async def delete_user(self, name: str) -> None:
         """Delete a user."""
-        await self._do("Auth/UserDelete", pb.AuthUserDeleteRequest(name=name))
+        await self._call_empty("Auth/UserDelete", pb.AuthUserDeleteRequest(name=name))
 
     async def roles_of(self, user: str) -> list[str]:
         """List the roles that a user has."""
@@ -226,23 +228,23 @@ class EtcdClient:
 
     async def grant_role(self, user: str, *, role: str) -> None:
         """Give a role to a user; nothing happens where it has it."""
-        await self._do("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user=user, role=role))
+        await self._call_empty("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user=user, role=role))
 
     async def revoke_role(self, user: str, *, role: str) -> None:
         """Take a role from a user."""
-        await self._do("Auth/UserRevokeRole", pb.AuthUserRevokeRoleRequest(name=user, role=role))
+        await self._call_empty("Auth/UserRevokeRole", pb.AuthUserRevokeRoleRequest(name=user, role=role))
 
-    async def roles(self) -> list[str]:
+    async def list_roles(self) -> list[str]:
         """List the roles' names."""
         return list((await self._call("Auth/RoleList", pb.Empty(), pb.AuthRoleListResponse)).roles)
 
     async def add_role(self, name: str) -> None:
         """Add a role that may do nothing yet."""
-        await self._do("Auth/RoleAdd", pb.AuthRoleAddRequest(name=name))
+        await self._call_empty("Auth/RoleAdd", pb.AuthRoleAddRequest(name=name))
 
     async def delete_role(self, name: str) -> None:
         """Delete a role, and take it from all users."""
-        await self._do("Auth/RoleDelete", pb.AuthRoleDeleteRequest(role=name))
+        await self._call_empty("Auth/RoleDelete", pb.AuthRoleDeleteRequest(role=name))
 
     async def ranges_of(self, role: str) -> dict[KeyRange, bool]:
         """List the ranges that a role may read, and whether it may write there too."""
@@ -258,14 +260,14 @@ class EtcdClient:
         kind = pb.Permission.READWRITE if write else pb.Permission.READ
         permission = pb.Permission(perm_type=kind, key=keys.start, range_end=keys.end)
         request = pb.AuthRoleGrantPermissionRequest(name=role, perm=permission)
-        await self._do("Auth/RoleGrantPermission", request)
+        await self._call_empty("Auth/RoleGrantPermission", request)
 
     async def revoke_range(self, role: str, *, keys: KeyRange) -> None:
         """Take a range from a role."""
         request = pb.AuthRoleRevokePermissionRequest(role=role, key=keys.start, range_end=keys.end)
-        await self._do("Auth/RoleRevokePermission", request)
+        await self._call_empty("Auth/RoleRevokePermission", request)
 
-    async def _do(self, method: str, request: Any) -> None:
+    async def _call_empty(self, method: str, request: Any) -> None:
         await self._call(method, request, pb.Empty)
 
     async def _call(self, method: str, request: Any, answer: Any, *, timeout: float | None = None) -> Any:

@@ -10,7 +10,7 @@ from vkgateway.model.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
+class ClientTls:
     """What a client needs to be known to etcd: PEM of the server's authority, and its own pair."""
 
     ca: bytes
@@ -21,14 +21,14 @@ class Tls:
         return "Tls(...)"
 
 
-def targets(endpoints: Sequence[str]) -> list[str]:
+def grpc_targets(endpoints: Sequence[str]) -> list[str]:
     """HOST:PORT of each endpoint, given as https://HOST:PORT. Raises InputError for others, and for none at all."""
     if not endpoints:
         raise InputError("no etcd endpoint is given", hint="give at least one, as https://HOST:PORT")
-    return [_target(endpoint) for endpoint in endpoints]
+    return [_parse_target(endpoint) for endpoint in endpoints]
 
 
-def _target(endpoint: str) -> str:
+def _parse_target(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     if parts.scheme != "https" or not parts.netloc:
         raise InputError(f"etcd endpoint {endpoint!r} is not an https address", hint="write https://HOST:PORT")

@@ -38,17 +38,17 @@ class EtcdExists(EtcdError):
     exit_code: ClassVar[int] = 4
 
 
-class EtcdMissing(EtcdError):
+class EtcdNotFound(EtcdError):
     """There is no such user, role or permission."""
 
     exit_code: ClassVar[int] = 3
 
 
-class EtcdOpen(EtcdError):
+class EtcdAuthDisabled(EtcdError):
     """Users and roles are not enforced: whoever has a certificate may read everything."""
 
 
-class EtcdForgotten(EtcdError):
+class EtcdCompacted(EtcdError):
     """A compaction took the revision that was asked for."""
 
 
@@ -62,24 +62,24 @@ SPACE_EXCEEDED = "database space exceeded"
 """What etcd says of a store that is full, and API servers after it."""
 
 # Parts of etcd's own messages (api/v3rpc/rpctypes/error.go): its status codes alone do not tell these apart.
-_BY_WORDS: tuple[tuple[str, type[EtcdError]], ...] = (
+_ERRORS_BY_MESSAGE: tuple[tuple[str, type[EtcdError]], ...] = (
     ("already exists", EtcdExists),
-    ("name not found", EtcdMissing),
-    ("is not granted to the", EtcdMissing),
+    ("name not found", EtcdNotFound),
+    ("is not granted to the", EtcdNotFound),
     ("revision of auth store is old", EtcdStale),
     ("permission denied", EtcdDenied),
     ("authentication failed", EtcdDenied),
     ("user name is empty", EtcdDenied),
     ("invalid auth token", EtcdDenied),
     (SPACE_EXCEEDED, EtcdFull),
-    ("has been compacted", EtcdForgotten),
+    ("has been compacted", EtcdCompacted),
 )
 _UNAVAILABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 
 
 def error_for(code: str, details: str, *, what: str) -> EtcdError:
     """Return the error for a gRPC status; `what` says what was asked (`UserAdd at 10.0.0.1:2379`)."""
-    kind = next((kind for words, kind in _BY_WORDS if words in details), None)
+    kind = next((kind for words, kind in _ERRORS_BY_MESSAGE if words in details), None)
     if kind is None:
         kind = EtcdUnavailable if code in _UNAVAILABLE else EtcdError
     return kind(f"etcd did not do {what}: {details or code}")

@@ -13,6 +13,6 @@ class KeyRange:
     end: bytes
 
     @classmethod
-    def below(cls, prefix: str) -> KeyRange:
+    def for_prefix(cls, prefix: str) -> KeyRange:
         """Every key under `prefix/` and no other: `/a` takes in `/a/x`, but not `/a` nor `/ab`."""
         return cls(f"{prefix}/".encode(), f"{prefix}0".encode())  # "0" follows "/" in ASCII

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from vkgateway.controlplane.files import SECRET_MODE, write_file
-from vkgateway.local import cores
-from vkgateway.local.hollow.nodes import MANAGED
+from vkgateway.controlplane.atomic_files import SECRET_MODE, write_file
+from vkgateway.local import core_limit
+from vkgateway.local.hollow.nodes import MANAGED_ANNOTATION
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 NAME = "compute/kwok"
@@ -36,13 +36,13 @@ class HollowKubelet:
 
 def write_config(directory: Path, *, kubelet: HollowKubelet, parallelism: int = 64) -> Path:
     """Write the configuration, and return its path."""
-    documents = [_options(kubelet, parallelism=parallelism), *stages(kubelet.port)]
+    documents = [_kwok_configuration(kubelet, parallelism=parallelism), *load_stages(kubelet.port)]
     config = directory / "kwok.yaml"
     write_file(config, yaml.safe_dump_all(documents, sort_keys=False).encode(), mode=SECRET_MODE)
     return config
 
 
-def spec(*, program: Path, config: Path, kubeconfig: Path) -> ProcessSpec:
+def process_spec(*, program: Path, config: Path, kubeconfig: Path) -> ProcessSpec:
     """Describe the process; what it reads must have been written."""
     # It reads all of them once: what is renewed makes another spec, so the supervisor starts the process anew.
     content = b"".join(file.read_bytes() for file in (config, kubeconfig))
@@ -54,27 +54,27 @@ def spec(*, program: Path, config: Path, kubeconfig: Path) -> ProcessSpec:
             "HOME": str(config.parent),
             "CONFIG_DIGEST": hashlib.sha256(content).hexdigest()[:16],
             "GOGC": "400",  # a small heap that is filled fast
-            **cores.limited(),
+            **core_limit.limit_cores(),
         },
         stop_rank=_STOP_RANK,
         batch=True,
     )
 
 
-def stages(kubelet_port: int) -> list[dict[str, Any]]:
+def load_stages(kubelet_port: int) -> list[dict[str, Any]]:
     """Return the Stage documents: how hollow nodes and pods move on."""
     text = (resources.files(__package__) / "stages.yaml").read_text()
     return list(yaml.safe_load_all(text.replace(_KUBELET_PORT, str(kubelet_port))))
 
 
-def _options(kubelet: HollowKubelet, *, parallelism: int) -> dict[str, Any]:
+def _kwok_configuration(kubelet: HollowKubelet, *, parallelism: int) -> dict[str, Any]:
     return {
         "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
         "kind": "KwokConfiguration",
         "options": {
             "cidr": _POD_ADDRESSES,
             "nodeIP": kubelet.address,
-            "manageNodesWithAnnotationSelector": "=".join(MANAGED),
+            "manageNodesWithAnnotationSelector": "=".join(MANAGED_ANNOTATION),
             "nodeLeaseDurationSeconds": LEASE_SECONDS,
             "nodeLeaseParallelism": 8,
             "nodePlayStageParallelism": 8,

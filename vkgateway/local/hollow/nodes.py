@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-MANAGED: Final = ("kwok.x-k8s.io/node", "fake")
+MANAGED_ANNOTATION: Final = ("kwok.x-k8s.io/node", "fake")
 """Annotation by which KWOK knows its nodes."""
 
 POOL_LABEL: Final = "platform.vkgateway.io/pool"
@@ -39,18 +39,18 @@ MACHINES: Final[Mapping[str, HollowMachine]] = {
 """The pools there are, and the machines in them."""
 
 
-def nodes(counts: Mapping[str, int], *, version: str) -> Iterator[dict[str, Any]]:
+def hollow_nodes(counts: Mapping[str, int], *, version: str) -> Iterator[dict[str, Any]]:
     """Yield the Node objects of each pool in `counts`, which says how many there are; `version` is the cluster's."""
     for pool, count in counts.items():
         machine = MACHINES[pool]
         for index in range(count):
-            yield _node(pool, index=index, count=count, machine=machine, version=version)
+            yield _hollow_node(pool, index=index, count=count, machine=machine, version=version)
 
 
-def _node(pool: str, *, index: int, count: int, machine: HollowMachine, version: str) -> dict[str, Any]:
+def _hollow_node(pool: str, *, index: int, count: int, machine: HollowMachine, version: str) -> dict[str, Any]:
     name = f"{pool}-{index}"
     domain = index * machine.domains // count
-    key, value = MANAGED
+    key, value = MANAGED_ANNOTATION
     return {
         "apiVersion": "v1",
         "kind": "Node",

@@ -7,7 +7,7 @@ import msgspec
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
-from vkgateway.local.hollow.nodes import MANAGED
+from vkgateway.local.hollow.nodes import MANAGED_ANNOTATION
 from vkgateway.model.objects import NodeView
 
 
@@ -18,10 +18,10 @@ async def nodes_ready(client: Client, count: int) -> bool:
     except errors.ApiError:
         return False
     views = [msgspec.json.decode(item, type=NodeView) for item in page.items]
-    return sum(1 for view in views if _ready(view)) >= count
+    return sum(1 for view in views if _is_ready(view)) >= count
 
 
-def _ready(view: NodeView) -> bool:
-    key, value = MANAGED
+def _is_ready(view: NodeView) -> bool:
+    key, value = MANAGED_ANNOTATION
     is_hollow = view.metadata.annotations.get(key) == value
     return is_hollow and any(c.type == "Ready" and c.status == "True" for c in view.status.conditions)

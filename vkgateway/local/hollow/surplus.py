@@ -10,7 +10,7 @@ import msgspec
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
-from vkgateway.local.hollow.nodes import MANAGED, POOL_LABEL
+from vkgateway.local.hollow.nodes import MANAGED_ANNOTATION, POOL_LABEL
 from vkgateway.model.objects import NodeView
 
 
@@ -26,7 +26,7 @@ async def remove_surplus(client: Client, counts: Mapping[str, int]) -> list[str]
 
 
 def _is_surplus(view: NodeView, counts: Mapping[str, int]) -> bool:
-    key, value = MANAGED
+    key, value = MANAGED_ANNOTATION
     metadata = view.metadata
     pool = metadata.labels.get(POOL_LABEL, "")
     index = metadata.name.removeprefix(f"{pool}-")

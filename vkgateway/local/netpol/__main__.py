@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 
 from vkgateway.kube.client import Client
-from vkgateway.local.netpol.calls import serve
+from vkgateway.local.netpol.calls import serve_calls
+from vkgateway.local.netpol.cluster_state import Site
 from vkgateway.local.netpol.enforcer import Enforcer
 from vkgateway.local.netpol.plugin import SOCKET
-from vkgateway.local.netpol.world import Site
-from vkgateway.local.realnode.host import run
+from vkgateway.local.realnode.host import run_command
 
 
-async def _load(text: str) -> None:
-    await asyncio.to_thread(run, "nft", "-f", "-", stdin=text)
+async def _load_rules(text: str) -> None:
+    await asyncio.to_thread(run_command, "nft", "-f", "-", stdin=text)
 
 
 async def _run(kubeconfig: Path, site: Site) -> None:
@@ -28,9 +28,9 @@ async def _run(kubeconfig: Path, site: Site) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, task.cancel)
     async with Client.from_kubeconfig(kubeconfig, name="the compute cluster", max_connections=8) as client:
-        enforcer = Enforcer(client, site, load=_load)
+        enforcer = Enforcer(client, site, load=_load_rules)
         try:
-            async with serve(enforcer, Path(SOCKET)):
+            async with serve_calls(enforcer, Path(SOCKET)):
                 await enforcer.run()
         except asyncio.CancelledError:
             return

@@ -38,7 +38,7 @@ class Attachments(Protocol):
 
 
 @contextlib.asynccontextmanager
-async def serve(attachments: Attachments, path: Path) -> AsyncIterator[None]:
+async def serve_calls(attachments: Attachments, path: Path) -> AsyncIterator[None]:
     """Answer calls while the block lasts."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -11,22 +11,22 @@ import structlog
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.local.netpol.ruleset import ruleset
-from vkgateway.local.netpol.world import ENDED, Pod, PodView, Server, Site, World, decode_pod
+from vkgateway.local.netpol.cluster_state import ENDED_PHASES, ClusterState, Pod, PodView, Server, Site, decode_pod
+from vkgateway.local.netpol.ruleset import render_ruleset
 from vkgateway.local.realnode.host import ToolError
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import NamespaceView, decode_namespace
-from vkgateway.translate.netpolicies import PolicyView, decode_policy
+from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy
 from vkgateway.translate.services import SliceView, decode_slice
 
 log = structlog.get_logger(__name__)
 
-_GATHER: Final = 0.01
+_BATCH_SECONDS: Final = 0.01
 """Seconds in which changes are gathered."""
-_AGAIN: Final = 2.0
+_RETRY_SECONDS: Final = 2.0
 """Seconds after which rules that the kernel refused are tried again."""
-_PATIENCE: Final = 20.0
+_ATTACH_SECONDS: Final = 20.0
 """Seconds for which a new pod waits for its rules; the kubelet tries again afterwards."""
 
 
@@ -47,29 +47,29 @@ class Enforcer:
             resources.PODS,
             decode=decode_pod,
             on_change=self._pod_changed,
-            on_complete=self._changed,
+            on_complete=self._mark_dirty,
             field_selector=f"spec.nodeName={site.node}",
         )
         self._namespaces: Reflector[NamespaceView] = Reflector(
             client,
             resources.NAMESPACES,
             decode=decode_namespace,
-            on_change=lambda _old, _new: self._changed(),
-            on_complete=self._changed,
+            on_change=lambda _old, _new: self._mark_dirty(),
+            on_complete=self._mark_dirty,
         )
-        self._policies: Reflector[PolicyView] = Reflector(
+        self._policies: Reflector[NetworkPolicyView] = Reflector(
             client,
             resources.NETWORK_POLICIES,
             decode=decode_policy,
-            on_change=lambda _old, _new: self._changed(),
-            on_complete=self._changed,
+            on_change=lambda _old, _new: self._mark_dirty(),
+            on_complete=self._mark_dirty,
         )
         self._slices: Reflector[SliceView] = Reflector(
             client,
             resources.ENDPOINT_SLICES,
             decode=decode_slice,
-            on_change=lambda _old, _new: self._changed(),
-            on_complete=self._changed,
+            on_change=lambda _old, _new: self._mark_dirty(),
+            on_complete=self._mark_dirty,
             namespace=SYSTEM_NAMESPACE,
             label_selector=TENANT_LABEL,
         )
@@ -81,7 +81,7 @@ class Enforcer:
             group.create_task(self._namespaces.run(), name="watch-namespaces")
             group.create_task(self._policies.run(), name="watch-policies")
             group.create_task(self._slices.run(), name="watch-slices")
-            group.create_task(self._keep(), name="keep-rules")
+            group.create_task(self._update_loop(), name="keep-rules")
 
     async def attach(self, uid: str, addresses: Collection[str]) -> None:
         """Put a new pod's rules in force, before any of its containers starts.
@@ -90,16 +90,16 @@ class Enforcer:
             UnavailableError: the pod is not known yet, or the kernel does not take the rules now.
         """
         try:
-            async with asyncio.timeout(_PATIENCE):
-                await self._until(lambda: any(pod.metadata.uid == uid for pod in self._pods.items.values()))
+            async with asyncio.timeout(_ATTACH_SECONDS):
+                await self._wait_until(lambda: any(pod.metadata.uid == uid for pod in self._pods.store.values()))
                 self._attached.update(dict.fromkeys(addresses, uid))
                 self._asked += 1
                 asked = self._asked
-                self._changed()
-                await self._until(lambda: self._done >= asked)
+                self._mark_dirty()
+                await self._wait_until(lambda: self._done >= asked)
         except TimeoutError as error:
             raise UnavailableError(
-                f"the rules for pod {uid} are not in force after {_PATIENCE:.0f} s", hint="it is tried again"
+                f"the rules for pod {uid} are not in force after {_ATTACH_SECONDS:.0f} s", hint="it is tried again"
             ) from error
 
     def detach(self, uid: str, addresses: Collection[str]) -> None:
@@ -108,38 +108,38 @@ class Enforcer:
         for address in gone:
             del self._attached[address]
         if gone:
-            self._changed()
+            self._mark_dirty()
 
-    def world(self) -> World:
+    def build_state(self) -> ClusterState:
         """Return the part of the compute cluster on which the rules depend."""
-        return World(
-            pods=sorted(self._addressed().values(), key=lambda pod: pod.address),
-            namespaces={name: view.metadata.labels for (_, name), view in self._namespaces.items.items()},
-            policies=list(self._policies.items.values()),
-            servers=self._servers(),
+        return ClusterState(
+            pods=sorted(self._pods_by_address().values(), key=lambda pod: pod.address),
+            namespaces={name: view.metadata.labels for (_, name), view in self._namespaces.store.items()},
+            policies=list(self._policies.store.values()),
+            servers=self._servers_by_tenant(),
         )
 
     @property
-    def _complete(self) -> bool:
+    def _is_synced(self) -> bool:
         followed = (self._pods, self._namespaces, self._policies, self._slices)
-        return all(one.complete for one in followed)
+        return all(one.is_complete for one in followed)
 
-    def _addressed(self) -> dict[str, Pod]:
+    def _pods_by_address(self) -> dict[str, Pod]:
         """Pods by address: where two have the same, the one whose network was made last."""
         found: dict[str, Pod] = {}
-        by_uid = {view.metadata.uid: view for view in self._pods.items.values() if not view.spec.host_network}
+        by_uid = {view.metadata.uid: view for view in self._pods.store.values() if not view.spec.host_network}
         for view in sorted(by_uid.values(), key=lambda one: one.metadata.creation_timestamp or ""):
             address = view.status.pod_ip
-            if address and view.status.phase not in ENDED and view.metadata.uid not in self._attached.values():
-                found[address] = _pod(view, address)
+            if address and view.status.phase not in ENDED_PHASES and view.metadata.uid not in self._attached.values():
+                found[address] = _to_pod(view, address)
         for address, uid in self._attached.items():
             if uid in by_uid:
-                found[address] = _pod(by_uid[uid], address)
+                found[address] = _to_pod(by_uid[uid], address)
         return found
 
-    def _servers(self) -> dict[str, list[Server]]:
+    def _servers_by_tenant(self) -> dict[str, list[Server]]:
         found: dict[str, list[Server]] = {}
-        for view in self._slices.items.values():
+        for view in self._slices.store.values():
             addresses = [address for endpoint in view.endpoints or () for address in endpoint.get("addresses") or ()]
             servers = [
                 Server(address, port["port"], port.get("protocol") or "TCP")
@@ -153,42 +153,42 @@ class Enforcer:
         if new is None and old is not None:
             uid = old.metadata.uid
             self.detach(uid, [address for address, owner in self._attached.items() if owner == uid])
-        self._changed()
+        self._mark_dirty()
 
-    def _changed(self) -> None:
+    def _mark_dirty(self) -> None:
         self._dirty.set()
-        self._notify()
+        self._notify_waiters()
 
-    def _notify(self) -> None:
+    def _notify_waiters(self) -> None:
         self._change.set()
         self._change = asyncio.Event()
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
+    async def _wait_until(self, holds: Callable[[], bool]) -> None:
         while not holds():
             await self._change.wait()
 
-    async def _keep(self) -> None:
+    async def _update_loop(self) -> None:
         while True:
             await self._dirty.wait()
-            await asyncio.sleep(_GATHER)
+            await asyncio.sleep(_BATCH_SECONDS)
             self._dirty.clear()
-            if self._complete:
-                await self._update()
+            if self._is_synced:
+                await self._update_rules()
 
-    async def _update(self) -> None:
-        asked, text = self._asked, ruleset(self.world(), self._site)
+    async def _update_rules(self) -> None:
+        asked, text = self._asked, render_ruleset(self.build_state(), self._site)
         if text != self._in_force:
             try:
                 await self._load(text)
             except ToolError as error:
                 log.warning("the kernel does not take the rules; they are tried again", error=str(error))
-                asyncio.get_running_loop().call_later(_AGAIN, self._dirty.set)
+                asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._dirty.set)
                 return
             self._in_force = text
         self._done = asked
-        self._notify()
+        self._notify_waiters()
 
 
-def _pod(view: PodView, address: str) -> Pod:
+def _to_pod(view: PodView, address: str) -> Pod:
     metadata = view.metadata
-    return Pod(address=address, namespace=metadata.namespace, labels=metadata.labels, ports=view.spec.ports)
+    return Pod(address=address, namespace=metadata.namespace, labels=metadata.labels, ports=view.spec.container_ports)

@@ -6,9 +6,9 @@ import ipaddress
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from vkgateway.local.netpol.world import Pod, World
-from vkgateway.translate.netpolicies import Direction
-from vkgateway.translate.selectors import all_hold
+from vkgateway.local.netpol.cluster_state import ClusterState, Pod
+from vkgateway.translate.network_policies import Direction
+from vkgateway.translate.node_terms import all_match
 
 Side = Literal["saddr", "daddr"]
 
@@ -18,24 +18,30 @@ _PROTOCOLS = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
 _LAST_PORT = 65535
 
 
-def selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
+def selector_matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
     """Whether a label selector holds; an empty one always does."""
     wanted = selector or {}
     exact = (wanted.get("matchLabels") or {}).items()
     required = [{"key": key, "operator": "In", "values": [value]} for key, value in exact]
-    return all_hold(labels, [*required, *(wanted.get("matchExpressions") or ())])
+    return all_match(labels, [*required, *(wanted.get("matchExpressions") or ())])
 
 
-def elements(values: Iterable[str]) -> str:
+def nft_set(values: Iterable[str]) -> str:
     """Return an anonymous set."""
     return f"{{ {', '.join(values)} }}"
 
 
-class Rule:
+class PolicyRule:
     """One rule of a policy; `members` are the pods that the policy selects."""
 
     def __init__(
-        self, world: World, direction: Direction, rule: Mapping[str, Any], *, namespace: str, members: Sequence[Pod]
+        self,
+        world: ClusterState,
+        direction: Direction,
+        rule: Mapping[str, Any],
+        *,
+        namespace: str,
+        members: Sequence[Pod],
     ) -> None:
         self._world = world
         self._direction = direction
@@ -43,24 +49,24 @@ class Rule:
         self._namespace = namespace
         self._members = members
 
-    def matches(self) -> Iterator[str]:
+    def packet_matches(self) -> Iterator[str]:
         """Yield matches, one of which holds for each packet that the rule allows; `""` holds for all."""
         peers = self._rule.get(_LISTS[self._direction])
         chosen = [pod for pod in self._world.pods if not peers or any(self._is_peer(one, pod) for one in peers)]
-        addresses = list(self._addresses(peers, chosen))
-        for port in self._ports(chosen):
+        addresses = list(self._address_matches(peers, chosen))
+        for port in self._port_matches(chosen):
             yield from (f"{address} {port}".strip() for address in addresses)
 
-    def _addresses(self, peers: Sequence[Mapping[str, Any]] | None, chosen: Sequence[Pod]) -> Iterator[str]:
+    def _address_matches(self, peers: Sequence[Mapping[str, Any]] | None, chosen: Sequence[Pod]) -> Iterator[str]:
         side = _SIDES[self._direction]
         if not peers:
             yield ""
             return
         if chosen:
-            yield f"ip {side} {elements(sorted(pod.address for pod in chosen))}"
+            yield f"ip {side} {nft_set(sorted(pod.address for pod in chosen))}"
         for peer in peers:
             if block := peer.get("ipBlock"):
-                yield from _block(side, block)
+                yield from _block_matches(side, block)
 
     def _is_peer(self, peer: Mapping[str, Any], pod: Pod) -> bool:
         if peer.get("ipBlock"):
@@ -69,10 +75,10 @@ class Rule:
         if namespaces is None:
             meant = pod.namespace == self._namespace
         else:
-            meant = selects(namespaces, self._world.namespaces.get(pod.namespace, {}))
-        return meant and selects(peer.get("podSelector"), pod.labels)
+            meant = selector_matches(namespaces, self._world.namespaces.get(pod.namespace, {}))
+        return meant and selector_matches(peer.get("podSelector"), pod.labels)
 
-    def _ports(self, peers: Sequence[Pod]) -> Iterator[str]:
+    def _port_matches(self, peers: Sequence[Pod]) -> Iterator[str]:
         """Yield matches of the packet's port."""
         ports = self._rule.get("ports")
         if not ports:
@@ -81,8 +87,8 @@ class Rule:
         receivers = self._members if self._direction == "Ingress" else peers
         for name, keyword in _PROTOCOLS.items():
             here = [port for port in ports if (port.get("protocol") or "TCP") == name]
-            if numbers := _ranges(here):
-                yield f"{keyword} dport {elements(numbers)}"
+            if numbers := _port_ranges(here):
+                yield f"{keyword} dport {nft_set(numbers)}"
             named = {port["port"] for port in here if isinstance(port.get("port"), str)}
             pairs = sorted(
                 f"{pod.address} . {port.container_port}"
@@ -91,20 +97,20 @@ class Rule:
                 if port.name in named and port.protocol == name
             )
             if pairs:
-                yield f"ip daddr . {keyword} dport {elements(dict.fromkeys(pairs))}"
+                yield f"ip daddr . {keyword} dport {nft_set(dict.fromkeys(pairs))}"
 
 
-def _block(side: Side, block: Mapping[str, Any]) -> Iterator[str]:
+def _block_matches(side: Side, block: Mapping[str, Any]) -> Iterator[str]:
     cidr = ipaddress.ip_network(block["cidr"], strict=False)
     if not isinstance(cidr, ipaddress.IPv4Network):
         return
     match = f"ip {side} {cidr}"
     excepted = [ipaddress.ip_network(one, strict=False) for one in block.get("except") or ()]
     apart = list(ipaddress.collapse_addresses(one for one in excepted if isinstance(one, ipaddress.IPv4Network)))
-    yield f"{match} ip {side} != {elements(map(str, apart))}" if apart else match
+    yield f"{match} ip {side} != {nft_set(map(str, apart))}" if apart else match
 
 
-def _ranges(ports: Iterable[Mapping[str, Any]]) -> list[str]:
+def _port_ranges(ports: Iterable[Mapping[str, Any]]) -> list[str]:
     """Return numbered ports as ranges that do not overlap, as a set of nftables wants them."""
     found: list[tuple[int, int]] = []
     for port in ports:

@@ -13,7 +13,7 @@ NAME: Final = "vkgateway-netpol"
 SOCKET: Final = "/run/containerd/vkgateway-netpol.sock"
 """In the node's mount namespace, where /run/containerd is its own: paths of sockets have 107 bytes at most."""
 
-_PROGRAM: Final = """\
+_PLUGIN_SCRIPT: Final = """\
 #!{python} -IS
 import json, os, socket, sys
 
@@ -52,6 +52,6 @@ if command == "ADD":
 """
 
 
-def program() -> str:
+def plugin_script() -> str:
     """Return the plugin: a script for the Python that runs this one, without any package."""
-    return _PROGRAM.format(python=sys.executable, path=SOCKET)
+    return _PLUGIN_SCRIPT.format(python=sys.executable, path=SOCKET)

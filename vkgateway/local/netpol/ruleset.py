@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from vkgateway.local.netpol.peers import Rule, elements, selects
-from vkgateway.local.netpol.world import Pod, Server, Site, World
+from vkgateway.local.netpol.cluster_state import ClusterState, Pod, Server, Site
+from vkgateway.local.netpol.peers import PolicyRule, nft_set, selector_matches
 from vkgateway.model.names import TENANT_LABEL
-from vkgateway.translate.netpolicies import Direction, PolicyView
+from vkgateway.translate.network_policies import Direction, NetworkPolicyView
 
 TABLE = "vkgateway"
 
@@ -25,106 +25,107 @@ class _Chain:
 
     name: str
     tenant: str
-    policies: Sequence[PolicyView]
+    policies: Sequence[NetworkPolicyView]
     members: list[Pod] = field(default_factory=list)
 
 
-def ruleset(world: World, site: Site) -> str:
+def render_ruleset(world: ClusterState, site: Site) -> str:
     """Return the table that replaces the one in force."""
     made = _Ruleset(world, site)
-    lines = [f"table ip {TABLE} {{}}", f"delete table ip {TABLE}", f"table ip {TABLE} {{", *made.body(), "}"]
+    lines = [f"table ip {TABLE} {{}}", f"delete table ip {TABLE}", f"table ip {TABLE} {{", *made.table_lines(), "}"]
     return "\n".join(lines) + "\n"
 
 
 class _Ruleset:
-    def __init__(self, world: World, site: Site) -> None:
+    def __init__(self, world: ClusterState, site: Site) -> None:
         self._world = world
         self._site = site
-        self._policies_of: dict[str, list[PolicyView]] = {}
+        self._policies_of: dict[str, list[NetworkPolicyView]] = {}
         for policy in sorted(world.policies, key=lambda one: one.metadata.key):
             self._policies_of.setdefault(policy.metadata.namespace, []).append(policy)
         self._tenants: dict[str, list[Pod]] = {}
         for pod in world.pods:
-            if tenant := self._tenant(pod):
+            if tenant := self._tenant_of(pod):
                 self._tenants.setdefault(tenant, []).append(pod)
 
-    def body(self) -> Iterator[str]:
+    def table_lines(self) -> Iterator[str]:
         """Yield the lines of the table: called chains before their callers."""
         for tenant, pods in sorted(self._tenants.items()):
-            yield from _chain(f"egress-tenant-{tenant}", self._out_of(tenant, pods))
-            yield from _chain(f"ingress-tenant-{tenant}", self._into(pods))
+            yield from _chain_lines(f"egress-tenant-{tenant}", self._egress_rules(tenant, pods))
+            yield from _chain_lines(f"ingress-tenant-{tenant}", self._ingress_rules(pods))
         for direction in ("Egress", "Ingress"):
-            chains = self._chains(direction)
+            chains = self._build_chains(direction)
             for one in chains:
-                yield from _chain(one.name, self._rules(direction, one))
+                yield from _chain_lines(one.name, self._policy_rules(direction, one))
             yield f"map {direction.lower()} {{ type ipv4_addr : verdict"
             if chains:
                 verdicts = (f"{pod.address} : jump {one.name}" for one in chains for pod in one.members)
-                yield f"elements = {elements(verdicts)}"
+                yield f"elements = {nft_set(verdicts)}"
             yield "}"
-        yield from self._known()
-        yield from _chain("forward", self._forward())
-        yield from _chain("input", self._input())
+        yield from self._pod_sets()
+        yield from _chain_lines("forward", self._forward_rules())
+        yield from _chain_lines("input", self._input_rules())
 
-    def _known(self) -> Iterator[str]:
+    def _pod_sets(self) -> Iterator[str]:
         addresses = sorted(pod.address for pod in self._world.pods)
         yield "set pods { type ipv4_addr"
         if addresses:
-            yield f"elements = {elements(addresses)}"
+            yield f"elements = {nft_set(addresses)}"
         yield "}"
         yield "set themselves { type ipv4_addr . ipv4_addr"
         if addresses:
-            yield f"elements = {elements(f'{one} . {one}' for one in addresses)}"
+            yield f"elements = {nft_set(f'{one} . {one}' for one in addresses)}"
         yield "}"
 
-    def _forward(self) -> Iterator[str]:
+    def _forward_rules(self) -> Iterator[str]:
         site = self._site
         yield "type filter hook forward priority filter; policy accept"
         yield "ct state established,related accept"
-        yield f"iifname {site.uplink} ip saddr {elements(site.machine)} accept"
+        yield f"iifname {site.uplink} ip saddr {nft_set(site.machine)} accept"
         yield "ip saddr . ip daddr @themselves accept"
         yield f"iifname != {site.uplink} ip saddr != @pods drop"
         yield f"ip daddr {site.pods} ip daddr != @pods drop"
         yield f"iifname != {site.uplink} ip saddr vmap @egress"
         yield "ip daddr vmap @ingress"
 
-    def _input(self) -> Iterator[str]:
+    def _input_rules(self) -> Iterator[str]:
         """Packets for the node itself; those from a pod leave the pod as any others do."""
         yield "type filter hook input priority filter; policy accept"
         yield "ct state established,related accept"
-        yield f"iifname {elements((self._site.uplink, 'lo'))} accept"
+        yield f"iifname {nft_set((self._site.uplink, 'lo'))} accept"
         yield "ip saddr != @pods drop"
         yield "ip saddr vmap @egress"
 
-    def _out_of(self, tenant: str, pods: Sequence[Pod]) -> Iterator[str]:
+    def _egress_rules(self, tenant: str, pods: Sequence[Pod]) -> Iterator[str]:
         servers = [*self._site.open, *self._world.servers.get(tenant, ())]
-        yield from _servers(servers)
-        own = elements(sorted(pod.address for pod in pods))
-        yield f"ip daddr {elements(self._site.closed)} ip daddr != {own} {_REJECT}"
+        yield from _server_rules(servers)
+        own = nft_set(sorted(pod.address for pod in pods))
+        yield f"ip daddr {nft_set(self._site.closed)} ip daddr != {own} {_REJECT}"
 
-    def _into(self, pods: Sequence[Pod]) -> Iterator[str]:
-        own = elements(sorted(pod.address for pod in pods))
+    def _ingress_rules(self, pods: Sequence[Pod]) -> Iterator[str]:
+        own = nft_set(sorted(pod.address for pod in pods))
         yield f"ip saddr {self._site.all_pods} ip saddr != {own} {_REJECT}"
 
-    def _chains(self, direction: Direction) -> list[_Chain]:
+    def _build_chains(self, direction: Direction) -> list[_Chain]:
         found: dict[tuple[str, tuple[tuple[str, str], ...]], _Chain] = {}
         for pod in sorted(self._world.pods, key=lambda one: one.address):
-            policies = self._policies(direction, pod)
-            tenant = self._tenant(pod)
+            policies = self._selecting_policies(direction, pod)
+            tenant = self._tenant_of(pod)
             if policies or tenant:
                 key = (tenant, tuple(policy.metadata.key for policy in policies))
                 name = f"{direction.lower()}-{len(found)}"
                 found.setdefault(key, _Chain(name, tenant, policies)).members.append(pod)
         return list(found.values())
 
-    def _policies(self, direction: Direction, pod: Pod) -> list[PolicyView]:
+    def _selecting_policies(self, direction: Direction, pod: Pod) -> list[NetworkPolicyView]:
         return [
             policy
             for policy in self._policies_of.get(pod.namespace, ())
-            if policy.rules(direction) is not None and selects(policy.spec.get("podSelector"), pod.labels)
+            if policy.direction_rules(direction) is not None
+            and selector_matches(policy.spec.get("podSelector"), pod.labels)
         ]
 
-    def _rules(self, direction: Direction, chain: _Chain) -> Iterator[str]:
+    def _policy_rules(self, direction: Direction, chain: _Chain) -> Iterator[str]:
         if chain.tenant:
             yield f"jump {direction.lower()}-tenant-{chain.tenant}"
         if not chain.policies:
@@ -132,27 +133,27 @@ class _Ruleset:
         allowed = dict.fromkeys(
             match
             for policy in chain.policies
-            for rule in policy.rules(direction) or ()
-            for match in Rule(
+            for rule in policy.direction_rules(direction) or ()
+            for match in PolicyRule(
                 self._world, direction, rule, namespace=policy.metadata.namespace, members=chain.members
-            ).matches()
+            ).packet_matches()
         )
         yield from (f"{match} return".lstrip() for match in allowed)
         if "" not in allowed:
             yield _REJECT
 
-    def _tenant(self, pod: Pod) -> str:
+    def _tenant_of(self, pod: Pod) -> str:
         return self._world.namespaces.get(pod.namespace, {}).get(TENANT_LABEL, "")
 
 
-def _servers(servers: Sequence[Server]) -> Iterator[str]:
+def _server_rules(servers: Sequence[Server]) -> Iterator[str]:
     for protocol in ("tcp", "udp"):
         pairs = sorted(f"{one.address} . {one.port}" for one in servers if one.protocol.lower() == protocol)
         if pairs:
-            yield f"ip daddr . {protocol} dport {elements(dict.fromkeys(pairs))} return"
+            yield f"ip daddr . {protocol} dport {nft_set(dict.fromkeys(pairs))} return"
 
 
-def _chain(name: str, rules: Iterator[str]) -> Iterator[str]:
+def _chain_lines(name: str, rules: Iterator[str]) -> Iterator[str]:
     yield f"chain {name} {{"
     yield from rules
     yield "}"

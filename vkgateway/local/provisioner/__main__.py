@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from vkgateway.kube.client import Client
-from vkgateway.local.provisioner.provisioner import Provisioner
+from vkgateway.local.provisioner.controller import VolumeProvisioner
 
 
 async def _run(kubeconfig: Path, directory: Path) -> None:
@@ -18,7 +18,7 @@ async def _run(kubeconfig: Path, directory: Path) -> None:
         asyncio.get_running_loop().add_signal_handler(name, task.cancel)
     async with Client.from_kubeconfig(kubeconfig, name="the compute cluster", max_connections=4) as client:
         try:
-            await Provisioner(client, directory).run()
+            await VolumeProvisioner(client, directory).run()
         except asyncio.CancelledError:
             return
 

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from vkgateway.model.objects import Meta, Object
-from vkgateway.model.quantity import parse
+from vkgateway.model.quantity import parse_quantity
 from vkgateway.translate.storage.views import STORAGE, ClaimReference, ClaimView
 
 PROVISIONER: Final = "folders.vkgateway.io"
@@ -49,7 +49,7 @@ class FolderView(msgspec.Struct, kw_only=True):
         return self.metadata.annotations.get(_PROVISIONED_BY) == PROVISIONER
 
     @property
-    def given_up(self) -> bool:
+    def is_released(self) -> bool:
         """Whether its claim is gone, and its data is to go."""
         return self.status.phase == "Released" and self.spec.persistent_volume_reclaim_policy == "Delete"
 
@@ -58,7 +58,7 @@ decode_folder: Final = msgspec.json.Decoder(FolderView).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PlannedWork:
     """What is to be done."""
 
     make: list[ClaimView] = field(default_factory=list)
@@ -66,15 +66,17 @@ class Work:
     remove: list[FolderView] = field(default_factory=list)
 
 
-def work(claims: Iterable[ClaimView], volumes: Mapping[str, FolderView]) -> Work:
+def plan_work(claims: Iterable[ClaimView], volumes: Mapping[str, FolderView]) -> PlannedWork:
     """Compare claims with volumes (by name)."""
-    found = Work(remove=[volume for volume in volumes.values() if volume.is_ours and volume.given_up])
+    found = PlannedWork(remove=[volume for volume in volumes.values() if volume.is_ours and volume.is_released])
     for claim in claims:
-        if claim.deleting:
+        if claim.is_deleting:
             continue
         volume = volumes.get(claim.spec.volume_name)
-        if volume is not None and volume.is_ours and claim.bound:
-            if claim.capacity is not None and parse(claim.asked) > parse(claim.capacity):
+        if volume is not None and volume.is_ours and claim.is_bound:
+            if claim.storage_capacity is not None and parse_quantity(claim.requested_storage) > parse_quantity(
+                claim.storage_capacity
+            ):
                 found.grow.append((claim, volume))
         elif _wants_folder(claim) and volume_name(claim) not in volumes:
             found.make.append(claim)
@@ -82,7 +84,7 @@ def work(claims: Iterable[ClaimView], volumes: Mapping[str, FolderView]) -> Work
 
 
 def _wants_folder(claim: ClaimView) -> bool:
-    return not claim.spec.volume_name and claim.provisioner == PROVISIONER and bool(claim.selected_node)
+    return not claim.spec.volume_name and claim.provisioner_name == PROVISIONER and bool(claim.selected_node)
 
 
 def volume_name(claim: ClaimView) -> str:
@@ -112,7 +114,7 @@ def volume_for(claim: ClaimView, *, directory: Path, labels: Mapping[str, str]) 
         "kind": "PersistentVolume",
         "metadata": {"name": name, "annotations": {_PROVISIONED_BY: PROVISIONER}},
         "spec": {
-            "capacity": {STORAGE: claim.asked},
+            "capacity": {STORAGE: claim.requested_storage},
             "accessModes": list(claim.spec.access_modes),
             "volumeMode": claim.spec.volume_mode,
             "storageClassName": claim.class_name,

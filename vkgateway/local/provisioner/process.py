@@ -8,9 +8,9 @@ from typing import Any
 
 import yaml
 
-from vkgateway.controlplane.plane import Plane
+from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.kube import kubeconfig
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import PROVISIONER, PROVISIONER_USER, PlatformPki
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
@@ -18,26 +18,26 @@ NAME = "provisioner"
 _STOP_RANK = 70
 
 
-def objects() -> list[dict[str, Any]]:
+def manifest_objects() -> list[dict[str, Any]]:
     """Return the storage class, and the provisioner's rights."""
     text = (resources.files("vkgateway.local.provisioner") / "manifests.yaml").read_text()
     return [document for document in yaml.safe_load_all(text) if document]
 
 
-def write_kubeconfig(paths: Paths, *, plane: Plane, pki: PlatformPki) -> None:
+def write_kubeconfig(paths: PlatformPaths, *, plane: ControlPlaneSpec, pki: PlatformPki) -> None:
     """Write by what it proves itself; it reads that anew once it is refused."""
-    config = kubeconfig.build(
+    config = kubeconfig.build_document(
         plane.cluster,
-        server=plane.url,
+        server=plane.server_url,
         ca=pki.compute.ca.cert_pem,
-        cert=(paths.pki / f"{PROVISIONER}.crt").read_bytes(),
-        key=(paths.pki / f"{PROVISIONER}.key").read_bytes(),
+        cert=(paths.pki_dir / f"{PROVISIONER}.crt").read_bytes(),
+        key=(paths.pki_dir / f"{PROVISIONER}.key").read_bytes(),
         user=PROVISIONER_USER,
     )
-    kubeconfig.write(paths.provisioner_kubeconfig, config)
+    kubeconfig.write_file(paths.provisioner_kubeconfig, config)
 
 
-def spec(paths: Paths, *, plane: Plane, pki: PlatformPki) -> ProcessSpec:
+def process_spec(paths: PlatformPaths, *, plane: ControlPlaneSpec, pki: PlatformPki) -> ProcessSpec:
     """Write its kubeconfig and describe the process. It runs on the machine, whose folders the real node sees."""
     write_kubeconfig(paths, plane=plane, pki=pki)
     return ProcessSpec(
@@ -47,7 +47,7 @@ def spec(paths: Paths, *, plane: Plane, pki: PlatformPki) -> ProcessSpec:
             "-m",
             "vkgateway.local.provisioner",
             str(paths.provisioner_kubeconfig),
-            str(paths.volumes),
+            str(paths.volumes_dir),
         ),
         stop_rank=_STOP_RANK,
         stop_timeout=5.0,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vkgateway.local.realnode.host import run
+from vkgateway.local.realnode.host import run_command
 
 # Enough of a program to hold the name of its loader, if it has one.
 _HEAD: Final = 4096
@@ -52,19 +52,19 @@ class Busybox:
     """Another program in the place of busybox's ping, which in Debian needs a capability; empty for none."""
 
     @classmethod
-    def read(cls, program: Path, *, ping: Path | None = None) -> Busybox:
+    def from_file(cls, program: Path, *, ping: Path | None = None) -> Busybox:
         """Return the busybox in a file, with another program as its ping.
 
         Raises:
             ToolError: busybox does not run here.
         """
-        needed = dict.fromkeys([*libraries(program), *(libraries(ping) if ping else ())])
+        needed = dict.fromkeys([*list_libraries(program), *(list_libraries(ping) if ping else ())])
         return cls(
             program=program.read_bytes(),
             libraries=[(path, Path(path).read_bytes()) for path in needed],
             ping=ping.read_bytes() if ping else b"",
-            applets=run(str(program), "--list").split(),
-            wget_has_timeout="-T" in run("sh", "-c", '"$0" wget --help 2>&1', str(program)),
+            applets=run_command(str(program), "--list").split(),
+            wget_has_timeout="-T" in run_command("sh", "-c", '"$0" wget --help 2>&1', str(program)),
         )
 
 
@@ -74,13 +74,13 @@ def is_static(program: Path) -> bool:
         return b"/ld-" not in file.read(_HEAD)
 
 
-def libraries(program: Path) -> list[str]:
+def list_libraries(program: Path) -> list[str]:
     """Return the paths of the shared libraries that a program needs, its loader included, as ldd(1) lists them.
 
     Raises:
         ToolError: ldd does not know the program, or a library is missing.
     """
-    return [] if is_static(program) else paths_in(run("ldd", str(program)))
+    return [] if is_static(program) else paths_in(run_command("ldd", str(program)))
 
 
 def paths_in(listing: str) -> list[str]:

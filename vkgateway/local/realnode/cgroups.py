@@ -25,22 +25,22 @@ class Cgroups:
     root: Path = ROOT
 
     @property
-    def unified(self) -> bool:
+    def is_unified(self) -> bool:
         """Whether the machine has version 2 alone."""
         return (self.root / "cgroup.controllers").exists()
 
-    def missing(self) -> str | None:
+    def find_obstacle(self) -> str | None:
         """Return why pods cannot be put into groups here, or None."""
-        if self.unified:
+        if self.is_unified:
             available = (self.root / "cgroup.controllers").read_text().split()
         else:
-            available = [part for path in self._hierarchies() for part in path.name.split(",")]
+            available = [part for path in self._hierarchy_paths() for part in path.name.split(",")]
         lacking = [name for name in _NEEDED if name not in available]
         if lacking:
             return f"the cgroup controllers {', '.join(lacking)} are not mounted at {self.root}"
-        if closed := [path for path in self._parents() if not os.access(path, os.W_OK)]:
+        if closed := [path for path in self._parent_paths() if not os.access(path, os.W_OK)]:
             return f"control groups at {closed[0]} may not be written (a container: it needs more rights)"
-        if self.unified and not self._delegable():
+        if self.is_unified and not self._is_delegable():
             return (
                 f"{self.root} holds processes itself, so its controllers cannot be handed on "
                 "(a container: start it with its own init in a sub-group)"
@@ -52,25 +52,25 @@ class Cgroups:
 
         Pods may take memory without a limit, in volumes too, and must not take that of the platform.
         """
-        if self.unified:
-            self._hand_on(self.root)
+        if self.is_unified:
+            self._enable_controllers(self.root)
             (self.root / self.name).mkdir(exist_ok=True)
-            self._hand_on(self.root / self.name)
-            _limit(self.root / self.name / "memory.max", memory)
+            self._enable_controllers(self.root / self.name)
+            _limit_memory(self.root / self.name / "memory.max", memory)
             return
-        for hierarchy in self._hierarchies():
+        for hierarchy in self._hierarchy_paths():
             group = hierarchy / self.name
             group.mkdir(exist_ok=True)
             for setting in ("cpuset.mems", "cpuset.cpus"):  # a new cpuset is empty, and then nothing may join it
                 if (hierarchy / setting).exists():
                     (group / setting).write_text((hierarchy / setting).read_text())
             if "memory" in hierarchy.name.split(","):
-                _limit(group / "memory.limit_in_bytes", memory)
+                _limit_memory(group / "memory.limit_in_bytes", memory)
 
-    def members(self) -> set[int]:
+    def list_members(self) -> set[int]:
         """Return the processes in the group and in all groups below it."""
         pids: set[int] = set()
-        for group in self._groups():
+        for group in self._group_paths():
             for folder, _, _ in os.walk(group):  # which does not mind that groups go away meanwhile
                 with contextlib.suppress(OSError):
                     pids.update(int(pid) for pid in Path(folder, "cgroup.procs").read_text().split())
@@ -78,20 +78,22 @@ class Cgroups:
 
     def remove(self) -> None:
         """Remove the group and all groups below it, which must be empty of processes; repeatable."""
-        for group in self._groups():
+        for group in self._group_paths():
             for folder, _, _ in os.walk(group, topdown=False):
                 with contextlib.suppress(FileNotFoundError):
                     Path(folder).rmdir()
 
-    def _groups(self) -> list[Path]:
-        return [parent / self.name for parent in self._parents() if (parent / self.name).is_dir()]
+    def _group_paths(self) -> list[Path]:
+        return [parent / self.name for parent in self._parent_paths() if (parent / self.name).is_dir()]
 
-    def _parents(self) -> list[Path]:
+    def _parent_paths(self) -> list[Path]:
         """Where the group is made."""
-        return [self.root] if self.unified else self._hierarchies()
+        return [self.root] if self.is_unified else self._hierarchy_paths()
 
-    def _hierarchies(self) -> list[Path]:
-        """Version 1: each mounted hierarchy once (`cpu` may be a link to `cpu,cpuacct`), `unified` beside them too."""
+    def _hierarchy_paths(self) -> list[Path]:
+        """Version 1: each mounted hierarchy once (`cpu` may be a link to `cpu,cpuacct`), `is_unified` beside
+        them too.
+        """
         if not self.root.is_dir():
             return []
         return [
@@ -100,14 +102,14 @@ class Cgroups:
             if path.is_dir() and not path.is_symlink() and (path / "cgroup.procs").exists()
         ]
 
-    def _hand_on(self, group: Path) -> None:
+    def _enable_controllers(self, group: Path) -> None:
         """Version 2: let the groups below `group` use its controllers."""
         available = (group / "cgroup.controllers").read_text().split()
         enabled = (group / "cgroup.subtree_control").read_text().split()
         for controller in (name for name in _WANTED if name in available and name not in enabled):
             (group / "cgroup.subtree_control").write_text(f"+{controller}")
 
-    def _delegable(self) -> bool:
+    def _is_delegable(self) -> bool:
         """Version 2: only the real root may hand controllers on while it holds processes."""
         enabled = (self.root / "cgroup.subtree_control").read_text().split()
         if all(name in enabled for name in _NEEDED):
@@ -116,7 +118,7 @@ class Cgroups:
         return real_root or not (self.root / "cgroup.procs").read_text().split()
 
 
-def _limit(setting: Path, memory: int) -> None:
+def _limit_memory(setting: Path, memory: int) -> None:
     try:
         setting.write_text(str(memory))
     except OSError as error:  # members that take more already are left alone

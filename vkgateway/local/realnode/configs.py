@@ -11,7 +11,7 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 
 from vkgateway.local.netpol import plugin as netpol
-from vkgateway.local.netpol.world import Server, Site
+from vkgateway.local.netpol.cluster_state import Server, Site
 from vkgateway.local.realnode.images import PAUSE_IMAGE
 from vkgateway.local.realnode.options import FORWARDER_PORT, RealNodeOptions
 
@@ -108,15 +108,15 @@ _JINJA = Environment(undefined=StrictUndefined, keep_trailing_newline=True, auto
 def containerd_config(options: RealNodeOptions, *, runc: Path, plugins: Path, snapshotter: str) -> str:
     """containerd's TOML (its version 3): own root, runc by its path, cgroups without systemd."""
     return _JINJA.from_string(_CONTAINERD).render(
-        root=str(options.folders.containerd),
+        root=str(options.folders.containerd_dir),
         socket=CONTAINERD_SOCKET,
         snapshotter=snapshotter,
         pause=PAUSE_IMAGE,
         shim=str(options.programs["containerd-shim-runc-v2"]),
         runc=str(runc),
         plugins=str(plugins),
-        own_plugins=str(options.folders.plugins),
-        cni=str(options.folders.cni),
+        own_plugins=str(options.folders.plugins_dir),
+        cni=str(options.folders.cni_dir),
     )
 
 
@@ -144,7 +144,7 @@ def cni_config(options: RealNodeOptions, *, mtu: int, host_ports: bool) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
-def site(options: RealNodeOptions) -> bytes:
+def site_config(options: RealNodeOptions) -> bytes:
     """Return what the process that enforces NetworkPolicies reads."""
     network = options.network
     everybody = [Server(network.platform_address, port) for port in options.open_ports]
@@ -154,8 +154,8 @@ def site(options: RealNodeOptions) -> bytes:
         uplink="eth0",
         machine=(network.platform_address, network.host_address),
         pods=network.pod_subnet,
-        closed=(network.platforms, network.pods_of_all, network.services_of_all),
-        all_pods=network.pods_of_all,
+        closed=(network.platform_range, network.all_pods_range, network.all_services_range),
+        all_pods=network.all_pods_range,
         open=(*everybody, *forwarders),
     )
     return msgspec.json.format(msgspec.json.encode(found), indent=2)
@@ -166,7 +166,7 @@ def kubelet_config(options: RealNodeOptions) -> str:
 
     Secrets and ConfigMaps are watched and pods looked over every few seconds, so that a change shows soon.
     """
-    pki = options.folders.pki
+    pki = options.folders.pki_dir
     document = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -185,7 +185,7 @@ def kubelet_config(options: RealNodeOptions) -> str:
         "resolvConf": "/etc/resolv.conf",
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": f"/{options.cgroup}",
+        "cgroupRoot": f"/{options.cgroup_name}",
         "failCgroupV1": False,
         "enforceNodeAllocatable": [],
         "systemReserved": {"memory": str(options.reserved_memory)},
@@ -215,19 +215,19 @@ def kube_proxy_config(options: RealNodeOptions) -> str:
         "healthzBindAddress": "127.0.0.1:10256",
         "detectLocalMode": "ClusterCIDR",
         "clusterCIDR": options.network.pod_subnet,
-        "clientConnection": {"kubeconfig": str(options.folders.pki / "kube-proxy.kubeconfig")},
+        "clientConnection": {"kubeconfig": str(options.folders.pki_dir / "kube-proxy.kubeconfig")},
         "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
         "nftables": {"minSyncPeriod": "100ms", "syncPeriod": "30s"},
     }
     return yaml.safe_dump(document, sort_keys=False)
 
 
-def corefile(options: RealNodeOptions, *, upstreams: Sequence[str]) -> str:
+def coredns_config(options: RealNodeOptions, *, upstreams: Sequence[str]) -> str:
     """CoreDNS's configuration: the cluster's names, and the machine's name servers for all others."""
     own = _JINJA.from_string(_COREFILE).render(
         zones=[options.cluster_domain, "in-addr.arpa", "ip6.arpa"],
         address=options.network.node_address,
-        kubeconfig=str(options.folders.pki / "coredns.kubeconfig"),
+        kubeconfig=str(options.folders.pki_dir / "coredns.kubeconfig"),
         upstreams=upstreams,
     )
     forwarder = _JINJA.from_string(_FORWARDER).render(
@@ -236,9 +236,9 @@ def corefile(options: RealNodeOptions, *, upstreams: Sequence[str]) -> str:
     return own + forwarder
 
 
-def kubeconfig(options: RealNodeOptions, *, user: str) -> str:
+def user_kubeconfig(options: RealNodeOptions, *, user: str) -> str:
     """Return a kubeconfig that names the certificate files of `user` in the node's folder."""
-    pki = options.folders.pki
+    pki = options.folders.pki_dir
     cluster = {"server": options.api_server, "certificate-authority": str(pki / "ca.crt")}
     credentials = {"client-certificate": str(pki / f"{user}.crt"), "client-key": str(pki / f"{user}.key")}
     document = {

@@ -6,7 +6,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from vkgateway.local.realnode.host import run
+from vkgateway.local.realnode.host import run_command
 from vkgateway.local.realnode.probe import find_tool
 from vkgateway.model.errors import UnavailableError
 
@@ -14,7 +14,7 @@ _SECONDS = 600.0
 _UNWANTED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 
 
-def release() -> str:
+def release_name() -> str:
     """This machine's release, by its code name: `bookworm`.
 
     Raises:
@@ -42,5 +42,14 @@ def make_root(archive: Path, *, packages: Sequence[str], commands: Sequence[str]
     options += [f"--customize-hook={command}" for command in commands]
     unfinished = archive.with_suffix(".unfinished.tar")
     include = f"--include={','.join(packages)}"
-    run("mmdebstrap", "--quiet", "--variant=essential", include, *options, release(), str(unfinished), timeout=_SECONDS)
+    run_command(
+        "mmdebstrap",
+        "--quiet",
+        "--variant=essential",
+        include,
+        *options,
+        release_name(),
+        str(unfinished),
+        timeout=_SECONDS,
+    )
     unfinished.replace(archive)

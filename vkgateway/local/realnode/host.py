@@ -11,21 +11,21 @@ from pathlib import Path
 
 import msgspec
 
-from vkgateway.controlplane.files import write_file
+from vkgateway.controlplane.atomic_files import write_file
 from vkgateway.model.errors import VkgatewayError
 
 TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where system tools lie: `sbin` is not on every user's PATH, not even on root's in some shells."""
 
 _TIMEOUT = 60.0
-_CLAIMS = Path("/run/vkgateway")
+_STATE_DIR = Path("/run/vkgateway")
 
 
 class ToolError(VkgatewayError):
     """A program of the machine's own did not do what it was asked."""
 
 
-def run(*command: str, stdin: str = "", timeout: float = _TIMEOUT) -> str:
+def run_command(*command: str, stdin: str = "", timeout: float = _TIMEOUT) -> str:
     """Run a command to its end and return its output; `ToolError` tells the command and its last words."""
     try:
         done = subprocess.run(
@@ -41,10 +41,10 @@ def run(*command: str, stdin: str = "", timeout: float = _TIMEOUT) -> str:
     return done.stdout
 
 
-def succeeds(*command: str) -> bool:
+def command_succeeds(*command: str) -> bool:
     """Whether the command ends well; its output is of no interest."""
     try:
-        run(*command)
+        run_command(*command)
     except ToolError:
         return False
     return True
@@ -62,48 +62,48 @@ class _Record(msgspec.Struct):
     """Folders that did not exist, parents first."""
 
 
-class Claims:
+class HostChanges:
     """Changes to the machine that several platforms share: the first one makes them, the last one undoes them.
 
     Folders that serve as mount points must not go while another platform lives: Linux detaches a mount in
     every other namespace when its mount point is removed.
     """
 
-    def __init__(self, directory: Path = _CLAIMS) -> None:
+    def __init__(self, directory: Path = _STATE_DIR) -> None:
         self._directory = directory
 
-    def claim(self, user: str, *, settings: Mapping[str, str], directories: Sequence[str]) -> None:
+    def apply_changes(self, user: str, *, settings: Mapping[str, str], directories: Sequence[str]) -> None:
         """Set each file of `settings` to its value and make each of `directories`, remembering what was there."""
-        with self._record() as record:
+        with self._open_record() as record:
             record.users.add(user)
             for path, value in settings.items():
-                self._set(record, path, value)
+                self._set_value(record, path, value)
             for path in directories:
-                self._make(record, Path(path))
+                self._make_directory(record, Path(path))
 
-    def release(self, user: str) -> None:
+    def release_changes(self, user: str) -> None:
         """Say that this platform is done; the last one puts everything back. Repeatable."""
-        with self._record() as record:
+        with self._open_record() as record:
             record.users.discard(user)
             if not record.users:
-                self._restore(record)
+                self._restore_values(record)
 
     @staticmethod
-    def _set(record: _Record, path: str, value: str) -> None:
+    def _set_value(record: _Record, path: str, value: str) -> None:
         old = Path(path).read_text().strip()
         if old != value:
             record.settings.setdefault(path, old)
             Path(path).write_text(value)
 
     @staticmethod
-    def _make(record: _Record, path: Path) -> None:
+    def _make_directory(record: _Record, path: Path) -> None:
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(mode=0o755)
             record.directories.append(str(folder))
 
     @staticmethod
-    def _restore(record: _Record) -> None:
+    def _restore_values(record: _Record) -> None:
         for path, value in record.settings.items():
             if Path(path).exists():  # not that of an interface that is gone by now
                 Path(path).write_text(value)
@@ -114,7 +114,7 @@ class Claims:
         record.directories.clear()
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _exclusive_lock(self) -> Iterator[None]:
         # The folder above is locked, for whoever locks a file that is about to be removed holds nothing.
         descriptor = os.open(self._directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -124,16 +124,16 @@ class Claims:
             os.close(descriptor)
 
     @contextlib.contextmanager
-    def _record(self) -> Iterator[_Record]:
+    def _open_record(self) -> Iterator[_Record]:
         path = self._directory / "claims.json"
-        with self._locked():
+        with self._exclusive_lock():
             record = msgspec.json.decode(path.read_bytes(), type=_Record) if path.exists() else _Record()
             try:
                 yield record
             finally:
-                self._keep(record, path)
+                self._save_record(record, path)
 
-    def _keep(self, record: _Record, path: Path) -> None:
+    def _save_record(self, record: _Record, path: Path) -> None:
         if record.users:
             self._directory.mkdir(mode=0o755, exist_ok=True)
             write_file(path, msgspec.json.encode(record))

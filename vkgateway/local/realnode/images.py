@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from vkgateway.controlplane.files import write_file
+from vkgateway.controlplane.atomic_files import write_file
 from vkgateway.local.realnode.busybox import WGET_WITH_TIMEOUT, Busybox
 
 BUSYBOX = Path("/bin/busybox")
@@ -24,7 +24,7 @@ PING = Path("/bin/ping")
 """Of the Debian package `iputils-ping`: it needs no capability where `net.ipv4.ping_group_range` lets a pod ping."""
 PAUSE_IMAGE = "vkgateway.local/pause:1"
 BUSYBOX_IMAGE = "vkgateway.local/busybox:1"
-NAMES = (PAUSE_IMAGE, BUSYBOX_IMAGE)
+IMAGE_NAMES = (PAUSE_IMAGE, BUSYBOX_IMAGE)
 
 # 68 years: a sandbox only has to exist. Its first process ignores SIGTERM; containerd kills sandboxes outright.
 _PAUSE_COMMAND = ("/bin/busybox", "sleep", "2147483647")
@@ -33,7 +33,7 @@ _PATH = "PATH=/bin:/usr/bin:/sbin:/usr/sbin"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ImageEntry:
     """One file of an image: a regular file (data), a link (target) or a folder (neither)."""
 
     path: str
@@ -48,13 +48,13 @@ class Image:
 
     name: str
     """Reference with tag: `vkgateway.local/busybox:1`."""
-    entries: Sequence[Entry]
+    entries: Sequence[ImageEntry]
     command: Sequence[str]
     environment: Sequence[str] = field(default=(_PATH,))
 
-    def archive(self, *, architecture: str) -> bytes:
+    def to_archive(self, *, architecture: str) -> bytes:
         """Return the docker-archive bytes; equal images give equal bytes, whenever they are made."""
-        layer = _tar(self.entries)
+        layer = _build_tar(self.entries)
         digest = hashlib.sha256(layer).hexdigest()
         config = msgspec.json.encode(
             {
@@ -68,16 +68,16 @@ class Image:
         config_name = f"{hashlib.sha256(config).hexdigest()}.json"
         layer_name = f"{digest}.tar"
         manifest = [{"Config": config_name, "RepoTags": [self.name], "Layers": [layer_name]}]
-        return _tar(
+        return _build_tar(
             [
-                Entry("manifest.json", 0o644, msgspec.json.encode(manifest)),
-                Entry(config_name, 0o644, config),
-                Entry(layer_name, 0o644, layer),
+                ImageEntry("manifest.json", 0o644, msgspec.json.encode(manifest)),
+                ImageEntry(config_name, 0o644, config),
+                ImageEntry(layer_name, 0o644, layer),
             ]
         )
 
 
-class _Named(msgspec.Struct):
+class _ManifestEntry(msgspec.Struct):
     """An entry of an archive's list of images."""
 
     names: list[str] | None = msgspec.field(default=None, name="RepoTags")
@@ -85,19 +85,19 @@ class _Named(msgspec.Struct):
 
 def pause_image(busybox: Busybox) -> Image:
     """The image of pod sandboxes: one command that sleeps."""
-    return Image(name=PAUSE_IMAGE, entries=_base(busybox), command=_PAUSE_COMMAND)
+    return Image(name=PAUSE_IMAGE, entries=_base_entries(busybox), command=_PAUSE_COMMAND)
 
 
 def busybox_image(busybox: Busybox) -> Image:
     """Return a small userland: busybox with a link for each applet (`sh`, `date`, `wget`, ...)."""
-    files = {applet: Entry(f"bin/{applet}", 0o777, target="busybox") for applet in busybox.applets}
+    files = {applet: ImageEntry(f"bin/{applet}", 0o777, target="busybox") for applet in busybox.applets}
     if "wget" in files and not busybox.wget_has_timeout:
-        files["wget"] = Entry("bin/wget", 0o755, WGET_WITH_TIMEOUT.encode())
+        files["wget"] = ImageEntry("bin/wget", 0o755, WGET_WITH_TIMEOUT.encode())
     if busybox.ping:
-        files["ping"] = Entry("bin/ping", 0o755, busybox.ping)
-        files["ping6"] = Entry("bin/ping6", 0o777, target="ping")
+        files["ping"] = ImageEntry("bin/ping", 0o755, busybox.ping)
+        files["ping6"] = ImageEntry("bin/ping6", 0o777, target="ping")
     files.pop("busybox", None)
-    return Image(name=BUSYBOX_IMAGE, entries=[*_base(busybox), *files.values()], command=("sh",))
+    return Image(name=BUSYBOX_IMAGE, entries=[*_base_entries(busybox), *files.values()], command=("sh",))
 
 
 def write_images(directory: Path) -> dict[str, Path]:
@@ -108,23 +108,23 @@ def write_images(directory: Path) -> dict[str, Path]:
     Raises:
         ToolError: busybox does not run here.
     """
-    pause = Busybox.read(BUSYBOX)
+    pause = Busybox.from_file(BUSYBOX)
     program = DYNAMIC_BUSYBOX if DYNAMIC_BUSYBOX.exists() else BUSYBOX
-    shell = Busybox.read(program, ping=PING if PING.exists() else None)
+    shell = Busybox.from_file(program, ping=PING if PING.exists() else None)
     images = (pause_image(pause), busybox_image(shell))
     written = {}
     for image in images:
         path = archive_path(directory, image.name)
-        write_file(path, image.archive(architecture=architecture()))
+        write_file(path, image.to_archive(architecture=image_architecture()))
         written[image.name] = path
     return written
 
 
-def names(archive: Path) -> list[str]:
+def image_names(archive: Path) -> list[str]:
     """The names of an archive's images, as `docker save` writes them; none where it tells none."""
     try:
         with tarfile.open(archive) as opened, opened.extractfile("manifest.json") or io.BytesIO() as file:
-            manifest = msgspec.json.decode(file.read(), type=list[_Named])
+            manifest = msgspec.json.decode(file.read(), type=list[_ManifestEntry])
     except (KeyError, tarfile.TarError, msgspec.DecodeError):
         return []
     return [name for image in manifest for name in image.names or []]
@@ -135,36 +135,36 @@ def archive_path(directory: Path, name: str) -> Path:
     return directory / f"{name.partition('/')[2].replace(':', '-')}.tar"
 
 
-def architecture() -> str:
+def image_architecture() -> str:
     """Return this machine's architecture as images name it."""
     machine = platform.machine()
     return _ARCHITECTURES.get(machine, machine)
 
 
-def _base(busybox: Busybox) -> list[Entry]:
-    libraries = [Entry(path.lstrip("/"), 0o755, content) for path, content in busybox.libraries]
+def _base_entries(busybox: Busybox) -> list[ImageEntry]:
+    libraries = [ImageEntry(path.lstrip("/"), 0o755, content) for path, content in busybox.libraries]
     folders = {"bin", "dev", "etc", "proc", "root", "sys", "usr", "usr/bin", "var"}
     folders |= {str(parent) for entry in libraries for parent in Path(entry.path).parents} - {"."}
     return [
-        *(Entry(name) for name in sorted(folders)),
-        Entry("tmp", 0o1777),
-        Entry("bin/busybox", 0o755, busybox.program),
+        *(ImageEntry(name) for name in sorted(folders)),
+        ImageEntry("tmp", 0o1777),
+        ImageEntry("bin/busybox", 0o755, busybox.program),
         *libraries,
-        Entry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
-        Entry("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n"),
-        Entry("etc/nsswitch.conf", 0o644, b"hosts: files dns\n"),
+        ImageEntry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"),
+        ImageEntry("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n"),
+        ImageEntry("etc/nsswitch.conf", 0o644, b"hosts: files dns\n"),
     ]
 
 
-def _tar(entries: Sequence[Entry]) -> bytes:
+def _build_tar(entries: Sequence[ImageEntry]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for entry in entries:
-            archive.addfile(member(entry), io.BytesIO(entry.data or b""))
+            archive.addfile(tar_header(entry), io.BytesIO(entry.data or b""))
     return buffer.getvalue()
 
 
-def member(entry: Entry) -> tarfile.TarInfo:
+def tar_header(entry: ImageEntry) -> tarfile.TarInfo:
     """A tar header without time or owner: the same file gives the same bytes everywhere."""
     member = tarfile.TarInfo(os.fspath(entry.path))
     member.mode = entry.mode

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from vkgateway.local.realnode.images import Entry, member
+from vkgateway.local.realnode.images import ImageEntry, tar_header
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -24,14 +24,14 @@ class Layer:
     digest: str
 
     @classmethod
-    def of(cls, path: Path) -> Layer:
+    def from_file(cls, path: Path) -> Layer:
         """The layer in a file."""
         with path.open("rb") as file:
             return cls(path, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layered:
+class LayeredImage:
     """An image: its name, its layers from the lowest on, and what it runs."""
 
     name: str
@@ -40,7 +40,7 @@ class Layered:
     command: Sequence[str] = ()
     user: str = ""
 
-    def config(self, *, architecture: str) -> bytes:
+    def build_config(self, *, architecture: str) -> bytes:
         """Return the image's configuration as its archive holds it."""
         settings = {
             "Entrypoint": list(self.entrypoint) or None,
@@ -60,25 +60,25 @@ class Layered:
         )
 
 
-def write_layer(path: Path, entries: Sequence[Entry | tuple[Entry, Path]]) -> Layer:
+def write_layer(path: Path, entries: Sequence[ImageEntry | tuple[ImageEntry, Path]]) -> Layer:
     """Write a layer of small entries, and of files that are taken from this machine."""
     with tarfile.open(path, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for entry in entries:
-            if isinstance(entry, Entry):
-                archive.addfile(member(entry), io.BytesIO(entry.data or b""))
+            if isinstance(entry, ImageEntry):
+                archive.addfile(tar_header(entry), io.BytesIO(entry.data or b""))
             else:
-                header = member(Entry(entry[0].path, entry[0].mode, b""))
+                header = tar_header(ImageEntry(entry[0].path, entry[0].mode, b""))
                 header.size = entry[1].stat().st_size
                 with entry[1].open("rb") as file:
                     archive.addfile(header, file)
-    return Layer.of(path)
+    return Layer.from_file(path)
 
 
-def write_archive(path: Path, images: Sequence[Layered], *, architecture: str) -> None:
+def write_archive(path: Path, images: Sequence[LayeredImage], *, architecture: str) -> None:
     """Write all images into one docker-archive; a layer that several have is in it once."""
     manifest, configs = [], {}
     for image in images:
-        config = image.config(architecture=architecture)
+        config = image.build_config(architecture=architecture)
         name = f"{hashlib.sha256(config).hexdigest()}.json"
         configs[name] = config
         layers = [f"{layer.digest}.tar" for layer in image.layers]
@@ -89,8 +89,8 @@ def write_archive(path: Path, images: Sequence[Layered], *, architecture: str) -
     write_layer(
         unfinished,
         [
-            *(Entry(name, 0o644, data) for name, data in small.items()),
-            *((Entry(name, 0o644), file) for name, file in large.items()),
+            *(ImageEntry(name, 0o644, data) for name, data in small.items()),
+            *((ImageEntry(name, 0o644), file) for name, file in large.items()),
         ],
     )
     unfinished.replace(path)

@@ -27,8 +27,8 @@ def cluster_objects(options: RealNodeOptions) -> list[dict[str, Any]]:
     points at the node's address.
     """
     return [
-        *_rights("system:coredns", _DNS_RESOURCES),
-        *_rights(NETPOL_USER, _NETPOL_RESOURCES),
+        *_read_rights("system:coredns", _DNS_RESOURCES),
+        *_read_rights(NETPOL_USER, _NETPOL_RESOURCES),
         _name_service(options),
         _name_service_endpoints(options),
     ]
@@ -42,7 +42,7 @@ def node_status_patch(options: RealNodeOptions) -> dict[str, Any]:
     return {"status": {"capacity": dict(options.resources), "allocatable": dict(options.resources)}}
 
 
-def _rights(name: str, readable: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+def _read_rights(name: str, readable: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
     rules = [
         {"apiGroups": [group], "resources": list(resources), "verbs": ["list", "watch"]}
         for group, resources in readable.items()

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vkgateway.local.realnode.cgroups import Cgroups
-from vkgateway.local.realnode.host import ToolError, run, succeeds
-from vkgateway.local.realnode.options import Network
+from vkgateway.local.realnode.host import ToolError, command_succeeds, run_command
+from vkgateway.local.realnode.options import NodeNetwork
 
 _KILL_PATIENCE = 10.0
 # proc(5): blanks, tabs, newlines and backslashes stand as three octal digits.
@@ -35,10 +35,10 @@ done
 
 
 @dataclass(frozen=True, slots=True)
-class Namespaces:
+class NodeNamespaces:
     """Both namespaces of one node, each held by a file in a folder of its own."""
 
-    network: Network
+    network: NodeNetwork
     folder: Path
 
     @property
@@ -51,23 +51,23 @@ class Namespaces:
         """The file at which the mount namespace is held."""
         return self.folder / "mnt"
 
-    def enter(self, *command: str) -> tuple[str, ...]:
+    def enter_command(self, *command: str) -> tuple[str, ...]:
         """Return the command line that runs `command` inside; it stays the same process."""
         return ("nsenter", f"--net={self.network_file}", f"--mount={self.mount_file}", "--", *command)
 
     @property
-    def _owner(self) -> str:
+    def _link_alias(self) -> str:
         """What is written on the host's end of the pair; the kernel takes 255 bytes."""
         return str(self.folder)[-120:]
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether both exist."""
-        return self._networked() and self._mounted()
+        return self._has_network() and self._has_mounts()
 
     def create(self, *, mounts: Sequence[tuple[str, str]], mtu: int) -> None:
         """Make what is missing of both; `mounts` are pairs of source (or `tmpfs`) and place. Repeatable."""
-        if self.ready:
+        if self.is_ready:
             return
         self.destroy()
         try:
@@ -83,12 +83,12 @@ class Namespaces:
         for place in (self.mount_file, self.network_file, self.folder):
             # The kernel lists true paths, whatever links the data directory was reached by.
             for _ in range(mount_points().count(str(place.resolve()))):
-                run("umount", str(place))
+                run_command("umount", str(place))
         if self._link_is_anothers():
             return
         self._delete_link()
-        if succeeds("nft", "list", "table", "ip", self.network.table):
-            run("nft", "delete", "table", "ip", self.network.table)
+        if command_succeeds("nft", "list", "table", "ip", self.network.nft_table):
+            run_command("nft", "delete", "table", "ip", self.network.nft_table)
 
     def _link_is_anothers(self) -> bool:
         """Whether a platform that was made since has the number by now; the link says whose it is."""
@@ -96,7 +96,7 @@ class Namespaces:
             owner = Path(f"/sys/class/net/{self.network.host_link}/ifalias").read_text().strip()
         except OSError:
             return False
-        return owner not in {"", self._owner}
+        return owner not in {"", self._link_alias}
 
     def _delete_link(self) -> None:
         """Delete the host's end of the pair; the kernel may do so at this very moment, as its other end has gone."""
@@ -104,43 +104,43 @@ class Namespaces:
         if not link.exists():
             return
         try:
-            run("ip", "link", "delete", self.network.host_link)
+            run_command("ip", "link", "delete", self.network.host_link)
         except ToolError:
             if link.exists():
                 raise
 
-    def members(self) -> set[int]:
+    def list_members(self) -> set[int]:
         """Return the processes inside either namespace: shims, containerd, the kubelet and their children."""
-        held = {identity for path in (self.network_file, self.mount_file) if (identity := _namespace(path))}
-        return {pid for pid in _processes() if held & _namespaces_of(pid)} if held else set()
+        held = {identity for path in (self.network_file, self.mount_file) if (identity := _namespace_identity(path))}
+        return {pid for pid in _list_pids() if held & _namespaces_of(pid)} if held else set()
 
-    def _networked(self) -> bool:
+    def _has_network(self) -> bool:
         host_link = Path(f"/sys/class/net/{self.network.host_link}")
-        return host_link.exists() and _namespace(self.network_file) is not None
+        return host_link.exists() and _namespace_identity(self.network_file) is not None
 
-    def _mounted(self) -> bool:
-        return _namespace(self.mount_file) is not None
+    def _has_mounts(self) -> bool:
+        return _namespace_identity(self.mount_file) is not None
 
     def _create_folder(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A mount namespace can be held by a file only on a mount that is private.
-        run("mount", "--bind", str(self.folder), str(self.folder))
-        run("mount", "--make-private", str(self.folder))
+        run_command("mount", "--bind", str(self.folder), str(self.folder))
+        run_command("mount", "--make-private", str(self.folder))
         self.network_file.touch()
         self.mount_file.touch()
 
     def _create_network(self, *, mtu: int) -> None:
         net, inside = self.network, str(self.network_file)
-        run("unshare", f"--net={inside}", "true")
+        run_command("unshare", f"--net={inside}", "true")
         peer = ("type", "veth", "peer", "name", "eth0", "mtu", str(mtu), "netns", inside)
-        run("ip", "link", "add", net.host_link, "mtu", str(mtu), *peer)
-        run("ip", "link", "set", net.host_link, "alias", self._owner)
+        run_command("ip", "link", "add", net.host_link, "mtu", str(mtu), *peer)
+        run_command("ip", "link", "set", net.host_link, "alias", self._link_alias)
         for command in (
             f"ip address add {net.host_address}/31 dev {net.host_link}",
             f"ip link set {net.host_link} up",
         ):
-            run(*command.split())
-        self._in_network(
+            run_command(*command.split())
+        self._run_in_network(
             f"""
 ip link set lo up
 ip address add {net.node_address}/31 dev eth0
@@ -149,15 +149,15 @@ ip route add default via {net.host_address}
 echo 1 >/proc/sys/net/ipv4/ip_forward
 """
         )
-        run(*f"ip route replace {net.pod_subnet} via {net.node_address}".split())
+        run_command(*f"ip route replace {net.pod_subnet} via {net.node_address}".split())
 
-    def _in_network(self, script: str) -> None:
-        run("nsenter", f"--net={self.network_file}", "--", "sh", "-ec", script)
+    def _run_in_network(self, script: str) -> None:
+        run_command("nsenter", f"--net={self.network_file}", "--", "sh", "-ec", script)
 
     def _create_mounts(self, mounts: Sequence[tuple[str, str]]) -> None:
         pairs = [word for pair in mounts for word in pair]
         flags = (f"--mount={self.mount_file}", "--propagation=slave")
-        run("unshare", *flags, "sh", "-ec", _BIND_SCRIPT, "sh", *pairs)
+        run_command("unshare", *flags, "sh", "-ec", _BIND_SCRIPT, "sh", *pairs)
 
 
 def mount_points(table: Path = Path("/proc/self/mountinfo")) -> list[str]:
@@ -166,12 +166,12 @@ def mount_points(table: Path = Path("/proc/self/mountinfo")) -> list[str]:
     `os.path.ismount` does not see a folder that is bound onto itself.
     """
     lines = table.read_text(errors="surrogateescape").split("\n")
-    return [_ESCAPED.sub(_unescape, fields[4]) for line in lines if len(fields := line.split(" ")) > 4]
+    return [_ESCAPED.sub(_unescape_octal, fields[4]) for line in lines if len(fields := line.split(" ")) > 4]
 
 
-def let_out(network: Network) -> None:
+def enable_masquerade(network: NodeNetwork) -> None:
     """Let pods reach what lies beyond the machine, under the machine's own address. Repeatable."""
-    table = network.table
+    table = network.nft_table
     sources = f"{{ {network.node_address}, {network.pod_subnet} }}"
     rules = f"""
 table ip {table}
@@ -183,34 +183,34 @@ table ip {table} {{
   }}
 }}
 """
-    run("nft", "-f", "-", stdin=rules)
+    run_command("nft", "-f", "-", stdin=rules)
 
 
-def uplinks() -> list[str]:
+def list_uplinks() -> list[str]:
     """Return the interfaces that default routes go through."""
-    words = run("ip", "-4", "route", "show", "default").split()
+    words = run_command("ip", "-4", "route", "show", "default").split()
     return sorted({words[index + 1] for index, word in enumerate(words) if word == "dev"})
 
 
 def uplink_mtu(*, default: int = 1500) -> int:
     """Return the smallest packet size of the uplinks, so that pods' packets fit through."""
-    sizes = [int(Path(f"/sys/class/net/{name}/mtu").read_text()) for name in uplinks()]
+    sizes = [int(Path(f"/sys/class/net/{name}/mtu").read_text()) for name in list_uplinks()]
     return min([*sizes, default])
 
 
-def forwarding(network: Network) -> Mapping[str, str]:
+def forwarding_settings(network: NodeNetwork) -> Mapping[str, str]:
     """Return the kernel settings that let packets pass between the node and the uplinks."""
-    names = (network.host_link, *uplinks())
+    names = (network.host_link, *list_uplinks())
     return {f"/proc/sys/net/ipv4/conf/{name}/forwarding": "1" for name in names}
 
 
-def kill_all(namespaces: Namespaces, cgroups: Cgroups, *, patience: float = _KILL_PATIENCE) -> None:
+def kill_all(namespaces: NodeNamespaces, cgroups: Cgroups, *, patience: float = _KILL_PATIENCE) -> None:
     """Kill every process of the node: those in its namespaces and those in its pods' groups.
 
     Raises `ToolError`, naming them, if some are there after `patience` seconds.
     """
     deadline = time.monotonic() + patience
-    while pids := (namespaces.members() | cgroups.members()) - {os.getpid()}:
+    while pids := (namespaces.list_members() | cgroups.list_members()) - {os.getpid()}:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -219,28 +219,28 @@ def kill_all(namespaces: Namespaces, cgroups: Cgroups, *, patience: float = _KIL
         time.sleep(0.05)
 
 
-def _unescape(match: re.Match[str]) -> str:
+def _unescape_octal(match: re.Match[str]) -> str:
     return chr(int(match[1], base=8))
 
 
-def _processes() -> list[int]:
+def _list_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def _namespaces_of(pid: int) -> set[tuple[int, int]]:
     paths = (Path(f"/proc/{pid}/ns/{kind}") for kind in ("net", "mnt"))
-    return {identity for path in paths if (identity := _identity(path))}
+    return {identity for path in paths if (identity := _file_identity(path))}
 
 
-def _namespace(path: Path) -> tuple[int, int] | None:
+def _namespace_identity(path: Path) -> tuple[int, int] | None:
     """What tells a namespace from all others; None if the file at `path` holds none."""
-    own = _identity(Path("/proc/self/ns/net"))
-    identity = _identity(path)
+    own = _file_identity(Path("/proc/self/ns/net"))
+    identity = _file_identity(path)
     # All namespaces live on one internal file system (nsfs): any other device is an ordinary file.
     return identity if own and identity and identity[0] == own[0] else None
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _file_identity(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
     except OSError:  # a process that has ended, a file that is not there

@@ -13,16 +13,22 @@ from typing import Any
 
 import structlog
 
-from vkgateway.controlplane.files import write_file
-from vkgateway.controlplane.pki import Authority, belong_together, needs_renewal
+from vkgateway.controlplane.atomic_files import write_file
+from vkgateway.controlplane.pki import Authority, is_matching_pair, needs_renewal
 from vkgateway.controlplane.plane import SERVICE_CIDR
 from vkgateway.local.netpol import plugin as netpol
 from vkgateway.local.realnode import configs, images, manifests
 from vkgateway.local.realnode.cgroups import Cgroups
-from vkgateway.local.realnode.host import TOOL_PATH, Claims, ToolError, run
-from vkgateway.local.realnode.namespaces import Namespaces, forwarding, kill_all, let_out, uplink_mtu
+from vkgateway.local.realnode.host import TOOL_PATH, HostChanges, ToolError, run_command
+from vkgateway.local.realnode.namespaces import (
+    NodeNamespaces,
+    enable_masquerade,
+    forwarding_settings,
+    kill_all,
+    uplink_mtu,
+)
 from vkgateway.local.realnode.options import RealNodeOptions
-from vkgateway.local.realnode.probe import find_plugins, find_tool, overlay_works, probe
+from vkgateway.local.realnode.probe import find_obstacle, find_plugins, find_tool, overlay_works
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
@@ -36,10 +42,10 @@ GROUP = "node"
 _LOAD_SECONDS = 600.0
 
 # Places where containerd and the kubelet insist on keeping things, whatever their configuration says.
-_PLACES = ("/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods")
+_FIXED_DIRS = ("/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods")
 # Settings of the whole machine that the kubelet wants so. In the node's namespace a file with the wanted value
 # lies over each, and so the machine keeps its own.
-_SETTINGS = {
+_KERNEL_SETTINGS = {
     "kernel/keys/root_maxbytes": "25000000",
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/panic": "10",
@@ -71,22 +77,22 @@ class RealNode:
     `teardown()`. All methods block; each can be called again at any point, after a crash too.
     """
 
-    def __init__(self, options: RealNodeOptions, *, authority: Authority, claims: Claims | None = None) -> None:
+    def __init__(self, options: RealNodeOptions, *, authority: Authority, claims: HostChanges | None = None) -> None:
         self.options = options
         self._authority = authority
-        self._claims = claims or Claims()
-        self._cgroups = Cgroups(options.cgroup)
-        self._namespaces = Namespaces(options.network, options.folders.namespaces)
+        self._host_changes = claims or HostChanges()
+        self._cgroups = Cgroups(options.cgroup_name)
+        self._namespaces = NodeNamespaces(options.network, options.folders.namespaces_dir)
 
     @staticmethod
-    def probe() -> str | None:
+    def find_obstacle() -> str | None:
         """Return why this machine cannot carry a real node, or None if it can. Changes nothing."""
-        return probe()
+        return find_obstacle()
 
     @property
-    def stands(self) -> bool:
+    def has_namespaces(self) -> bool:
         """Whether it has the namespaces in which its programs run."""
-        return self._namespaces.ready
+        return self._namespaces.is_ready
 
     def prepare(self) -> None:
         """Make certificates, configuration, images, control groups and namespaces; keep what is there.
@@ -96,12 +102,12 @@ class RealNode:
         """
         folders = self.options.folders
         for folder in (
-            folders.config,
-            folders.pki,
-            folders.images,
-            folders.containerd,
-            folders.kubelet,
-            folders.sysctl,
+            folders.config_dir,
+            folders.pki_dir,
+            folders.images_dir,
+            folders.containerd_dir,
+            folders.kubelet_dir,
+            folders.sysctl_dir,
         ):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write_certificates()
@@ -110,26 +116,26 @@ class RealNode:
         self._cgroups.create(memory=self.options.pods_memory)
         self._create_namespaces()
 
-    def renew(self) -> None:
+    def renew_certificates(self) -> None:
         """Make certificates anew that end soon; nothing else is touched."""
         self._write_certificates()
 
-    def specs(self) -> tuple[ProcessSpec, ...]:
+    def process_specs(self) -> tuple[ProcessSpec, ...]:
         """Return the node's processes; containerd first, for without it the kubelet ends at once."""
-        config = self.options.folders.config
+        config = self.options.folders.config_dir
         kubelet = (
             f"--config={config / 'kubelet.yaml'}",
-            f"--kubeconfig={self.options.folders.pki / 'kubelet.kubeconfig'}",
+            f"--kubeconfig={self.options.folders.pki_dir / 'kubelet.kubeconfig'}",
             f"--hostname-override={self.options.name}",
             f"--node-ip={self.options.network.node_address}",
             f"--node-labels={','.join(f'{key}={value}' for key, value in sorted(self.options.labels.items()))}",
         )
         return (
-            self._spec("containerd", f"--config={config / 'containerd.toml'}", stop_rank=80),
-            self._netpol(stop_rank=85),
-            self._spec("kubelet", *kubelet, stop_rank=90),
-            self._spec("kube-proxy", f"--config={config / 'kube-proxy.yaml'}", stop_rank=90),
-            self._spec("coredns", f"-conf={config / 'Corefile'}", stop_rank=90, reads=config / "Corefile"),
+            self._process_spec("containerd", f"--config={config / 'containerd.toml'}", stop_rank=80),
+            self._netpol_spec(stop_rank=85),
+            self._process_spec("kubelet", *kubelet, stop_rank=90),
+            self._process_spec("kube-proxy", f"--config={config / 'kube-proxy.yaml'}", stop_rank=90),
+            self._process_spec("coredns", f"-conf={config / 'Corefile'}", stop_rank=90, reads=config / "Corefile"),
         )
 
     def import_images(self, *, timeout: float = 60.0) -> None:
@@ -138,14 +144,14 @@ class RealNode:
         An image whose archive has not changed since its last import is skipped.
         """
         present = self._known_images(deadline=time.monotonic() + timeout)
-        for name, path in self._archives().items():
-            imported, digest = path.with_suffix(".imported"), _digest(path)
+        for name, path in self._archive_paths().items():
+            imported, digest = path.with_suffix(".imported"), _file_digest(path)
             if name not in present or not imported.exists() or imported.read_text() != digest:
-                self.ctr("images", "import", str(path))
+                self.run_ctr("images", "import", str(path))
                 write_file(imported, digest.encode())
                 log.info("image imported", image=name)
 
-    def objects(self) -> list[dict[str, Any]]:
+    def cluster_objects(self) -> list[dict[str, Any]]:
         """Return what to apply in the compute cluster: the name service and its rights."""
         return manifests.cluster_objects(self.options)
 
@@ -153,22 +159,22 @@ class RealNode:
         """Return the merge patch for the Node's `status` that gives it its extended resources."""
         return manifests.node_status_patch(self.options)
 
-    def load(self, archive: Path) -> None:
+    def load_archive(self, archive: Path) -> None:
         """Hand the images of an archive (docker or OCI, tar) to containerd; what bears their names is replaced.
 
         Raises `ToolError` where containerd does not take the archive.
         """
-        self.ctr("images", "import", str(archive), timeout=_LOAD_SECONDS)
+        self.run_ctr("images", "import", str(archive), timeout=_LOAD_SECONDS)
 
-    def images(self) -> list[str]:
+    def list_images(self) -> list[str]:
         """The names of the images on the node. Raises `ToolError` where containerd does not answer."""
         # containerd keeps each image by its digest as well, which is no name that anybody gave.
-        return [name for name in self.ctr("images", "list", "--quiet").split() if not name.startswith("sha256:")]
+        return [name for name in self.run_ctr("images", "list", "--quiet").split() if not name.startswith("sha256:")]
 
-    def ctr(self, *arguments: str, timeout: float = 60.0) -> str:
+    def run_ctr(self, *arguments: str, timeout: float = 60.0) -> str:
         """Run containerd's own client in the namespace Kubernetes uses, for `timeout` seconds at most; its output."""
         command = (str(self.options.programs["ctr"]), "--address", configs.CONTAINERD_SOCKET, "-n", "k8s.io")
-        return run(*self._namespaces.enter(*command, *arguments), timeout=timeout)
+        return run_command(*self._namespaces.enter_command(*command, *arguments), timeout=timeout)
 
     def teardown(self) -> None:
         """Take everything off the machine but the files in the node's own folder; call it with the programs stopped.
@@ -178,32 +184,32 @@ class RealNode:
         kill_all(self._namespaces, self._cgroups)
         self._namespaces.destroy()
         self._cgroups.remove()
-        self._claims.release(self.options.owner)
+        self._host_changes.release_changes(self.options.owner_key)
 
-    def _spec(self, name: str, *arguments: str, stop_rank: int, reads: Path | None = None) -> ProcessSpec:
+    def _process_spec(self, name: str, *arguments: str, stop_rank: int, reads: Path | None = None) -> ProcessSpec:
         """Describe a process; one that `reads` its file but once starts anew when that says something else."""
         program = str(self.options.programs[name])
         tools = f"{self.options.programs['containerd-shim-runc-v2'].parent}:{TOOL_PATH}"
         return ProcessSpec(
             name=f"{GROUP}/{name}",
-            argv=self._namespaces.enter(program, *arguments),
-            env={"PATH": tools} | ({"CONFIG_DIGEST": _digest(reads)} if reads is not None else {}),
+            argv=self._namespaces.enter_command(program, *arguments),
+            env={"PATH": tools} | ({"CONFIG_DIGEST": _file_digest(reads)} if reads is not None else {}),
             stop_rank=stop_rank,
         )
 
-    def _netpol(self, *, stop_rank: int) -> ProcessSpec:
+    def _netpol_spec(self, *, stop_rank: int) -> ProcessSpec:
         """Describe the process that enforces NetworkPolicies; containerd starts no pod without it."""
         folders = self.options.folders
-        site = folders.config / _SITE
-        arguments = (str(folders.pki / "netpol.kubeconfig"), str(site))
+        site = folders.config_dir / _SITE
+        arguments = (str(folders.pki_dir / "netpol.kubeconfig"), str(site))
         return ProcessSpec(
             name=f"{GROUP}/netpol",
-            argv=self._namespaces.enter(sys.executable, "-m", "vkgateway.local.netpol", *arguments),
-            env={"PATH": TOOL_PATH, "CONFIG_DIGEST": _digest(site)},
+            argv=self._namespaces.enter_command(sys.executable, "-m", "vkgateway.local.netpol", *arguments),
+            env={"PATH": TOOL_PATH, "CONFIG_DIGEST": _file_digest(site)},
             stop_rank=stop_rank,
         )
 
-    def _certificates(self) -> tuple[_Certificate, ...]:
+    def _certificate_specs(self) -> tuple[_Certificate, ...]:
         return (
             _Certificate("kubelet", f"system:node:{self.options.name}", ("system:nodes",)),
             _Certificate("kubelet-server", f"system:node:{self.options.name}", ("system:nodes",), server=True),
@@ -213,10 +219,10 @@ class RealNode:
         )
 
     def _write_certificates(self) -> None:
-        pki = self.options.folders.pki
+        pki = self.options.folders.pki_dir
         write_file(pki / "ca.crt", self._authority.cert_pem)
-        for wanted in self._certificates():
-            if not self._still_good(pki / f"{wanted.file}.crt"):
+        for wanted in self._certificate_specs():
+            if not self._is_valid(pki / f"{wanted.file}.crt"):
                 self._authority.issue(
                     wanted.user,
                     organizations=wanted.organizations,
@@ -226,23 +232,25 @@ class RealNode:
                     server=wanted.server,
                 ).write(pki, wanted.file)
         for user in ("kubelet", "kube-proxy", "coredns", "netpol"):
-            write_file(pki / f"{user}.kubeconfig", configs.kubeconfig(self.options, user=user).encode(), mode=0o600)
+            write_file(
+                pki / f"{user}.kubeconfig", configs.user_kubeconfig(self.options, user=user).encode(), mode=0o600
+            )
 
-    def _still_good(self, certificate: Path) -> bool:
+    def _is_valid(self, certificate: Path) -> bool:
         try:
             pem, key = certificate.read_bytes(), certificate.with_suffix(".key").read_bytes()
         except FileNotFoundError:
             return False
-        fits = belong_together(pem, key) and self._authority.signed(pem)
+        fits = is_matching_pair(pem, key) and self._authority.has_signed(pem)
         return fits and not needs_renewal(pem, now=datetime.now(UTC))
 
     def _write_configs(self) -> None:
         runc, plugins = find_tool("runc"), find_plugins()
         if runc is None or plugins is None:
-            raise UnavailableError(f"no real node here: {probe()}")
-        snapshotter = "overlayfs" if overlay_works(self.options.folders.containerd) else "native"
+            raise UnavailableError(f"no real node here: {find_obstacle()}")
+        snapshotter = "overlayfs" if overlay_works(self.options.folders.containerd_dir) else "native"
         servers = _name_servers()
-        config = self.options.folders.config
+        config = self.options.folders.config_dir
         cni = configs.cni_config(self.options, mtu=uplink_mtu(), host_ports=_host_ports(plugins))
         files = {
             "containerd.toml": configs.containerd_config(
@@ -251,25 +259,25 @@ class RealNode:
             "cni/10-vkgateway.conflist": cni,
             "kubelet.yaml": configs.kubelet_config(self.options),
             "kube-proxy.yaml": configs.kube_proxy_config(self.options),
-            "Corefile": configs.corefile(self.options, upstreams=servers),
-            _SITE: configs.site(self.options).decode(),
+            "Corefile": configs.coredns_config(self.options, upstreams=servers),
+            _SITE: configs.site_config(self.options).decode(),
             "resolv.conf": "".join(f"nameserver {server}\n" for server in servers),
         }
         for name, text in files.items():
             write_file(config / name, text.encode())
-        self.options.folders.plugins.mkdir(mode=0o755, exist_ok=True)
-        write_file(self.options.folders.plugins / netpol.NAME, netpol.program().encode(), mode=0o755)
+        self.options.folders.plugins_dir.mkdir(mode=0o755, exist_ok=True)
+        write_file(self.options.folders.plugins_dir / netpol.NAME, netpol.plugin_script().encode(), mode=0o755)
 
     def _write_images(self) -> None:
-        images.write_images(self.options.folders.images)
+        images.write_images(self.options.folders.images_dir)
 
-    def _archives(self) -> dict[str, Path]:
-        return {name: images.archive_path(self.options.folders.images, name) for name in images.NAMES}
+    def _archive_paths(self) -> dict[str, Path]:
+        return {name: images.archive_path(self.options.folders.images_dir, name) for name in images.IMAGE_NAMES}
 
     def _known_images(self, *, deadline: float) -> set[str]:
         while True:
             try:
-                return set(self.ctr("images", "list", "--quiet").split())
+                return set(self.run_ctr("images", "list", "--quiet").split())
             except ToolError as error:
                 if time.monotonic() > deadline:
                     raise UnavailableError(f"containerd does not answer: {error}") from error
@@ -277,47 +285,49 @@ class RealNode:
 
     def _create_namespaces(self) -> None:
         options = self.options
-        self._claims.claim(options.owner, settings={}, directories=_PLACES)
-        if not self._namespaces.ready:
+        self._host_changes.apply_changes(options.owner_key, settings={}, directories=_FIXED_DIRS)
+        if not self._namespaces.is_ready:
             # One of the two may be gone while programs live on in the other: nobody would find them again.
             kill_all(self._namespaces, self._cgroups)
-        self._namespaces.create(mounts=list(self._mounts()), mtu=uplink_mtu())
-        run(*f"ip route replace {options.services} via {options.network.node_address}".split())
-        run(*f"ip route replace {options.network.tenant_services} via {options.network.node_address}".split())
+        self._namespaces.create(mounts=list(self._bind_mounts()), mtu=uplink_mtu())
+        run_command(*f"ip route replace {options.service_network} via {options.network.node_address}".split())
+        run_command(*f"ip route replace {options.network.tenant_services} via {options.network.node_address}".split())
         # Those of them that no Service has: such packets end here, and do not go round.
         ends = f"ip route replace {options.network.tenant_services} dev lo src {options.network.node_address}"
-        run(*self._namespaces.enter(*ends.split()))
+        run_command(*self._namespaces.enter_command(*ends.split()))
         # Tenants without a range of their own show these: nothing on the machine's networks may be taken for them.
-        run(*self._namespaces.enter("ip", "route", "replace", "unreachable", SERVICE_CIDR))
+        run_command(*self._namespaces.enter_command("ip", "route", "replace", "unreachable", SERVICE_CIDR))
         # A pod may send under no address but its own: replies to the source of a packet must leave where it came in.
-        run(*self._namespaces.enter("sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/rp_filter"))
-        let_out(options.network)
-        self._claims.claim(options.owner, settings=forwarding(options.network), directories=())
+        run_command(*self._namespaces.enter_command("sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/rp_filter"))
+        enable_masquerade(options.network)
+        self._host_changes.apply_changes(
+            options.owner_key, settings=forwarding_settings(options.network), directories=()
+        )
 
-    def _mounts(self) -> Iterator[tuple[str, str]]:
+    def _bind_mounts(self) -> Iterator[tuple[str, str]]:
         """What lies elsewhere in the node's mount namespace than on the machine."""
         folders = self.options.folders
         sources: dict[str, Callable[[], str]] = {
-            "/var/lib/kubelet": lambda: _folder(folders.kubelet),
-            "/var/log/pods": lambda: _folder(folders.logs / "pods"),
-            "/var/log/containers": lambda: _folder(folders.logs / "containers"),
+            "/var/lib/kubelet": lambda: _make_folder(folders.kubelet_dir),
+            "/var/log/pods": lambda: _make_folder(folders.logs_dir / "pods"),
+            "/var/log/containers": lambda: _make_folder(folders.logs_dir / "containers"),
         }
-        for place in _PLACES:
+        for place in _FIXED_DIRS:
             yield sources.get(place, lambda: "tmpfs")(), place
-        for name, value in _SETTINGS.items():
+        for name, value in _KERNEL_SETTINGS.items():
             if Path("/proc/sys", name).exists():
-                file = folders.sysctl / name.replace("/", ".")
+                file = folders.sysctl_dir / name.replace("/", ".")
                 write_file(file, f"{value}\n".encode())
                 yield str(file), f"/proc/sys/{name}"
-        yield str(folders.config / "resolv.conf"), "/etc/resolv.conf"
-        write_file(folders.kubelet / _KEEP_RESOURCES, b"")
+        yield str(folders.config_dir / "resolv.conf"), "/etc/resolv.conf"
+        write_file(folders.kubelet_dir / _KEEP_RESOURCES, b"")
 
 
-def _digest(file: Path) -> str:
+def _file_digest(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.exists() else ""
 
 
-def _folder(path: Path) -> str:
+def _make_folder(path: Path) -> str:
     path.mkdir(mode=0o755, parents=True, exist_ok=True)
     return str(path)
 

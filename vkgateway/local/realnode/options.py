@@ -22,7 +22,7 @@ _HIGHEST_NUMBER = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NodeNetwork:
     """Interfaces and addresses, all derived from the platform's number so that two platforms never meet.
 
     The node lives in a network namespace of its own, joined to the machine by a veth pair. The machine
@@ -41,7 +41,7 @@ class Network:
         return f"vkgv{self.number}"
 
     @property
-    def table(self) -> str:
+    def nft_table(self) -> str:
         """The nftables table on the machine that lets pods reach the outside."""
         return f"vkg{self.number}"
 
@@ -56,22 +56,22 @@ class Network:
         return f"10.213.{self.number}.2"
 
     @property
-    def platforms(self) -> str:
+    def platform_range(self) -> str:
         """Addresses of all platforms of the machine and of their nodes."""
         return "10.213.0.0/16"
 
     @property
-    def pods_of_all(self) -> str:
+    def all_pods_range(self) -> str:
         """Addresses of the pods of all platforms of the machine."""
         return "10.214.0.0/16"
 
     @property
-    def services_of_all(self) -> str:
+    def all_services_range(self) -> str:
         """Addresses of the Services of all compute clusters of the machine."""
         return "10.215.0.0/16"
 
     @property
-    def forwarder(self) -> str:
+    def dns_forwarder(self) -> str:
         """Where the node's name server answers for names outside every cluster: ADDRESS:PORT."""
         return f"{self.node_address}:{FORWARDER_PORT}"
 
@@ -97,58 +97,58 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Folders:
+class NodeFolders:
     """Where the node keeps its files, all below one directory of the platform's data directory."""
 
     root: Path
 
     @property
-    def config(self) -> Path:
+    def config_dir(self) -> Path:
         """Configuration files, rewritten at each start."""
         return self.root / "config"
 
     @property
-    def cni(self) -> Path:
+    def cni_dir(self) -> Path:
         """The folder containerd reads CNI configuration from."""
         return self.root / "config" / "cni"
 
     @property
-    def pki(self) -> Path:
+    def pki_dir(self) -> Path:
         """Certificates, keys and kubeconfigs."""
         return self.root / "pki"
 
     @property
-    def images(self) -> Path:
+    def images_dir(self) -> Path:
         """Image archives to import."""
         return self.root / "images"
 
     @property
-    def containerd(self) -> Path:
+    def containerd_dir(self) -> Path:
         """Images, snapshots and containerd's database; kept over restarts."""
         return self.root / "containerd"
 
     @property
-    def kubelet(self) -> Path:
+    def kubelet_dir(self) -> Path:
         """What the node sees as /var/lib/kubelet."""
         return self.root / "kubelet"
 
     @property
-    def logs(self) -> Path:
+    def logs_dir(self) -> Path:
         """What the node sees as /var/log/pods and /var/log/containers."""
         return self.root / "logs"
 
     @property
-    def plugins(self) -> Path:
+    def plugins_dir(self) -> Path:
         """The folder of the platform's own CNI plugins."""
         return self.root / "config" / "cni-plugins"
 
     @property
-    def sysctl(self) -> Path:
+    def sysctl_dir(self) -> Path:
         """Files that stand in for kernel settings the kubelet would otherwise change for the whole machine."""
         return self.root / "sysctl"
 
     @property
-    def namespaces(self) -> Path:
+    def namespaces_dir(self) -> Path:
         """The folder whose files hold the node's namespaces alive."""
         return self.root / "ns"
 
@@ -185,32 +185,32 @@ class RealNodeOptions:
             raise InputError(f"the real node needs the path of {', '.join(missing)}")
 
     @property
-    def network(self) -> Network:
+    def network(self) -> NodeNetwork:
         """Interfaces and addresses."""
-        return Network(self.number)
+        return NodeNetwork(self.number)
 
     @property
-    def folders(self) -> Folders:
+    def folders(self) -> NodeFolders:
         """Files and directories."""
-        return Folders(self.directory)
+        return NodeFolders(self.directory)
 
     @property
-    def services(self) -> ipaddress.IPv4Network:
+    def service_network(self) -> ipaddress.IPv4Network:
         """The compute cluster's service addresses."""
         return ipaddress.IPv4Network(self.service_subnet or self.network.service_subnet)
 
     @property
     def cluster_dns(self) -> str:
         """ClusterIP of the cluster's name service: the tenth of the range, as elsewhere in the field."""
-        return str(self.services[10])
+        return str(self.service_network[10])
 
     @property
-    def cgroup(self) -> str:
+    def cgroup_name(self) -> str:
         """Name of the cgroup that holds every pod of this node, directly below the root.
 
         Numbers are given out again, so the folder is in it: none takes what a follower has.
         """
-        return f"vkg{self.number}-{sha256(self.owner.encode()).hexdigest()[:8]}"
+        return f"vkg{self.number}-{sha256(self.owner_key.encode()).hexdigest()[:8]}"
 
     @property
     def pods_memory(self) -> int:
@@ -223,6 +223,6 @@ class RealNodeOptions:
         return psutil.virtual_memory().total - self.pods_memory
 
     @property
-    def owner(self) -> str:
+    def owner_key(self) -> str:
         """Who this node is among those of the machine."""
         return str(self.directory)

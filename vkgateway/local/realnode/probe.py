@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from vkgateway.local.realnode.cgroups import Cgroups
-from vkgateway.local.realnode.host import TOOL_PATH, ToolError, run
+from vkgateway.local.realnode.host import TOOL_PATH, ToolError, run_command
 from vkgateway.local.realnode.images import BUSYBOX
 
 # Program -> Debian's package.
@@ -45,9 +45,15 @@ mount -t tmpfs tmpfs /mnt
 """
 
 
-def probe() -> str | None:
+def find_obstacle() -> str | None:
     """Return the first reason why this machine cannot carry a real node, or None if it can. Changes nothing."""
-    checks: tuple[Callable[[], str | None], ...] = (_system, _privileges, _programs, _control_groups, _rehearsal)
+    checks: tuple[Callable[[], str | None], ...] = (
+        _check_system,
+        _check_privileges,
+        _check_programs,
+        _check_cgroups,
+        _check_kernel,
+    )
     return next((reason for check in checks if (reason := check())), None)
 
 
@@ -79,7 +85,7 @@ def overlay_works(directory: Path) -> bool:
         for name in ("lower", "upper", "work", "merged"):
             (trial / name).mkdir(parents=True, exist_ok=True)
         options = f"lowerdir={trial}/lower,upperdir={trial}/upper,workdir={trial}/work"
-        run("unshare", "--mount", "mount", "-t", "overlay", "-o", options, "overlay", f"{trial}/merged")
+        run_command("unshare", "--mount", "mount", "-t", "overlay", "-o", options, "overlay", f"{trial}/merged")
     except (ToolError, OSError):
         return False
     finally:
@@ -87,17 +93,17 @@ def overlay_works(directory: Path) -> bool:
     return True
 
 
-def _system() -> str | None:
+def _check_system() -> str | None:
     if sys.platform != "linux":
         return "a real node needs Linux"
     return None if _KMSG.exists() else f"the kubelet needs {_KMSG}, which is not there"
 
 
-def _privileges() -> str | None:
+def _check_privileges() -> str | None:
     return None if os.geteuid() == 0 else "a real node needs root"
 
 
-def _programs() -> str | None:
+def _check_programs() -> str | None:
     packages = {name: package for name, package in _TOOLS.items() if find_tool(name) is None}
     if find_plugins() is None:
         packages["the CNI plugins"] = "containernetworking-plugins"
@@ -109,13 +115,13 @@ def _programs() -> str | None:
     return f"missing {names}: apt-get install {wanted}"
 
 
-def _control_groups() -> str | None:
-    return Cgroups("vkgprobe").missing()
+def _check_cgroups() -> str | None:
+    return Cgroups("vkgprobe").find_obstacle()
 
 
-def _rehearsal() -> str | None:
+def _check_kernel() -> str | None:
     try:
-        run("unshare", "--net", "--mount", "sh", "-ec", _REHEARSAL)
+        run_command("unshare", "--net", "--mount", "sh", "-ec", _REHEARSAL)
     except ToolError as error:
         return f"the kernel does not let us build network and mount namespaces ({error})"
     return None

@@ -7,7 +7,7 @@ import datetime
 import sys
 from pathlib import Path
 
-from vkgateway.local.renewal.renewal import renew
+from vkgateway.local.renewal.certificates import renew_certificates
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.programs.supervisor.client import SupervisorClient
 
@@ -16,7 +16,7 @@ def main(data_dir: Path) -> int:
     """Look, say what came of it if anything did; the exit code, 1 where it is to be looked again soon."""
     now = datetime.datetime.now(datetime.UTC)
     try:
-        renewed = asyncio.run(renew(data_dir, supervisor=SupervisorClient.for_data_dir(data_dir), now=now))
+        renewed = asyncio.run(renew_certificates(data_dir, supervisor=SupervisorClient.for_data_dir(data_dir), now=now))
     except VkgatewayError as error:
         sys.stderr.write(f"{now:%Y-%m-%d %H:%M:%S} error: certificates were not looked at: {error}\n")
         return 1

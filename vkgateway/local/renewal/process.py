@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 NAME = "renewal"
@@ -12,7 +12,7 @@ NAME = "renewal"
 _STOP_RANK = 95
 
 
-def spec(paths: Paths) -> ProcessSpec:
+def process_spec(paths: PlatformPaths) -> ProcessSpec:
     """Describe the process."""
     return ProcessSpec(
         name=NAME,

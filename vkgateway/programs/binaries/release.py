@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from vkgateway.programs.binaries import errors
-from vkgateway.programs.binaries.catalogue import Release, Unit
+from vkgateway.programs.binaries.catalogue import BuildUnit, PublishedRelease
 
 if TYPE_CHECKING:
     import aiohttp
@@ -34,7 +34,7 @@ class Downloader:
     report: Callable[[str], None]
     unreachable: dict[str, str] = field(default_factory=dict)
 
-    async def fetch(self, unit: Unit, version: str, *, folder: Path) -> dict[str, Path]:
+    async def fetch_unit(self, unit: BuildUnit, version: str, *, folder: Path) -> dict[str, Path]:
         """Every program of `unit`, in `folder`.
 
         Raises:
@@ -48,29 +48,29 @@ class Downloader:
         timeout = aiohttp.ClientTimeout(connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS)
         async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as session:
             return {
-                program: await self._program(session, unit.release, program, version, folder=folder)
+                program: await self._fetch_program(session, unit.release, program, version, folder=folder)
                 for program in unit.packages
             }
 
-    async def _program(
-        self, session: "aiohttp.ClientSession", release: Release, program: str, version: str, *, folder: Path
+    async def _fetch_program(
+        self, session: "aiohttp.ClientSession", release: PublishedRelease, program: str, version: str, *, folder: Path
     ) -> Path:
-        values = {"version": version, "arch": architecture(), "program": program}
+        values = {"version": version, "arch": go_architecture(), "program": program}
         url = release.url.format(**values)
         file = folder / url.rpartition("/")[2]
         if not file.exists():
-            published = await self._text(session, release.checksum_url.format(**values))
+            published = await self._fetch_text(session, release.checksum_url.format(**values))
             expected = parse_checksum(published, name=file.name)
             self.report(f"downloading {url}")
-            found = await self._download(session, url, file=file)
+            found = await self._download_file(session, url, file=file)
             if found != expected:
                 file.unlink()
-                raise errors.checksum_mismatch(url, detail=f"SHA-256 is {found}, published is {expected}")
+                raise errors.checksum_error(url, detail=f"SHA-256 is {found}, published is {expected}")
         if not release.member:
             return file
-        return await asyncio.to_thread(extract, file, release.member.format(**values), folder / "bin" / program)
+        return await asyncio.to_thread(extract_member, file, release.member.format(**values), folder / "bin" / program)
 
-    async def _text(self, session: "aiohttp.ClientSession", url: str) -> str:
+    async def _fetch_text(self, session: "aiohttp.ClientSession", url: str) -> str:
         host = urlsplit(url).hostname or ""
         if host in self.unreachable:
             raise NoReleaseError(self.unreachable[host])
@@ -80,10 +80,10 @@ class Downloader:
                     raise NoReleaseError(f"{url} answers {response.status}")
                 return await response.text()
         except _network_errors() as error:
-            self.unreachable[host] = f"{host} cannot be reached ({_short(error)})"
+            self.unreachable[host] = f"{host} cannot be reached ({_short_reason(error)})"
             raise NoReleaseError(self.unreachable[host]) from error
 
-    async def _download(self, session: "aiohttp.ClientSession", url: str, *, file: Path) -> str:
+    async def _download_file(self, session: "aiohttp.ClientSession", url: str, *, file: Path) -> str:
         """Download into `file` and return its SHA-256; an unfinished file lies in a folder that is removed."""
         digest = hashlib.sha256()
         try:
@@ -95,7 +95,7 @@ class Downloader:
                         digest.update(chunk)
                         output.write(chunk)
         except _network_errors() as error:
-            raise NoReleaseError(f"{url} broke off ({_short(error)})") from error
+            raise NoReleaseError(f"{url} broke off ({_short_reason(error)})") from error
         return digest.hexdigest()
 
 
@@ -114,7 +114,7 @@ def parse_checksum(text: str, *, name: str) -> str:
     raise NoReleaseError(f"the published checksums do not name {name}")
 
 
-def extract(archive: Path, member: str, target: Path) -> Path:
+def extract_member(archive: Path, member: str, target: Path) -> Path:
     """Take one program out of an archive.
 
     Raises:
@@ -134,7 +134,7 @@ def extract(archive: Path, member: str, target: Path) -> Path:
     return target
 
 
-def architecture() -> str:
+def go_architecture() -> str:
     """This machine's architecture by Go's name."""
     machine = platform.machine()
     return _ARCHITECTURES.get(machine, machine)
@@ -146,7 +146,7 @@ def _network_errors() -> tuple[type[BaseException], ...]:
     return (aiohttp.ClientError, TimeoutError, ssl.SSLError, ConnectionError)
 
 
-def _short(error: BaseException) -> str:
+def _short_reason(error: BaseException) -> str:
     """The reason under aiohttp's wrapping: `Name or service not known` rather than host, port and SSL settings."""
     cause = getattr(error, "os_error", error)
     reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

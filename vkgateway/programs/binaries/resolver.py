@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vkgateway.programs.binaries import errors
-from vkgateway.programs.binaries.cache import BUILT, Cache, Entry, in_use
+from vkgateway.programs.binaries.build_scheduler import BuildScheduler, run_together
+from vkgateway.programs.binaries.cache import BUILT_PREFIX, Cache, CacheEntry, running_programs
 from vkgateway.programs.binaries.catalogue import (
     DEFAULT_VERSIONS,
-    Unit,
+    BuildUnit,
     check_version,
-    tells_version,
+    reports_version,
     unit_of,
     version_args,
 )
-from vkgateway.programs.binaries.gobuild import Build, elapsed
-from vkgateway.programs.binaries.golang import find_go
+from vkgateway.programs.binaries.go_build import GoBuild, format_elapsed
+from vkgateway.programs.binaries.go_toolchain import find_go
 from vkgateway.programs.binaries.release import Downloader, NoReleaseError
-from vkgateway.programs.binaries.run import told_version
-from vkgateway.programs.binaries.turns import Turns, together
+from vkgateway.programs.binaries.subprocesses import read_version_output
 
-_TOLD = re.compile(r"\bv?(\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)\.?\d+)?)")
+_VERSION_PATTERN = re.compile(r"\bv?(\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)\.?\d+)?)")
 
 _BUILDS_AT_ONCE = 2
 """While one build downloads or links, the other compiles. More would only fight for the same cores and memory."""
@@ -34,7 +34,7 @@ PROGRAM_DIR_VARIABLE = "VKGATEWAY_PROGRAM_DIR"
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class LocatedProgram:
     """A program that is there: its file, and the step of the chain that found it."""
 
     path: Path
@@ -84,46 +84,50 @@ class Resolver:
         fetched = await self._fetch_all({unit for name, unit in units.items() if name not in found})
         return {name: found.get(name) or fetched[name] for name in names}
 
-    async def locate(self, name: str) -> Located | None:
+    async def locate(self, name: str) -> LocatedProgram | None:
         """Where the program is without fetching it; None if it is nowhere."""
         version = self.version_of(name)
         for folder in self._program_dirs:
             path = folder / name
-            if os.access(path, os.X_OK) and await self._fits(path, name, named=True):
-                return Located(path, "named folder")
+            if os.access(path, os.X_OK) and await self._is_right_version(path, name, named=True):
+                return LocatedProgram(path, "named folder")
         on_path = shutil.which(name)
-        if on_path is not None and tells_version(name) and await self._fits(Path(on_path), name, named=False):
-            return Located(Path(on_path), "PATH")
-        if self.cache.has(name, version):
-            return Located(self.cache.path(name, version), "cache")
+        if (
+            on_path is not None
+            and reports_version(name)
+            and await self._is_right_version(Path(on_path), name, named=False)
+        ):
+            return LocatedProgram(Path(on_path), "PATH")
+        if self.cache.has_program(name, version):
+            return LocatedProgram(self.cache.program_path(name, version), "cache")
         return None
 
     def version_of(self, name: str) -> str:
         """The version that is wanted of a program."""
         return self.versions[unit_of(name).project]
 
-    def installed(self) -> list[Entry]:
+    def installed_entries(self) -> list[CacheEntry]:
         """What is in the cache, whatever the version."""
-        return self.cache.entries()
+        return self.cache.list_entries()
 
-    def prune(self, *, everything: bool = False, dry_run: bool = False) -> list[Entry]:
+    def prune(self, *, everything: bool = False, dry_run: bool = False) -> list[CacheEntry]:
         """Remove from the cache what is of another version than this resolver's, and unfinished builds.
 
         `everything` removes the current versions and the Go toolchain too. What live processes run or build with stays.
         Returns what was removed (or would be).
         """
-        used = in_use()
+        used = running_programs()
         gone = [
             entry
-            for entry in self.installed()
+            for entry in self.installed_entries()
             if (everything or self.versions.get(entry.project) != entry.version)
             and os.path.realpath(entry.path) not in used
         ]
         if not dry_run:
-            self._remove(gone, everything=everything)
+            self._remove_entries(gone, everything=everything)
         return gone
 
-    def _remove(self, entries: Iterable[Entry], *, everything: bool) -> None:
+    def _remove_entries(self, entries: Iterable[CacheEntry], *, everything: bool) -> None:
         for entry in entries:
             path = Path(entry.path)
             path.unlink(missing_ok=True)
@@ -135,16 +139,16 @@ class Resolver:
         if everything and not self.cache.remove_toolchain():
             self._report("Go stays: somebody builds with it now")
 
-    async def _fits(self, path: Path, name: str, *, named: bool) -> bool:
+    async def _is_right_version(self, path: Path, name: str, *, named: bool) -> bool:
         """Whether a program found outside the cache is of the right version.
 
         In a folder that the user named, a program that tells no version (a private build) is taken at its word.
         """
         wanted = self.version_of(name)
-        if not tells_version(name):
+        if not reports_version(name):
             self._report(f"{path} is taken for {wanted} as you named its folder")
             return True
-        told = _TOLD.search(await told_version(path, version_args(name)))
+        told = _VERSION_PATTERN.search(await read_version_output(path, version_args(name)))
         if told is not None and told[1] == wanted:
             return True
         if told is None and named:
@@ -154,86 +158,86 @@ class Resolver:
         self._report(f"{path} {found}, {wanted} is wanted: looking further")
         return False
 
-    async def _fetch_all(self, units: Iterable[Unit]) -> dict[str, Path]:
+    async def _fetch_all(self, units: Iterable[BuildUnit]) -> dict[str, Path]:
         """Every program of the units, some side by side; the first failure ends the rest.
 
         The longest work begins first, and what waits for others after all that need not.
         """
         ordered = sorted(units, key=lambda unit: (bool(unit.after), -unit.seconds, unit.name))
-        turns = Turns(ordered, at_once=_BUILDS_AT_ONCE)
-        fetched = await together(*(self._fetch(unit, turns) for unit in ordered))
+        turns = BuildScheduler(ordered, at_once=_BUILDS_AT_ONCE)
+        fetched = await run_together(*(self._fetch_unit(unit, turns) for unit in ordered))
         return {program: path for found in fetched for program, path in found.items()}
 
-    async def _fetch(self, unit: Unit, turns: Turns) -> dict[str, Path]:
+    async def _fetch_unit(self, unit: BuildUnit, turns: BuildScheduler) -> dict[str, Path]:
         """Every program of the unit, by download or build, once even if several processes want it."""
         version = self.versions[unit.project]
         try:
             async with self.cache.lock(f"{unit.name}-{version}", report=self._report):
-                if not all(self.cache.has(program, version) for program in unit.packages):
+                if not all(self.cache.has_program(program, version) for program in unit.packages):
                     await self._fetch_locked(unit, version, turns)
         except OSError as error:
             if errors.is_disk_full(error):
-                raise errors.disk_full(self.cache.root) from error
+                raise errors.disk_full_error(self.cache.root) from error
             if error.errno in errors.REFUSALS:
-                raise errors.cache_refused(self.cache.root) from error
+                raise errors.cache_refused_error(self.cache.root) from error
             raise
-        turns.done(unit)
-        return {program: self.cache.path(program, version) for program in unit.packages}
+        turns.mark_done(unit)
+        return {program: self.cache.program_path(program, version) for program in unit.packages}
 
-    async def _fetch_locked(self, unit: Unit, version: str, turns: Turns) -> None:
-        folder = self.cache.building(unit, version)
+    async def _fetch_locked(self, unit: BuildUnit, version: str, turns: BuildScheduler) -> None:
+        folder = self.cache.make_build_dir(unit, version)
         try:
             built, source = await self._download_or_build(unit, version, turns, folder=folder)
             for program, path in built.items():
                 path.chmod(0o755)
-                await self._verify(path, program, version)
+                await self._verify_version(path, program, version)
             for program, path in built.items():
-                await asyncio.to_thread(self.cache.install, path, program, version, source=source)
+                await asyncio.to_thread(self.cache.install_program, path, program, version, source=source)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     async def _download_or_build(
-        self, unit: Unit, version: str, turns: Turns, *, folder: Path
+        self, unit: BuildUnit, version: str, turns: BuildScheduler, *, folder: Path
     ) -> tuple[dict[str, Path], str]:
         try:
-            async with turns.downloading():
-                return await self._downloader.fetch(unit, version, folder=folder), "official release"
+            async with turns.download_slot():
+                return await self._downloader.fetch_unit(unit, version, folder=folder), "official release"
         except NoReleaseError as why:
             self._report(f"{unit.project} {version}: no official release to be had: {why}; building it")
         go = await find_go(self.cache, report=self._report)
         names = ", ".join(unit.packages)
-        about = elapsed(unit.seconds)
+        about = format_elapsed(unit.seconds)
         self._report(f"building {names} {version} with {go.version}; alone on two cores that takes about {about}")
-        build = Build(
+        build = GoBuild(
             unit,
             version,
             go=go,
             folder=folder,
-            log=self.cache.log(unit, version),
+            log=self.cache.log_path(unit, version),
             report=self._progress or self._report,
             tell_every=1.0 if self._progress else 10.0,
         )
-        return await self._build(build, turns), f"{BUILT} {go.version}"
+        return await self._run_build(build, turns), f"{BUILT_PREFIX} {go.version}"
 
-    async def _build(self, build: Build, turns: Turns) -> dict[str, Path]:
+    async def _run_build(self, build: GoBuild, turns: BuildScheduler) -> dict[str, Path]:
         """Build; modules are downloaded while others compile."""
 
         async def prepare() -> None:
-            async with turns.downloading():
-                await build.prepare()
+            async with turns.download_slot():
+                await build.download_modules()
 
-        await build.describe()
-        await together(prepare(), turns.library(build.library))
+        await build.resolve_module()
+        await run_together(prepare(), turns.compile_library_once(build.compile_library))
         async with (
-            turns.compiling(build.unit),
-            self.cache.slot("go-build", slots=_BUILDS_AT_ONCE, report=self._report),
+            turns.compile_slot(build.unit),
+            self.cache.hold_slot("go-build", slots=_BUILDS_AT_ONCE, report=self._report),
         ):
-            return await build.compile()
+            return await build.compile_programs()
 
-    async def _verify(self, path: Path, program: str, version: str) -> None:
-        if not tells_version(program):
+    async def _verify_version(self, path: Path, program: str, version: str) -> None:
+        if not reports_version(program):
             return
-        told = _TOLD.search(await told_version(path, version_args(program)))
+        told = _VERSION_PATTERN.search(await read_version_output(path, version_args(program)))
         if told is None or told[1] != version:
             found = f"version {told[1]}" if told else "no version"
             raise errors.BuildError(

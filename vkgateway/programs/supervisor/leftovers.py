@@ -4,8 +4,8 @@ from itertools import groupby
 from pathlib import Path
 
 from vkgateway.model.errors import UnavailableError
-from vkgateway.programs.supervisor.procfs import GUARDIAN, SUPERVISOR, Marked, marked
-from vkgateway.programs.supervisor.running import stop_marked
+from vkgateway.programs.supervisor.procfs import GUARDIAN, SUPERVISOR, MarkedProcess, list_marked
+from vkgateway.programs.supervisor.running_process import stop_marked
 from vkgateway.programs.supervisor.spec import SupervisorPaths
 
 _ROUNDS = 5
@@ -24,31 +24,31 @@ def stop_leftovers(data_dir: Path, *, timeout: float = 10.0) -> list[str]:
     data_dir = data_dir.resolve()
     names: set[str] = set()
     for _ in range(_ROUNDS):
-        found = marked(data_dir)
+        found = list_marked(data_dir)
         if not found:
             break
         names.update(process.name for process in found)
-        if left := _stop(found, timeout=timeout):
-            raise _unkillable(left)
+        if left := _stop_processes(found, timeout=timeout):
+            raise _unkillable_error(left)
     paths = SupervisorPaths(data_dir)
-    for file in (paths.socket, paths.state):
+    for file in (paths.socket_path, paths.state_path):
         file.unlink(missing_ok=True)
     return sorted(names)
 
 
-def _stop(found: list[Marked], *, timeout: float) -> list[Marked]:
+def _stop_processes(found: list[MarkedProcess], *, timeout: float) -> list[MarkedProcess]:
     """Stop them all, and return those that could not be."""
-    left: list[Marked] = []
+    left: list[MarkedProcess] = []
     for keeper in (GUARDIAN, SUPERVISOR):
         left += stop_marked([p for p in found if p.name == keeper], timeout=timeout, kill_at_once=True)
-    leaders = [p for p in found if p.leader and p.name not in (GUARDIAN, SUPERVISOR)]
+    leaders = [p for p in found if p.is_leader and p.name not in (GUARDIAN, SUPERVISOR)]
     leaders.sort(key=lambda process: process.rank, reverse=True)
     for _, rank in groupby(leaders, key=lambda process: process.rank):
         left += stop_marked(list(rank), timeout=timeout)
-    return left + stop_marked([p for p in found if not p.leader], timeout=timeout, kill_at_once=True)
+    return left + stop_marked([p for p in found if not p.is_leader], timeout=timeout, kill_at_once=True)
 
 
-def _unkillable(left: list[Marked]) -> UnavailableError:
+def _unkillable_error(left: list[MarkedProcess]) -> UnavailableError:
     names = ", ".join(sorted(f"{process.name} (pid {process.pid})" for process in left))
     return UnavailableError(
         f"{names} {'does' if len(left) == 1 else 'do'} not end, although {'it was' if len(left) == 1 else 'they were'} "

@@ -6,12 +6,12 @@ import shutil
 from pathlib import Path
 
 ROTATE_BYTES = 32 * 1024 * 1024
-KEEP = 2
+KEPT_ROTATIONS = 2
 """Old files kept, as NAME.log.1 (the younger) and NAME.log.2."""
 
 _TAIL_BYTES = 16 * 1024
 _LINE_CHARACTERS = 300
-_TELLING = re.compile(
+_ERROR_LINE = re.compile(
     r"""^(\S+\ )?(error|fatal|panic|usage\ error)\b   # Error: unknown flag; panic: ...; python: error: ...
     |^[EF]\d{4}\ \d                                   # klog's error and fatal lines
     |"level":"(error|fatal|panic)"                    # zap (etcd)
@@ -27,7 +27,7 @@ def open_log(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
-def size(path: Path) -> int:
+def log_size(path: Path) -> int:
     """Its length in bytes; 0 if there is none."""
     try:
         return path.stat().st_size
@@ -35,7 +35,7 @@ def size(path: Path) -> int:
         return 0
 
 
-def telling_line(path: Path, *, since: int = 0) -> str:
+def last_error_line(path: Path, *, since: int = 0) -> str:
     """The last line past byte `since` that looks like an error, else the last line at all, cut to 300 characters."""
     try:
         with path.open("rb") as file:
@@ -45,31 +45,31 @@ def telling_line(path: Path, *, since: int = 0) -> str:
     except OSError:
         return ""
     lines = [line for line in lines if line]
-    errors = [line for line in lines if _TELLING.search(line)]
+    errors = [line for line in lines if _ERROR_LINE.search(line)]
     return (errors or lines or [""])[-1][:_LINE_CHARACTERS]
 
 
-def rotate(path: Path, *, limit: int = ROTATE_BYTES, keep: int = KEEP) -> bool:
+def rotate_log(path: Path, *, limit: int = ROTATE_BYTES, keep: int = KEPT_ROTATIONS) -> bool:
     """Copy a log longer than `limit` bytes aside and empty it; says whether it did.
 
     The process goes on writing to the same file (it appends, so it continues at the new end). What it writes
     between copy and truncation is lost. When there is no room for the copy, the log is emptied all the same:
     a full disk would hurt more than a missing log.
     """
-    if size(path) <= limit:
+    if log_size(path) <= limit:
         return False
     for number in range(keep, 1, -1):
-        younger = _numbered(path, number - 1)
+        younger = _rotated_path(path, number - 1)
         if younger.exists():
-            younger.replace(_numbered(path, number))
+            younger.replace(_rotated_path(path, number))
     try:
-        shutil.copyfile(path, _numbered(path, 1))
-        _numbered(path, 1).chmod(0o600)
+        shutil.copyfile(path, _rotated_path(path, 1))
+        _rotated_path(path, 1).chmod(0o600)
     except OSError:
-        _numbered(path, 1).unlink(missing_ok=True)
+        _rotated_path(path, 1).unlink(missing_ok=True)
     os.truncate(path, 0)
     return True
 
 
-def _numbered(path: Path, number: int) -> Path:
+def _rotated_path(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")

@@ -6,72 +6,72 @@ from pathlib import Path
 
 from vkgateway.programs.supervisor.spec import RESERVED
 
-MARK = "VKGATEWAY_SUPERVISED"
+MARK_VARIABLE = "VKGATEWAY_SUPERVISED"
 """The variable that marks a process and, by inheritance, all that it starts."""
 
 SUPERVISOR, GUARDIAN = RESERVED
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class MarkedProcess:
     """A live process that belongs to a platform."""
 
     pid: int
     started: int
     """Clock ticks since boot (proc(5), field 22 of stat): with the pid, the identity of a process."""
-    leader: bool
+    is_leader: bool
     """Whether it leads its session: the process that was started, not one of its children."""
     rank: int
     digest: str
     name: str
 
 
-def mark(data_dir: Path, *, name: str, rank: int = 0, digest: str = "-") -> str:
+def mark_value(data_dir: Path, *, name: str, rank: int = 0, digest: str = "-") -> str:
     """The value of the mark."""
     return f"{rank}:{digest}:{name}:{data_dir}"
 
 
-def started(pid: int) -> int | None:
+def start_ticks(pid: int) -> int | None:
     """When the process was started, in clock ticks since boot; None if there is none, or a zombie."""
-    fields = _stat(pid)
+    fields = _read_stat(pid)
     return None if fields is None else int(fields[19])
 
 
-def marked(data_dir: Path) -> list[Marked]:
+def list_marked(data_dir: Path) -> list[MarkedProcess]:
     """Every live process of `data_dir` but the caller; those of other users stay unseen."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
-            process = _read(int(entry), data_dir=str(data_dir))
+            process = _read_process(int(entry), data_dir=str(data_dir))
             if process is not None:
                 found.append(process)
     return found
 
 
-def _read(pid: int, *, data_dir: str) -> Marked | None:
+def _read_process(pid: int, *, data_dir: str) -> MarkedProcess | None:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = b"\0" + file.read()
     except OSError:
         return None
-    _, here, rest = environment.partition(b"\0" + MARK.encode() + b"=")
+    _, here, rest = environment.partition(b"\0" + MARK_VARIABLE.encode() + b"=")
     parts = os.fsdecode(rest.partition(b"\0")[0]).split(":", 3)
     if not here or len(parts) != 4 or parts[3] != data_dir:
         return None
-    fields = _stat(pid)
+    fields = _read_stat(pid)
     if fields is None:
         return None
-    return Marked(
+    return MarkedProcess(
         pid=pid,
         started=int(fields[19]),
-        leader=int(fields[3]) == pid,
+        is_leader=int(fields[3]) == pid,
         rank=int(parts[0]) if parts[0].lstrip("-").isdigit() else 0,
         digest=parts[1],
         name=parts[2],
     )
 
 
-def _stat(pid: int) -> list[str] | None:
+def _read_stat(pid: int) -> list[str] | None:
     """The fields of /proc/PID/stat from the third (state) on; the second may hold blanks and brackets."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:

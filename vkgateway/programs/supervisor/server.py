@@ -13,10 +13,10 @@ import time
 import msgspec
 
 from vkgateway.model.errors import VkgatewayError
-from vkgateway.programs.filelimit import raise_file_limit
+from vkgateway.programs.file_limit import raise_file_limit
 from vkgateway.programs.supervisor import procfs, protocol
 from vkgateway.programs.supervisor.daemon import Supervisor
-from vkgateway.programs.supervisor.running import Running
+from vkgateway.programs.supervisor.running_process import RunningProcess
 from vkgateway.programs.supervisor.spec import SupervisorPaths
 
 _LOG = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ _ROTATE_SECONDS = 30.0
 _GUARDIAN_PAUSE_SECONDS = 1.0
 _FAREWELL_SECONDS = 2.0
 
-_GUARDIAN = """
+_GUARDIAN_SCRIPT = """
 import fcntl, os, sys
 lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -38,7 +38,7 @@ os.execv(sys.argv[4], sys.argv[4:])
 def take_lock(paths: SupervisorPaths, *, patience: float = _LOCK_SECONDS) -> int | None:
     """Lock the data directory for this supervisor; None if another one keeps it for `patience` seconds."""
     paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(paths.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -64,13 +64,13 @@ async def serve(paths: SupervisorPaths) -> None:
     connections: set[asyncio.Task[None]] = set()
 
     def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = loop.create_task(_serve_one(supervisor, reader, writer))
+        task = loop.create_task(_serve_connection(supervisor, reader, writer))
         connections.add(task)
         task.add_done_callback(connections.discard)
 
-    server = await asyncio.start_unix_server(connected, sock=_listen(paths), limit=protocol.LINE_LIMIT)
+    server = await asyncio.start_unix_server(connected, sock=_open_socket(paths), limit=protocol.LINE_LIMIT)
     helpers = [
-        loop.create_task(_rotate(supervisor), name="rotate logs"),
+        loop.create_task(_rotate_periodically(supervisor), name="rotate logs"),
         loop.create_task(_keep_guardian(paths), name="guardian"),
     ]
     _LOG.info("supervisor ready, pid %d", os.getpid())
@@ -81,15 +81,15 @@ async def serve(paths: SupervisorPaths) -> None:
     server.close()
     if connections:
         await asyncio.wait(connections, timeout=_FAREWELL_SECONDS)
-    paths.socket.unlink(missing_ok=True)
+    paths.socket_path.unlink(missing_ok=True)
 
 
-async def _serve_one(supervisor: Supervisor, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _serve_connection(supervisor: Supervisor, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         line = await reader.readline()
         if not line:
             return
-        answer = await _answer(supervisor, line)
+        answer = await _handle_line(supervisor, line)
         writer.write(msgspec.json.encode(answer) + b"\n")
         await writer.drain()
     except (ConnectionError, ValueError) as error:
@@ -98,9 +98,9 @@ async def _serve_one(supervisor: Supervisor, reader: asyncio.StreamReader, write
         writer.close()
 
 
-async def _answer(supervisor: Supervisor, line: bytes) -> protocol.Answer:
+async def _handle_line(supervisor: Supervisor, line: bytes) -> protocol.Answer:
     try:
-        return await supervisor.answer(msgspec.json.decode(line, type=protocol.Request))
+        return await supervisor.handle_request(msgspec.json.decode(line, type=protocol.Request))
     except (msgspec.MsgspecError, VkgatewayError, OSError) as error:
         return protocol.Answer(error=str(error))
     except Exception as error:  # noqa: BLE001 - one failed request must not end the daemon
@@ -108,19 +108,19 @@ async def _answer(supervisor: Supervisor, line: bytes) -> protocol.Answer:
         return protocol.Answer(error=f"the supervisor failed: {error!r}")
 
 
-def _listen(paths: SupervisorPaths) -> socket.socket:
+def _open_socket(paths: SupervisorPaths) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    paths.socket.unlink(missing_ok=True)
+    paths.socket_path.unlink(missing_ok=True)
     mask = os.umask(0o177)
     try:
-        with protocol.short_socket_path(paths.socket) as path:
+        with protocol.short_socket_path(paths.socket_path) as path:
             listener.bind(path)
     finally:
         os.umask(mask)
     return listener
 
 
-async def _rotate(supervisor: Supervisor) -> None:
+async def _rotate_periodically(supervisor: Supervisor) -> None:
     while True:
         await asyncio.sleep(_ROTATE_SECONDS)
         supervisor.rotate_logs()
@@ -130,30 +130,30 @@ async def _keep_guardian(paths: SupervisorPaths) -> None:
     """Keep one guardian asleep beside the supervisor, so that somebody starts the next one if this one dies."""
     while True:
         try:
-            await _guarded(paths)
+            await _run_guardian(paths)
         except OSError as error:  # no processes or no memory left, for one: there will be again
             _LOG.error("no guardian, should this supervisor die: %s", error)
         await asyncio.sleep(_GUARDIAN_PAUSE_SECONDS)
 
 
-async def _guarded(paths: SupervisorPaths) -> None:
+async def _run_guardian(paths: SupervisorPaths) -> None:
     """Start a guardian, and return when it has ended."""
     child = _start_guardian(paths)
     try:
-        await Running(child.pid, child=child).ended.wait()
+        await RunningProcess(child.pid, child=child).ended.wait()
     finally:
         child.kill()
 
 
 def _start_guardian(paths: SupervisorPaths) -> subprocess.Popen[bytes]:
-    successor = procfs.mark(paths.data_dir, name=procfs.SUPERVISOR)
+    successor = procfs.mark_value(paths.data_dir, name=procfs.SUPERVISOR)
     return subprocess.Popen(
         [
-            *(sys.executable, "-I", "-S", "-c", _GUARDIAN),
-            *(str(paths.lock), procfs.MARK, successor),
-            *paths.command,
+            *(sys.executable, "-I", "-S", "-c", _GUARDIAN_SCRIPT),
+            *(str(paths.lock_path), procfs.MARK_VARIABLE, successor),
+            *paths.command_line,
         ],
         stdin=subprocess.DEVNULL,
-        env={**os.environ, procfs.MARK: procfs.mark(paths.data_dir, name=procfs.GUARDIAN)},
+        env={**os.environ, procfs.MARK_VARIABLE: procfs.mark_value(paths.data_dir, name=procfs.GUARDIAN)},
         start_new_session=True,
     )

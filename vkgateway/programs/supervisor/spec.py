@@ -57,7 +57,7 @@ class ProcessSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         if any("\0" in text for text in (*self.argv, *self.env, *self.env.values())):
             raise InputError(f"process {self.name!r} has a zero byte in its command line or environment")
 
-    def digest(self) -> str:
+    def short_digest(self) -> str:
         """A short name for this very spec: equal specs share it, however they were written."""
         canonical = msgspec.json.encode(self, order="deterministic")
         return hashlib.sha256(canonical).hexdigest()[:16]
@@ -101,26 +101,26 @@ class SupervisorPaths:
         return self.data_dir / "logs"
 
     @property
-    def socket(self) -> Path:
+    def socket_path(self) -> Path:
         """The Unix socket at which the supervisor answers."""
         return self.run_dir / "supervisor.sock"
 
     @property
-    def lock(self) -> Path:
+    def lock_path(self) -> Path:
         """Locked (flock) as long as a supervisor lives."""
         return self.run_dir / "supervisor.lock"
 
     @property
-    def state(self) -> Path:
+    def state_path(self) -> Path:
         """The processes asked for, their pids and start times."""
         return self.run_dir / "processes.json"
 
     @property
-    def command(self) -> list[str]:
+    def command_line(self) -> list[str]:
         """The command line of the supervisor of this data directory."""
         return [sys.executable, "-P", "-m", "vkgateway.programs.supervisor", "--data-dir", str(self.data_dir)]
 
-    def log(self, name: str) -> Path:
+    def log_path(self, name: str) -> Path:
         """The log file of the process called `name`."""
         return self.log_dir / f"{name.replace('/', '.')}.log"
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from vkgateway.arbiter.carry import Carry
+from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Snapshot
+from vkgateway.arbiter.snapshot import Snapshot
 from vkgateway.simulate.scenario import Scenario
 
 
-class Arbiter:
+class ArbiterScheduler:
     """Calls `decide`, as the gateway does, but without forecasts: the simulation reads none, no decision needs one."""
 
     name = "vkgateway"
 
     def __init__(self) -> None:
-        self._carry = Carry()
+        self._cache = Cache()
 
     def arrange(self, scenario: Scenario) -> Scenario:
         """Return the scenario unchanged."""
@@ -23,4 +23,4 @@ class Arbiter:
 
     def decide(self, snapshot: Snapshot, now: float) -> Decisions:
         """Return the arbiter's decisions."""
-        return decide(snapshot, now, self._carry, foresee=False)
+        return decide(snapshot, now, self._cache, foresee=False)

@@ -7,118 +7,122 @@ lower ones of any tenant, as few as needed: the lowest and youngest are tried fi
 
 from __future__ import annotations
 
-from vkgateway.arbiter.facts import ENDING, GUARANTEED, NOTIFIED, WAITING, Gang, Plan
-from vkgateway.simulate.policies.outcome import Outcome
-from vkgateway.simulate.policies.pending import PoolGangs, amount, rank_of, started, usage
-from vkgateway.simulate.policies.placing import PoolNodes, Room, wanted
-from vkgateway.simulate.policies.poolbypool import PoolByPool
+from vkgateway.arbiter.snapshot import ENDING, GUARANTEED, NOTIFIED, WAITING, Gang, PreemptionPlan
+from vkgateway.simulate.policies.decision_builder import DecisionBuilder
+from vkgateway.simulate.policies.placement import FreeCapacity, PoolLayout, pod_shapes
+from vkgateway.simulate.policies.pool_gangs import PoolGangs, gang_rank, requested_amount, start_time, usage_by_tenant
+from vkgateway.simulate.policies.pool_scheduler import PoolScheduler
 
 
-class PriorityFifo(PoolByPool):
+class PriorityFifo(PoolScheduler):
     """A scheduler by priority and age."""
 
     name = "fifo"
 
-    def cycle(self, gangs: PoolGangs, nodes: PoolNodes, outcome: Outcome, now: float) -> None:
+    def run_cycle(self, gangs: PoolGangs, nodes: PoolLayout, outcome: DecisionBuilder, now: float) -> None:
         """Add the decisions for one pool to the outcome."""
-        _Cycle(gangs, nodes, outcome, now).run()
+        _PoolCycle(gangs, nodes, outcome, now).run()
 
 
-class _Cycle:
+class _PoolCycle:
     """One cycle in one pool."""
 
-    def __init__(self, gangs: PoolGangs, nodes: PoolNodes, outcome: Outcome, now: float) -> None:
+    def __init__(self, gangs: PoolGangs, nodes: PoolLayout, outcome: DecisionBuilder, now: float) -> None:
         self._gangs, self._outcome, self._now = gangs, outcome, now
-        self._key, self._unit = gangs.pool.key, gangs.pool.measure
-        there = [*gangs.running, *gangs.leaving]
-        self._used = usage(there, self._unit)
-        self._now_free = Room(nodes)
+        self._key, self._unit = gangs.pool.key, gangs.pool.loss_resource
+        there = [*gangs.running, *gangs.terminating]
+        self._used = usage_by_tenant(there, self._unit)
+        self._free_now = FreeCapacity(nodes)
         """What is free now, less what higher gangs were given in this cycle or wait for."""
-        self._later_free = Room(nodes)
+        self._free_later = FreeCapacity(nodes)
         """The same once all that leave have left."""
         for gang in there:
-            self._now_free.take(pod for pod in gang.pods if pod.state is not WAITING)
-            self._later_free.take(pod for pod in gang.pods if pod.state not in (WAITING, NOTIFIED, ENDING))
-        self._victims = sorted(gangs.running, key=lambda gang: (rank_of(gang), -started(gang)))
+            self._free_now.allocate_pods(pod for pod in gang.pods if pod.state is not WAITING)
+            self._free_later.allocate_pods(pod for pod in gang.pods if pod.state not in (WAITING, NOTIFIED, ENDING))
+        self._victims = sorted(gangs.running, key=lambda gang: (gang_rank(gang), -start_time(gang)))
         self._failed: set[object] = set()
         """What does not fit: room only shrinks in a cycle."""
 
     def run(self) -> None:
         for gang in self._gangs.pending:
-            kind = wanted(gang), rank_of(gang)
-            if self._within_limit(gang) and kind not in self._failed and not self._schedule(gang):
+            kind = pod_shapes(gang), gang_rank(gang)
+            if self._is_within_limit(gang) and kind not in self._failed and not self._schedule_gang(gang):
                 self._failed.add(kind)
 
-    def _within_limit(self, gang: Gang) -> bool:
+    def _is_within_limit(self, gang: Gang) -> bool:
         quota = self._gangs.quotas.get(gang.tenant)
         limit = quota.limit.get(self._unit) if quota is not None else None
-        return limit is None or self._used.get(gang.tenant, 0) + amount(gang, self._unit) <= limit
+        return limit is None or self._used.get(gang.tenant, 0) + requested_amount(gang, self._unit) <= limit
 
-    def _schedule(self, gang: Gang) -> bool:
-        trial = self._now_free.copy()
-        nodes = trial.place(gang.pods)
+    def _schedule_gang(self, gang: Gang) -> bool:
+        trial = self._free_now.copy()
+        nodes = trial.place_pods(gang.pods)
         if nodes is not None:
-            self._now_free = trial
-            self._later_free.take(gang.pods, nodes)
-            self._outcome.admit(gang, self._key, nodes, borrowed=self._borrows(gang))
-            self._used[gang.tenant] = self._used.get(gang.tenant, 0) + amount(gang, self._unit)
+            self._free_now = trial
+            self._free_later.allocate_pods(gang.pods, nodes)
+            self._outcome.admit_gang(gang, self._key, nodes, borrowed=self._is_borrowing(gang))
+            self._used[gang.tenant] = self._used.get(gang.tenant, 0) + requested_amount(gang, self._unit)
             return True
-        return self._nominate(gang) or self._preempt(gang)
+        return self._nominate_nodes(gang) or self._preempt_gangs(gang)
 
-    def _nominate(self, gang: Gang) -> bool:
+    def _nominate_nodes(self, gang: Gang) -> bool:
         """Wait for lower gangs that leave already."""
-        lower = any(rank_of(victim) < rank_of(gang) for victim in self._gangs.leaving)
+        lower = any(gang_rank(victim) < gang_rank(gang) for victim in self._gangs.terminating)
         if gang.plan is None and not lower:
             return False
-        nodes = self._later_free.place(gang.pods)
+        nodes = self._free_later.place_pods(gang.pods)
         if nodes is None:
             return False
-        self._plan(gang, nodes)
+        self._plan_preemption(gang, nodes)
         return True
 
-    def _plan(self, gang: Gang, nodes: dict[str, str]) -> None:
+    def _plan_preemption(self, gang: Gang, nodes: dict[str, str]) -> None:
         made = gang.plan.made if gang.plan is not None else self._now
-        self._outcome.plans[gang.id] = Plan(pool=self._key, nodes=nodes, borrowed=self._borrows(gang), made=made)
+        self._outcome.plans[gang.id] = PreemptionPlan(
+            pool=self._key, nodes=nodes, borrowed=self._is_borrowing(gang), made=made
+        )
         # What is free of it now stays free: lower gangs see less room than there is.
-        self._now_free.take(gang.pods, nodes)
+        self._free_now.allocate_pods(gang.pods, nodes)
 
-    def _preempt(self, gang: Gang) -> bool:
-        lower = [victim for victim in self._victims if rank_of(victim) < rank_of(gang)]
-        room, chosen = self._later_free.copy(), []
+    def _preempt_gangs(self, gang: Gang) -> bool:
+        lower = [victim for victim in self._victims if gang_rank(victim) < gang_rank(gang)]
+        room, chosen = self._free_later.copy(), []
         for victim in lower:
-            room.give(victim.pods)
+            room.release_pods(victim.pods)
             chosen.append(victim)
-            if room.copy().place(gang.pods) is not None:
+            if room.copy().place_pods(gang.pods) is not None:
                 break
         else:
             return False
         for victim in reversed(list(chosen)):
             spared = room.copy()
-            spared.take(victim.pods)
-            if spared.copy().place(gang.pods) is not None:
+            spared.allocate_pods(victim.pods)
+            if spared.copy().place_pods(gang.pods) is not None:
                 room = spared
                 chosen.remove(victim)
-        nodes = room.place(gang.pods)
+        nodes = room.place_pods(gang.pods)
         assert nodes is not None
         for victim in chosen:
-            self._outcome.evict(victim, gang, self._now)
+            self._outcome.evict_gang(victim, gang, self._now)
             self._victims.remove(victim)
-        self._later_free = room
-        self._plan(gang, nodes)
+        self._free_later = room
+        self._plan_preemption(gang, nodes)
         return True
 
-    def _borrows(self, gang: Gang) -> bool:
+    def _is_borrowing(self, gang: Gang) -> bool:
         """Return whether the gang is outside its tenant's guarantee, counted as a sum: for metrics only."""
         quota = self._gangs.quotas.get(gang.tenant)
         guarantee = quota.guarantee.get(self._unit, 0) if quota is not None else 0
         mine = (each for each in self._gangs.running if each.tenant == gang.tenant and each.band is GUARANTEED)
-        inside = sum(amount(each, self._unit) for each in mine if not any(pod.borrowed for pod in each.pods))
+        inside = sum(requested_amount(each, self._unit) for each in mine if not any(pod.borrowed for pod in each.pods))
         inside += sum(
-            amount(each, self._unit)
+            requested_amount(each, self._unit)
             for admit in self._outcome.admits
-            if not admit.borrowed and (each := self._pending_of(admit.gang)) is not None and each.tenant == gang.tenant
+            if not admit.borrowed
+            and (each := self._find_pending(admit.gang)) is not None
+            and each.tenant == gang.tenant
         )
-        return gang.band is not GUARANTEED or inside + amount(gang, self._unit) > guarantee
+        return gang.band is not GUARANTEED or inside + requested_amount(gang, self._unit) > guarantee
 
-    def _pending_of(self, name: str) -> Gang | None:
+    def _find_pending(self, name: str) -> Gang | None:
         return next((gang for gang in self._gangs.pending if gang.id == name), None)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from vkgateway.arbiter.cuts import listed, pool_levels, quota_cells
-from vkgateway.arbiter.facts import Node, Pool, PoolKey, Quota
-from vkgateway.simulate.policies.arbiter import Arbiter
+from vkgateway.arbiter.guarantees.cell_sizes import list_sizes, pool_levels, quota_cells
+from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Quota
+from vkgateway.simulate.policies.arbiter import ArbiterScheduler
 from vkgateway.simulate.scenario import Job, Scenario
-from vkgateway.simulate.traces.fitting import adapt
-from vkgateway.simulate.usage import WHOLE
+from vkgateway.simulate.traces.fitting import adapt_jobs
+from vkgateway.simulate.usage import MILLI_PER_UNIT
 
 
-class PrivateClusters(Arbiter):
+class PrivateClusters(ArbiterScheduler):
     """The arbiter, with a pool for each tenant. Nothing is lent between tenants."""
 
     name = "private"
@@ -21,45 +21,49 @@ class PrivateClusters(Arbiter):
         """Return a scenario with a pool of its cells for each tenant, and the jobs that can run there."""
         pools = {pool.key: pool for pool in scenario.pools}
         alone = {
-            (quota.tenant, quota.pool): _private(pools[quota.pool], quota)
+            (quota.tenant, quota.pool): _private_pool(pools[quota.pool], quota)
             for quota in scenario.quotas
-            if quota.pool in pools and pools[quota.pool].unit
+            if quota.pool in pools and pools[quota.pool].unit_resource
         }
         quotas = tuple(
             replace(quota, pool=alone[quota.tenant, quota.pool].key, limit={})
             for quota in scenario.quotas
             if (quota.tenant, quota.pool) in alone
         )
-        jobs = (_moved(job, alone) for job in scenario.jobs)
+        jobs = (_move_job(job, alone) for job in scenario.jobs)
         found = tuple(alone.values())
         return replace(
-            scenario, pools=found, quotas=quotas, jobs=adapt((job for job in jobs if job is not None), found)
+            scenario, pools=found, quotas=quotas, jobs=adapt_jobs((job for job in jobs if job is not None), found)
         )
 
 
-def _private(pool: Pool, quota: Quota) -> Pool:
+def _private_pool(pool: Pool, quota: Quota) -> Pool:
     levels = pool_levels(pool)
-    like = max(pool.nodes, key=lambda node: node.allocatable.get(pool.unit, 0), default=None)
-    sizes = listed(quota_cells(quota, pool.unit, levels), levels)
-    nodes = tuple(_cell(f"{quota.tenant}-{number}", size, like, pool.unit) for number, size in enumerate(sizes))
+    like = max(pool.nodes, key=lambda node: node.allocatable.get(pool.unit_resource, 0), default=None)
+    sizes = list_sizes(quota_cells(quota, pool.unit_resource, levels), levels)
+    nodes = tuple(
+        _cell_node(f"{quota.tenant}-{number}", size, like, pool.unit_resource) for number, size in enumerate(sizes)
+    )
     key = (pool.key[0], f"{pool.key[1]}/{quota.tenant}")
     return replace(pool, key=key, nodes=nodes, levels=())
 
 
-def _cell(name: str, size: int, like: Node | None, unit: str) -> Node:
+def _cell_node(name: str, size: int, like: Node | None, unit: str) -> Node:
     """Return a node of one cell: a part of the pool's largest node."""
-    allocatable = dict(like.allocatable) if like is not None else {unit: size * WHOLE}
+    allocatable = dict(like.allocatable) if like is not None else {unit: size * MILLI_PER_UNIT}
     whole = allocatable[unit]
-    return Node(name=name, allocatable={key: amount * size * WHOLE // whole for key, amount in allocatable.items()})
+    return Node(
+        name=name, allocatable={key: amount * size * MILLI_PER_UNIT // whole for key, amount in allocatable.items()}
+    )
 
 
-def _moved(job: Job, alone: dict[tuple[str, PoolKey], Pool]) -> Job | None:
+def _move_job(job: Job, alone: dict[tuple[str, PoolKey], Pool]) -> Job | None:
     """Return the job in its tenant's private cluster; None: it can never run there."""
     pool = next((alone[job.tenant, key] for key in job.pools if (job.tenant, key) in alone), None)
     if pool is None:
         return None
-    requests = [shape.amount(pool.unit) for shape in job.shapes[: job.minimum or None]]
-    sizes = [node.allocatable[pool.unit] for node in pool.nodes]
+    requests = [shape.amount_of(pool.unit_resource) for shape in job.shapes[: job.minimum or None]]
+    sizes = [node.allocatable[pool.unit_resource] for node in pool.nodes]
     if sum(requests) > sum(sizes) or max(requests, default=0) > max(sizes, default=0):
         return None
     return replace(job, pools=(pool.key,))

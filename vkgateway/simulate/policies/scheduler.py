@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Snapshot
+from vkgateway.arbiter.snapshot import Snapshot
 from vkgateway.simulate.scenario import Scenario
 
 

@@ -9,7 +9,7 @@ class TraceError(InputError):
     """A line or field is not what its format says; the message names it and its value."""
 
 
-def number(text: object, *, field: str, where: str) -> float:
+def parse_number(text: object, *, field: str, where: str) -> float:
     """Return a number that is not negative. Raises TraceError for anything else."""
     try:
         found = float(str(text))

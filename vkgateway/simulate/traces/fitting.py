@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from vkgateway.arbiter.facts import Pool, Shape
+from vkgateway.arbiter.snapshot import Pool, Shape
 from vkgateway.simulate.scenario import Job
 
 
-def adapt(jobs: Iterable[Job], pools: Sequence[Pool]) -> tuple[Job, ...]:
+def adapt_jobs(jobs: Iterable[Job], pools: Sequence[Pool]) -> tuple[Job, ...]:
     """Return the jobs without requests for resources, and conditions on labels, that no node of the cluster has."""
     nodes = [node for pool in pools for node in pool.nodes]
     known = {name for node in nodes for name in node.allocatable}
@@ -19,13 +19,13 @@ def adapt(jobs: Iterable[Job], pools: Sequence[Pool]) -> tuple[Job, ...]:
     for job in jobs:
         for shape in job.shapes:
             if shape not in adapted:
-                adapted[shape] = _adapted(shape, known, labels)
+                adapted[shape] = _adapt_shape(shape, known, labels)
         shapes = tuple(adapted[shape] for shape in job.shapes)
         found.append(job if shapes == job.shapes else replace(job, shapes=shapes))
     return tuple(found)
 
 
-def _adapted(shape: Shape, resources: set[str], labels: set[str]) -> Shape:
+def _adapt_shape(shape: Shape, resources: set[str], labels: set[str]) -> Shape:
     requests = tuple((name, amount) for name, amount in shape.requests if name in resources)
     terms = tuple(tuple(each for each in term if each.key in labels) for term in shape.terms)
     return replace(shape, requests=requests, terms=terms if all(terms) else ())

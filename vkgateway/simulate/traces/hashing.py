@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from zlib import crc32
 
 
-def choose(name: str, among: Sequence[str]) -> str:
+def choose_by_name(name: str, among: Sequence[str]) -> str:
     """Return one of several values by a name."""
     return among[crc32(name.encode()) % len(among)]
 
 
-def share(name: str) -> float:
+def share_by_name(name: str) -> float:
     """Return a number from 0 to 1 by a name."""
     return crc32(f"share of {name}".encode()) / 0x1_0000_0000

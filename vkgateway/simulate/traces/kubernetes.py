@@ -8,10 +8,10 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from vkgateway.arbiter.facts import Node, Pool
+from vkgateway.arbiter.snapshot import Node, Pool
 from vkgateway.model.objects import Taint
 from vkgateway.model.quantity import Quantity
-from vkgateway.model.requests import milli
+from vkgateway.model.requests import to_milli
 from vkgateway.simulate.scenario import GPU, POOL
 from vkgateway.simulate.traces.errors import TraceError
 from vkgateway.translate.governed import is_extended
@@ -60,7 +60,7 @@ def read_nodes(document: Mapping[str, Any]) -> tuple[Pool, ...]:
 
 def _with_devices(found: list[_Node]) -> Iterator[Node]:
     for node in found:
-        allocatable = milli(node.status.allocatable)
+        allocatable = to_milli(node.status.allocatable)
         if any(amount for name, amount in allocatable.items() if is_extended(name)):
             yield Node(
                 name=node.metadata.name,

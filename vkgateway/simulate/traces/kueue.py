@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from vkgateway.arbiter.facts import Node, Pool, PoolKey, Quota, Shape
+from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Quota, Shape
 from vkgateway.simulate.scenario import GPU, Job
-from vkgateway.simulate.traces.errors import TraceError, number
+from vkgateway.simulate.traces.errors import TraceError, parse_number
 
 
 class _Workload(msgspec.Struct, rename="camel"):
@@ -47,7 +47,7 @@ class _Config(msgspec.Struct):
     cohorts: list[_CohortSet]
 
 
-def read(document: object) -> tuple[tuple[Pool, ...], tuple[Quota, ...], tuple[Job, ...]]:
+def read_generator(document: object) -> tuple[tuple[Pool, ...], tuple[Quota, ...], tuple[Job, ...]]:
     """Return pools, quotas and jobs of a generator's document.
 
     Raises:
@@ -65,25 +65,27 @@ def read(document: object) -> tuple[tuple[Pool, ...], tuple[Quota, ...], tuple[J
     for cohorts in config.cohorts:
         for index in range(cohorts.count):
             name = f"{cohorts.class_name}-{index}"
-            mine = list(_quotas(cohorts, name))
+            mine = list(_queue_quotas(cohorts, name))
             size = sum(quota.guarantee[GPU] for quota in mine)
             pools.append(Pool(key=("kueue", name), nodes=(Node(name=name, allocatable={GPU: size}),), governed=(GPU,)))
             quotas += mine
-            jobs += _jobs(cohorts, name)
+            jobs += _workload_jobs(cohorts, name)
     return tuple(pools), tuple(quotas), tuple(jobs)
 
 
-def _quotas(cohorts: _CohortSet, cohort: str) -> Iterator[Quota]:
+def _queue_quotas(cohorts: _CohortSet, cohort: str) -> Iterator[Quota]:
     for queues in cohorts.queues_sets:
-        nominal = _units(queues.nominal_quota, "nominalQuota", cohort)
+        nominal = _parse_units(queues.nominal_quota, "nominalQuota", cohort)
         borrowing = queues.borrowing_limit
-        limit = {GPU: nominal + _units(borrowing, "borrowingLimit", cohort)} if borrowing not in (None, "") else {}
+        limit = (
+            {GPU: nominal + _parse_units(borrowing, "borrowingLimit", cohort)} if borrowing not in (None, "") else {}
+        )
         for number_ in range(queues.count):
             tenant = f"{cohort}-{queues.class_name}-{number_}"
             yield Quota(tenant=tenant, pool=("kueue", cohort), guarantee={GPU: nominal}, limit=limit)
 
 
-def _jobs(cohorts: _CohortSet, cohort: str) -> Iterator[Job]:
+def _workload_jobs(cohorts: _CohortSet, cohort: str) -> Iterator[Job]:
     pool: PoolKey = ("kueue", cohort)
     for queues in cohorts.queues_sets:
         for number_ in range(queues.count):
@@ -91,11 +93,11 @@ def _jobs(cohorts: _CohortSet, cohort: str) -> Iterator[Job]:
             for each in queues.workloads_sets:
                 for index in range(each.count):
                     for workload in each.workloads:
-                        yield _job(workload, index * each.creation_interval_ms, f"{tenant}/{index}", tenant, pool)
+                        yield _make_job(workload, index * each.creation_interval_ms, f"{tenant}/{index}", tenant, pool)
 
 
-def _job(workload: _Workload, at: float, name: str, tenant: str, pool: PoolKey) -> Job:
-    shape = Shape.of({GPU: _units(workload.request, "request", name)})
+def _make_job(workload: _Workload, at: float, name: str, tenant: str, pool: PoolKey) -> Job:
+    shape = Shape.from_requests({GPU: _parse_units(workload.request, "request", name)})
     return Job(
         id=f"{name}/{workload.class_name}",
         tenant=tenant,
@@ -108,5 +110,5 @@ def _job(workload: _Workload, at: float, name: str, tenant: str, pool: PoolKey) 
     )
 
 
-def _units(amount: object, field: str, where: str) -> int:
-    return int(number(amount, field=field, where=where) * 1000)
+def _parse_units(amount: object, field: str, where: str) -> int:
+    return int(parse_number(amount, field=field, where=where) * 1000)

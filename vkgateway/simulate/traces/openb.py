@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from vkgateway.arbiter.facts import GUARANTEED, LOW, Node, Pool, PoolKey, Requirement, Shape
+from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Node, Pool, PoolKey, Requirement, Shape
 from vkgateway.simulate.scenario import GPU, POOL, Job
-from vkgateway.simulate.traces.errors import TraceError, number
-from vkgateway.simulate.traces.hashing import choose
+from vkgateway.simulate.traces.errors import TraceError, parse_number
+from vkgateway.simulate.traces.hashing import choose_by_name
 
-MODEL = "model"
+MODEL_LABEL = "model"
 """The label of a node that holds its GPU model."""
 _MIB = 1 << 20
 _BANDS = {"LS": GUARANTEED, "Guaranteed": GUARANTEED, "BE": LOW, "Burstable": LOW}
@@ -28,23 +28,23 @@ def read_nodes(rows: Iterable[Mapping[str, object]]) -> tuple[Pool, ...]:
     """
     pools: dict[str, list[Node]] = {}
     for line, row in enumerate(rows, start=1):
-        _require(row, ("sn", "gpu"), where=f"node {line}")
+        _require_fields(row, ("sn", "gpu"), where=f"node {line}")
         name = str(row["sn"])
-        gpus = number(row["gpu"], field="gpu", where=f"node {name}")
+        gpus = parse_number(row["gpu"], field="gpu", where=f"node {name}")
         if gpus:
-            pools.setdefault(str(row.get("pool") or ""), []).append(_node(name, gpus, row))
+            pools.setdefault(str(row.get("pool") or ""), []).append(_make_node(name, gpus, row))
     keys: dict[str, PoolKey] = {name: (POOL[0], name) if name else POOL for name in pools}
     return tuple(Pool(key=keys[name], nodes=tuple(nodes), governed=(GPU,)) for name, nodes in pools.items())
 
 
-def _node(name: str, gpus: float, row: Mapping[str, object]) -> Node:
+def _make_node(name: str, gpus: float, row: Mapping[str, object]) -> Node:
     allocatable = {GPU: int(gpus * 1000)}
     if row.get("cpu_milli"):
-        allocatable["cpu"] = int(number(row["cpu_milli"], field="cpu_milli", where=f"node {name}"))
+        allocatable["cpu"] = int(parse_number(row["cpu_milli"], field="cpu_milli", where=f"node {name}"))
     if row.get("memory_mib"):
-        memory = number(row["memory_mib"], field="memory_mib", where=f"node {name}")
+        memory = parse_number(row["memory_mib"], field="memory_mib", where=f"node {name}")
         allocatable["memory"] = int(memory * _MIB * 1000)
-    labels = {MODEL: str(row["model"])} if row.get("model") else {}
+    labels = {MODEL_LABEL: str(row["model"])} if row.get("model") else {}
     return Node(name=name, allocatable=allocatable, labels=labels)
 
 
@@ -55,17 +55,17 @@ def read_pods(rows: Iterable[Mapping[str, object]], tenants: Sequence[str]) -> I
         TraceError: a field is missing, or has a value that it cannot have.
     """
     for line, row in enumerate(rows, start=1):
-        _require(row, _POD_FIELDS, where=f"pod {line}")
-        job = _job(row, tenants)
+        _require_fields(row, _POD_FIELDS, where=f"pod {line}")
+        job = _make_job(row, tenants)
         if job is not None:
             yield job
 
 
-def _job(row: Mapping[str, object], tenants: Sequence[str]) -> Job | None:
+def _make_job(row: Mapping[str, object], tenants: Sequence[str]) -> Job | None:
     name = str(row["name"])
 
     def read(field: str) -> float:
-        return number(row[field], field=field, where=f"pod {name}")
+        return parse_number(row[field], field=field, where=f"pod {name}")
 
     count = read("num_gpu")
     if not count or not row["deletion_time"]:
@@ -79,8 +79,8 @@ def _job(row: Mapping[str, object], tenants: Sequence[str]) -> Job | None:
         raise TraceError(f"pod {name}: qos {row['qos']!r} does not exist", hint=f"Known: {', '.join(_BANDS)}.")
     gpus = int(count * 1000) if count > 1 else int(read("gpu_milli"))
     requests = {GPU: gpus, "cpu": int(read("cpu_milli")), "memory": int(read("memory_mib") * _MIB * 1000)}
-    shape = Shape(Shape.of(requests).requests, terms=_terms(str(row.get("gpu_spec") or "")))
-    tenant = choose(name, tenants)
+    shape = Shape(Shape.from_requests(requests).requests, terms=_model_terms(str(row.get("gpu_spec") or "")))
+    tenant = choose_by_name(name, tenants)
     return Job(
         id=name,
         tenant=tenant,
@@ -92,13 +92,13 @@ def _job(row: Mapping[str, object], tenants: Sequence[str]) -> Job | None:
     )
 
 
-def _terms(models: str) -> tuple[tuple[Requirement, ...], ...]:
+def _model_terms(models: str) -> tuple[tuple[Requirement, ...], ...]:
     if not models:
         return ()
-    return ((Requirement(key=MODEL, operator="In", values=tuple(models.split("|"))),),)
+    return ((Requirement(key=MODEL_LABEL, operator="In", values=tuple(models.split("|"))),),)
 
 
-def _require(row: Mapping[str, object], fields: Iterable[str], *, where: str) -> None:
+def _require_fields(row: Mapping[str, object], fields: Iterable[str], *, where: str) -> None:
     for field in fields:
         if row.get(field) is None:
             raise TraceError(f"{where} has no {field}", hint="docs/how-to/simulate.md lists the fields of each format.")

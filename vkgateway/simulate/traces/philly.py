@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from vkgateway.arbiter.facts import GUARANTEED, LOW, Shape
+from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Shape
 from vkgateway.simulate.scenario import GPU, Job
 from vkgateway.simulate.traces.errors import TraceError
-from vkgateway.simulate.traces.hashing import share
+from vkgateway.simulate.traces.hashing import share_by_name
 
 
 class _Detail(msgspec.Struct):
@@ -34,7 +34,7 @@ class _Job(msgspec.Struct):
     attempts: list[_Attempt] = []
 
 
-def read(text: bytes, *, low: float) -> tuple[Job, ...]:
+def read_jobs(text: bytes, *, low: float) -> tuple[Job, ...]:
     """Return the jobs that ran to an end; their times are relative to the first submission.
 
     Raises:
@@ -44,22 +44,22 @@ def read(text: bytes, *, low: float) -> tuple[Job, ...]:
         records = msgspec.json.decode(text, type=list[_Job])
     except msgspec.DecodeError as error:
         raise TraceError(f"this is not a cluster_job_log: {error}") from error
-    times = [_time(record.submitted_time, record.jobid) for record in records]
+    times = [_parse_time(record.submitted_time, record.jobid) for record in records]
     first = min(times, default=0.0)
-    found = (_job(record, time - first, low) for record, time in zip(records, times, strict=True))
+    found = (_make_job(record, time - first, low) for record, time in zip(records, times, strict=True))
     return tuple(job for job in found if job is not None)
 
 
-def _job(record: _Job, submitted: float, low: float) -> Job | None:
-    attempts = list(_ran(record))
+def _make_job(record: _Job, submitted: float, low: float) -> Job | None:
+    attempts = list(_finished_attempts(record))
     sizes = [len(detail.gpus) for detail in attempts[-1][1].detail if detail.gpus] if attempts else []
     if not sizes:
         return None
-    band = LOW if share(record.jobid) < low else GUARANTEED
+    band = LOW if share_by_name(record.jobid) < low else GUARANTEED
     return Job(
         id=record.jobid,
         tenant=record.vc,
-        shapes=_shapes(sizes),
+        shapes=_pod_shapes(sizes),
         submitted=submitted,
         run=sum(seconds for seconds, _ in attempts),
         band=band,
@@ -67,24 +67,24 @@ def _job(record: _Job, submitted: float, low: float) -> Job | None:
     )
 
 
-def _shapes(sizes: Sequence[int]) -> tuple[Shape, ...]:
-    return tuple(Shape.of({GPU: size * 1000}) for size in sorted(sizes, reverse=True))
+def _pod_shapes(sizes: Sequence[int]) -> tuple[Shape, ...]:
+    return tuple(Shape.from_requests({GPU: size * 1000}) for size in sorted(sizes, reverse=True))
 
 
-def _ran(record: _Job) -> Iterator[tuple[float, _Attempt]]:
+def _finished_attempts(record: _Job) -> Iterator[tuple[float, _Attempt]]:
     """Yield the attempts that have both times, with their seconds."""
     for attempt in record.attempts:
-        if _given(attempt.start_time) and _given(attempt.end_time):
-            seconds = _time(attempt.end_time, record.jobid) - _time(attempt.start_time, record.jobid)
+        if _is_given(attempt.start_time) and _is_given(attempt.end_time):
+            seconds = _parse_time(attempt.end_time, record.jobid) - _parse_time(attempt.start_time, record.jobid)
             if seconds > 0:
                 yield seconds, attempt
 
 
-def _given(time: str | None) -> bool:
+def _is_given(time: str | None) -> bool:
     return time is not None and time != "None"
 
 
-def _time(text: str | None, job: str) -> float:
+def _parse_time(text: str | None, job: str) -> float:
     try:
         return datetime.strptime(text or "", "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp()
     except ValueError as error:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from vkgateway.arbiter.facts import GUARANTEED, LOW, Shape
+from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Shape
 from vkgateway.simulate.scenario import GPU, Job
 
-SIZES: Mapping[int, float] = MappingProxyType({1: 0.35, 2: 0.15, 4: 0.15, 8: 0.18, 16: 0.09, 32: 0.05, 64: 0.03})
+GANG_SIZES: Mapping[int, float] = MappingProxyType({1: 0.35, 2: 0.15, 4: 0.15, 8: 0.18, 16: 0.09, 32: 0.05, 64: 0.03})
 """GPUs of a gang, and the share of gangs with as many."""
 
 
-class Draws(Protocol):
+class RandomSource(Protocol):
     """Random numbers, as `random.Random` draws them."""
 
     def random(self) -> float:
@@ -31,7 +31,7 @@ class Draws(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class WorkloadParameters:
     """What a generator draws. Times are in seconds."""
 
     gpus: float
@@ -41,7 +41,7 @@ class Work:
     load: float = 1.0
     """Requested GPU-seconds, as a share of what the cluster has in `duration`."""
     duration: float = 86_400.0
-    sizes: Mapping[int, float] = field(default_factory=lambda: SIZES)
+    sizes: Mapping[int, float] = field(default_factory=lambda: GANG_SIZES)
     per_pod: int = 8
     """GPUs of a pod of a larger gang."""
     low: float = 0.5
@@ -58,7 +58,7 @@ class Work:
     """Seconds between two checkpoints; 0: none."""
 
 
-def generate(work: Work, draws: Draws) -> tuple[Job, ...]:
+def generate_jobs(work: WorkloadParameters, draws: RandomSource) -> tuple[Job, ...]:
     """Draw jobs until they request the load, and spread them evenly at random over the duration."""
     sizes, tenants = list(work.sizes), range(len(work.tenants))
     activity = [1.0 / (number + 1) ** work.skew for number in tenants]
@@ -74,7 +74,7 @@ def generate(work: Work, draws: Draws) -> tuple[Job, ...]:
             Job(
                 id=f"{tenant}/{gpus}/{number}",
                 tenant=tenant,
-                shapes=pods(gpus, work.per_pod, work.resource),
+                shapes=pod_shapes(gpus, work.per_pod, work.resource),
                 submitted=round(draws.random() * work.duration, 3),
                 run=round(run, 3),
                 band=band,
@@ -86,8 +86,8 @@ def generate(work: Work, draws: Draws) -> tuple[Job, ...]:
     return tuple(jobs)
 
 
-def pods(gpus: int, per_pod: int, resource: str = GPU) -> tuple[Shape, ...]:
+def pod_shapes(gpus: int, per_pod: int, resource: str = GPU) -> tuple[Shape, ...]:
     """Return the pods of a gang: full ones, and one for the rest."""
     full, rest = divmod(gpus, per_pod)
-    shape = Shape.of({resource: per_pod * 1000})
-    return (shape,) * full + ((Shape.of({resource: rest * 1000}),) if rest else ())
+    shape = Shape.from_requests({resource: per_pod * 1000})
+    return (shape,) * full + ((Shape.from_requests({resource: rest * 1000}),) if rest else ())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from vkgateway.arbiter.facts import Pool
+from vkgateway.arbiter.snapshot import Pool
 from vkgateway.simulate.scenario import Job
 
 
-def window(jobs: Iterable[Job], start: float, duration: float | None) -> tuple[Job, ...]:
+def select_window(jobs: Iterable[Job], start: float, duration: float | None) -> tuple[Job, ...]:
     """Return the jobs of the window, with times relative to its start.
 
     A job that was submitted earlier, and would still run if it had not waited, is submitted at the start with the rest
@@ -25,19 +25,19 @@ def window(jobs: Iterable[Job], start: float, duration: float | None) -> tuple[J
     return tuple(found)
 
 
-def shortened(jobs: Iterable[Job], longest: float) -> tuple[Job, ...]:
+def limit_runs(jobs: Iterable[Job], longest: float) -> tuple[Job, ...]:
     """Return the jobs, none of which runs longer than this."""
     return tuple(job if job.run <= longest else replace(job, run=longest) for job in jobs)
 
 
-def to_load(jobs: Sequence[Job], pools: Sequence[Pool], load: float) -> tuple[tuple[Job, ...], float]:
+def scale_load(jobs: Sequence[Job], pools: Sequence[Pool], load: float) -> tuple[tuple[Job, ...], float]:
     """Move submissions together, or apart, until the jobs request this share of what the pools have in that time.
 
     Returns the jobs, and the time in which they are submitted. Run times stay.
     """
-    units = {pool.key: pool.measure for pool in pools}
-    total = sum(node.allocatable.get(pool.measure, 0) for pool in pools for node in pool.nodes)
-    wanted = sum(job.run * shape.amount(units[job.pools[0]]) for job in jobs for shape in job.shapes)
+    units = {pool.key: pool.loss_resource for pool in pools}
+    total = sum(node.allocatable.get(pool.loss_resource, 0) for pool in pools for node in pool.nodes)
+    wanted = sum(job.run * shape.amount_of(units[job.pools[0]]) for job in jobs for shape in job.shapes)
     span = max((job.submitted for job in jobs), default=0.0)
     length = wanted / (load * total) if total else 0.0
     factor = length / span if span else 0.0

@@ -8,8 +8,8 @@ import msgspec
 
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
-from vkgateway.sync.pods.views import TenantPodView
-from vkgateway.translate.up import condition_status
+from vkgateway.sync.pods.pod_views import TenantPodView
+from vkgateway.translate.to_tenant import condition_status
 
 
 async def set_condition(

@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from vkgateway.arbiter.decisions import Hold, HoldCode
-from vkgateway.arbiter.facts import Band, Gang, Plan, Pod, PodState, PoolKey
-from vkgateway.sync.admission.ended import Done, Shrink, done_of, shrink
-from vkgateway.sync.admission.member import Member, gang_id
-from vkgateway.sync.admission.seen import Seen
+from vkgateway.arbiter.decisions import PendingReason, PendingReport
+from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, PoolKey, PreemptionPlan
+from vkgateway.sync.admission.completions import Completion, MinimumReduction, completion_of, reduce_minimum
+from vkgateway.sync.admission.member import GangMember, gang_id
+from vkgateway.sync.admission.member_state import MemberState
 from vkgateway.sync.compute.ownership import Key
-from vkgateway.translate.gangs import GangMarks, MarkError, agree
+from vkgateway.translate.gangs import GangMarks, MarkError, merge_marks
 from vkgateway.translate.governed import is_extended
 
-_GONE: Final = Seen()
+_NO_STATE: Final = MemberState()
 _MOST_DONE: Final = 10_000
 """Of more pods of a gang that ended well the first are forgotten: its minimum is long down to one."""
 
 
-class LeftAlone(NamedTuple):
+class MemberBackoff(NamedTuple):
     """A member that is not tried again `until` then (seconds since the epoch), and why."""
 
     until: float
@@ -29,7 +29,7 @@ class LeftAlone(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class EvictionTerms:
     """How those who are evicted from a pool are treated, in seconds."""
 
     notice: float
@@ -43,21 +43,21 @@ class Bounds:
     brief_notice: float = 0.0
 
 
-class Memory(Protocol):
+class CompletionStore(Protocol):
     """Remembers over a restart which members of gangs ended well."""
 
-    def recall(self, group: str, /) -> Mapping[str, Done]:
+    def load_completions(self, group: str, /) -> Mapping[str, Completion]:
         """Return them by name."""
 
-    def changed(self, namespace: str, /) -> None:
+    def mark_changed(self, namespace: str, /) -> None:
         """They are others now in some gang of this namespace."""
 
 
-class _NoMemory:
-    def recall(self, _group: str) -> Mapping[str, Done]:
+class _NoCompletionStore:
+    def load_completions(self, _group: str) -> Mapping[str, Completion]:
         return {}
 
-    def changed(self, _namespace: str) -> None:
+    def mark_changed(self, _namespace: str) -> None:
         pass
 
 
@@ -65,17 +65,17 @@ class _NoMemory:
 class _Group:
     """One gang's members, and what was made of them last."""
 
-    members: dict[str, Member]
-    done: dict[str, Done] = field(default_factory=dict)
+    members: dict[str, GangMember]
+    completions: dict[str, Completion] = field(default_factory=dict)
     """By name the pods that succeeded and were deleted since, as long as any other is left."""
-    first: dict[str, float] = field(default_factory=dict)
+    first_created: dict[str, float] = field(default_factory=dict)
     """When each controller created its first pod of the gang, by the controller's UID (seconds since the epoch)."""
-    recalled: bool = False
+    is_loaded: bool = False
     """Those of before a restart are among them."""
-    plan: Plan | None = None
+    plan: PreemptionPlan | None = None
     gang: Gang | None = None
-    hold: Hold | None = None
-    fresh: bool = False
+    pending_reason: PendingReport | None = None
+    is_fresh: bool = False
 
 
 class TenantGangs:
@@ -85,57 +85,57 @@ class TenantGangs:
         self,
         tenant: str,
         *,
-        look: Callable[[Member], Seen],
-        bounds: Callable[[PoolKey | None], Bounds],
-        expect: Callable[[Member], float | None] = lambda _: None,
-        memory: Memory | None = None,
+        look: Callable[[GangMember], MemberState],
+        bounds: Callable[[PoolKey | None], EvictionTerms],
+        expect: Callable[[GangMember], float | None] = lambda _: None,
+        memory: CompletionStore | None = None,
     ) -> None:
         self._tenant = tenant
-        self._memory = memory or _NoMemory()
-        self._expect = expect
-        self._look = look
-        self._bounds = bounds
-        self._members: dict[str, Member] = {}
-        self._uids: dict[Key, set[str]] = {}
+        self._completion_store = memory or _NoCompletionStore()
+        self._expected_run = expect
+        self._member_state = look
+        self._eviction_terms = bounds
+        self._members: dict[str, GangMember] = {}
+        self._uids_by_pod: dict[Key, set[str]] = {}
         self._groups: dict[str, _Group] = {}
         self.images: Counter[str] = Counter()
         """The images that pods ask for, and how many pods."""
-        self.unbound: dict[str, LeftAlone] = {}
+        self.backoffs: dict[str, MemberBackoff] = {}
         """Members that were admitted and that the tenant's scheduler did not bind."""
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[GangMember]:
         return iter(list(self._members.values()))
 
-    def member(self, uid: str) -> Member | None:
+    def find_member(self, uid: str) -> GangMember | None:
         """The member with this uid."""
         return self._members.get(uid)
 
-    def under(self, key: Key) -> list[Member]:
+    def members_named(self, key: Key) -> list[GangMember]:
         """The members under a pod's name: one, and for a while its namesakes of before."""
-        return [self._members[uid] for uid in self._uids.get(key, ())]
+        return [self._members[uid] for uid in self._uids_by_pod.get(key, ())]
 
-    def of_gang(self, gang: str) -> list[Member]:
+    def members_of(self, gang: str) -> list[GangMember]:
         """The members of a gang, by its id."""
         group = self._groups.get(gang.removeprefix(f"{self._tenant}/"))
         return list(group.members.values()) if group is not None else []
 
-    def put(self, member: Member) -> None:
+    def put_member(self, member: GangMember) -> None:
         """Take in a pod that was read, perhaps anew."""
         if member.uid in self._members:
-            self.drop(member.uid)
+            self.drop_member(member.uid)
         self._members[member.uid] = member
         self.images.update(member.shape.images)
-        self._uids.setdefault(member.key, set()).add(member.uid)
-        group = self._groups.setdefault(member.group, _Group({}))
+        self._uids_by_pod.setdefault(member.key, set()).add(member.uid)
+        group = self._groups.setdefault(member.gang_group, _Group({}))
         group.members[member.uid] = member
-        if member.marks is not None and (controller := member.marks.controller):
-            group.first[controller] = min(member.created, group.first.get(controller, member.created))
-        group.done.pop(member.key[1], None)  # it is made once more
-        if group.done:
-            self._memory.changed(member.key[0])
-        group.fresh = False
+        if member.marks is not None and (controller := member.marks.controller_uid):
+            group.first_created[controller] = min(member.created, group.first_created.get(controller, member.created))
+        group.completions.pop(member.key[1], None)  # it is made once more
+        if group.completions:
+            self._completion_store.mark_changed(member.key[0])
+        group.is_fresh = False
 
-    def drop(self, uid: str, *, seen: Seen = _GONE) -> None:
+    def drop_member(self, uid: str, *, seen: MemberState = _NO_STATE) -> None:
         """Forget a pod that is gone above and below; where it was seen to succeed the others need not wait for it."""
         member = self._members.pop(uid, None)
         if member is None:
@@ -144,154 +144,156 @@ class TenantGangs:
             self.images[image] -= 1
             if not self.images[image]:
                 del self.images[image]
-        uids = self._uids[member.key]
+        uids = self._uids_by_pod[member.key]
         uids.discard(uid)
         if not uids:
-            del self._uids[member.key]
-        group = self._groups[member.group]
+            del self._uids_by_pod[member.key]
+        group = self._groups[member.gang_group]
         del group.members[uid]
-        if (done := done_of(member, seen)) is not None:
-            if len(group.done) >= _MOST_DONE:
-                del group.done[next(iter(group.done))]
-            group.done[member.key[1]] = done
-        group.fresh = False
-        if group.done:
-            self._memory.changed(member.key[0])
+        if (done := completion_of(member, seen)) is not None:
+            if len(group.completions) >= _MOST_DONE:
+                del group.completions[next(iter(group.completions))]
+            group.completions[member.key[1]] = done
+        group.is_fresh = False
+        if group.completions:
+            self._completion_store.mark_changed(member.key[0])
         if not group.members:
-            del self._groups[member.group]
+            del self._groups[member.gang_group]
 
-    def done_in(self, namespace: str) -> dict[str, Mapping[str, Done]]:
+    def completions_in(self, namespace: str) -> dict[str, Mapping[str, Completion]]:
         """By gang and name the members that succeeded, where there are others for whose start that counts."""
-        found: dict[str, Mapping[str, Done]] = {}
+        found: dict[str, Mapping[str, Completion]] = {}
         for name, group in self._groups.items():
             if not name.startswith(f"{namespace}/"):
                 continue
-            self._recall(name, group)
-            done = dict(group.done)
+            self._load_completions(name, group)
+            done = dict(group.completions)
             left = False
             for member in group.members.values():
-                seen = self._look(member)
-                if (record := done_of(member, seen)) is not None:
+                seen = self._member_state(member)
+                if (record := completion_of(member, seen)) is not None:
                     done[member.key[1]] = record
-                if not seen.done:
-                    left = left or _counts_done(member)
+                if not seen.has_succeeded:
+                    left = left or _counts_completions(member)
             if done and left:
                 found[name] = done
         return found
 
-    def ended_well(self, uid: str) -> None:
+    def member_succeeded(self, uid: str) -> None:
         """A member has just done its part."""
         member = self._members.get(uid)
-        if member is not None and _counts_done(member):
-            self._memory.changed(member.key[0])
+        if member is not None and _counts_completions(member):
+            self._completion_store.mark_changed(member.key[0])
 
-    def _recall(self, name: str, group: _Group) -> None:
-        if group.recalled or not any(map(_counts_done, group.members.values())):
+    def _load_completions(self, name: str, group: _Group) -> None:
+        if group.is_loaded or not any(map(_counts_completions, group.members.values())):
             return
-        group.recalled = True
+        group.is_loaded = True
         there = {member.key[1] for member in group.members.values()}
-        known = self._memory.recall(name)
-        group.done = {pod: done for pod, done in known.items() if pod not in there} | group.done
+        known = self._completion_store.load_completions(name)
+        group.completions = {pod: done for pod, done in known.items() if pod not in there} | group.completions
 
-    def touch(self, uid: str) -> None:
+    def mark_changed(self, uid: str) -> None:
         """Something about a member changed, above, below or in what was said of it."""
         member = self._members.get(uid)
         if member is not None:
-            self._groups[member.group].fresh = False
+            self._groups[member.gang_group].is_fresh = False
 
-    def touch_all(self) -> None:
+    def mark_all_changed(self) -> None:
         """Make everything anew: pools or settings changed."""
         for group in self._groups.values():
-            group.fresh = False
+            group.is_fresh = False
 
-    def set_plans(self, plans: Mapping[str, Plan]) -> None:
+    def set_plans(self, plans: Mapping[str, PreemptionPlan]) -> None:
         """Take over what the last cycle planned, by gang id."""
         for name, group in self._groups.items():
-            plan = plans.get(self._id(name))
+            plan = plans.get(self._gang_id(name))
             if plan != group.plan:
                 group.plan = plan
-                group.fresh = False
+                group.is_fresh = False
 
-    def gangs(self) -> tuple[list[Gang], list[Hold]]:
+    def build_gangs(self) -> tuple[list[Gang], list[PendingReport]]:
         """All gangs that the arbiter can judge, and why the others wait."""
         gangs, holds = [], []
         for name, group in self._groups.items():
-            if not group.fresh:
-                group.gang, group.hold = self._build(name, group)
-                group.fresh = True
+            if not group.is_fresh:
+                group.gang, group.pending_reason = self._build_group(name, group)
+                group.is_fresh = True
             if group.gang is not None:
                 gangs.append(group.gang)
-            if group.hold is not None:
-                holds.append(group.hold)
+            if group.pending_reason is not None:
+                holds.append(group.pending_reason)
         return gangs, holds
 
-    def _id(self, group: str) -> str:
+    def _gang_id(self, group: str) -> str:
         return gang_id(self._tenant, group)
 
-    def _build(self, name: str, group: _Group) -> tuple[Gang | None, Hold | None]:
+    def _build_group(self, name: str, group: _Group) -> tuple[Gang | None, PendingReport | None]:
         """The gang; where nothing of it may start, the hold says why, and what runs of it still counts."""
-        self._recall(name, group)
+        self._load_completions(name, group)
         members = sorted(group.members.values(), key=lambda member: member.uid)
-        seen = {member.uid: self._look(member) for member in members}
+        seen = {member.uid: self._member_state(member) for member in members}
         there = [member for member in members if seen[member.uid].state is not None]
         governed = [member for member in there if member.governed]
         if not governed:
             return None, None
-        apart = not _common(_that_reach_any(governed))
-        marks, hold = self._agreed(name, there)
-        hold = hold or self._nowhere(name, governed, seen)
+        apart = not _common_pools(_with_pools(governed))
+        marks, hold = self._agree_marks(name, there)
+        hold = hold or self._unreachable_reason(name, governed, seen)
         pods = [
-            self._pod(member, seen[member.uid], apart=apart)
+            self._build_pod(member, seen[member.uid], apart=apart)
             for member in governed
             if seen[member.uid].state is not PodState.WAITING or (hold is None and self._is_ready(member))
         ]
         if not pods:
-            return None, hold or self._not_ready(self._id(name), governed)
+            return None, hold or self._not_ready_reason(self._gang_id(name), governed)
         roles = Counter(member.marks.role for member in there if not member.governed and member.marks is not None)
-        less = shrink(members, seen, done=group.done.values(), first=group.first, marks=marks)
-        return self._gang(name, governed, pods, marks=marks, beside=roles, less=less, plan=group.plan), hold
+        less = reduce_minimum(members, seen, done=group.completions.values(), first=group.first_created, marks=marks)
+        return self._build_gang(name, governed, pods, marks=marks, beside=roles, less=less, plan=group.plan), hold
 
-    def _agreed(self, name: str, members: list[Member]) -> tuple[GangMarks, Hold | None]:
+    def _agree_marks(self, name: str, members: list[GangMember]) -> tuple[GangMarks, PendingReport | None]:
         alone = GangMarks(group=name)
         fault = next((member.fault for member in members if member.fault), "")
         if not fault:
             try:
-                marks = agree([member.marks for member in members if member.marks is not None])
+                marks = merge_marks([member.marks for member in members if member.marks is not None])
             except MarkError as error:
                 fault = str(error)
             else:
-                return marks, self._waits_for(name, marks)
-        return alone, Hold(gang=self._id(name), code=HoldCode.INVALID, message=fault)
+                return marks, self._missing_reference(name, marks)
+        return alone, PendingReport(gang=self._gang_id(name), code=PendingReason.INVALID, message=fault)
 
-    def _nowhere(self, name: str, members: list[Member], seen: Mapping[str, Seen]) -> Hold | None:
+    def _unreachable_reason(
+        self, name: str, members: list[GangMember], seen: Mapping[str, MemberState]
+    ) -> PendingReport | None:
         """Why one of those that wait can reach none of the virtual nodes that there are."""
         for member in members:
             if member.nowhere and seen[member.uid].state is PodState.WAITING:
                 message = f"pod {'/'.join(member.key)} can go nowhere: {member.nowhere}"
-                return Hold(gang=self._id(name), code=HoldCode.INFEASIBLE, message=message)
+                return PendingReport(gang=self._gang_id(name), code=PendingReason.INFEASIBLE, message=message)
         return None
 
-    def _is_ready(self, member: Member) -> bool:
-        return not member.waiting_gates and member.uid not in self.unbound
+    def _is_ready(self, member: GangMember) -> bool:
+        return not member.waiting_gates and member.uid not in self.backoffs
 
-    def _not_ready(self, gang: str, members: list[Member]) -> Hold | None:
+    def _not_ready_reason(self, gang: str, members: list[GangMember]) -> PendingReport | None:
         gates = sorted({gate for member in members for gate in member.waiting_gates})
         if gates:
             message = f"waits for other scheduling gates: {', '.join(gates)}"
-            return Hold(gang=gang, code=HoldCode.MEMBERS, message=message)
-        left = next((self.unbound[member.uid] for member in members if member.uid in self.unbound), None)
-        return Hold(gang=gang, code=HoldCode.MEMBERS, message=left.why) if left is not None else None
+            return PendingReport(gang=gang, code=PendingReason.MEMBERS, message=message)
+        left = next((self.backoffs[member.uid] for member in members if member.uid in self.backoffs), None)
+        return PendingReport(gang=gang, code=PendingReason.MEMBERS, message=left.why) if left is not None else None
 
-    def _waits_for(self, name: str, marks: GangMarks) -> Hold | None:
-        if marks.waits_for is None:
+    def _missing_reference(self, name: str, marks: GangMarks) -> PendingReport | None:
+        if marks.missing_reference is None:
             return None
-        message = f"{marks.waits_for} is not there, which says how many pods the gang takes"
-        if marks.unserved:
-            kind = marks.waits_for.of
+        message = f"{marks.missing_reference} is not there, which says how many pods the gang takes"
+        if marks.is_unserved:
+            kind = marks.missing_reference.object_kind
             message += f": this cluster does not serve the kind {kind}; install it, or take the mark off the pods"
-        return Hold(gang=self._id(name), code=HoldCode.MEMBERS, message=message)
+        return PendingReport(gang=self._gang_id(name), code=PendingReason.MEMBERS, message=message)
 
-    def _pod(self, member: Member, seen: Seen, *, apart: bool) -> Pod:
+    def _build_pod(self, member: GangMember, seen: MemberState, *, apart: bool) -> Pod:
         """`apart`: no pool is one where all the gang's pods may run."""
         marks = member.marks
         assert seen.state is not None
@@ -311,10 +313,10 @@ class TenantGangs:
             pools=member.pools if apart else (),
         )
 
-    def _bounds_in(self, pools: list[PoolKey]) -> Bounds:
+    def _terms_in(self, pools: list[PoolKey]) -> EvictionTerms:
         """Return how a gang in these pools is treated: by the longest that one of them grants."""
-        each = [self._bounds(pool) for pool in pools] or [self._bounds(None)]
-        return Bounds(
+        each = [self._eviction_terms(pool) for pool in pools] or [self._eviction_terms(None)]
+        return EvictionTerms(
             max(one.notice for one in each),
             max(one.grace_max for one in each),
             max(one.minimum_run for one in each),
@@ -323,25 +325,25 @@ class TenantGangs:
             max(one.brief_notice for one in each),
         )
 
-    def _gang(
+    def _build_gang(
         self,
         name: str,
-        governed: list[Member],
+        governed: list[GangMember],
         pods: list[Pod],
         *,
         marks: GangMarks,
         beside: Counter[str],
-        less: Shrink,
-        plan: Plan | None,
+        less: MinimumReduction,
+        plan: PreemptionPlan | None,
     ) -> Gang:
         """`beside` are, by role, members that need nothing of the arbiter; `less` are pods that ended for good."""
-        pools = _common(_that_reach_any(governed)) or _all_of(governed)
+        pools = _common_pools(_with_pools(governed)) or _union_of_pools(governed)
         running = dict.fromkeys(pod.pool for pod in pods if pod.pool is not None)
-        bounds = self._bounds_in([*running] or ([*pools] if any(pod.pools for pod in pods) else [*pools[:1]]))
+        bounds = self._terms_in([*running] or ([*pools] if any(pod.pools for pod in pods) else [*pools[:1]]))
         units = sum(amount for member in governed for name, amount in member.shape.requests if is_extended(name)) / 1000
         needed = {role: number - beside[role] - less.roles[role] for role, number in marks.role_minimum.items()}
         return Gang(
-            id=self._id(name),
+            id=self._gang_id(name),
             tenant=self._tenant,
             pods=tuple(pods),
             pools=pools,
@@ -359,7 +361,7 @@ class TenantGangs:
             checkpoint=marks.checkpoint,
             restart_cost=min(marks.restart_cost, bounds.restart_max * units),
             minimum_run=bounds.minimum_run,
-            expected_run=self._expect(governed[0]) if marks.run_limit is None else None,
+            expected_run=self._expected_run(governed[0]) if marks.run_limit is None else None,
             notice=bounds.notice,
             brief_run=bounds.brief_run,
             brief_notice=bounds.brief_notice,
@@ -368,22 +370,22 @@ class TenantGangs:
         )
 
 
-def _that_reach_any(members: list[Member]) -> list[Member]:
+def _with_pools(members: list[GangMember]) -> list[GangMember]:
     """Return those that can go anywhere at all; all of them, where none can."""
     return [member for member in members if member.pools] or members
 
 
-def _all_of(members: list[Member]) -> tuple[PoolKey, ...]:
+def _union_of_pools(members: list[GangMember]) -> tuple[PoolKey, ...]:
     """Return the pools that any of them may use, in the order in which they name them."""
     return tuple(dict.fromkeys(pool for member in members for pool in member.pools))
 
 
-def _counts_done(member: Member) -> bool:
+def _counts_completions(member: GangMember) -> bool:
     """Whether those who are done count for it: its minimum is not told anew by whoever made it."""
-    return member.marks is not None and member.marks.minimum > 1 and not member.marks.counts_done
+    return member.marks is not None and member.marks.minimum > 1 and not member.marks.excludes_succeeded
 
 
-def _common(members: list[Member]) -> tuple[PoolKey, ...]:
+def _common_pools(members: list[GangMember]) -> tuple[PoolKey, ...]:
     """The pools that all of them may use, in the first one's order."""
     first, *rest = members
     return tuple(pool for pool in first.pools if all(pool in other.pools for other in rest))

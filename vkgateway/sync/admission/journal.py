@@ -10,11 +10,11 @@ from typing import Final
 import structlog
 
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Snapshot
+from vkgateway.arbiter.snapshot import Snapshot
 
 log = structlog.get_logger(__name__)
 
-_BEHIND: Final = 16
+_MAX_SNAPSHOTS: Final = 16
 """So many cycles may wait with all that they were decided from; of those that come then only the decisions are kept."""
 
 Write = Callable[[Snapshot | None, Decisions, float], None]
@@ -28,25 +28,25 @@ class Journal:
         self._cycles: deque[tuple[Snapshot | None, Decisions, float]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def add(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
+    def add_cycle(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
         """Have a cycle written down soon."""
-        self._cycles.append((snapshot if len(self._cycles) < _BEHIND else None, decisions, now))
+        self._cycles.append((snapshot if len(self._cycles) < _MAX_SNAPSHOTS else None, decisions, now))
         if self._task is None:
-            self._task = asyncio.create_task(self._work(), name="arbiter/journal")
+            self._task = asyncio.create_task(self._write_pending(), name="arbiter/journal")
 
     async def close(self) -> None:
         """Wait until all of it is written."""
         if self._task is not None:
             await self._task
 
-    async def _work(self) -> None:
+    async def _write_pending(self) -> None:
         try:
             while self._cycles:
-                await self._one(*self._cycles.popleft())
+                await self._write_cycle(*self._cycles.popleft())
         finally:
             self._task = None
 
-    async def _one(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> None:
+    async def _write_cycle(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> None:
         try:
             await asyncio.to_thread(self._write, snapshot, decisions, now)
         except Exception:

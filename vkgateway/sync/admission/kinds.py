@@ -19,14 +19,14 @@ class _Group(msgspec.Struct, rename="camel"):
     preferred_version: _Version = msgspec.field(default_factory=_Version)
     versions: list[_Version] = []
 
-    def liked(self) -> list[str]:
+    def preferred_versions(self) -> list[str]:
         """Its versions, the preferred one first."""
         return list(
             filter(None, dict.fromkeys(each.group_version for each in (self.preferred_version, *self.versions)))
         )
 
 
-async def kind_of(kind: Kind, client: Client, discovery: Discovery) -> Resource | None:
+async def find_kind(kind: Kind, client: Client, discovery: Discovery) -> Resource | None:
     """The kind in the version that the server likes best of those that have it; None where discovery has no such kind.
 
     Not all versions of a group have all of its kinds: `scheduling.k8s.io` prefers v1, and has PodGroups in v1alpha2.
@@ -40,9 +40,9 @@ async def kind_of(kind: Kind, client: Client, discovery: Discovery) -> Resource 
     except errors.NotFound:
         return None
     lost: errors.NotFound | None = None
-    for version in msgspec.json.decode(answer, type=_Group).liked():
+    for version in msgspec.json.decode(answer, type=_Group).preferred_versions():
         try:
-            found = await discovery.find(version, kind.kind)
+            found = await discovery.find_resource(version, kind.kind)
         except errors.NotFound as error:
             lost = error
             continue
@@ -63,7 +63,7 @@ async def served_kind(kind: Kind, client: Client) -> Resource | None:
         ApiError: the server does not answer, or serves the kind in a moment.
         DecodeError: what it answers is no API group.
     """
-    found = await kind_of(kind, client, Discovery(client))
+    found = await find_kind(kind, client, Discovery(client))
     if found is not None:
         return found
     name = f"{kind.plural}.{kind.group}"

@@ -6,26 +6,26 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from vkgateway.arbiter.facts import Band, PoolKey, Shape
+from vkgateway.arbiter.snapshot import Band, PoolKey, Shape
 from vkgateway.model import times
 from vkgateway.model.names import RESERVED_PREFIX
 from vkgateway.model.objects import Object
-from vkgateway.sync.admission.reach import parts_within_reach, pools_of
 from vkgateway.sync.admission.shapes import shape_of
+from vkgateway.sync.admission.virtual_nodes import pools_of, virtual_node_terms
 from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.pods.case import Binding
-from vkgateway.sync.pods.views import TenantPodView
-from vkgateway.translate.gangs import Found, GangMarks, Kind, MarkError, Reference, read_marks, references
-from vkgateway.translate.gangs.marked import needs_kind
+from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.sync.pods.pod_views import TenantPodView
+from vkgateway.translate.gangs import FoundObjects, GangMarks, Kind, MarkError, Reference, gang_references, read_marks
+from vkgateway.translate.gangs.mark_detection import needs_served_kind
 from vkgateway.translate.governed import (
     VirtualNode,
-    band_of,
-    devices,
-    follows_others,
+    device_requests,
+    has_pod_constraints,
     is_governed,
     other_gates,
-    reachable,
-    why_nowhere,
+    pod_band,
+    reachable_nodes,
+    unreachable_reason,
 )
 
 _GANG_HINTS = (
@@ -50,7 +50,7 @@ _DEFAULT_GRACE = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class GangMember:
     """A pod of a gang; one that stands alone is a gang of one."""
 
     uid: str
@@ -79,7 +79,7 @@ class Member:
     """Gates of others; it is not ready to be scheduled while it has any."""
     beside: tuple[Reference, ...]
     """Objects that say more about its gang."""
-    only_marked: bool = False
+    has_only_marks: bool = False
     """It asks for no device, and none of its marks means anything where their kinds are not served."""
     nowhere: str = ""
     """Why it may run in none of the pools that there are; empty where it may."""
@@ -90,7 +90,7 @@ class Member:
     """Its tenant's scheduler alone can tell which virtual node it may go to: that is up to other pods."""
 
     @property
-    def is_narrowed(self) -> bool:
+    def is_pinned(self) -> bool:
         """Whether it is let go to the pool that was found for it.
 
         Where that is left to the tenant's scheduler, room is looked for again on the node that the scheduler chose.
@@ -100,7 +100,7 @@ class Member:
         return not (self.follows_others and lone and self.virtual_nodes > 1)
 
     @property
-    def group(self) -> str:
+    def gang_group(self) -> str:
         """Its gang within the tenant; a pod whose marks make no sense stands alone."""
         return self.marks.group if self.marks is not None else f"{self.key[0]}/pod/{self.uid}"
 
@@ -110,7 +110,7 @@ def gang_id(tenant: str, group: str) -> str:
     return f"{tenant}/{group}"
 
 
-def tenant_of(gang: str) -> str:
+def tenant_of_gang(gang: str) -> str:
     """The tenant that a gang belongs to, by its id."""
     return gang.partition("/")[0]
 
@@ -125,12 +125,12 @@ def read_member(
     pod: Object,
     *,
     mark: str,
-    bindings: Mapping[str, Binding],
+    bindings: Mapping[str, VirtualNodeBinding],
     look: Callable[[Reference], Object | None],
     nodes: Mapping[str, VirtualNode] = MappingProxyType({}),
     places: Sequence[Sequence[Object]] = (),
     unserved: Container[Kind] = frozenset(),
-) -> Member | None:
+) -> GangMember | None:
     """Read a tenant's pod; None: it neither asks for anything governed nor belongs to a gang.
 
     `nodes` are the virtual nodes as the tenant's API server shows them, with labels and taints of the tenant's own; one
@@ -139,23 +139,23 @@ def read_member(
     `unserved` are kinds that the tenant's API server does not serve.
     """
     metadata, spec = pod["metadata"], pod["spec"]
-    beside = references(pod, unserved)
+    beside = gang_references(pod, unserved)
     found = {reference: known for reference in beside if (known := look(reference)) is not None}
-    marks, fault = _marks(pod, found, unserved)
+    marks, fault = _read_marks(pod, found, unserved)
     governed = is_governed(pod)
-    if not governed and marks is not None and not marks.way:
+    if not governed and marks is not None and not marks.integration:
         return None
     contexts = {name: binding.pool for name, binding in bindings.items()}
     labels = {name: context.virtual_labels() for name, context in contexts.items()}
-    seen = {name: _seen(carries, nodes.get(name)) for name, carries in labels.items()}
-    reach = reachable(pod, seen)
+    seen = {name: _merge_labels(carries, nodes.get(name)) for name, carries in labels.items()}
+    reach = reachable_nodes(pod, seen)
     pools = pools_of(reach, bindings)
-    if parts := parts_within_reach(reach, bindings):
+    if parts := virtual_node_terms(reach, bindings):
         places = [*places, parts]
-    carried = frozenset().union(*(context.carried for context in contexts.values()))
+    carried = frozenset().union(*(context.carried_labels for context in contexts.values()))
     grace = spec.get("terminationGracePeriodSeconds")
     created = metadata.get("creationTimestamp")
-    return Member(
+    return GangMember(
         uid=metadata["uid"],
         key=(metadata["namespace"], metadata["name"]),
         mark=mark,
@@ -165,26 +165,26 @@ def read_member(
         shape=shape_of(pod, carried=carried, nodes=labels, places=places),
         pools=pools,
         virtual_nodes=len(reach),
-        nowhere="" if pools or not seen else why_nowhere(pod, seen),
+        nowhere="" if pools or not seen else unreachable_reason(pod, seen),
         bound=bool(spec.get("nodeName")),
-        band=Band(band_of(spec)),
+        band=Band(pod_band(spec)),
         priority=spec.get("priority") or 0,
         preempts=spec.get("preemptionPolicy") != "Never",
-        created=times.parse(created).timestamp() if created else 0.0,
+        created=times.parse_time(created).timestamp() if created else 0.0,
         grace=_DEFAULT_GRACE if grace is None else float(grace),
         waiting_gates=other_gates(pod),
         beside=beside,
-        only_marked=needs_kind(pod) and not devices(pod),
-        follows_others=governed and follows_others(pod),
+        has_only_marks=needs_served_kind(pod) and not device_requests(pod),
+        follows_others=governed and has_pod_constraints(pod),
     )
 
 
-def _seen(ours: Mapping[str, str], node: VirtualNode | None) -> VirtualNode:
+def _merge_labels(ours: Mapping[str, str], node: VirtualNode | None) -> VirtualNode:
     labels, taints = node or ({}, ())
     return {**labels, **ours}, taints
 
 
-def _marks(pod: Object, found: Found, unserved: Container[Kind]) -> tuple[GangMarks | None, str]:
+def _read_marks(pod: Object, found: FoundObjects, unserved: Container[Kind]) -> tuple[GangMarks | None, str]:
     try:
         return read_marks(pod, found, unserved), ""
     except MarkError as error:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from vkgateway.arbiter.facts import Shape, Topology
-from vkgateway.model.requests import Milli
+from vkgateway.arbiter.snapshot import Shape, Topology
+from vkgateway.model.requests import MilliResources
 from vkgateway.sync.compute.topologies import TopologyView
-from vkgateway.sync.pods.views import ComputePodView
+from vkgateway.sync.pods.pod_views import ComputePodView
 from vkgateway.translate.governed import is_extended
 
 ShapeOf = Callable[[str, str], Shape | None]
@@ -21,56 +21,56 @@ class NodeZones:
 
     def __init__(self, shape_of: ShapeOf) -> None:
         self._shape_of = shape_of
-        self._published: dict[str, Topology] = {}
-        self._counted: dict[str, dict[str, Shape]] = {}
+        self._topologies: dict[str, Topology] = {}
+        self._counted_shapes: dict[str, dict[str, Shape]] = {}
         """By node what those hold that are in what it published, by the tenant pod's uid."""
         self._pods: dict[str, dict[str, ComputePodView]] = {}
         """By node the compute pods on it, by uid, as soon as any node has published."""
-        self.watches = False
+        self.follows_pods = False
         """Whether pods are followed."""
-        self.changed: set[str] = set()
+        self.changed_nodes: set[str] = set()
         """Nodes of which more or less is known; whoever reads them empties it."""
 
-    def on_node(self, name: str) -> Topology | None:
+    def zones_of(self, name: str) -> Topology | None:
         """A node's zones; None: none are known that matter."""
-        return self._published.get(name)
+        return self._topologies.get(name)
 
-    def follow(self, pods: Iterable[ComputePodView]) -> None:
+    def follow_pods(self, pods: Iterable[ComputePodView]) -> None:
         """Follow pods from now on; these are there."""
-        self.watches = True
+        self.follows_pods = True
         for pod in pods:
             self.pod_changed(None, pod)
 
     def pod_changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
         """A compute pod of ours came, changed or went."""
-        if not self.watches:
+        if not self.follows_pods:
             return
-        holds = new if new is not None and _holds(new) else None
-        if old is not None and _holds(old) and (holds is None or holds.metadata.uid != old.metadata.uid):
+        holds = new if new is not None and _holds_resources(new) else None
+        if old is not None and _holds_resources(old) and (holds is None or holds.metadata.uid != old.metadata.uid):
             self._pods.get(old.spec.node_name, {}).pop(old.metadata.uid, None)
-            self._has_gone(old)
+            self._release_pod(old)
         if holds is not None:
             self._pods.setdefault(holds.spec.node_name, {})[holds.metadata.uid] = holds
 
-    def _has_gone(self, pod: ComputePodView) -> None:
+    def _release_pod(self, pod: ComputePodView) -> None:
         """What it held is free again, though its node has not published that yet."""
         node, uid = pod.spec.node_name, pod.tenant_uid
-        shape = self._counted.get(node, {}).pop(uid, None)
+        shape = self._counted_shapes.get(node, {}).pop(uid, None)
         if shape is not None:
-            told = self._published[node]
-            self._published[node] = replace(told, gone={**told.gone, uid: shape})
-            self.changed.add(node)
+            told = self._topologies[node]
+            self._topologies[node] = replace(told, gone={**told.gone, uid: shape})
+            self.changed_nodes.add(node)
 
-    def published(self, name: str, view: TopologyView | None, *, used: Milli) -> None:
+    def node_published(self, name: str, view: TopologyView | None, *, used: MilliResources) -> None:
         """A node published its zones, or none any more; `used` is what others hold there."""
-        old = self._published.pop(name, None)
-        self._counted.pop(name, None)
+        old = self._topologies.pop(name, None)
+        self._counted_shapes.pop(name, None)
         if view is not None and view.zones:
-            self._published[name] = self._topology(name, view, used)
-        if self._published.get(name) != old:
-            self.changed.add(name)
+            self._topologies[name] = self._build_topology(name, view, used)
+        if self._topologies.get(name) != old:
+            self.changed_nodes.add(name)
 
-    def _topology(self, name: str, view: TopologyView, used: Milli) -> Topology:
+    def _build_topology(self, name: str, view: TopologyView, used: MilliResources) -> Topology:
         """What was given out by then is told in sums alone: it is what others hold, and the oldest of our pods.
 
         Whoever is beyond the sums came since. A pod that is counted in and was not there yet would be given too much
@@ -84,14 +84,14 @@ class NodeZones:
         theirs = {resource: min(used.get(resource, 0), amount) for resource, amount in left.items() if amount > 0}
         left.subtract(theirs)
         counted = set()
-        shapes = self._counted[name] = {}
-        for pod in sorted(self._pods.get(name, {}).values(), key=_age):
-            held = {resource: amount for resource, amount in (pod.requests or {}).items() if resource in left}
+        shapes = self._counted_shapes[name] = {}
+        for pod in sorted(self._pods.get(name, {}).values(), key=_age_key):
+            held = {resource: amount for resource, amount in (pod.admitted_requests or {}).items() if resource in left}
             if any(amount > left[resource] for resource, amount in held.items()):
                 break
             left.subtract(held)
             counted.add(pod.tenant_uid)
-            if (shape := self._shape_of(pod.tenant, pod.tenant_uid)) is not None:
+            if (shape := self._shape_of(pod.tenant_name, pod.tenant_uid)) is not None:
                 shapes[pod.tenant_uid] = shape
         return Topology(
             zones=view.zones,
@@ -101,9 +101,9 @@ class NodeZones:
         )
 
 
-def _holds(pod: ComputePodView) -> bool:
-    return bool(pod.spec.node_name) and not pod.ended
+def _holds_resources(pod: ComputePodView) -> bool:
+    return bool(pod.spec.node_name) and not pod.has_ended
 
 
-def _age(pod: ComputePodView) -> tuple[str, str]:
+def _age_key(pod: ComputePodView) -> tuple[str, str]:
     return pod.metadata.creation_timestamp or "", pod.metadata.uid

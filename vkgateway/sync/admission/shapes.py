@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vkgateway.arbiter.facts import Requirement, Shape, Toleration
+from vkgateway.arbiter.snapshot import Requirement, Shape, Toleration
 from vkgateway.model.objects import Object
-from vkgateway.model.requests import container_requests, is_exact, pod_requests
-from vkgateway.translate.down import is_scheduled
+from vkgateway.model.requests import container_requests, has_equal_limits, pod_requests
 from vkgateway.translate.governed import is_extended
+from vkgateway.translate.node_terms import real_node_terms
 from vkgateway.translate.placement import tenant_tolerations
-from vkgateway.translate.selectors import real_terms
+from vkgateway.translate.to_compute import is_scheduled
 
 
 def shape_of(
@@ -32,37 +32,39 @@ def shape_of(
     """
     spec = pod.get("spec") or {}
     scheduled = not spec.get("nodeName") or is_scheduled(pod)
-    terms = real_terms(spec, carried=carried, scheduled=scheduled, nodes=nodes or {})
+    terms = real_node_terms(spec, carried=carried, scheduled=scheduled, nodes=nodes or {})
     for place in places:
         reached = [option.get("matchExpressions") or [] for option in place]
         terms = [[*term, *option] for term in terms or [[]] for option in reached]
     return Shape(
         requests=tuple(sorted((name, amount) for name, amount in pod_requests(pod).items() if amount)),
-        terms=tuple(dict.fromkeys(_term(term) for term in terms)),
-        tolerations=tuple(dict.fromkeys(toleration(entry) for entry in tenant_tolerations(spec.get("tolerations")))),
-        images=frozenset(_images(spec)),
-        parts=_parts(spec),
+        terms=tuple(dict.fromkeys(_decode_term(term) for term in terms)),
+        tolerations=tuple(
+            dict.fromkeys(decode_toleration(entry) for entry in tenant_tolerations(spec.get("tolerations")))
+        ),
+        images=frozenset(_image_names(spec)),
+        parts=_container_parts(spec),
     )
 
 
-def _parts(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, int], ...], ...]:
+def _container_parts(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, int], ...], ...]:
     """What a kubelet hands out to each container alone; nothing where it is all devices of one container.
 
     Init containers count only where one asks for more of something than each container does: they give it back.
     """
     containers, starting = list(spec.get("containers") or ()), list(spec.get("initContainers") or ())
-    exact = all(is_exact(container) for container in (*containers, *starting))
+    exact = all(has_equal_limits(container) for container in (*containers, *starting))
     running = [*(each for each in starting if each.get("restartPolicy") == "Always"), *containers]
-    parts = [_alone(container, exact=exact) for container in running]
+    parts = [_container_part(container, exact=exact) for container in running]
     for container in starting:
-        part = _alone(container, exact=exact)
+        part = _container_part(container, exact=exact)
         if any(all(dict(other).get(name, 0) < amount for other in parts) for name, amount in part):
             parts.insert(0, part)
     found = tuple(part for part in parts if part)
     return () if len(found) < 2 and all(is_extended(name) for part in found for name, _ in part) else found
 
 
-def _alone(container: Mapping[str, Any], *, exact: bool) -> tuple[tuple[str, int], ...]:
+def _container_part(container: Mapping[str, Any], *, exact: bool) -> tuple[tuple[str, int], ...]:
     """Devices; where the pod is of class Guaranteed memory, and CPUs if they are whole."""
     asked = container_requests(container)
     shared = {"cpu"} if asked.get("cpu", 0) % 1000 else set()
@@ -75,7 +77,7 @@ def _alone(container: Mapping[str, Any], *, exact: bool) -> tuple[tuple[str, int
     )
 
 
-def _term(requirements: Sequence[Mapping[str, Any]]) -> tuple[Requirement, ...]:
+def _decode_term(requirements: Sequence[Mapping[str, Any]]) -> tuple[Requirement, ...]:
     return tuple(
         dict.fromkeys(
             Requirement(key=entry["key"], operator=entry["operator"], values=tuple(entry.get("values") or ()))
@@ -84,7 +86,7 @@ def _term(requirements: Sequence[Mapping[str, Any]]) -> tuple[Requirement, ...]:
     )
 
 
-def toleration(entry: Mapping[str, Any]) -> Toleration:
+def decode_toleration(entry: Mapping[str, Any]) -> Toleration:
     """A toleration out of its JSON."""
     return Toleration(
         key=entry.get("key") or "",
@@ -94,7 +96,7 @@ def toleration(entry: Mapping[str, Any]) -> Toleration:
     )
 
 
-def _images(spec: Mapping[str, Any]) -> set[str]:
+def _image_names(spec: Mapping[str, Any]) -> set[str]:
     """As nodes call them: without a tag or a digest the tag is `latest`, as kube-scheduler takes it, too."""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     images = (container["image"] for container in containers if container.get("image"))

@@ -5,54 +5,54 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from vkgateway.arbiter.decisions import Hold, HoldCode
-from vkgateway.arbiter.facts import Gang, Plan, PodState, Policy, Pool, Quota, Snapshot
+from vkgateway.arbiter.decisions import PendingReason, PendingReport
+from vkgateway.arbiter.snapshot import Gang, PodState, Policy, Pool, PreemptionPlan, Quota, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
-from vkgateway.sync.admission.cluster import ClusterFacts
-from vkgateway.sync.admission.images import all_asked
-from vkgateway.sync.admission.tenant import TenantAdmission
+from vkgateway.sync.admission.cluster_cache import ClusterCache
+from vkgateway.sync.admission.node_images import requested_images
+from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.translate.governed import is_extended
 
 
-def snapshot_of(
+def build_snapshot(
     tenants: Mapping[str, TenantAdmission],
-    clusters: Mapping[str, ClusterFacts],
+    clusters: Mapping[str, ClusterCache],
     specs: Mapping[str, Iterable[PoolSpec]],
     *,
-    plans: Mapping[str, Plan],
+    plans: Mapping[str, PreemptionPlan],
     policy: Policy,
     now: float,
-) -> tuple[Snapshot, list[Hold]]:
+) -> tuple[Snapshot, list[PendingReport]]:
     """The snapshot, and why those wait whom the arbiter cannot judge. `plans` are those of the last cycle."""
     pools: list[Pool] = []
-    known = sorted(name for name, cluster in clusters.items() if cluster.known)
-    images = all_asked(tenant.gangs.images for tenant in tenants.values())
+    known = sorted(name for name, cluster in clusters.items() if cluster.is_known)
+    images = requested_images(tenant.gangs.images for tenant in tenants.values())
     for name in known:
-        pools += clusters[name].pools(specs.get(name, ()), images=images, now=now)
+        pools += clusters[name].update_pools(specs.get(name, ()), images=images, now=now)
     gangs: list[Gang] = []
-    holds: list[Hold] = []
+    holds: list[PendingReport] = []
     quotas: list[Quota] = []
     for name in sorted(tenants):
         tenant = tenants[name]
         tenant.gangs.set_plans(plans)
-        tenant.expire(now)
-        found, held = tenant.gangs.gangs()
-        gangs += [*found, *tenant.left_behind()]
+        tenant.expire_verdicts(now)
+        found, held = tenant.gangs.build_gangs()
+        gangs += [*found, *tenant.orphan_gangs()]
         holds += held
-        quotas += [_left(quota, clusters) for quota in tenant.quotas]
+        quotas += [_remaining_quota(quota, clusters) for quota in tenant.quotas]
     away = [gang for gang in gangs if gang.pools and all(pool[0] not in known for pool in gang.pools)]
-    holds += [_unreachable(gang) for gang in away if any(pod.state is PodState.WAITING for pod in gang.pods)]
+    holds += [_unreachable_reason(gang) for gang in away if any(pod.state is PodState.WAITING for pod in gang.pods)]
     gangs.sort(key=lambda gang: gang.id)
     return Snapshot(pools=tuple(pools), quotas=tuple(quotas), gangs=tuple(gangs), policy=policy), holds
 
 
-def _left(quota: Quota, clusters: Mapping[str, ClusterFacts]) -> Quota:
+def _remaining_quota(quota: Quota, clusters: Mapping[str, ClusterCache]) -> Quota:
     """Return what a tenant's pods that the arbiter does not place leave of its limit and of its guarantee.
 
     Of the guarantee they take cpu, memory and the like: devices are in cells, which only placed pods use.
     """
     cluster = clusters.get(quota.pool[0])
-    taken = cluster.unread(quota.tenant, quota.pool[1]) if cluster is not None else {}
+    taken = cluster.unplaced_usage(quota.tenant, quota.pool[1]) if cluster is not None else {}
     if not taken or (taken.keys().isdisjoint(quota.limit) and taken.keys().isdisjoint(quota.guarantee)):
         return quota
     limit = {name: amount - taken.get(name, 0) for name, amount in quota.limit.items()}
@@ -63,5 +63,5 @@ def _left(quota: Quota, clusters: Mapping[str, ClusterFacts]) -> Quota:
     return replace(quota, limit=limit, guarantee=guarantee)
 
 
-def _unreachable(gang: Gang) -> Hold:
-    return Hold(gang=gang.id, code=HoldCode.ROOM, message="the compute cluster cannot be reached now")
+def _unreachable_reason(gang: Gang) -> PendingReport:
+    return PendingReport(gang=gang.id, code=PendingReason.ROOM, message="the compute cluster cannot be reached now")

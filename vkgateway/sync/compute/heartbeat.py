@@ -14,7 +14,7 @@ EVERY_SECONDS: Final = 10.0
 TIMEOUT_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 2.0
 """Between two questions while there is no answer."""
-_PATIENCE: Final = 2
+_MAX_MISSED: Final = 2
 """Questions in a row without an answer: one may be lost with a connection that ends just then."""
 _PATH: Final = "/version"
 """Open to everybody who is known to the server, and answered without its datastore."""
@@ -43,25 +43,25 @@ class Heartbeat:
         """Ask until cancelled."""
         while True:
             await self._sleep(AGAIN_SECONDS if self._missed else EVERY_SECONDS)
-            await self._ask()
+            await self._send_probe()
 
-    async def _ask(self) -> None:
+    async def _send_probe(self) -> None:
         try:
             await self._client.request("GET", _PATH, timeout=TIMEOUT_SECONDS)
         except errors.Unreachable as error:
-            self._miss(error.message)
+            self._count_missed(error.message)
             return
         except errors.ApiError:
             pass
         except VkgatewayError as error:
             # No credentials to ask with: a token file or plugin that fails for now.
-            self._miss(str(error))
+            self._count_missed(str(error))
             return
         missed, self._missed = self._missed, 0
-        if missed >= _PATIENCE:
+        if missed >= _MAX_MISSED:
             self._on_change(True, "")
 
-    def _miss(self, why: str) -> None:
+    def _count_missed(self, why: str) -> None:
         self._missed += 1
-        if self._missed == _PATIENCE:
+        if self._missed == _MAX_MISSED:
             self._on_change(False, why)

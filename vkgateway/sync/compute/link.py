@@ -9,7 +9,7 @@ from typing import Any
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.sync.compute.budgets import ComputeBudgets
+from vkgateway.sync.compute.disruption_budgets import ComputeBudgets
 from vkgateway.sync.compute.listener import Listener
 from vkgateway.sync.compute.namespaces import ComputeEvents, ComputeNamespaces
 from vkgateway.sync.compute.network import ComputePolicies, ComputeServices, ComputeSlices
@@ -18,9 +18,9 @@ from vkgateway.sync.compute.ownership import COPY_RESOURCES
 from vkgateway.sync.compute.pods import ComputeCopies, ComputePods
 from vkgateway.sync.compute.reachability import Reachability
 from vkgateway.sync.compute.storage import ComputeClaims, ComputeClasses
-from vkgateway.sync.compute.strangers import FIELD_SELECTOR, LABEL_SELECTOR, StrangerView, decode_stranger
 from vkgateway.sync.compute.topologies import ComputeTopologies, TopologyView
-from vkgateway.sync.pods.views import ComputePodView
+from vkgateway.sync.compute.unmanaged_pods import FIELD_SELECTOR, LABEL_SELECTOR, UnmanagedPodView, decode_unmanaged_pod
+from vkgateway.sync.pods.pod_views import ComputePodView
 
 
 class ComputeLink:
@@ -33,7 +33,7 @@ class ComputeLink:
     def __init__(self, name: str, client: Client) -> None:
         self.name = name
         self.client = client
-        self.reachability = Reachability(name, client, on_change=self._turned)
+        self.reachability = Reachability(name, client, on_change=self._reachability_changed)
         self.kept_features: set[str] = set()
         """Feature gates that are on there, as was seen lately: by whoever asks, and forgotten with each new look."""
         self.service_ranges: Sequence[str] = ()
@@ -41,32 +41,32 @@ class ComputeLink:
         self.on_nodes_changed: list[Callable[[], None]] = []
         self.on_reachable_changed: list[Callable[[], None]] = []
         self.on_pod_changed: list[Callable[[ComputePodView | None, ComputePodView | None], None]] = []
-        self.on_stranger_changed: list[Callable[[StrangerView | None, StrangerView | None], None]] = []
+        self.on_unmanaged_pod_changed: list[Callable[[UnmanagedPodView | None, UnmanagedPodView | None], None]] = []
         self.on_topology_changed: list[Callable[[str, TopologyView | None], None]] = []
         listeners = self._listeners = dict[str, Listener]()
         self.pods = ComputePods(
             client,
             listeners,
             told=self._pod_changed,
-            on_reachable=self.reachability.watches,
-            on_complete=self._completed,
+            on_reachable=self.reachability.set_watching,
+            on_complete=self._list_completed,
         )
-        self.strangers: Reflector[StrangerView] = Reflector(
+        self.unmanaged_pods: Reflector[UnmanagedPodView] = Reflector(
             client,
             resources.PODS,
-            decode=decode_stranger,
-            on_change=self._stranger_changed,
+            decode=decode_unmanaged_pod,
+            on_change=self._unmanaged_pod_changed,
             label_selector=LABEL_SELECTOR,
             field_selector=FIELD_SELECTOR,
-            on_complete=self._completed,
+            on_complete=self._list_completed,
         )
         self.nodes = ComputeNodes(client, on_news=self._nodes_changed)
         self.topologies = ComputeTopologies(
             name, client, on_change=self._topology_changed, on_known=self._nodes_changed
         )
-        self.namespaces = ComputeNamespaces(client, listeners, on_complete=self._completed)
+        self.namespaces = ComputeNamespaces(client, listeners, on_complete=self._list_completed)
         self.copies = {
-            kind: ComputeCopies(kind, client, listeners, on_complete=self._completed) for kind in COPY_RESOURCES
+            kind: ComputeCopies(kind, client, listeners, on_complete=self._list_completed) for kind in COPY_RESOURCES
         }
         self.services = ComputeServices(client, listeners, on_complete=self._services_completed)
         self.slices = ComputeSlices(client, listeners, on_complete=self._services_completed)
@@ -77,59 +77,59 @@ class ComputeLink:
         self.events = ComputeEvents(name, client, listeners, self.namespaces)
 
     @property
-    def reachable(self) -> bool:
+    def is_reachable(self) -> bool:
         """Whether it can be watched, and answers."""
-        return self.reachability.reachable
+        return self.reachability.is_reachable
 
     @property
-    def trusted(self) -> bool:
+    def is_trusted(self) -> bool:
         """Whether what is known of pods and namespaces may be acted upon: reachable, and the lists complete."""
         return (
-            self.reachable
-            and self.pods.complete
-            and self.namespaces.complete
-            and self.copies["configmaps"].complete
-            and self.copies["secrets"].complete
+            self.is_reachable
+            and self.pods.is_complete
+            and self.namespaces.is_complete
+            and self.copies["configmaps"].is_complete
+            and self.copies["secrets"].is_complete
         )
 
     @property
     def services_trusted(self) -> bool:
         """Whether what is known of Services may be acted upon; pods do not wait for that."""
-        return self.trusted and self.services.complete and self.slices.complete
+        return self.is_trusted and self.services.is_complete and self.slices.is_complete
 
     @property
     def claims_trusted(self) -> bool:
         """Whether what is known of claims and storage classes may be acted upon; only pods that use claims wait."""
-        return self.trusted and self.claims.complete and self.classes.complete
+        return self.is_trusted and self.claims.is_complete and self.classes.is_complete
 
-    def listen(self, tenant: str, listener: Listener) -> None:
+    def add_listener(self, tenant: str, listener: Listener) -> None:
         """Send a tenant's changes to its reconcilers from now on."""
         self._listeners[tenant] = listener
 
-    def unlisten(self, tenant: str) -> None:
+    def remove_listener(self, tenant: str) -> None:
         """Stop telling a tenant's reconcilers."""
         self._listeners.pop(tenant, None)
 
-    def networks(self) -> list[str]:
+    def network_ranges(self) -> list[str]:
         """The ranges of its Services' and pods' addresses, as far as they are known."""
-        pods = (cidr for node in self.nodes.items.values() for cidr in node.spec.pod_cidrs)
+        pods = (cidr for node in self.nodes.store.values() for cidr in node.spec.pod_cidrs)
         return list(dict.fromkeys((*self.service_ranges, *pods)))
 
     async def run(self) -> None:
         """Watch for ever; ends only when cancelled or when a watcher fails for a reason that is a defect."""
         try:
             async with asyncio.TaskGroup() as group:
-                for kind, reflector in self._reflectors():
+                for kind, reflector in self._all_reflectors():
                     group.create_task(reflector.run(), name=f"compute/{self.name}/watch-{kind}")
                 group.create_task(self.topologies.run(), name=f"compute/{self.name}/topologies")
                 group.create_task(self.reachability.run(), name=f"compute/{self.name}/heartbeat")
         finally:
             # Some may hold this link a while longer.
-            self.reachability.end()
+            self.reachability.mark_closed()
 
-    def _reflectors(self) -> Iterator[tuple[str, Reflector[Any]]]:
+    def _all_reflectors(self) -> Iterator[tuple[str, Reflector[Any]]]:
         yield "pods", self.pods
-        yield "strangers", self.strangers
+        yield "strangers", self.unmanaged_pods
         yield "nodes", self.nodes
         yield "namespaces", self.namespaces
         yield from self.copies.items()
@@ -141,13 +141,13 @@ class ComputeLink:
         yield "poddisruptionbudgets", self.budgets
         yield "events", self.events
 
-    def _turned(self) -> None:
+    def _reachability_changed(self) -> None:
         self.kept_features.clear()
-        self._tell_everybody()
+        self._notify_all()
 
-    def _completed(self) -> None:
-        if self.trusted:
-            self._tell_everybody()
+    def _list_completed(self) -> None:
+        if self.is_trusted:
+            self._notify_all()
 
     def _services_completed(self) -> None:
         if self.services_trusted:
@@ -159,7 +159,7 @@ class ComputeLink:
             for listener in list(self._listeners.values()):
                 listener.compute_storage_known()
 
-    def _tell_everybody(self) -> None:
+    def _notify_all(self) -> None:
         for listener in list(self._listeners.values()):
             listener.compute_reachable()
         for callback in self.on_reachable_changed:
@@ -169,13 +169,13 @@ class ComputeLink:
         for callback in self.on_pod_changed:
             callback(old, new)
 
-    def _stranger_changed(self, old: StrangerView | None, new: StrangerView | None) -> None:
-        for callback in self.on_stranger_changed:
+    def _unmanaged_pod_changed(self, old: UnmanagedPodView | None, new: UnmanagedPodView | None) -> None:
+        for callback in self.on_unmanaged_pod_changed:
             callback(old, new)
 
     def _nodes_changed(self) -> None:
-        if self.nodes.complete:
-            self.reachability.answers()
+        if self.nodes.is_complete:
+            self.reachability.mark_answered()
         for callback in self.on_nodes_changed:
             callback()
 

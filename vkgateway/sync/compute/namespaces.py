@@ -10,7 +10,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import NAME_ANNOTATION, TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import NamespaceView, decode_namespace
-from vkgateway.sync.compute.eventviews import SELECTOR, EventView, decode_event
+from vkgateway.sync.compute.event_views import SELECTOR, EventView, decode_event
 from vkgateway.sync.compute.listener import Listeners
 from vkgateway.sync.compute.ownership import Key, namespace_owner
 
@@ -23,22 +23,22 @@ class ComputeNamespaces(Reflector[NamespaceView]):
             client,
             resources.NAMESPACES,
             decode=decode_namespace,
-            on_change=self._changed,
+            on_change=self._handle_change,
             label_selector=TENANT_LABEL,
             on_complete=on_complete,
         )
         self._listeners = listeners
 
-    def find(self, tenant: str, namespace: str) -> NamespaceView | None:
+    def find_namespace(self, tenant: str, namespace: str) -> NamespaceView | None:
         """The compute namespace that stands for a tenant's namespace."""
-        found = self.items.get(("", compute_namespace(tenant, namespace)))
+        found = self.store.get(("", compute_namespace(tenant, namespace)))
         return found if found is not None and namespace_owner(found) == tenant else None
 
-    def of(self, tenant: str) -> list[NamespaceView]:
+    def of_tenant(self, tenant: str) -> list[NamespaceView]:
         """The compute namespaces that belong to a tenant."""
-        return [view for view in self.items.values() if namespace_owner(view) == tenant]
+        return [view for view in self.store.values() if namespace_owner(view) == tenant]
 
-    def _changed(self, old: NamespaceView | None, new: NamespaceView | None) -> None:
+    def _handle_change(self, old: NamespaceView | None, new: NamespaceView | None) -> None:
         view = new or old
         if view is None:
             return
@@ -55,19 +55,19 @@ class ComputeEvents(Reflector[EventView]):
 
     def __init__(self, cluster: str, client: Client, listeners: Listeners, namespaces: ComputeNamespaces) -> None:
         super().__init__(
-            client, resources.EVENTS, decode=decode_event, on_change=self._changed, field_selector=SELECTOR
+            client, resources.EVENTS, decode=decode_event, on_change=self._handle_change, field_selector=SELECTOR
         )
         self._cluster = cluster
         self._listeners = listeners
         self._namespaces = namespaces
         self._by_namespace: dict[str, set[Key]] = defaultdict(set)
 
-    def of(self, tenant: str) -> list[Key]:
+    def of_tenant(self, tenant: str) -> list[Key]:
         """Where the events in a tenant's compute namespaces are found."""
-        names = (view.metadata.name for view in self._namespaces.of(tenant))
+        names = (view.metadata.name for view in self._namespaces.of_tenant(tenant))
         return [key for name in names for key in self._by_namespace.get(name, ())]
 
-    def _changed(self, old: EventView | None, new: EventView | None) -> None:
+    def _handle_change(self, old: EventView | None, new: EventView | None) -> None:
         """What has no tenant's namespace is only kept, in case the namespace is told of later."""
         view = new or old
         assert view is not None
@@ -78,7 +78,7 @@ class ComputeEvents(Reflector[EventView]):
                 del self._by_namespace[namespace]
             return
         self._by_namespace[namespace].add(key)
-        above = self._namespaces.items.get(("", namespace))
+        above = self._namespaces.store.get(("", namespace))
         listener = self._listeners.get(namespace_owner(above)) if above is not None else None
         if listener is not None:
             listener.compute_event_changed(self._cluster, key)

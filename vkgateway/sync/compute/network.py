@@ -12,10 +12,10 @@ from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, SYSTEM_
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.listener import Listeners, listener_of
 from vkgateway.sync.compute.ownership import Key, owned_by, source_key
-from vkgateway.translate.netpolicies import PolicyView, decode_policy
+from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy
 from vkgateway.translate.services import (
+    MANAGED_BY_GATEWAY,
     MANAGED_BY_LABEL,
-    OUR_SLICES,
     ServiceView,
     SliceView,
     decode_service,
@@ -31,16 +31,16 @@ class ComputeServices(Reflector[ServiceView]):
             client,
             resources.SERVICES,
             decode=decode_service,
-            on_change=self._changed,
+            on_change=self._handle_change,
             label_selector=TENANT_LABEL,
             on_complete=on_complete,
         )
         self._listeners = listeners
 
-    def _changed(self, old: ServiceView | None, new: ServiceView | None) -> None:
+    def _handle_change(self, old: ServiceView | None, new: ServiceView | None) -> None:
         view = new or old
         assert view is not None
-        _tell_service(self._listeners, view.metadata, view.metadata.annotations.get(NAME_ANNOTATION, ""))
+        _notify_service(self._listeners, view.metadata, view.metadata.annotations.get(NAME_ANNOTATION, ""))
 
 
 class ComputeSlices(Reflector[SliceView]):
@@ -51,9 +51,9 @@ class ComputeSlices(Reflector[SliceView]):
             client,
             resources.ENDPOINT_SLICES,
             decode=decode_slice,
-            on_change=self._changed,
+            on_change=self._handle_change,
             # Slices that Kubernetes makes for our Services carry their labels, and change with every pod of theirs.
-            label_selector=f"{TENANT_LABEL},{MANAGED_BY_LABEL}={OUR_SLICES}",
+            label_selector=f"{TENANT_LABEL},{MANAGED_BY_LABEL}={MANAGED_BY_GATEWAY}",
             on_complete=on_complete,
         )
         self._listeners = listeners
@@ -61,17 +61,17 @@ class ComputeSlices(Reflector[SliceView]):
         """Where the Service of each is."""
         self._by_service: defaultdict[Key, set[Key]] = defaultdict(set)
 
-    def of(self, service: Key) -> list[SliceView]:
+    def of_service(self, service: Key) -> list[SliceView]:
         """Those of a Service, by namespace and name in the compute cluster."""
-        return [self.items[key] for key in sorted(self._by_service.get(service, ()))]
+        return [self.store[key] for key in sorted(self._by_service.get(service, ()))]
 
-    def _changed(self, old: SliceView | None, new: SliceView | None) -> None:
+    def _handle_change(self, old: SliceView | None, new: SliceView | None) -> None:
         view = new or old
         assert view is not None
-        self._note(view.metadata.key, (view.metadata.namespace, view.service) if new is not None else None)
-        _tell_service(self._listeners, view.metadata, view.service)
+        self._index_slice(view.metadata.key, (view.metadata.namespace, view.service_name) if new is not None else None)
+        _notify_service(self._listeners, view.metadata, view.service_name)
 
-    def _note(self, key: Key, service: Key | None) -> None:
+    def _index_slice(self, key: Key, service: Key | None) -> None:
         """Note of which Service a slice is; None: it is gone."""
         known = self._services.pop(key, None)
         if known is not None:
@@ -83,7 +83,7 @@ class ComputeSlices(Reflector[SliceView]):
             self._by_service[service].add(key)
 
 
-class ComputePolicies(Reflector[PolicyView]):
+class ComputePolicies(Reflector[NetworkPolicyView]):
     """The network policies in the compute namespaces of all tenants."""
 
     def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
@@ -91,23 +91,23 @@ class ComputePolicies(Reflector[PolicyView]):
             client,
             resources.NETWORK_POLICIES,
             decode=decode_policy,
-            on_change=self._changed,
+            on_change=self._handle_change,
             label_selector=TENANT_LABEL,
             on_complete=on_complete,
         )
         self._listeners = listeners
         self._by_namespace: defaultdict[str, set[Key]] = defaultdict(set)
 
-    def of(self, namespace: str) -> list[PolicyView]:
+    def in_namespace(self, namespace: str) -> list[NetworkPolicyView]:
         """Those in a compute namespace."""
-        return [self.items[key] for key in sorted(self._by_namespace.get(namespace, ()))]
+        return [self.store[key] for key in sorted(self._by_namespace.get(namespace, ()))]
 
-    def namespaces(self, tenant: str) -> set[str]:
+    def tenant_namespaces(self, tenant: str) -> set[str]:
         """The tenant namespaces in whose compute namespaces there are network policies of ours."""
-        views = self.items.values()
+        views = self.store.values()
         return {source_key(view.metadata)[0] for view in views if owned_by(tenant, view.metadata)}
 
-    def _changed(self, old: PolicyView | None, new: PolicyView | None) -> None:
+    def _handle_change(self, old: NetworkPolicyView | None, new: NetworkPolicyView | None) -> None:
         view = new or old
         assert view is not None
         inside = self._by_namespace[view.metadata.namespace]
@@ -122,7 +122,7 @@ class ComputePolicies(Reflector[PolicyView]):
             listener.compute_policy_changed(view.metadata.annotations[NAMESPACE_ANNOTATION])
 
 
-def _tell_service(listeners: Listeners, metadata: Meta, name: str) -> None:
+def _notify_service(listeners: Listeners, metadata: Meta, name: str) -> None:
     if metadata.namespace == SYSTEM_NAMESPACE:
         owner = listeners.get(metadata.labels.get(TENANT_LABEL, ""))
         if owner is not None:

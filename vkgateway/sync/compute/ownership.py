@@ -8,7 +8,7 @@ from vkgateway.kube import resources
 from vkgateway.kube.resources import Resource
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import Meta, NamespaceView
-from vkgateway.sync.marks import TOKEN_OF
+from vkgateway.sync.state_annotations import TOKEN_OF
 
 Key = tuple[str, str]
 """Namespace and name in the tenant."""

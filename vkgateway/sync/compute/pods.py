@@ -12,8 +12,8 @@ from vkgateway.model.names import NAMESPACE_ANNOTATION, TENANT_LABEL
 from vkgateway.model.objects import ObjectView, decode_object
 from vkgateway.sync.compute.listener import Listeners, listener_of
 from vkgateway.sync.compute.ownership import COPY_RESOURCES, CopyKind, Key, is_copy, owned_by, source_key
-from vkgateway.sync.marks import TOKEN_OF
-from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
+from vkgateway.sync.pods.pod_views import ComputePodView, decode_compute_pod
+from vkgateway.sync.state_annotations import TOKEN_OF
 
 
 class ComputePods(Reflector[ComputePodView]):
@@ -32,42 +32,42 @@ class ComputePods(Reflector[ComputePodView]):
             client,
             resources.PODS,
             decode=decode_compute_pod,
-            on_change=self.changed,
+            on_change=self.handle_change,
             label_selector=TENANT_LABEL,
             on_reachable=on_reachable,
             on_complete=on_complete,
         )
         self._listeners = listeners
-        self._tell_others = told
+        self._notify_observers = told
         self._by_tenant: dict[str, dict[Key, ComputePodView]] = defaultdict(dict)
 
-    def find(self, tenant: str, key: Key) -> ComputePodView | None:
+    def find_pod(self, tenant: str, key: Key) -> ComputePodView | None:
         """The compute pod that stands for a tenant's pod."""
         return self._by_tenant[tenant].get(key)
 
-    def keys(self, tenant: str) -> list[Key]:
+    def tenant_pod_keys(self, tenant: str) -> list[Key]:
         """All tenant pods that something stands for here."""
         return list(self._by_tenant[tenant])
 
-    def tenants(self) -> list[str]:
+    def tenant_names(self) -> list[str]:
         """The tenants for whose pods something stands here, by name."""
         return sorted(tenant for tenant, pods in self._by_tenant.items() if pods)
 
-    def of(self, tenant: str) -> list[ComputePodView]:
+    def of_tenant(self, tenant: str) -> list[ComputePodView]:
         """All compute pods that stand for a tenant's."""
         return list(self._by_tenant[tenant].values())
 
-    def changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
+    def handle_change(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
         """A pod appeared, changed or went."""
         view = new or old
-        if view is None or not owned_by(view.tenant, view.metadata):
+        if view is None or not owned_by(view.tenant_name, view.metadata):
             return
-        tenant, key = view.tenant, view.tenant_key
+        tenant, key = view.tenant_name, view.tenant_key
         if new is not None:
             self._by_tenant[tenant][key] = new
         elif (known := self._by_tenant[tenant].get(key)) is not None and known.metadata.uid == view.metadata.uid:
             del self._by_tenant[tenant][key]
-        self._tell_others(old, new)
+        self._notify_observers(old, new)
         listener = self._listeners.get(tenant)
         if listener is not None:
             listener.compute_pod_changed(key)
@@ -83,20 +83,20 @@ class ComputeCopies(Reflector[ObjectView]):
             client,
             COPY_RESOURCES[kind],
             decode=decode_object,
-            on_change=self._changed,
+            on_change=self._handle_change,
             label_selector=TENANT_LABEL,
             on_complete=on_complete,
         )
         self._kind = kind
         self._listeners = listeners
 
-    def of(self, tenant: str) -> Iterator[Key]:
+    def of_tenant(self, tenant: str) -> Iterator[Key]:
         """Namespace and name, in the tenant, of everything that a copy is here of."""
-        for view in list(self.items.values()):
+        for view in list(self.store.values()):
             if is_copy(tenant, view.metadata):
                 yield source_key(view.metadata)
 
-    def _changed(self, old: ObjectView | None, new: ObjectView | None) -> None:
+    def _handle_change(self, old: ObjectView | None, new: ObjectView | None) -> None:
         view = new or old
         if view is None or (listener := listener_of(self._listeners, view.metadata)) is None:
             return

@@ -19,50 +19,50 @@ class Reachability:
     """One compute cluster's, judged by its watch of pods and by a heartbeat; `on_change()` hears of each turn."""
 
     def __init__(self, name: str, client: Client, *, on_change: Callable[[], None]) -> None:
-        self.reachable = False
-        self.why = _NOT_YET
+        self.is_reachable = False
+        self.reason = _NOT_YET
         """Why it is not reachable, in words; empty while it is."""
         self._name = name
         self._on_change = on_change
-        self._watching = False, self.why
+        self._watching = False, self.reason
         self._answering = True, ""
-        self._heartbeat = Heartbeat(client, on_change=self._beats)
+        self._heartbeat = Heartbeat(client, on_change=self._heartbeat_changed)
 
     @property
-    def judged(self) -> bool:
+    def is_judged(self) -> bool:
         """Whether the cluster has shown by now that it can be reached, or that it cannot."""
-        return self.reachable or self.why != _NOT_YET
+        return self.is_reachable or self.reason != _NOT_YET
 
     async def run(self) -> None:
         """Ask regularly whether it answers, until cancelled."""
         await self._heartbeat.run()
 
-    def watches(self, reachable: bool, why: str) -> None:
+    def set_watching(self, reachable: bool, why: str) -> None:
         """The watch of pods stands, or does not, and why."""
         self._watching = reachable, why
-        self._judge()
+        self._update_reachable()
 
-    def answers(self) -> None:
+    def mark_answered(self) -> None:
         """It has told something whole before the watch of pods stands, which takes longest: so it can be reached.
 
         Tenants' lists need not wait for that of all their pods below; whatever the watch of pods says counts then.
         """
-        if not self.judged:
-            self.watches(True, "")
+        if not self.is_judged:
+            self.set_watching(True, "")
 
-    def end(self) -> None:
+    def mark_closed(self) -> None:
         """Nobody looks any more: what was known is no ground to act on."""
-        self.reachable, self.why = False, "not connected any more"
+        self.is_reachable, self.reason = False, "not connected any more"
 
-    def _beats(self, answers: bool, why: str) -> None:
+    def _heartbeat_changed(self, answers: bool, why: str) -> None:
         self._answering = answers, why
-        self._judge()
+        self._update_reachable()
 
-    def _judge(self) -> None:
+    def _update_reachable(self) -> None:
         reachable, why = self._watching if not self._watching[0] else self._answering
-        changed, self.why = reachable != self.reachable, why
+        changed, self.reason = reachable != self.is_reachable, why
         if not changed:
             return
-        self.reachable = reachable
+        self.is_reachable = reachable
         log.info("compute cluster reachability", compute=self._name, reachable=reachable, why=why)
         self._on_change()

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
-from vkgateway.kube.following import Key
 from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.watch_state import Key
 from vkgateway.model.names import TENANT_LABEL, UID_ANNOTATION
 from vkgateway.sync.compute.listener import Listeners
 from vkgateway.sync.compute.ownership import owned_by
-from vkgateway.translate.storage.views import ClaimView, ClassView, decode_claim, decode_class
+from vkgateway.translate.storage.views import ClaimView, StorageClassView, decode_claim, decode_class
 
 
 class ComputeClaims(Reflector[ClaimView]):
@@ -23,7 +23,7 @@ class ComputeClaims(Reflector[ClaimView]):
             client,
             resources.PERSISTENT_VOLUME_CLAIMS,
             decode=decode_claim,
-            on_change=self._changed,
+            on_change=self._handle_change,
             label_selector=TENANT_LABEL,
             on_complete=on_complete,
         )
@@ -31,16 +31,16 @@ class ComputeClaims(Reflector[ClaimView]):
         self._by_tenant: dict[str, dict[str, Key]] = defaultdict(dict)
         """By tenant and the UID of its claim, where the compute claim is."""
 
-    def find(self, tenant: str, uid: str) -> ClaimView | None:
+    def find_claim(self, tenant: str, uid: str) -> ClaimView | None:
         """The compute claim that stands for a tenant's claim of this UID."""
         key = self._by_tenant[tenant].get(uid)
-        return self.items.get(key) if key is not None else None
+        return self.store.get(key) if key is not None else None
 
-    def uids(self, tenant: str) -> list[str]:
+    def claim_uids(self, tenant: str) -> list[str]:
         """UIDs of all the tenant's claims that something stands for here."""
         return list(self._by_tenant[tenant])
 
-    def _changed(self, old: ClaimView | None, new: ClaimView | None) -> None:
+    def _handle_change(self, old: ClaimView | None, new: ClaimView | None) -> None:
         view = new or old
         assert view is not None
         metadata = view.metadata
@@ -56,7 +56,7 @@ class ComputeClaims(Reflector[ClaimView]):
             listener.compute_claim_changed(uid)
 
 
-class ComputeClasses(Reflector[ClassView]):
+class ComputeClasses(Reflector[StorageClassView]):
     """The storage classes; `on_news()` hears of each change, and when all are known."""
 
     def __init__(self, client: Client, *, on_news: Callable[[], None]) -> None:
@@ -68,6 +68,6 @@ class ComputeClasses(Reflector[ClassView]):
             on_complete=on_news,
         )
 
-    def names(self) -> list[str]:
+    def class_names(self) -> list[str]:
         """What they are called."""
-        return [name for _, name in self.items]
+        return [name for _, name in self.store]

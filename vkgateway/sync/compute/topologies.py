@@ -12,14 +12,14 @@ from typing import Final
 import msgspec
 import structlog
 
-from vkgateway.arbiter.facts import Zone
+from vkgateway.arbiter.snapshot import Zone
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import NODE_TOPOLOGIES
 from vkgateway.model.objects import Meta
 from vkgateway.model.quantity import Quantity
-from vkgateway.model.requests import Milli, milli
+from vkgateway.model.requests import MilliResources, to_milli
 
 log = structlog.get_logger(__name__)
 
@@ -74,16 +74,16 @@ def decode_topology(data: bytes) -> TopologyView:
     """Decode a NodeResourceTopology from its JSON; one with amounts that nobody can read tells nothing."""
     told = _decode(data)
     metadata = Meta(name=told.metadata.name, uid=told.metadata.uid, resource_version=told.metadata.resource_version)
-    scope = _scope(told)
+    scope = _topology_scope(told)
     try:
-        zones = tuple(_zone(zone) for zone in told.zones or () if zone.type == "Node") if scope else ()
+        zones = tuple(_decode_zone(zone) for zone in told.zones or () if zone.type == "Node") if scope else ()
     except ValueError as error:
         log.warning("zones of a node cannot be read", node=metadata.name, error=str(error))
         zones = ()
     return TopologyView(metadata, scope or "container", zones)
 
 
-def _scope(told: _Object) -> str:
+def _topology_scope(told: _Object) -> str:
     """The scope of the policy single-numa-node; empty: the node has another policy."""
     attributes = {each.name: each.value for each in told.attributes or ()}
     if _POLICY not in attributes:
@@ -92,11 +92,11 @@ def _scope(told: _Object) -> str:
     return scope if attributes[_POLICY] == "single-numa-node" and scope in _SCOPES else ""
 
 
-def _zone(zone: _Zone) -> Zone:
+def _decode_zone(zone: _Zone) -> Zone:
     amounts = zone.resources or ()
-    allocatable: Milli = milli({each.name: each.allocatable for each in amounts})
+    allocatable: MilliResources = to_milli({each.name: each.allocatable for each in amounts})
     return Zone(
-        name=zone.name, allocatable=allocatable, available=milli({each.name: each.available for each in amounts})
+        name=zone.name, allocatable=allocatable, available=to_milli({each.name: each.available for each in amounts})
     )
 
 
@@ -121,17 +121,17 @@ class ComputeTopologies:
         self._on_known = on_known
         self._sleep = sleep
         self._reflector: Reflector[TopologyView] | None = None
-        self.known = False
+        self.is_known = False
         """Whether all that was there at the start is known, be it nothing at all."""
 
-    def items(self) -> list[tuple[str, TopologyView]]:
+    def topology_items(self) -> list[tuple[str, TopologyView]]:
         """What is known, by node."""
-        return [] if self._reflector is None else [(name, view) for (_, name), view in self._reflector.items.items()]
+        return [] if self._reflector is None else [(name, view) for (_, name), view in self._reflector.store.items()]
 
     async def run(self) -> None:
         """Look, and watch where there is something, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._lose_patience(), name=f"compute/{self._name}/topologies-patience")
+            group.create_task(self._stop_waiting(), name=f"compute/{self._name}/topologies-patience")
             watch: asyncio.Task[None] | None = None
             while True:
                 served = await self._is_served()
@@ -142,8 +142,8 @@ class ComputeTopologies:
                     if watch is not None:
                         watch.cancel()
                         watch = None
-                    self._forget()
-                    self._is_known()
+                    self._forget_topologies()
+                    self._mark_known()
                 await self._sleep(_RETRY if served is None else _LOOK)
 
     async def _is_served(self) -> bool | None:
@@ -165,28 +165,28 @@ class ComputeTopologies:
             self._client,
             NODE_TOPOLOGIES,
             decode=decode_topology,
-            on_change=self._changed,
-            on_complete=self._is_known,
+            on_change=self._handle_change,
+            on_complete=self._mark_known,
         )
 
-    async def _lose_patience(self) -> None:
+    async def _stop_waiting(self) -> None:
         await asyncio.sleep(_PATIENCE)
-        if not self.known:
+        if not self.is_known:
             log.warning("it cannot be told whether nodes have zones; it is not waited for", compute=self._name)
-            self._is_known()
+            self._mark_known()
 
-    def _is_known(self) -> None:
-        if not self.known:
-            self.known = True
+    def _mark_known(self) -> None:
+        if not self.is_known:
+            self.is_known = True
             self._on_known()
 
-    def _forget(self) -> None:
+    def _forget_topologies(self) -> None:
         """The kind is gone, and all that was told by it."""
         reflector, self._reflector = self._reflector, None
-        for _, name in reflector.items if reflector is not None else ():
+        for _, name in reflector.store if reflector is not None else ():
             self._on_change(name, None)
 
-    def _changed(self, old: TopologyView | None, new: TopologyView | None) -> None:
+    def _handle_change(self, old: TopologyView | None, new: TopologyView | None) -> None:
         view = new or old
         assert view is not None
         self._on_change(view.metadata.name, new)

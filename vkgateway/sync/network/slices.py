@@ -25,7 +25,7 @@ async def write_slice(
         ApiError: the compute cluster cannot be asked now, or refuses it.
     """
     namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
-    if known is not None and says(known, wanted):
+    if known is not None and is_same_slice(known, wanted):
         return
     if known is None:
         try:
@@ -55,11 +55,11 @@ async def delete_slice(link: ComputeLink, metadata: Meta) -> None:
         return
 
 
-def says(view: SliceView, wanted: Object) -> bool:
+def is_same_slice(view: SliceView, wanted: Object) -> bool:
     """Tell whether a slice has the addresses and ports of another one, which is a whole document."""
-    said = _text(view.address_type, view.endpoints or [], view.ports or [])
-    return said == _text(wanted["addressType"], wanted["endpoints"], wanted["ports"])
+    said = _canonical_json(view.address_type, view.endpoints or [], view.ports or [])
+    return said == _canonical_json(wanted["addressType"], wanted["endpoints"], wanted["ports"])
 
 
-def _text(address_type: str, endpoints: list[Object], ports: list[Object]) -> bytes:
+def _canonical_json(address_type: str, endpoints: list[Object], ports: list[Object]) -> bytes:
     return msgspec.json.encode([address_type, endpoints, ports], order="deterministic")

@@ -26,25 +26,25 @@ class Absence:
     message: str
 
 
-def mandatory(missing: Sequence[Reference], claims: Sequence[str] = ()) -> list[Absence]:
+def mandatory_absences(missing: Sequence[Reference], claims: Sequence[str] = ()) -> list[Absence]:
     """Return what the pod waits for; `claims` holds a sentence for each claim that is not ready."""
     waits_for_claims = [Absence(CLAIM_NOT_READY, ", ".join(claims))] if claims else []
     return [*_not_found("Mandatory", missing), *waits_for_claims]
 
 
-def optional(missing: Sequence[Reference]) -> list[Absence]:
+def optional_absences(missing: Sequence[Reference]) -> list[Absence]:
     """Return what the pod starts without."""
     return _not_found("Optional", missing)
 
 
 def _not_found(prefix: str, missing: Sequence[Reference]) -> list[Absence]:
     return [
-        Absence(f"{prefix}{word}NotFound", _sentence(word, (name for of, _, name in missing if of == kind)))
+        Absence(f"{prefix}{word}NotFound", _not_found_message(word, (name for of, _, name in missing if of == kind)))
         for kind, word in _KINDS.items()
         if any(of == kind for of, _, _ in missing)
     ]
 
 
-def _sentence(word: str, names: Iterable[str]) -> str:
+def _not_found_message(word: str, names: Iterable[str]) -> str:
     """Name the objects in the words that a kubelet uses."""
     return ", ".join(f'{word.lower()} "{name}" not found' for name in names)

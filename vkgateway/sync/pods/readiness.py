@@ -10,10 +10,10 @@ import msgspec
 from vkgateway.kube import errors, resources
 from vkgateway.model.objects import Object
 from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.pods.case import Case, above_of, below_of
-from vkgateway.sync.pods.upward import Upward, cleaned
+from vkgateway.sync.pods.mirror import PodMirror, clean_message
+from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
 from vkgateway.sync.refusals import is_starting, lacks_rights
-from vkgateway.translate.readiness import gate_conditions, tenants_gates
+from vkgateway.translate.readiness_gates import gate_conditions_patch, tenant_gates
 
 _RETRY: Final = 30.0
 """Seconds until a refused patch is tried again."""
@@ -27,24 +27,24 @@ class _Status(msgspec.Struct, gc=False):
 _status = msgspec.json.Decoder(_Status)
 
 
-class ReadinessDown:
+class ReadinessForwarder:
     """Mirrors the conditions of one tenant's readiness gates; `later(key, seconds)` asks for another look at a pod."""
 
-    def __init__(self, *, upward: Upward, later: Callable[[Key, float], None]) -> None:
-        self._upward = upward
-        self._later = later
+    def __init__(self, *, upward: PodMirror, later: Callable[[Key, float], None]) -> None:
+        self._mirror = upward
+        self._requeue_after = later
 
-    async def write(self, case: Case) -> None:
+    async def forward_conditions(self, case: PodContext) -> None:
         """Make the conditions of the pod's gates in the compute cluster equal to those in the tenant cluster.
 
         Raises ApiError if the compute cluster cannot be asked now. A refusal is reported to the tenant.
         """
-        below = below_of(case)
-        gates = tenants_gates(below.metadata.annotations)
+        below = compute_pod_of(case)
+        gates = tenant_gates(below.metadata.annotations)
         if not gates:
             return
-        above = above_of(case).status
-        differing = gate_conditions(_conditions(above), _conditions(below.status), gates)
+        above = tenant_pod_of(case).status
+        differing = gate_conditions_patch(_decode_conditions(above), _decode_conditions(below.status), gates)
         if not differing:
             return
         try:
@@ -60,11 +60,11 @@ class ReadinessDown:
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
             if is_starting(error):
                 raise
-            said = cleaned(case, error.words, namespace=below.metadata.namespace)
+            said = clean_message(case, error.server_message, namespace=below.metadata.namespace)
             why = _NO_RIGHTS if lacks_rights(error) else said
-            await self._upward.tell(case, "ReadinessNotForwarded", f"conditions of readiness gates: {why}")
-            self._later(case.key, _RETRY)
+            await self._mirror.emit_event(case, "ReadinessNotForwarded", f"conditions of readiness gates: {why}")
+            self._requeue_after(case.key, _RETRY)
 
 
-def _conditions(status: bytes) -> list[Object]:
+def _decode_conditions(status: bytes) -> list[Object]:
     return _status.decode(status).conditions or []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class TenantPod(StrEnum):
+class TenantPodState(StrEnum):
     """What the tenant's API server holds under the pod's name."""
 
     ABSENT = "absent"
@@ -18,7 +18,7 @@ class TenantPod(StrEnum):
     TERMINAL_DELETING = "terminal and deleting"
 
 
-class ComputePod(StrEnum):
+class ComputePodState(StrEnum):
     """What the compute cluster holds for that tenant pod."""
 
     UNKNOWN = "unknown"
@@ -34,7 +34,7 @@ class ComputePod(StrEnum):
     """The name is taken by something that is not ours."""
 
 
-class Dependencies(StrEnum):
+class DependencyState(StrEnum):
     """What the tenant pod refers to, and whether policy lets it run at all."""
 
     READY = "ready"
@@ -42,7 +42,7 @@ class Dependencies(StrEnum):
     REFUSED = "refused"
 
 
-class Admission(StrEnum):
+class AdmissionState(StrEnum):
     """What the arbiter says of the pod."""
 
     FREE = "free"
@@ -61,20 +61,20 @@ class Admission(StrEnum):
 class Record:
     """One tenant pod as the world stands; the table's whole input.
 
-    `ran` says that the tenant pod's status already tells of containers: such a pod whose compute pod is gone without
-    a trace (somebody took its finalizer off by hand) has lived, and must not be started a second time.
-    `taken` says that the platform ended the tenant pod (an eviction, a drain). `in_the_way` says so of one whose
-    controller makes another only once it does not exist any more.
+    `has_run` says that the tenant pod's status already tells of containers: such a pod whose compute pod is gone
+    without a trace (somebody took its finalizer off by hand) has lived, and must not be started a second time.
+    `ended_by_platform` says that the platform ended the tenant pod (an eviction, a drain). `blocks_replacement` says so
+    of one whose controller makes another only once it does not exist any more.
     `list_complete` says that the tenant's list of pods is known to be whole, so that absence is a fact.
     """
 
-    tenant: TenantPod
-    compute: ComputePod
-    dependencies: Dependencies = Dependencies.READY
-    admission: Admission = Admission.FREE
-    ran: bool = False
-    taken: bool = False
-    in_the_way: bool = False
+    tenant: TenantPodState
+    compute: ComputePodState
+    dependencies: DependencyState = DependencyState.READY
+    admission: AdmissionState = AdmissionState.FREE
+    has_run: bool = False
+    ended_by_platform: bool = False
+    blocks_replacement: bool = False
     list_complete: bool = True
 
 

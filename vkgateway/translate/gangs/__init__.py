@@ -1,7 +1,17 @@
 """How a gang is said: readers of the marks that people and operators put on a tenant's pods, into one form."""
 
-from vkgateway.translate.gangs.agree import agree
-from vkgateway.translate.gangs.marks import Found, GangMarks, Kind, MarkError, Reference
-from vkgateway.translate.gangs.ways import WAYS, read_marks, references
+from vkgateway.translate.gangs.integrations import INTEGRATIONS, gang_references, read_marks
+from vkgateway.translate.gangs.marks import FoundObjects, GangMarks, Kind, MarkError, Reference
+from vkgateway.translate.gangs.merging import merge_marks
 
-__all__ = ["WAYS", "Found", "GangMarks", "Kind", "MarkError", "Reference", "agree", "read_marks", "references"]
+__all__ = [
+    "INTEGRATIONS",
+    "FoundObjects",
+    "GangMarks",
+    "Kind",
+    "MarkError",
+    "Reference",
+    "gang_references",
+    "merge_marks",
+    "read_marks",
+]

@@ -9,107 +9,108 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from vkgateway.model.objects import Object
+from vkgateway.translate.gangs.mark_values import MAX_PODS
 from vkgateway.translate.gangs.marks import MarkError, Reference
-from vkgateway.translate.gangs.values import MOST
 
-_MOST_ENTRIES: Final = 1000
+_MAX_ENTRIES: Final = 1000
 """More roles or groups than these are not read for each pod again and again."""
 
 
-class Fields:
+class ObjectFields:
     """An object, or a part of one, with its path. A field that is not there, or null, is empty.
 
     Its methods raise `MarkError` where a field is of another type than asked for.
     """
 
     def __init__(self, data: object, *, of: str, path: str) -> None:
-        self._of = of
+        self._suffix = of
         self._path = path
         if data is not None and not isinstance(data, Mapping):
             raise MarkError(f"{path}{of}", data, "is no object", way_out="write fields there, or leave it out")
         self._data: Mapping[str, Any] = data or {}
 
     @classmethod
-    def metadata(cls, found: Object, reference: Reference) -> Fields:
+    def of_metadata(cls, found: Object, reference: Reference) -> ObjectFields:
         """An object's metadata."""
         return cls(found.get("metadata"), of=f" of {reference}", path="metadata")
 
     @classmethod
-    def spec(cls, found: Object, reference: Reference) -> Fields:
+    def of_spec(cls, found: Object, reference: Reference) -> ObjectFields:
         """An object's spec."""
         return cls(found.get("spec"), of=f" of {reference}", path="spec")
 
     @classmethod
-    def status(cls, found: Object, reference: Reference) -> Fields:
+    def of_status(cls, found: Object, reference: Reference) -> ObjectFields:
         """An object's status."""
         return cls(found.get("status"), of=f" of {reference}", path="status")
 
     def __contains__(self, name: str) -> bool:
         return self._data.get(name) is not None
 
-    def mark(self, name: str) -> str:
+    def field_path(self, name: str) -> str:
         """What a field is called in messages."""
-        return f"{self._path}.{name}{self._of}"
+        return f"{self._path}.{name}{self._suffix}"
 
-    def at(self, name: str) -> Fields:
+    def get_object(self, name: str) -> ObjectFields:
         """The fields of a field."""
-        return Fields(self._data.get(name), of=self._of, path=f"{self._path}.{name}")
+        return ObjectFields(self._data.get(name), of=self._suffix, path=f"{self._path}.{name}")
 
-    def by_name(self) -> dict[str, Fields]:
+    def fields_by_name(self) -> dict[str, ObjectFields]:
         """The fields of each field, sorted by name."""
-        self._bounded(self._path, len(self._data))
-        return {name: self.at(name) for name in sorted(self._data)}
+        self._check_size(self._path, len(self._data))
+        return {name: self.get_object(name) for name in sorted(self._data)}
 
-    def entries(self, name: str) -> list[Fields]:
+    def get_entries(self, name: str) -> list[ObjectFields]:
         """The fields of each entry of a list."""
         value = self._data.get(name)
         if value is not None and not isinstance(value, list):
-            raise MarkError(self.mark(name), value, "is no list", way_out="write a list there, or leave it out")
-        self._bounded(f"{self._path}.{name}", len(value or ()))
+            raise MarkError(self.field_path(name), value, "is no list", way_out="write a list there, or leave it out")
+        self._check_size(f"{self._path}.{name}", len(value or ()))
         return [
-            Fields(entry, of=self._of, path=f"{self._path}.{name}[{index}]") for index, entry in enumerate(value or ())
+            ObjectFields(entry, of=self._suffix, path=f"{self._path}.{name}[{index}]")
+            for index, entry in enumerate(value or ())
         ]
 
-    def counts(self) -> dict[str, int]:
+    def get_counts(self) -> dict[str, int]:
         """All fields as numbers of pods, sorted by name, without those that are 0."""
-        self._bounded(self._path, len(self._data))
-        numbers = {name: self.count(name, missing=0) for name in sorted(self._data)}
+        self._check_size(self._path, len(self._data))
+        numbers = {name: self.get_count(name, missing=0) for name in sorted(self._data)}
         return {name: number for name, number in numbers.items() if number}
 
-    def count(self, name: str, *, missing: int) -> int:
+    def get_count(self, name: str, *, missing: int) -> int:
         """A number of pods, from 0 to `MOST`."""
         value = self._data.get(name)
         if value is None:
             return missing
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST:
-            way_out = f"write a whole number from 0 to {MOST}"
-            raise MarkError(self.mark(name), value, "is no number of pods", way_out=way_out)
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_PODS:
+            way_out = f"write a whole number from 0 to {MAX_PODS}"
+            raise MarkError(self.field_path(name), value, "is no number of pods", way_out=way_out)
         return value
 
-    def bound(self, name: str) -> int:
+    def get_limit(self, name: str) -> int:
         """An upper bound on a number of pods; not given, or above `MOST`: `MOST`."""
         value = self._data.get(name)
-        above = isinstance(value, int) and not isinstance(value, bool) and value > MOST
-        return MOST if above else self.count(name, missing=MOST)
+        above = isinstance(value, int) and not isinstance(value, bool) and value > MAX_PODS
+        return MAX_PODS if above else self.get_count(name, missing=MAX_PODS)
 
-    def seconds(self, name: str) -> float | None:
+    def get_seconds(self, name: str) -> float | None:
         """A number of seconds; None where it is not given."""
         value = self._data.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             way_out = "write a whole number"
-            raise MarkError(self.mark(name), value, "is no number of seconds", way_out=way_out)
+            raise MarkError(self.field_path(name), value, "is no number of seconds", way_out=way_out)
         return float(value)
 
-    def text(self, name: str) -> str:
+    def get_text(self, name: str) -> str:
         """A text; empty where it is not given."""
         value = self._data.get(name)
         if value is not None and not isinstance(value, str):
-            raise MarkError(self.mark(name), value, "is no text", way_out="write a text there, or leave it out")
+            raise MarkError(self.field_path(name), value, "is no text", way_out="write a text there, or leave it out")
         return value or ""
 
-    def flag(self, name: str) -> bool:
+    def is_true(self, name: str) -> bool:
         """Whether a field is true."""
         return self._data.get(name) is True
 
@@ -117,7 +118,7 @@ class Fields:
         """Whether a field has fields of its own."""
         return isinstance(self._data.get(name), Mapping)
 
-    def _bounded(self, path: str, size: int) -> None:
-        if size > _MOST_ENTRIES:
-            way_out = f"write at most {_MOST_ENTRIES}"
-            raise MarkError(f"{path}{self._of}", f"{size} entries", "are too many", way_out=way_out)
+    def _check_size(self, path: str, size: int) -> None:
+        if size > _MAX_ENTRIES:
+            way_out = f"write at most {_MAX_ENTRIES}"
+            raise MarkError(f"{path}{self._suffix}", f"{size} entries", "are too many", way_out=way_out)

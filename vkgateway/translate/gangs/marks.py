@@ -9,7 +9,7 @@ from typing import NamedTuple
 from vkgateway.model.errors import InputError
 from vkgateway.model.objects import Object
 
-_SHOWN = 80
+_MAX_SHOWN = 80
 
 
 class Kind(NamedTuple):
@@ -35,7 +35,7 @@ class Reference:
     name: str
 
     @property
-    def of(self) -> Kind:
+    def object_kind(self) -> Kind:
         """The object's kind."""
         return Kind(self.group, self.kind, self.plural)
 
@@ -43,7 +43,7 @@ class Reference:
         return f"{self.kind} {self.name} ({self.plural}.{self.group})"
 
 
-Found = Mapping[Reference, Object]
+FoundObjects = Mapping[Reference, Object]
 """The objects beside a pod that exist, as plain JSON. What is not in it does not exist, or is not known yet."""
 
 
@@ -56,12 +56,12 @@ class MarkError(InputError):
     def __init__(self, mark: str, value: object, problem: str, *, way_out: str) -> None:
         self.mark = mark
         self.value = str(value)
-        super().__init__(f"{mark} is {shown(self.value)}, which {problem}; {way_out}")
+        super().__init__(f"{mark} is {quote_value(self.value)}, which {problem}; {way_out}")
 
 
-def shown(value: str) -> str:
+def quote_value(value: str) -> str:
     """A value as it stands in a message: quoted, control characters escaped, cut where it is long."""
-    return repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}...")
+    return repr(value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}...")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +73,10 @@ class GangMarks:
 
     group: str
     """The gang within its tenant: `namespace/way/name`. Pods with the same one are of one gang."""
-    way: str = ""
+    integration: str = ""
     """The way it was said in, for people; empty: in none, the pod stands alone."""
     minimum: int = 1
-    counts_done: bool = False
+    excludes_succeeded: bool = False
     """Its minimum says how many are still needed: pods that have ended well are not taken off it once more."""
     size: int | None = None
     """How many pods it has in full; None: not said."""
@@ -98,9 +98,9 @@ class GangMarks:
     """When its work was last saved (seconds since the epoch); 0: never."""
     restart_cost: float = 0.0
     """GPU-seconds that a restart takes, as its owner declared."""
-    controller: str = ""
+    controller_uid: str = ""
     """UID of the object that made this pod; empty: no controller made it."""
-    job_wanted: int = 0
+    job_desired: int = 0
     """The number of pods that the pod's Job runs at once while none has ended; 0: no Job is known that made it."""
     job_ended: int = 0
     """The number of those that ended and are not replaced."""
@@ -108,7 +108,7 @@ class GangMarks:
     """Its controller creates another pod where this one succeeds."""
     replaces_failed: bool = True
     """Somebody may create another pod where this one fails."""
-    waits_for: Reference | None = None
+    missing_reference: Reference | None = None
     """The object that says how many pods it takes, where that is not there: the gang is not judged before."""
-    unserved: bool = False
+    is_unserved: bool = False
     """The tenant's API server does not serve the kind of that object."""

@@ -3,26 +3,26 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vkgateway.translate.downward import quote
-from vkgateway.translate.security.view import (
+from vkgateway.translate.downward_api import quote_go
+from vkgateway.translate.security.pod_view import (
     Container,
     Finding,
-    PodView,
-    added,
+    SecurityPodView,
+    added_capabilities,
     any_path,
-    context,
-    must_not_add,
-    named,
-    plural,
-    quoted,
-    setters,
-    uses,
+    container_context,
+    forbidden_capabilities,
+    name_containers,
+    name_setters,
+    pluralize_noun,
+    quote_names,
+    uses_verb,
 )
 
 APPARMOR_ANNOTATION: Final = "container.apparmor.security.beta.kubernetes.io/"
 
 
-def app_armor(pod: PodView) -> Finding:
+def check_app_armor(pod: SecurityPodView) -> Finding:
     """AppArmor profiles: the runtime's default or one of the node's."""
 
     def bad_type(context: Mapping[str, Any]) -> str | None:
@@ -30,20 +30,20 @@ def app_armor(pod: PodView) -> Finding:
         kind = None if profile is None else profile.get("type", "")
         return kind if kind not in (None, "RuntimeDefault", "Localhost") else None
 
-    pod_type = bad_type(pod.security)
-    types = {c["name"]: kind for c in pod.containers if (kind := bad_type(context(c))) is not None}
+    pod_type = bad_type(pod.security_context)
+    types = {c["name"]: kind for c in pod.containers if (kind := bad_type(container_context(c))) is not None}
     annotations = sorted(
-        f"{key}={quote(value)}"
+        f"{key}={quote_go(value)}"
         for key, value in pod.annotations.items()
         if key.startswith(APPARMOR_ANNOTATION) and not _allowed_app_armor(value)
     )
     if pod_type is None and not types and not annotations:
         return None
     values = sorted({*types.values(), *([] if pod_type is None else [pod_type])}) + annotations
-    who = [text for text in [setters(pod_type is not None, list(types))] if text]
-    who += [plural(len(annotations), "annotation")] if annotations else []
-    reason = plural(len(values), "forbidden AppArmor profile")
-    detail = f"{' and '.join(who)} must not set AppArmor profile type to {quoted(values)}"
+    who = [text for text in [name_setters(pod_type is not None, list(types))] if text]
+    who += [pluralize_noun(len(annotations), "annotation")] if annotations else []
+    reason = pluralize_noun(len(values), "forbidden AppArmor profile")
+    detail = f"{' and '.join(who)} must not set AppArmor profile type to {quote_names(values)}"
     return any_path("appArmorProfile.type"), ", ".join(values), reason, detail
 
 
@@ -70,16 +70,16 @@ DEFAULT_CAPABILITIES: Final = frozenset(
 )
 
 
-def capabilities_baseline(pod: PodView) -> Finding:
+def check_capabilities(pod: SecurityPodView) -> Finding:
     """Capabilities: none added beyond the runtime's defaults."""
-    bad = added(pod, DEFAULT_CAPABILITIES)
+    bad = added_capabilities(pod, DEFAULT_CAPABILITIES)
     if not bad:
         return None
     value = ", ".join(sorted(set().union(*bad.values())))
-    return any_path("capabilities.add"), value, "non-default capabilities", must_not_add(bad)
+    return any_path("capabilities.add"), value, "non-default capabilities", forbidden_capabilities(bad)
 
 
-def host_namespaces(pod: PodView) -> Finding:
+def check_host_namespaces(pod: SecurityPodView) -> Finding:
     """Host namespaces: network, processes and IPC stay the pod's own."""
     used = [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.spec.get(name)]
     if not used:
@@ -87,15 +87,20 @@ def host_namespaces(pod: PodView) -> Finding:
     return f"spec.{used[0]}", "true", "host namespaces", ", ".join(f"{name}=true" for name in used)
 
 
-def host_path_volumes(pod: PodView) -> Finding:
+def check_host_paths(pod: SecurityPodView) -> Finding:
     """Volumes of the host's paths: none."""
     bad = [volume["name"] for volume in pod.spec.get("volumes") or () if volume.get("hostPath") is not None]
     if not bad:
         return None
-    return "spec.volumes[*].hostPath", bad[0], "hostPath volumes", f"{plural(len(bad), 'volume')} {quoted(bad)}"
+    return (
+        "spec.volumes[*].hostPath",
+        bad[0],
+        "hostPath volumes",
+        f"{pluralize_noun(len(bad), 'volume')} {quote_names(bad)}",
+    )
 
 
-def host_ports(pod: PodView) -> Finding:
+def check_host_ports(pod: SecurityPodView) -> Finding:
     """Host ports: none."""
     used = {
         c["name"]: {str(port["hostPort"]) for port in c.get("ports") or () if port.get("hostPort")}
@@ -105,11 +110,14 @@ def host_ports(pod: PodView) -> Finding:
     if not bad:
         return None
     ports = sorted(set().union(*bad.values()))
-    detail = f"{named(list(bad))} {uses(list(bad))} {plural(len(ports), 'hostPort')} {', '.join(ports)}"
+    detail = (
+        f"{name_containers(list(bad))} {uses_verb(list(bad))} "
+        f"{pluralize_noun(len(ports), 'hostPort')} {', '.join(ports)}"
+    )
     return "spec.containers[*].ports[*].hostPort", ", ".join(ports), "hostPort", detail
 
 
-def _hosts(container: Container) -> set[str]:
+def _probe_hosts(container: Container) -> set[str]:
     lifecycle = container.get("lifecycle") or {}
     handlers = [container.get(kind) for kind in ("livenessProbe", "readinessProbe", "startupProbe")]
     handlers += [lifecycle.get("postStart"), lifecycle.get("preStop")]
@@ -120,46 +128,46 @@ def _hosts(container: Container) -> set[str]:
     return found - {""}
 
 
-def host_probes(pod: PodView) -> Finding:
+def check_host_probes(pod: SecurityPodView) -> Finding:
     """Hosts of probes and lifecycle handlers: none but the pod itself."""
-    bad = {c["name"]: found for c in pod.containers if (found := _hosts(c))}
+    bad = {c["name"]: found for c in pod.containers if (found := _probe_hosts(c))}
     if not bad:
         return None
     hosts, names = sorted(set().union(*bad.values())), sorted(bad)
-    what = plural(len(hosts), "probe or lifecycle host")
-    detail = f"{named(names)} {uses(names)} {what} {quoted(hosts)}"
+    what = pluralize_noun(len(hosts), "probe or lifecycle host")
+    detail = f"{name_containers(names)} {uses_verb(names)} {what} {quote_names(hosts)}"
     return "spec.containers[*].livenessProbe.httpGet.host", ", ".join(hosts), "probe or lifecycle host", detail
 
 
-def privileged(pod: PodView) -> Finding:
+def check_privileged(pod: SecurityPodView) -> Finding:
     """Privileged containers: none."""
-    bad = [c["name"] for c in pod.containers if context(c).get("privileged")]
+    bad = [c["name"] for c in pod.containers if container_context(c).get("privileged")]
     if not bad:
         return None
-    detail = f"{named(bad)} must not set securityContext.privileged=true"
+    detail = f"{name_containers(bad)} must not set securityContext.privileged=true"
     return any_path("privileged"), "true", "privileged", detail
 
 
-def proc_mount_restricted(pod: PodView) -> Finding:
+def check_proc_mount_restricted(pod: SecurityPodView) -> Finding:
     """/proc mounts: the default."""
-    found = {c["name"]: context(c).get("procMount") for c in pod.containers}
+    found = {c["name"]: container_context(c).get("procMount") for c in pod.containers}
     bad = {name: kind for name, kind in found.items() if kind not in (None, "Default")}
     if not bad:
         return None
     kinds = sorted({str(kind) for kind in bad.values()})
-    detail = f"{named(list(bad))} must not set securityContext.procMount to {quoted(kinds)}"
+    detail = f"{name_containers(list(bad))} must not set securityContext.procMount to {quote_names(kinds)}"
     return any_path("procMount"), ", ".join(kinds), "procMount", detail
 
 
-def proc_mount_baseline(pod: PodView) -> Finding:
+def check_proc_mount(pod: SecurityPodView) -> Finding:
     """/proc mounts: the default, unless the pod has a user namespace."""
-    return None if pod.user_namespace else proc_mount_restricted(pod)
+    return None if pod.has_user_namespace else check_proc_mount_restricted(pod)
 
 
 SELINUX_TYPES: Final = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 
 
-def selinux(pod: PodView) -> Finding:
+def check_selinux(pod: SecurityPodView) -> Finding:
     """SELinux options: no user, no role, and the container types only."""
 
     def is_bad(context: Mapping[str, Any]) -> bool:
@@ -167,16 +175,19 @@ def selinux(pod: PodView) -> Finding:
         kind = options.get("type") or ""
         return kind not in SELINUX_TYPES or bool(options.get("user") or options.get("role"))
 
-    by_pod = is_bad(pod.security)
-    bad = [c["name"] for c in pod.containers if is_bad(context(c))]
+    by_pod = is_bad(pod.security_context)
+    bad = [c["name"] for c in pod.containers if is_bad(container_context(c))]
     if not by_pod and not bad:
         return None
-    every = [context.get("seLinuxOptions") or {} for context in (pod.security, *map(context, pod.containers))]
+    every = [
+        context.get("seLinuxOptions") or {}
+        for context in (pod.security_context, *map(container_context, pod.containers))
+    ]
     types = sorted({kind for options in every if (kind := options.get("type") or "") not in SELINUX_TYPES})
-    data = [f"{plural(len(types), 'type')} {quoted(types)}"] if types else []
+    data = [f"{pluralize_noun(len(types), 'type')} {quote_names(types)}"] if types else []
     data += ["user may not be set"] if any(options.get("user") for options in every) else []
     data += ["role may not be set"] if any(options.get("role") for options in every) else []
-    detail = f"{setters(by_pod, bad)} set forbidden securityContext.seLinuxOptions: {'; '.join(data)}"
+    detail = f"{name_setters(by_pod, bad)} set forbidden securityContext.seLinuxOptions: {'; '.join(data)}"
     return any_path("seLinuxOptions"), ", ".join(types), "seLinuxOptions", detail
 
 
@@ -186,24 +197,24 @@ def seccomp_type(context: Mapping[str, Any]) -> str | None:
     return None if profile is None else profile.get("type", "")
 
 
-SECCOMP: Final = ("RuntimeDefault", "Localhost")
+SECCOMP_TYPES: Final = ("RuntimeDefault", "Localhost")
 
 
-def seccomp_baseline(pod: PodView) -> Finding:
+def check_seccomp(pod: SecurityPodView) -> Finding:
     """Seccomp profiles: not switched off."""
-    by_pod = seccomp_type(pod.security)
-    types = {c["name"]: kind for c in pod.containers if (kind := seccomp_type(context(c))) is not None}
-    bad = {name: kind for name, kind in types.items() if kind not in SECCOMP}
-    pod_is_bad = by_pod is not None and by_pod not in SECCOMP
+    by_pod = seccomp_type(pod.security_context)
+    types = {c["name"]: kind for c in pod.containers if (kind := seccomp_type(container_context(c))) is not None}
+    bad = {name: kind for name, kind in types.items() if kind not in SECCOMP_TYPES}
+    pod_is_bad = by_pod is not None and by_pod not in SECCOMP_TYPES
     if not bad and not pod_is_bad:
         return None
     values = sorted({*bad.values(), *([by_pod] if pod_is_bad and by_pod is not None else [])})
-    who = setters(pod_is_bad, list(bad))
-    detail = f"{who} must not set securityContext.seccompProfile.type to {quoted(values)}"
+    who = name_setters(pod_is_bad, list(bad))
+    detail = f"{who} must not set securityContext.seccompProfile.type to {quote_names(values)}"
     return any_path("seccompProfile.type"), ", ".join(values), "seccompProfile", detail
 
 
-SYSCTLS: Final = frozenset(
+SAFE_SYSCTLS: Final = frozenset(
     {
         "kernel.shm_rmid_forced",
         "net.ipv4.ip_local_port_range",
@@ -221,23 +232,23 @@ SYSCTLS: Final = frozenset(
 )
 
 
-def sysctls(pod: PodView) -> Finding:
+def check_sysctls(pod: SecurityPodView) -> Finding:
     """Sysctls: those that are safe and of the pod alone."""
-    bad = [entry["name"] for entry in pod.security.get("sysctls") or () if entry["name"] not in SYSCTLS]
+    bad = [entry["name"] for entry in pod.security_context.get("sysctls") or () if entry["name"] not in SAFE_SYSCTLS]
     if not bad:
         return None
     return "spec.securityContext.sysctls", bad[0], "forbidden sysctls", ", ".join(bad)
 
 
-def windows_host_process(pod: PodView) -> Finding:
+def check_windows_host_process(pod: SecurityPodView) -> Finding:
     """Windows host processes: none."""
 
     def is_bad(context: Mapping[str, Any]) -> bool:
         return bool((context.get("windowsOptions") or {}).get("hostProcess"))
 
-    by_pod = is_bad(pod.security)
-    bad = [c["name"] for c in pod.containers if is_bad(context(c))]
+    by_pod = is_bad(pod.security_context)
+    bad = [c["name"] for c in pod.containers if is_bad(container_context(c))]
     if not by_pod and not bad:
         return None
-    detail = f"{setters(by_pod, bad)} must not set securityContext.windowsOptions.hostProcess=true"
+    detail = f"{name_setters(by_pod, bad)} must not set securityContext.windowsOptions.hostProcess=true"
     return any_path("windowsOptions.hostProcess"), "true", "hostProcess", detail

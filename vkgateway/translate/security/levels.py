@@ -9,41 +9,41 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from vkgateway.model.api import PodSecurity
-from vkgateway.translate.references import containers
+from vkgateway.translate.pod_references import all_containers
 from vkgateway.translate.security import baseline, restricted
-from vkgateway.translate.security.view import Check, PodView
+from vkgateway.translate.security.pod_view import Check, SecurityPodView
 
 _SHARED: Final[tuple[tuple[str, Check], ...]] = (
-    ("hostPorts", baseline.host_ports),
-    ("hostProbesAndHostLifecycle", baseline.host_probes),
-    ("privileged", baseline.privileged),
+    ("hostPorts", baseline.check_host_ports),
+    ("hostProbesAndHostLifecycle", baseline.check_host_probes),
+    ("privileged", baseline.check_privileged),
 )
 _BASELINE: Final[tuple[tuple[str, Check], ...]] = (
-    ("appArmorProfile", baseline.app_armor),
-    ("capabilities_baseline", baseline.capabilities_baseline),
-    ("hostNamespaces", baseline.host_namespaces),
-    ("hostPathVolumes", baseline.host_path_volumes),
+    ("appArmorProfile", baseline.check_app_armor),
+    ("capabilities_baseline", baseline.check_capabilities),
+    ("hostNamespaces", baseline.check_host_namespaces),
+    ("hostPathVolumes", baseline.check_host_paths),
     *_SHARED,
-    ("procMount", baseline.proc_mount_baseline),
-    ("seLinuxOptions", baseline.selinux),
-    ("seccompProfile_baseline", baseline.seccomp_baseline),
-    ("sysctls", baseline.sysctls),
-    ("windowsHostProcess", baseline.windows_host_process),
+    ("procMount", baseline.check_proc_mount),
+    ("seLinuxOptions", baseline.check_selinux),
+    ("seccompProfile_baseline", baseline.check_seccomp),
+    ("sysctls", baseline.check_sysctls),
+    ("windowsHostProcess", baseline.check_windows_host_process),
 )
 _RESTRICTED: Final[tuple[tuple[str, Check], ...]] = (
-    ("appArmorProfile", baseline.app_armor),
-    ("hostNamespaces", baseline.host_namespaces),
+    ("appArmorProfile", baseline.check_app_armor),
+    ("hostNamespaces", baseline.check_host_namespaces),
     *_SHARED,
-    ("seLinuxOptions", baseline.selinux),
-    ("sysctls", baseline.sysctls),
-    ("windowsHostProcess", baseline.windows_host_process),
-    ("allowPrivilegeEscalation", restricted.privilege_escalation),
-    ("capabilities_restricted", restricted.capabilities_restricted),
-    ("procMount_restricted", baseline.proc_mount_restricted),
-    ("restrictedVolumes", restricted.restricted_volumes),
-    ("runAsNonRoot", restricted.run_as_non_root),
-    ("runAsUser", restricted.run_as_user),
-    ("seccompProfile_restricted", restricted.seccomp_restricted),
+    ("seLinuxOptions", baseline.check_selinux),
+    ("sysctls", baseline.check_sysctls),
+    ("windowsHostProcess", baseline.check_windows_host_process),
+    ("allowPrivilegeEscalation", restricted.check_privilege_escalation),
+    ("capabilities_restricted", restricted.check_capabilities_restricted),
+    ("procMount_restricted", baseline.check_proc_mount_restricted),
+    ("restrictedVolumes", restricted.check_volume_types),
+    ("runAsNonRoot", restricted.check_run_as_non_root),
+    ("runAsUser", restricted.check_run_as_user),
+    ("seccompProfile_restricted", restricted.check_seccomp_restricted),
 )
 _LEVELS: Final[Mapping[PodSecurity, tuple[tuple[str, Check], ...]]] = {
     "privileged": (),
@@ -68,13 +68,13 @@ class Violation:
     message: str
 
 
-def violations(pod: Mapping[str, Any], *, level: PodSecurity) -> list[Violation]:
+def find_violations(pod: Mapping[str, Any], *, level: PodSecurity) -> list[Violation]:
     """The rules of a level that a pod breaks, in the plugin's order; none for level `privileged`."""
     checks = _LEVELS[level]
     if not checks:
         return []
     spec = pod.get("spec") or {}
-    seen = PodView(spec, (pod.get("metadata") or {}).get("annotations") or {}, tuple(containers(spec)))
+    seen = SecurityPodView(spec, (pod.get("metadata") or {}).get("annotations") or {}, tuple(all_containers(spec)))
     broken = []
     for rule, check in checks:
         finding = check(seen)

@@ -2,43 +2,43 @@
 
 from typing import Final
 
-from vkgateway.translate.security.baseline import seccomp_baseline, seccomp_type
-from vkgateway.translate.security.view import (
+from vkgateway.translate.security.baseline import check_seccomp, seccomp_type
+from vkgateway.translate.security.pod_view import (
     Finding,
-    PodView,
-    added,
+    SecurityPodView,
+    added_capabilities,
     any_path,
-    capabilities,
-    context,
-    must_not_add,
-    named,
-    plural,
-    quoted,
-    setters,
-    uses,
+    container_capabilities,
+    container_context,
+    forbidden_capabilities,
+    name_containers,
+    name_setters,
+    pluralize_noun,
+    quote_names,
+    uses_verb,
 )
 
 
-def privilege_escalation(pod: PodView) -> Finding:
+def check_privilege_escalation(pod: SecurityPodView) -> Finding:
     """Privilege escalation: ruled out in each container."""
-    bad = [c["name"] for c in pod.containers if context(c).get("allowPrivilegeEscalation") is not False]
-    if pod.windows or not bad:
+    bad = [c["name"] for c in pod.containers if container_context(c).get("allowPrivilegeEscalation") is not False]
+    if pod.is_windows or not bad:
         return None
-    detail = f"{named(bad)} must set securityContext.allowPrivilegeEscalation=false"
+    detail = f"{name_containers(bad)} must set securityContext.allowPrivilegeEscalation=false"
     return any_path("allowPrivilegeEscalation"), "true", "allowPrivilegeEscalation != false", detail
 
 
-def capabilities_restricted(pod: PodView) -> Finding:
+def check_capabilities_restricted(pod: SecurityPodView) -> Finding:
     """Capabilities: all dropped, and none added but NET_BIND_SERVICE."""
-    if pod.windows:
+    if pod.is_windows:
         return None
-    missing = [c["name"] for c in pod.containers if "ALL" not in capabilities(c, "drop")]
-    bad = added(pod, ("NET_BIND_SERVICE",))
+    missing = [c["name"] for c in pod.containers if "ALL" not in container_capabilities(c, "drop")]
+    bad = added_capabilities(pod, ("NET_BIND_SERVICE",))
     details = []
     if missing:
-        details.append(f'{named(missing)} must set securityContext.capabilities.drop=["ALL"]')
+        details.append(f'{name_containers(missing)} must set securityContext.capabilities.drop=["ALL"]')
     if bad:
-        details.append(must_not_add(bad))
+        details.append(forbidden_capabilities(bad))
     if not details:
         return None
     value = ", ".join(sorted(set().union(*bad.values()))) if bad else ""
@@ -60,7 +60,7 @@ RESTRICTED_VOLUMES: Final = frozenset(
 )
 
 
-def restricted_volumes(pod: PodView) -> Finding:
+def check_volume_types(pod: SecurityPodView) -> Finding:
     """Volume types: those that bring nothing of the host or its networks; none named means emptyDir."""
     bad = {
         volume["name"]: next((kind for kind in volume if kind != "name"), "unknown")
@@ -70,50 +70,52 @@ def restricted_volumes(pod: PodView) -> Finding:
     if not bad:
         return None
     names, kinds = list(bad), sorted(set(bad.values()))
-    what = plural(len(kinds), "restricted volume type")
-    detail = f"{plural(len(names), 'volume')} {quoted(names)} {uses(names)} {what} {quoted(kinds)}"
+    what = pluralize_noun(len(kinds), "restricted volume type")
+    detail = (
+        f"{pluralize_noun(len(names), 'volume')} {quote_names(names)} {uses_verb(names)} {what} {quote_names(kinds)}"
+    )
     return "spec.volumes[*]", ", ".join(kinds), "restricted volume types", detail
 
 
-def run_as_non_root(pod: PodView) -> Finding:
+def check_run_as_non_root(pod: SecurityPodView) -> Finding:
     """Users: declared not to be root."""
-    if pod.user_namespace:
+    if pod.has_user_namespace:
         return None
     field, reason = "spec.securityContext.runAsNonRoot", "runAsNonRoot != true"
-    by_pod = pod.security.get("runAsNonRoot")
-    chosen = {c["name"]: context(c).get("runAsNonRoot") for c in pod.containers}
+    by_pod = pod.security_context.get("runAsNonRoot")
+    chosen = {c["name"]: container_context(c).get("runAsNonRoot") for c in pod.containers}
     explicit = [name for name, value in chosen.items() if value is False]
     if by_pod is False or explicit:
-        detail = f"{setters(by_pod is False, explicit)} must not set securityContext.runAsNonRoot=false"
+        detail = f"{name_setters(by_pod is False, explicit)} must not set securityContext.runAsNonRoot=false"
         return field, "false", reason, detail
     implicit = [name for name, value in chosen.items() if value is None and not by_pod]
     if not implicit:
         return None
-    return field, "", reason, f"pod or {named(implicit)} must set securityContext.runAsNonRoot=true"
+    return field, "", reason, f"pod or {name_containers(implicit)} must set securityContext.runAsNonRoot=true"
 
 
-def run_as_user(pod: PodView) -> Finding:
+def check_run_as_user(pod: SecurityPodView) -> Finding:
     """Users: not 0."""
-    if pod.user_namespace:
+    if pod.has_user_namespace:
         return None
-    by_pod = pod.security.get("runAsUser") == 0
-    bad = [c["name"] for c in pod.containers if context(c).get("runAsUser") == 0]
+    by_pod = pod.security_context.get("runAsUser") == 0
+    bad = [c["name"] for c in pod.containers if container_context(c).get("runAsUser") == 0]
     if not by_pod and not bad:
         return None
-    detail = f"{setters(by_pod, bad)} must not set runAsUser=0"
+    detail = f"{name_setters(by_pod, bad)} must not set runAsUser=0"
     return "spec.securityContext.runAsUser", "0", "runAsUser=0", detail
 
 
-def seccomp_restricted(pod: PodView) -> Finding:
+def check_seccomp_restricted(pod: SecurityPodView) -> Finding:
     """Seccomp profiles: set for each container."""
-    if pod.windows:
+    if pod.is_windows:
         return None
-    explicit = seccomp_baseline(pod)
+    explicit = check_seccomp(pod)
     if explicit is not None:
         return explicit
-    unset = [c["name"] for c in pod.containers if seccomp_type(context(c)) is None]
-    if not unset or seccomp_type(pod.security) is not None:
+    unset = [c["name"] for c in pod.containers if seccomp_type(container_context(c)) is None]
+    if not unset or seccomp_type(pod.security_context) is not None:
         return None
-    who = f"pod or {named(unset)}"
+    who = f"pod or {name_containers(unset)}"
     detail = f'{who} must set securityContext.seccompProfile.type to "RuntimeDefault" or "Localhost"'
     return "spec.securityContext.seccompProfile.type", "", "seccompProfile", detail

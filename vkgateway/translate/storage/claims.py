@@ -12,9 +12,9 @@ from vkgateway.model.names import (
     compute_namespace,
 )
 from vkgateway.model.objects import Object
-from vkgateway.model.quantity import Quantity, parse
-from vkgateway.translate.cleaning import Cleaner
+from vkgateway.model.quantity import Quantity, parse_quantity
 from vkgateway.translate.context import TenantContext
+from vkgateway.translate.sanitizer import Sanitizer
 from vkgateway.translate.storage.views import STORAGE, ClaimView
 
 _UNSUPPORTED: Final = {
@@ -25,7 +25,7 @@ _UNSUPPORTED: Final = {
 }
 
 
-def unsupported(claim: ClaimView) -> str:
+def unsupported_reason(claim: ClaimView) -> str:
     """Why no volume can be made for a claim as it is written; empty where one can."""
     return next((why for field, why in _UNSUPPORTED.items() if getattr(claim.spec, field)), "")
 
@@ -54,21 +54,21 @@ def forward_claim(claim: ClaimView, *, name: str, class_name: str, tenant: Tenan
             "accessModes": list(claim.spec.access_modes),
             "volumeMode": claim.spec.volume_mode,
             "storageClassName": class_name,
-            "resources": {"requests": {STORAGE: claim.asked}},
+            "resources": {"requests": {STORAGE: claim.requested_storage}},
         },
     }
 
 
-def status_patch(above: ClaimView, below: ClaimView) -> Object | None:
+def claim_status_patch(above: ClaimView, below: ClaimView) -> Object | None:
     """The merge patch that tells a bound claim what it has and how its growing goes; None where it says so already.
 
     Its phase and access modes are told by the tenant's own controller, from the volume.
     """
     old, new = above.status, below.status
     patch: Object = {}
-    if below.capacity is not None and not same(above.capacity, below.capacity):
-        patch["capacity"] = {STORAGE: below.capacity}
-    conditions = clean_conditions(below, above.metadata.namespace)
+    if below.storage_capacity is not None and not is_same_quantity(above.storage_capacity, below.storage_capacity):
+        patch["capacity"] = {STORAGE: below.storage_capacity}
+    conditions = sanitize_conditions(below, above.metadata.namespace)
     if conditions != list(old.conditions):
         patch["conditions"] = conditions or None
     if old.allocated_resources.get(STORAGE) != new.allocated_resources.get(STORAGE):
@@ -78,7 +78,7 @@ def status_patch(above: ClaimView, below: ClaimView) -> Object | None:
     return patch or None
 
 
-def clean_conditions(below: ClaimView, namespace: str) -> list[dict[str, Any]]:
+def sanitize_conditions(below: ClaimView, namespace: str) -> list[dict[str, Any]]:
     """The conditions of a compute claim with its names replaced by the tenant's; `namespace` is the tenant's."""
     metadata = below.metadata
     pairs = (
@@ -87,12 +87,12 @@ def clean_conditions(below: ClaimView, namespace: str) -> list[dict[str, Any]]:
         (metadata.uid, metadata.annotations.get(UID_ANNOTATION, "")),
         (metadata.name, metadata.annotations.get(NAME_ANNOTATION, "")),
     )
-    cleaner = Cleaner(tuple((old, new) for old, new in pairs if old and old != new))
-    return [cleaner.clean_all(condition) for condition in below.status.conditions]
+    cleaner = Sanitizer(tuple((old, new) for old, new in pairs if old and old != new))
+    return [cleaner.sanitize_json(condition) for condition in below.status.conditions]
 
 
-def same(one: Quantity | None, other: Quantity | None) -> bool:
+def is_same_quantity(one: Quantity | None, other: Quantity | None) -> bool:
     """Tell whether two amounts are equal, however they are written."""
     if one is None or other is None:
         return one is other
-    return parse(one) == parse(other)
+    return parse_quantity(one) == parse_quantity(other)

@@ -28,7 +28,7 @@ SELECTED_NODE_ANNOTATION: Final = "volume.kubernetes.io/selected-node"
 _CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 
 
-class _Amounts(msgspec.Struct, gc=False):
+class _ResourceRequests(msgspec.Struct, gc=False):
     requests: dict[str, Quantity] = {}
 
 
@@ -36,7 +36,7 @@ class ClaimSpec(msgspec.Struct, kw_only=True, rename="camel"):
     """What is wanted of a claim."""
 
     access_modes: tuple[str, ...] = ()
-    resources: _Amounts = msgspec.field(default_factory=_Amounts)
+    resources: _ResourceRequests = msgspec.field(default_factory=_ResourceRequests)
     volume_mode: str = "Filesystem"
     storage_class_name: str | None = None
     volume_name: str = ""
@@ -70,27 +70,27 @@ class ClaimView(msgspec.Struct, kw_only=True, rename="camel"):
         return self.metadata.annotations.get(_CLASS_ANNOTATION) or self.spec.storage_class_name or ""
 
     @property
-    def asked(self) -> Quantity:
+    def requested_storage(self) -> Quantity:
         """How much storage it asks for."""
         return self.spec.resources.requests.get(STORAGE, "0")
 
     @property
-    def capacity(self) -> Quantity | None:
+    def storage_capacity(self) -> Quantity | None:
         """How much it has; None before it is bound."""
         return self.status.capacity.get(STORAGE)
 
     @property
-    def bound(self) -> bool:
+    def is_bound(self) -> bool:
         """Whether it has its volume."""
         return self.status.phase == "Bound"
 
     @property
-    def deleting(self) -> bool:
+    def is_deleting(self) -> bool:
         """Whether it is to go."""
         return self.metadata.deletion_timestamp is not None
 
     @property
-    def provisioner(self) -> str:
+    def provisioner_name(self) -> str:
         """Who was asked to make its volume; empty as long as nobody was."""
         annotations = self.metadata.annotations
         return next((annotations[key] for key in PROVISIONER_ANNOTATIONS if key in annotations), "")
@@ -109,7 +109,7 @@ class ClaimReference(msgspec.Struct, kw_only=True, gc=False):
     uid: str = ""
 
 
-class _Source(msgspec.Struct, kw_only=True, rename="camel", gc=False):
+class _CSISource(msgspec.Struct, kw_only=True, rename="camel", gc=False):
     driver: str = ""
     volume_handle: str = ""
 
@@ -119,7 +119,7 @@ class VolumeSpec(msgspec.Struct, kw_only=True, rename="camel"):
 
     capacity: dict[str, Quantity] = {}
     claim_ref: ClaimReference | None = None
-    csi: _Source | None = None
+    csi: _CSISource | None = None
     persistent_volume_reclaim_policy: str = "Retain"
     node_affinity: Object | None = None
 
@@ -138,13 +138,13 @@ class VolumeView(msgspec.Struct, kw_only=True, rename="camel"):
     status: VolumeStatus = msgspec.field(default_factory=VolumeStatus)
 
     @property
-    def handle(self) -> str:
+    def volume_handle(self) -> str:
         """Which volume of ours it stands for; empty where it is none of ours. It cannot be changed."""
         source = self.spec.csi
         return source.volume_handle if source is not None and source.driver == PROVISIONER else ""
 
     @property
-    def capacity(self) -> Quantity | None:
+    def storage_capacity(self) -> Quantity | None:
         """How much it holds."""
         return self.spec.capacity.get(STORAGE)
 
@@ -154,18 +154,18 @@ class VolumeView(msgspec.Struct, kw_only=True, rename="camel"):
         return self.metadata.labels.get(COMPUTE_CLUSTER_LABEL, "")
 
     @property
-    def provisional(self) -> bool:
+    def is_provisional(self) -> bool:
         """Whether nothing stands for it below yet."""
         return PROVISIONAL_ANNOTATION in self.metadata.annotations
 
     @property
-    def given_up(self) -> bool:
+    def is_released(self) -> bool:
         """Whether it is to go, now that no claim has it: it was deleted, or released to be deleted."""
         released = self.status.phase == "Released" and self.spec.persistent_volume_reclaim_policy == "Delete"
         return released or self.metadata.deletion_timestamp is not None
 
 
-class ClassView(msgspec.Struct, kw_only=True, rename="camel"):
+class StorageClassView(msgspec.Struct, kw_only=True, rename="camel"):
     """A StorageClass, without its parameters."""
 
     metadata: Meta
@@ -176,7 +176,7 @@ class ClassView(msgspec.Struct, kw_only=True, rename="camel"):
     allowed_topologies: tuple[Any, ...] = ()
 
     @property
-    def waits(self) -> bool:
+    def waits_for_consumer(self) -> bool:
         """Whether its volumes are made only once a pod that uses them has a node."""
         return self.volume_binding_mode == WAIT_FOR_CONSUMER
 
@@ -188,4 +188,4 @@ class ClassView(msgspec.Struct, kw_only=True, rename="camel"):
 
 decode_claim: Final = msgspec.json.Decoder(ClaimView).decode
 decode_volume: Final = msgspec.json.Decoder(VolumeView).decode
-decode_class: Final = msgspec.json.Decoder(ClassView).decode
+decode_class: Final = msgspec.json.Decoder(StorageClassView).decode

@@ -9,17 +9,17 @@ from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, GROUP
 from vkgateway.model.objects import NodeView, Object
 from vkgateway.model.quantity import Quantity
 from vkgateway.translate.context import PoolContext
-from vkgateway.translate.poolnodes import PoolNodes
-from vkgateway.translate.selectors import term_holds
-from vkgateway.translate.storage.claims import same
-from vkgateway.translate.storage.places import choosing
+from vkgateway.translate.node_terms import term_matches
+from vkgateway.translate.pool_nodes import PoolNodes
+from vkgateway.translate.storage.claims import is_same_quantity
+from vkgateway.translate.storage.topology import select_label
 from vkgateway.translate.storage.views import PROVISIONAL_ANNOTATION, PROVISIONER, STORAGE, ClaimView, VolumeView
 
 VOLUME_FINALIZER: Final = f"{GROUP}/volume"
 """On a tenant's volume: it stays until what stands for it below is gone."""
-PROTECTION: Final = "kubernetes.io/pv-protection"
+PROTECTION_FINALIZER: Final = "kubernetes.io/pv-protection"
 """By which a cluster keeps volumes that claims have."""
-PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
+PROVISIONED_BY_ANNOTATION: Final = "pv.kubernetes.io/provisioned-by"
 
 
 def volume_name(uid: str) -> str:
@@ -27,7 +27,7 @@ def volume_name(uid: str) -> str:
     return f"pvc-{uid}"
 
 
-def volume_above(
+def tenant_volume(
     claim: ClaimView,
     below: ClaimView,
     *,
@@ -41,10 +41,10 @@ def volume_above(
     It says who keeps the data (`csi.driver`), by what name (the claim's UID) and in which compute cluster, neither host
     nor path. What is `provisional` has the size that was asked for until there is a true one.
     """
-    metadata, capacity = claim.metadata, below.capacity if not provisional else None
-    annotations = {PROVISIONED_BY: PROVISIONER} | ({PROVISIONAL_ANNOTATION: "true"} if provisional else {})
+    metadata, capacity = claim.metadata, below.storage_capacity if not provisional else None
+    annotations = {PROVISIONED_BY_ANNOTATION: PROVISIONER} | ({PROVISIONAL_ANNOTATION: "true"} if provisional else {})
     spec: Object = {
-        "capacity": {STORAGE: capacity or claim.asked},
+        "capacity": {STORAGE: capacity or claim.requested_storage},
         "accessModes": list(claim.spec.access_modes),
         "volumeMode": claim.spec.volume_mode,
         "storageClassName": claim.class_name,
@@ -67,7 +67,7 @@ def volume_above(
             "name": volume_name(metadata.uid),
             "labels": {COMPUTE_CLUSTER_LABEL: cluster},
             "annotations": annotations,
-            "finalizers": [PROTECTION, VOLUME_FINALIZER],
+            "finalizers": [PROTECTION_FINALIZER, VOLUME_FINALIZER],
         },
         "spec": spec,
     }
@@ -79,17 +79,17 @@ def volume_patch(volume: VolumeView, *, capacity: Quantity | None, node_affinity
     Where it can be used is told once; Kubernetes lets nobody change that.
     """
     spec: Object = {}
-    if capacity is not None and not same(volume.capacity, capacity):
+    if capacity is not None and not is_same_quantity(volume.storage_capacity, capacity):
         spec["capacity"] = {STORAGE: capacity}
     if node_affinity is not None and volume.spec.node_affinity is None:
         spec["nodeAffinity"] = node_affinity
     patch: Object = {"spec": spec} if spec else {}
-    if volume.provisional:
+    if volume.is_provisional:
         patch["metadata"] = {"annotations": {PROVISIONAL_ANNOTATION: None}}
     return patch or None
 
 
-def node_affinity(
+def volume_node_affinity(
     cluster: str,
     *,
     clusters: int,
@@ -105,12 +105,14 @@ def node_affinity(
     expressions: list[Object] = []
     if clusters > 1:
         expressions.append({"key": COMPUTE_CLUSTER_LABEL, "operator": "In", "values": [cluster]})
-    terms = node_terms(below)
+    terms = required_node_terms(below)
     if terms:
         reached = [
-            pool for pool, behind in nodes_behind if any(_holds(term, node) for term in terms for node in behind.nodes)
+            pool
+            for pool, behind in nodes_behind
+            if any(_reaches_node(term, node) for term in terms for node in behind.nodes)
         ]
-        chosen = choosing(reached, [pool for pool, _ in nodes_behind])
+        chosen = select_label(reached, [pool for pool, _ in nodes_behind])
         if reached and chosen is not None:
             expressions.append({"key": chosen[0], "operator": "In", "values": chosen[1]})
     if not expressions:
@@ -118,10 +120,10 @@ def node_affinity(
     return {"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}
 
 
-def node_terms(affinity: Object | None) -> list[Object]:
+def required_node_terms(affinity: Object | None) -> list[Object]:
     """The alternatives of a volume's node affinity; none: every node can reach it."""
     return ((affinity or {}).get("required") or {}).get("nodeSelectorTerms") or []
 
 
-def _holds(term: Object, node: NodeView) -> bool:
-    return term_holds(term, name=node.metadata.name, labels=node.metadata.labels)
+def _reaches_node(term: Object, node: NodeView) -> bool:
+    return term_matches(term, name=node.metadata.name, labels=node.metadata.labels)

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 import msgspec
 
 from tests.unit.arbiter.sim import Cluster
-from vkgateway.arbiter.carry import Carry
+from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import PoolKey, Snapshot
-from vkgateway.arbiter.outcome import carried_out
+from vkgateway.arbiter.outcome import apply_decisions
+from vkgateway.arbiter.snapshot import PoolKey, Snapshot
+from vkgateway.arbiter.whatif.answering import answer_question
 from vkgateway.arbiter.whatif.answers import Answer
-from vkgateway.arbiter.whatif.asking import ask
 from vkgateway.arbiter.whatif.questions import Question
-from vkgateway.arbiter.whatif.trial import Seen
+from vkgateway.arbiter.whatif.simulation import ObservedCycle
 
 
 def asked(
@@ -27,14 +27,14 @@ def asked(
     decides what it decides without the question.
     """
     snapshot = there.snapshot()
-    carry = Carry()
+    carry = Cache()
     decisions = decide(snapshot, there.now, carry)
     before = digest(snapshot, decisions)
-    seen = Seen(snapshot=snapshot, decisions=decisions, time=there.now, divided=divided or {})
-    answer = ask(question, seen, there.now + after)
+    seen = ObservedCycle(snapshot=snapshot, decisions=decisions, time=there.now, part_labels=divided or {})
+    answer = answer_question(question, seen, there.now + after)
     assert digest(snapshot, decisions) == before, "the question changed what it was asked about"
-    following = carried_out(snapshot, decisions, there.now)
-    alone = Carry()
+    following = apply_decisions(snapshot, decisions, there.now)
+    alone = Cache()
     decide(snapshot, there.now, alone)
     assert decide(following, there.now + 1, carry) == decide(following, there.now + 1, alone)
     assert msgspec.json.decode(msgspec.json.encode(answer), type=Answer) == answer

@@ -9,8 +9,8 @@ import pytest
 from tests.unit.arbiter.placed import runs
 from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, gpus, node, quota
 from tests.unit.arbiter.whatif.asked import asked
-from vkgateway.arbiter.facts import PodState, Requirement
-from vkgateway.arbiter.whatif.answers import Answer, Change, Verdict
+from vkgateway.arbiter.snapshot import PodState, Requirement
+from vkgateway.arbiter.whatif.answers import Answer, EffectKind, Verdict
 from vkgateway.arbiter.whatif.questions import DrainQuestion
 from vkgateway.model.errors import InputError, NotFoundError
 
@@ -87,7 +87,7 @@ def test_those_that_wait_already_start_later() -> None:
     there.add(runs(gang("a/ns/gang/short", "a", [8], created=900.0, run_limit=600.0), ["n1"], borrowed=True))
     there.add(gang("a/ns/gang/waits", "a", [8]))
     answer = drained(there, "n1")
-    assert [(each.gang.name, each.what) for each in answer.effects] == [("waits", Change.LATER)]
+    assert [(each.gang.name, each.what) for each in answer.effects] == [("waits", EffectKind.LATER)]
 
 
 def test_pods_that_leave_anyway_are_not_told_of() -> None:
@@ -99,7 +99,7 @@ def test_pods_that_leave_anyway_are_not_told_of() -> None:
     assert there.gangs["b/ns/gang/low"].pods[0].state is PodState.NOTIFIED
     answer = drained(there, "n0")
     assert (answer.verdict, answer.gangs, answer.evictions) == (Verdict.UNUSED, (), ())
-    assert [(each.gang.name, each.what) for each in answer.effects] == [("g", Change.LATER)]
+    assert [(each.gang.name, each.what) for each in answer.effects] == [("g", EffectKind.LATER)]
     assert "Pods there that have notice of eviction are left out: they leave anyway." in answer.notes
 
 

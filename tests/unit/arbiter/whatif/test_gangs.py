@@ -10,8 +10,8 @@ import pytest
 from tests.unit.arbiter.placed import runs
 from tests.unit.arbiter.sim import GPU, LOW, OTHER, Cluster, gang, node, quota
 from tests.unit.arbiter.whatif.asked import asked
-from vkgateway.arbiter.facts import Band
-from vkgateway.arbiter.whatif.answers import Answer, Change, Verdict
+from vkgateway.arbiter.snapshot import Band
+from vkgateway.arbiter.whatif.answers import Answer, EffectKind, Verdict
 from vkgateway.arbiter.whatif.questions import MOST_PODS, GangQuestion
 from vkgateway.model.errors import InputError, NotFoundError, VkgatewayError
 
@@ -118,7 +118,7 @@ def test_what_it_takes_from_others_is_told() -> None:
     there.settle(1)
     answer = submitted(there, "b", 8, priority=1000, run_limit=86_400.0)
     [effect] = answer.effects
-    assert (effect.gang.name, effect.what, effect.pods) == ("next", Change.LATER, 1)
+    assert (effect.gang.name, effect.what, effect.pods) == ("next", EffectKind.LATER, 1)
     assert effect.before.startswith("WaitingFor")
 
 

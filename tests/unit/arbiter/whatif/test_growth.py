@@ -9,8 +9,8 @@ import pytest
 from tests.unit.arbiter.placed import runs
 from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, node, quota
 from tests.unit.arbiter.whatif.asked import asked
-from vkgateway.arbiter.facts import PodState
-from vkgateway.arbiter.whatif.answers import Answer, Change, Verdict
+from vkgateway.arbiter.snapshot import PodState
+from vkgateway.arbiter.whatif.answers import Answer, EffectKind, Verdict
 from vkgateway.arbiter.whatif.questions import GrowQuestion
 from vkgateway.model.errors import InputError, NotFoundError
 
@@ -43,15 +43,18 @@ def test_with_nothing_that_waits_there_is_no_gain() -> None:
 def test_those_that_wait_start_on_the_new_nodes() -> None:
     answer = grown(full(8, 8, 8), 2)
     assert [(each.gang.name, each.what, each.after) for each in answer.effects] == [
-        ("w0", Change.STARTS, "starts on new-1"),
-        ("w1", Change.STARTS, "starts on new-2"),
+        ("w0", EffectKind.STARTS, "starts on new-1"),
+        ("w1", EffectKind.STARTS, "starts on new-2"),
     ]
     assert answer.summary == "With these nodes, 2 gangs start now."
 
 
 def test_those_behind_start_earlier() -> None:
     answer = grown(full(8, 8, run_limit=3600.0), 1)
-    assert [(each.gang.name, each.what) for each in answer.effects] == [("w0", Change.STARTS), ("w1", Change.EARLIER)]
+    assert [(each.gang.name, each.what) for each in answer.effects] == [
+        ("w0", EffectKind.STARTS),
+        ("w1", EffectKind.EARLIER),
+    ]
     assert answer.summary == "With these nodes, 1 gang starts now, 1 gang starts earlier."
 
 
@@ -61,7 +64,10 @@ def test_notices_are_withdrawn_where_the_new_nodes_do() -> None:
     there.add(runs(gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n0"], borrowed=True, **notified))
     there.add(gang("a/ns/gang/g", "a", [8]))
     answer = grown(there, 1)
-    assert {(each.gang.name, each.what) for each in answer.effects} == {("low", Change.SPARED), ("g", Change.STARTS)}
+    assert {(each.gang.name, each.what) for each in answer.effects} == {
+        ("low", EffectKind.SPARED),
+        ("g", EffectKind.STARTS),
+    }
     assert answer.verdict is Verdict.HELPS
 
 
@@ -90,10 +96,10 @@ def test_what_each_node_holds_of_others_is_held_on_new_ones_too() -> None:
     there.add(gang("a/ns/gang/w", "a", [9]))
     state = grown(there, 1)
     assert state.pools[0].after is not None
-    from vkgateway.arbiter.whatif.growth import grown as larger
-    from vkgateway.arbiter.whatif.growth import model_of
+    from vkgateway.arbiter.whatif.growth import commonest_node
+    from vkgateway.arbiter.whatif.growth import with_nodes as larger
 
-    model = model_of(there.pool)
+    model = commonest_node(there.pool)
     assert model is not None
     assert larger(there.pool, model, 1).nodes[-1].used == {"cpu": 1000}
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.arbiter.placed import runs
 from tests.unit.arbiter.sim import GPU, LOW, Cluster, gang, node, quota
 from tests.unit.arbiter.whatif.asked import asked
-from vkgateway.arbiter.whatif.answers import Answer, Change, Verdict
+from vkgateway.arbiter.whatif.answers import Answer, EffectKind, Verdict
 from vkgateway.arbiter.whatif.questions import GuaranteeQuestion
 from vkgateway.model.errors import InputError, NotFoundError, VkgatewayError
 
@@ -105,7 +105,7 @@ def test_cells_in_use_are_told_as_such_and_a_larger_guarantee_takes_in_what_borr
         (True, Verdict.STARTS),
         (False, Verdict.STARTS),
     ]
-    assert [(each.gang.name, each.what) for each in answer.effects] == [("borrows", Change.INSIDE_GUARANTEE)]
+    assert [(each.gang.name, each.what) for each in answer.effects] == [("borrows", EffectKind.INSIDE_GUARANTEE)]
     assert answer.summary.endswith("Of its 3 cells, used at once: 2 in use, 1 free now.")
     [pool] = answer.pools
     assert pool.before is not None

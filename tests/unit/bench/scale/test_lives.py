@@ -6,10 +6,12 @@ import pytest
 
 from bench.scale.lives import delays, drifts, gang_of, gpu_seconds, lives_of, startup
 from bench.timeline import Mark, Timeline
-from vkgateway.arbiter.facts import Shape
+from vkgateway.arbiter.snapshot import Shape
 from vkgateway.simulate.scenario import GPU, Job
 
-JOB = Job(id="a/default/low-g16-0001", tenant="a", shapes=(Shape.of({GPU: 8000}),) * 2, submitted=10.0, run=20.0)
+JOB = Job(
+    id="a/default/low-g16-0001", tenant="a", shapes=(Shape.from_requests({GPU: 8000}),) * 2, submitted=10.0, run=20.0
+)
 
 
 def timeline(*marks: tuple[str, Mark, float]) -> Timeline:

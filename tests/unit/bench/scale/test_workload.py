@@ -7,7 +7,7 @@ import pytest
 from bench.scale.manifests import job_manifest, job_name
 from bench.scale.settings import Scale
 from bench.scale.workload import gpus_of, tenant_names, workload
-from vkgateway.arbiter.facts import LOW
+from vkgateway.arbiter.snapshot import LOW
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -20,7 +20,7 @@ from vkgateway.kube.resources import PODS
 from vkgateway.kube.tls import load_identity
 from vkgateway.kubelet.listener import HttpListener
 from vkgateway.local.hollow.kubelet import endpoint
-from vkgateway.local.hollow.kubelet.command import Wanted
+from vkgateway.local.hollow.kubelet.command import CommandSpec
 from vkgateway.local.hollow.kubelet.endpoint import Endpoint
 from vkgateway.model.errors import UnavailableError
 
@@ -39,7 +39,7 @@ class FakeCommand:
     started: ClassVar[list[FakeCommand]] = []
     refusal: ClassVar[str] = ""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: CommandSpec) -> None:
         self.wanted = wanted
         self.outputs = {"stdout": asyncio.StreamReader(), "stderr": asyncio.StreamReader()}
         self.stdin = None
@@ -50,7 +50,7 @@ class FakeCommand:
             self.outputs["stdout"].feed_eof()
 
     @classmethod
-    async def start(cls, wanted: Wanted) -> FakeCommand:
+    async def start(cls, wanted: CommandSpec) -> FakeCommand:
         if cls.refusal:
             raise UnavailableError(cls.refusal)
         cls.started.append(cls(wanted))
@@ -103,7 +103,7 @@ async def world() -> AsyncIterator[World]:
         set_phase(server, "Running")
         listener = HttpListener(Endpoint(client, caller=CALLER).answer, name="hollow kubelet", tls=tls)
         async with listener:
-            made = World(server, authority, await listener.listen("127.0.0.1", 0))
+            made = World(server, authority, await listener.listen_tcp("127.0.0.1", 0))
             try:
                 yield made
             finally:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from vkgateway.local.hollow.kubelet.framing import CHANNELS, LONGEST_FRAME, BrokenProtocolError, Event, Framing
 from vkgateway.local.hollow.kubelet.spdy import DICTIONARY, Spdy
-from vkgateway.local.hollow.kubelet.websocket import WebSocket, accepted
+from vkgateway.local.hollow.kubelet.websocket import WebSocket, accept_key
 
 
 class SpdyClient:
@@ -44,7 +44,7 @@ def websocket_frame(opcode: int, payload: bytes, *, final: bool = True, mask: by
 
 def cut(framing: Framing, data: bytes, size: int) -> list[Event]:
     """Hand bytes over in pieces of `size`."""
-    return [event for start in range(0, len(data), size) for event in framing.receive(data[start : start + size])]
+    return [event for start in range(0, len(data), size) for event in framing.receive_data(data[start : start + size])]
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5), st.integers(1, 700))
@@ -53,7 +53,7 @@ def test_input_by_spdy_arrives_whole(pieces: list[bytes], size: int) -> None:
     sent = client.open("error") + client.open("stdin")
     sent += b"".join(client.data("stdin", piece) for piece in pieces) + client.data("stdin", b"", last=True)
     events = cut(server, sent, size)
-    assert server.open == {"error", "stdin"}
+    assert server.open_channels == {"error", "stdin"}
     assert b"".join(event.data for event in events) == b"".join(pieces)
     assert [event.last for event in events] == [False] * len(pieces) + [True]
 
@@ -71,7 +71,7 @@ def test_input_by_websocket_arrives_whole(pieces: list[bytes], size: int) -> Non
 def test_nonsense_ends_in_the_one_error(data: bytes) -> None:
     for server in (Spdy(), WebSocket()):
         try:
-            server.receive(data)
+            server.receive_data(data)
         except BrokenProtocolError:
             continue
 
@@ -79,24 +79,24 @@ def test_nonsense_ends_in_the_one_error(data: bytes) -> None:
 def test_streams_are_replied_to_and_pings_answered() -> None:
     client, server = SpdyClient(), Spdy()
     ping = client.control(6, b"\0\0\0\1")
-    server.receive(client.open("stdout") + ping)
-    replies = server.pending()
+    server.receive_data(client.open("stdout") + ping)
+    replies = server.take_replies()
     assert replies.startswith(b"\x80\x03\x00\x02")
     assert replies.endswith(ping)
     assert zlib.decompressobj(zdict=DICTIONARY).decompress(replies[12 : -len(ping)]) == b"\0\0\0\0"
-    assert server.pending() == b""
+    assert server.take_replies() == b""
 
 
 def test_output_by_spdy_goes_to_streams_that_are_open() -> None:
     client, server = SpdyClient(), Spdy()
-    server.receive(client.open("stdout"))
-    assert server.frame("stdout", b"hi") == b"\0\0\0\1\0\0\0\2hi"
-    assert server.frame("stderr", b"hi") == b""
+    server.receive_data(client.open("stdout"))
+    assert server.encode_frame("stdout", b"hi") == b"\0\0\0\1\0\0\0\2hi"
+    assert server.encode_frame("stderr", b"hi") == b""
 
 
 @pytest.mark.parametrize("length", [0, 5, 200, 70_000])
 def test_output_by_websocket_tells_its_length(length: int) -> None:
-    frame = WebSocket().frame("stderr", b"x" * length)
+    frame = WebSocket().encode_frame("stderr", b"x" * length)
     assert frame[0] == 0x82
     assert frame.endswith(b"\x02" + b"x" * length)
 
@@ -104,8 +104,8 @@ def test_output_by_websocket_tells_its_length(length: int) -> None:
 def test_fragments_and_pings_of_websockets() -> None:
     server = WebSocket()
     sent = (websocket_frame(2, b"\x00a", final=False), websocket_frame(9, b"here"), websocket_frame(0, b"b"))
-    assert server.receive(b"".join(sent)) == [Event("stdin", b"ab")]
-    assert server.pending() == b"\x8a\x04here"
+    assert server.receive_data(b"".join(sent)) == [Event("stdin", b"ab")]
+    assert server.take_replies() == b"\x8a\x04here"
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_fragments_and_pings_of_websockets() -> None:
 )
 def test_spdy_that_is_broken_is_refused(sent: bytes) -> None:
     with pytest.raises(BrokenProtocolError):
-        Spdy().receive(sent)
+        Spdy().receive_data(sent)
 
 
 def test_a_channel_is_opened_once() -> None:
     client, server = SpdyClient(), Spdy()
-    server.receive(client.open("stdin"))
+    server.receive_data(client.open("stdin"))
     with pytest.raises(BrokenProtocolError):
-        server.receive(client.open("stdin"))
+        server.receive_data(client.open("stdin"))
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_a_channel_is_opened_once() -> None:
 )
 def test_websockets_that_are_broken_or_closed_are_refused(sent: bytes) -> None:
     with pytest.raises(BrokenProtocolError):
-        WebSocket().receive(sent)
+        WebSocket().receive_data(sent)
 
 
 def test_the_key_is_answered_as_the_standard_has_it() -> None:
     """RFC 6455, section 1.3."""
-    assert accepted("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+    assert accept_key("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="

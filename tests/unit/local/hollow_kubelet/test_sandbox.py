@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from vkgateway.local.hollow.kubelet.command import Command, Wanted
+from vkgateway.local.hollow.kubelet.command import Command, CommandSpec
 from vkgateway.local.realnode.probe import static_busybox
 from vkgateway.model.errors import UnavailableError
 
@@ -34,7 +34,7 @@ class Said:
 
 @asynccontextmanager
 async def started(*argv: str, stdin: bool = False, tty: bool = False) -> AsyncIterator[Command]:
-    command = await Command.start(Wanted(argv=argv, hostname="web", stdin=stdin, tty=tty))
+    command = await Command.start(CommandSpec(argv=argv, hostname="web", stdin=stdin, tty=tty))
     try:
         yield command
     finally:
@@ -205,16 +205,16 @@ async def test_nothing_outlives_the_command(how: str) -> None:
 
 
 async def test_a_machine_without_namespaces_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkgateway.local.hollow.kubelet.command._plan", _impossible)
+    monkeypatch.setattr("vkgateway.local.hollow.kubelet.command._sandbox_plan", _impossible)
     with pytest.raises(UnavailableError, match="cannot be isolated on this machine"):
-        await Command.start(Wanted(argv=("true",), hostname="web"))
+        await Command.start(CommandSpec(argv=("true",), hostname="web"))
 
 
-def _impossible(_: Wanted) -> dict[str, object]:
+def _impossible(_: CommandSpec) -> dict[str, object]:
     return {"uid": -1, "privileged": True}
 
 
 async def test_a_machine_without_busybox_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vkgateway.local.hollow.kubelet.command.static_busybox", lambda: False)
     with pytest.raises(UnavailableError, match="static /bin/busybox"):
-        await Command.start(Wanted(argv=("true",), hostname="web"))
+        await Command.start(CommandSpec(argv=("true",), hostname="web"))

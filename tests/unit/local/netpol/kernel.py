@@ -6,8 +6,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from vkgateway.local.netpol.ruleset import ruleset
-from vkgateway.local.netpol.world import Site, World
+from vkgateway.local.netpol.cluster_state import ClusterState, Site
+from vkgateway.local.netpol.ruleset import render_ruleset
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,11 +24,11 @@ class Packet:
 class Kernel:
     """Runs the table made for a world."""
 
-    def __init__(self, world: World, site: Site) -> None:
+    def __init__(self, world: ClusterState, site: Site) -> None:
         self.chains: dict[str, list[str]] = {}
         self.sets: dict[str, list[str]] = {}
         name = ""
-        for line in ruleset(world, site).splitlines()[3:-1]:
+        for line in render_ruleset(world, site).splitlines()[3:-1]:
             if opened := re.match(r"(chain|set|map) (\S+) \{", line):
                 kind, name = opened.groups()
                 (self.chains if kind == "chain" else self.sets)[name] = []

@@ -21,7 +21,7 @@ from tests.unit.sync.world import until
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS
 from vkgateway.local.netpol import enforcer as enforcing
 from vkgateway.local.netpol import plugin
-from vkgateway.local.netpol.calls import serve
+from vkgateway.local.netpol.calls import serve_calls
 from vkgateway.local.netpol.enforcer import Enforcer
 from vkgateway.local.realnode.host import ToolError
 from vkgateway.model.errors import UnavailableError
@@ -80,7 +80,7 @@ def pod(server: FakeApiServer, name: str, address: str = "", *, node: str = SITE
 
 
 def addresses(enforcer: Enforcer) -> dict[str, str]:
-    return {one.address: one.namespace for one in enforcer.world().pods}
+    return {one.address: one.namespace for one in enforcer.build_state().pods}
 
 
 async def test_pods_that_run_already_are_known_by_their_status(server: FakeApiServer, kernel: Kernel) -> None:
@@ -109,7 +109,7 @@ async def test_a_pod_is_attached_once_its_rules_are_in_force(server: FakeApiServ
 async def test_a_pod_that_nobody_knows_is_refused(
     server: FakeApiServer, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enforcing, "_PATIENCE", 0.05)
+    monkeypatch.setattr(enforcing, "_ATTACH_SECONDS", 0.05)
     async with running(server, kernel) as enforcer:
         with pytest.raises(UnavailableError, match="the rules for pod unknown are not in force"):
             await enforcer.attach("unknown", ["10.214.7.2"])
@@ -148,7 +148,7 @@ async def test_policies_and_servers_of_tenants_change_the_rules(server: FakeApiS
 
 
 def call(socket: Path, command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    program = plugin.program().replace(plugin.SOCKET, str(socket))
+    program = plugin.plugin_script().replace(plugin.SOCKET, str(socket))
     config = {"cniVersion": "1.0.0", "name": "x", "type": plugin.NAME}
     config["prevResult"] = {"cniVersion": "1.0.0", "ips": [{"address": "10.214.7.2/24"}]}  # type: ignore[assignment]
     return subprocess.run(
@@ -169,7 +169,7 @@ async def test_the_plugin_reports_pods_and_passes_on_their_addresses(
     async with running(server, kernel) as enforcer:
         uid = pod(server, "one")
         asked = {"CNI_ARGS": f"IgnoreUnknown=1;K8S_POD_NAMESPACE=alpha--web;K8S_POD_NAME=one;K8S_POD_UID={uid}"}
-        async with serve(enforcer, socket):
+        async with serve_calls(enforcer, socket):
             added = await asyncio.to_thread(call, socket, "ADD", **asked)
             assert added.returncode == 0, added
             assert json.loads(added.stdout)["ips"] == [{"address": "10.214.7.2/24"}]
@@ -190,7 +190,7 @@ def test_no_pod_starts_while_nobody_enforces_and_every_pod_ends(tmp_path: Path) 
 
 
 async def test_a_call_that_cannot_be_read_is_answered(tmp_path: Path, server: FakeApiServer, kernel: Kernel) -> None:
-    async with running(server, kernel) as enforcer, serve(enforcer, tmp_path / "socket"):
+    async with running(server, kernel) as enforcer, serve_calls(enforcer, tmp_path / "socket"):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "socket")
         writer.write(b"nonsense\n")
         assert json.loads(await reader.readline())["error"]

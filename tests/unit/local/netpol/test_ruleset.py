@@ -13,15 +13,15 @@ import pytest
 
 from tests.unit.local.netpol.kernel import Kernel, Packet
 from tests.unit.local.realnode.test_options import OPTIONS
-from vkgateway.local.netpol.ruleset import ruleset
-from vkgateway.local.netpol.world import ContainerPort, Pod, Server, Site, World
+from vkgateway.local.netpol.cluster_state import ClusterState, ContainerPort, Pod, Server, Site
+from vkgateway.local.netpol.ruleset import render_ruleset
 from vkgateway.local.realnode import configs
 from vkgateway.model.names import TENANT_LABEL
 from vkgateway.model.objects import Meta
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.netpolicies import PolicyView, decode_policy, fence
+from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy, isolation_policies
 
-SITE = msgspec.json.decode(configs.site(replace(OPTIONS, open_ports=(10352,))), type=Site)
+SITE = msgspec.json.decode(configs.site_config(replace(OPTIONS, open_ports=(10352,))), type=Site)
 WEB, CLIENT, OTHER, THEIRS, SYSTEM = (f"10.214.7.{number}" for number in (10, 11, 12, 20, 30))
 HOST, PLATFORM, NODE, OUTSIDE = "10.213.7.3", "10.213.7.1", "10.213.7.2", "203.0.113.9"
 
@@ -29,15 +29,15 @@ HOST, PLATFORM, NODE, OUTSIDE = "10.213.7.3", "10.213.7.1", "10.213.7.2", "203.0
 APP = {"key": "app", "operator": "Exists"}
 
 
-def policy(name: str = "one", *, namespace: str = "alpha--web", **spec: Any) -> PolicyView:
-    return PolicyView(metadata=Meta(name=name, namespace=namespace, uid=name), spec={"podSelector": {}, **spec})
+def policy(name: str = "one", *, namespace: str = "alpha--web", **spec: Any) -> NetworkPolicyView:
+    return NetworkPolicyView(metadata=Meta(name=name, namespace=namespace, uid=name), spec={"podSelector": {}, **spec})
 
 
-def fences() -> list[PolicyView]:
+def fences() -> list[NetworkPolicyView]:
     """What the gateway makes for namespaces of which the tenants say nothing."""
     places = (("alpha", "web"), ("alpha", "other"), ("beta", "web"))
     tenants = {name: TenantContext(name=name, api_host=PLATFORM, api_port=20001) for name in ("alpha", "beta")}
-    made = (fence(tenants[tenant], namespace, "uid").documents for tenant, namespace in places)
+    made = (isolation_policies(tenants[tenant], namespace, "uid").documents for tenant, namespace in places)
     return [decode_policy(msgspec.json.encode(document)) for documents in made for document in documents]
 
 
@@ -53,7 +53,7 @@ PODS = (
     Pod(address=THEIRS, namespace="beta--web", labels={"app": "web"}),
     Pod(address=SYSTEM, namespace="kube-system"),
 )
-WORLD = World(
+WORLD = ClusterState(
     pods=PODS,
     namespaces={
         "alpha--web": {TENANT_LABEL: "alpha", "kubernetes.io/metadata.name": "alpha--web"},
@@ -65,7 +65,7 @@ WORLD = World(
 )
 
 
-def reaches(saddr: str, daddr: str, *policies: PolicyView, dport: int = 8080, protocol: str = "tcp") -> bool:
+def reaches(saddr: str, daddr: str, *policies: NetworkPolicyView, dport: int = 8080, protocol: str = "tcp") -> bool:
     kernel = Kernel(replace(WORLD, policies=policies), SITE)
     hook = "input" if daddr == NODE else "forward"
     from_pod = saddr.startswith("10.214.7.")
@@ -77,7 +77,7 @@ EVERYBODY = policy(ingress=[{}], egress=[{}], policyTypes=["Egress", "Ingress"])
 
 
 @pytest.mark.parametrize("policies", [[], fences(), [EVERYBODY]])
-def test_no_pod_reaches_a_pod_of_another_tenant(policies: list[PolicyView]) -> None:
+def test_no_pod_reaches_a_pod_of_another_tenant(policies: list[NetworkPolicyView]) -> None:
     assert reaches(CLIENT, WEB, *policies)
     assert reaches(OTHER, WEB, *policies)
     for one in (WEB, CLIENT, OTHER, SYSTEM):
@@ -86,7 +86,9 @@ def test_no_pod_reaches_a_pod_of_another_tenant(policies: list[PolicyView]) -> N
 
 
 @pytest.mark.parametrize("policies", [[], fences()])
-def test_a_tenants_pods_reach_their_own_servers_and_nothing_else_of_the_platform(policies: list[PolicyView]) -> None:
+def test_a_tenants_pods_reach_their_own_servers_and_nothing_else_of_the_platform(
+    policies: list[NetworkPolicyView],
+) -> None:
     def open_to(address: str, port: int, protocol: str = "tcp") -> list[bool]:
         return [reaches(one, address, *policies, dport=port, protocol=protocol) for one in (WEB, THEIRS)]
 
@@ -183,17 +185,19 @@ def test_ports_are_numbers_ranges_names_or_whole_protocols(
 
 
 def test_the_text_depends_on_nothing_but_what_it_says() -> None:
-    one = ruleset(replace(WORLD, policies=fences()), SITE)
-    assert ruleset(replace(WORLD, pods=PODS[::-1], policies=fences()[::-1]), SITE) == one
+    one = render_ruleset(replace(WORLD, policies=fences()), SITE)
+    assert render_ruleset(replace(WORLD, pods=PODS[::-1], policies=fences()[::-1]), SITE) == one
 
 
 PORTS = [{"port": "http"}, {"port": 1, "endPort": 9}, {"port": 5}, {"protocol": "SCTP"}]
 
 
-@pytest.mark.parametrize("world", [World(), replace(WORLD, policies=[*fences(), policy(ingress=[{"ports": PORTS}])])])
-def test_the_kernel_takes_the_rules(world: World) -> None:
+@pytest.mark.parametrize(
+    "world", [ClusterState(), replace(WORLD, policies=[*fences(), policy(ingress=[{"ports": PORTS}])])]
+)
+def test_the_kernel_takes_the_rules(world: ClusterState) -> None:
     if os.geteuid() != 0 or shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin") is None:
         pytest.skip("needs root and nft")
     command = ["unshare", "--net", "nft", "-f", "-"]
-    done = subprocess.run(command, input=ruleset(world, SITE), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, input=render_ruleset(world, SITE), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -15,9 +15,9 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.unit.background import in_background
 from tests.unit.sync.world import until
 from vkgateway.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from vkgateway.local.provisioner.controller import VolumeProvisioner
 from vkgateway.local.provisioner.folders import PROVISIONER
-from vkgateway.local.provisioner.process import objects
-from vkgateway.local.provisioner.provisioner import Provisioner
+from vkgateway.local.provisioner.process import manifest_objects
 
 Document = dict[str, Any]
 
@@ -32,7 +32,7 @@ async def server() -> AsyncIterator[FakeApiServer]:
 
 @asynccontextmanager
 async def running(server: FakeApiServer, directory: Path) -> AsyncIterator[None]:
-    async with server.client() as client, in_background(Provisioner(client, directory).run()):
+    async with server.client() as client, in_background(VolumeProvisioner(client, directory).run()):
         yield
 
 
@@ -116,5 +116,9 @@ def told(server: FakeApiServer) -> object:
 
 
 def test_its_objects_are_the_class_and_its_rights() -> None:
-    assert [document["kind"] for document in objects()] == ["StorageClass", "ClusterRole", "ClusterRoleBinding"]
-    assert objects()[0]["provisioner"] == PROVISIONER
+    assert [document["kind"] for document in manifest_objects()] == [
+        "StorageClass",
+        "ClusterRole",
+        "ClusterRoleBinding",
+    ]
+    assert manifest_objects()[0]["provisioner"] == PROVISIONER

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local.realnode.busybox import WGET_WITH_TIMEOUT, is_static, libraries, paths_in
+from vkgateway.local.realnode.busybox import WGET_WITH_TIMEOUT, is_static, list_libraries, paths_in
 
 
 def test_libraries_are_the_paths_that_ldd_lists() -> None:
@@ -22,7 +22,7 @@ def test_a_static_program_needs_no_libraries(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF...")
     assert is_static(program)
-    assert libraries(program) == []
+    assert list_libraries(program) == []
     program.write_bytes(b"\x7fELF/lib64/ld-linux-x86-64.so.2")
     assert not is_static(program)
 

@@ -38,26 +38,26 @@ def test_version_1_group_is_made_in_each_hierarchy_with_processors_of_its_parent
 
 
 def test_missing_controllers_are_named(version1: Path) -> None:
-    assert Cgroups("vkg3", version1).missing() is None
+    assert Cgroups("vkg3", version1).find_obstacle() is None
     (version1 / "memory/cgroup.procs").unlink()
-    assert Cgroups("vkg3", version1).missing() == f"the cgroup controllers memory are not mounted at {version1}"
+    assert Cgroups("vkg3", version1).find_obstacle() == f"the cgroup controllers memory are not mounted at {version1}"
 
 
 def test_no_cgroups_at_all_is_a_reason(tmp_path: Path) -> None:
-    assert "are not mounted" in (Cgroups("vkg3", tmp_path / "none").missing() or "")
+    assert "are not mounted" in (Cgroups("vkg3", tmp_path / "none").find_obstacle() or "")
 
 
 def test_version_2_with_controllers_handed_on_is_fine(version2: Path) -> None:
-    assert Cgroups("vkg3", version2).missing() is None
+    assert Cgroups("vkg3", version2).find_obstacle() is None
 
 
 def test_version_2_in_a_container_with_processes_at_the_root_is_a_reason(version2: Path) -> None:
     (version2 / "cgroup.subtree_control").write_text("\n")
-    assert Cgroups("vkg3", version2).missing() is None  # the real root has no cgroup.type
+    assert Cgroups("vkg3", version2).find_obstacle() is None  # the real root has no cgroup.type
     (version2 / "cgroup.type").write_text("domain\n")
-    assert "holds processes itself" in (Cgroups("vkg3", version2).missing() or "")
+    assert "holds processes itself" in (Cgroups("vkg3", version2).find_obstacle() or "")
     (version2 / "cgroup.procs").write_text("")
-    assert Cgroups("vkg3", version2).missing() is None
+    assert Cgroups("vkg3", version2).find_obstacle() is None
 
 
 @pytest.mark.parametrize("version", ["version1", "version2"])
@@ -65,9 +65,9 @@ def test_groups_that_may_not_be_made_are_a_reason(
     version: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root: Path = request.getfixturevalue(version)
-    assert Cgroups("vkg3", root).missing() is None
+    assert Cgroups("vkg3", root).find_obstacle() is None
     monkeypatch.setattr("os.access", lambda path, _mode: path not in {root, root / "memory"})
-    assert "may not be written" in (Cgroups("vkg3", root).missing() or "")
+    assert "may not be written" in (Cgroups("vkg3", root).find_obstacle() or "")
 
 
 def test_members_are_those_of_the_groups_below_too(version1: Path) -> None:
@@ -78,8 +78,8 @@ def test_members_are_those_of_the_groups_below_too(version1: Path) -> None:
     ):
         (version1 / group).mkdir(parents=True)
         (version1 / group / "cgroup.procs").write_text(pids)
-    assert Cgroups("vkg3", version1).members() == {11, 12, 13}
-    assert Cgroups("vkg4", version1).members() == set()
+    assert Cgroups("vkg3", version1).list_members() == {11, 12, 13}
+    assert Cgroups("vkg4", version1).list_members() == set()
 
 
 def test_groups_may_come_and_go_while_their_members_are_read(version1: Path) -> None:
@@ -97,7 +97,7 @@ def test_groups_may_come_and_go_while_their_members_are_read(version1: Path) -> 
     other = threading.Thread(target=start_and_end)
     other.start()
     try:
-        assert all(Cgroups("vkg3", version1).members() == {11} for _ in range(500))
+        assert all(Cgroups("vkg3", version1).list_members() == {11} for _ in range(500))
     finally:
         over.set()
         other.join()

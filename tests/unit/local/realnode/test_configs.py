@@ -48,9 +48,9 @@ def test_containerd_uses_our_sandbox_image_and_the_snapshotter_that_works() -> N
 
 def test_kubelet_lives_in_the_nodes_own_group_and_trusts_only_the_platform() -> None:
     config = yaml.safe_load(configs.kubelet_config(OPTIONS))
-    assert config["cgroupRoot"] == f"/{OPTIONS.cgroup}"
-    assert OPTIONS.cgroup.startswith("vkg7-")
-    assert replace(OPTIONS, directory=Path("/elsewhere")).cgroup != OPTIONS.cgroup
+    assert config["cgroupRoot"] == f"/{OPTIONS.cgroup_name}"
+    assert OPTIONS.cgroup_name.startswith("vkg7-")
+    assert replace(OPTIONS, directory=Path("/elsewhere")).cgroup_name != OPTIONS.cgroup_name
     assert config["address"] == "10.213.7.2"
     assert config["authentication"]["anonymous"] == {"enabled": False}
     assert config["authorization"] == {"mode": "Webhook"}
@@ -82,7 +82,7 @@ def test_pods_get_routed_links_and_host_ports_where_there_is_iptables(host_ports
 
 
 def test_name_service_answers_for_the_cluster_and_asks_others_for_the_rest() -> None:
-    text = configs.corefile(OPTIONS, upstreams=["192.0.2.53", "192.0.2.54"])
+    text = configs.coredns_config(OPTIONS, upstreams=["192.0.2.53", "192.0.2.54"])
     assert text.startswith("cluster.local in-addr.arpa ip6.arpa {\n")
     assert text.count("  forward . 192.0.2.53 192.0.2.54\n") == 2
     assert text.count("bind 10.213.7.2") == 4
@@ -90,22 +90,22 @@ def test_name_service_answers_for_the_cluster_and_asks_others_for_the_rest() -> 
 
 
 def test_what_tenants_pods_ask_through_knows_no_name_of_the_compute_cluster() -> None:
-    text = configs.corefile(OPTIONS, upstreams=["192.0.2.53"])
+    text = configs.coredns_config(OPTIONS, upstreams=["192.0.2.53"])
     forwarder = text[text.index("cluster.local:54 ") :]
     assert "kubernetes" not in forwarder
     assert forwarder.startswith("cluster.local:54 in-addr.arpa:54 ip6.arpa:54 {\n")
-    assert OPTIONS.network.forwarder == "10.213.7.2:54"
+    assert OPTIONS.network.dns_forwarder == "10.213.7.2:54"
 
 
 def test_name_service_without_upstreams_knows_that_other_names_do_not_exist() -> None:
-    text = configs.corefile(OPTIONS, upstreams=[])
+    text = configs.coredns_config(OPTIONS, upstreams=[])
     assert "forward" not in text
     assert "rcode NXDOMAIN" in text
     assert text.count("{") == text.count("}")
 
 
 def test_kubeconfig_names_files_rather_than_holding_secrets() -> None:
-    document = yaml.safe_load(configs.kubeconfig(OPTIONS, user="kubelet"))
+    document = yaml.safe_load(configs.user_kubeconfig(OPTIONS, user="kubelet"))
     assert document["clusters"][0]["cluster"]["server"] == "https://10.213.7.1:6443"
     assert document["users"][0]["user"] == {
         "client-certificate": "/data/node/pki/kubelet.crt",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vkgateway.local.realnode.host import Claims, ToolError, run, succeeds
+from vkgateway.local.realnode.host import HostChanges, ToolError, command_succeeds, run_command
 
 
 class Machine:
@@ -17,11 +17,11 @@ class Machine:
         self.root = root
         self.setting = root / "forwarding"
         self.setting.write_text("0\n")
-        self.claims = Claims(root / "run")
+        self.claims = HostChanges(root / "run")
         self.place = root / "var/lib/kubelet"
 
     def claim(self, user: str) -> None:
-        self.claims.claim(user, settings={str(self.setting): "1"}, directories=[str(self.place)])
+        self.claims.apply_changes(user, settings={str(self.setting): "1"}, directories=[str(self.place)])
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.root.iterdir())
@@ -36,7 +36,7 @@ def test_one_platform_leaves_the_machine_as_it_was(machine: Machine) -> None:
     machine.claim("a")
     assert machine.setting.read_text() == "1"
     assert machine.place.is_dir()
-    machine.claims.release("a")
+    machine.claims.release_changes("a")
     assert machine.setting.read_text() == "0"
     assert machine.names() == ["forwarding"]
 
@@ -45,7 +45,7 @@ def test_what_was_there_before_stays(machine: Machine) -> None:
     machine.place.parent.mkdir(parents=True)
     machine.setting.write_text("1")
     machine.claim("a")
-    machine.claims.release("a")
+    machine.claims.release_changes("a")
     assert machine.setting.read_text() == "1"
     assert machine.place.parent.is_dir()
     assert not machine.place.exists()
@@ -54,7 +54,7 @@ def test_what_was_there_before_stays(machine: Machine) -> None:
 def test_folder_that_somebody_else_uses_by_now_stays(machine: Machine) -> None:
     machine.claim("a")
     (machine.place / "theirs").touch()
-    machine.claims.release("a")
+    machine.claims.release_changes("a")
     assert (machine.place / "theirs").exists()
 
 
@@ -71,7 +71,7 @@ def test_changed_exactly_while_anybody_needs_it(
             machine.claim(user)
         else:
             users.discard(user)
-            machine.claims.release(user)
+            machine.claims.release_changes(user)
         assert machine.setting.read_text().strip() == ("1" if users else "0")
         assert machine.place.exists() is bool(users)
     if not users:
@@ -81,31 +81,31 @@ def test_changed_exactly_while_anybody_needs_it(
 def test_interface_that_is_gone_needs_no_undoing(machine: Machine) -> None:
     machine.claim("a")
     machine.setting.unlink()
-    machine.claims.release("a")
+    machine.claims.release_changes("a")
     assert machine.names() == []
 
 
 def test_failing_tool_is_told_with_its_last_words() -> None:
     with pytest.raises(ToolError, match=r"`sh -c echo one >&2; echo two >&2; exit 3` failed: two"):
-        run("sh", "-c", "echo one >&2; echo two >&2; exit 3")
+        run_command("sh", "-c", "echo one >&2; echo two >&2; exit 3")
 
 
 def test_silent_failure_is_told_by_its_exit_code() -> None:
     with pytest.raises(ToolError, match="failed: exit 4"):
-        run("sh", "-c", "exit 4")
+        run_command("sh", "-c", "exit 4")
 
 
 def test_missing_tool_is_named() -> None:
     with pytest.raises(ToolError, match="no-such-tool is not installed"):
-        run("no-such-tool")
+        run_command("no-such-tool")
 
 
 def test_tool_that_hangs_is_ended() -> None:
     with pytest.raises(ToolError, match="did not end within 0 s"):
-        run("sleep", "60", timeout=0.05)
+        run_command("sleep", "60", timeout=0.05)
 
 
 def test_success_and_failure() -> None:
-    assert succeeds("true")
-    assert not succeeds("false")
-    assert run("cat", stdin="in") == "in"
+    assert command_succeeds("true")
+    assert not command_succeeds("false")
+    assert run_command("cat", stdin="in") == "in"

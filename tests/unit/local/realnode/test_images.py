@@ -24,7 +24,7 @@ def content(archive: tarfile.TarFile, name: str) -> bytes:
 
 
 def test_archive_describes_its_one_layer_by_digest() -> None:
-    archive = opened(images.pause_image(Busybox(program=b"busybox")).archive(architecture="amd64"))
+    archive = opened(images.pause_image(Busybox(program=b"busybox")).to_archive(architecture="amd64"))
     (manifest,) = json.loads(content(archive, "manifest.json"))
     config = content(archive, manifest["Config"])
     layer = content(archive, manifest["Layers"][0])
@@ -36,7 +36,7 @@ def test_archive_describes_its_one_layer_by_digest() -> None:
 
 def test_layer_holds_busybox_and_a_link_for_each_applet() -> None:
     image = images.busybox_image(Busybox(program=b"the program", applets=["busybox", "sh", "wget"]))
-    archive = opened(image.archive(architecture="amd64"))
+    archive = opened(image.to_archive(architecture="amd64"))
     (manifest,) = json.loads(content(archive, "manifest.json"))
     layer = opened(content(archive, manifest["Layers"][0]))
     assert content(layer, "bin/busybox") == b"the program"
@@ -48,13 +48,13 @@ def test_layer_holds_busybox_and_a_link_for_each_applet() -> None:
 
 def test_equal_images_give_equal_bytes() -> None:
     def make() -> bytes:
-        return images.busybox_image(Busybox(program=b"x", applets=["sh"])).archive(architecture="arm64")
+        return images.busybox_image(Busybox(program=b"x", applets=["sh"])).to_archive(architecture="arm64")
 
     assert make() == make()
 
 
 def layer(image: images.Image) -> tarfile.TarFile:
-    archive = opened(image.archive(architecture="amd64"))
+    archive = opened(image.to_archive(architecture="amd64"))
     (manifest,) = json.loads(content(archive, "manifest.json"))
     return opened(content(archive, manifest["Layers"][0]))
 
@@ -89,7 +89,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(images, "BUSYBOX", tmp_path / "static")
     monkeypatch.setattr(images, "DYNAMIC_BUSYBOX", tmp_path / "dynamic")
     monkeypatch.setattr(images, "PING", tmp_path / "ping")
-    monkeypatch.setattr(Busybox, "read", read)
+    monkeypatch.setattr(Busybox, "from_file", read)
     (tmp_path / "static").write_bytes(b"static")
     return tmp_path
 
@@ -115,22 +115,22 @@ def test_an_image_with_a_shell_takes_the_dynamic_busybox_and_its_own_ping(machin
 
 
 def test_every_name_has_its_archive(tmp_path: Path) -> None:
-    assert len({images.archive_path(tmp_path, name) for name in images.NAMES}) == len(images.NAMES)
+    assert len({images.archive_path(tmp_path, name) for name in images.IMAGE_NAMES}) == len(images.IMAGE_NAMES)
 
 
 def test_an_archive_tells_its_names(tmp_path: Path) -> None:
     archive = tmp_path / "image.tar"
-    archive.write_bytes(images.pause_image(Busybox(program=b"busybox")).archive(architecture="amd64"))
-    assert images.names(archive) == [images.PAUSE_IMAGE]
+    archive.write_bytes(images.pause_image(Busybox(program=b"busybox")).to_archive(architecture="amd64"))
+    assert images.image_names(archive) == [images.PAUSE_IMAGE]
 
 
 @pytest.mark.parametrize("content", [b"no archive", b'[{"RepoTags": null}]', b"[7]"])
 def test_an_archive_that_tells_no_names_has_none(tmp_path: Path, content: bytes) -> None:
     archive = tmp_path / "image.tar"
     archive.write_bytes(content)
-    assert images.names(archive) == []
+    assert images.image_names(archive) == []
     with tarfile.open(archive, "w") as opened:
         member = tarfile.TarInfo("manifest.json")
         member.size = len(content)
         opened.addfile(member, io.BytesIO(content))
-    assert images.names(archive) == []
+    assert images.image_names(archive) == []

@@ -7,8 +7,8 @@ import json
 import tarfile
 from pathlib import Path
 
-from vkgateway.local.realnode.images import Entry
-from vkgateway.local.realnode.layers import Layer, Layered, write_archive, write_layer
+from vkgateway.local.realnode.images import ImageEntry
+from vkgateway.local.realnode.layers import Layer, LayeredImage, write_archive, write_layer
 
 
 def test_a_layer_takes_files_from_the_machine_with_the_mode_asked_for(tmp_path: Path) -> None:
@@ -16,7 +16,11 @@ def test_a_layer_takes_files_from_the_machine_with_the_mode_asked_for(tmp_path: 
     program.write_bytes(b"\x7fELF")
     layer = write_layer(
         tmp_path / "layer.tar",
-        [(Entry("usr/bin/nnp", 0o6755), program), Entry("nnp", 0o777, target="usr/bin/nnp"), Entry("uploads")],
+        [
+            (ImageEntry("usr/bin/nnp", 0o6755), program),
+            ImageEntry("nnp", 0o777, target="usr/bin/nnp"),
+            ImageEntry("uploads"),
+        ],
     )
     assert layer.digest == hashlib.sha256(layer.path.read_bytes()).hexdigest()
     with tarfile.open(layer.path) as tar:
@@ -27,10 +31,10 @@ def test_a_layer_takes_files_from_the_machine_with_the_mode_asked_for(tmp_path: 
 
 
 def test_images_share_layers_in_one_archive(tmp_path: Path) -> None:
-    base = write_layer(tmp_path / "base.tar", [Entry("bin")])
-    own = write_layer(tmp_path / "own.tar", [Entry("data.json", 0o644, b"{}")])
-    plain = Layered(name="example.org/a:1", layers=[base], command=["sh"], user="1234")
-    more = Layered(name="example.org/b:2", layers=[base, own], entrypoint=["/b"])
+    base = write_layer(tmp_path / "base.tar", [ImageEntry("bin")])
+    own = write_layer(tmp_path / "own.tar", [ImageEntry("data.json", 0o644, b"{}")])
+    plain = LayeredImage(name="example.org/a:1", layers=[base], command=["sh"], user="1234")
+    more = LayeredImage(name="example.org/b:2", layers=[base, own], entrypoint=["/b"])
     archive = tmp_path / "images.tar"
     write_archive(archive, [plain, more], architecture="amd64")
     with tarfile.open(archive) as tar:
@@ -49,7 +53,7 @@ def test_images_share_layers_in_one_archive(tmp_path: Path) -> None:
             None,
         )
         assert read(tar, f"{own.digest}.tar") == own.path.read_bytes()
-    assert Layer.of(base.path) == base
+    assert Layer.from_file(base.path) == base
 
 
 def read(tar: tarfile.TarFile, name: str) -> bytes:

@@ -7,10 +7,10 @@ import pytest
 from vkgateway.local.realnode import namespaces
 from vkgateway.local.realnode.cgroups import Cgroups
 from vkgateway.local.realnode.host import ToolError
-from vkgateway.local.realnode.namespaces import Namespaces
-from vkgateway.local.realnode.options import Network
+from vkgateway.local.realnode.namespaces import NodeNamespaces
+from vkgateway.local.realnode.options import NodeNetwork
 
-NODE = Namespaces(Network(7), Path("/data/node/ns"))
+NODE = NodeNamespaces(NodeNetwork(7), Path("/data/node/ns"))
 
 
 class Recorder:
@@ -37,13 +37,13 @@ class Recorder:
 @pytest.fixture
 def tools(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(namespaces, "run", recorder.run)
-    monkeypatch.setattr(namespaces, "succeeds", recorder.succeeds)
+    monkeypatch.setattr(namespaces, "run_command", recorder.run)
+    monkeypatch.setattr(namespaces, "command_succeeds", recorder.succeeds)
     return recorder
 
 
 def test_command_runs_in_both_namespaces_as_the_same_process() -> None:
-    assert NODE.enter("/bin/kubelet", "-v=2") == (
+    assert NODE.enter_command("/bin/kubelet", "-v=2") == (
         "nsenter",
         "--net=/data/node/ns/net",
         "--mount=/data/node/ns/mnt",
@@ -66,9 +66,9 @@ def test_mounts_are_read_with_their_awkward_names(tmp_path: Path) -> None:
 def test_namespace_is_known_by_its_file_and_an_ordinary_file_is_none(tmp_path: Path) -> None:
     (tmp_path / "net").touch()
     (tmp_path / "mnt").touch()
-    ordinary = Namespaces(Network(7), tmp_path)
-    assert ordinary.ready is False
-    assert ordinary.members() == set()
+    ordinary = NodeNamespaces(NodeNetwork(7), tmp_path)
+    assert ordinary.is_ready is False
+    assert ordinary.list_members() == set()
 
 
 def test_everything_mounted_is_taken_away_as_often_as_it_is_there(
@@ -90,7 +90,7 @@ def test_mounts_are_found_behind_a_link(tools: Recorder, monkeypatch: pytest.Mon
     (tmp_path / "true").mkdir()
     (tmp_path / "link").symlink_to("true")
     monkeypatch.setattr(namespaces, "mount_points", lambda: [str(tmp_path / "true/mnt")])
-    Namespaces(Network(7), tmp_path / "link").destroy()
+    NodeNamespaces(NodeNetwork(7), tmp_path / "link").destroy()
     assert tools.commands == [f"umount {tmp_path / 'link/mnt'}"]
 
 
@@ -108,19 +108,19 @@ def test_half_made_namespaces_are_taken_away_again(
     monkeypatch.setattr(namespaces, "mount_points", lambda: [str(tmp_path)] if tools.commands else [])
     tools.failing = failing
     with pytest.raises(ToolError, match=failing):
-        Namespaces(Network(7), tmp_path).create(mounts=[("tmpfs", "/run/containerd")], mtu=1400)
+        NodeNamespaces(NodeNetwork(7), tmp_path).create(mounts=[("tmpfs", "/run/containerd")], mtu=1400)
     assert tools.commands[-1] == f"umount {tmp_path}"
 
 
 def test_mounts_are_handed_over_in_pairs(tools: Recorder, tmp_path: Path) -> None:
-    Namespaces(Network(7), tmp_path).create(mounts=[("tmpfs", "/run/x"), ("/data/a b", "/var/y")], mtu=1400)
+    NodeNamespaces(NodeNetwork(7), tmp_path).create(mounts=[("tmpfs", "/run/x"), ("/data/a b", "/var/y")], mtu=1400)
     assert tools.commands[-1].endswith("sh tmpfs /run/x /data/a b /var/y")
     assert "ip link add vkgv7 mtu 1400 type veth peer name eth0 mtu 1400 netns" in "\n".join(tools.commands)
     assert "ip route replace 10.214.7.0/24 via 10.213.7.2" in tools.commands
 
 
 def test_pods_leave_under_the_machines_address(tools: Recorder) -> None:
-    namespaces.let_out(Network(7))
+    namespaces.enable_masquerade(NodeNetwork(7))
     assert tools.commands == ["nft -f -"]
     assert 'ip saddr { 10.213.7.2, 10.214.7.0/24 } oifname != "vkgv7" masquerade' in tools.inputs[0]
 
@@ -129,13 +129,13 @@ def test_packets_pass_between_the_node_and_every_uplink(tools: Recorder) -> None
     tools.answers["ip -4 route show default"] = (
         "default via 192.0.2.1 dev eth0 metric 100\ndefault via 198.51.100.1 dev wlan0 metric 600\n"
     )
-    assert dict(namespaces.forwarding(Network(7))) == {
+    assert dict(namespaces.forwarding_settings(NodeNetwork(7))) == {
         f"/proc/sys/net/ipv4/conf/{name}/forwarding": "1" for name in ("vkgv7", "eth0", "wlan0")
     }
 
 
 def test_machine_without_a_default_route_has_no_uplink(tools: Recorder) -> None:
-    assert namespaces.uplinks() == []
+    assert namespaces.list_uplinks() == []
     assert namespaces.uplink_mtu() == 1500
 
 
@@ -145,7 +145,7 @@ class Undying:
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
 
-    def members(self) -> set[int]:
+    def list_members(self) -> set[int]:
         self.rounds -= 1
         return {2**22 + 1} if self.rounds >= 0 else set()  # above the highest pid that Linux gives
 

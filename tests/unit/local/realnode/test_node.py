@@ -13,8 +13,8 @@ from vkgateway.local.realnode import images
 from vkgateway.local.realnode import node as node_module
 from vkgateway.local.realnode.busybox import Busybox
 from vkgateway.local.realnode.cgroups import Cgroups
-from vkgateway.local.realnode.host import Claims, ToolError
-from vkgateway.local.realnode.namespaces import Namespaces
+from vkgateway.local.realnode.host import HostChanges, ToolError
+from vkgateway.local.realnode.namespaces import NodeNamespaces
 from vkgateway.local.realnode.node import RealNode
 from vkgateway.local.realnode.options import RealNodeOptions
 from vkgateway.model.errors import UnavailableError
@@ -43,21 +43,21 @@ class Trace:
 def trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trace:
     trace = Trace()
     busybox = Busybox(program=b"busybox", applets=("sh", "date"))
-    monkeypatch.setattr(Busybox, "read", lambda _, **__: busybox)
-    monkeypatch.setattr(node_module, "run", lambda *_: "")
+    monkeypatch.setattr(Busybox, "from_file", lambda _, **__: busybox)
+    monkeypatch.setattr(node_module, "run_command", lambda *_: "")
     monkeypatch.setattr(node_module, "find_tool", lambda name: Path("/usr/sbin", name))
     monkeypatch.setattr(node_module, "find_plugins", lambda: Path("/usr/lib/cni"))
     monkeypatch.setattr(node_module, "overlay_works", lambda _: True)
     monkeypatch.setattr(node_module, "uplink_mtu", lambda: 1500)
-    monkeypatch.setattr(node_module, "forwarding", lambda _: {})
-    monkeypatch.setattr(node_module, "let_out", trace.step("let_out"))
+    monkeypatch.setattr(node_module, "forwarding_settings", lambda _: {})
+    monkeypatch.setattr(node_module, "enable_masquerade", trace.step("let_out"))
     monkeypatch.setattr(node_module, "kill_all", trace.step("kill_all"))
     monkeypatch.setattr(Cgroups, "create", trace.step("cgroups.create"))
     monkeypatch.setattr(Cgroups, "remove", trace.step("cgroups.remove"))
-    monkeypatch.setattr(Namespaces, "create", trace.step("namespaces.create"))
-    monkeypatch.setattr(Namespaces, "destroy", trace.step("namespaces.destroy"))
-    monkeypatch.setattr(Claims, "claim", trace.step("claims.claim"))
-    monkeypatch.setattr(Claims, "release", trace.step("claims.release"))
+    monkeypatch.setattr(NodeNamespaces, "create", trace.step("namespaces.create"))
+    monkeypatch.setattr(NodeNamespaces, "destroy", trace.step("namespaces.destroy"))
+    monkeypatch.setattr(HostChanges, "apply_changes", trace.step("claims.claim"))
+    monkeypatch.setattr(HostChanges, "release_changes", trace.step("claims.release"))
     return trace
 
 
@@ -82,7 +82,7 @@ def files(directory: Path) -> dict[str, bytes]:
 
 def test_certificates_name_who_kubernetes_expects(node: RealNode, options: RealNodeOptions) -> None:
     node.prepare()
-    pki = options.folders.pki
+    pki = options.folders.pki_dir
     users = {name: common_name((pki / f"{name}.crt").read_bytes()) for name in ("kubelet", "kube-proxy", "coredns")}
     assert users == {"kubelet": "system:node:real-0", "kube-proxy": "system:kube-proxy", "coredns": "system:coredns"}
     assert alternative_names((pki / "kubelet-server.crt").read_bytes()) == {"real-0", "10.213.7.2"}
@@ -98,11 +98,11 @@ def test_prepared_twice_nothing_changes(node: RealNode, options: RealNodeOptions
 
 def test_new_authority_means_new_certificates(node: RealNode, options: RealNodeOptions, trace: Trace) -> None:
     node.prepare()
-    old = (options.folders.pki / "kubelet.crt").read_bytes()
+    old = (options.folders.pki_dir / "kubelet.crt").read_bytes()
     other = Authority.create("another")
     RealNode(options, authority=other).prepare()
-    assert (options.folders.pki / "kubelet.crt").read_bytes() != old
-    assert other.signed((options.folders.pki / "kubelet.crt").read_bytes())
+    assert (options.folders.pki_dir / "kubelet.crt").read_bytes() != old
+    assert other.has_signed((options.folders.pki_dir / "kubelet.crt").read_bytes())
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -115,14 +115,14 @@ def test_interrupted_at_any_step_a_second_call_ends_the_same(
     before = len(trace.steps)
     node.prepare()
     assert [name for name in trace.steps[before:] if name in STEPS] == [*STEPS, "claims.claim"]
-    assert (options.folders.config / "kubelet.yaml").exists()
+    assert (options.folders.config_dir / "kubelet.yaml").exists()
 
 
 @pytest.mark.parametrize("ready", [True, False])
 def test_programs_are_killed_only_where_a_namespace_of_theirs_is_gone(
     node: RealNode, trace: Trace, monkeypatch: pytest.MonkeyPatch, ready: bool
 ) -> None:
-    monkeypatch.setattr(Namespaces, "ready", ready)
+    monkeypatch.setattr(NodeNamespaces, "is_ready", ready)
     node.prepare()
     assert ("kill_all" in trace.steps) is not ready
     if not ready:
@@ -131,13 +131,13 @@ def test_programs_are_killed_only_where_a_namespace_of_theirs_is_gone(
 
 def test_machine_that_lacks_runc_is_told_so(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_module, "find_tool", lambda _: None)
-    monkeypatch.setattr(node_module, "probe", lambda: "missing runc: apt-get install runc")
+    monkeypatch.setattr(node_module, "find_obstacle", lambda: "missing runc: apt-get install runc")
     with pytest.raises(UnavailableError, match="no real node here: missing runc: apt-get install runc"):
         node.prepare()
 
 
 def test_processes_run_inside_and_the_kubelet_stops_before_containerd(node: RealNode) -> None:
-    specs = {spec.name: spec for spec in node.specs()}
+    specs = {spec.name: spec for spec in node.process_specs()}
     assert list(specs) == ["node/containerd", "node/netpol", "node/kubelet", "node/kube-proxy", "node/coredns"]
     assert all(spec.argv[0] == "nsenter" for spec in specs.values())
     assert specs["node/kubelet"].stop_rank > specs["node/containerd"].stop_rank
@@ -147,13 +147,16 @@ def test_processes_run_inside_and_the_kubelet_stops_before_containerd(node: Real
 
 
 def test_tenants_containers_are_scheduled_as_usual(node: RealNode) -> None:
-    assert not any(spec.batch for spec in node.specs()), "they would inherit it"
+    assert not any(spec.batch for spec in node.process_specs()), "they would inherit it"
 
 
 def test_every_file_that_a_process_is_given_exists(node: RealNode) -> None:
     node.prepare()
     given = [
-        word.partition("=")[2] for spec in node.specs() for word in spec.argv if "config=" in word or "-conf=" in word
+        word.partition("=")[2]
+        for spec in node.process_specs()
+        for word in spec.argv
+        if "config=" in word or "-conf=" in word
     ]
     assert len(given) == 5
     assert all(Path(path).exists() for path in given)
@@ -165,14 +168,14 @@ def test_teardown_kills_before_it_takes_away(node: RealNode, trace: Trace) -> No
 
 
 def test_kubelet_keeps_gpus_over_its_restarts(node: RealNode, options: RealNodeOptions) -> None:
-    list(node._mounts())
-    assert list((options.folders.kubelet / "device-plugins").iterdir()) != []
+    list(node._bind_mounts())
+    assert list((options.folders.kubelet_dir / "device-plugins").iterdir()) != []
 
 
 def test_machine_wide_settings_are_hidden_behind_files_of_the_node(node: RealNode, options: RealNodeOptions) -> None:
     node.prepare()
-    mounts = {place: source for source, place in node._mounts()}
-    assert mounts["/var/lib/kubelet"] == str(options.folders.kubelet)
+    mounts = {place: source for source, place in node._bind_mounts()}
+    assert mounts["/var/lib/kubelet"] == str(options.folders.kubelet_dir)
     assert mounts["/run/containerd"] == "tmpfs"
     assert Path(mounts["/proc/sys/vm/overcommit_memory"]).read_text() == "1\n"
     assert all(Path(source).exists() for source in mounts.values() if source != "tmpfs")
@@ -185,10 +188,10 @@ def test_images_are_imported_once_and_again_when_they_change(node: RealNode, mon
     def ctr(*arguments: str) -> str:
         if arguments[1] == "import":
             imported.append(Path(arguments[2]).name)
-            present.update(images.names(Path(arguments[2])))
+            present.update(images.image_names(Path(arguments[2])))
         return "\n".join(present)
 
-    monkeypatch.setattr(node, "ctr", ctr)
+    monkeypatch.setattr(node, "run_ctr", ctr)
     node.prepare()
     node.import_images()
     assert imported == ["pause-1.tar", "busybox-1.tar"]
@@ -197,7 +200,7 @@ def test_images_are_imported_once_and_again_when_they_change(node: RealNode, mon
     present.remove(images.PAUSE_IMAGE)
     node.import_images()
     assert imported[2:] == ["pause-1.tar"]
-    monkeypatch.setattr(Busybox, "read", lambda _, **__: Busybox(program=b"another"))
+    monkeypatch.setattr(Busybox, "from_file", lambda _, **__: Busybox(program=b"another"))
     node.prepare()
     node.import_images()
     assert len(imported) == 5
@@ -207,15 +210,15 @@ def test_containerd_that_never_answers_is_told(node: RealNode, monkeypatch: pyte
     def ctr(*_: str) -> str:
         raise ToolError("connection refused")
 
-    monkeypatch.setattr(node, "ctr", ctr)
+    monkeypatch.setattr(node, "run_ctr", ctr)
     with pytest.raises(UnavailableError, match="containerd does not answer: connection refused"):
         node.import_images(timeout=0)
 
 
 def test_kubelet_configuration_on_disk_is_that_of_this_node(node: RealNode, options: RealNodeOptions) -> None:
     node.prepare()
-    config = yaml.safe_load((options.folders.config / "kubelet.yaml").read_text())
-    assert config["tlsCertFile"] == str(options.folders.pki / "kubelet-server.crt")
+    config = yaml.safe_load((options.folders.config_dir / "kubelet.yaml").read_text())
+    assert config["tlsCertFile"] == str(options.folders.pki_dir / "kubelet-server.crt")
 
 
 def test_archives_are_given_time_and_images_are_listed_by_name(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +229,7 @@ def test_archives_are_given_time_and_images_are_listed_by_name(node: RealNode, m
         assert arguments[1] != "import" or timeout > 60
         return "sha256:54\nsite/db:2\nsite/web:1\n"
 
-    monkeypatch.setattr(node, "ctr", ctr)
-    node.load(Path("/two.tar"))
+    monkeypatch.setattr(node, "run_ctr", ctr)
+    node.load_archive(Path("/two.tar"))
     assert calls == [("images", "import", "/two.tar")]
-    assert node.images() == ["site/db:2", "site/web:1"]
+    assert node.list_images() == ["site/db:2", "site/web:1"]

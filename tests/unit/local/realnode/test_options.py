@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.local.realnode.options import PROGRAMS, Network, RealNodeOptions
+from vkgateway.local.realnode.options import PROGRAMS, NodeNetwork, RealNodeOptions
 from vkgateway.model.errors import InputError
 
 numbers = st.integers(min_value=0, max_value=255)
@@ -21,7 +21,7 @@ OPTIONS = RealNodeOptions(
 
 
 def networks_of(number: int) -> list[ipaddress.IPv4Network]:
-    network = Network(number)
+    network = NodeNetwork(number)
     addresses = (network.platform_address, network.node_address, network.host_address)
     ranges = (network.pod_subnet, network.service_subnet)
     return [ipaddress.IPv4Network(text) for text in (*addresses, *ranges)]
@@ -42,20 +42,20 @@ def test_addresses_of_one_platform_are_distinct(number: int) -> None:
 
 @given(numbers)
 def test_node_and_machine_share_a_link_of_two_addresses(number: int) -> None:
-    network = Network(number)
+    network = NodeNetwork(number)
     link = ipaddress.IPv4Interface(f"{network.node_address}/31").network
     assert set(link) == {ipaddress.IPv4Address(network.node_address), ipaddress.IPv4Address(network.host_address)}
 
 
 @given(numbers)
 def test_interface_names_are_short_enough_for_linux(number: int) -> None:
-    assert len(Network(number).host_link) <= 15
+    assert len(NodeNetwork(number).host_link) <= 15
 
 
 @pytest.mark.parametrize("number", [-1, 256])
 def test_number_out_of_range_is_refused(number: int) -> None:
     with pytest.raises(InputError, match=rf"platform number {number} is not between 0 and 255"):
-        Network(number)
+        NodeNetwork(number)
 
 
 def test_relative_directory_is_refused() -> None:

@@ -20,50 +20,50 @@ def capable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(probing, "find_tool", lambda name: Path("/usr/sbin", name))
     monkeypatch.setattr(probing, "find_plugins", lambda: Path("/usr/lib/cni"))
     monkeypatch.setattr(probing, "static_busybox", lambda: True)
-    monkeypatch.setattr(Cgroups, "missing", lambda _: None)
-    monkeypatch.setattr(probing, "run", lambda *_: "")
+    monkeypatch.setattr(Cgroups, "find_obstacle", lambda _: None)
+    monkeypatch.setattr(probing, "run_command", lambda *_: "")
 
 
 def test_capable_machine_has_no_reason() -> None:
-    assert probing.probe() is None
+    assert probing.find_obstacle() is None
 
 
 def test_other_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert probing.probe() == "a real node needs Linux"
+    assert probing.find_obstacle() == "a real node needs Linux"
 
 
 def test_kernel_log_is_needed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(probing, "_KMSG", tmp_path / "kmsg")
-    assert probing.probe() == f"the kubelet needs {tmp_path / 'kmsg'}, which is not there"
+    assert probing.find_obstacle() == f"the kubelet needs {tmp_path / 'kmsg'}, which is not there"
 
 
 def test_root_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert probing.probe() == "a real node needs root"
+    assert probing.find_obstacle() == "a real node needs root"
 
 
 def test_all_missing_programs_are_told_with_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "find_tool", lambda name: None if name in {"runc", "nft"} else Path("/bin", name))
     monkeypatch.setattr(probing, "find_plugins", lambda: None)
     monkeypatch.setattr(probing, "static_busybox", lambda: False)
-    assert probing.probe() == (
+    assert probing.find_obstacle() == (
         "missing runc, nft, the CNI plugins, a static /bin/busybox: "
         "apt-get install busybox-static containernetworking-plugins nftables runc"
     )
 
 
 def test_cgroups_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cgroups, "missing", lambda _: "no cgroups")
-    assert probing.probe() == "no cgroups"
+    monkeypatch.setattr(Cgroups, "find_obstacle", lambda _: "no cgroups")
+    assert probing.find_obstacle() == "no cgroups"
 
 
 def test_kernel_that_refuses_is_quoted(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: str) -> str:
         raise ToolError("`unshare` failed: Operation not permitted")
 
-    monkeypatch.setattr(probing, "run", refuse)
-    assert "Operation not permitted" in (probing.probe() or "")
+    monkeypatch.setattr(probing, "run_command", refuse)
+    assert "Operation not permitted" in (probing.find_obstacle() or "")
 
 
 def test_plugins_are_found_where_all_of_them_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +96,6 @@ def test_overlay_that_the_kernel_refuses_leaves_nothing_behind(tmp_path: Path, m
         raise ToolError("no")
 
     assert probing.overlay_works(tmp_path) is True
-    monkeypatch.setattr(probing, "run", refuse)
+    monkeypatch.setattr(probing, "run_command", refuse)
     assert probing.overlay_works(tmp_path) is False
     assert list(tmp_path.iterdir()) == []

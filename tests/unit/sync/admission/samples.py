@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from vkgateway.arbiter.decisions import Hold, HoldCode
-from vkgateway.arbiter.facts import Band, PoolKey, Shape
+from vkgateway.arbiter.decisions import PendingReason, PendingReport
+from vkgateway.arbiter.snapshot import Band, PoolKey, Shape
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import PODS
@@ -20,14 +20,14 @@ from vkgateway.model.names import (
     UID_ANNOTATION,
     compute_namespace,
 )
-from vkgateway.sync.admission.gangs import Bounds
-from vkgateway.sync.admission.member import Member
-from vkgateway.sync.admission.startmeter import StartMeter
-from vkgateway.sync.admission.verdicts import Ran
+from vkgateway.sync.admission.gangs import EvictionTerms
+from vkgateway.sync.admission.member import GangMember
+from vkgateway.sync.admission.start_meter import StartMeter
+from vkgateway.sync.admission.verdict_store import PodRun
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.marks import REQUESTS
-from vkgateway.sync.pods.case import Binding
-from vkgateway.sync.pods.views import ComputePodView, TenantPodView, decode_compute_pod, decode_tenant_pod
+from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.sync.pods.pod_views import ComputePodView, TenantPodView, decode_compute_pod, decode_tenant_pod
+from vkgateway.sync.state_annotations import REQUESTS
 from vkgateway.translate.context import PoolContext
 from vkgateway.translate.gangs import GangMarks, Reference
 
@@ -43,7 +43,7 @@ NOBODY = Client("http://127.0.0.1:1", name="nobody")
 
 
 def marks(group: str = "default/gang/train", **said: Any) -> GangMarks:
-    return GangMarks(group=group, way="vkgateway.io/gang", **said)
+    return GangMarks(group=group, integration="vkgateway.io/gang", **said)
 
 
 class Service:
@@ -52,24 +52,24 @@ class Service:
     def __init__(self) -> None:
         self.pokes = 0
         self.recounted: list[str] = []
-        self.ran: list[Ran] = []
-        self.meter = StartMeter()
+        self.ran: list[PodRun] = []
+        self.start_meter = StartMeter()
 
-    def poke(self) -> None:
+    def trigger(self) -> None:
         self.pokes += 1
 
-    def recount(self, pod: ComputePodView, cluster: str) -> None:
+    def recount_pod(self, pod: ComputePodView, cluster: str) -> None:
         self.recounted.append(f"{cluster}/{pod.tenant_uid}")
 
-    def bounds(self, pool: PoolKey | None) -> Bounds:
-        return Bounds(20.0, 60.0)
+    def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
+        return EvictionTerms(20.0, 60.0)
 
-    def ended(self, tenant: str, ran: Ran) -> None:
+    def pod_ended(self, tenant: str, ran: PodRun) -> None:
         assert tenant == TENANT
         self.ran.append(ran)
 
 
-def member(uid: str = "u1", **other: Any) -> Member:
+def member(uid: str = "u1", **other: Any) -> GangMember:
     """A member that asks for one GPU in one pool, and stands alone unless it gets marks."""
     made: dict[str, Any] = {
         "uid": uid,
@@ -78,7 +78,7 @@ def member(uid: str = "u1", **other: Any) -> Member:
         "governed": True,
         "marks": GangMarks(group=f"default/pod/{uid}"),
         "fault": "",
-        "shape": Shape.of({GPU: 1000}),
+        "shape": Shape.from_requests({GPU: 1000}),
         "pools": (POOL,),
         "bound": False,
         "band": Band.GUARANTEED,
@@ -89,12 +89,14 @@ def member(uid: str = "u1", **other: Any) -> Member:
         "waiting_gates": (),
         "beside": (),
     }
-    return Member(**made | other)
+    return GangMember(**made | other)
 
 
-def hold(uid: str = "u1", code: HoldCode = HoldCode.ROOM, message: str = "no room", **other: Any) -> Hold:
+def hold(
+    uid: str = "u1", code: PendingReason = PendingReason.ROOM, message: str = "no room", **other: Any
+) -> PendingReport:
     """A hold of the gang of a member that stands alone."""
-    return Hold(gang=f"{TENANT}/default/pod/{uid}", code=code, message=message, **other)
+    return PendingReport(gang=f"{TENANT}/default/pod/{uid}", code=code, message=message, **other)
 
 
 def reference(name: str = "train") -> Reference:
@@ -153,25 +155,25 @@ class Pods:
         self.links = {"local": self.link}
 
     def put_above(self, view: TenantPodView) -> None:
-        self.above.items[view.metadata.key] = view
+        self.above.store[view.metadata.key] = view
 
     def drop_above(self, uid: str = "u1") -> None:
-        del self.above.items["default", f"pod-{uid}"]
+        del self.above.store["default", f"pod-{uid}"]
 
     def put_below(self, view: ComputePodView) -> None:
-        old = self.link.pods.items.get(view.metadata.key)
-        self.link.pods.items[view.metadata.key] = view
-        self.link.pods.changed(old, view)
+        old = self.link.pods.store.get(view.metadata.key)
+        self.link.pods.store[view.metadata.key] = view
+        self.link.pods.handle_change(old, view)
 
     def drop_below(self, uid: str = "u1") -> None:
         key = (compute_namespace(TENANT, "default"), f"pod-{uid}")
-        self.link.pods.changed(self.link.pods.items.pop(key), None)
+        self.link.pods.handle_change(self.link.pods.store.pop(key), None)
 
-    def binding(self, pool: PoolKey = POOL) -> Binding:
+    def binding(self, pool: PoolKey = POOL) -> VirtualNodeBinding:
         name = f"{pool[1]}.{pool[0]}"
         context = PoolContext(name=pool[1], compute_cluster=pool[0], node_name=name)
-        return Binding(pool=context, link=self.link, node_ip="10.213.0.1")
+        return VirtualNodeBinding(pool=context, link=self.link, node_ip="10.213.0.1")
 
-    def bindings(self, *pools: PoolKey) -> dict[str, Binding]:
+    def bindings(self, *pools: PoolKey) -> dict[str, VirtualNodeBinding]:
         """What the virtual nodes of pools stand for; with none named, those of both."""
         return {f"{pool[1]}.{pool[0]}": self.binding(pool) for pool in pools or (POOL, OTHER_POOL)}

@@ -15,8 +15,8 @@ from tests.unit.background import in_background
 from tests.unit.sync.admission.samples import reference
 from tests.unit.sync.world import until
 from vkgateway.kube.resources import CRDS, Resource
-from vkgateway.sync.admission import beside as module
-from vkgateway.sync.admission.beside import Beside
+from vkgateway.sync.admission import companion_objects as module
+from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.translate.gangs import Kind, Reference
 
 PODGROUPS = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
@@ -35,10 +35,10 @@ GROUP = {"metadata": {"name": "train"}, "spec": {"minMember": 4}}
 
 
 @asynccontextmanager
-async def running(server: FakeApiServer) -> AsyncIterator[tuple[Beside, list[Reference]]]:
+async def running(server: FakeApiServer) -> AsyncIterator[tuple[CompanionObjects, list[Reference]]]:
     changed: list[Reference] = []
     async with server.client() as client:
-        beside = Beside("alpha", client, changed=changed.append)
+        beside = CompanionObjects("alpha", client, changed=changed.append)
         async with in_background(beside.run()):
             yield beside, changed
 
@@ -57,25 +57,25 @@ async def test_an_object_that_is_there_is_found(server: FakeApiServer) -> None:
     server.register(PODGROUPS)
     server.store.create(PODGROUPS, GROUP)
     async with running(server) as (beside, changed):
-        assert beside.look(reference()) is None
-        beside.want(reference())
-        await until(lambda: beside.look(reference()))
-        found = beside.look(reference())
+        assert beside.get_object(reference()) is None
+        beside.watch_kind_of(reference())
+        await until(lambda: beside.get_object(reference()))
+        found = beside.get_object(reference())
         assert found is not None
         assert found["spec"] == {"minMember": 4}
         assert changed == [reference()]
-        assert beside.look(reference("another")) is None
+        assert beside.get_object(reference("another")) is None
 
 
 async def test_it_is_complete_once_each_kind_was_listed_or_is_not_there(server: FakeApiServer) -> None:
     server.register(PODGROUPS)
     server.store.create(PODGROUPS, GROUP)
     async with running(server) as (beside, changed):
-        said = [beside.complete]
+        said = [beside.is_complete]
         for wanted in (reference(), Reference("ray.io", "RayCluster", "rayclusters", "default", "ray")):
-            beside.want(wanted)
-            said.append(beside.complete)
-            await until(lambda: beside.complete)
+            beside.watch_kind_of(wanted)
+            said.append(beside.is_complete)
+            await until(lambda: beside.is_complete)
         assert said == [True, False, False]
         assert changed == [reference()]
 
@@ -90,7 +90,7 @@ async def test_a_kind_is_watched_once_however_many_of_it_are_wanted(server: Fake
     server.register(PODGROUPS)
     async with running(server) as (beside, _):
         for number in range(5):
-            beside.want(reference(f"train-{number}"))
+            beside.watch_kind_of(reference(f"train-{number}"))
         await until(lambda: server.watches)
         await asyncio.sleep(0.05)
         assert server.watches == 1
@@ -100,18 +100,18 @@ async def test_a_kind_is_watched_once_however_many_of_it_are_wanted(server: Fake
 async def test_what_comes_changes_and_goes_is_told(server: FakeApiServer) -> None:
     server.register(PODGROUPS)
     async with running(server) as (beside, changed):
-        beside.want(reference())
+        beside.watch_kind_of(reference())
         await until(lambda: server.watches)
         server.store.create(PODGROUPS, GROUP)
         await until(lambda: len(changed) == 1)
         server.store.update(PODGROUPS, {**GROUP, "spec": {"minMember": 5}}, name="train", namespace="default")
         await until(lambda: len(changed) == 2)
-        found = beside.look(reference())
+        found = beside.get_object(reference())
         assert found is not None
         assert found["spec"] == {"minMember": 5}
         server.store.delete(PODGROUPS, "train", "default")
         await until(lambda: len(changed) == 3)
-        assert beside.look(reference()) is None
+        assert beside.get_object(reference()) is None
         assert changed == [reference()] * 3
 
 
@@ -120,13 +120,13 @@ async def test_a_kind_that_the_server_does_not_know_is_asked_for_again(
 ) -> None:
     monkeypatch.setattr(module, "_RETRY", 0.05)
     async with running(server) as (beside, changed):
-        beside.want(reference())
+        beside.watch_kind_of(reference())
         await until(lambda: asked(server, "/apis/scheduling.volcano.sh") >= 3)
         assert changed == []
 
         server.register(PODGROUPS)
         server.store.create(PODGROUPS, GROUP)
-        await until(lambda: beside.look(reference()))
+        await until(lambda: beside.get_object(reference()))
         times = asked(server, "/apis/scheduling.volcano.sh")
         await asyncio.sleep(0.2)
         assert asked(server, "/apis/scheduling.volcano.sh") == times
@@ -137,9 +137,9 @@ async def test_a_kind_that_is_wanted_while_another_is_asked_for_is_watched_too(s
         server.register(resource)
     gate = server.hold("GET", "/apis/scheduling.volcano.sh")
     async with running(server) as (beside, _):
-        beside.want(reference())
+        beside.watch_kind_of(reference())
         await until(lambda: server.requests)
-        beside.want(RAY)
+        beside.watch_kind_of(RAY)
         gate.set()
         await until(lambda: server.watches == 2)
 
@@ -149,8 +149,8 @@ async def test_a_kind_is_found_in_whichever_version_of_its_group_has_it(server: 
     server.register(PODGROUPS)
     server.store.create(PODGROUPS, GROUP)
     async with running(server) as (beside, _):
-        beside.want(reference())
-        await until(lambda: beside.look(reference()))
+        beside.watch_kind_of(reference())
+        await until(lambda: beside.get_object(reference()))
 
 
 async def test_a_kind_is_followed_into_the_version_that_is_served_next(
@@ -163,26 +163,26 @@ async def test_a_kind_is_followed_into_the_version_that_is_served_next(
     for name in ("train", "goes"):
         server.store.create(PODGROUPS, {**GROUP, "metadata": {"name": name}})
     async with running(server) as (beside, changed):
-        beside.want(reference())
+        beside.watch_kind_of(reference())
         await until(lambda: len(changed) == 2)
-        known = beside.look(reference())
+        known = beside.get_object(reference())
         assert known is not None
         same = {key: known["metadata"][key] for key in ("uid", "resourceVersion")}
 
         server.unregister(PODGROUPS)
-        await until(lambda: not beside.complete)
-        assert beside.look(reference()), "what is known holds until there is something newer"
+        await until(lambda: not beside.is_complete)
+        assert beside.get_object(reference()), "what is known holds until there is something newer"
         server.store.create(later, {**GROUP, "metadata": {"name": "comes"}})
         server.store.create(later, {**GROUP, "spec": {"minMember": 5}})
         server.store.objects[later]["default", "train"]["metadata"].update(same)
         server.register(later)
-        await until(lambda: beside.complete)
+        await until(lambda: beside.is_complete)
 
-        found = beside.look(reference())
+        found = beside.get_object(reference())
         assert found is not None
         assert found["spec"] == {"minMember": 5}
-        assert beside.look(reference("goes")) is None
-        assert beside.look(reference("comes"))
+        assert beside.get_object(reference("goes")) is None
+        assert beside.get_object(reference("comes"))
         assert {each.name for each in changed[2:]} == {"train", "goes", "comes"}
 
 
@@ -193,13 +193,13 @@ async def test_a_server_that_is_away_for_a_while_is_followed_in_the_same_version
     server.register(PODGROUPS)
     server.store.create(PODGROUPS, GROUP)
     async with running(server) as (beside, changed):
-        beside.want(reference())
-        await until(lambda: beside.complete)
+        beside.watch_kind_of(reference())
+        await until(lambda: beside.is_complete)
         server.fail("GET", "/apis", status=503, times=20)
         server.end_watches()
-        await until(lambda: not beside.complete)
+        await until(lambda: not beside.is_complete)
         server.heal()
-        await until(lambda: beside.complete)
+        await until(lambda: beside.is_complete)
         assert changed == [reference()]
         times = asked(server, "/apis/scheduling.volcano.sh")
         await asyncio.sleep(0.2)
@@ -209,7 +209,7 @@ async def test_a_server_that_is_away_for_a_while_is_followed_in_the_same_version
 async def test_a_kind_that_no_version_has_is_not_watched(server: FakeApiServer) -> None:
     server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
     async with running(server) as (beside, _):
-        beside.want(reference())
+        beside.watch_kind_of(reference())
         await until(lambda: asked(server, "/apis/scheduling.volcano.sh/v1"))
         await asyncio.sleep(0.05)
     assert server.watches == 0
@@ -218,9 +218,9 @@ async def test_a_kind_that_no_version_has_is_not_watched(server: FakeApiServer) 
 async def test_one_unknown_kind_does_not_keep_others_waiting(server: FakeApiServer) -> None:
     server.register(RAY_CLUSTERS)
     async with running(server) as (beside, _):
-        beside.want(reference())
+        beside.watch_kind_of(reference())
         await until(lambda: server.requests)
-        beside.want(RAY)
+        beside.watch_kind_of(RAY)
         await until(lambda: server.watches == 1)
 
 
@@ -240,9 +240,9 @@ async def test_a_server_that_answers_nonsense_of_a_kind_is_asked_again(answer: b
             return answer
 
     client = Nonsense()
-    beside = Beside("alpha", client, changed=lambda _reference: None)  # type: ignore[arg-type]
+    beside = CompanionObjects("alpha", client, changed=lambda _reference: None)  # type: ignore[arg-type]
     async with in_background(beside.run()):
-        beside.want(reference())
+        beside.watch_kind_of(reference())
         await until(lambda: client.asked)
         await asyncio.sleep(0.02)
 
@@ -253,27 +253,27 @@ async def test_a_server_that_answers_nonsense_of_a_kind_is_asked_again(answer: b
 async def test_a_kind_that_is_neither_in_discovery_nor_defined_is_not_served(server: FakeApiServer) -> None:
     server.register(RAY_CLUSTERS)
     async with running(server) as (beside, _):
-        assert await beside.unserved([reference().of, RAY.of]) == {reference().of}
+        assert await beside.find_unserved([reference().object_kind, RAY.object_kind]) == {reference().object_kind}
 
 
 async def test_a_kind_that_no_version_of_its_group_has_is_not_served(server: FakeApiServer) -> None:
     server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
     async with running(server) as (beside, _):
-        assert await beside.unserved([reference().of]) == {reference().of}
+        assert await beside.find_unserved([reference().object_kind]) == {reference().object_kind}
 
 
 async def test_a_kind_that_was_installed_a_moment_ago_is_served(server: FakeApiServer) -> None:
     """What was heard before does not count: the pod that refers to it is younger."""
     async with running(server) as (beside, _):
-        assert await beside.unserved([reference().of]) == {reference().of}
+        assert await beside.find_unserved([reference().object_kind]) == {reference().object_kind}
         server.register(PODGROUPS)
-        assert await beside.unserved([reference().of]) == frozenset()
+        assert await beside.find_unserved([reference().object_kind]) == frozenset()
 
 
 async def test_a_kind_that_is_defined_and_not_in_discovery_yet_counts_as_served(server: FakeApiServer) -> None:
     server.store.create(CRDS, CRD)
     async with running(server) as (beside, _):
-        assert await beside.unserved([reference().of]) == frozenset()
+        assert await beside.find_unserved([reference().object_kind]) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -300,18 +300,18 @@ async def test_a_server_that_fails_serves_every_kind_for_all_that_is_known(
     server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
     server.fail("GET", path, status=status, reason=reason, times=100)
     async with running(server) as (beside, _):
-        assert await beside.unserved([reference().of]) == frozenset()
+        assert await beside.find_unserved([reference().object_kind]) == frozenset()
         server.heal()
-        assert await beside.unserved([reference().of]) == {reference().of}
+        assert await beside.find_unserved([reference().object_kind]) == {reference().object_kind}
 
 
 async def test_a_kind_that_is_watched_is_not_asked_for(server: FakeApiServer) -> None:
     server.register(PODGROUPS)
     async with running(server) as (beside, _):
-        beside.want(reference())
-        await until(lambda: beside.complete)
+        beside.watch_kind_of(reference())
+        await until(lambda: beside.is_complete)
         server.requests.clear()
-        assert await beside.unserved([reference().of]) == frozenset()
+        assert await beside.find_unserved([reference().object_kind]) == frozenset()
         assert server.requests == []
 
 
@@ -321,16 +321,16 @@ async def test_it_is_told_once_that_a_wanted_kind_is_not_served_and_once_that_it
     monkeypatch.setattr(module, "_RETRY", 0.02)
     told: list[Kind] = []
     async with server.client() as client:
-        beside = Beside("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        beside = CompanionObjects("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
         async with in_background(beside.run()):
             server.fail("GET", "/apis/scheduling.volcano.sh", status=503, times=3)
-            beside.want(reference())
+            beside.watch_kind_of(reference())
             await until(lambda: asked(server, "/apis/scheduling.volcano.sh") >= 6)
-            assert told == [reference().of]
+            assert told == [reference().object_kind]
             server.register(PODGROUPS)
             await until(lambda: len(told) > 1)
             await asyncio.sleep(0.1)
-            assert told == [reference().of] * 2
+            assert told == [reference().object_kind] * 2
 
 
 async def test_what_was_heard_for_one_pod_is_no_news_when_the_kind_is_wanted(
@@ -340,13 +340,13 @@ async def test_what_was_heard_for_one_pod_is_no_news_when_the_kind_is_wanted(
     monkeypatch.setattr(module, "_RETRY", 0.02)
     told: list[Kind] = []
     async with server.client() as client:
-        beside = Beside("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        beside = CompanionObjects("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
         async with in_background(beside.run()):
-            await beside.unserved([reference().of])
-            assert told == [reference().of]
-            beside.want(reference())
+            await beside.find_unserved([reference().object_kind])
+            assert told == [reference().object_kind]
+            beside.watch_kind_of(reference())
             await until(lambda: asked(server, "/apis/scheduling.volcano.sh") >= 4)
-            assert told == [reference().of]
+            assert told == [reference().object_kind]
 
 
 async def test_a_kind_that_could_not_be_told_is_told_of_even_if_it_was_before(
@@ -356,12 +356,12 @@ async def test_a_kind_that_could_not_be_told_is_told_of_even_if_it_was_before(
     monkeypatch.setattr(module, "_RETRY", 0.02)
     told: list[Kind] = []
     async with server.client() as client:
-        beside = Beside("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        beside = CompanionObjects("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
         async with in_background(beside.run()):
-            beside.want(reference())
+            beside.watch_kind_of(reference())
             await until(lambda: told)
             server.fail("GET", "/apis/scheduling.volcano.sh", status=503, times=100)
-            assert await beside.unserved([reference().of]) == frozenset()
+            assert await beside.find_unserved([reference().object_kind]) == frozenset()
             server.heal()
             await until(lambda: len(told) == 2)
 
@@ -373,20 +373,20 @@ async def test_a_kind_whose_definition_is_deleted_is_not_served_any_more_until_i
     told: list[Kind] = []
     server.register(PODGROUPS)
     async with server.client() as client:
-        beside = Beside("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        beside = CompanionObjects("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
         async with in_background(beside.run()):
-            beside.want(reference())
-            await until(lambda: beside.complete)
+            beside.watch_kind_of(reference())
+            await until(lambda: beside.is_complete)
             server.unregister(PODGROUPS)
-            await until(lambda: told == [reference().of])
-            assert await beside.unserved([reference().of]) == {reference().of}
+            await until(lambda: told == [reference().object_kind])
+            assert await beside.find_unserved([reference().object_kind]) == {reference().object_kind}
             server.register(PODGROUPS)
-            await until(lambda: told == [reference().of] * 2)
-            assert await beside.unserved([reference().of]) == frozenset()
+            await until(lambda: told == [reference().object_kind] * 2)
+            assert await beside.find_unserved([reference().object_kind]) == frozenset()
 
 
 @pytest.mark.parametrize("item", [b"5", b"[]", b"null", b'"x"', b'{"metadata": 5}', b'{"metadata": {"name": 5}}'])
 def test_what_is_no_object_is_unreadable(item: bytes) -> None:
     """A tenant may have a server of its own answer for a kind."""
     with pytest.raises(msgspec.DecodeError):
-        module.decode_whole(item)
+        module.decode_companion(item)

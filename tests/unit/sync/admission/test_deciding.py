@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.arbiter.sim import GPU, Cluster, gang, node, quota
 from vkgateway.arbiter import cycle
-from vkgateway.arbiter.carry import Carry
+from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Gang, Node, Snapshot
-from vkgateway.sync.admission.deciding import incremental
+from vkgateway.arbiter.snapshot import Gang, Node, Snapshot
+from vkgateway.sync.admission.deciding import incremental_decide
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def test_nothing_is_loaded_while_all_is_whole_and_nobody_asks(
 ) -> None:
     calls, real = [], cycle.decide
 
-    def counted(snapshot: Snapshot, now: float, carry: Carry | None = None) -> Decisions:
+    def counted(snapshot: Snapshot, now: float, carry: Cache | None = None) -> Decisions:
         calls.append(now)
         return real(snapshot, now, carry)
 
     monkeypatch.setattr(cycle, "decide", counted)
     snapshot = Cluster(nodes, [quota("a", 16)], gangs).snapshot()
-    decide = incremental()
+    decide = incremental_decide()
     assert bool(decide(snapshot, 1.0).losses) == (decided > 0 and not gangs)
     decide(replace(snapshot, gangs=()), 2.0)  # once it is loaded nothing is spared by not asking
     assert len(calls) == decided

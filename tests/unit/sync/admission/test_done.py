@@ -11,9 +11,9 @@ import pytest
 from tests.unit.sync.world import BELOW, TENANT, World, until, world
 from vkgateway.kube.resources import NAMESPACES
 from vkgateway.model.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL
-from vkgateway.sync.admission import done as module
-from vkgateway.sync.admission.done import DoneRecords
-from vkgateway.sync.admission.ended import Done
+from vkgateway.sync.admission import completion_records as module
+from vkgateway.sync.admission.completion_records import CompletionRecords
+from vkgateway.sync.admission.completions import Completion
 from vkgateway.sync.compute.link import ComputeLink
 
 GROUP = "default/gang/train"
@@ -24,9 +24,9 @@ class Made:
 
     def __init__(self, here: World, link: ComputeLink) -> None:
         self.here = here
-        self.wanted: dict[str, dict[str, Done]] = {}
-        self.known = True
-        self.records = DoneRecords(
+        self.wanted: dict[str, dict[str, Completion]] = {}
+        self.is_known = True
+        self.records = CompletionRecords(
             TENANT,
             {"local": link},
             who=lambda: self,
@@ -36,7 +36,7 @@ class Made:
     def gangs(self) -> Made:
         return self
 
-    def done_in(self, _namespace: str) -> dict[str, dict[str, Done]]:
+    def completions_in(self, _namespace: str) -> dict[str, dict[str, Completion]]:
         return self.wanted
 
     def written(self) -> str:
@@ -55,7 +55,7 @@ async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Made]:
         link = ComputeLink("local", client)
         one = Made(here, link)
         tasks = [asyncio.create_task(part.run()) for part in (link, one.records)]
-        await until(lambda: link.namespaces.complete)
+        await until(lambda: link.namespaces.is_complete)
         yield one
         for task in tasks:
             task.cancel()
@@ -64,37 +64,43 @@ async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Made]:
 
 
 async def test_it_is_written_read_and_taken_off(made: Made) -> None:
-    made.wanted = {GROUP: {"b": Done("worker", "j1", 5.7), "a": Done("worker", "j1", 6.0), "c": Done("ps", "", 7.0)}}
-    made.records.changed("default")
+    made.wanted = {
+        GROUP: {
+            "b": Completion("worker", "j1", 5.7),
+            "a": Completion("worker", "j1", 6.0),
+            "c": Completion("ps", "", 7.0),
+        }
+    }
+    made.records.mark_changed("default")
     await until(made.written)
 
     pods = {"": {"ps": {"c": 7}}, "j1": {"worker": {"a": 6, "b": 5}}}
     assert json.loads(made.written()) == {"gang/train": pods}
-    await until(lambda: made.records.recall(GROUP))
-    assert made.records.recall(GROUP) == made.wanted[GROUP] | {"b": Done("worker", "j1", 5.0)}
-    assert made.records.recall("default/gang/other") == {}
-    assert made.records.recall("elsewhere/gang/train") == {}
+    await until(lambda: made.records.load_completions(GROUP))
+    assert made.records.load_completions(GROUP) == made.wanted[GROUP] | {"b": Completion("worker", "j1", 5.0)}
+    assert made.records.load_completions("default/gang/other") == {}
+    assert made.records.load_completions("elsewhere/gang/train") == {}
     made.wanted = {}
-    made.records.changed("default")
+    made.records.mark_changed("default")
     await until(lambda: not made.written())
 
 
 async def test_nothing_is_written_before_all_is_known_and_what_fails_is_tried_again(made: Made) -> None:
-    made.wanted, made.known = {GROUP: {"a": Done("", "", 1.0)}}, False
+    made.wanted, made.is_known = {GROUP: {"a": Completion("", "", 1.0)}}, False
     refused = made.here.below.fail("PATCH", f"/namespaces/{BELOW}", status=500)
-    made.records.changed("default")
+    made.records.mark_changed("default")
     await asyncio.sleep(0.1)
     assert not refused.hits
 
-    made.known = True
+    made.is_known = True
     await until(made.written)
     assert refused.hits
 
 
 async def test_what_is_too_much_for_one_namespace_is_left_out(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST", 100)
-    made.wanted = {f"default/gang/g{number}": {"pod": Done("worker", "", 1.0)} for number in range(9)}
-    made.records.changed("default")
+    made.wanted = {f"default/gang/g{number}": {"pod": Completion("worker", "", 1.0)} for number in range(9)}
+    made.records.mark_changed("default")
     await until(made.written)
 
     assert len(made.written()) <= 100
@@ -108,4 +114,4 @@ async def test_what_cannot_be_read_says_nothing(made: Made) -> None:
     made.here.below.store.update(NAMESPACES, found, name=BELOW)
     await asyncio.sleep(0.05)
 
-    assert made.records.recall(GROUP) == {}
+    assert made.records.load_completions(GROUP) == {}

@@ -28,9 +28,9 @@ from tests.unit.sync.admission.platform import (
 )
 from tests.unit.sync.world import BELOW, World, until, world
 from vkgateway.kube.resources import PODS
-from vkgateway.model.times import parse
-from vkgateway.sync.clock import EvenClock
-from vkgateway.sync.marks import EVICTED, EVICTED_FOR
+from vkgateway.model.times import parse_time
+from vkgateway.sync.clock import SteadyClock
+from vkgateway.sync.state_annotations import EVICTED, EVICTED_FOR
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 
@@ -55,7 +55,7 @@ async def test_low_work_is_told_to_go_and_when_and_a_guaranteed_pod_starts_in_it
         begun = time.time()
         gated(here, "high", gpus=8)
 
-        deadline = parse(await noticed(here)).timestamp()
+        deadline = parse_time(await noticed(here)).timestamp()
         assert begun + 5 <= deadline <= time.time() + 6
         assert annotation(here.compute_pod("low"), EVICTED_FOR).startswith("alpha/default/pod/")
         status, reason, message = condition(here, DISRUPTED, "low") or ("", "", "")
@@ -160,7 +160,7 @@ async def test_a_notice_is_written_once(here: World) -> None:
         await noticed(here)
         await here.settled()
         before = len(about(here.above.requests, "low")), len(about(here.below.requests, "low"))
-        sync.look_at_everything()
+        sync.enqueue_all()
         await here.settled()
         assert (len(about(here.above.requests, "low")), len(about(here.below.requests, "low"))) == before
         assert [reason for reason, _ in here.events()].count(PREEMPTED) == 1
@@ -169,14 +169,14 @@ async def test_a_notice_is_written_once(here: World) -> None:
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_a_clock_that_is_set_makes_no_notice_longer_or_shorter(here: World, hours: int) -> None:
     here.notice, leap = 3, [0.0]
-    here.clock = EvenClock(wall=lambda: time.time() + leap[0])
+    here.clock = SteadyClock(wall=lambda: time.time() + leap[0])
     async with here.gateway() as sync:
         await low_runs(here)
         begun = time.monotonic()
         gated(here, "high", gpus=8)
         await noticed(here)
         leap[0] = hours * 3600.0
-        sync.look_at_everything()
+        sync.enqueue_all()
         await here.settled()
         assert time.monotonic() >= begun + 2 or not deleted(here.compute_pod("low"))
         await until(lambda: deleted(here.compute_pod("low")))
@@ -193,7 +193,7 @@ async def test_who_was_to_go_while_the_cluster_was_away_stays_if_nobody_needs_th
         await noticed(here)
         port = here.below.port
         await here.below.stop()
-        await until(lambda: here.link is not None and not here.link.reachable)
+        await until(lambda: here.link is not None and not here.link.is_reachable)
         here.above.store.delete(PODS, "high", "default", grace=0)
         await asyncio.sleep(1.5)
         assert not deleted(here.compute_pod("low"))
@@ -278,14 +278,14 @@ async def test_a_reprieve_outlives_the_gateway(here: World) -> None:
         here.delete("high")
         await until(lambda: not annotation(here.compute_pod("low"), DEADLINE))
     async with here.gateway() as sync:
-        await until(lambda: sync.pods.desk.admission.known)
+        await until(lambda: sync.pods.admission.tenant_admission.is_known)
         await until(lambda: time.time() > parse_deadline(here) + 2.5)
         assert not deleted(here.compute_pod("low"))
 
 
 def parse_deadline(here: World) -> float:
     created = pod(here, "low")["metadata"]["creationTimestamp"]
-    return parse(created).timestamp()
+    return parse_time(created).timestamp()
 
 
 async def test_those_who_were_admitted_and_not_bound_yet_just_wait_again(here: World) -> None:

@@ -33,8 +33,8 @@ from tests.unit.sync.admission.platform import (
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, until, world
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
-from vkgateway.sync.admission import beside
-from vkgateway.sync.marks import RETAKEN
+from vkgateway.sync.admission import companion_objects
+from vkgateway.sync.state_annotations import RETAKEN
 
 HOSTNAME = "kubernetes.io/hostname"
 GPUS = {"nvidia.com/gpu": 8000}
@@ -154,9 +154,9 @@ async def test_a_pod_that_was_admitted_while_its_tenants_server_was_away_is_let_
         await until(lambda: condition(here, ADMITTED))
         here.above.fail("GET", "/configmaps", status=500, times=10_000)
         here.above.end_watches()
-        await until(lambda: not sync.complete)
+        await until(lambda: not sync.is_complete)
         here.end("first")
-        await until(lambda: uid in sync.pods.desk.admission.book.verdicts)
+        await until(lambda: uid in sync.pods.admission.tenant_admission.verdict_store.verdicts)
         await here.settled()
         assert not is_let_go(here)
         here.above.heal()
@@ -165,18 +165,18 @@ async def test_a_pod_that_was_admitted_while_its_tenants_server_was_away_is_let_
 
 async def test_a_pod_that_came_and_went_while_lists_were_taken_anew_is_not_waited_for(here: World) -> None:
     async with here.gateway() as sync:
-        await until(lambda: sync.pods.desk.admission.known)
+        await until(lambda: sync.pods.admission.tenant_admission.is_known)
         here.above.fail("GET", "/configmaps", status=500, times=10_000)
         here.above.end_watches()
-        await until(lambda: not sync.complete)
+        await until(lambda: not sync.is_complete)
         gated(here)
-        await until(lambda: not sync.pods.desk.admission.known)
+        await until(lambda: not sync.pods.admission.tenant_admission.is_known)
         await here.settled()
         here.delete(grace=0)
-        await until(lambda: not sync.holdings.pods.items)
+        await until(lambda: not sync.cache.pods.store)
         here.above.heal()
-        await until(lambda: sync.complete)
-        await until(lambda: sync.pods.desk.admission.known)
+        await until(lambda: sync.is_complete)
+        await until(lambda: sync.pods.admission.tenant_admission.is_known)
 
 
 async def test_a_gang_of_two_with_room_for_one_stays_gated_as_a_whole(here: World) -> None:
@@ -210,7 +210,7 @@ async def test_a_gang_waits_for_members_that_were_not_created_yet(here: World) -
 async def test_a_gang_waits_for_the_object_that_says_its_size_and_follows_it(
     here: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beside, "_RETRY", 0.1)
+    monkeypatch.setattr(companion_objects, "_RETRY", 0.1)
     marks = {"scheduling.k8s.io/group-name": "train"}
     pod_groups = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
     group = {"metadata": {"name": "train"}, "spec": {"minMember": 3}}
@@ -221,7 +221,11 @@ async def test_a_gang_waits_for_the_object_that_says_its_size_and_follows_it(
 
         here.above.register(pod_groups)
         here.above.store.create(pod_groups, group, "default")
-        await until(lambda: "of 3" in next(iter(sync.pods.desk.admission.book.holds.values())).text)
+        await until(
+            lambda: (
+                "of 3" in next(iter(sync.pods.admission.tenant_admission.verdict_store.pending_messages.values())).text
+            )
+        )
         assert not is_let_go(here, "one")
 
         here.above.store.update(pod_groups, {**group, "spec": {"minMember": 2}}, name="train", namespace="default")
@@ -253,8 +257,8 @@ async def test_a_pod_deleted_while_it_is_held_goes_and_leaves_nothing(here: Worl
         await told(here, "Infeasible")
         here.delete()
         await until(lambda: here.tenant_pod() is None)
-        await until(lambda: not list(sync.pods.desk.admission.gangs))
-        assert not sync.pods.desk.gates._telling._told
+        await until(lambda: not list(sync.pods.admission.tenant_admission.gangs))
+        assert not sync.pods.admission.gate_reconciler._reporter._pod_reports
 
 
 # -- tampering ---------------------------------------------------------------------------------------------------------
@@ -370,7 +374,7 @@ async def test_a_compute_cluster_that_cannot_be_reached_is_named_as_the_reason(h
         await start(here, "first")
         port = here.below.port
         await here.below.stop()
-        await until(lambda: here.link is not None and not here.link.reachable)
+        await until(lambda: here.link is not None and not here.link.is_reachable)
         gated(here, "second")
         assert await told(here, "WaitingForRoom", "second") == "the compute cluster cannot be reached now"
         assert not is_let_go(here, "second")
@@ -420,14 +424,14 @@ async def test_a_compute_pod_that_no_node_takes_is_taken_back_and_placed_elsewhe
 async def test_a_pod_that_no_pool_took_starts_once_its_tenant_has_one(here: World) -> None:
     async with here.gateway() as sync:
         assert here.link is not None
-        quotas = sync.pods.desk.admission.quotas
+        quotas = sync.pods.admission.tenant_admission.quotas
         links = {"local": here.link}
-        sync.rebind(sync.tenant, links=links, bindings={})
+        sync.update_tenant(sync.tenant, links=links, bindings={})
         sync.set_quotas([])
         gated(here)
         await told(here, "Invalid")
 
-        sync.rebind(sync.tenant, links=links, bindings={NODE: here.binding(here.link)})
+        sync.update_tenant(sync.tenant, links=links, bindings={NODE: here.binding(here.link)})
         sync.set_quotas(quotas)
         await start(here)
 
@@ -438,7 +442,7 @@ async def test_a_pod_whose_pool_is_taken_from_its_tenant_is_not_let_go(here: Wor
     async with here.gateway() as sync:
         await told(here, "WaitingForRoom")
         assert here.link is not None
-        sync.rebind(sync.tenant, links={"local": here.link}, bindings={})
+        sync.update_tenant(sync.tenant, links={"local": here.link}, bindings={})
         sync.set_quotas([])
         here.below.store.delete(PODS, "daemon", "default", grace=0)
         await here.settled()
@@ -464,8 +468,8 @@ async def test_a_compute_pod_that_a_node_takes_at_the_last_moment_stays(here: Wo
         assert second["metadata"]["uid"] == first["metadata"]["uid"]
         assert not deleted(second)
         uid = pod(here)["metadata"]["uid"]
-        assert sync.pods.desk.admission.book.verdicts[uid].node == pinned_to(first)
-        assert not sync.pods.desk.admission._sight.retaken
+        assert sync.pods.admission.tenant_admission.verdict_store.verdicts[uid].node == pinned_to(first)
+        assert not sync.pods.admission.tenant_admission._observer.reverted_pods
     assert creations(here) == 1
 
 
@@ -508,7 +512,7 @@ async def test_clocks_that_differ_take_no_pod_back() -> None:
             bind(here)
             first = await here.forwarded()
             await here.settled()
-            sync.look_at_everything()
+            sync.enqueue_all()
             await here.settled()
             run(here)
             await until(lambda: here.phase() == "Running")

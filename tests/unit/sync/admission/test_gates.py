@@ -12,21 +12,21 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.sync.admission.samples import POOL, TENANT, Pods, Service, below, reference
 from tests.unit.sync.world import until
-from vkgateway.arbiter.decisions import Admit, Evict, Hold, HoldCode
+from vkgateway.arbiter.decisions import Admit, Evict, PendingReason, PendingReport
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, PODS, Resource
 from vkgateway.model.names import ADMISSION_GATE, COMPUTE_NODE_ANNOTATION
 from vkgateway.model.objects import Object
-from vkgateway.sync.admission.beside import Beside
-from vkgateway.sync.admission.gates import Gates
-from vkgateway.sync.admission.tenant import TenantAdmission
+from vkgateway.sync.admission.companion_objects import CompanionObjects
+from vkgateway.sync.admission.gate_reconciler import GateReconciler
+from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.events import EventRecorder
-from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
+from vkgateway.sync.pods.pod_views import TenantPodView, decode_tenant_pod
 from vkgateway.translate.gangs import Reference
-from vkgateway.translate.governed import CORDONED, VirtualNode
-from vkgateway.translate.machines import Judgement
+from vkgateway.translate.governed import CORDON_TAINT, VirtualNode
+from vkgateway.translate.node_sizes import SizeVerdict
 
 KEY = ("default", "web")
 GATE = {"name": ADMISSION_GATE}
@@ -46,7 +46,7 @@ class Made:
         self.later: list[tuple[Key, float]] = []
         self.went_on: list[Key] = []
         self.refused: list[str] = []
-        self.judged: Judgement | None = Judgement()
+        self.judged: SizeVerdict | None = SizeVerdict()
         self.admission = TenantAdmission(
             TENANT,
             self.pods.above,
@@ -57,8 +57,8 @@ class Made:
             look=lambda _key: None,
             clock=lambda: self.now,
         )
-        self.beside = Beside(TENANT, client, changed=lambda _reference: None)
-        self.gates = Gates(
+        self.beside = CompanionObjects(TENANT, client, changed=lambda _reference: None)
+        self.gates = GateReconciler(
             self.admission,
             client,
             self.pods.above,
@@ -111,11 +111,11 @@ class Made:
 
     def admit(self, uid: str) -> None:
         gang = f"{TENANT}/default/pod/{uid}"
-        self.admission.admit(Admit(gang=gang, pool=POOL, nodes={uid: "host-1"}, borrowed=True), now=self.now)
+        self.admission.apply_admit(Admit(gang=gang, pool=POOL, nodes={uid: "host-1"}, borrowed=True), now=self.now)
 
-    def hold(self, uid: str, message: str = "no room", code: HoldCode = HoldCode.ROOM) -> None:
+    def hold(self, uid: str, message: str = "no room", code: PendingReason = PendingReason.ROOM) -> None:
         gang = f"{TENANT}/default/pod/{uid}"
-        self.admission.hold([Hold(gang=gang, code=code, message=message)], pools={gang: POOL})
+        self.admission.set_pending_reasons([PendingReport(gang=gang, code=code, message=message)], pools={gang: POOL})
 
     def condition(self) -> tuple[str, str, str] | None:
         for entry in self.stored()["status"].get("conditions", ()):
@@ -144,12 +144,12 @@ async def made() -> AsyncIterator[Made]:
 
 async def test_a_pod_is_read_once_and_stays_gated_until_it_is_admitted(made: Made) -> None:
     uid = made.create()
-    made.admission.unread.add(KEY)
+    made.admission.unread_pods.add(KEY)
     await made.look()
     await made.look()
 
-    assert made.admission.gangs.member(uid) is not None
-    assert made.admission.unread == set()
+    assert made.admission.gangs.find_member(uid) is not None
+    assert made.admission.unread_pods == set()
     assert made.gated()
     assert made.writes() == 0
     assert len(made.server.requests) == 1
@@ -166,7 +166,7 @@ async def test_who_is_told_to_go_before_it_was_let_go_stays(made: Made) -> None:
     await made.look()
     made.admit(uid)
     gang = f"{TENANT}/default/pod/{uid}"
-    made.admission.evict(
+    made.admission.apply_evict(
         Evict(gang=gang, pods=(uid,), whole=True, makes_room_for="alpha/x", deadline=made.now + 30, lost=0.0)
     )
     await made.look()
@@ -191,14 +191,14 @@ async def test_one_that_is_deleted_or_gone_is_left_alone(made: Made, meta: Objec
     await made.look()
     made.admit(uid)
     if meta is None:
-        made.pods.above.items.clear()
-        made.admission.unread.add(KEY)
+        made.pods.above.store.clear()
+        made.admission.unread_pods.add(KEY)
     else:
         made.stored()["metadata"].update(meta)
         made.show()
     await made.look()
     assert made.writes() == 0
-    assert made.admission.unread == set()
+    assert made.admission.unread_pods == set()
 
 
 @pytest.mark.parametrize("status", [404, 409])
@@ -236,17 +236,17 @@ async def test_our_gate_on_a_pod_that_asks_for_nothing_governed_is_lifted_and_no
 
 
 async def test_a_pod_without_devices_that_fits_no_machine_stays_gated_and_reads_why(made: Made) -> None:
-    made.judged = Judgement(why="no machine of a100.local has cpu 100; a pod can have cpu 96 at most")
+    made.judged = SizeVerdict(reason="no machine of a100.local has cpu 100; a pod can have cpu 96 at most")
     made.create(**FREE)
     await made.look()
     made.now += 2
     await made.look()
     assert made.gated()
     [condition] = made.stored()["status"]["conditions"]
-    assert (condition["reason"], condition["message"]) == ("Infeasible", made.judged.why)
+    assert (condition["reason"], condition["message"]) == ("Infeasible", made.judged.reason)
     assert made.events() == [("Infeasible", "Warning")]
 
-    made.judged = Judgement(nodes=("a100.local",), is_narrowed=True)
+    made.judged = SizeVerdict(nodes=("a100.local",), is_narrowed=True)
     await made.look()
     assert not made.gated()
     assert made.stored()["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "a100.local"}
@@ -270,10 +270,10 @@ async def test_a_pod_that_could_not_be_read_is_not_taken_for_one_that_asks_for_n
 async def test_a_pod_that_breaks_policy_is_not_let_wait(made: Made) -> None:
     uid = made.create()
     made.refused.append("web")
-    made.admission.unread.add(KEY)
+    made.admission.unread_pods.add(KEY)
     await made.look()
-    assert made.admission.gangs.member(uid) is None
-    assert made.admission.unread == set()
+    assert made.admission.gangs.find_member(uid) is None
+    assert made.admission.unread_pods == set()
     assert made.gated()
 
 
@@ -281,13 +281,13 @@ async def test_a_pod_that_a_stricter_policy_fails_is_not_waited_for(made: Made) 
     """Until all is settled, nobody who is done is written down."""
     uid = made.create()
     await made.look()
-    said = [made.gates.settled]
+    said = [made.gates.is_settled]
     made.gates.pools_changed()
-    said.append(made.gates.settled)
+    said.append(made.gates.is_settled)
     made.refused.append("web")
     await made.look()
-    assert [*said, made.gates.settled] == [True, False, True]
-    assert made.admission.gangs.member(uid) is not None
+    assert [*said, made.gates.is_settled] == [True, False, True]
+    assert made.admission.gangs.find_member(uid) is not None
 
 
 async def test_pods_without_gate_or_gang_are_not_read(made: Made) -> None:
@@ -307,7 +307,7 @@ async def test_a_pod_that_changed_is_read_again(made: Made) -> None:
     await made.look()
     made.change(priority=5)
     await made.look()
-    member = made.admission.gangs.member(uid)
+    member = made.admission.gangs.find_member(uid)
     assert member is not None
     assert member.priority == 5
 
@@ -316,32 +316,32 @@ async def test_a_pod_whose_marks_are_taken_off_is_of_its_gang_no_more(made: Made
     marked = {"annotations": {"vkgateway.io/gang": "train", "vkgateway.io/gang-size": "2"}}
     uid = made.create(meta=marked, **FREE, schedulingGates=[])
     await made.look()
-    assert made.admission.gangs.member(uid) is not None
+    assert made.admission.gangs.find_member(uid) is not None
 
     made.stored()["metadata"]["annotations"].clear()
     view = made.show()
     await made.look()
-    assert made.admission.gangs.member(uid) is None
-    assert not made.gates.wants(view)
+    assert made.admission.gangs.find_member(uid) is None
+    assert not made.gates.needs_read(view)
 
 
 async def test_pods_are_read_again_when_what_says_their_size_changed(made: Made) -> None:
     uid = made.create(meta={"annotations": {"scheduling.k8s.io/group-name": "train"}})
     await made.look()
     view = made.show()
-    assert not made.gates.wants(view)
-    assert made.gates.beside_changed(reference("another")) == []
-    assert made.gates.beside_changed(reference()) == [KEY]
-    assert made.gates.wants(view)
+    assert not made.gates.needs_read(view)
+    assert made.gates.companion_changed(reference("another")) == []
+    assert made.gates.companion_changed(reference()) == [KEY]
+    assert made.gates.needs_read(view)
 
     await made.look()
-    assert not made.gates.wants(view)
-    member = made.admission.gangs.member(uid)
+    assert not made.gates.needs_read(view)
+    member = made.admission.gangs.find_member(uid)
     assert member is not None
-    made.gates.beside_changed(reference())
-    made.gates.forget(member)
-    assert made.gates.beside_changed(reference()) == []
-    assert not made.gates._users
+    made.gates.companion_changed(reference())
+    made.gates.forget_member(member)
+    assert made.gates.companion_changed(reference()) == []
+    assert not made.gates._pods_by_companion
     assert not made.gates._outdated
 
 
@@ -387,11 +387,11 @@ async def test_a_pod_without_devices_is_let_go_where_the_kind_of_its_mark_is_not
     uid = made.create(meta=meta, **FREE, **spec)
     await made.look()
     assert not made.gated()
-    assert made.admission.gangs.member(uid) is None
-    assert not made.gates.wants(made.show()), "it is not read again"
-    assert not made.gates.wants_now(made.show())
+    assert made.admission.gangs.find_member(uid) is None
+    assert not made.gates.needs_read(made.show()), "it is not read again"
+    assert not made.gates.must_read(made.show())
 
-    made.gates.gone(uid)
+    made.gates.pod_deleted(uid)
     assert not made.gates.ordinary._marks
 
 
@@ -408,10 +408,10 @@ async def test_where_the_kind_is_served_it_waits(made: Made, kind: Resource) -> 
     uid = made.create(meta=LABEL, **FREE)
     await made.look()
     assert made.gated()
-    member = made.admission.gangs.member(uid)
+    member = made.admission.gangs.find_member(uid)
     assert member is not None
     assert member.marks is not None
-    assert (member.marks.waits_for, member.marks.unserved) == (GROUP, False)
+    assert (member.marks.missing_reference, member.marks.is_unserved) == (GROUP, False)
 
 
 async def test_one_that_carries_a_mark_that_counts_too_waits(made: Made) -> None:
@@ -424,10 +424,10 @@ async def test_a_pod_with_devices_waits_and_knows_that_the_kind_is_not_served(ma
     uid = made.create(meta=LABEL)
     await made.look()
     assert made.gated()
-    member = made.admission.gangs.member(uid)
+    member = made.admission.gangs.find_member(uid)
     assert member is not None
     assert member.marks is not None
-    assert (member.marks.waits_for, member.marks.unserved) == (GROUP, True)
+    assert (member.marks.missing_reference, member.marks.is_unserved) == (GROUP, True)
 
 
 @pytest.mark.parametrize("status", [0, 401, 403, 429, 500, 503])
@@ -436,17 +436,17 @@ async def test_an_error_of_the_server_makes_no_lone_pod_of_a_gang(made: Made, st
     uid = made.create(meta=LABEL, **FREE)
     await made.look()
     assert made.gated()
-    member = made.admission.gangs.member(uid)
+    member = made.admission.gangs.find_member(uid)
     assert member is not None
     assert member.governed
 
     made.server.heal()
-    assert made.gates.kind_changed(reference().of) == [], "it waits for another kind"
-    assert made.gates.kind_changed(GROUP.of) == [KEY]
+    assert made.gates.kind_changed(reference().object_kind) == [], "it waits for another kind"
+    assert made.gates.kind_changed(GROUP.object_kind) == [KEY]
     await made.look()
     assert not made.gated()
-    assert made.admission.gangs.member(uid) is None
-    assert not made.gates._users
+    assert made.admission.gangs.find_member(uid) is None
+    assert not made.gates._pods_by_companion
     assert not made.gates._outdated
 
 
@@ -468,13 +468,15 @@ async def test_a_pod_that_was_told_to_wait_is_told_that_it_may_start_once_its_ma
     made.create(meta=LABEL, **FREE)
     await made.look()
     gang = f"{TENANT}/default/coscheduling/web"
-    made.admission.hold([Hold(gang=gang, code=HoldCode.MEMBERS, message="is not there")], pools={})
+    made.admission.set_pending_reasons(
+        [PendingReport(gang=gang, code=PendingReason.MEMBERS, message="is not there")], pools={}
+    )
     await made.look()
     made.now += 1
     await made.look()
     assert (made.condition() or ("", ""))[:2] == ("False", "WaitingForMembers")
     made.show()
-    made.gates.kind_changed(GROUP.of)
+    made.gates.kind_changed(GROUP.object_kind)
     await made.look()
     assert not made.gated()
     assert (made.condition() or ("", ""))[:2] == ("True", "Admitted")
@@ -486,26 +488,26 @@ async def test_a_pod_that_is_deleted_while_the_server_is_asked_is_not_taken_in(m
     uid = made.create(meta=LABEL, **FREE)
     look = asyncio.create_task(made.look())
     await until(lambda: "GET /apis/scheduling.x-k8s.io" in made.server.requests)
-    made.pods.above.items.clear()
+    made.pods.above.store.clear()
     answered.set()
     await look
-    assert made.admission.gangs.member(uid) is None
+    assert made.admission.gangs.find_member(uid) is None
 
 
 async def test_what_was_said_of_a_pod_holds_when_the_kind_is_installed_until_its_marks_change(made: Made) -> None:
     uid = made.create(meta=LABEL, **FREE)
     made.judged = None  # so that it stays gated
     await made.look()
-    assert made.gates.ordinary.knows(made.show())
+    assert made.gates.ordinary.is_ordinary(made.show())
     made.server.register(Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"))
     made.change(priority=5)
     await made.look()
-    assert made.admission.gangs.member(uid) is None
+    assert made.admission.gangs.find_member(uid) is None
 
     made.stored()["metadata"]["annotations"] = {"vkgateway.io/gang": "web", "vkgateway.io/gang-size": "2"}
     made.show()
     await made.look()
-    assert made.admission.gangs.member(uid) is not None
+    assert made.admission.gangs.find_member(uid) is not None
 
 
 async def test_a_pod_that_has_a_node_is_handed_on_once_its_mark_means_nothing(made: Made) -> None:
@@ -526,12 +528,12 @@ async def test_a_pod_that_runs_without_the_arbiter_is_not_taken_over_when_the_ki
         made.pods.put_below(runs)
     await made.look()
     if seen == "later":
-        assert made.admission.gangs.member(uid) is not None
+        assert made.admission.gangs.find_member(uid) is not None
         made.pods.put_below(runs)
-        assert made.gates.below_changed(KEY)
+        assert made.gates.compute_pod_changed(KEY)
         await made.look()
-    assert made.admission.gangs.member(uid) is None
-    assert not made.gates.below_changed(KEY)
+    assert made.admission.gangs.find_member(uid) is None
+    assert not made.gates.compute_pod_changed(KEY)
 
 
 @pytest.mark.parametrize("seen", ["first", "later"])
@@ -543,14 +545,14 @@ async def test_a_pod_that_the_arbiter_placed_stays_the_arbiters_when_the_kind_is
         made.pods.put_below(below(uid, name="web"))
     await made.look()
     if seen == "later":
-        assert made.admission.gangs.member(uid) is None
+        assert made.admission.gangs.find_member(uid) is None
         made.pods.put_below(below(uid, name="web"))
-        assert made.gates.below_changed(KEY)
+        assert made.gates.compute_pod_changed(KEY)
         await made.look()
-    member = made.admission.gangs.member(uid)
+    member = made.admission.gangs.find_member(uid)
     assert member is not None
     assert member.governed
-    assert not made.gates.below_changed(KEY)
+    assert not made.gates.compute_pod_changed(KEY)
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------
@@ -620,7 +622,7 @@ async def test_each_new_reason_is_an_event_and_what_will_not_pass_a_warning(made
     await made.look()
     made.hold(uid)
     await made.look()
-    for code in (HoldCode.ROOM, HoldCode.QUOTA, HoldCode.INFEASIBLE, HoldCode.INVALID):
+    for code in (PendingReason.ROOM, PendingReason.QUOTA, PendingReason.INFEASIBLE, PendingReason.INVALID):
         made.now += 31
         made.hold(uid, code=code)
         await made.look()
@@ -689,12 +691,12 @@ async def test_who_was_told_to_wait_is_told_that_it_may_start(made: Made) -> Non
 async def test_who_is_forgotten_is_told_anew(made: Made) -> None:
     uid = made.create()
     await made.look()
-    member = made.admission.gangs.member(uid)
+    member = made.admission.gangs.find_member(uid)
     assert member is not None
     made.hold(uid)
     await made.look()
-    made.gates.forget(member)
-    assert not made.gates._telling._told
+    made.gates.forget_member(member)
+    assert not made.gates._reporter._pod_reports
 
 
 async def test_members_that_ask_for_nothing_governed_are_told_nothing(made: Made) -> None:
@@ -702,7 +704,9 @@ async def test_members_that_ask_for_nothing_governed_are_told_nothing(made: Made
     made.create(meta=marked, **FREE, schedulingGates=[])
     await made.look()
     gang = f"{TENANT}/default/gang/train"
-    made.admission.hold([Hold(gang=gang, code=HoldCode.MEMBERS, message="1 of 2")], pools={})
+    made.admission.set_pending_reasons(
+        [PendingReport(gang=gang, code=PendingReason.MEMBERS, message="1 of 2")], pools={}
+    )
     made.now += 100
     await made.look()
     await made.look()
@@ -716,13 +720,13 @@ async def test_members_that_ask_for_nothing_governed_are_told_nothing(made: Made
 async def test_a_pod_is_read_again_when_a_virtual_node_is_cordoned_and_when_it_is_open_again(made: Made) -> None:
     uid = made.create(nodeSelector={"vkgateway.io/pool": POOL[1]})
     await made.look()
-    assert made.admission.gangs.under(KEY)[0].pools == (POOL,)
+    assert made.admission.gangs.members_named(KEY)[0].pools == (POOL,)
 
     name = next(name for name, binding in made.pods.bindings().items() if binding.pool.name == POOL[1])
-    for taints, pools in (((CORDONED,), ()), ((), (POOL,))):
+    for taints, pools in (((CORDON_TAINT,), ()), ((), (POOL,))):
         made.nodes[name] = ({}, taints)
         made.gates.pools_changed()
         await made.look()
-        member = made.admission.gangs.member(uid)
+        member = made.admission.gangs.find_member(uid)
         assert member is not None
         assert member.pools == pools

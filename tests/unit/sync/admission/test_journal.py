@@ -7,7 +7,7 @@ import threading
 
 from tests.unit.arbiter.sim import Cluster
 from vkgateway.arbiter.decisions import Decisions
-from vkgateway.arbiter.facts import Snapshot
+from vkgateway.arbiter.snapshot import Snapshot
 from vkgateway.sync.admission.journal import Journal
 
 SNAPSHOT = Cluster([], []).snapshot()
@@ -31,7 +31,7 @@ async def test_a_slow_disk_holds_up_nobody_and_keeps_every_cycle() -> None:
     disk = Disk()
     journal = Journal(disk.write)
     for number in range(20):
-        journal.add(SNAPSHOT, Decisions(), float(number))
+        journal.add_cycle(SNAPSHOT, Decisions(), float(number))
         await asyncio.sleep(0)
     assert disk.written == []
     disk.free.set()
@@ -39,7 +39,7 @@ async def test_a_slow_disk_holds_up_nobody_and_keeps_every_cycle() -> None:
     whole = [(True, float(number)) for number in range(17) if number != 2]
     bare = [(False, float(number)) for number in range(17, 20)]
     assert disk.written == whole + bare  # one that failed is told, and the next are written all the same
-    journal.add(SNAPSHOT, Decisions(), 99.0)
+    journal.add_cycle(SNAPSHOT, Decisions(), 99.0)
     await journal.close()
     assert disk.written[-1] == (True, 99.0)
     await journal.close()

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.unit.sync.admission.samples import BORN, BORN_AT, GPU, OTHER_POOL, POOL, Pods, reference
-from vkgateway.arbiter.facts import Band
+from vkgateway.arbiter.snapshot import Band
 from vkgateway.model.objects import Object
-from vkgateway.sync.admission.member import Member, may_be_member, read_member
-from vkgateway.sync.pods.views import TenantPodView, decode_tenant_pod
+from vkgateway.sync.admission.member import GangMember, may_be_member, read_member
+from vkgateway.sync.pods.pod_views import TenantPodView, decode_tenant_pod
 from vkgateway.translate.gangs import Reference
-from vkgateway.translate.governed import CORDONED, VirtualNode
+from vkgateway.translate.governed import CORDON_TAINT, VirtualNode
 
 GATE = {"name": "vkgateway.io/admission"}
 
@@ -38,13 +38,13 @@ def view_of(metadata: Object, **spec: Any) -> TenantPodView:
 
 def read(
     document: Object, found: dict[Reference, Object] | None = None, nodes: dict[str, VirtualNode] | None = None
-) -> Member | None:
+) -> GangMember | None:
     return read_member(document, mark="m", bindings=Pods().bindings(), look=(found or {}).get, nodes=nodes or {})
 
 
 def known(
     document: Object, found: dict[Reference, Object] | None = None, nodes: dict[str, VirtualNode] | None = None
-) -> Member:
+) -> GangMember:
     one = read(document, found, nodes)
     assert one is not None
     return one
@@ -54,8 +54,8 @@ def test_a_governed_pod_is_read_in_full() -> None:
     one = known(pod(priority=7, terminationGracePeriodSeconds=5, schedulingGates=[GATE]))
 
     assert (one.uid, one.key, one.mark) == ("u1", ("default", "web"), "m")
-    assert (one.governed, one.fault, one.group) == (True, "", "default/pod/u1")
-    assert one.shape.amount(GPU) == 1000
+    assert (one.governed, one.fault, one.gang_group) == (True, "", "default/pod/u1")
+    assert one.shape.amount_of(GPU) == 1000
     assert one.pools == (POOL, OTHER_POOL)
     assert (one.band, one.priority) == (Band.GUARANTEED, 7)
     assert (one.created, one.grace) == (BORN_AT, 5.0)
@@ -81,13 +81,13 @@ def test_a_pod_that_asks_for_nothing_and_is_of_no_gang_is_no_member() -> None:
 def test_a_pod_with_the_mark_of_a_gang_is_governed_without_devices() -> None:
     one = known(pod(gpus="", metadata={"annotations": {"vkgateway.io/gang": "g", "vkgateway.io/gang-size": "2"}}))
     assert one.governed
-    assert one.group == "default/gang/g"
+    assert one.gang_group == "default/gang/g"
 
 
 def test_an_executor_of_spark_without_devices_is_a_member_that_nothing_holds_up() -> None:
     one = known(pod(gpus="", metadata={"labels": {"spark-app-selector": "pi", "spark-role": "executor"}}))
     assert not one.governed
-    assert one.group == "default/spark/pi/executors"
+    assert one.gang_group == "default/spark/pi/executors"
 
 
 def test_marks_that_make_no_sense_are_a_fault_and_the_pod_stands_alone() -> None:
@@ -96,7 +96,7 @@ def test_marks_that_make_no_sense_are_a_fault_and_the_pod_stands_alone() -> None
     assert one.marks is None
     assert "gang-size" in one.fault
     assert "two" in one.fault
-    assert one.group == "default/pod/u1"
+    assert one.gang_group == "default/pod/u1"
 
 
 def test_pools_are_those_that_the_pod_may_reach_best_liked_first() -> None:
@@ -132,11 +132,11 @@ def test_objects_beside_a_pod_are_named_and_looked_at() -> None:
     one = known(document)
     assert one.beside == (reference(),)
     assert one.marks is not None
-    assert one.marks.waits_for == reference()
+    assert one.marks.missing_reference == reference()
 
     one = known(document, {reference(): {"metadata": {"name": "train"}, "spec": {"minMember": 4}}})
     assert one.marks is not None
-    assert (one.marks.waits_for, one.marks.minimum) == (None, 4)
+    assert (one.marks.missing_reference, one.marks.minimum) == (None, 4)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_objects_beside_a_pod_are_named_and_looked_at() -> None:
 def test_pods_of_every_way_of_saying_a_gang_are_read_though_they_ask_for_nothing(metadata: Object) -> None:
     """What is told from labels and annotations must never leave out one whose whole object says that it is a member."""
     one = known(pod(gpus="", metadata=metadata))
-    assert one.marks is None or one.marks.way
+    assert one.marks is None or one.marks.integration
     assert may_be_member(view_of(metadata))
 
 
@@ -187,7 +187,7 @@ def test_pods_that_nothing_marks_are_not_read() -> None:
 
 def test_labels_and_taints_of_the_tenants_own_on_virtual_nodes_decide_too() -> None:
     first, second = Pods().bindings()
-    nodes: dict[str, VirtualNode] = {first: ({"team": "vision"}, ()), second: ({}, (CORDONED,))}
+    nodes: dict[str, VirtualNode] = {first: ({"team": "vision"}, ()), second: ({}, (CORDON_TAINT,))}
 
     assert known(pod(), nodes=nodes).pools == (POOL,)
     assert known(pod(nodeSelector={"team": "vision"}), nodes=nodes).pools == (POOL,)
@@ -196,7 +196,7 @@ def test_labels_and_taints_of_the_tenants_own_on_virtual_nodes_decide_too() -> N
 
 def test_why_a_pod_can_go_nowhere_is_known() -> None:
     first, second = Pods().bindings()
-    closed: dict[str, VirtualNode] = {first: ({}, (CORDONED,)), second: ({}, (CORDONED,))}
+    closed: dict[str, VirtualNode] = {first: ({}, (CORDON_TAINT,)), second: ({}, (CORDON_TAINT,))}
 
     assert known(pod()).nowhere == ""
     one = known(pod(), nodes=closed)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.sync.admission.samples import TENANT
-from vkgateway.arbiter.limits import Admission
+from vkgateway.arbiter.queueing.node_limits import Admission
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, PODS
@@ -22,12 +22,12 @@ from vkgateway.model.names import (
     compute_namespace,
 )
 from vkgateway.model.objects import Object
-from vkgateway.sync.admission.notices import Notices
+from vkgateway.sync.admission.eviction_notices import EvictionNotices
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder
-from vkgateway.sync.marks import EVICTED_FOR
-from vkgateway.sync.pods.case import Case
-from vkgateway.sync.pods.views import decode_compute_pod, decode_tenant_pod
+from vkgateway.sync.pods.pod_context import PodContext
+from vkgateway.sync.pods.pod_views import decode_compute_pod, decode_tenant_pod
+from vkgateway.sync.state_annotations import EVICTED_FOR
 
 BELOW = compute_namespace(TENANT, "default")
 DEADLINE = "2026-03-01T12:30:00Z"
@@ -43,7 +43,7 @@ class Made:
     def __init__(self, above: FakeApiServer, below: FakeApiServer, client: Client, compute: Client) -> None:
         self.above, self.below = above, below
         self.link = ComputeLink("local", compute)
-        self.notices = Notices(client, events=EventRecorder(client, clock=lambda: 1000.0), clock=lambda: 1000.0)
+        self.notices = EvictionNotices(client, events=EventRecorder(client, clock=lambda: 1000.0), clock=lambda: 1000.0)
         above.store.create(PODS, {"metadata": {"name": "web"}, "spec": {"nodeName": "a100.local"}}, "default")
         below.store.create(
             PODS,
@@ -58,9 +58,9 @@ class Made:
             BELOW,
         )
 
-    def case(self, admission: Admission = EVICTING) -> Case:
+    def case(self, admission: Admission = EVICTING) -> PodContext:
         """As the watches show it now."""
-        return Case(
+        return PodContext(
             key=("default", "web"),
             link=self.link,
             tenant=decode_tenant_pod(json.dumps(self.pod_above()).encode()),
@@ -103,7 +103,7 @@ async def made() -> AsyncIterator[Made]:
 
 
 async def test_a_notice_is_given_on_both_sides_with_the_same_deadline(made: Made) -> None:
-    await made.notices.give(made.case())
+    await made.notices.give_notice(made.case())
 
     assert made.deadlines() == (DEADLINE, DEADLINE)
     assert made.pod_below()["metadata"]["annotations"][EVICTED_FOR] == "alpha/x"
@@ -113,24 +113,24 @@ async def test_a_notice_is_given_on_both_sides_with_the_same_deadline(made: Made
 
 
 async def test_it_is_given_once(made: Made) -> None:
-    await made.notices.give(made.case())
+    await made.notices.give_notice(made.case())
     asked = made.asked()
-    await made.notices.give(made.case())
+    await made.notices.give_notice(made.case())
     assert made.asked() == asked
 
 
 async def test_the_tenant_is_not_told_before_the_pod_is(made: Made) -> None:
     made.below.fail("PATCH", "/pods/web", status=503)
     with pytest.raises(errors.ApiError):
-        await made.notices.give(made.case())
+        await made.notices.give_notice(made.case())
     assert made.above.requests == []
 
     made.above.fail("PATCH", "/pods/web", status=503)
     with pytest.raises(errors.ApiError):
-        await made.notices.give(made.case())
+        await made.notices.give_notice(made.case())
     assert made.deadlines() == (None, DEADLINE)
 
-    await made.notices.give(made.case())
+    await made.notices.give_notice(made.case())
     assert made.deadlines() == (DEADLINE, DEADLINE)
     assert len(made.events()) == 1
 
@@ -138,15 +138,15 @@ async def test_the_tenant_is_not_told_before_the_pod_is(made: Made) -> None:
 async def test_the_annotation_above_is_written_last_so_that_nothing_is_left_out(made: Made) -> None:
     made.above.fail("PATCH", "/pods/web?", status=503)
     with pytest.raises(errors.ApiError):
-        await made.notices.give(made.case())
+        await made.notices.give_notice(made.case())
     assert made.condition() == ("True", "PreemptionByVkgateway")
     assert made.deadlines() == (None, DEADLINE)
 
 
 async def test_a_new_deadline_takes_the_place_of_the_old(made: Made) -> None:
-    await made.notices.give(made.case())
+    await made.notices.give_notice(made.case())
     later = Admission("evicting", code="PreemptionByVkgateway", message="makes room", deadline=DEADLINE_AT + 60)
-    await made.notices.give(made.case(later))
+    await made.notices.give_notice(made.case(later))
     assert made.deadlines() == ("2026-03-01T12:31:00Z", "2026-03-01T12:31:00Z")
 
 
@@ -155,12 +155,12 @@ async def test_a_new_deadline_takes_the_place_of_the_old(made: Made) -> None:
 async def test_pods_that_went_meanwhile_are_no_error(made: Made, side: str, status: int, reason: str) -> None:
     server = made.above if side == "above" else made.below
     server.fail("PATCH", "/pods/web", status=status, reason=reason, times=3)
-    await made.notices.give(made.case())
+    await made.notices.give_notice(made.case())
 
 
 async def test_a_notice_is_withdrawn_on_both_sides(made: Made) -> None:
-    await made.notices.give(made.case())
-    await made.notices.withdraw(made.case(Admission("admitted")))
+    await made.notices.give_notice(made.case())
+    await made.notices.withdraw_notice(made.case(Admission("admitted")))
 
     assert made.deadlines() == (None, None)
     assert EVICTED_FOR not in made.pod_below()["metadata"]["annotations"]
@@ -168,24 +168,24 @@ async def test_a_notice_is_withdrawn_on_both_sides(made: Made) -> None:
     assert [reason for reason, _ in made.events()] == ["PreemptionByVkgateway", "EvictionWithdrawn"]
 
     asked = made.asked()
-    await made.notices.withdraw(made.case(Admission("admitted")))
+    await made.notices.withdraw_notice(made.case(Admission("admitted")))
     assert made.asked() == asked
 
 
 async def test_what_is_left_of_a_notice_below_is_taken_off_though_above_it_is_gone(made: Made) -> None:
-    await made.notices.give(made.case())
+    await made.notices.give_notice(made.case())
     made.below.fail("PATCH", "/pods/web", status=503)
     with pytest.raises(errors.ApiError):
-        await made.notices.withdraw(made.case(Admission("admitted")))
+        await made.notices.withdraw_notice(made.case(Admission("admitted")))
     assert made.deadlines() == (None, DEADLINE)
 
-    await made.notices.withdraw(made.case(Admission("admitted")))
+    await made.notices.withdraw_notice(made.case(Admission("admitted")))
     assert made.deadlines() == (None, None)
     assert [reason for reason, _ in made.events()].count("EvictionWithdrawn") == 1
 
 
 async def test_where_no_notice_stands_nothing_is_asked_of_anybody(made: Made) -> None:
-    await made.notices.withdraw(made.case(Admission("admitted")))
+    await made.notices.withdraw_notice(made.case(Admission("admitted")))
     assert made.asked() == 0
 
 
@@ -198,7 +198,7 @@ def _borrows(made: Made, told: str) -> None:
 async def test_who_borrows_no_longer_has_that_written_down_once_and_its_tenant_is_told(made: Made) -> None:
     _borrows(made, "true")
     for _ in range(2):
-        await made.notices.promote(made.case(Admission("admitted", borrowed=False)))
+        await made.notices.mark_promoted(made.case(Admission("admitted", borrowed=False)))
     assert made.pod_below()["metadata"]["annotations"][BORROWED_ANNOTATION] == "false"
     assert [reason for reason, _ in made.events()] == ["InsideGuarantee"]
     assert len([request for request in made.below.requests if request.startswith("PATCH")]) == 1
@@ -208,7 +208,7 @@ async def test_who_borrows_no_longer_has_that_written_down_once_and_its_tenant_i
 async def test_who_borrows_or_of_whom_nothing_is_known_stays_as_it_is(made: Made, borrowed: bool | None) -> None:
     _borrows(made, "true")
     asked = made.asked()
-    await made.notices.promote(made.case(Admission("admitted", borrowed=borrowed)))
+    await made.notices.mark_promoted(made.case(Admission("admitted", borrowed=borrowed)))
     assert made.asked() == asked
 
 
@@ -216,5 +216,5 @@ async def test_a_tenant_is_not_told_of_a_promotion_that_could_not_be_written(mad
     _borrows(made, "true")
     made.below.fail("PATCH", "/pods/web", status=503)
     with pytest.raises(errors.ApiError):
-        await made.notices.promote(made.case(Admission("admitted", borrowed=False)))
+        await made.notices.mark_promoted(made.case(Admission("admitted", borrowed=False)))
     assert made.events() == []

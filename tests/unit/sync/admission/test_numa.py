@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from vkgateway.arbiter.facts import Shape, Topology, Zone
+from vkgateway.arbiter.snapshot import Shape, Topology, Zone
 from vkgateway.kube.client import encode
 from vkgateway.model.objects import Meta
-from vkgateway.model.requests import Milli
+from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.compute.topologies import TopologyView
-from vkgateway.sync.pods.views import ComputePodView, decode_compute_pod
+from vkgateway.sync.pods.pod_views import ComputePodView, decode_compute_pod
 
 GPU = "nvidia.com/gpu"
 
@@ -33,7 +33,7 @@ def view(*free: int, whole: int = 4) -> TopologyView:
 
 
 def topology(zones: NodeZones) -> Topology:
-    found = zones.on_node("host-1")
+    found = zones.zones_of("host-1")
     assert found is not None
     return found
 
@@ -44,13 +44,13 @@ def counted(zones: NodeZones) -> set[str]:
 
 def shape_of(_tenant: str, uid: str) -> Shape | None:
     """Of pods that the arbiter placed."""
-    return None if uid.startswith("foreign") else Shape.of({GPU: 1000, uid: 1})
+    return None if uid.startswith("foreign") else Shape.from_requests({GPU: 1000, uid: 1})
 
 
-def published(*free: int, pods: list[ComputePodView], used: Milli | None = None) -> NodeZones:
+def published(*free: int, pods: list[ComputePodView], used: MilliResources | None = None) -> NodeZones:
     zones = NodeZones(shape_of)
-    zones.follow(pods)
-    zones.published("host-1", view(*free), used=used or {})
+    zones.follow_pods(pods)
+    zones.node_published("host-1", view(*free), used=used or {})
     return zones
 
 
@@ -73,44 +73,46 @@ def test_what_others_hold_was_given_out_before() -> None:
 def test_pods_are_followed_and_only_those_on_the_node_that_have_not_ended_count() -> None:
     zones = NodeZones(shape_of)
     zones.pod_changed(None, pod("unseen", 1))
-    zones.follow([pod("a", 1), pod("elsewhere", 1, node="host-2"), pod("over", 1, phase="Succeeded")])
+    zones.follow_pods([pod("a", 1), pod("elsewhere", 1, node="host-2"), pod("over", 1, phase="Succeeded")])
     zones.pod_changed(None, pod("b", 1, born=1))
-    zones.published("host-1", view(0, 0), used={})
+    zones.node_published("host-1", view(0, 0), used={})
     assert counted(zones) == {"a", "b"}
     zones.pod_changed(pod("a", 1), None)
     zones.pod_changed(pod("b", 1), pod("b", 1, phase="Failed"))
-    zones.published("host-1", view(0, 0), used={})
+    zones.node_published("host-1", view(0, 0), used={})
     assert counted(zones) == set()
 
 
 def test_only_news_are_told_as_changed() -> None:
     zones = published(4, 4, pods=[pod("a", 1)])
-    assert zones.changed == {"host-1"}
-    zones.changed = set()
-    zones.published("host-1", view(4, 4), used={})
-    assert zones.changed == set()
-    zones.published("host-1", view(4, 3), used={})
-    assert zones.changed == {"host-1"}
-    zones.published("host-1", None, used={})
-    assert zones.on_node("host-1") is None
-    zones.published("host-1", TopologyView(Meta(name="host-1"), "container", ()), used={})
-    assert zones.on_node("host-1") is None
+    assert zones.changed_nodes == {"host-1"}
+    zones.changed_nodes = set()
+    zones.node_published("host-1", view(4, 4), used={})
+    assert zones.changed_nodes == set()
+    zones.node_published("host-1", view(4, 3), used={})
+    assert zones.changed_nodes == {"host-1"}
+    zones.node_published("host-1", None, used={})
+    assert zones.zones_of("host-1") is None
+    zones.node_published("host-1", TopologyView(Meta(name="host-1"), "container", ()), used={})
+    assert zones.zones_of("host-1") is None
 
 
 def test_who_was_in_what_was_published_and_has_gone_is_told_with_what_it_held() -> None:
     pods = [pod("a", 1, born=1), pod("b", 1, born=2), pod("foreign", 1, born=3), pod("late", 1, born=4)]
     zones = published(2, 3, pods=pods)
     assert (counted(zones), topology(zones).gone) == ({"a", "b", "foreign"}, {})
-    zones.changed = set()
+    zones.changed_nodes = set()
     zones.pod_changed(pods[0], pod("a", 1, born=1, phase="Pending"))
     zones.pod_changed(pods[2], None)
     zones.pod_changed(pods[3], None)
-    assert (topology(zones).gone, zones.changed) == ({}, set()), "one is here still, the others were never told of"
+    assert (topology(zones).gone, zones.changed_nodes) == ({}, set()), (
+        "one is here still, the others were never told of"
+    )
     ended = pod("a", 1, born=1, phase="Succeeded")
     zones.pod_changed(pods[0], ended)
     zones.pod_changed(ended, None)
     zones.pod_changed(pods[1], pod("again", 1))
     assert topology(zones).gone == {uid: shape_of("", uid) for uid in ("a", "b")}
-    assert (counted(zones), zones.changed) == ({"a", "b", "foreign"}, {"host-1"})
-    zones.published("host-1", view(4, 4), used={})
+    assert (counted(zones), zones.changed_nodes) == ({"a", "b", "foreign"}, {"host-1"})
+    zones.node_published("host-1", view(4, 4), used={})
     assert (counted(zones), topology(zones).gone) == (set(), {})

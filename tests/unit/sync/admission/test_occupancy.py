@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.model.requests import Milli
+from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.occupancy import Occupancy, Owner
 
 GPU, CPU = "nvidia.com/gpu", "cpu"
@@ -16,64 +16,64 @@ OWNER = ("alpha", "a100")
 
 def test_pods_of_one_node_are_summed_and_others_are_not() -> None:
     held = Occupancy()
-    held.hold("a", node="n1", amounts={GPU: 1000, CPU: 500}, owner=OWNER)
-    held.hold("b", node="n1", amounts={GPU: 2000})
-    held.hold("c", node="n2", amounts={GPU: 4000}, owner=OWNER)
+    held.count_pod("a", node="n1", amounts={GPU: 1000, CPU: 500}, owner=OWNER)
+    held.count_pod("b", node="n1", amounts={GPU: 2000})
+    held.count_pod("c", node="n2", amounts={GPU: 4000}, owner=OWNER)
 
-    assert held.on_node("n1") == {GPU: 3000, CPU: 500}
-    assert held.on_node("n2") == {GPU: 4000}
-    assert held.on_node("n3") == {}
-    assert held.of_owner(OWNER) == {GPU: 5000, CPU: 500}
-    assert held.of_owner(("beta", "a100")) == {}
+    assert held.used_on("n1") == {GPU: 3000, CPU: 500}
+    assert held.used_on("n2") == {GPU: 4000}
+    assert held.used_on("n3") == {}
+    assert held.used_by(OWNER) == {GPU: 5000, CPU: 500}
+    assert held.used_by(("beta", "a100")) == {}
 
 
 def test_a_pod_that_no_scheduler_bound_counts_for_its_owner_only() -> None:
     held = Occupancy()
-    held.hold("a", node="", amounts={GPU: 1000}, owner=OWNER)
+    held.count_pod("a", node="", amounts={GPU: 1000}, owner=OWNER)
 
-    assert held.of_owner(OWNER) == {GPU: 1000}
-    assert held.changed == set()
+    assert held.used_by(OWNER) == {GPU: 1000}
+    assert held.changed_nodes == set()
 
-    held.hold("a", node="n1", amounts={GPU: 1000}, owner=OWNER)
+    held.count_pod("a", node="n1", amounts={GPU: 1000}, owner=OWNER)
 
-    assert held.of_owner(OWNER) == {GPU: 1000}
-    assert held.on_node("n1") == {GPU: 1000}
-    assert held.changed == {"n1"}
+    assert held.used_by(OWNER) == {GPU: 1000}
+    assert held.used_on("n1") == {GPU: 1000}
+    assert held.changed_nodes == {"n1"}
 
 
 def test_nodes_are_told_whose_sum_changed_and_no_others() -> None:
     held = Occupancy()
-    held.hold("a", node="n1", amounts={GPU: 1000})
-    held.hold("b", node="n2", amounts={GPU: 1000})
-    held.changed.clear()
+    held.count_pod("a", node="n1", amounts={GPU: 1000})
+    held.count_pod("b", node="n2", amounts={GPU: 1000})
+    held.changed_nodes.clear()
 
-    held.hold("a", node="n1", amounts={GPU: 1000})
-    held.drop("nobody")
-    assert held.changed == set()
+    held.count_pod("a", node="n1", amounts={GPU: 1000})
+    held.drop_pod("nobody")
+    assert held.changed_nodes == set()
 
-    held.hold("a", node="n3", amounts={GPU: 1000})
-    assert held.changed == {"n1", "n3"}
+    held.count_pod("a", node="n3", amounts={GPU: 1000})
+    assert held.changed_nodes == {"n1", "n3"}
 
 
 def test_nothing_is_left_of_what_is_gone() -> None:
     held = Occupancy()
-    held.hold("a", node="n1", amounts={GPU: 1000, CPU: 0}, owner=OWNER)
-    held.drop("a")
-    held.drop("a")
+    held.count_pod("a", node="n1", amounts={GPU: 1000, CPU: 0}, owner=OWNER)
+    held.drop_pod("a")
+    held.drop_pod("a")
 
-    assert held.on_node("n1") == {}
-    assert held.of_owner(OWNER) == {}
+    assert held.used_on("n1") == {}
+    assert held.used_by(OWNER) == {}
     assert not held._nodes
     assert not held._owners
-    assert not held._holdings
+    assert not held._allocations
 
 
 def test_what_is_handed_out_is_not_the_sum_itself() -> None:
     held = Occupancy()
-    held.hold("a", node="n1", amounts={GPU: 1000})
-    held.on_node("n1")[GPU] = 7
+    held.count_pod("a", node="n1", amounts={GPU: 1000})
+    held.used_on("n1")[GPU] = 7
 
-    assert held.on_node("n1") == {GPU: 1000}
+    assert held.used_on("n1") == {GPU: 1000}
 
 
 _AMOUNTS = st.dictionaries(st.sampled_from([GPU, CPU]), st.integers(0, 8000))
@@ -90,32 +90,32 @@ _HOLDINGS = st.tuples(
 
 @given(st.lists(_HOLDINGS, max_size=30))
 def test_sums_are_those_of_what_is_held_now(
-    steps: list[tuple[str, tuple[str, Milli, Owner | None] | None]],
+    steps: list[tuple[str, tuple[str, MilliResources, Owner | None] | None]],
 ) -> None:
     held = Occupancy()
-    now: dict[str, tuple[str, Milli, Owner | None]] = {}
+    now: dict[str, tuple[str, MilliResources, Owner | None]] = {}
     for uid, holding in steps:
         before = _by_node(now)
-        held.changed.clear()
+        held.changed_nodes.clear()
         if holding is None:
             now.pop(uid, None)
-            held.drop(uid)
+            held.drop_pod(uid)
         else:
             node, amounts, owner = now[uid] = holding
-            held.hold(uid, node=node, amounts=amounts, owner=owner)
+            held.count_pod(uid, node=node, amounts=amounts, owner=owner)
         after = _by_node(now)
-        assert {node for node in ("n1", "n2") if before[node] != after[node]} <= held.changed
-        assert {node: held.on_node(node) for node in ("n1", "n2")} == after
+        assert {node for node in ("n1", "n2") if before[node] != after[node]} <= held.changed_nodes
+        assert {node: held.used_on(node) for node in ("n1", "n2")} == after
         for owner in (OWNER, ("beta", "a100")):
-            assert held.of_owner(owner) == _sum(amounts for _, amounts, whose in now.values() if whose == owner)
+            assert held.used_by(owner) == _sum(amounts for _, amounts, whose in now.values() if whose == owner)
         assert all(held._nodes.values())
 
 
-def _by_node(now: dict[str, tuple[str, Milli, Owner | None]]) -> dict[str, Milli]:
+def _by_node(now: dict[str, tuple[str, MilliResources, Owner | None]]) -> dict[str, MilliResources]:
     return {name: _sum(amounts for node, amounts, _ in now.values() if node == name) for name in ("n1", "n2")}
 
 
-def _sum(lists: object) -> Milli:
+def _sum(lists: object) -> MilliResources:
     total: Counter[str] = Counter()
     for amounts in lists:  # type: ignore[attr-defined]
         total.update(amounts)

@@ -6,14 +6,14 @@ from collections.abc import Collection
 from typing import Any
 
 from tests.unit.sync.admission.samples import GPU, POOL
-from vkgateway.arbiter.facts import Pool
+from vkgateway.arbiter.snapshot import Pool
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.objects import Condition, Meta, NodeSpecView, NodeStatusView, NodeView, Taint
-from vkgateway.sync.admission.images import NodeImages
+from vkgateway.sync.admission.node_images import NodeImages
 from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.admission.occupancy import Occupancy
-from vkgateway.sync.admission.pools import PoolFacts
-from vkgateway.translate.poolnodes import PoolNodes
+from vkgateway.sync.admission.pool_cache import PoolCache
+from vkgateway.translate.pool_nodes import PoolNodes
 
 SPEC = PoolSpec(name="a100", node_selector={"gpu": "a100"})
 
@@ -38,15 +38,17 @@ class Made:
         self.spec = spec
         self.members = PoolNodes(nodes)
         self.occupancy = Occupancy()
-        self._facts = PoolFacts(POOL, NodeImages(), NodeZones(lambda _tenant, _uid: None))
+        self._facts = PoolCache(POOL, NodeImages(), NodeZones(lambda _tenant, _uid: None))
 
     def facts(self, *, changed: Collection[str] = (), avoided: Collection[str] = ()) -> Pool:
-        return self._facts.facts(self.spec, self.members, self.occupancy, changed=changed, avoided=frozenset(avoided))
+        return self._facts.update_pool(
+            self.spec, self.members, self.occupancy, changed=changed, avoided=frozenset(avoided)
+        )
 
 
 def test_a_pool_tells_what_its_nodes_offer_and_what_is_held_there() -> None:
     made = Made(node("host-2"), node("host-1"), spec=PoolSpec(name="a100", levels=("zone", "rack")))
-    made.occupancy.hold("s", node="host-1", amounts={GPU: 3000})
+    made.occupancy.count_pod("s", node="host-1", amounts={GPU: 3000})
     pool = made.facts()
 
     assert pool.key == POOL
@@ -61,17 +63,17 @@ def test_a_pool_tells_what_its_nodes_offer_and_what_is_held_there() -> None:
 
 def test_a_pool_has_the_reserve_that_its_field_says() -> None:
     made = Made(node("host-1"), node("host-2", ready=False), node("host-3"))
-    assert made.facts().left_idle == 0
+    assert made.facts().idle_reserve == 0
 
     made.spec = PoolSpec(name="a100", reserve=3)
-    assert made.facts().left_idle == 3000
+    assert made.facts().idle_reserve == 3000
 
     made.spec = PoolSpec(name="a100", reserve="20%")
-    assert made.facts().left_idle == 3000
-    assert made.facts(avoided={"host-1"}).left_idle == 1000
+    assert made.facts().idle_reserve == 3000
+    assert made.facts(avoided={"host-1"}).idle_reserve == 1000
 
     made.spec = PoolSpec(name="a100", reserve="some")
-    assert made.facts().left_idle == 0
+    assert made.facts().idle_reserve == 0
 
 
 def test_what_did_not_change_is_the_very_same_object() -> None:
@@ -80,7 +82,7 @@ def test_what_did_not_change_is_the_very_same_object() -> None:
     assert made.facts() is first
     assert made.facts(changed={"a node of another pool"}) is first
 
-    made.occupancy.hold("s", node="host-1", amounts={GPU: 1000})
+    made.occupancy.count_pod("s", node="host-1", amounts={GPU: 1000})
     second = made.facts(changed={"host-1"})
     assert second is not first
     assert second.nodes[0].used == {GPU: 1000}
@@ -104,7 +106,7 @@ def test_nodes_that_changed_leave_the_others_as_they_were() -> None:
 def test_what_came_to_be_held_while_the_nodes_changed_counts() -> None:
     made = Made(node("host-1"))
     made.facts()
-    made.occupancy.hold("s", node="host-1", amounts={GPU: 1000})
+    made.occupancy.count_pod("s", node="host-1", amounts={GPU: 1000})
     made.members = PoolNodes((node("host-1"), node("host-2")))
 
     assert made.facts(changed={"host-1"}).nodes[0].used == {GPU: 1000}
@@ -134,14 +136,14 @@ def test_the_resource_of_most_usable_nodes_comes_first_and_native_ones_never() -
         node("host-3", {"example.com/fpga": "1"}, ready=False),
         node("host-4", {"example.com/zero": "0"}),
     ]
-    assert PoolNodes(nodes).governed == (GPU, "example.com/nic")
-    assert PoolNodes([node("host-1", {"example.com/nic": "4"})]).governed == ("example.com/nic", GPU)
+    assert PoolNodes(nodes).governed_resources == (GPU, "example.com/nic")
+    assert PoolNodes([node("host-1", {"example.com/nic": "4"})]).governed_resources == ("example.com/nic", GPU)
 
 
 def test_what_cells_are_pieces_of_comes_first_where_it_is_said_whatever_nodes_offer_now() -> None:
     nic = {"example.com/nic": "4"}
     made = Made(node("host-1", nic), node("host-2", nic), spec=PoolSpec(name="a100", cell_resource=GPU))
-    assert made.facts().unit == GPU
+    assert made.facts().unit_resource == GPU
 
     # While their driver is renewed there are no devices.
     made.members = PoolNodes((node("host-1", {**nic, GPU: "0"}), node("host-2", {**nic, GPU: "0"})))

@@ -17,7 +17,7 @@ from tests.unit.sync.admission.platform import (
     told,
 )
 from tests.unit.sync.world import World, until, world
-from vkgateway.sync.admission import telling
+from vkgateway.sync.admission import pending_reporter
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 
@@ -68,7 +68,7 @@ async def test_however_often_the_reason_changes_a_pod_is_written_to_once_in_half
                 cordon(here, closed=not number % 2)
                 await here.settled()
             gang = f"alpha/default/pod/{pod(here)['metadata']['uid']}"
-            says = sync.pods.desk.admission.book.holds[gang].text
+            says = sync.pods.admission.tenant_admission.verdict_store.pending_messages[gang].text
             stands = (condition(here, "vkgateway.io/Admitted") or ("", "", ""))[2]
             assert stands != says, "there is something new to tell"
             assert status_writes(here) == 1
@@ -89,7 +89,7 @@ async def test_a_gateway_with_nothing_to_decide_is_at_rest() -> None:
             await until(lambda: sum("mutatingadmissionpolicies" in each for each in here.above.requests) == 2)
             await here.settled()
             asked = len(here.above.requests), len(here.below.requests)
-            sync.look_at_everything()
+            sync.enqueue_all()
             await here.settled()
             assert (len(here.above.requests), len(here.below.requests)) == asked
 
@@ -106,10 +106,10 @@ async def test_who_joins_a_gang_that_was_told_lately_is_told_with_the_others_and
             gated(here, "one", gpus=2, gang=("train", 2))
             await told(here, "WaitingForMembers", "one")
             # By the time it may be told, however slow the machine, the reason is another than that of the first.
-            monkeypatch.setattr(telling, "_PATIENCE", 20.0)
+            monkeypatch.setattr(pending_reporter, "_PATIENCE", 20.0)
             gated(here, "two", gpus=2, gang=("train", 2))
-            book = sync.pods.desk.admission.book
-            await until(lambda: book.holds["alpha/default/gang/train"].code == "WaitingForRoom")
+            book = sync.pods.admission.tenant_admission.verdict_store
+            await until(lambda: book.pending_messages["alpha/default/gang/train"].code == "WaitingForRoom")
             await here.settled()
             assert (condition(here, ADMITTED, "one") or ("", ""))[1] == "WaitingForMembers"
             assert condition(here, ADMITTED, "two") is None

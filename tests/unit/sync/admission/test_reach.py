@@ -6,11 +6,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from vkgateway.model.objects import Meta, NodeView
-from vkgateway.sync.admission.reach import in_front_of, narrowing, parts_within_reach, pools_of
+from vkgateway.sync.admission.virtual_nodes import narrowing_selector, pools_of, virtual_node_terms, virtual_nodes_for
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.pods.pod_context import VirtualNodeBinding
 from vkgateway.translate.context import PoolContext
-from vkgateway.translate.poolnodes import PoolNodes, in_pool
+from vkgateway.translate.pool_nodes import PoolNodes, is_in_pool
 
 ZONE = "topology.kubernetes.io/zone"
 A100 = ("local", "a100")
@@ -29,16 +29,16 @@ class Nodes:
         }
         self.views = [NodeView(metadata=Meta(name=name, labels=found)) for name, found in labels.items()]
 
-    def behind(self, pool: PoolContext) -> PoolNodes:
-        return PoolNodes(view for view in self.views if in_pool(view, pool.node_selector, pool.without_label))
+    def nodes_behind(self, pool: PoolContext) -> PoolNodes:
+        return PoolNodes(view for view in self.views if is_in_pool(view, pool.node_selector, pool.without_label))
 
 
-def binding(name: str, node: str, selector: dict[str, str], without_label: str = "") -> Binding:
+def binding(name: str, node: str, selector: dict[str, str], without_label: str = "") -> VirtualNodeBinding:
     link = cast(ComputeLink, SimpleNamespace(name="local", nodes=Nodes()))
     context = PoolContext(
         name=name, compute_cluster="local", node_name=node, node_selector=selector, without_label=without_label
     )
-    return Binding(pool=context, link=link, node_ip="10.0.0.1")
+    return VirtualNodeBinding(pool=context, link=link, node_ip="10.0.0.1")
 
 
 BINDINGS = {
@@ -70,30 +70,32 @@ def test_virtual_nodes_of_one_pool_are_one_pool() -> None:
 
 
 def test_nothing_is_asked_of_compute_nodes_where_all_virtual_nodes_of_the_pools_are_within_reach() -> None:
-    assert parts_within_reach(["v100.local"], BINDINGS) == []
-    assert parts_within_reach(list(BINDINGS), BINDINGS) == []
-    assert parts_within_reach([], BINDINGS) == []
+    assert virtual_node_terms(["v100.local"], BINDINGS) == []
+    assert virtual_node_terms(list(BINDINGS), BINDINGS) == []
+    assert virtual_node_terms([], BINDINGS) == []
 
 
 def test_a_pod_that_reaches_a_part_of_a_pool_runs_on_nodes_behind_it() -> None:
-    assert chosen(parts_within_reach(["a100.a.local"], BINDINGS)) == {"a100-0"}
-    assert chosen(parts_within_reach(["a100.local", "a100.b.local"], BINDINGS)) == {"a100-1", "a100-2"}
-    assert chosen(parts_within_reach(["a100.a.local", "v100.local"], BINDINGS)) == {"a100-0", "v100-0"}
+    assert chosen(virtual_node_terms(["a100.a.local"], BINDINGS)) == {"a100-0"}
+    assert chosen(virtual_node_terms(["a100.local", "a100.b.local"], BINDINGS)) == {"a100-1", "a100-2"}
+    assert chosen(virtual_node_terms(["a100.a.local", "v100.local"], BINDINGS)) == {"a100-0", "v100-0"}
 
 
 def test_an_admitted_pod_is_led_to_the_virtual_node_in_front_of_its_compute_node() -> None:
-    assert narrowing(A100, "a100-1", BINDINGS, any_part=False) == {"kubernetes.io/hostname": "a100.b.local"}
-    assert narrowing(A100, "a100-2", BINDINGS, any_part=False) == {"kubernetes.io/hostname": "a100.local"}
-    assert narrowing(V100, "not known yet", BINDINGS, any_part=False) == {"kubernetes.io/hostname": "v100.local"}
+    assert narrowing_selector(A100, "a100-1", BINDINGS, any_part=False) == {"kubernetes.io/hostname": "a100.b.local"}
+    assert narrowing_selector(A100, "a100-2", BINDINGS, any_part=False) == {"kubernetes.io/hostname": "a100.local"}
+    assert narrowing_selector(V100, "not known yet", BINDINGS, any_part=False) == {
+        "kubernetes.io/hostname": "v100.local"
+    }
 
 
 def test_where_the_tenants_scheduler_spreads_pods_it_chooses_the_part() -> None:
     pool = {"vkgateway.io/compute-cluster": "local", "vkgateway.io/pool": "a100"}
-    assert narrowing(A100, "a100-1", BINDINGS, any_part=True) == pool
-    assert narrowing(A100, "gone", BINDINGS, any_part=False) == pool
-    assert narrowing(V100, "v100-0", BINDINGS, any_part=True) == {"kubernetes.io/hostname": "v100.local"}
+    assert narrowing_selector(A100, "a100-1", BINDINGS, any_part=True) == pool
+    assert narrowing_selector(A100, "gone", BINDINGS, any_part=False) == pool
+    assert narrowing_selector(V100, "v100-0", BINDINGS, any_part=True) == {"kubernetes.io/hostname": "v100.local"}
 
 
 def test_a_pod_bound_elsewhere_in_its_pool_is_not_in_front_of_its_compute_node() -> None:
-    assert in_front_of(A100, "a100-0", BINDINGS) == ["a100.a.local"]
-    assert in_front_of(A100, "", BINDINGS) == ["a100.local", "a100.a.local", "a100.b.local"]
+    assert virtual_nodes_for(A100, "a100-0", BINDINGS) == ["a100.a.local"]
+    assert virtual_nodes_for(A100, "", BINDINGS) == ["a100.local", "a100.a.local", "a100.b.local"]

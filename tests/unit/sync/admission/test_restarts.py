@@ -30,10 +30,10 @@ from tests.unit.sync.admission.platform import (
     told,
 )
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
-from vkgateway.arbiter.facts import PodState
+from vkgateway.arbiter.snapshot import PodState
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import GANGS_DONE_ANNOTATION
-from vkgateway.sync.marks import EVICTED, RETAKEN
+from vkgateway.sync.state_annotations import EVICTED, RETAKEN
 from vkgateway.sync.tenant import TenantSync
 
 pytestmark = pytest.mark.usefixtures("told_soon")
@@ -50,9 +50,9 @@ async def here() -> AsyncIterator[World]:
 
 def states(sync: TenantSync) -> dict[str, PodState]:
     """Where the arbiter takes each pod to stand, by name."""
-    admission = sync.pods.desk.admission
-    gangs, _ = admission.gangs.gangs()
-    found = {pod.uid: pod.state for gang in (*gangs, *admission.left_behind()) for pod in gang.pods}
+    admission = sync.pods.admission.tenant_admission
+    gangs, _ = admission.gangs.build_gangs()
+    found = {pod.uid: pod.state for gang in (*gangs, *admission.orphan_gangs()) for pod in gang.pods}
     return {member.key[1]: found[member.uid] for member in admission.gangs if member.uid in found}
 
 
@@ -132,7 +132,7 @@ async def test_a_waiting_pod_is_not_told_again_what_it_was_told(here: World) -> 
         await told(here, "Infeasible")
     written = len([request for request in here.above.requests if "/pods/web/status" in request])
     async with here.gateway() as sync:
-        await until(lambda: sync.pods.desk.admission.book.holds)
+        await until(lambda: sync.pods.admission.tenant_admission.verdict_store.pending_messages)
         await here.settled()
     assert len([request for request in here.above.requests if "/pods/web/status" in request]) == written
 
@@ -216,7 +216,7 @@ async def test_what_is_ending_at_the_start_is_known_as_such_and_what_waits_for_i
         await until(lambda: deleted(here.compute_pod("low")))
     async with here.gateway() as sync:
         await until(lambda: states(sync).get("low") is PodState.ENDING)
-        await until(lambda: sync.pods.desk.admission.known)
+        await until(lambda: sync.pods.admission.tenant_admission.is_known)
         await told(here, "WaitingForEviction", "high")
         here.end("low", code=143)
         await until(lambda: here.phase("low") == "Failed")
@@ -232,7 +232,7 @@ async def test_so_is_what_a_tenant_deleted(here: World, grace: int) -> None:
         await until(lambda: deleted(here.compute_pod("first")))
         gated(here, "second", gpus=8)
     async with here.gateway() as sync:
-        await until(lambda: sync.pods.desk.admission.known)
+        await until(lambda: sync.pods.admission.tenant_admission.is_known)
         await told(here, "WaitingForEviction", "second")
         here.end("first", code=137)
         await until(lambda: here.tenant_pod("first") is None)
@@ -246,7 +246,7 @@ async def test_a_deletion_that_did_not_reach_below_is_made_up_for(here: World) -
     here.delete("first", grace=3)
     gated(here, "second", gpus=8)
     async with here.gateway() as sync:
-        await until(lambda: sync.pods.desk.admission.known)
+        await until(lambda: sync.pods.admission.tenant_admission.is_known)
         await until(lambda: deleted(here.compute_pod("first")))
         here.end("first", code=143)
         await start(here, "second")
@@ -261,7 +261,7 @@ async def test_what_is_left_of_pods_that_went_while_nobody_watched_is_removed_an
     gated(here, "second", gpus=8)
     async with here.gateway() as sync:
         await until(lambda: deleted(here.compute_pod("first")))
-        assert [gang.pods[0].state for gang in sync.pods.desk.admission.left_behind()] == [PodState.ENDING]
+        assert [gang.pods[0].state for gang in sync.pods.admission.tenant_admission.orphan_gangs()] == [PodState.ENDING]
         await told(here, "WaitingForEviction", "second")
         here.end("first", code=137)
         await until(lambda: here.compute_pod("first") is None)
@@ -290,8 +290,8 @@ async def test_a_deadline_at_which_only_the_reason_was_written_is_kept(here: Wor
 
 def borrowing(sync: TenantSync) -> dict[str, bool]:
     """Whether each pod that is placed borrows, by name, as the arbiter is told."""
-    admission = sync.pods.desk.admission
-    gangs, _ = admission.gangs.gangs()
+    admission = sync.pods.admission.tenant_admission
+    gangs, _ = admission.gangs.build_gangs()
     found = {pod.uid: pod.borrowed for gang in gangs for pod in gang.pods if pod.pool is not None}
     return {member.key[1]: found[member.uid] for member in admission.gangs if member.uid in found}
 

@@ -29,7 +29,7 @@ from tests.unit.sync.admission.platform import (
     told,
 )
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, compute_node, until
-from vkgateway.arbiter.facts import Quota
+from vkgateway.arbiter.snapshot import Quota
 from vkgateway.kube.resources import (
     CONFIG_MAPS,
     DISRUPTION_BUDGETS,
@@ -41,11 +41,11 @@ from vkgateway.kube.resources import (
     SERVICES,
 )
 from vkgateway.model.api import Pool
-from vkgateway.sync.admission.arbiter import Arbitration, Settings
+from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.engine import Engine
-from vkgateway.sync.pods.case import Binding
+from vkgateway.sync.pods.pod_context import VirtualNodeBinding
 from vkgateway.sync.tenant import TenantSync
+from vkgateway.sync.workers import WorkerPool
 from vkgateway.translate.context import TenantContext
 
 pytestmark = pytest.mark.usefixtures("told_soon")
@@ -69,9 +69,9 @@ class TwoClusters(World):
             for client in clients:
                 stack.push_async_callback(client.close)
             links = {name: ComputeLink(name, client) for name, client in zip(CLUSTERS, clients[1:], strict=True)}
-            engine = Engine(workers=8)
+            engine = WorkerPool(workers=8)
             arbiter = Arbitration(
-                Settings(gather=0.001, later=0.02, notice=self.notice),
+                ArbitrationSettings(gather=0.001, unplaced_delay=0.02, notice=self.notice),
                 links=lambda: links,
                 specs=lambda: {name: (Pool(name="a100", node_selector=SELECTOR),) for name in links},
                 expected=lambda: [TENANT],
@@ -98,7 +98,7 @@ class TwoClusters(World):
                 await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def east_binding(link: ComputeLink) -> Binding:
+def east_binding(link: ComputeLink) -> VirtualNodeBinding:
     binding = World.binding(link)
     return replace(binding, pool=replace(binding.pool, compute_cluster="east", node_name=EAST_NODE))
 
@@ -157,7 +157,7 @@ async def test_what_one_cluster_refuses_reaches_the_other(here: TwoClusters) -> 
             here.create(name, node=node, containers=[main])
         await here.forwarded("one")
         await until(lambda: east.find(PODS, "two", BELOW))
-        await until(lambda: sync.network.services.complete and sync.network.policies.above.complete)
+        await until(lambda: sync.network.services.is_complete and sync.network.policies.tenant_policies.is_complete)
         for method in ("POST", "PUT", "DELETE"):
             here.below.fail(method, BELOW, status=403, times=10_000)
         settings = copy.deepcopy(store.get(CONFIG_MAPS, "settings", "default"))
@@ -289,7 +289,7 @@ async def test_nobody_leaves_a_cluster_that_was_away_for_a_gang_that_meanwhile_s
         await noticed(here)
         port = here.below.port
         await here.below.stop()
-        await until(lambda: here.link is not None and not here.link.reachable)
+        await until(lambda: here.link is not None and not here.link.is_reachable)
         east.below.store.delete(PODS, "on-east-1", "default", grace=0)
         await let_go(here, "high")
         assert chosen(here, "high") == EAST_NODE

@@ -8,12 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.translate.samples import DEFAULT_TOLERATIONS, POOL, container, forward, pod
-from vkgateway.arbiter.facts import Requirement, Shape, Toleration
-from vkgateway.arbiter.matching import blocked, selects
+from vkgateway.arbiter.capacity.node_matching import has_untolerated_taint, matches_terms
+from vkgateway.arbiter.snapshot import Requirement, Shape, Toleration
 from vkgateway.model.objects import Object, Taint
 from vkgateway.model.requests import pod_requests
 from vkgateway.sync.admission.shapes import shape_of
-from vkgateway.translate.selectors import REQUIRED, NodeTerms, term_holds
+from vkgateway.translate.node_terms import REQUIRED, NodeTerms, term_matches
 
 ZONE, PRODUCT = "topology.kubernetes.io/zone", "nvidia.com/gpu.product"
 HOST = "example.com/host"
@@ -26,8 +26,8 @@ REAL_NODES: dict[str, dict[str, str]] = {
 }
 VIRTUAL_NODES = {POOL.node_name: POOL.virtual_labels()}
 BY_HAND = {"phase": "Pending"}
-CARRIED = POOL.carried | {"slot"}
-THE_POOL = replace(POOL, carried=CARRIED)
+CARRIED = POOL.carried_labels | {"slot"}
+THE_POOL = replace(POOL, carried_labels=CARRIED)
 
 
 def shape(wanted: Object) -> Shape:
@@ -44,7 +44,7 @@ def nodes_of(made: Object) -> list[str]:
         if spec["nodeSelector"].items() <= labels.items()
         and (
             REQUIRED not in affinity
-            or any(term_holds(term, name=name, labels=labels) for term in affinity[REQUIRED]["nodeSelectorTerms"])
+            or any(term_matches(term, name=name, labels=labels) for term in affinity[REQUIRED]["nodeSelectorTerms"])
         )
     ]
 
@@ -52,7 +52,7 @@ def nodes_of(made: Object) -> list[str]:
 def check_agreement(wanted: Object) -> None:
     """The shape against the compute pod: nodes, taints, amounts and images."""
     made, found = forward(wanted, pool=THE_POOL), shape(wanted)
-    assert [name for name, labels in REAL_NODES.items() if selects(found.terms, labels)] == nodes_of(made)
+    assert [name for name, labels in REAL_NODES.items() if matches_terms(found.terms, labels)] == nodes_of(made)
     below = [
         Toleration(
             key=entry.get("key", ""),
@@ -65,7 +65,7 @@ def check_agreement(wanted: Object) -> None:
     for key in ("mine", "node.kubernetes.io/not-ready", "node.kubernetes.io/unschedulable", "vkgateway.io/drain"):
         for effect in ("NoSchedule", "NoExecute"):
             taints = [Taint(key=key, value="1", effect=effect)]
-            assert blocked(found.tolerations, taints) == blocked(below, taints)
+            assert has_untolerated_taint(found.tolerations, taints) == has_untolerated_taint(below, taints)
     assert dict(found.requests) == {name: amount for name, amount in pod_requests(made).items() if amount}
     containers = made["spec"]["containers"] + made["spec"].get("initContainers", [])
     assert found.images == {one["image"] if ":" in one["image"] else f"{one['image']}:latest" for one in containers}
@@ -152,7 +152,7 @@ terms = st.fixed_dictionaries(
 def test_they_agree_whatever_is_required(selector: dict[str, str], alternatives: list[Any]) -> None:
     required = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": alternatives}}}} if alternatives else {}
     wanted = pod(nodeSelector=selector, **required)
-    assume(NodeTerms(THE_POOL, scheduled=True).contradiction(wanted["spec"]) is None)
+    assume(NodeTerms(THE_POOL, scheduled=True).find_conflict(wanted["spec"]) is None)
     check_agreement(wanted)
     waiting = pod(nodeSelector=selector, status=BY_HAND, **required)
     del waiting["spec"]["nodeName"]

@@ -8,9 +8,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.unit.arbiter.sim import KEY, LOW, gang
-from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Hold, HoldCode
-from vkgateway.arbiter.facts import Gang, Plan
-from vkgateway.sync.admission.startmeter import StartMeter
+from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport
+from vkgateway.arbiter.snapshot import Gang, PreemptionPlan
+from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.arbiter_metrics import TERMS
 
 PAIR = gang("a/ns/gang/pair", "a", [8, 8])
@@ -23,8 +23,8 @@ def admitted(whom: Gang = PAIR, *, borrowed: bool = False) -> Decisions:
     return Decisions(admits=(Admit(gang=whom.id, pool=KEY, nodes=nodes, borrowed=borrowed),))
 
 
-def held(code: HoldCode, whom: Gang = PAIR) -> Decisions:
-    return Decisions(holds=(Hold(gang=whom.id, code=code, message=""),))
+def held(code: PendingReason, whom: Gang = PAIR) -> Decisions:
+    return Decisions(holds=(PendingReport(gang=whom.id, code=code, message=""),))
 
 
 def planned(*deadlines: float, borrowed: bool = False) -> Decisions:
@@ -32,8 +32,8 @@ def planned(*deadlines: float, borrowed: bool = False) -> Decisions:
         Evict(gang="b/ns/gang/low", pods=("v",), whole=True, makes_room_for=PAIR.id, deadline=deadline, lost=0.0)
         for deadline in deadlines
     )
-    plan = Plan(pool=KEY, nodes=dict.fromkeys(UIDS, "n0"), borrowed=borrowed)
-    hold = Hold(gang=PAIR.id, code=HoldCode.EVICTION, message="")
+    plan = PreemptionPlan(pool=KEY, nodes=dict.fromkeys(UIDS, "n0"), borrowed=borrowed)
+    hold = PendingReport(gang=PAIR.id, code=PendingReason.EVICTION, message="")
     return Decisions(plans={PAIR.id: plan}, evicts=tuple(evicts), holds=(hold,))
 
 
@@ -44,10 +44,10 @@ class Story:
         self.meter = StartMeter()
 
     def arrived(self, uid: str, now: float, whom: Gang = PAIR) -> None:
-        self.meter.arrived(whom.id, uid, created=now - 0.25, now=now)
+        self.meter.pod_arrived(whom.id, uid, created=now - 0.25, now=now)
 
     def decided(self, decisions: Decisions, now: float) -> None:
-        self.meter.decided({each.id: each for each in (PAIR, LOWLY)}, decisions, at=now - 0.5, now=now)
+        self.meter.cycle_decided({each.id: each for each in (PAIR, LOWLY)}, decisions, at=now - 0.5, now=now)
 
     def pair(self) -> None:
         for uid in UIDS:
@@ -57,9 +57,9 @@ class Story:
 def at_once(story: Story) -> None:
     story.pair()
     story.decided(admitted(), 12.0)
-    story.meter.bound(UIDS[0], now=13.0)
-    story.meter.bound(UIDS[1], now=15.0)
-    story.meter.bound(UIDS[1], now=16.0)
+    story.meter.pod_bound(UIDS[0], now=13.0)
+    story.meter.pod_bound(UIDS[1], now=15.0)
+    story.meter.pod_bound(UIDS[1], now=16.0)
 
 
 def others_go_first(story: Story) -> None:
@@ -84,20 +84,20 @@ def they_go_before_their_time(story: Story) -> None:
 
 def members_come_one_by_one(story: Story) -> None:
     story.arrived(UIDS[0], 10.0)
-    story.decided(held(HoldCode.MEMBERS), 11.0)
+    story.decided(held(PendingReason.MEMBERS), 11.0)
     story.arrived(UIDS[1], 100.0)
     story.decided(admitted(), 102.0)
 
 
 def its_size_is_told_last(story: Story) -> None:
     story.pair()
-    story.decided(held(HoldCode.MEMBERS), 60.5)
+    story.decided(held(PendingReason.MEMBERS), 60.5)
     story.decided(admitted(), 62.0)
 
 
 def one_of_two_goes(story: Story) -> None:
     story.pair()
-    story.meter.gone(PAIR.id, UIDS[0])
+    story.meter.pod_gone(PAIR.id, UIDS[0])
     story.decided(admitted(), 12.0)
 
 
@@ -110,7 +110,7 @@ def nobody_decided_of_it_yet(story: Story) -> None:
 def it_borrows(story: Story) -> None:
     story.pair()
     story.decided(admitted(borrowed=True), 12.0)
-    story.meter.bound(UIDS[0], now=13.0)
+    story.meter.pod_bound(UIDS[0], now=13.0)
 
 
 def it_is_low(story: Story) -> None:
@@ -120,7 +120,7 @@ def it_is_low(story: Story) -> None:
 
 def it_waits_for_its_own_cells(story: Story) -> None:
     story.pair()
-    story.decided(held(HoldCode.ROOM), 12.0)
+    story.decided(held(PendingReason.ROOM), 12.0)
     story.decided(admitted(), 900.0)
 
 
@@ -133,19 +133,19 @@ def it_has_a_plan_to_borrow(story: Story) -> None:
 def its_plan_fails(story: Story) -> None:
     story.pair()
     story.decided(planned(42.0), 12.0)
-    story.decided(held(HoldCode.ROOM), 20.0)
+    story.decided(held(PendingReason.ROOM), 20.0)
     story.decided(admitted(), 45.0)
 
 
 def it_was_there_before_the_gateway(story: Story) -> None:
     story.decided(admitted(), 12.0)
-    story.meter.bound(UIDS[0], now=13.0)
+    story.meter.pod_bound(UIDS[0], now=13.0)
 
 
 def all_of_it_goes(story: Story) -> None:
     story.pair()
     for uid in UIDS:
-        story.meter.gone(PAIR.id, uid)
+        story.meter.pod_gone(PAIR.id, uid)
     story.decided(admitted(), 12.0)
 
 
@@ -153,8 +153,8 @@ def it_goes_before_it_is_bound(story: Story) -> None:
     story.pair()
     story.decided(admitted(), 12.0)
     for uid in UIDS:
-        story.meter.gone(PAIR.id, uid)
-        story.meter.bound(uid, now=13.0)
+        story.meter.pod_gone(PAIR.id, uid)
+        story.meter.pod_bound(uid, now=13.0)
 
 
 START = {"watch": [1, 0.25], "cycle": [1, 2.0]}

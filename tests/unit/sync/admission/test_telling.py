@@ -8,30 +8,30 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.sync.admission.telling import Telling
-from vkgateway.sync.admission.verdicts import Waits
+from vkgateway.sync.admission.pending_reporter import PendingReporter
+from vkgateway.sync.admission.verdict_store import PendingMessage
 
 
-def waits(code: str = "WaitingForRoom", text: str = "") -> Waits:
-    return Waits(code, code, text or code)
+def waits(code: str = "WaitingForRoom", text: str = "") -> PendingMessage:
+    return PendingMessage(code, code, text or code)
 
 
 class Gang:
     """Pods of one gang, looked at in turn; what each shows, and when it was written to."""
 
     def __init__(self) -> None:
-        self.telling = Telling()
+        self.telling = PendingReporter()
         self.shows: dict[str, str] = {}
         self.writes: dict[str, list[float]] = {}
         self.news: list[str] = []
 
-    def look(self, uid: str, said: Waits, now: float) -> float | None:
-        told = self.telling.tell(uid, "default/gang/x", said, now=now)
-        if told.now is not None:
-            self.shows[uid] = told.now.text
+    def look(self, uid: str, said: PendingMessage, now: float) -> float | None:
+        told = self.telling.plan_report(uid, "default/gang/x", said, now=now)
+        if told.report_now is not None:
+            self.shows[uid] = told.report_now.text
             self.writes.setdefault(uid, []).append(now)
-            self.news += [told.now.code] if told.is_new else []
-        return told.again
+            self.news += [told.report_now.code] if told.is_new else []
+        return told.requeue_after
 
 
 MEMBERS, ROOM = waits("WaitingForMembers"), waits("WaitingForRoom")
@@ -110,19 +110,21 @@ def test_who_comes_in_a_round_is_told_at_once_only_what_is_so() -> None:
 def test_what_could_not_be_written_is_tried_again() -> None:
     made = Gang()
     made.look("a", ROOM, 100)
-    assert made.telling.tell("a", "default/gang/x", ROOM, now=101).now == ROOM
-    made.telling.failed("a")
-    assert not made.telling.is_told("a")
-    assert made.telling.tell("a", "default/gang/x", ROOM, now=101.5).now == ROOM
+    assert made.telling.plan_report("a", "default/gang/x", ROOM, now=101).report_now == ROOM
+    made.telling.report_failed("a")
+    assert not made.telling.was_reported("a")
+    assert made.telling.plan_report("a", "default/gang/x", ROOM, now=101.5).report_now == ROOM
 
 
 def test_a_gang_that_is_gone_is_forgotten_and_one_that_changes_its_gang_begins_anew() -> None:
     made = Gang()
     made.look("a", ROOM, 100)
     made.look("a", ROOM, 101)
-    assert made.telling.tell("a", "default/gang/y", MEMBERS, now=110).again == 21, "a pod is written to seldom anyhow"
-    made.telling.forget("a")
-    made.telling.forget("a")
+    assert made.telling.plan_report("a", "default/gang/y", MEMBERS, now=110).requeue_after == 21, (
+        "a pod is written to seldom anyhow"
+    )
+    made.telling.forget_pod("a")
+    made.telling.forget_pod("a")
     assert made.look("a", ROOM, 120) == 1
 
 

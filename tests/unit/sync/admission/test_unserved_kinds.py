@@ -23,8 +23,8 @@ from tests.unit.sync.admission.platform import (
 from tests.unit.sync.world import World, until, world
 from vkgateway.kube.resources import CRDS, NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION
-from vkgateway.sync.admission import beside
-from vkgateway.sync.pods.views import decode_tenant_pod
+from vkgateway.sync.admission import companion_objects
+from vkgateway.sync.pods.pod_views import decode_tenant_pod
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.translate.gangs import Kind
 
@@ -43,7 +43,7 @@ CRD = {
 
 @pytest.fixture
 async def here(told_soon: None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(beside, "_RETRY", 0.1)
+    monkeypatch.setattr(companion_objects, "_RETRY", 0.1)
     async with world() as made:
         made.below.store.create(NAMESPACES, {"metadata": {"name": "default"}})
         yield made
@@ -63,7 +63,7 @@ def group(here: World, minimum: int) -> None:
 
 
 def is_member(sync: TenantSync, here: World, name: str = "web") -> bool:
-    return sync.pods.desk.admission.gangs.member(pod(here, name)["metadata"]["uid"]) is not None
+    return sync.pods.admission.tenant_admission.gangs.find_member(pod(here, name)["metadata"]["uid"]) is not None
 
 
 async def runs_as_any_other(here: World, name: str = "web") -> None:
@@ -82,7 +82,7 @@ async def test_a_pod_without_devices_starts_as_any_other(here: World) -> None:
         bind(here)
         await runs_as_any_other(here)
         assert not is_member(sync, here)
-        assert sync.pods.desk.admission.known
+        assert sync.pods.admission.tenant_admission.is_known
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
@@ -144,7 +144,7 @@ async def test_once_the_kind_is_installed_new_pods_wait_and_those_that_run_go_on
         marked(here, "new")
         assert "PodGroup web" in await told(here, "WaitingForMembers", "new")
     async with here.gateway() as sync:
-        await until(lambda: sync.pods.desk.admission.known)
+        await until(lambda: sync.pods.admission.tenant_admission.is_known)
         await here.settled()
         assert not is_member(sync, here, "old")
         assert is_member(sync, here, "new")
@@ -164,7 +164,7 @@ async def test_a_pod_that_runs_without_the_arbiter_is_left_to_itself_though_it_i
         await until(lambda: is_member(sync, here, "old"))
         here.below.heal()
         await until(lambda: not is_member(sync, here, "old"))
-        await until(lambda: sync.pods.desk.admission.known)
+        await until(lambda: sync.pods.admission.tenant_admission.is_known)
 
 
 async def test_a_pod_that_is_bound_is_not_taken_in_before_the_server_was_asked(here: World) -> None:
@@ -176,15 +176,15 @@ async def test_a_pod_that_is_bound_is_not_taken_in_before_the_server_was_asked(h
         document = copy.deepcopy(pod(here))
         document["metadata"] |= {"name": "other", "uid": "other"}
         view = decode_tenant_pod(json.dumps(document).encode())
-        desk = sync.pods.desk
-        desk.note(document, view, governed=True)
-        assert desk.admission.gangs.member("other") is None
+        desk = sync.pods.admission
+        desk.observe_pod(document, view, governed=True)
+        assert desk.tenant_admission.gangs.find_member("other") is None
 
         here.above.register(POD_GROUPS)
         marked(here, "next")
-        await until(lambda: desk.beside.follows(Kind("scheduling.x-k8s.io", "PodGroup", "podgroups")))
-        desk.note(document, view, governed=True)
-        assert desk.admission.gangs.member("other") is not None
+        await until(lambda: desk.companions.is_watched(Kind("scheduling.x-k8s.io", "PodGroup", "podgroups")))
+        desk.observe_pod(document, view, governed=True)
+        assert desk.tenant_admission.gangs.find_member("other") is not None
 
 
 async def test_a_gang_that_runs_stays_a_gang_when_its_kind_is_taken_away_also_over_a_restart(here: World) -> None:
@@ -199,7 +199,7 @@ async def test_a_gang_that_runs_stays_a_gang_when_its_kind_is_taken_away_also_ov
         await until(lambda: here.phase() == "Running")
     here.above.unregister(POD_GROUPS)
     async with here.gateway() as sync:
-        await until(lambda: sync.pods.desk.admission.known)
+        await until(lambda: sync.pods.admission.tenant_admission.is_known)
         assert is_member(sync, here)
         marked(here, "new")
         await let_go(here, "new")
@@ -213,9 +213,13 @@ async def test_a_pod_with_devices_waits_and_reads_that_its_tenant_has_no_such_ki
         assert not is_let_go(here)
 
         here.above.register(POD_GROUPS)
-        admission = sync.pods.desk.admission
-        await until(lambda: all("does not serve" not in waits.text for waits in admission.book.holds.values()))
-        [waits] = admission.book.holds.values()
+        admission = sync.pods.admission.tenant_admission
+        await until(
+            lambda: all(
+                "does not serve" not in waits.text for waits in admission.verdict_store.pending_messages.values()
+            )
+        )
+        [waits] = admission.verdict_store.pending_messages.values()
         assert waits.text.startswith("PodGroup web (podgroups.scheduling.x-k8s.io) is not there")
         assert not is_let_go(here)
         group(here, 1)
@@ -235,7 +239,7 @@ async def test_a_pod_that_is_made_again_is_judged_again(here: World) -> None:
     async with here.gateway() as sync:
         await let_go(here)
         here.delete(grace=0)
-        await until(lambda: not sync.pods.desk.gates.ordinary._marks)
+        await until(lambda: not sync.pods.admission.gate_reconciler.ordinary._marks)
         here.above.register(POD_GROUPS)
         marked(here)
         await told(here, "WaitingForMembers")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from vkgateway.model.objects import NodeView
-from vkgateway.sync.compute.nodes import same_for_us
-from vkgateway.sync.compute.nodeviews import MOST_IMAGES, decode_node
+from vkgateway.sync.compute.node_views import MOST_IMAGES, decode_node
+from vkgateway.sync.compute.nodes import is_unchanged
 
 
 def node(*images: list[str] | None, heartbeat: str = "") -> NodeView:
@@ -36,4 +36,4 @@ def test_an_image_that_has_lost_its_names_is_passed_over() -> None:
 
 
 def test_an_image_that_came_or_went_is_no_news() -> None:
-    assert same_for_us(node(["train:1"]), node(["other:1"], ["train:1"]))
+    assert is_unchanged(node(["train:1"]), node(["other:1"], ["train:1"]))

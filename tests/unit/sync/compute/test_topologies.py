@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.background import in_background
 from tests.unit.sync.world import until
-from vkgateway.arbiter.facts import Zone
+from vkgateway.arbiter.snapshot import Zone
 from vkgateway.kube.resources import NODE_TOPOLOGIES
 from vkgateway.sync.compute import topologies as module
 from vkgateway.sync.compute.topologies import ComputeTopologies, TopologyView, decode_topology
@@ -116,18 +116,18 @@ async def server() -> AsyncIterator[FakeApiServer]:
 
 async def test_a_cluster_without_the_kind_costs_one_request(server: FakeApiServer) -> None:
     async with watched(server) as (made, heard):
-        await until(lambda: made.known)
+        await until(lambda: made.is_known)
         await asyncio.sleep(0.05)
         assert server.requests == ["GET /apis/topology.node.k8s.io/v1alpha2"]
-        assert (server.watches, heard.known, made.items()) == (0, 1, [])
+        assert (server.watches, heard.known, made.topology_items()) == (0, 1, [])
 
 
 async def test_what_comes_changes_and_goes_is_told(server: FakeApiServer) -> None:
     server.register(NODE_TOPOLOGIES)
     server.store.create(NODE_TOPOLOGIES, published())
     async with watched(server) as (made, heard):
-        await until(lambda: made.known)
-        assert [name for name, _ in made.items()] == ["host-1"]
+        await until(lambda: made.is_known)
+        assert [name for name, _ in made.topology_items()] == ["host-1"]
         server.store.update(NODE_TOPOLOGIES, published(zones=[]), name="host-1")
         await until(lambda: (view := heard.nodes["host-1"]) is not None and view.zones == ())
         server.store.delete(NODE_TOPOLOGIES, "host-1")
@@ -138,7 +138,7 @@ async def test_what_comes_changes_and_goes_is_told(server: FakeApiServer) -> Non
 async def test_a_kind_that_comes_later_is_found(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK", 0.05)
     async with watched(server) as (made, heard):
-        await until(lambda: made.known)
+        await until(lambda: made.is_known)
         server.register(NODE_TOPOLOGIES)
         server.store.create(NODE_TOPOLOGIES, published())
         await until(lambda: "host-1" in heard.nodes)
@@ -148,7 +148,7 @@ async def test_one_that_may_not_be_read_is_as_good_as_none(server: FakeApiServer
     server.register(NODE_TOPOLOGIES)
     server.fail("GET", "/noderesourcetopologies", status=403, times=100)
     async with watched(server) as (made, _):
-        await until(lambda: made.known)
+        await until(lambda: made.is_known)
         assert server.watches == 0
 
 
@@ -160,7 +160,7 @@ async def test_a_server_in_trouble_is_asked_again_before_anything_counts_as_know
     server.store.create(NODE_TOPOLOGIES, published())
     server.fail("GET", "/apis/topology.node.k8s.io/v1alpha2", status=503, times=2)
     async with watched(server) as (made, heard):
-        await until(lambda: made.known)
+        await until(lambda: made.is_known)
         assert list(heard.nodes) == ["host-1"]
 
 
@@ -170,7 +170,7 @@ async def test_nothing_waits_for_long_for_a_server_that_cannot_tell(
     monkeypatch.setattr(module, "_PATIENCE", 0.05)
     server.fail("GET", "/apis/topology.node.k8s.io/v1alpha2", status=503, times=1000)
     async with watched(server) as (made, heard):
-        await until(lambda: made.known)
+        await until(lambda: made.is_known)
         assert heard.known == 1
 
 
@@ -181,7 +181,7 @@ async def test_what_was_told_by_a_kind_that_is_gone_is_forgotten(
     server.register(NODE_TOPOLOGIES)
     server.store.create(NODE_TOPOLOGIES, published())
     async with watched(server) as (made, heard):
-        await until(made.items)
+        await until(made.topology_items)
         server.fail("GET", "/apis/topology.node.k8s.io", status=404, times=1000)
         await until(lambda: heard.nodes["host-1"] is None)
-        assert made.items() == []
+        assert made.topology_items() == []

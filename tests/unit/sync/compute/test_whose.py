@@ -17,12 +17,12 @@ from vkgateway.model.names import (
     compute_namespace,
 )
 from vkgateway.model.objects import Meta, NamespaceView, ObjectView
-from vkgateway.sync.compute.eventviews import EventView
+from vkgateway.sync.compute.event_views import EventView
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.listener import Listener
-from vkgateway.sync.marks import TOKEN_OF
-from vkgateway.translate.disruption import BudgetView
-from vkgateway.translate.netpolicies import PolicyView
+from vkgateway.sync.state_annotations import TOKEN_OF
+from vkgateway.translate.disruption_budgets import DisruptionBudgetView
+from vkgateway.translate.network_policies import NetworkPolicyView
 from vkgateway.translate.services import SERVICE_NAME_LABEL, ServiceView, SliceView
 from vkgateway.translate.storage.views import ClaimView
 
@@ -47,9 +47,9 @@ def link() -> ComputeLink:
 @pytest.fixture
 def ear(link: ComputeLink) -> Ear:
     """That of tenant alpha; there is a tenant beta, too."""
-    link.listen("beta", cast("Listener", Ear()))
+    link.add_listener("beta", cast("Listener", Ear()))
     ear = Ear()
-    link.listen("alpha", cast("Listener", ear))
+    link.add_listener("alpha", cast("Listener", ear))
     return ear
 
 
@@ -79,8 +79,8 @@ SLICE = SliceView(metadata=meta(labels={SERVICE_NAME_LABEL: "web"}))
         ("services", ServiceView(metadata=meta(SYSTEM_NAMESPACE)), ("compute_names_changed",)),
         ("slices", SLICE, ("compute_service_changed", KEY)),
         ("slices", SliceView(metadata=meta(SYSTEM_NAMESPACE)), ("compute_names_changed",)),
-        ("policies", PolicyView(metadata=meta()), ("compute_policy_changed", "default")),
-        ("budgets", BudgetView(metadata=meta()), ("compute_budget_changed", KEY)),
+        ("policies", NetworkPolicyView(metadata=meta()), ("compute_policy_changed", "default")),
+        ("budgets", DisruptionBudgetView(metadata=meta()), ("compute_budget_changed", KEY)),
         ("claims", ClaimView(metadata=meta()), ("compute_claim_changed", "u1")),
     ],
 )
@@ -95,8 +95,8 @@ def test_its_tenant_hears_of_it(link: ComputeLink, ear: Ear, kind: str, view: An
     [
         ("services", ServiceView(metadata=meta("elsewhere"))),
         ("slices", SliceView(metadata=meta("elsewhere"))),
-        ("policies", PolicyView(metadata=meta("elsewhere"))),
-        ("budgets", BudgetView(metadata=meta("elsewhere"))),
+        ("policies", NetworkPolicyView(metadata=meta("elsewhere"))),
+        ("budgets", DisruptionBudgetView(metadata=meta("elsewhere"))),
         ("claims", ClaimView(metadata=meta("elsewhere"))),
         ("namespaces", NamespaceView(metadata=meta(""))),
     ],
@@ -104,15 +104,15 @@ def test_its_tenant_hears_of_it(link: ComputeLink, ear: Ear, kind: str, view: An
 def test_what_merely_wears_the_label_is_nobodys(link: ComputeLink, ear: Ear, kind: str, view: Any) -> None:
     put(getattr(link, kind), None, view)
     assert ear.heard == []
-    assert link.claims.uids("alpha") == []
+    assert link.claims.claim_uids("alpha") == []
 
 
 def test_who_listens_no_more_hears_nothing(link: ComputeLink, ear: Ear) -> None:
-    link.unlisten("alpha")
+    link.remove_listener("alpha")
     put(link.services, None, ServiceView(metadata=meta()))
     put(link.claims, None, ClaimView(metadata=meta()))
     assert ear.heard == []
-    assert link.claims.uids("alpha") == ["u1"]
+    assert link.claims.claim_uids("alpha") == ["u1"]
 
 
 def test_a_copy_is_told_always_and_tokens_when_they_went(link: ComputeLink, ear: Ear) -> None:
@@ -130,17 +130,17 @@ def test_a_copy_is_told_always_and_tokens_when_they_went(link: ComputeLink, ear:
 
 def test_a_claim_is_found_until_that_very_one_went(link: ComputeLink, ear: Ear) -> None:
     claim = ClaimView(metadata=meta())
-    link.claims.items[claim.metadata.key] = claim
+    link.claims.store[claim.metadata.key] = claim
     put(link.claims, None, claim)
-    assert link.claims.find("alpha", "u1") is claim
-    assert link.claims.find("beta", "u1") is None
+    assert link.claims.find_claim("alpha", "u1") is claim
+    assert link.claims.find_claim("beta", "u1") is None
 
     kept = meta()
     kept.name = "web-of-old"
     put(link.claims, ClaimView(metadata=kept), None)
-    assert link.claims.uids("alpha") == ["u1"]
+    assert link.claims.claim_uids("alpha") == ["u1"]
     put(link.claims, claim, None)
-    assert link.claims.find("alpha", "u1") is None
+    assert link.claims.find_claim("alpha", "u1") is None
     assert ear.heard == [("compute_claim_changed", "u1")] * 3
 
 
@@ -152,10 +152,10 @@ def test_an_event_that_comes_before_its_namespace_is_kept(link: ComputeLink, ear
     namespace = NamespaceView(
         metadata=Meta(name=INSIDE, labels={TENANT_LABEL: "alpha"}, annotations={NAME_ANNOTATION: "default"})
     )
-    link.namespaces.items["", INSIDE] = namespace
+    link.namespaces.store["", INSIDE] = namespace
     put(link.namespaces, None, namespace)
-    assert link.events.of("alpha") == [(INSIDE, "started")]
-    assert link.events.of("beta") == []
+    assert link.events.of_tenant("alpha") == [(INSIDE, "started")]
+    assert link.events.of_tenant("beta") == []
     put(link.events, event, event)
     assert ear.heard == [
         ("compute_namespace_changed", "default"),
@@ -163,4 +163,4 @@ def test_an_event_that_comes_before_its_namespace_is_kept(link: ComputeLink, ear
     ]
 
     put(link.events, event, None)
-    assert link.events.of("alpha") == []
+    assert link.events.of_tenant("alpha") == []

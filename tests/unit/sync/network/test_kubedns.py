@@ -13,7 +13,7 @@ from tests.unit.sync.world import World, until, world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
 from vkgateway.model.names import SYSTEM_NAMESPACE
 from vkgateway.model.objects import Object
-from vkgateway.sync.network.ownservices import Endpoint
+from vkgateway.sync.network.platform_service import Endpoint
 
 BELOW = "alpha--kube-system"
 
@@ -131,7 +131,7 @@ async def test_where_no_names_are_served_there_is_none(here: World, servers: Fak
     async with here.gateway():
         await until(lambda: shown(here))
         await here.settled()
-    servers.forwarder = None
+    servers.forwarder_endpoint = None
     async with here.gateway():
         await until(lambda: shown(here) is None)
 

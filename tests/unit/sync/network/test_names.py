@@ -12,10 +12,10 @@ from tests.unit.sync.world import BELOW, World, names, until, world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.sync.network import names as network_names
-from vkgateway.sync.network.names import remove_names
-from vkgateway.sync.network.ownservices import Endpoint
-from vkgateway.translate.egress import ServersRange
+from vkgateway.sync.network import name_service as network_names
+from vkgateway.sync.network.name_service import remove_names
+from vkgateway.sync.network.platform_service import Endpoint
+from vkgateway.translate.egress_rules import NameServerRange
 
 FORWARDER = Endpoint("10.213.0.2", 54)
 OWN = Endpoint("10.213.0.1", 10053)
@@ -24,14 +24,14 @@ OWN = Endpoint("10.213.0.1", 10053)
 class FakeServers:
     """Remembers what it was asked to serve; `away` makes it fail."""
 
-    forwarder: Endpoint | None = FORWARDER
-    listening: ServersRange | None = ServersRange(OWN.address, 10000, 19999)
+    forwarder_endpoint: Endpoint | None = FORWARDER
+    listening_range: NameServerRange | None = NameServerRange(OWN.address, 10000, 19999)
 
     def __init__(self) -> None:
         self.served: list[tuple[str, str, dict[str, str]]] = []
         self.away = False
 
-    async def serve(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
+    async def serve_tenant(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
         if self.away:
             raise UnavailableError("not yet")
         self.served.append((tenant, cluster, dict(addresses)))
@@ -168,10 +168,10 @@ async def test_as_long_as_services_are_not_known_whoever_answers_goes_on(here: W
         before = writes(here)
     here.above.fail("GET", "/api/v1/services", status=503, times=1000)
     async with here.gateway() as sync:
-        await until(lambda: sync.complete and here.link is not None and here.link.services_trusted)
-        sync.look_at_everything()
+        await until(lambda: sync.is_complete and here.link is not None and here.link.services_trusted)
+        sync.enqueue_all()
         await here.settled()
-        assert not sync.network.services.complete
+        assert not sync.network.services.is_complete
         assert answering(here) == OWN
         assert writes(here) == before
 

@@ -16,7 +16,7 @@ from tests.unit.sync.network.test_services import nothing_to_write, serve
 from tests.unit.sync.world import BELOW, World, compute_node, names, until, world
 from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, NODES, Resource
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.translate.netpolicies import FENCE
+from vkgateway.translate.network_policies import ISOLATION_POLICY
 
 WEB = {"matchLabels": {"app": "web"}}
 OWN = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: "alpha"}}}
@@ -34,7 +34,7 @@ def close(here: World, name: str = "deny", **spec: Any) -> None:
     here.above.store.create(NETWORK_POLICIES, document, "default")
 
 
-def below(here: World, name: str = FENCE) -> dict[str, Any]:
+def below(here: World, name: str = ISOLATION_POLICY) -> dict[str, Any]:
     found = here.below.store.find(NETWORK_POLICIES, name, BELOW)
     return found["spec"] if found is not None else {}
 
@@ -44,7 +44,7 @@ async def test_policies_stand_before_the_first_pod(here: World) -> None:
     here.create()
     async with here.gateway():
         await here.forwarded()
-        assert names(here.below, NETWORK_POLICIES) == ["deny", FENCE]
+        assert names(here.below, NETWORK_POLICIES) == ["deny", ISOLATION_POLICY]
         assert below(here)["ingress"] == []
         assert below(here)["egress"][0] == {"to": [OWN]}
 
@@ -65,7 +65,7 @@ async def test_changes_and_ends_follow(here: World) -> None:
         assert below(here)["ingress"] == [{"from": [OWN]}]
         close(here, podSelector=WEB)
         await until(lambda: below(here)["ingress"] == [])
-        await until(lambda: below(here, f"{FENCE}-ingress-0"))
+        await until(lambda: below(here, f"{ISOLATION_POLICY}-ingress-0"))
         changed = {
             "metadata": {"name": "deny"},
             "spec": {"podSelector": WEB, "policyTypes": ["Ingress"], "ingress": [{}]},
@@ -73,7 +73,7 @@ async def test_changes_and_ends_follow(here: World) -> None:
         here.above.store.update(NETWORK_POLICIES, changed, name="deny", namespace="default")
         await until(lambda: below(here, "deny").get("ingress") == [{"from": [OWN]}])
         here.above.store.delete(NETWORK_POLICIES, "deny", "default")
-        await until(lambda: names(here.below, NETWORK_POLICIES) == [FENCE])
+        await until(lambda: names(here.below, NETWORK_POLICIES) == [ISOLATION_POLICY])
         await until(lambda: below(here)["ingress"] == [{"from": [OWN]}])
 
 
@@ -90,7 +90,7 @@ async def test_nothing_is_cut_off_on_the_way(here: World) -> None:
     asked = [request.split("?")[0] for request in here.below.requests[start:] if "networkpolicies" in request]
     changed = [request for request in asked if not request.startswith("GET")]
     place = f"/apis/networking.k8s.io/v1/namespaces/{BELOW}/networkpolicies"
-    assert changed[:3] == [f"POST {place}", f"POST {place}", f"PUT {place}/{FENCE}"]
+    assert changed[:3] == [f"POST {place}", f"POST {place}", f"PUT {place}/{ISOLATION_POLICY}"]
 
 
 async def test_labels_of_namespaces_count_as_they_are_now(here: World) -> None:
@@ -168,9 +168,9 @@ async def test_a_restart_writes_nothing_and_finds_what_was_meddled_with(here: Wo
         await until(lambda: len(names(here.below, NETWORK_POLICIES)) == 3)
         await here.settled()
     assert await nothing_to_write(here)
-    meddled = copy.deepcopy(here.below.store.get(NETWORK_POLICIES, FENCE, BELOW))
+    meddled = copy.deepcopy(here.below.store.get(NETWORK_POLICIES, ISOLATION_POLICY, BELOW))
     meddled["spec"]["ingress"] = [{}]
-    here.below.store.update(NETWORK_POLICIES, meddled, name=FENCE, namespace=BELOW)
+    here.below.store.update(NETWORK_POLICIES, meddled, name=ISOLATION_POLICY, namespace=BELOW)
     here.below.store.delete(NETWORK_POLICIES, "deny", BELOW)
     async with here.gateway():
         await until(lambda: below(here)["ingress"] == [] and below(here, "deny"))
@@ -200,9 +200,9 @@ def refuse(here: World, name: str) -> None:
     here.below.store.create = refusing  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("name", ["broad", f"{FENCE}-mine"])
+@pytest.mark.parametrize("name", ["broad", f"{ISOLATION_POLICY}-mine"])
 async def test_a_policy_that_is_refused_below_holds_up_neither_pods_nor_other_policies(here: World, name: str) -> None:
-    refuse(here, f"{name}.tenant" if name.startswith(FENCE) else name)
+    refuse(here, f"{name}.tenant" if name.startswith(ISOLATION_POLICY) else name)
     close(here, name, podSelector=WEB)
     here.create()
     async with here.gateway():
@@ -283,7 +283,7 @@ async def test_a_cluster_that_just_started_has_refused_nothing(here: World) -> N
 
 
 async def test_the_fence_itself_is_no_policy_to_go_without(here: World) -> None:
-    refuse(here, FENCE)
+    refuse(here, ISOLATION_POLICY)
     here.create()
     async with here.gateway():
         await until(lambda: [request for request in here.below.requests if request.startswith("POST")][3:])
@@ -297,7 +297,7 @@ async def test_who_is_told_to_stop_as_policies_become_known_stops(here: World) -
         policies = sync.network.policies
         policies._known.clear()
         assert here.link is not None
-        fencing = asyncio.create_task(policies.fence(here.link, "default", "uid"))
+        fencing = asyncio.create_task(policies.wait_for_fence(here.link, "default", "uid"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         policies._known.set()

@@ -14,7 +14,7 @@ from tests.unit.sync.network.test_services import below, nothing_to_write, serve
 from tests.unit.sync.world import World, compute_node, until, world
 from vkgateway.kube.resources import NAMESPACES, NODES, SERVICE_CIDRS, SERVICES
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
-from vkgateway.sync.network import names
+from vkgateway.sync.network import name_service
 from vkgateway.sync.teardown import remove_tenant
 
 RANGE = "10.160.16.0/20"
@@ -105,7 +105,7 @@ async def test_a_pod_waits_until_its_namespaces_services_are_below(here: World) 
 
 
 async def test_a_service_that_cannot_be_made_holds_no_pod_up(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "_PATIENCE", 0.0)
+    monkeypatch.setattr(name_service, "_PATIENCE", 0.0)
     here.below.fail("POST", "/services", status=403, reason="Forbidden", times=1000)
     serve(here, clusterIP="10.160.17.7")
     here.create(enableServiceLinks=True)
@@ -130,7 +130,7 @@ async def test_a_service_that_is_there_unseen_has_no_stranger(here: World) -> No
         await until(lambda: cluster_ip(here) == "10.160.17.7")
         link = here.link
         assert link is not None
-        link.services.items.pop(("alpha--default", "web"), None)
+        link.services.store.pop(("alpha--default", "web"), None)
         await sync.network.services.reconcile(("default", "web"), sync.links)
         await here.settled()
     assert cluster_ip(here) == "10.160.17.7"

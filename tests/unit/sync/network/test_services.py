@@ -11,8 +11,8 @@ import pytest
 from tests.unit.sync.world import BELOW, World, names, until, world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES
 from vkgateway.model.names import TENANT_LABEL
-from vkgateway.sync.network import podaddresses
-from vkgateway.sync.network.podaddresses import PodAddresses
+from vkgateway.sync.network import pod_addresses
+from vkgateway.sync.network.pod_addresses import PodAddresses
 from vkgateway.translate.services import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 
 PORTS = [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": "web", "nodePort": 31000}]
@@ -60,7 +60,7 @@ async def nothing_to_write(here: World) -> bool:
     """Whether a gateway that starts anew over what stands finds nothing to write."""
     before = writes(here)
     async with here.gateway() as sync:
-        await until(lambda: sync.complete and sync.network.services.complete)
+        await until(lambda: sync.is_complete and sync.network.services.is_complete)
         await here.settled()
     return writes(here) == before
 
@@ -164,7 +164,7 @@ async def test_the_api_servers_own_service_stays_above(here: World) -> None:
 async def test_without_anything_below_services_are_not_even_watched(here: World) -> None:
     serve(here)
     async with here.gateway() as sync:
-        await until(lambda: sync.complete)
+        await until(lambda: sync.is_complete)
         await here.settled()
 
     assert not [request for request in here.above.requests if "/services" in request or "/endpointslices" in request]
@@ -255,19 +255,19 @@ async def test_addresses_of_another_tenant_and_of_pods_on_the_nodes_network_are_
         link = here.link
         assert link is not None
         own, others = PodAddresses("alpha", link), PodAddresses("beta", link)
-        assert (own.catch_up(), others.catch_up()) == ({"10.1.2.3"}, set())
-        assert (list(own.all), list(others.all)) == (["10.1.2.3"], [])
-        own.doubt()
-        assert own.catch_up() == set()
+        assert (own.update_addresses(), others.update_addresses()) == ({"10.1.2.3"}, set())
+        assert (list(own.current_addresses), list(others.current_addresses)) == (["10.1.2.3"], [])
+        own.mark_all_changed()
+        assert own.update_addresses() == set()
         pod = copy.deepcopy(here.compute_pod() or {})
-        seen = link.pods.items[(BELOW, "web")].metadata.resource_version
+        seen = link.pods.store[(BELOW, "web")].metadata.resource_version
         pod["status"]["podIP"] = pod["status"]["hostIP"]
         here.below.store.update(PODS, pod, name="web", namespace=BELOW, status=True)
-        await until(lambda: link.pods.items[(BELOW, "web")].metadata.resource_version != seen)
-        assert own.catch_up() == set()  # nobody said that it changed
-        own.changed(("default", "web"))
-        assert own.catch_up() == {"10.1.2.3"}
-        assert list(own.all) == []
+        await until(lambda: link.pods.store[(BELOW, "web")].metadata.resource_version != seen)
+        assert own.update_addresses() == set()  # nobody said that it changed
+        own.pod_changed(("default", "web"))
+        assert own.update_addresses() == {"10.1.2.3"}
+        assert list(own.current_addresses) == []
 
 
 async def test_slices_that_kubernetes_made_from_a_selector_are_not_read(here: World) -> None:
@@ -318,9 +318,9 @@ async def test_pods_that_change_wake_only_services_that_name_an_address_that_mov
             told += 1
             return look(*more)
 
-        look = podaddresses._addresses
+        look = pod_addresses._addresses_of
         monkeypatch.setattr(sync.network.services, "reconcile", noted)
-        monkeypatch.setattr(podaddresses, "_addresses", counted)
+        monkeypatch.setattr(pod_addresses, "_addresses_of", counted)
         pod = copy.deepcopy(here.compute_pod("other") or {})
         del pod["metadata"]["resourceVersion"]
         pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
@@ -350,11 +350,11 @@ async def test_an_address_that_came_and_went_before_anybody_looked_wakes_its_ser
         assert link is not None
         monkeypatch.setattr(slices, "_wake", woken.append)
         for now in ({"10.1.2.3"}, set()):
-            monkeypatch.setattr(podaddresses, "_addresses", lambda *_, now=now: frozenset(now))
+            monkeypatch.setattr(pod_addresses, "_addresses_of", lambda *_, now=now: frozenset(now))
             slices.pods_listed()
-            assert set(slices.own(link)) == now
-        slices.look_at_addresses([link])
-        slices.look_at_addresses([link])
+            assert set(slices.addresses_in(link)) == now
+        slices.enqueue_affected([link])
+        slices.enqueue_affected([link])
     assert woken == [("default", "web")]
 
 
@@ -367,7 +367,7 @@ async def test_pods_of_a_tenant_that_wrote_no_slices_are_not_looked_at_for_their
         looked.append(view)
         return frozenset()
 
-    monkeypatch.setattr(podaddresses, "_addresses", noted)
+    monkeypatch.setattr(pod_addresses, "_addresses_of", noted)
     serve(here)
     serve(here, "kubernetes", selector=None)
     write_slice(here, "10.9.9.9", name="kubernetes", service="kubernetes")  # as every tenant has it
@@ -377,7 +377,7 @@ async def test_pods_of_a_tenant_that_wrote_no_slices_are_not_looked_at_for_their
         await until(lambda: below(here))
         await here.settled()
         assert looked == []
-        assert sync.network.services.slices.above.items
+        assert sync.network.services.slices.tenant_slices.store
     assert addresses(here) == []
 
 
@@ -390,18 +390,18 @@ async def test_an_address_that_another_pod_got_meanwhile_is_still_there(here: Wo
         link = here.link
         assert link is not None
         own = PodAddresses("alpha", link)
-        assert own.catch_up() == {"10.1.2.3"}
+        assert own.update_addresses() == {"10.1.2.3"}
         pod = copy.deepcopy(here.compute_pod("other") or {})
         del pod["metadata"]["resourceVersion"]
         pod["status"] = {"phase": "Running", "hostIP": "10.9.9.9", "podIP": "10.1.2.3"}
         here.below.store.update(PODS, pod, name="other", namespace=BELOW, status=True)
         here.end()
-        await until(lambda: (BELOW, "web") not in link.pods.items or link.pods.items[(BELOW, "web")].ended)
-        await until(lambda: link.pods.items[(BELOW, "other")].phase == "Running")
-        own.changed(("default", "web"))
-        own.changed(("default", "other"))
-        assert own.catch_up() == set()
-        assert list(own.all) == ["10.1.2.3"]
+        await until(lambda: (BELOW, "web") not in link.pods.store or link.pods.store[(BELOW, "web")].has_ended)
+        await until(lambda: link.pods.store[(BELOW, "other")].phase == "Running")
+        own.pod_changed(("default", "web"))
+        own.pod_changed(("default", "other"))
+        assert own.update_addresses() == set()
+        assert list(own.current_addresses) == ["10.1.2.3"]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ async def test_what_changes_below_or_was_meddled_with_above_is_made_right(here: 
         await until(lambda: list(classes(here)) == ["local"])
         here.above.store.update(STORAGE_CLASSES, classes(here)["local"] | {"reclaimPolicy": "Retain"}, name="local")
         here.above.fail("PUT", "/storageclasses/local", status=422, reason="Invalid")
-        sync.storage.look_at_classes()
+        sync.storage.enqueue_classes()
         await until(lambda: classes(here).get("local", {}).get("reclaimPolicy") == "Delete")
 
 
@@ -81,7 +81,7 @@ async def test_a_class_of_the_tenants_own_is_left_alone(here: World) -> None:
     here.above.store.create(STORAGE_CLASSES, {"metadata": {"name": "other"}, "provisioner": "mine.example.org"})
     offer(here)
     async with here.gateway() as sync:
-        await until(lambda: sync.storage.above.claims.complete)
+        await until(lambda: sync.storage.tenant_volumes.claims.is_complete)
         await until(lambda: [one for one in here.above.requests if one.startswith("POST") and "storageclasses" in one])
         await here.settled()
 
@@ -92,7 +92,7 @@ async def test_what_the_policy_takes_back_goes(here: World) -> None:
     offer(here)
     async with here.gateway() as sync:
         await until(lambda: classes(here))
-        sync.rebind(replace(sync.tenant, storage_classes=()), links=sync.links, bindings=dict(sync.bindings))
+        sync.update_tenant(replace(sync.tenant, storage_classes=()), links=sync.links, bindings=dict(sync.bindings))
         await until(lambda: classes(here) == {})
 
 

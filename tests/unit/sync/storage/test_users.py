@@ -143,7 +143,7 @@ async def test_a_pod_that_asks_for_devices_is_placed_where_its_volume_is(here: W
         await volume(here)
         bind_above(here)
         bind_below(here, nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": [place]}]}})
-        await until(lambda: sync.storage.users.is_placed((above(here) or {})["metadata"]["uid"]))
+        await until(lambda: sync.storage.claim_users.is_location_known((above(here) or {})["metadata"]["uid"]))
         here.create(containers=devices, volumes=[DATA])
         pod = await here.forwarded()
 
@@ -161,11 +161,11 @@ async def test_pods_that_wait_are_looked_at_again_once_it_is_known_where_their_v
         await volume(here)
         bind_above(here)
         uid = here.create(node="", volumes=[DATA], **gated)["metadata"]["uid"]
-        gangs = sync.pods.desk.admission.gangs
-        await until(lambda: gangs.member(uid))
-        assert gangs.member(uid).shape.terms == ()  # type: ignore[union-attr]
+        gangs = sync.pods.admission.tenant_admission.gangs
+        await until(lambda: gangs.find_member(uid))
+        assert gangs.find_member(uid).shape.terms == ()  # type: ignore[union-attr]
         bind_below(here, nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": [place]}]}})
-        (term,) = await until(lambda: gangs.member(uid).shape.terms)  # type: ignore[union-attr]
+        (term,) = await until(lambda: gangs.find_member(uid).shape.terms)  # type: ignore[union-attr]
     assert [(one.key, one.values) for one in term] == [("zone", ("b",))]
 
 
@@ -181,18 +181,18 @@ async def test_nothing_is_remembered_of_pods_that_went_while_they_waited(here: W
     here.create(volumes=wanted)
     here.create("other", volumes=wanted[:1])
     async with here.gateway() as sync:
-        users = sync.storage.users
+        users = sync.storage.claim_users
         await until(lambda: len(users._waiting.get(("default", "none0"), ())) == 2)
         here.delete(grace=0)
         await until(lambda: users._waiting == {("default", "none0"): {("default", "other")}})
         here.delete("other", grace=0)
-        await until(lambda: not (users._waiting or users._lacking or users._since))
+        await until(lambda: not (users._waiting or users._claims_by_pod or users._waiting_since))
 
 
 async def test_nothing_is_remembered_of_volumes_that_went(here: World) -> None:
     claim(here)
     async with here.gateway() as sync:
         await mounted(here)
-        await until(lambda: sync.storage._placed)
+        await until(lambda: sync.storage._located_volumes)
         release(here)
-        await until(lambda: volumes(here) == [] and not sync.storage._placed)
+        await until(lambda: volumes(here) == [] and not sync.storage._located_volumes)

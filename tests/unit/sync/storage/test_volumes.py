@@ -106,7 +106,7 @@ async def test_nothing_is_made_before_the_tenants_own_controllers_ask(here: Worl
     claim(here)
     change(here, annotations={"volume.kubernetes.io/storage-provisioner": ""})
     async with here.gateway() as sync:
-        await until(lambda: sync.storage.above.complete)
+        await until(lambda: sync.storage.tenant_volumes.is_complete)
         await here.settled()
         assert (below(here), volumes(here)) == (None, [])
         change(here, annotations={"volume.kubernetes.io/storage-provisioner": PROVISIONER})
@@ -115,10 +115,10 @@ async def test_nothing_is_made_before_the_tenants_own_controllers_ask(here: Worl
 
 async def test_a_silent_compute_cluster_that_the_tenant_has_no_pools_of_holds_up_no_volume(here: World) -> None:
     async with here.gateway() as sync, here.below.client("away") as client:
-        await until(lambda: sync.storage.above.watched)
+        await until(lambda: sync.storage.tenant_volumes.is_watching)
         assert here.link is not None
         links = {"local": here.link, "away": ComputeLink("away", client)}
-        sync.rebind(sync.tenant, links=links, bindings={NODE: here.binding(here.link)})
+        sync.update_tenant(sync.tenant, links=links, bindings={NODE: here.binding(here.link)})
         claim(here)
         await volume(here)
         assert below(here) is not None
@@ -219,7 +219,7 @@ async def test_a_kept_volume_goes_once_nothing_is_left_of_it(here: World) -> Non
         await here.settled()
         assert len(volumes(here)) == 1
         now[0] += 31
-        sync.storage.below_changed(kept["spec"]["csi"]["volumeHandle"])
+        sync.storage.compute_claim_changed(kept["spec"]["csi"]["volumeHandle"])
         await until(lambda: volumes(here) == [])
 
 
@@ -261,7 +261,7 @@ async def test_a_second_compute_cluster_draws_no_pod_away_from_its_volume(here: 
         binding = here.binding(away)
         pool = replace(binding.pool, compute_cluster="away", node_name="a100.away")
         bindings = {NODE: here.binding(here.link), "a100.away": replace(binding, pool=pool)}
-        sync.rebind(sync.tenant, links={"local": here.link, "away": away}, bindings=bindings)
+        sync.update_tenant(sync.tenant, links={"local": here.link, "away": away}, bindings=bindings)
         await until(lambda: "nodeAffinity" in volumes(here)[0]["spec"])
     (term,) = volumes(here)[0]["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [{"key": "vkgateway.io/compute-cluster", "operator": "In", "values": ["local"]}]
@@ -273,7 +273,7 @@ async def test_a_silent_compute_cluster_keeps_no_data_in_others_from_going(here:
         await mounted(here)
         assert here.link is not None
         links = {"local": here.link, "away": ComputeLink("away", client)}
-        sync.rebind(sync.tenant, links=links, bindings={NODE: here.binding(here.link)})
+        sync.update_tenant(sync.tenant, links=links, bindings={NODE: here.binding(here.link)})
         release(here)
         await until(lambda: below(here) is None)
         await here.settled()
@@ -289,9 +289,9 @@ async def detached(here: World, sync: TenantSync, *, others: bool) -> AsyncItera
         async with in_background(away.run()):
             await until(lambda: away.claims_trusted)
             links, bindings = dict(sync.links), dict(sync.bindings)
-            sync.rebind(sync.tenant, links={"away": away} if others else {}, bindings={})
+            sync.update_tenant(sync.tenant, links={"away": away} if others else {}, bindings={})
             yield
-            sync.rebind(sync.tenant, links=links, bindings=bindings)
+            sync.update_tenant(sync.tenant, links=links, bindings=bindings)
 
 
 @pytest.mark.parametrize("others", [True, False])
@@ -312,8 +312,8 @@ async def test_of_a_detached_compute_cluster_no_volume_is_lost(here: World, *, o
         async with detached(here, sync, others=others):
             for _ in range(3):
                 now[0] += 31
-                for uid in sync.storage.volumes.known():
-                    sync.storage.below_changed(uid)
+                for uid in sync.storage.volumes.known_volumes():
+                    sync.storage.compute_claim_changed(uid)
                 await here.settled()
             assert len(volumes(here)) == 2
         await here.settled()
@@ -369,7 +369,7 @@ async def test_data_is_not_removed_for_what_a_late_watch_does_not_show(here: Wor
     claim(here)
     async with here.gateway() as sync:
         await mounted(here)
-        sync.storage.above._keys.clear()
+        sync.storage.tenant_volumes._keys.clear()
         here.above.store.delete(PERSISTENT_VOLUMES, volumes(here)[0]["metadata"]["name"])
         await until(lambda: any("/persistentvolumeclaims/data" in one for one in here.above.requests))
         await here.settled()
@@ -442,7 +442,7 @@ async def test_a_compute_claim_that_somebody_deleted_is_lost_above_after_a_while
         await here.settled()
         assert len(volumes(here)) == 1
         now[0] += 31
-        sync.storage.below_changed(uid)
+        sync.storage.compute_claim_changed(uid)
         await until(lambda: volumes(here) == [])
         await here.settled()
     assert below(here) is None
@@ -500,7 +500,7 @@ async def test_what_happened_while_the_gateway_was_away_is_made_good(here: World
         await here.settled()
         before = len([one for one in here.below.requests + here.above.requests if not one.startswith("GET")])
     async with here.gateway() as sync:
-        await until(lambda: sync.storage.above.complete)
+        await until(lambda: sync.storage.tenant_volumes.is_complete)
         await here.settled()
     after = len([one for one in here.below.requests + here.above.requests if not one.startswith("GET")])
     assert after == before
@@ -525,7 +525,7 @@ async def test_data_without_claim_and_volume_is_kept(here: World) -> None:
         here.above.store.objects[resource].clear()
     here.above.store.compact()
     async with here.gateway() as sync:
-        await until(lambda: sync.storage.above.complete)
+        await until(lambda: sync.storage.tenant_volumes.is_complete)
         await here.settled()
     assert below(here) is not None
 
@@ -546,14 +546,14 @@ async def test_a_tenant_that_may_have_no_volumes_and_runs_nothing_is_not_even_wa
     here.policy = {}
     claim(here)
     async with here.gateway() as sync:
-        await until(lambda: sync.complete)
+        await until(lambda: sync.is_complete)
         await here.settled()
     assert not [request for request in here.above.requests if "persistentvolume" in request]
 
 
 async def test_without_a_claim_one_watch_more_is_all_it_costs(here: World) -> None:
     async with here.gateway() as sync:
-        await until(lambda: sync.storage.above.claims.complete)
+        await until(lambda: sync.storage.tenant_volumes.claims.is_complete)
         await here.settled()
     asked = [request for request in here.above.requests if "/persistentvolumes" in request]
     assert asked == ["GET /api/v1/persistentvolumes?limit=1"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vkgateway.model.objects import Object
-from vkgateway.translate.gangs import GangMarks, Kind, Reference, read_marks, references
+from vkgateway.translate.gangs import GangMarks, Kind, Reference, gang_references, read_marks
 
 Marks = dict[str, str]
 
@@ -60,7 +60,7 @@ def found(marked: Object, *beside: Object, unserved: frozenset[Kind] = frozenset
         (item["apiVersion"].rpartition("/")[0], item["kind"], item["metadata"]["name"]): item for item in beside
     }
     wanted = {
-        reference: (reference.group, reference.kind, reference.name) for reference in references(marked, unserved)
+        reference: (reference.group, reference.kind, reference.name) for reference in gang_references(marked, unserved)
     }
     return {reference: by_identity[key] for reference, key in wanted.items() if key in by_identity}
 

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from vkgateway.translate.gangs import GangMarks, MarkError, Reference, agree
+from vkgateway.translate.gangs import GangMarks, MarkError, Reference, merge_marks
 
-ONE = GangMarks(group="research/gang/train", way="vkgateway.io/gang", minimum=4, size=8, elastic=True)
+ONE = GangMarks(group="research/gang/train", integration="vkgateway.io/gang", minimum=4, size=8, elastic=True)
 
 
 def test_pods_that_say_the_same() -> None:
     pods = [replace(ONE, rank=rank, role="worker") for rank in (3, 1, 2)]
-    assert agree(pods) == ONE
+    assert merge_marks(pods) == ONE
 
 
 @pytest.mark.parametrize(
@@ -25,40 +25,40 @@ def test_pods_that_say_the_same() -> None:
 )
 def test_pods_that_do_not(other: GangMarks, says: str) -> None:
     with pytest.raises(MarkError, match=says):
-        agree([ONE, ONE, other])
+        merge_marks([ONE, ONE, other])
 
 
 def test_the_latest_checkpoint_and_the_largest_restart_cost_count() -> None:
     pods = [replace(ONE, checkpoint=50.0, restart_cost=10.0), replace(ONE, checkpoint=90.0), ONE]
-    assert (agree(pods).checkpoint, agree(pods).restart_cost) == (90.0, 10.0)
+    assert (merge_marks(pods).checkpoint, merge_marks(pods).restart_cost) == (90.0, 10.0)
 
 
 def test_an_end_is_known_only_if_all_pods_have_one() -> None:
-    assert agree([replace(ONE, run_limit=60.0), replace(ONE, run_limit=90.0)]).run_limit == 90.0
-    assert agree([replace(ONE, run_limit=60.0), ONE]).run_limit is None
+    assert merge_marks([replace(ONE, run_limit=60.0), replace(ONE, run_limit=90.0)]).run_limit == 90.0
+    assert merge_marks([replace(ONE, run_limit=60.0), ONE]).run_limit is None
 
 
 def test_levels_of_the_network() -> None:
-    assert agree([ONE, replace(ONE, required_level="rack")]).required_level == "rack"
-    assert agree([replace(ONE, preferred_level="rack"), ONE]).preferred_level == "rack"
+    assert merge_marks([ONE, replace(ONE, required_level="rack")]).required_level == "rack"
+    assert merge_marks([replace(ONE, preferred_level="rack"), ONE]).preferred_level == "rack"
     with pytest.raises(MarkError, match="required level of the network"):
-        agree([replace(ONE, required_level="rack"), ONE, replace(ONE, required_level="domain")])
+        merge_marks([replace(ONE, required_level="rack"), ONE, replace(ONE, required_level="domain")])
 
 
 def test_while_one_waits_all_wait() -> None:
     missing = Reference("batch", "Job", "jobs", "research", "sweep")
-    made = agree([ONE, replace(ONE, minimum=1, size=None, elastic=False, waits_for=missing)])
-    assert (made.waits_for, made.unserved) == (missing, False)
+    made = merge_marks([ONE, replace(ONE, minimum=1, size=None, elastic=False, missing_reference=missing)])
+    assert (made.missing_reference, made.is_unserved) == (missing, False)
     assert not made.elastic
 
 
 def test_pods_agree_on_what_they_wait_for_in_vain() -> None:
     missing = Reference("ray.io", "RayCluster", "rayclusters", "research", "c")
-    made = agree([ONE, replace(ONE, waits_for=missing, unserved=True)])
-    assert (made.waits_for, made.unserved) == (missing, True)
+    made = merge_marks([ONE, replace(ONE, missing_reference=missing, is_unserved=True)])
+    assert (made.missing_reference, made.is_unserved) == (missing, True)
 
 
 @pytest.mark.parametrize("pods", [[], [ONE, replace(ONE, group="research/gang/other")]])
 def test_one_gang_at_a_time(pods: list[GangMarks]) -> None:
     with pytest.raises(ValueError, match="one gang"):
-        agree(pods)
+        merge_marks(pods)

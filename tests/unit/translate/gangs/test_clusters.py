@@ -30,7 +30,7 @@ HOSTS = {"groupName": "hosts", "replicas": 2, "minReplicas": 2, "maxReplicas": 2
 
 def test_ray_head_and_all_workers() -> None:
     marks = read(ray_pod("worker", "hosts"), ray(GPUS, HOSTS))
-    assert (marks.group, marks.way) == ("research/ray/rc", "Ray cluster")
+    assert (marks.group, marks.integration) == ("research/ray/rc", "Ray cluster")
     assert (marks.minimum, marks.size, marks.maximum, marks.elastic) == (12, 12, None, False)
     assert (marks.role, dict(marks.role_minimum)) == ("hosts", {"head": 1, "gpus": 3, "hosts": 8})
 
@@ -82,7 +82,7 @@ def test_ray_nonsense(group: dict[str, Any], says: str) -> None:
 
 def test_ray_cluster_that_is_not_there_is_waited_for() -> None:
     marks = read(ray_pod("worker", "gpus"))
-    assert marks.waits_for == Reference("ray.io", "RayCluster", "rayclusters", "research", "rc")
+    assert marks.missing_reference == Reference("ray.io", "RayCluster", "rayclusters", "research", "rc")
     head = read(ray_pod("head", "headgroup"))
     assert head.rank < marks.rank
     assert (head.role, marks.role) == ("head", "gpus")
@@ -90,7 +90,7 @@ def test_ray_cluster_that_is_not_there_is_waited_for() -> None:
 
 def test_ray_cleanup_is_no_member() -> None:
     assert read(ray_pod("redis-cleanup", "headgroup")).minimum == 1
-    assert read(ray_pod("redis-cleanup", "headgroup")).waits_for is None
+    assert read(ray_pod("redis-cleanup", "headgroup")).missing_reference is None
 
 
 def spark_pod(role: str, executor: int = 1, operator: bool = False, **more: Any) -> Any:
@@ -106,13 +106,13 @@ def spark_pod(role: str, executor: int = 1, operator: bool = False, **more: Any)
 def test_spark_executors_start_from_the_first_on() -> None:
     marks = read(spark_pod("executor", 7))
     assert (marks.group, marks.minimum, marks.elastic) == ("research/spark/spark-5fd0/executors", 1, True)
-    assert (marks.rank, marks.role, marks.waits_for) == (7, "executor", None)
+    assert (marks.rank, marks.role, marks.missing_reference) == (7, "executor", None)
 
 
 def test_spark_driver_waits_for_nobody() -> None:
     marks = read(spark_pod("driver"))
     assert marks.group == "research/pod/uid-of-etl-exec-1"
-    assert (marks.minimum, marks.waits_for) == (1, None)
+    assert (marks.minimum, marks.missing_reference) == (1, None)
 
 
 @pytest.mark.parametrize(

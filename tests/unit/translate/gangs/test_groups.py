@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.gangs.pods import beside, job, kubernetes_group, ours, pod, read, volcano_group
-from vkgateway.translate.gangs import MarkError, Reference, references
+from vkgateway.translate.gangs import MarkError, Reference, gang_references
 
 GANG = {"gang": {"minCount": 4}}
 
@@ -38,7 +38,7 @@ def in_kueue(total: str | None = "6", **more: str) -> Any:
 def test_kubernetes_group(version: str) -> None:
     marks = read(in_group("train-2"), kubernetes_group("train", version, schedulingPolicy=GANG))
     assert marks.group == "research/podgroup/train"
-    assert marks.way == "Kubernetes PodGroup"
+    assert marks.integration == "Kubernetes PodGroup"
     assert (marks.minimum, marks.size, marks.elastic, marks.rank) == (4, None, True, 2)
 
 
@@ -79,7 +79,7 @@ def test_a_group_that_the_job_controller_made_is_as_good_as_any() -> None:
 def test_what_is_said_of_a_job_counts_before_the_group_that_its_controller_made() -> None:
     """Nobody could take that group's minimum off."""
     marked, made = of_job(annotations=ours(gang="job", min="2")), job("j", parallelism=4, completions=4)
-    assert {reference.kind for reference in references(marked)} == {"PodGroup", "Job"}
+    assert {reference.kind for reference in gang_references(marked)} == {"PodGroup", "Job"}
     marks = read(marked, group_of_job(), made)
     assert (marks.group, marks.minimum, marks.size, marks.elastic) == ("research/job/j", 2, 4, True)
 
@@ -91,8 +91,10 @@ def test_a_jobset_is_one_gang_also_where_its_jobs_have_groups() -> None:
     ]
     found = beside("jobset.x-k8s.io/v1alpha2", "JobSet", "s", {"replicatedJobs": entries})
     marked = of_job("s-worker-0", labels=labels)
-    assert {reference.kind for reference in references(marked)} == {"PodGroup", "JobSet", "Job"}
-    assert read(marked, found).waits_for == Reference("scheduling.k8s.io", "PodGroup", "podgroups", "research", "train")
+    assert {reference.kind for reference in gang_references(marked)} == {"PodGroup", "JobSet", "Job"}
+    assert read(marked, found).missing_reference == Reference(
+        "scheduling.k8s.io", "PodGroup", "podgroups", "research", "train"
+    )
     assert (read(marked, group_of_job("s-worker-0"), found).group) == "research/jobset/s"
     assert read(marked, group_of_job("s-worker-0"), found).minimum == 5
     by_hand = kubernetes_group("train", schedulingPolicy=GANG)
@@ -102,7 +104,7 @@ def test_a_jobset_is_one_gang_also_where_its_jobs_have_groups() -> None:
 def test_a_basic_group_is_no_gang() -> None:
     marks = read(in_group(), kubernetes_group("train", schedulingPolicy={"basic": {}}))
     assert (marks.group, marks.minimum) == ("research/pod/uid-of-train-0", 1)
-    assert marks.waits_for is None
+    assert marks.missing_reference is None
 
 
 @pytest.mark.parametrize(
@@ -115,9 +117,9 @@ def test_a_basic_group_is_no_gang() -> None:
     ],
 )
 def test_a_group_that_is_not_there_is_waited_for(marked: Any, reference: Reference) -> None:
-    assert references(marked) == (reference,)
+    assert gang_references(marked) == (reference,)
     marks = read(marked)
-    assert marks.waits_for == reference
+    assert marks.missing_reference == reference
     assert not marks.elastic
     assert reference.name in str(reference)
 
@@ -147,7 +149,7 @@ def test_our_minimum_does_not_replace_that_of_a_group(way: str) -> None:
     marked, group = written(way, 4, annotations=ours(min="2"))
     with pytest.raises(MarkError, match=r"gang-min is '2', which contradicts spec\..* \(4\); take one of the two off"):
         read(marked, group)
-    assert read(marked).waits_for is not None
+    assert read(marked).missing_reference is not None
     assert read(marked).rank == 2
 
 
@@ -156,7 +158,7 @@ def test_our_size_and_maximum_stand_beside_a_group(way: str) -> None:
     marked, group = written(way, 4, annotations=ours(min="4", size="6", elastic_max="8"))
     marks = read(marked, group)
     assert (marks.minimum, marks.size, marks.maximum, marks.elastic, marks.rank) == (4, 6, 8, True, 2)
-    assert marks.waits_for is None
+    assert marks.missing_reference is None
     for annotations, says in (
         (ours(size="3"), r"spec\..* is '4', which is more than the gang's 3 pods"),
         (ours(elastic_max="3"), r"elastic-max is '3', which is less than the gang's 4 pods; raise it to at least 4"),
@@ -195,7 +197,7 @@ def test_workload_without_the_group() -> None:
 
 def test_volcano() -> None:
     marks = read(in_volcano(), volcano_group("job-5f", minMember=6, minTaskMember={"ps": 2, "worker": 4}))
-    assert (marks.group, marks.way) == ("research/volcano/job-5f", "Volcano PodGroup")
+    assert (marks.group, marks.integration) == ("research/volcano/job-5f", "Volcano PodGroup")
     assert (marks.minimum, marks.role, dict(marks.role_minimum)) == (6, "worker", {"ps": 2, "worker": 4})
     assert marks.rank == 1
 
@@ -226,7 +228,7 @@ def test_a_group_name_that_is_a_path_is_refused() -> None:
     marked = in_volcano(annotations={"scheduling.k8s.io/group-name": "../../secrets/x"})
     with pytest.raises(MarkError, match="no name of an object"):
         read(marked)
-    assert references(marked) == ()
+    assert gang_references(marked) == ()
 
 
 def test_coscheduling() -> None:
@@ -236,7 +238,7 @@ def test_coscheduling() -> None:
 
 
 def test_groups_of_several_kinds_do_not_stand_for_each_other() -> None:
-    assert read(in_coscheduling(), volcano_group("nginx", minMember=3)).waits_for is not None
+    assert read(in_coscheduling(), volcano_group("nginx", minMember=3)).missing_reference is not None
 
 
 def test_kueue() -> None:
@@ -244,7 +246,7 @@ def test_kueue() -> None:
     marks = read(in_kueue(**index))
     assert marks.group == "research/kueue/group-a"
     assert (marks.minimum, marks.size, marks.elastic, marks.rank, marks.role) == (6, 6, False, 5, "worker")
-    assert references(in_kueue()) == ()
+    assert gang_references(in_kueue()) == ()
 
 
 def test_kueue_tells_which_label_holds_the_index() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.gangs.pods import job, ours, pod, read
-from vkgateway.translate.gangs import MarkError, Reference, references
+from vkgateway.translate.gangs import MarkError, Reference, gang_references
 
 REFERENCE = Reference("batch", "Job", "jobs", "research", "sweep")
 
@@ -23,13 +23,13 @@ def indexed(index: int = 0, **marks: str) -> Any:
 
 
 def test_a_plain_job_is_no_gang() -> None:
-    assert references(indexed()) == ()
+    assert gang_references(indexed()) == ()
     assert read(indexed(), job("sweep", parallelism=4)).group == "research/pod/uid-of-sweep-0-x2x9k"
 
 
 def test_a_job_that_says_so_is_one() -> None:
     marks = read(indexed(3, gang="job"), job("sweep", parallelism=4, completions=4, activeDeadlineSeconds=900))
-    assert (marks.group, marks.way) == ("research/job/sweep", "Job")
+    assert (marks.group, marks.integration) == ("research/job/sweep", "Job")
     assert (marks.minimum, marks.size, marks.elastic) == (4, 4, False)
     assert (marks.rank, marks.run_limit) == (3, 900.0)
 
@@ -49,7 +49,7 @@ def test_fewer_completions_than_parallelism() -> None:
 def test_what_ended_well_is_not_waited_for(marks: dict[str, str]) -> None:
     found = job("sweep", {"succeeded": 9}, parallelism=4, completions=12)
     read_ = read(indexed(0, **marks), found)
-    assert (read_.minimum, read_.size, read_.counts_done) == (3, 4, True)
+    assert (read_.minimum, read_.size, read_.excludes_succeeded) == (3, 4, True)
 
 
 FAILED_FOR_GOOD = {"failedIndexes": "1,3-5", "succeeded": 2}
@@ -73,23 +73,23 @@ FAILED_FOR_GOOD = {"failedIndexes": "1,3-5", "succeeded": 2}
 def test_the_minimum_counts_pods_that_can_still_arrive(status: Any, spec: Any, minimum: int) -> None:
     """An index that failed for good, or work that no pod is created for any more, is not waited for."""
     marks = read(indexed(gang="job"), job("sweep", status, parallelism=4, **spec))
-    assert (marks.minimum, marks.size, marks.counts_done) == (minimum, 4, True)
+    assert (marks.minimum, marks.size, marks.excludes_succeeded) == (minimum, 4, True)
     elastic = read(indexed(gang="job", min="2"), job("sweep", status, parallelism=4, **spec))
     assert elastic.minimum == min(2, minimum)
 
 
 def test_a_job_that_is_not_there_is_waited_for() -> None:
-    assert references(indexed(gang="job")) == (REFERENCE,)
-    assert read(indexed(gang="job")).waits_for == REFERENCE
-    assert read(indexed(size="4")).waits_for is None
+    assert gang_references(indexed(gang="job")) == (REFERENCE,)
+    assert read(indexed(gang="job")).missing_reference == REFERENCE
+    assert read(indexed(size="4")).missing_reference is None
 
 
 def test_a_named_gang_of_several_jobs() -> None:
     marks = read(indexed(gang="both", size="6"), job("sweep", {"failedIndexes": "2"}, parallelism=4, completions=4))
     assert (marks.group, marks.minimum) == ("research/gang/both", 6)
-    assert (marks.controller, marks.job_wanted, marks.job_ended) == ("o-1", 4, 1)
-    assert references(indexed(gang="both", size="6")) == (REFERENCE,)
-    assert read(indexed(gang="both", size="6")).waits_for == REFERENCE
+    assert (marks.controller_uid, marks.job_desired, marks.job_ended) == ("o-1", 4, 1)
+    assert gang_references(indexed(gang="both", size="6")) == (REFERENCE,)
+    assert read(indexed(gang="both", size="6")).missing_reference == REFERENCE
 
 
 def test_a_job_that_creates_all_pods_of_a_named_gang_is_a_gang_by_itself() -> None:

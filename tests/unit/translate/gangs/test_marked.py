@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from vkgateway.controlplane.templates import Templates, TenantFacts
-from vkgateway.translate.gangs import WAYS, Kind, MarkError, read_marks
-from vkgateway.translate.gangs.marked import (
+from vkgateway.translate.admission_review import review_pod
+from vkgateway.translate.gangs import INTEGRATIONS, Kind, MarkError, read_marks
+from vkgateway.translate.gangs.mark_detection import (
     MARK_ANNOTATIONS,
     MARK_FIELDS,
     MARK_LABELS,
-    carries_mark,
-    is_void,
+    has_mark,
+    has_unserved_marks,
     mark_kinds,
-    needs_kind,
+    needs_served_kind,
 )
-from vkgateway.translate.gate_review import gate_review
 
 MARKED = [
     pytest.param({"annotations": {"vkgateway.io/gang": "job"}}, {}, id="gang"),
@@ -51,13 +51,13 @@ def pod(metadata: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("metadata", "spec"), MARKED)
 def test_marks(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
-    assert carries_mark(pod(metadata, spec))
+    assert has_mark(pod(metadata, spec))
     assert "patch" in _reviewed(pod(metadata, spec))
 
 
 @pytest.mark.parametrize(("metadata", "spec"), UNMARKED)
 def test_no_marks(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
-    assert not carries_mark(pod(metadata, spec))
+    assert not has_mark(pod(metadata, spec))
     assert "patch" not in _reviewed(pod(metadata, spec))
 
 
@@ -73,18 +73,20 @@ def test_marks_that_mean_nothing_where_their_kind_is_not_served(metadata: dict[s
     marked = pod(metadata, spec)
     kinds = mark_kinds(marked)
     assert kinds
-    assert needs_kind(marked)
-    assert is_void(marked, frozenset(kinds))
-    assert not is_void(marked, frozenset())
-    assert not any(is_void(marked, frozenset(kinds) - {kind}) for kind in kinds), "one that is served is enough"
+    assert needs_served_kind(marked)
+    assert has_unserved_marks(marked, frozenset(kinds))
+    assert not has_unserved_marks(marked, frozenset())
+    assert not any(has_unserved_marks(marked, frozenset(kinds) - {kind}) for kind in kinds), (
+        "one that is served is enough"
+    )
 
 
 @pytest.mark.parametrize(("metadata", "spec"), [*(each for each in MARKED if each.id in BY_ITSELF), *UNMARKED])
 def test_marks_that_need_no_kind(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
     marked = pod(metadata, spec)
     assert mark_kinds(marked) == ()
-    assert not needs_kind(marked)
-    assert not is_void(marked, frozenset({COSCHEDULING, VOLCANO}))
+    assert not needs_served_kind(marked)
+    assert not has_unserved_marks(marked, frozenset({COSCHEDULING, VOLCANO}))
 
 
 @pytest.mark.parametrize(("metadata", "spec"), MARKED)
@@ -95,10 +97,10 @@ def test_the_kind_of_each_object_that_a_pod_waits_for_is_a_kind_of_its_marks(
     more |= {"leaderworkerset.sigs.k8s.io/group-index": "0"}
     marked = pod({"namespace": "ns", "name": "p", **metadata, "labels": metadata.get("labels", {}) | more}, spec)
     try:
-        waits_for = read_marks(marked, {}).waits_for
+        waits_for = read_marks(marked, {}).missing_reference
     except MarkError:
         return
-    assert waits_for is None or waits_for.of in mark_kinds(marked)
+    assert waits_for is None or waits_for.object_kind in mark_kinds(marked)
 
 
 def test_the_kind_of_a_training_job_is_told_by_its_operator_or_may_be_any() -> None:
@@ -120,12 +122,12 @@ def test_the_kind_of_a_training_job_is_told_by_its_operator_or_may_be_any() -> N
 )
 def test_a_mark_is_void_only_where_no_other_counts(annotations: dict[str, str], void: bool) -> None:
     marked = pod({"labels": ONE, "annotations": annotations}, {})
-    assert is_void(marked, frozenset({COSCHEDULING})) is void
+    assert has_unserved_marks(marked, frozenset({COSCHEDULING})) is void
 
 
 def test_every_way_that_makes_pods_start_together_has_a_mark_here() -> None:
     tried = {str(param.id).split(",")[0] for param in MARKED}
-    assert {way.key for way in WAYS} - tried == {"spark", "job"}, "a Job's pods carry our annotation"
+    assert {way.key for way in INTEGRATIONS} - tried == {"spark", "job"}, "a Job's pods carry our annotation"
 
 
 @pytest.mark.parametrize("version", ["1.36.3", "1.33.1"])
@@ -138,7 +140,7 @@ def test_the_tenants_policy_has_the_same_marks(version: str) -> None:
 
 def _reviewed(new: dict[str, Any]) -> dict[str, Any]:
     request = {"uid": "r", "kind": {"kind": "Pod"}, "operation": "CREATE", "object": new}
-    answer: dict[str, Any] = gate_review({"apiVersion": "admission.k8s.io/v1", "request": request})["response"]
+    answer: dict[str, Any] = review_pod({"apiVersion": "admission.k8s.io/v1", "request": request})["response"]
     return answer
 
 
@@ -155,7 +157,7 @@ def _condition(version: str) -> str:
     )
     policy = next(
         found
-        for found in Templates().load("default").objects(facts)
+        for found in Templates().load_template("default").render_objects(facts)
         if found["metadata"]["name"] == "vkgateway-admission" and not found["kind"].endswith("Binding")
     )
     conditions = (policy.get("spec") or policy["webhooks"][0])["matchConditions"]

@@ -10,14 +10,14 @@ from vkgateway.translate.gangs import MarkError
 def test_a_pod_without_marks_stands_alone() -> None:
     marks = read(pod("notebook"))
     assert marks.group == "research/pod/uid-of-notebook"
-    assert (marks.way, marks.minimum, marks.size, marks.elastic) == ("", 1, None, False)
+    assert (marks.integration, marks.minimum, marks.size, marks.elastic) == ("", 1, None, False)
 
 
 def test_a_size_is_the_minimum_too() -> None:
     marks = read(pod("train-3", annotations=ours(gang="train", size="8")))
     assert marks.group == "research/gang/train"
     assert (marks.minimum, marks.size, marks.elastic, marks.rank) == (8, 8, False, 3)
-    assert marks.waits_for is None
+    assert marks.missing_reference is None
 
 
 def test_pods_beyond_the_minimum_come_and_go() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.gangs.pods import beside, job, ours, pod, read
-from vkgateway.translate.gangs import GangMarks, MarkError, Reference, agree, references
+from vkgateway.translate.gangs import GangMarks, MarkError, Reference, gang_references, merge_marks
 
 SET = Reference("jobset.x-k8s.io", "JobSet", "jobsets", "research", "train")
 GROUPS = Reference("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", "research", "serve")
@@ -51,10 +51,10 @@ def test_all_jobs_of_a_jobset_are_one_gang() -> None:
     all_marks = [read(member("driver"), found), read(member("worker", 1, 3), found)]
 
     assert {told(marks) for marks in all_marks} == {("jobset/train", 9, 9, False)}
-    assert {marks.way for marks in all_marks} == {"JobSet"}
+    assert {marks.integration for marks in all_marks} == {"JobSet"}
     assert [marks.role for marks in all_marks] == ["driver", "worker"]
     assert dict(all_marks[0].role_minimum) == {"driver": 1, "worker": 8}
-    assert agree(all_marks).minimum == 9
+    assert merge_marks(all_marks).minimum == 9
 
 
 def test_pods_stand_in_the_order_of_their_jobs() -> None:
@@ -77,7 +77,7 @@ def test_a_jobset_that_was_restarted_is_another_gang_of_as_many_pods() -> None:
     assert told_of[0] == told(read(member(), found)) == ("jobset/train", 9, 9, False)
     assert told_of[1:] == [(f"jobset/train/restart-{number}", 9, 9, False) for number in (1, 2)]
     assert read(of_attempt(1)).group == "research/jobset/train/restart-1", "and before the JobSet is known"
-    assert references(of_attempt(1))[0] == SET
+    assert gang_references(of_attempt(1))[0] == SET
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_no_part_of_a_restarted_jobset_is_taken_for_one_of_before(
 
 
 def test_without_the_jobset_it_is_not_known_how_many() -> None:
-    assert references(member())[0] == SET
-    assert read(member()).waits_for == SET
+    assert gang_references(member())[0] == SET
+    assert read(member()).missing_reference == SET
 
 
 @pytest.mark.parametrize(
@@ -138,10 +138,10 @@ def test_jobs_with_a_domain_for_themselves_have_a_first_pod_that_waits_for_no_ot
     found["metadata"]["annotations"] = DOMAIN
     first, other = read(member("worker", 1, 0), found), read(member("worker", 1, 2), found)
 
-    assert (first.way, first.minimum) == ("", 1)
+    assert (first.integration, first.minimum) == ("", 1)
     assert told(other) == ("jobset/train/worker/1/others", 3, 3, False)
     assert read(member("worker", 0, 2), found).group != other.group
-    assert (read(member("driver"), found).way, read(member("driver"), found).minimum) == ("", 1)
+    assert (read(member("driver"), found).integration, read(member("driver"), found).minimum) == ("", 1)
 
 
 def test_jobs_whose_nodes_were_labelled_before_are_made_at_once() -> None:
@@ -228,15 +228,15 @@ def test_the_size_is_that_of_the_revision_that_the_group_was_made_from() -> None
 
 
 def test_without_the_set_it_is_not_known_who_is_made_when() -> None:
-    assert references(served()) == (GROUPS,)
-    assert read(served()).waits_for == GROUPS
+    assert gang_references(served()) == (GROUPS,)
+    assert read(served()).missing_reference == GROUPS
 
 
 @pytest.mark.parametrize("later", [{"startupPolicy": "LeaderReady"}, {"exclusive": "example.com/rack"}])
 def test_where_workers_are_made_later_the_leader_does_not_wait_for_them(later: Any) -> None:
     leader, worker = read(served(0), groups(**later)), read(served(2), groups(**later))
 
-    assert (leader.way, leader.minimum) == ("", 1)
+    assert (leader.integration, leader.minimum) == ("", 1)
     assert told(worker) == ("lws/serve/1/workers", 3, 3, False)
     alone = read(served(0, size="1"), groups(size=1, **later))
     assert told(alone) == ("lws/serve/1", 1, 1, False)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.translate.gangs.pods import beside, ours, pod, read
-from vkgateway.translate.gangs import MarkError, Reference, references
+from vkgateway.translate.gangs import MarkError, Reference, gang_references
 
 VERSION = "kubeflow.org/v1"
 
@@ -30,10 +30,10 @@ def pytorch(workers: int = 3, **spec: Any) -> Any:
 
 def test_pytorch_job() -> None:
     marks = read(replica("PyTorchJob", "worker", 2), pytorch())
-    assert (marks.group, marks.way) == ("research/training/pytorchjobs/bert", "Kubeflow training job")
+    assert (marks.group, marks.integration) == ("research/training/pytorchjobs/bert", "Kubeflow training job")
     assert (marks.minimum, marks.size, marks.elastic) == (4, 4, False)
     assert (marks.role, dict(marks.role_minimum)) == ("worker", {"master": 1, "worker": 3})
-    assert marks.waits_for is None
+    assert marks.missing_reference is None
 
 
 def test_the_master_comes_before_the_workers() -> None:
@@ -143,10 +143,10 @@ def test_mpi_job_of_the_training_operator() -> None:
 
 def test_without_the_job_the_gang_is_waited_for() -> None:
     reference = Reference("kubeflow.org", "PyTorchJob", "pytorchjobs", "research", "bert")
-    assert references(replica("PyTorchJob", "worker", 0)) == (reference,)
-    assert read(replica("PyTorchJob", "worker", 0)).waits_for == reference
+    assert gang_references(replica("PyTorchJob", "worker", 0)) == (reference,)
+    assert read(replica("PyTorchJob", "worker", 0)).missing_reference == reference
     declared = read(replica("PyTorchJob", "worker", 0, annotations=ours(size="4")))
-    assert (declared.waits_for, declared.minimum, declared.size) == (None, 4, 4)
+    assert (declared.missing_reference, declared.minimum, declared.size) == (None, 4, 4)
 
 
 def test_a_tenant_may_declare_a_lower_minimum() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vkgateway.translate.gangs import MarkError, values
+from vkgateway.translate.gangs import MarkError, mark_values
 
 
 @pytest.mark.parametrize(
@@ -18,13 +18,13 @@ from vkgateway.translate.gangs import MarkError, values
     ],
 )
 def test_duration(text: str, seconds: float) -> None:
-    assert values.duration("m", text) == seconds
+    assert mark_values.parse_duration("m", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "h", "1h 30m", "1w", "-1h", "1h30", "inf", "1e9", "0", "0h0m"])
 def test_no_duration(text: str) -> None:
     with pytest.raises(MarkError):
-        values.duration("m", text)
+        mark_values.parse_duration("m", text)
 
 
 @pytest.mark.parametrize(
@@ -37,27 +37,27 @@ def test_no_duration(text: str) -> None:
     ],
 )
 def test_moment(text: str, seconds: float) -> None:
-    assert values.moment("m", text) == seconds
+    assert mark_values.parse_time("m", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "12:00", "2026-03-01", "-5", "9999-99-99T00:00:00Z", "0001-01-01T00:00:00+23:00"])
 def test_no_moment(text: str) -> None:
     with pytest.raises(MarkError):
-        values.moment("m", text)
+        mark_values.parse_time("m", text)
 
 
 def test_most_pods() -> None:
-    assert (values.count("m", "1"), values.count("m", "100000")) == (1, values.MOST)
+    assert (mark_values.parse_count("m", "1"), mark_values.parse_count("m", "100000")) == (1, mark_values.MAX_PODS)
     for text in ("100001", "999999999999", "٤"):
         with pytest.raises(MarkError):
-            values.count("m", text)
+            mark_values.parse_count("m", text)
 
 
 @pytest.mark.parametrize("text", ["", "../secrets", "a/b", "A", "-a", "a..b", "a" * 254, "a\n"])
 def test_no_object_name(text: str) -> None:
     with pytest.raises(MarkError):
-        values.object_name("m", text)
+        mark_values.parse_object_name("m", text)
 
 
 def test_object_name() -> None:
-    assert values.object_name("m", "train-1.v2") == "train-1.v2"
+    assert mark_values.parse_object_name("m", "train-1.v2") == "train-1.v2"

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.translate.gangs.pods import beside, job, ours, pod, read, volcano_group
-from vkgateway.translate.gangs import WAYS, Kind, MarkError, read_marks, references
+from vkgateway.translate.gangs import INTEGRATIONS, Kind, MarkError, gang_references, read_marks
 
 VOLCANO = {"scheduling.k8s.io/group-name": "g"}
 KUEUE_LABEL = {"kueue.x-k8s.io/pod-group-name": "k"}
@@ -20,17 +20,17 @@ def kueue(total: int) -> dict[str, str]:
 
 
 def test_order_of_precedence() -> None:
-    keys = [way.key for way in WAYS]
+    keys = [way.key for way in INTEGRATIONS]
     written = ["gang", "podgroup", "workload", "volcano", "coscheduling", "kueue"]
     assert keys == [*written, "training", "ray", "spark", "jobset", "lws", "job"]
-    assert all(way.source for way in WAYS)
+    assert all(way.source for way in INTEGRATIONS)
 
 
 def test_what_is_written_down_comes_before_what_an_operator_made() -> None:
     marked = pod(labels=TRAINING, annotations=VOLCANO, owner=OWNER)
     marks = read(marked, volcano_group("g", minMember=3))
     assert (marks.group, marks.minimum) == ("research/volcano/g", 3)
-    assert [reference.kind for reference in references(marked)] == ["PodGroup"]
+    assert [reference.kind for reference in gang_references(marked)] == ["PodGroup"]
 
 
 def test_ours_comes_first() -> None:
@@ -73,7 +73,7 @@ def test_a_mark_whose_kind_is_not_served_leaves_the_word_to_the_others() -> None
     marked = pod(labels=GROUP_LABEL, annotations=VOLCANO)
     group = beside("scheduling.x-k8s.io/v1alpha1", "PodGroup", "c", {"minMember": 3})
     marks = read(marked, group, unserved=frozenset({VOLCANO_KIND}))
-    assert (marks.group, marks.minimum, marks.waits_for) == ("research/coscheduling/c", 3, None)
+    assert (marks.group, marks.minimum, marks.missing_reference) == ("research/coscheduling/c", 3, None)
     assert read(marked, group).group == "research/volcano/g", "of a kind that is served, or may be, the first counts"
 
 
@@ -82,27 +82,32 @@ def test_what_an_operator_made_counts_where_what_is_written_down_cannot_exist() 
     training = beside("kubeflow.org/v1", "PyTorchJob", "bert", {"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}})
     marks = read(marked, training, unserved=frozenset({COSCHEDULING}))
     assert (marks.group, marks.minimum) == ("research/training/pytorchjobs/bert", 4)
-    assert {reference.kind for reference in references(marked)} == {"PodGroup"}
+    assert {reference.kind for reference in gang_references(marked)} == {"PodGroup"}
 
 
 def test_where_no_other_mark_says_anything_the_pod_waits_and_knows_that_it_is_in_vain() -> None:
     marked = pod(labels=GROUP_LABEL, annotations=VOLCANO)
     marks = read(marked, unserved=frozenset({VOLCANO_KIND, COSCHEDULING}))
-    assert (marks.group, marks.unserved) == ("research/volcano/g", True)
-    assert marks.waits_for is not None
-    assert not read(marked).unserved
+    assert (marks.group, marks.is_unserved) == ("research/volcano/g", True)
+    assert marks.missing_reference is not None
+    assert not read(marked).is_unserved
 
 
 def test_our_number_makes_a_gang_of_what_an_operator_made_whether_its_kind_is_served_or_not() -> None:
     marked = pod(labels=OF_A_SET, annotations=ours(min="4"), owner=("batch/v1", "Job", "s-r-0"))
     marks = read(marked, job("s-r-0", parallelism=4), unserved=frozenset({JOBSET}))
-    assert (marks.group, marks.minimum, marks.waits_for, marks.unserved) == ("research/jobset/s", 4, None, False)
+    assert (marks.group, marks.minimum, marks.missing_reference, marks.is_unserved) == (
+        "research/jobset/s",
+        4,
+        None,
+        False,
+    )
 
 
 def test_our_number_does_not_stand_for_a_group_that_cannot_exist() -> None:
     marked = pod(labels=GROUP_LABEL, annotations=ours(min="4"))
     marks = read(marked, unserved=frozenset({COSCHEDULING}))
-    assert (marks.group, marks.unserved) == ("research/coscheduling/c", True)
+    assert (marks.group, marks.is_unserved) == ("research/coscheduling/c", True)
 
 
 def test_a_size_beside_kueues_count() -> None:
@@ -121,11 +126,11 @@ def test_levels_of_the_network() -> None:
 
 def test_a_pod_with_no_metadata_at_all() -> None:
     assert read_marks({}, {}).minimum == 1
-    assert references({"metadata": {"labels": None, "annotations": None}, "spec": None}) == ()
+    assert gang_references({"metadata": {"labels": None, "annotations": None}, "spec": None}) == ()
 
 
 def test_bad_marks_ask_for_no_objects() -> None:
-    assert references(pod(annotations={**ours(gang="job", min="x"), **VOLCANO})) == ()
+    assert gang_references(pod(annotations={**ours(gang="job", min="x"), **VOLCANO})) == ()
 
 
 def test_reading_changes_nothing_and_gives_the_same_again() -> None:
@@ -232,5 +237,5 @@ def test_whatever_stands_in_an_object_is_read_or_told(case: Any, spec: Any, stat
 
 def test_every_object_that_is_asked_for_is_read() -> None:
     for marked, version, kind, name in _PODS:
-        assert [(reference.kind, reference.name) for reference in references(marked)] == [(kind, name)], version
+        assert [(reference.kind, reference.name) for reference in gang_references(marked)] == [(kind, name)], version
     assert read(_PODS[-1][0], job("g", parallelism=3)).minimum == 3

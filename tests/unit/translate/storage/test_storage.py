@@ -9,27 +9,33 @@ import pytest
 from vkgateway.model.names import virtual_node_name
 from vkgateway.model.objects import Meta, NodeView
 from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.poolnodes import PoolNodes
-from vkgateway.translate.storage.claims import same, status_patch, unsupported
-from vkgateway.translate.storage.classes import Offer, allowed_names, class_above, class_below, names_above
+from vkgateway.translate.pool_nodes import PoolNodes
+from vkgateway.translate.storage.claims import claim_status_patch, is_same_quantity, unsupported_reason
+from vkgateway.translate.storage.storage_classes import (
+    ClassOffer,
+    allowed_names,
+    compute_class_name,
+    tenant_class,
+    tenant_class_names,
+)
 from vkgateway.translate.storage.views import (
     ClaimSpec,
     ClaimStatus,
     ClaimView,
-    ClassView,
+    StorageClassView,
     VolumeSpec,
     VolumeView,
     decode_claim,
 )
-from vkgateway.translate.storage.volumes import node_affinity, volume_patch
+from vkgateway.translate.storage.volumes import volume_node_affinity, volume_patch
 
 
 def tenant(**policy: Any) -> TenantContext:
     return TenantContext(name="alpha", api_host="10.0.0.1", api_port=6443, **policy)
 
 
-def storage_class(name: str = "local", **fields: Any) -> ClassView:
-    return ClassView(metadata=Meta(name=name), **fields)
+def storage_class(name: str = "local", **fields: Any) -> StorageClassView:
+    return StorageClassView(metadata=Meta(name=name), **fields)
 
 
 @pytest.mark.parametrize(
@@ -45,13 +51,13 @@ def storage_class(name: str = "local", **fields: Any) -> ClassView:
     ],
 )
 def test_which_class_below_a_name_means(policy: dict[str, Any], name: str, below: str | None) -> None:
-    assert class_below(tenant(**policy), name) == below
+    assert compute_class_name(tenant(**policy), name) == below
 
 
 def test_a_class_may_have_several_names_and_a_name_only_one_class() -> None:
     both = tenant(storage_classes=("*",), storage_class_names={"local": "gold", "best": "gold"})
-    assert names_above(both, "gold") == ["local", "best", "gold"]
-    assert names_above(both, "local") == []
+    assert tenant_class_names(both, "gold") == ["local", "best", "gold"]
+    assert tenant_class_names(both, "local") == []
     assert allowed_names(both, ["gold", "local", "slow"]) == ["best", "gold", "local", "slow"]
 
 
@@ -63,8 +69,8 @@ def nodes(**labels: str) -> list[dict[str, str]]:
     return [labels]
 
 
-def topologies(*offers: Offer, clusters: int) -> list[list[list[str]]] | None:
-    terms = class_above("local", offers, clusters=clusters, default=False).get("allowedTopologies")
+def topologies(*offers: ClassOffer, clusters: int) -> list[list[list[str]]] | None:
+    terms = tenant_class("local", offers, clusters=clusters, default=False).get("allowedTopologies")
     if terms is None:
         return None
     return [[entry["values"] for entry in term["matchLabelExpressions"]] for term in terms]
@@ -73,8 +79,10 @@ def topologies(*offers: Offer, clusters: int) -> list[list[list[str]]] | None:
 def test_where_its_volumes_may_be_is_told_in_terms_of_virtual_nodes() -> None:
     zone_a = ({"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]},)
     behind = [(virtual("cpu"), nodes(zone="a")), (virtual("gpu"), nodes(zone="b"))]
-    anywhere = Offer(cluster="east", storage_class=storage_class(), labels_behind=behind)
-    there = Offer(cluster="west", storage_class=storage_class(allowed_topologies=zone_a), labels_behind=behind)
+    anywhere = ClassOffer(compute_cluster="east", storage_class=storage_class(), node_labels_by_pool=behind)
+    there = ClassOffer(
+        compute_cluster="west", storage_class=storage_class(allowed_topologies=zone_a), node_labels_by_pool=behind
+    )
 
     assert topologies(anywhere, clusters=1) is None
     assert topologies(there, clusters=1) == [[["west"], ["cpu"]]]
@@ -83,9 +91,9 @@ def test_where_its_volumes_may_be_is_told_in_terms_of_virtual_nodes() -> None:
 
 
 def test_with_several_compute_clusters_volumes_wait_for_the_pod() -> None:
-    offer = Offer(cluster="east", storage_class=storage_class(), labels_behind=[])
+    offer = ClassOffer(compute_cluster="east", storage_class=storage_class(), node_labels_by_pool=[])
     for clusters, mode in ((1, "Immediate"), (2, "WaitForFirstConsumer")):
-        assert class_above("local", [offer], clusters=clusters, default=False)["volumeBindingMode"] == mode
+        assert tenant_class("local", [offer], clusters=clusters, default=False)["volumeBindingMode"] == mode
 
 
 def pool(*hosts: str) -> PoolNodes:
@@ -94,7 +102,7 @@ def pool(*hosts: str) -> PoolNodes:
 
 def reached(below: dict[str, Any] | None, *, clusters: int = 1) -> list[list[str]]:
     behind = [(virtual("cpu"), pool("c1", "c2")), (virtual("gpu"), pool("g1"))]
-    found = node_affinity("east", clusters=clusters, nodes_behind=behind, below=below)
+    found = volume_node_affinity("east", clusters=clusters, nodes_behind=behind, below=below)
     if found is None:
         return []
     (term,) = found["required"]["nodeSelectorTerms"]
@@ -131,9 +139,9 @@ def claim(**status: Any) -> ClaimView:
 
 
 def test_equal_amounts_are_no_news_however_they_are_written() -> None:
-    assert same("1Gi", "1024Mi")
-    assert not same("1Gi", None)
-    assert status_patch(claim(capacity={"storage": "1Gi"}), claim(capacity={"storage": "1024Mi"})) is None
+    assert is_same_quantity("1Gi", "1024Mi")
+    assert not is_same_quantity("1Gi", None)
+    assert claim_status_patch(claim(capacity={"storage": "1Gi"}), claim(capacity={"storage": "1024Mi"})) is None
 
 
 def test_what_is_over_is_taken_off_again() -> None:
@@ -142,7 +150,7 @@ def test_what_is_over_is_taken_off_again() -> None:
         allocated_resources={"storage": "2Gi"},
         allocated_resource_statuses={"storage": "NodeResizePending"},
     )
-    assert status_patch(growing, claim()) == {
+    assert claim_status_patch(growing, claim()) == {
         "conditions": None,
         "allocatedResources": {"storage": None},
         "allocatedResourceStatuses": {"storage": None},
@@ -159,8 +167,8 @@ def test_what_is_over_is_taken_off_again() -> None:
     ],
 )
 def test_what_is_not_supported_is_said(field: dict[str, Any]) -> None:
-    assert "not" in unsupported(ClaimView(metadata=Meta(), spec=ClaimSpec(**field)))
-    assert unsupported(ClaimView(metadata=Meta())) == ""
+    assert "not" in unsupported_reason(ClaimView(metadata=Meta(), spec=ClaimSpec(**field)))
+    assert unsupported_reason(ClaimView(metadata=Meta())) == ""
 
 
 def test_classes_are_named_in_the_old_way_too() -> None:
@@ -172,7 +180,7 @@ def test_of_a_divided_pool_only_the_virtual_nodes_that_reach_a_volume_are_named(
     parts = [(virtual("gpu", "a"), pool("g1")), (virtual("gpu", "b"), pool("g2")), (virtual("cpu"), pool("c1"))]
 
     def place(*hosts: str) -> list[dict[str, Any]]:
-        found = node_affinity("east", clusters=1, nodes_behind=parts, below=on(*hosts))
+        found = volume_node_affinity("east", clusters=1, nodes_behind=parts, below=on(*hosts))
         assert found is not None
         (term,) = found["required"]["nodeSelectorTerms"]
         expressions: list[dict[str, Any]] = term["matchExpressions"]

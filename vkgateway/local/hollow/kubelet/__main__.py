@@ -12,29 +12,29 @@ from vkgateway.kube.client import Client
 from vkgateway.kubelet.listener import HttpListener
 from vkgateway.local.hollow.kubelet import process
 from vkgateway.local.hollow.kubelet.endpoint import Endpoint
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 
 _CONNECTIONS = 4096
 _PATIENCE = 120.0
 
 
-def server_context(paths: Paths) -> ssl.SSLContext:
+def server_context(paths: PlatformPaths) -> ssl.SSLContext:
     """Return TLS settings that let in certificates of the compute cluster's authority only."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED
     context.num_tickets = 0
     context.set_alpn_protocols(["http/1.1"])
-    context.load_verify_locations(process.authority(paths))
-    context.load_cert_chain(process.certificate(paths), process.key(paths))
+    context.load_verify_locations(process.authority_path(paths))
+    context.load_cert_chain(process.certificate_path(paths), process.key_path(paths))
     return context
 
 
-async def _run(paths: Paths, port: int) -> None:
+async def _run(paths: PlatformPaths, port: int) -> None:
     stopped = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopped.set)
-    async with Client.from_kubeconfig(paths.kubeconfig, name="the compute cluster", max_connections=64) as client:
+    async with Client.from_kubeconfig(paths.admin_kubeconfig, name="the compute cluster", max_connections=64) as client:
         endpoint = Endpoint(client, caller=process.CALLER)
         listener = HttpListener(
             endpoint.answer,
@@ -44,9 +44,9 @@ async def _run(paths: Paths, port: int) -> None:
             patience=_PATIENCE,
         )
         async with listener:
-            await listener.listen(process.HOST, port)
+            await listener.listen_tcp(process.HOST, port)
             await stopped.wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_run(Paths(Path(sys.argv[1])), int(sys.argv[2])))
+    asyncio.run(_run(PlatformPaths(Path(sys.argv[1])), int(sys.argv[2])))

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Self
 
-from vkgateway.local.realnode.host import run
+from vkgateway.local.realnode.host import run_command
 from vkgateway.local.realnode.images import BUSYBOX
 from vkgateway.local.realnode.probe import static_busybox
 from vkgateway.model.errors import UnavailableError
@@ -45,7 +45,7 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class CommandSpec:
     """A command as it was asked for; `hostname` is the pod's name."""
 
     argv: tuple[str, ...]
@@ -71,21 +71,21 @@ class Command:
         self._terminal = terminal
 
     @classmethod
-    async def start(cls, wanted: Wanted) -> Self:
+    async def start(cls, wanted: CommandSpec) -> Self:
         """Start a command. Raises UnavailableError, with the reason, if this machine cannot make the sandbox."""
         if not static_busybox():
             raise UnavailableError(f"exec on hollow nodes needs a static {BUSYBOX}, which this machine does not have")
         terminal = _Terminal() if wanted.tty else None
         heard, said = os.pipe()
-        plan = _in_memory(json.dumps(_plan(wanted)).encode())
+        plan = _memory_file(json.dumps(_sandbox_plan(wanted)).encode())
         try:
             argv = (sys.executable, "-I", "-S", str(_PROGRAM), str(plan), str(said))
             pipe = asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_exec(
                 *argv,
-                stdin=terminal.end if terminal else pipe if wanted.stdin else asyncio.subprocess.DEVNULL,
-                stdout=terminal.end if terminal else pipe,
-                stderr=terminal.end if terminal else pipe,
+                stdin=terminal.command_end if terminal else pipe if wanted.stdin else asyncio.subprocess.DEVNULL,
+                stdout=terminal.command_end if terminal else pipe,
+                stderr=terminal.command_end if terminal else pipe,
                 pass_fds=(plan, said),
                 env={},
                 start_new_session=True,
@@ -99,22 +99,22 @@ class Command:
             os.close(said)
             os.close(plan)
             if terminal is not None:
-                os.close(terminal.end)
-        command = await cls._connected(process, terminal)
+                os.close(terminal.command_end)
+        command = await cls._with_streams(process, terminal)
         if refusal := await _read_all(heard):
             await command.kill()
             raise UnavailableError(f"exec on hollow nodes cannot be isolated on this machine: {refusal}")
         return command
 
     @classmethod
-    async def _connected(cls, process: asyncio.subprocess.Process, terminal: _Terminal | None) -> Self:
+    async def _with_streams(cls, process: asyncio.subprocess.Process, terminal: _Terminal | None) -> Self:
         if terminal is None:
             assert process.stdout is not None
             assert process.stderr is not None
             outputs = {"stdout": process.stdout, "stderr": process.stderr}
             return cls(process, stdin=process.stdin, outputs=outputs)
-        reader, writer = await terminal.streams()
-        return cls(process, stdin=writer, outputs={"stdout": reader}, terminal=terminal.ours)
+        reader, writer = await terminal.open_streams()
+        return cls(process, stdin=writer, outputs={"stdout": reader}, terminal=terminal.our_end)
 
     async def read(self, name: str) -> bytes:
         """Return the next bytes of an output; none at its end."""
@@ -143,22 +143,22 @@ class Command:
 
 
 class _Terminal:
-    """A pseudo terminal: `end` is the command's, `ours` is the other."""
+    """A pseudo terminal: `command_end` is the command's, `our_end` is the other."""
 
     def __init__(self) -> None:
-        self.ours, self.end = os.openpty()
-        _set_size(self.ours, columns=80, rows=24)  # until the client tells its own
+        self.our_end, self.command_end = os.openpty()
+        _set_size(self.our_end, columns=80, rows=24)  # until the client tells its own
 
     def close(self) -> None:
-        os.close(self.ours)
+        os.close(self.our_end)
 
-    async def streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open_streams(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Return a reader and a writer of our end; it is closed with both."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
-        await loop.connect_read_pipe(lambda: protocol, os.fdopen(self.ours, "rb", buffering=0))
-        other = os.fdopen(os.dup(self.ours), "wb", buffering=0)
+        await loop.connect_read_pipe(lambda: protocol, os.fdopen(self.our_end, "rb", buffering=0))
+        other = os.fdopen(os.dup(self.our_end), "wb", buffering=0)
         transport, writing = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, other)
         return reader, asyncio.StreamWriter(transport, writing, None, loop)
 
@@ -167,14 +167,14 @@ def _set_size(terminal: int, *, columns: int, rows: int) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", min(rows, 0xFFFF), min(columns, 0xFFFF), 0, 0))
 
 
-def _plan(wanted: Wanted) -> dict[str, Any]:
+def _sandbox_plan(wanted: CommandSpec) -> dict[str, Any]:
     is_root = os.geteuid() == 0
     env = {"PATH": "/bin", "HOME": "/tmp", "HOSTNAME": wanted.hostname}  # noqa: S108 - the sandbox's own
     return {
         "uid": _FIRST_USER + next(_numbers) % _USERS if is_root else os.geteuid(),
         "privileged": is_root,
         "busybox": str(BUSYBOX.resolve()),
-        "applets": _applets(),
+        "applets": _list_applets(),
         "hostname": wanted.hostname[:64],
         "disk": _DISK,
         "files": _FILES,
@@ -185,7 +185,7 @@ def _plan(wanted: Wanted) -> dict[str, Any]:
     }
 
 
-def _in_memory(data: bytes) -> int:
+def _memory_file(data: bytes) -> int:
     """Return a descriptor from which `data` can be read."""
     descriptor = os.memfd_create("plan")
     os.write(descriptor, data)
@@ -194,8 +194,8 @@ def _in_memory(data: bytes) -> int:
 
 
 @lru_cache(maxsize=1)
-def _applets() -> Sequence[str]:
-    return [name for name in run(str(BUSYBOX), "--list").split() if name != "busybox"]
+def _list_applets() -> Sequence[str]:
+    return [name for name in run_command(str(BUSYBOX), "--list").split() if name != "busybox"]
 
 
 async def _read_all(descriptor: int) -> str:

@@ -16,15 +16,15 @@ import structlog
 
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.tlsbytes import Tls
+from vkgateway.kube.tls_engine import TlsEngine
 from vkgateway.kubelet.http import Reply, Request, Session
-from vkgateway.kubelet.streams import Streams, TooManyStreamsError
+from vkgateway.kubelet.stream_limiter import StreamLimiter, TooManyStreamsError
 from vkgateway.local.hollow.kubelet import pods, remote
-from vkgateway.local.hollow.kubelet.command import Command, Wanted
+from vkgateway.local.hollow.kubelet.command import Command, CommandSpec
 from vkgateway.local.hollow.kubelet.framing import BrokenProtocolError, Channel
 from vkgateway.local.hollow.kubelet.logs import log_lines
 from vkgateway.local.hollow.kubelet.pods import Pod
-from vkgateway.local.hollow.kubelet.remote import Remote
+from vkgateway.local.hollow.kubelet.remote import RemoteStream
 from vkgateway.model.errors import UnavailableError
 
 COMMANDS_OF_A_TENANT: Final = 16
@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _StreamRequest:
     """A request for a container's log, or for a stream."""
 
     request: Request
@@ -54,135 +54,141 @@ class Endpoint:
     def __init__(self, client: Client, *, caller: str) -> None:
         self._client = client
         self._caller = caller
-        self._streams: Final = {"containerLogs": self._logs, "exec": self._exec, "attach": self._attach}
-        self._running = Streams(COMMANDS_OF_A_TENANT, total=COMMANDS, what="commands in pods on hollow nodes")
+        self._streams: Final = {
+            "containerLogs": self._answer_logs,
+            "exec": self._answer_exec,
+            "attach": self._answer_attach,
+        }
+        self._running = StreamLimiter(COMMANDS_OF_A_TENANT, total=COMMANDS, what="commands in pods on hollow nodes")
 
     async def answer(self, request: Request, session: Session) -> Reply | None:
         """Answer a request."""
-        if not self._is_caller(session.wire.tls):
-            return Reply.text(403, "only the API server of this cluster is served here")
+        if not self._is_caller(session.stream.tls):
+            return Reply.from_text(403, "only the API server of this cluster is served here")
         match request.path:
             case ("healthz",):
-                return Reply.text(200, "ok")
+                return Reply.from_text(200, "ok")
             case ("portForward", *_):
-                return Reply.text(400, "pods on hollow nodes have no ports: no process runs in them")
+                return Reply.from_text(400, "pods on hollow nodes have no ports: no process runs in them")
             case (("containerLogs" | "exec" | "attach") as what, namespace, name, *_, container):
-                asked = _Asked(request, session, namespace, name, container)
+                asked = _StreamRequest(request, session, namespace, name, container)
                 return await self._streams[what](asked)
-        return Reply.text(404, "not served by hollow nodes")
+        return Reply.from_text(404, "not served by hollow nodes")
 
-    def _is_caller(self, tls: Tls | None) -> bool:
+    def _is_caller(self, tls: TlsEngine | None) -> bool:
         subject = tls.peer_names().get("subject", ()) if tls is not None else ()
         return [value for part in subject for key, value in part if key == "commonName"] == [self._caller]
 
-    async def _logs(self, asked: _Asked) -> Reply | None:
+    async def _answer_logs(self, asked: _StreamRequest) -> Reply | None:
         """Return the log; one that is followed ends with the pod, or with the client."""
         query = dict(asked.request.query)
         text = log_lines(query)
         if query.get("follow") not in ("true", "1"):
             return Reply(200, text)
-        pod = await self._find(asked)
+        pod = await self._find_pod(asked)
         if isinstance(pod, Reply):
             return Reply(200, text) if pod.status == 400 else pod
         session = asked.session
         session.start_body(200, (("transfer-encoding", "chunked"), ("content-type", "text/plain")))
         if text:
-            session.wire.write(b"%x\r\n%b\r\n" % (len(text), text))
-        await _first(pods.ended(self._client, pod), _left(session))
-        session.wire.write(b"0\r\n\r\n")
+            session.stream.write(b"%x\r\n%b\r\n" % (len(text), text))
+        await _run_until_first(pods.wait_until_ended(self._client, pod), _wait_for_close(session))
+        session.stream.write(b"0\r\n\r\n")
         return None
 
-    async def _find(self, asked: _Asked) -> Pod | Reply:
+    async def _find_pod(self, asked: _StreamRequest) -> Pod | Reply:
         try:
-            pod = await pods.find(self._client, asked.namespace, asked.name)
+            pod = await pods.get_pod(self._client, asked.namespace, asked.name)
         except errors.NotFound:
-            return Reply.text(404, f"pod {asked.name} does not exist")
+            return Reply.from_text(404, f"pod {asked.name} does not exist")
         except errors.ApiError as error:
-            return Reply.text(503, f"the API server does not say whether pod {asked.name} runs: {error}")
-        if not pod.has(asked.container):
-            return Reply.text(404, f'container not found ("{asked.container}")')
-        if not pod.runs:
-            return Reply.text(400, f"pod {asked.name} does not run")
+            return Reply.from_text(503, f"the API server does not say whether pod {asked.name} runs: {error}")
+        if not pod.has_container(asked.container):
+            return Reply.from_text(404, f'container not found ("{asked.container}")')
+        if not pod.is_running:
+            return Reply.from_text(400, f"pod {asked.name} does not run")
         return pod
 
-    async def _attach(self, asked: _Asked) -> Reply | None:
-        pod = await self._find(asked)
+    async def _answer_attach(self, asked: _StreamRequest) -> Reply | None:
+        pod = await self._find_pod(asked)
         if isinstance(pod, Reply):
             return pod
-        stream = remote.upgrade(asked.request, asked.session)
+        stream = remote.upgrade_connection(asked.request, asked.session)
         if isinstance(stream, Reply):
             return stream
         try:
-            await stream.opened(_channels(asked.request))
-            await _first(pods.ended(self._client, pod), _discard(stream))
+            await stream.wait_for_channels(_requested_channels(asked.request))
+            await _run_until_first(pods.wait_until_ended(self._client, pod), _discard_input(stream))
             await stream.finish(remote.exit_status(0))
         except BrokenProtocolError as error:
             _log.info("attach broken off", namespace=asked.namespace, pod=asked.name, error=str(error))
         return None
 
-    async def _exec(self, asked: _Asked) -> Reply | None:
-        pod = await self._find(asked)
+    async def _answer_exec(self, asked: _StreamRequest) -> Reply | None:
+        pod = await self._find_pod(asked)
         if isinstance(pod, Reply):
             return pod
-        wanted = Wanted(
+        wanted = CommandSpec(
             argv=tuple(value for key, value in asked.request.query if key == "command"),
             hostname=pod.metadata.name,
-            stdin=remote.asked(asked.request, "input"),
-            tty=remote.asked(asked.request, "tty"),
+            stdin=remote.is_requested(asked.request, "input"),
+            tty=remote.is_requested(asked.request, "tty"),
         )
         if not wanted.argv or not wanted.argv[0]:
-            return Reply.text(400, "you must specify at least 1 command for the container")
+            return Reply.from_text(400, "you must specify at least 1 command for the container")
         try:
-            with self._running.hold(pod.tenant):
-                return await self._sandboxed(asked, pod, wanted)
+            with self._running.hold_stream(pod.tenant_name):
+                return await self._run_sandboxed(asked, pod, wanted)
         except TooManyStreamsError as error:
-            return Reply.text(429, str(error))
+            return Reply.from_text(429, str(error))
         except UnavailableError as error:
             _log.warning("exec refused", namespace=asked.namespace, pod=asked.name, error=str(error))
-            return Reply.text(400, str(error))
+            return Reply.from_text(400, str(error))
         except BrokenProtocolError as error:
             _log.info("exec broken off", namespace=asked.namespace, pod=asked.name, error=str(error))
             return None
 
-    async def _sandboxed(self, asked: _Asked, pod: Pod, wanted: Wanted) -> Reply | None:
+    async def _run_sandboxed(self, asked: _StreamRequest, pod: Pod, wanted: CommandSpec) -> Reply | None:
         """Run a command; it is started before the upgrade, so that a refusal is an ordinary answer."""
         command = await Command.start(wanted)
         try:
-            stream = remote.upgrade(asked.request, asked.session)
+            stream = remote.upgrade_connection(asked.request, asked.session)
             if isinstance(stream, Reply):
                 return stream
-            await stream.opened(_channels(asked.request))
-            await stream.finish(await self._run(pod, command, stream))
+            await stream.wait_for_channels(_requested_channels(asked.request))
+            await stream.finish(await self._relay_command(pod, command, stream))
         finally:
             await command.kill()
         return None
 
-    async def _run(self, pod: Pod, command: Command, stream: Remote) -> bytes:
+    async def _relay_command(self, pod: Pod, command: Command, stream: RemoteStream) -> bytes:
         """Carry bytes until the command or the pod ends; return the status. Raises OSError when the client leaves."""
-        output = asyncio.create_task(_output(command, stream), name="hollow-exec-output")
+        output = asyncio.create_task(_send_output(command, stream), name="hollow-exec-output")
         try:
-            await _first(_wait(output), pods.ended(self._client, pod), _input(command, stream))
+            await _run_until_first(
+                _wait_for_task(output), pods.wait_until_ended(self._client, pod), _forward_input(command, stream)
+            )
             if output.done():
                 return remote.exit_status(output.result())
-            return remote.failure(f"the command was killed: pod {pod.metadata.name} has ended")
+            return remote.failure_status(f"the command was killed: pod {pod.metadata.name} has ended")
         finally:
             output.cancel()
             await asyncio.gather(output, return_exceptions=True)
 
 
-def _channels(request: Request) -> set[Channel]:
+def _requested_channels(request: Request) -> set[Channel]:
     """Return the channels that the client opens, by the query."""
-    tty = remote.asked(request, "tty")
+    tty = remote.is_requested(request, "tty")
     words: dict[Channel, bool] = {
-        "stdin": remote.asked(request, "input"),
-        "stdout": remote.asked(request, "output"),
-        "stderr": remote.asked(request, "error") and not tty,
+        "stdin": remote.is_requested(request, "input"),
+        "stdout": remote.is_requested(request, "output"),
+        "stderr": remote.is_requested(request, "error") and not tty,
         "resize": tty,
     }
     return {"error", *(channel for channel, wanted in words.items() if wanted)}
 
 
-async def _output(command: Command, stream: Remote) -> int:
+async def _send_output(command: Command, stream: RemoteStream) -> int:
     """Send what the command says, to its end; return its exit code."""
 
     async def pump(channel: Any) -> None:
@@ -198,17 +204,17 @@ async def _output(command: Command, stream: Remote) -> int:
     return await command.wait()
 
 
-async def _input(command: Command, stream: Remote) -> None:
+async def _forward_input(command: Command, stream: RemoteStream) -> None:
     """Give the command what the client sends. Raises OSError or BrokenProtocolError when the client leaves."""
     while True:
         event = await stream.read()
         if event.channel == "resize":
-            _resize(command, event.data)
+            _resize_terminal(command, event.data)
         elif event.channel == "stdin" and command.stdin is not None:
-            await _feed(command.stdin, event.data, last=event.last)
+            await _write_stdin(command.stdin, event.data, last=event.last)
 
 
-async def _feed(stdin: asyncio.StreamWriter, data: bytes, *, last: bool) -> None:
+async def _write_stdin(stdin: asyncio.StreamWriter, data: bytes, *, last: bool) -> None:
     try:
         stdin.write(data)
         async with asyncio.timeout(_STALL_SECONDS):
@@ -219,7 +225,7 @@ async def _feed(stdin: asyncio.StreamWriter, data: bytes, *, last: bool) -> None
         return  # the command reads no more
 
 
-def _resize(command: Command, data: bytes) -> None:
+def _resize_terminal(command: Command, data: bytes) -> None:
     try:
         size = msgspec.json.decode(data[:_RESIZE_MAX], type=dict[str, int])
     except msgspec.DecodeError:
@@ -227,26 +233,26 @@ def _resize(command: Command, data: bytes) -> None:
     command.resize(columns=max(0, size.get("Width", 0)), rows=max(0, size.get("Height", 0)))
 
 
-async def _discard(stream: Remote) -> None:
+async def _discard_input(stream: RemoteStream) -> None:
     """Read, and raise OSError or BrokenProtocolError when the client leaves."""
     while True:
         await stream.read()
 
 
-async def _left(session: Session) -> None:
+async def _wait_for_close(session: Session) -> None:
     """Wait for the client to leave; it sends nothing more."""
     try:
-        while await session.wire.read():
+        while await session.stream.read():
             pass
     except OSError:
         return
 
 
-async def _wait(task: asyncio.Task[int]) -> None:
+async def _wait_for_task(task: asyncio.Task[int]) -> None:
     await asyncio.wait((task,))
 
 
-async def _first(*work: Coroutine[Any, Any, None]) -> None:
+async def _run_until_first(*work: Coroutine[Any, Any, None]) -> None:
     """Do several things at once until the first has ended; the others are cancelled. Raises what that one raises."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:

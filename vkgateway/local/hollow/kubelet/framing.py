@@ -29,17 +29,17 @@ class Framing(Protocol):
     """One connection's frames, without input or output of its own."""
 
     @property
-    def open(self) -> frozenset[Channel]:
+    def open_channels(self) -> frozenset[Channel]:
         """The channels that the peer has opened."""
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive_data(self, data: bytes) -> list[Event]:
         """Take bytes from the network. Raises BrokenProtocolError."""
 
-    def pending(self) -> bytes:
+    def take_replies(self) -> bytes:
         """Return the bytes with which the protocol answers by itself; empties them."""
 
-    def frame(self, channel: Channel, data: bytes) -> bytes:
+    def encode_frame(self, channel: Channel, data: bytes) -> bytes:
         """Return the bytes that carry `data` on a channel."""
 
-    def farewell(self) -> bytes:
+    def closing_frames(self) -> bytes:
         """Return the bytes that end every channel and the connection."""

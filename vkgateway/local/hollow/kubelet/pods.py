@@ -13,7 +13,7 @@ from vkgateway.kube.resources import PODS
 from vkgateway.model.names import TENANT_LABEL
 from vkgateway.model.objects import Meta
 
-_ENDED: Final = frozenset(("Succeeded", "Failed"))
+_ENDED_PHASES: Final = frozenset(("Succeeded", "Failed"))
 
 
 class _Container(msgspec.Struct):
@@ -36,33 +36,33 @@ class Pod(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """Whether its containers run."""
         return self.metadata.deletion_timestamp is None and self.status.phase == "Running"
 
     @property
-    def tenant(self) -> str:
+    def tenant_name(self) -> str:
         """The tenant that it belongs to; empty for other pods."""
         return self.metadata.labels.get(TENANT_LABEL, "")
 
-    def has(self, container: str) -> bool:
+    def has_container(self, container: str) -> bool:
         """Whether a container of that name runs in it."""
         return any(found.name == container for found in self.spec.containers)
 
 
-async def find(client: Client, namespace: str, name: str) -> Pod:
+async def get_pod(client: Client, namespace: str, name: str) -> Pod:
     """Return a pod as it is now. Raises ApiError."""
     return _decode(await client.get(PODS, name, namespace=namespace))
 
 
-async def ended(client: Client, pod: Pod) -> None:
+async def wait_until_ended(client: Client, pod: Pod) -> None:
     """Wait until the containers of a pod do not run any more."""
     end = asyncio.Event()
     meta = pod.metadata
 
     def judge(*_change: Pod | None) -> None:
-        known = reflector.items.get(meta.key)
-        if reflector.complete and (known is None or known.metadata.uid != meta.uid or not known.runs):
+        known = reflector.store.get(meta.key)
+        if reflector.is_complete and (known is None or known.metadata.uid != meta.uid or not known.is_running):
             end.set()
 
     reflector: Reflector[Pod] = Reflector(

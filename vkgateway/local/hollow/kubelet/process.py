@@ -7,7 +7,7 @@ import hashlib
 import sys
 from pathlib import Path
 
-from vkgateway.local.paths import Paths
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import HOLLOW_SERVER
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
@@ -19,9 +19,9 @@ CALLER = "kube-apiserver-kubelet-client"
 _STOP_RANK = 70
 
 
-def spec(paths: Paths, *, port: int) -> ProcessSpec:
+def process_spec(paths: PlatformPaths, *, port: int) -> ProcessSpec:
     """Describe the process; other certificates make another."""
-    files = certificate(paths), key(paths), authority(paths), paths.kubeconfig
+    files = certificate_path(paths), key_path(paths), authority_path(paths), paths.admin_kubeconfig
     content = b"".join(file.read_bytes() for file in files)
     return ProcessSpec(
         name=NAME,
@@ -33,7 +33,7 @@ def spec(paths: Paths, *, port: int) -> ProcessSpec:
     )
 
 
-async def listens(port: int) -> bool:
+async def is_listening(port: int) -> bool:
     """Whether it can be called."""
     try:
         _, writer = await asyncio.open_connection(HOST, port)
@@ -43,16 +43,16 @@ async def listens(port: int) -> bool:
     return True
 
 
-def certificate(paths: Paths) -> Path:
+def certificate_path(paths: PlatformPaths) -> Path:
     """The certificate by which it proves itself."""
-    return paths.hollow / f"{HOLLOW_SERVER}.crt"
+    return paths.hollow_dir / f"{HOLLOW_SERVER}.crt"
 
 
-def key(paths: Paths) -> Path:
+def key_path(paths: PlatformPaths) -> Path:
     """The key of that certificate."""
-    return paths.hollow / f"{HOLLOW_SERVER}.key"
+    return paths.hollow_dir / f"{HOLLOW_SERVER}.key"
 
 
-def authority(paths: Paths) -> Path:
+def authority_path(paths: PlatformPaths) -> Path:
     """The authority that signs the compute API server's client certificate."""
     return paths.compute_credentials / "ca.crt"

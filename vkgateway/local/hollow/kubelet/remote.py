@@ -12,7 +12,7 @@ from vkgateway.kube.upgrade import Headers
 from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.local.hollow.kubelet.framing import Channel, Event, Framing
 from vkgateway.local.hollow.kubelet.spdy import Spdy
-from vkgateway.local.hollow.kubelet.websocket import WebSocket, accepted
+from vkgateway.local.hollow.kubelet.websocket import WebSocket, accept_key
 
 _SPDY: Final = "spdy/3.1"
 _SPDY_VERSION: Final = "x-stream-protocol-version"
@@ -24,68 +24,68 @@ _OPEN_SECONDS: Final = 30.0
 _TRUE: Final = frozenset(("1", "true"))
 
 
-class Remote:
+class RemoteStream:
     """One upgraded connection. `read` and `write` raise OSError when it has ended."""
 
     def __init__(self, session: Session, framing: Framing) -> None:
-        self._wire = session.wire
+        self._wire = session.stream
         self._framing = framing
         self._events: list[Event] = []
 
-    async def opened(self, channels: Iterable[Channel]) -> None:
+    async def wait_for_channels(self, channels: Iterable[Channel]) -> None:
         """Wait for the client to open these. Raises TimeoutError, BrokenProtocolError."""
         wanted = set(channels)
         async with asyncio.timeout(_OPEN_SECONDS):
-            while not wanted <= self._framing.open:
-                await self._receive()
+            while not wanted <= self._framing.open_channels:
+                await self._receive_events()
 
     async def read(self) -> Event:
         """Return what arrives next. Raises BrokenProtocolError."""
         while not self._events:
-            await self._receive()
+            await self._receive_events()
         return self._events.pop(0)
 
     async def write(self, channel: Channel, data: bytes) -> None:
         """Send bytes, and wait until the client has taken most of what was sent."""
-        self._wire.write(self._framing.frame(channel, data))
+        self._wire.write(self._framing.encode_frame(channel, data))
         await self._wire.drain()
-        if self._wire.lost:
+        if self._wire.is_lost:
             raise ConnectionResetError("the client has left")
 
     async def finish(self, status: bytes) -> None:
         """Send the final status, and end the channels."""
-        self._wire.write(self._framing.frame("error", status) + self._framing.farewell())
+        self._wire.write(self._framing.encode_frame("error", status) + self._framing.closing_frames())
         await self._wire.drain()
 
-    async def _receive(self) -> None:
+    async def _receive_events(self) -> None:
         data = await self._wire.read()
         if not data:
             raise ConnectionResetError("the client has left")
-        self._events += self._framing.receive(data)
-        self._wire.write(self._framing.pending())
+        self._events += self._framing.receive_data(data)
+        self._wire.write(self._framing.take_replies())
 
 
-def upgrade(request: Request, session: Session) -> Remote | Reply:
+def upgrade_connection(request: Request, session: Session) -> RemoteStream | Reply:
     """Agree to the protocol that the client asks for; a reply is a refusal."""
-    if request.upgrade == _SPDY:
-        protocol = _chosen(request, _SPDY_VERSION, _SPDY_PROTOCOLS)
+    if request.upgrade_protocol == _SPDY:
+        protocol = _choose_protocol(request, _SPDY_VERSION, _SPDY_PROTOCOLS)
         headers: Headers = (("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", protocol))
         framing: Framing = Spdy()
-    elif request.upgrade == "websocket":
-        protocol = _chosen(request, _WEBSOCKET_VERSION, _WEBSOCKET_PROTOCOLS)
-        key = accepted(request.header("sec-websocket-key"))
+    elif request.upgrade_protocol == "websocket":
+        protocol = _choose_protocol(request, _WEBSOCKET_VERSION, _WEBSOCKET_PROTOCOLS)
+        key = accept_key(request.header("sec-websocket-key"))
         headers = (("Upgrade", "websocket"), ("Sec-WebSocket-Accept", key), ("Sec-WebSocket-Protocol", protocol))
         framing = WebSocket()
     else:
-        return Reply.text(400, "exec and attach need an upgrade of the connection to SPDY/3.1 or WebSocket")
+        return Reply.from_text(400, "exec and attach need an upgrade of the connection to SPDY/3.1 or WebSocket")
     if not protocol:
         known = ", ".join(dict.fromkeys((*_WEBSOCKET_PROTOCOLS, *_SPDY_PROTOCOLS)))
-        return Reply.text(403, f"none of the protocols asked for is known here; known: {known}")
-    session.switch(headers)
-    return Remote(session, framing)
+        return Reply.from_text(403, f"none of the protocols asked for is known here; known: {known}")
+    session.switch_protocols(headers)
+    return RemoteStream(session, framing)
 
 
-def asked(request: Request, name: str) -> bool:
+def is_requested(request: Request, name: str) -> bool:
     """Whether the query asks for a stream: `input`, `output`, `error` or `tty`."""
     return any(key == name and value in _TRUE for key, value in request.query)
 
@@ -105,11 +105,11 @@ def exit_status(code: int) -> bytes:
     )
 
 
-def failure(message: str) -> bytes:
+def failure_status(message: str) -> bytes:
     """Return the status that says why a command did not run to its end."""
     return msgspec.json.encode({"metadata": {}, "status": "Failure", "reason": "InternalError", "message": message})
 
 
-def _chosen(request: Request, header: str, known: Iterable[str]) -> str:
+def _choose_protocol(request: Request, header: str, known: Iterable[str]) -> str:
     offered = {word.strip() for key, value in request.headers if key == header for word in value.split(",")}
     return next((name for name in known if name in offered), "")

@@ -37,14 +37,14 @@ PATH = "/bin"
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Refused(Exception):  # noqa: N818 - named by what happened
+class SandboxError(Exception):
     """The sandbox cannot be made; the message says why."""
 
 
-def call(what: str, result: int) -> None:
+def check_result(what: str, result: int) -> None:
     """Check a libc call's result. Raises Refused with `what` and the error."""
     if result != 0:
-        raise Refused(f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise SandboxError(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
 def main(plan: dict[str, Any], status: int) -> int:
@@ -55,7 +55,7 @@ def main(plan: dict[str, Any], status: int) -> int:
     if child == 0:
         os.close(ready)
         os.close(go)
-        guarded(lambda: isolate(plan, status, made=made, mapped=mapped), status)
+        run_and_exit(lambda: enter_namespaces(plan, status, made=made, mapped=mapped), status)
     os.close(made)
     os.close(mapped)
     os.close(status)
@@ -64,17 +64,17 @@ def main(plan: dict[str, Any], status: int) -> int:
             map_user(child, plan["uid"])
             os.write(go, b"1")
     os.close(go)
-    return code_of(child)
+    return wait_for_exit(child)
 
 
-def isolate(plan: dict[str, Any], status: int, *, made: int, mapped: int) -> int:
+def enter_namespaces(plan: dict[str, Any], status: int, *, made: int, mapped: int) -> int:
     """Enter the namespaces, then run the first process of the PID namespace."""
     die_with_parent()
-    call("new namespaces are not permitted on this machine", libc.unshare(NAMESPACES))
+    check_result("new namespaces are not permitted on this machine", libc.unshare(NAMESPACES))
     os.write(made, b"1")
     os.close(made)
     if not os.read(mapped, 1):
-        raise Refused("no user can be mapped into a new user namespace on this machine")
+        raise SandboxError("no user can be mapped into a new user namespace on this machine")
     if plan["privileged"]:
         os.setgroups([])
     os.setresgid(0, 0, 0)
@@ -82,9 +82,9 @@ def isolate(plan: dict[str, Any], status: int, *, made: int, mapped: int) -> int
     die_with_parent()  # a change of the user resets it
     child = os.fork()
     if child == 0:
-        guarded(lambda: first_process(plan, status), status)
+        run_and_exit(lambda: first_process(plan, status), status)
     os.close(status)
-    return code_of(child)
+    return wait_for_exit(child)
 
 
 def first_process(plan: dict[str, Any], status: int) -> int:
@@ -92,12 +92,12 @@ def first_process(plan: dict[str, Any], status: int) -> int:
     die_with_parent()
     allow_no_nested_users()
     host = plan["hostname"].encode()
-    call("the host name cannot be set", libc.sethostname(host, len(host)))
+    check_result("the host name cannot be set", libc.sethostname(host, len(host)))
     make_root(plan)
     drop_privileges()
     command = os.fork()
     if command == 0:
-        guarded(lambda: start(plan), status)
+        run_and_exit(lambda: exec_command(plan), status)
     os.close(status)
     for descriptor in (0, 1, 2):
         os.close(descriptor)
@@ -125,9 +125,9 @@ def make_root(plan: dict[str, Any]) -> None:
     mount(None, "bin/busybox", None, MS_BIND | MS_REMOUNT | MS_RDONLY | flags)
     for applet in plan["applets"]:
         os.symlink("busybox", f"bin/{applet}")
-    call("the root cannot be replaced", libc.syscall(pivot_root(), b".", b"old"))
+    check_result("the root cannot be replaced", libc.syscall(pivot_root(), b".", b"old"))
     os.chdir("/")
-    call("the old root cannot be left", libc.umount2(b"/old", MNT_DETACH))
+    check_result("the old root cannot be left", libc.umount2(b"/old", MNT_DETACH))
     os.rmdir("/old")
 
 
@@ -137,13 +137,13 @@ def pivot_root() -> int:
     try:
         return numbers[os.uname().machine]
     except KeyError:
-        raise Refused(f"pivot_root's number is not known for {os.uname().machine}") from None
+        raise SandboxError(f"pivot_root's number is not known for {os.uname().machine}") from None
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     """Call mount(2). Raises Refused."""
     texts = [None if text is None else text.encode() for text in (source, target, kind, data)]
-    call(f"mount of {target}", libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]))
+    check_result(f"mount of {target}", libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]))
 
 
 def allow_no_nested_users() -> None:
@@ -157,12 +157,12 @@ def drop_privileges() -> None:
     capability = 0
     while libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
         capability += 1
-    call("privileges cannot be given up", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    check_result("privileges cannot be given up", libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
     header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
-    call("capabilities cannot be given up", libc.capset(header, (ctypes.c_uint32 * 6)()))
+    check_result("capabilities cannot be given up", libc.capset(header, (ctypes.c_uint32 * 6)()))
 
 
-def start(plan: dict[str, Any]) -> NoReturn:
+def exec_command(plan: dict[str, Any]) -> NoReturn:
     """Become the command."""
     os.setsid()
     if plan["tty"]:
@@ -182,12 +182,12 @@ def start(plan: dict[str, Any]) -> NoReturn:
 def map_user(pid: int, uid: int) -> None:
     """Let the user `uid` of this machine, which owns nothing here, be the only one inside."""
     if os.geteuid() != 0:
-        write(f"/proc/{pid}/setgroups", "deny")
-    write(f"/proc/{pid}/uid_map", f"0 {uid} 1")
-    write(f"/proc/{pid}/gid_map", f"0 {uid if os.geteuid() == 0 else os.getegid()} 1")
+        write_kernel_file(f"/proc/{pid}/setgroups", "deny")
+    write_kernel_file(f"/proc/{pid}/uid_map", f"0 {uid} 1")
+    write_kernel_file(f"/proc/{pid}/gid_map", f"0 {uid if os.geteuid() == 0 else os.getegid()} 1")
 
 
-def write(path: str, text: str) -> None:
+def write_kernel_file(path: str, text: str) -> None:
     """Write a kernel file in one go."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
@@ -198,22 +198,22 @@ def write(path: str, text: str) -> None:
 
 def die_with_parent() -> None:
     """Be killed when the parent ends, however it ends."""
-    call("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+    check_result("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
-def guarded(work: Any, status: int) -> NoReturn:
+def run_and_exit(work: Any, status: int) -> NoReturn:
     """Exit with what `work` returns; a failure is written to `status`."""
     code = NOT_MADE
     try:
         code = work()
-    except (Refused, OSError) as error:
+    except (SandboxError, OSError) as error:
         with contextlib.suppress(OSError):
             os.write(status, str(error).encode())
     finally:
         os._exit(code)
 
 
-def code_of(pid: int) -> int:
+def wait_for_exit(pid: int) -> int:
     """Wait for a child, and return its exit code."""
     return exit_code(os.waitpid(pid, 0)[1])
 
@@ -226,7 +226,7 @@ def exit_code(found: int) -> int:
 
 if __name__ == "__main__":
     with contextlib.suppress(OSError):
-        write("/proc/self/oom_score_adj", "1000")
+        write_kernel_file("/proc/self/oom_score_adj", "1000")
     os.nice(10)
     die_with_parent()
     os.set_inheritable(int(sys.argv[2]), False)

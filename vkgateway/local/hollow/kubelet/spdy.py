@@ -59,11 +59,11 @@ class Spdy:
         self._channels: dict[int, Channel] = {}
 
     @property
-    def open(self) -> frozenset[Channel]:
+    def open_channels(self) -> frozenset[Channel]:
         """The channels that the client has opened."""
         return frozenset(self._channels.values())
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive_data(self, data: bytes) -> list[Event]:
         """Take bytes from the network. Raises BrokenProtocolError."""
         self._held += data
         events: list[Event] = []
@@ -75,36 +75,36 @@ class Spdy:
                 break
             head, payload = bytes(self._held[:_HEAD]), bytes(self._held[_HEAD : _HEAD + length])
             del self._held[: _HEAD + length]
-            events += self._control(head, payload) if head[0] & 0x80 else self._data(head, payload)
+            events += self._handle_control(head, payload) if head[0] & 0x80 else self._data_events(head, payload)
         return events
 
-    def pending(self) -> bytes:
+    def take_replies(self) -> bytes:
         """Return the replies to the client's control frames; empties them."""
         out = bytes(self._out)
         self._out.clear()
         return out
 
-    def frame(self, channel: Channel, data: bytes) -> bytes:
+    def encode_frame(self, channel: Channel, data: bytes) -> bytes:
         """Return the bytes that carry `data` on a channel; none if the client has not opened it."""
-        stream = self._stream(channel)
+        stream = self._stream_id(channel)
         return _data_frame(stream, data) if stream else b""
 
-    def farewell(self) -> bytes:
+    def closing_frames(self) -> bytes:
         """Return the ends of all streams, and the connection's."""
         ends = b"".join(_data_frame(stream, b"", flags=_FIN) for stream in self._channels)
         return ends + _control_frame(_GOAWAY, struct.pack(">II", max(self._channels, default=0), 0))
 
-    def _stream(self, channel: Channel) -> int:
+    def _stream_id(self, channel: Channel) -> int:
         return next((stream for stream, name in self._channels.items() if name == channel), 0)
 
-    def _data(self, head: bytes, payload: bytes) -> list[Event]:
+    def _data_events(self, head: bytes, payload: bytes) -> list[Event]:
         channel = self._channels.get(int.from_bytes(head[:4], "big"))
         return [] if channel is None else [Event(channel, payload, last=bool(head[4] & _FIN))]
 
-    def _control(self, head: bytes, payload: bytes) -> list[Event]:
+    def _handle_control(self, head: bytes, payload: bytes) -> list[Event]:
         kind = int.from_bytes(head[2:4], "big")
         if kind == _SYN_STREAM:
-            return self._opened(head[4], payload)
+            return self._open_stream(head[4], payload)
         if kind == _PING:
             self._out += head + payload
         elif kind == _RST_STREAM and len(payload) >= 4:
@@ -112,19 +112,24 @@ class Spdy:
             return [] if channel is None else [Event(channel, last=True)]
         return []
 
-    def _opened(self, flags: int, payload: bytes) -> list[Event]:
+    def _open_stream(self, flags: int, payload: bytes) -> list[Event]:
         if len(payload) < 10:
             raise BrokenProtocolError("a stream is opened by a frame that is too short")
         stream = int.from_bytes(payload[:4], "big") & 0x7FFFFFFF
-        channel = self._headers(payload[10:]).get("streamtype", "")
-        if channel not in CHANNELS or channel in self.open or len(self._channels) >= _STREAMS_MAX or not stream:
+        channel = self._read_headers(payload[10:]).get("streamtype", "")
+        if (
+            channel not in CHANNELS
+            or channel in self.open_channels
+            or len(self._channels) >= _STREAMS_MAX
+            or not stream
+        ):
             raise BrokenProtocolError(f"stream {stream} is of type {channel[:32]!r}")
         self._channels[stream] = channel
         block = self._deflate.compress(struct.pack(">I", 0)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         self._out += _control_frame(_SYN_REPLY, struct.pack(">I", stream) + block)
         return [Event(channel, last=True)] if flags & _FIN else []
 
-    def _headers(self, block: bytes) -> dict[str, str]:
+    def _read_headers(self, block: bytes) -> dict[str, str]:
         try:
             text = self._inflate.decompress(block, _HEADERS_MAX)
         except zlib.error as error:

@@ -24,7 +24,7 @@ _FINAL, _MASKED = 0x80, 0x80
 _CLOSE_CHANNEL: Final = 255
 
 
-def accepted(key: str) -> str:
+def accept_key(key: str) -> str:
     """Return the header Sec-WebSocket-Accept for a Sec-WebSocket-Key (RFC 6455, section 4.2.2)."""
     return base64.b64encode(hashlib.sha1(key.encode() + _KEY, usedforsecurity=False).digest()).decode()
 
@@ -32,36 +32,36 @@ def accepted(key: str) -> str:
 class WebSocket:
     """The frames of one connection."""
 
-    open: Final = frozenset(CHANNELS)
+    open_channels: Final = frozenset(CHANNELS)
 
     def __init__(self) -> None:
         self._held = bytearray()
         self._out = bytearray()
         self._message = bytearray()
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive_data(self, data: bytes) -> list[Event]:
         """Take bytes from the network. Raises BrokenProtocolError."""
         self._held += data
         events: list[Event] = []
-        while (frame := self._next()) is not None:
-            events += self._frame(*frame)
+        while (frame := self._next_frame()) is not None:
+            events += self._handle_frame(*frame)
         return events
 
-    def pending(self) -> bytes:
+    def take_replies(self) -> bytes:
         """Return the replies to pings; empties them."""
         out = bytes(self._out)
         self._out.clear()
         return out
 
-    def frame(self, channel: Channel, data: bytes) -> bytes:
+    def encode_frame(self, channel: Channel, data: bytes) -> bytes:
         """Return the bytes that carry `data` on a channel."""
-        return _frame(_BINARY, bytes((CHANNELS.index(channel),)) + data)
+        return _build_frame(_BINARY, bytes((CHANNELS.index(channel),)) + data)
 
-    def farewell(self) -> bytes:
+    def closing_frames(self) -> bytes:
         """Return the closing frame: normal closure."""
-        return _frame(_CLOSE, (1000).to_bytes(2, "big"))
+        return _build_frame(_CLOSE, (1000).to_bytes(2, "big"))
 
-    def _next(self) -> tuple[int, bool, bytes] | None:
+    def _next_frame(self) -> tuple[int, bool, bytes] | None:
         """Take the next whole frame: its opcode, whether it is final, its payload."""
         held = self._held
         if len(held) < 2:
@@ -78,13 +78,13 @@ class WebSocket:
         if len(held) < start + length:
             return None
         first, mask = held[0], bytes(held[start - 4 : start])
-        payload = _unmasked(bytes(held[start : start + length]), mask)
+        payload = _apply_mask(bytes(held[start : start + length]), mask)
         del held[: start + length]
         return first & 0x0F, bool(first & _FINAL), payload
 
-    def _frame(self, opcode: int, final: bool, payload: bytes) -> list[Event]:
+    def _handle_frame(self, opcode: int, final: bool, payload: bytes) -> list[Event]:
         if opcode == _PING:
-            self._out += _frame(10, payload)
+            self._out += _build_frame(10, payload)
         elif opcode == _CLOSE:
             raise BrokenProtocolError("the client has closed the connection")
         elif opcode in (_CONTINUATION, _TEXT, _BINARY):
@@ -92,11 +92,11 @@ class WebSocket:
             if final:
                 message = bytes(self._message)
                 self._message.clear()
-                return _events(message)
+                return _message_events(message)
         return []
 
 
-def _events(message: bytes) -> list[Event]:
+def _message_events(message: bytes) -> list[Event]:
     if not message:
         return []
     if message[0] == _CLOSE_CHANNEL and len(message) > 1:
@@ -108,13 +108,13 @@ def _events(message: bytes) -> list[Event]:
     return [Event(CHANNELS[number], data, last=last)]
 
 
-def _unmasked(payload: bytes, mask: bytes) -> bytes:
+def _apply_mask(payload: bytes, mask: bytes) -> bytes:
     length = len(payload)
     pattern = (mask * (length // 4 + 1))[:length]
     return (int.from_bytes(payload, "big") ^ int.from_bytes(pattern, "big")).to_bytes(length, "big")
 
 
-def _frame(opcode: int, payload: bytes) -> bytes:
+def _build_frame(opcode: int, payload: bytes) -> bytes:
     length = len(payload)
     if length < 126:
         head = bytes((length,))

@@ -1,0 +1,161 @@
+"""The free amounts of nodes in arrays, and a log of which of them were touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray, NodeFilter
+from vkgateway.arbiter.capacity.numa_zones import NumaZones, ZoneUsage
+from vkgateway.arbiter.snapshot import Node, Shape
+from vkgateway.model.requests import MilliResources
+
+MAX_AMOUNT = 1 << 56
+"""Amounts are cut here, so that sums of a hundred stay within 64 bits; 72 TB of memory in thousandths of a byte."""
+
+SPARE_BITS = 10
+SPARE = (1 << SPARE_BITS) - 1
+"""The largest part of what a node has, as it is told of resources besides the unit."""
+
+FEW, SHARE = 8, 4
+"""Up to so many nodes are counted, or worked out, one by one; numpy is quicker for more. Where more than one in so many
+was touched, all are worked out."""
+
+_MAX_LINES = 256
+"""Shapes of which the lines are kept."""
+
+
+class SavedCapacity(NamedTuple):
+    """Free amounts to come back to, and how long the log was then."""
+
+    free: dict[str, IntArray]
+    log: int
+    zones: ZoneUsage | None
+
+
+class FreeCapacity:
+    """The free amounts of nodes by resource, and a log of the nodes that were touched."""
+
+    def __init__(self, nodes: Sequence[Node], unit: str) -> None:
+        self.node_filter = NodeFilter(nodes)
+        self.unit = unit
+        self.zones = NumaZones(nodes) if any(node.topology is not None for node in nodes) else None
+        """What NUMA zones allow; None: no node has any that matter."""
+        self.size = len(nodes)
+        self.touched: list[int] = []
+        self.dropped = 0
+        """How many entries were cut off the front of the log."""
+        self._lines_by_shape: dict[int, tuple[Shape, list[tuple[IntArray, int]]]] = {}
+        """The lines of shapes by their identity: pods of one shape mostly share the object."""
+        self._free: dict[str, IntArray] = {}
+        self._ceiling: IntArray | None = None
+        self._scale: dict[str, FloatArray] = {}
+        for resource in sorted({name for node in nodes for name in node.allocatable} | {unit}):
+            allocatable = _amount_column([node.allocatable for node in nodes], resource)
+            self._free[resource] = allocatable - _amount_column([node.used for node in nodes], resource)
+            self._scale[resource] = SPARE / np.maximum(allocatable, 1)
+        sizes = [node.allocatable.get(unit, 0) for node in nodes if node.usable]
+        self.whole = min(max(sizes, default=0), MAX_AMOUNT)
+        """Thousandths of the unit of the largest usable node."""
+
+    def copy(self, ceiling: IntArray | None = None) -> FreeCapacity:
+        """The same nodes, their free amounts to be changed apart; no more units than a ceiling are handed out."""
+        other = FreeCapacity.__new__(FreeCapacity)
+        other.__dict__.update(self.__dict__)
+        other._free = {name: free.copy() for name, free in self._free.items()}
+        other._ceiling = self._ceiling if ceiling is None else ceiling
+        if other._ceiling is not None:
+            other._ceiling = np.minimum(other._ceiling, MAX_AMOUNT)
+        other.zones = self.zones.copy() if self.zones is not None else None
+        other.touched, other.dropped = [], 0
+        other._lines_by_shape = {}
+        return other
+
+    def save(self) -> SavedCapacity:
+        """What is free now."""
+        return SavedCapacity(
+            {name: free.copy() for name, free in self._free.items()},
+            self.dropped + len(self.touched),
+            self.zones.save() if self.zones is not None else None,
+        )
+
+    def restore(self, saved: SavedCapacity) -> None:
+        """Back to what was free then; that costs the same however much was changed."""
+        for name, free in saved.free.items():
+            self._free[name][:] = free
+        if self.zones is not None and saved.zones is not None:
+            self.zones.restore(saved.zones)
+        if saved.log >= self.dropped:
+            self._log_touched(list(dict.fromkeys(self.touched[saved.log - self.dropped :])), many=False)
+        else:
+            self._log_touched((0,), many=True)
+
+    def free_amounts(self, resource: str) -> IntArray:
+        """What is free of a resource on each node; not to be written to."""
+        return self._free[resource]
+
+    def requested_lines(self, shape: Shape) -> list[tuple[IntArray, int]] | None:
+        """For each resource that a shape asks for what is free and how much it asks; None: no node has one of them."""
+        if any(name not in self._free for name, _ in shape.requests):
+            return None
+        return self._lines_of(shape)
+
+    def _lines_of(self, shape: Shape) -> list[tuple[IntArray, int]]:
+        found = self._lines_by_shape.get(id(shape))
+        if found is None:
+            if len(self._lines_by_shape) >= _MAX_LINES:
+                self._lines_by_shape.clear()
+            # As long as the shape is here its id is its own.
+            found = self._lines_by_shape[id(shape)] = shape, self._build_lines(shape)
+        return found[1]
+
+    def _build_lines(self, shape: Shape) -> list[tuple[IntArray, int]]:
+        lines = [(self._free[name], min(amount, MAX_AMOUNT)) for name, amount in shape.requests if name in self._free]
+        if self._ceiling is not None and (units := shape.amount_of(self.unit)):
+            lines.append((self._ceiling, min(units, MAX_AMOUNT)))
+        return lines
+
+    def weighted_amounts(self, resource: str) -> tuple[IntArray, FloatArray]:
+        """What is free of a resource, and by what to multiply it for its part of what the node has."""
+        return self._free[resource], self._scale[resource]
+
+    def free_at(self, position: int) -> MilliResources:
+        """What is free on one node."""
+        return {name: int(free[position]) for name, free in self._free.items()}
+
+    def change_pods(self, shape: Shape, positions: Sequence[int] | IntArray, counts: Sequence[int] | IntArray) -> None:
+        """Put pods of a shape on nodes; below zero: take them away. Each position is named once."""
+        few = len(positions) <= FEW
+        many = len(positions) * SHARE > self.size > FEW
+        lines = self._lines_of(shape)
+        if few:
+            for position, count in zip(positions, counts, strict=True):
+                for free, amount in lines:
+                    free[position] = free.item(position) - amount * count
+        else:
+            for free, amount in lines:
+                free[positions] -= amount * np.asarray(counts, dtype=np.int64)
+        if self.zones is not None:
+            self.zones.change_pods(shape, _as_list(positions), _as_list(counts))
+        self._log_touched((0,) if many else _as_list(positions), many=many)
+
+    def touch_node(self, position: int) -> None:
+        """Something about a node changed that is not told by its free amounts."""
+        self._log_touched((position,), many=False)
+
+    def _log_touched(self, positions: Iterable[int], *, many: bool) -> None:
+        # A log that was cut off says that all were touched.
+        self.touched.extend(positions)
+        if many or len(self.touched) > 2 * self.size + 64:
+            self.dropped += len(self.touched)
+            self.touched.clear()
+
+
+def _as_list(numbers: Sequence[int] | IntArray) -> Sequence[int]:
+    return numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
+
+
+def _amount_column(lists: Sequence[MilliResources], resource: str) -> IntArray:
+    return np.array([min(amounts.get(resource, 0), MAX_AMOUNT) for amounts in lists], dtype=np.int64)

@@ -1,0 +1,151 @@
+"""On which of a pool's nodes a shape may run, and how gladly: all nodes at once, by the rules of `matching`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vkgateway.arbiter.capacity.node_matching import count_disliked_taints, has_untolerated_taint, meets_requirement
+from vkgateway.arbiter.snapshot import Node, Requirement, Shape
+from vkgateway.model.objects import Taint
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+ABSENT = -1
+"""The code of nodes that do not have a label."""
+
+_MAX_MEMO = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LabelColumn:
+    """One label over all nodes: its values in order, and for each node the index of its value, or ABSENT."""
+
+    values: tuple[str, ...]
+    codes: IntArray
+    number: Mapping[str, int]
+    """The index of each value."""
+
+
+class NodeFilter:
+    """The rules above for all nodes at once: each distinct value of a label and each set of taints is judged once.
+
+    The arrays handed out are in the order of the nodes, are kept for the next who asks, and must not be written to.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = nodes
+        self.usable: BoolArray = np.array([node.usable for node in nodes], dtype=bool)
+        """Which nodes take new pods."""
+        self._taints, self._taint_codes = _number_taints([node.taints for node in nodes])
+        self._columns: dict[str, LabelColumn] = {}
+        self._masks: dict[object, BoolArray] = {}
+        self._penalties: dict[object, IntArray] = {}
+        self._image_positions: dict[str, list[int]] | None = None
+
+    def label_column(self, label: str) -> LabelColumn:
+        """The values of a label."""
+        found = self._columns.get(label)
+        if found is None:
+            given = [node.labels.get(label) for node in self._nodes]
+            values = tuple(sorted({value for value in given if value is not None}))
+            number = {value: index for index, value in enumerate(values)}
+            codes = np.array([ABSENT if value is None else number[value] for value in given], dtype=np.int64)
+            found = self._columns[label] = LabelColumn(values, codes, number)
+        return found
+
+    def feasible_nodes(self, shape: Shape) -> BoolArray:
+        """Which nodes the shape may run on, as `fits` tells for each."""
+        key = shape.terms, shape.tolerations
+        found = self._masks.get(key)
+        if found is None:
+            table = np.array(
+                [not has_untolerated_taint(shape.tolerations, taints) for taints in self._taints], dtype=bool
+            )
+            found = self.usable & table[self._taint_codes]
+            if shape.terms:
+                found = found & self._matches_terms(shape.terms)
+            _store_recent(self._masks, key, found)
+        return found
+
+    def taint_penalty(self, shape: Shape) -> IntArray:
+        """For each node the number of taints for which the shape should rather go elsewhere."""
+        key = shape.tolerations
+        found = self._penalties.get(key)
+        if found is None:
+            table = np.array(
+                [count_disliked_taints(shape.tolerations, taints) for taints in self._taints], dtype=np.int64
+            )
+            found = table[self._taint_codes]
+            _store_recent(self._penalties, key, found)
+        return found
+
+    def known_images(self, shape: Shape) -> frozenset[str]:
+        """Those of the shape's images that are on any of the nodes: the others make no difference."""
+        return (
+            frozenset(image for image in shape.images if image in self._positions_by_image())
+            if shape.images
+            else shape.images
+        )
+
+    def missing_images(self, shape: Shape) -> IntArray:
+        """For each node the number of the shape's images that it would have to fetch."""
+        missing = np.full(len(self._nodes), len(shape.images), dtype=np.int64)
+        for image in shape.images:
+            missing[self._positions_by_image().get(image, [])] -= 1
+        return missing
+
+    def _positions_by_image(self) -> dict[str, list[int]]:
+        if self._image_positions is None:
+            self._image_positions = {}
+            for position, node in enumerate(self._nodes):
+                for image in node.images:
+                    self._image_positions.setdefault(image, []).append(position)
+        return self._image_positions
+
+    def _matches_terms(self, terms: Sequence[Sequence[Requirement]]) -> BoolArray:
+        found = np.zeros(len(self._nodes), dtype=bool)
+        for term in terms:
+            if term:
+                found |= np.logical_and.reduce([self._matches_requirement(requirement) for requirement in term])
+        return found
+
+    def _matches_requirement(self, requirement: Requirement) -> BoolArray:
+        column = self.label_column(requirement.key)
+        # The last place of the table is that of ABSENT, which is -1.
+        if requirement.operator in ("In", "NotIn"):
+            # A name among those of thousands of nodes: not all of them are looked at.
+            named = requirement.operator == "In"
+            table = np.full(len(column.values) + 1, not named and bool(requirement.values))
+            table[[column.number[value] for value in requirement.values if value in column.number]] = named
+        else:
+            table = np.array(
+                [
+                    *(meets_requirement(requirement, value) for value in column.values),
+                    meets_requirement(requirement, None),
+                ]
+            )
+        return table[column.codes]
+
+
+def _number_taints(taints: Sequence[tuple[Taint, ...]]) -> tuple[list[tuple[Taint, ...]], IntArray]:
+    """The distinct sets of taints, and for each node the index of its own."""
+    number: dict[tuple[Taint, ...], int] = {}
+    codes = [number.setdefault(each, len(number)) for each in taints]
+    return list(number), np.array(codes, dtype=np.int64)
+
+
+def _store_recent(memo: dict[K, V], key: K, value: V) -> None:
+    """Remember what was worked out last; the oldest goes."""
+    if len(memo) >= _MAX_MEMO:
+        del memo[next(iter(memo))]
+    memo[key] = value

@@ -1,0 +1,1 @@
+"""Victim search: preemption candidates, their cost, the cheapest victims and reprieve."""

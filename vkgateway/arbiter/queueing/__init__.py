@@ -1,0 +1,1 @@
+"""Pending gangs, queue order, tenants' usage and limits."""

@@ -1,0 +1,1 @@
+"""Pending reasons, expected starts and reports."""

@@ -1,0 +1,153 @@
+"""Sums over the pods of a pool, by tenant and by node, and how pool and tenants stand by them (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from vkgateway.arbiter.decisions import GuaranteeLoss
+from vkgateway.arbiter.reasons.guarantee_losses import change_text
+from vkgateway.arbiter.reasons.report_types import PoolReport, TenantReport
+from vkgateway.arbiter.snapshot import Pod, Pool, PoolKey, Quota
+from vkgateway.model.names import virtual_node_name
+from vkgateway.model.requests import MilliResources
+
+
+@dataclass(slots=True)
+class TenantSums:
+    """A tenant's part of a pool, in thousandths."""
+
+    used: MilliResources = field(default_factory=dict)
+    borrowed: MilliResources = field(default_factory=dict)
+    waiting: MilliResources = field(default_factory=dict)
+    gangs_waiting: int = 0
+    gangs_running: int = 0
+
+
+@dataclass(slots=True)
+class PoolSums:
+    """What is counted of a pool while its pods are gone through."""
+
+    pool: Pool
+    tenants: dict[str, TenantSums] = field(default_factory=dict)
+    nodes: dict[str, MilliResources] = field(default_factory=dict)
+    """What the gateway's pods hold on each node."""
+
+    def usage_of(self, tenant: str) -> TenantSums:
+        """A tenant's part, empty at first."""
+        found = self.tenants.get(tenant)
+        if found is None:
+            found = self.tenants[tenant] = TenantSums()
+        return found
+
+    def count_placed(self, tenant: str, pod: Pod, node: str, *, borrowed: bool) -> None:
+        """Count a pod on its node."""
+        part = self.usage_of(tenant)
+        self._add_requests(part.borrowed if borrowed else part.used, pod)
+        self._add_requests(self.nodes.setdefault(node, {}), pod)
+
+    def count_waiting(self, tenant: str, pod: Pod) -> None:
+        """Count a pod that waits."""
+        self._add_requests(self.usage_of(tenant).waiting, pod)
+
+    def _add_requests(self, total: MilliResources, pod: Pod) -> None:
+        for name, amount in pod.shape.requests:
+            if name in self.pool.governed:
+                total[name] = total.get(name, 0) + amount
+
+
+Losses = Mapping[str, GuaranteeLoss]
+"""By tenant, what its guarantee in the pool has lost."""
+
+
+def pool_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) -> Iterator[PoolReport]:
+    """How the pool stands, by each resource that is handed out there."""
+    pool, parts = sums.pool, sums.tenants.values()
+    usable = [node for node in pool.nodes if node.usable]
+    for name in pool.governed:
+        sizes = [node.allocatable.get(name, 0) for node in usable]
+        others = sum(node.used.get(name, 0) for node in usable)
+        frees = [
+            max(0, size - node.used.get(name, 0) - sums.nodes.get(node.name, {}).get(name, 0))
+            for node, size in zip(usable, sizes, strict=True)
+        ]
+        free, whole = sum(frees), [size for size, left in zip(sizes, frees, strict=True) if size and left == size]
+        guaranteed = sum(max(0, quota.guarantee.get(name, 0)) for quota in quotas.values())
+        kept = {tenant: _kept_guarantee(name, quota, pool, losses.get(tenant)) for tenant, quota in quotas.items()}
+        borrowed = sum(part.borrowed.get(name, 0) for part in parts)
+        yield PoolReport(
+            pool=pool.key[1],
+            compute_cluster=pool.key[0],
+            node=node_name(pool.key),
+            resource=name,
+            nodes=len(pool.nodes),
+            usable_nodes=len(usable),
+            allocatable=in_units(sum(sizes)),
+            others=in_units(others),
+            guaranteed=in_units(guaranteed),
+            kept=in_units(sum(kept.values())),
+            used=in_units(sum(part.used.get(name, 0) for part in parts)),
+            borrowed=in_units(borrowed),
+            lent=in_units(
+                _lent_amount(borrowed, _unused_guarantees(name, sums, kept), sum(sizes) - others - sum(kept.values()))
+            ),
+            free=in_units(free),
+            waiting=in_units(sum(part.waiting.get(name, 0) for part in parts)),
+            largest=in_units(max(frees, default=0)),
+            whole_nodes=len(whole),
+            fragmentation=round((free - sum(whole)) / free, 4) if free else 0.0,
+            gangs_waiting=sum(part.gangs_waiting for part in parts),
+            gangs_running=sum(part.gangs_running for part in parts),
+        )
+
+
+def _kept_guarantee(name: str, quota: Quota, pool: Pool, loss: GuaranteeLoss | None) -> int:
+    """What there is of a guarantee, in thousandths; cells are cut from the pool's first resource."""
+    lost = loss.units * 1000 if loss is not None and name == pool.unit_resource else 0
+    return max(0, quota.guarantee.get(name, 0) - lost)
+
+
+def _unused_guarantees(name: str, sums: PoolSums, kept: Mapping[str, int]) -> int:
+    """What is guaranteed and not used by those who have it."""
+    nothing = TenantSums()
+    return sum(max(0, amount - sums.tenants.get(tenant, nothing).used.get(name, 0)) for tenant, amount in kept.items())
+
+
+def _lent_amount(borrowed: int, unused: int, unpromised: int) -> int:
+    """What is borrowed beyond all that is promised to nobody must lie on guarantees that are not used."""
+    return min(unused, max(0, borrowed - max(0, unpromised)))
+
+
+def tenant_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) -> Iterator[TenantReport]:
+    """How each tenant stands that has a quota or something else there, by each resource."""
+    for tenant in sorted(quotas.keys() | sums.tenants.keys()):
+        quota, part = quotas.get(tenant), sums.tenants.get(tenant, TenantSums())
+        for name in sums.pool.governed:
+            limit = quota.limit.get(name) if quota is not None else None
+            loss = losses.get(tenant) if name == sums.pool.unit_resource else None
+            yield TenantReport(
+                tenant=tenant,
+                pool=sums.pool.key[1],
+                compute_cluster=sums.pool.key[0],
+                resource=name,
+                guarantee=in_units(quota.guarantee.get(name, 0) if quota is not None else 0),
+                kept=in_units(_kept_guarantee(name, quota, sums.pool, loss) if quota is not None else 0),
+                reduced=change_text(loss) if loss is not None else "",
+                limit=in_units(limit) if limit is not None else None,
+                weight=quota.weight if quota is not None else 0.0,
+                used=in_units(part.used.get(name, 0)),
+                borrowed=in_units(part.borrowed.get(name, 0)),
+                waiting=in_units(part.waiting.get(name, 0)),
+                gangs_waiting=part.gangs_waiting,
+                gangs_running=part.gangs_running,
+            )
+
+
+def node_name(key: PoolKey) -> str:
+    """Name of the virtual node that stands for a pool."""
+    return virtual_node_name(key[1], key[0])
+
+
+def in_units(amount: int) -> float:
+    """Thousandths in units; whole ones as whole numbers."""
+    return amount // 1000 if amount % 1000 == 0 else amount / 1000

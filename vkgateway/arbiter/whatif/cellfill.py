@@ -1,0 +1,87 @@
+"""A guarantee that is used at once: the cells in use, and what pods that fill the others would meet (pure)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from vkgateway.arbiter.guarantees.cell_sizes import MILLI_PER_UNIT
+from vkgateway.arbiter.guarantees.cells import PlacedAmount, PoolCells
+from vkgateway.arbiter.snapshot import WAITING, Gang, Pod, Pool, Snapshot
+from vkgateway.arbiter.whatif.answers import Cell, Eviction, Outcome, Verdict
+from vkgateway.arbiter.whatif.difference import Difference
+from vkgateway.arbiter.whatif.gangs import pod_shape
+from vkgateway.arbiter.whatif.outcomes import OutcomeLookup
+from vkgateway.arbiter.whatif.simulation import DecidedSnapshot, Simulation, with_gangs
+
+_MOST_TRIED: Final = 64
+"""Cells that are filled, the largest first: the time that the arbiter takes grows with the square of their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellFill:
+    """What becomes of each cell, and who is evicted for them."""
+
+    cells: tuple[Cell, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
+    untried: int = 0
+    """So many more cells that are not in use were not filled: it would take too long."""
+
+
+def fill_cells(trial: Simulation, changed: DecidedSnapshot, pool: Pool, tenant: str) -> CellFill:
+    """Fill each cell of a tenant's that is not in use by a lone pod, and let the arbiter decide.
+
+    `changed` is the case with the guarantee; its decisions are carried out first.
+    """
+    if not pool.unit_resource:
+        return CellFill()
+    after = changed.apply_decisions(trial.now)
+    cells = PoolCells(pool, after.quotas, placed_inside(after, pool))
+    bound = [
+        Cell(size=size, bound=True, node=node, verdict=Verdict.STARTS)
+        for node, sizes in cells.bound_cells(tenant).items()
+        for size in sizes
+    ]
+    unused = [size for size, number in cells.unused_cells(tenant).items() for _ in range(number)]
+    free = sorted(unused, reverse=True)[:_MOST_TRIED]
+    gangs = [
+        _filling_gang(name, tenant, size, pool, trial.now)
+        for name, size in zip(trial.unused_gang_ids(tenant, len(free)), free, strict=True)
+    ]
+    used = trial.decide_about(with_gangs(after, gangs))
+    outcomes = OutcomeLookup(used.decisions, trial.now, trial.names)
+    difference = Difference(trial, used, before=trial.decide_about(after), about=[gang.id for gang in gangs])
+    found = [_filled_cell(size, outcomes.outcome_of(gang, gang.pods)) for gang, size in zip(gangs, free, strict=True)]
+    return CellFill((*bound, *found), tuple(difference.new_evictions()), len(unused) - len(free))
+
+
+def placed_inside(snapshot: Snapshot, pool: Pool) -> list[PlacedAmount]:
+    """Return the pods that run inside guarantees in a pool, for `PoolCells`."""
+    return [
+        (gang.tenant, pod.node, pod.shape.amount_of(pool.unit_resource))
+        for gang in snapshot.gangs
+        for pod in gang.pods
+        if is_inside(pod, pool)
+    ]
+
+
+def is_inside(pod: Pod, pool: Pool) -> bool:
+    """Return whether a pod runs in a pool, inside its tenant's guarantee."""
+    return pod.state is not WAITING and pod.pool == pool.key and not pod.borrowed
+
+
+def _filling_gang(name: str, tenant: str, size: int, pool: Pool, now: float) -> Gang:
+    shape = pod_shape({pool.unit_resource: size * MILLI_PER_UNIT}, [pool])
+    return Gang(id=name, tenant=tenant, pods=(Pod(uid=name, shape=shape),), pools=(pool.key,), created=now)
+
+
+def _filled_cell(size: int, outcome: Outcome) -> Cell:
+    return Cell(
+        size=size,
+        bound=False,
+        node=outcome.placements[0].node if outcome.placements else "",
+        verdict=outcome.verdict,
+        borrowed=outcome.borrowed,
+        message=outcome.message,
+        expected=outcome.expected,
+    )

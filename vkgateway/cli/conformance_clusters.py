@@ -1,0 +1,105 @@
+"""What `vkgateway conformance` works on: the clusters tested, what is known of them, the suite and its images."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vkgateway.cli.progress import Progress
+    from vkgateway.conformance.outcomes import Record
+    from vkgateway.conformance.runner import ClusterUnderTest
+    from vkgateway.conformance.suite import Suite
+    from vkgateway.programs.binaries.resolver import Resolver
+
+BASELINE_NAME = "straight"
+"""Name of the yardstick: the compute cluster itself."""
+
+
+def results_folder(data_dir: Path, tenant: str) -> Path:
+    """Where what was run is kept; an empty name stands for the yardstick."""
+    from vkgateway.local.paths import PlatformPaths
+
+    base = PlatformPaths(data_dir).conformance_dir
+    return base / "tenants" / tenant if tenant else base / BASELINE_NAME
+
+
+def load_results(data_dir: Path, tenant: str) -> Record | None:
+    """What was run in a tenant; an empty name stands for the yardstick."""
+    from vkgateway.conformance import outcomes, runner
+
+    return outcomes.load_record(runner.record_file(results_folder(data_dir, tenant)))
+
+
+async def load_side(tenant: str | None, *, data_dir: Path, kubeconfig: Path | None) -> ClusterUnderTest:
+    """The cluster that is tested, with a kubeconfig of its admin."""
+    from vkgateway.cli import cluster
+    from vkgateway.cli.tenant_kubeconfig import fetch_kubeconfig
+    from vkgateway.conformance.cluster import server_version
+    from vkgateway.conformance.runner import ClusterUnderTest
+    from vkgateway.kube import kubeconfig as files
+
+    folder = results_folder(data_dir, tenant or "")
+    config = kubeconfig or data_dir / "compute.kubeconfig"
+    async with cluster.management_cluster(data_dir, kubeconfig) as client:
+        if tenant is not None:
+            config = folder / "admin.kubeconfig"
+            files.write_file(config, await fetch_kubeconfig(client, tenant))
+    version = await server_version(config)
+    return ClusterUnderTest(name=tenant or BASELINE_NAME, kubeconfig=config, kubernetes_version=version, folder=folder)
+
+
+async def load_suite(
+    version: str, *, file: Path | None, progress: Progress | None, arguments: tuple[str, ...] = ()
+) -> Suite:
+    """The suite of a release: the given program, or one that is built or from the cache."""
+    from vkgateway.conformance.suite import Suite
+
+    resolver = _build_resolver(version, progress=progress)
+    wanted = ("kubectl",) if file else ("kubectl", "e2e.test")
+    found = await resolver.resolve(*wanted)
+    return Suite(program=file or found["e2e.test"], kubectl=found["kubectl"], arguments=arguments)
+
+
+def _build_resolver(version: str, *, progress: Progress | None) -> Resolver:
+    from vkgateway.programs.binaries.resolver import Resolver
+
+    if progress is None:
+        return Resolver(kubernetes_version=version, report=_discard_report)
+    live = progress if sys.stderr.isatty() else None
+    return Resolver(kubernetes_version=version, report=progress.done, progress=live)
+
+
+async def provide_images(suite: Suite, *, data_dir: Path, version: str, progress: Progress) -> None:
+    """Give the platform's real node what it lacks; nothing where there is no such node."""
+    import asyncio
+
+    from vkgateway.conformance import images
+    from vkgateway.local import images as node_images
+    from vkgateway.local.paths import PlatformPaths
+    from vkgateway.local.record import load_record
+    from vkgateway.programs.binaries.cache import Cache
+
+    record = load_record(PlatformPaths(data_dir).record_path)
+    if record is None or record.real_node_why_not:
+        return
+    present = set(await node_images.list_images(data_dir, report=progress))
+    missing = [image for image in images.buildable_images(await suite.list_images()) if image not in present]
+    if not missing:
+        return
+    programs = await _build_resolver(version, progress=progress).resolve(*images.PROGRAMS)
+    progress(f"making {len(missing)} images")
+    archive = PlatformPaths(data_dir).conformance_dir / "images.tar"
+    cache = Cache(Cache.default_root())
+    async with cache.lock("image-conformance", report=progress.done):
+        root = images.root_archive(cache.root)
+        await asyncio.to_thread(images.build_images, archive, missing, programs=programs, root=root)
+    progress("handing them to the node")
+    await node_images.load_images(data_dir, archive, report=progress)
+    archive.unlink()
+    progress.done(f"{len(missing)} images made for the real node")
+
+
+def _discard_report(_: str) -> None:
+    """A report says what was found, not how its programs came here."""

@@ -1,0 +1,48 @@
+"""What is known of all cases on both sides, as one file that a run on another machine goes on from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from vkgateway.conformance import outcomes
+from vkgateway.conformance.comparison import Comparison
+from vkgateway.conformance.outcomes import Outcome, Record
+from vkgateway.controlplane.atomic_files import write_file
+from vkgateway.model.errors import InputError
+
+
+def write_results(path: Path, found: Comparison, *, straight: str) -> None:
+    """Write down both sides; `straight` is what the yardstick's record is called."""
+    sides = {
+        straight: {one.name: one.straight for one in found.cases if one.straight},
+        found.tenant: {one.name: one.tenant for one in found.cases if one.tenant},
+    }
+    records = [_to_record(name, cases, found.kubernetes_version) for name, cases in sides.items()]
+    write_file(path, msgspec.json.format(msgspec.json.encode(records), indent=1) + b"\n")
+
+
+def _to_record(name: str, cases: Mapping[str, Outcome], version: str) -> Record:
+    """Logs stay where they are: their names lead nowhere on another machine."""
+    sorted_ = {case: msgspec.structs.replace(outcome, log="") for case, outcome in sorted(cases.items())}
+    return Record(cluster=name, kubernetes_version=version, outcomes=sorted_)
+
+
+def import_results(path: Path, files: Mapping[str, Path]) -> None:
+    """Begin with what a file tells: the record of each side goes into the file that is kept of it.
+
+    Raises:
+        InputError: cases were run here before, or the file is not there, is damaged or tells of other sides.
+    """
+    if there := [str(file) for file in files.values() if file.exists()]:
+        raise InputError("cases were run here before", hint=f"To begin with {path}, remove {' and '.join(there)}.")
+    try:
+        records = {record.cluster: record for record in msgspec.json.decode(path.read_bytes(), type=list[Record])}
+    except (OSError, msgspec.DecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if lacking := files.keys() - records.keys():
+        raise InputError(f"{path} tells nothing of {' and '.join(sorted(lacking))}")
+    for name, file in files.items():
+        outcomes.save_record(file, records[name])

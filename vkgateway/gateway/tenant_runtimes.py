@@ -1,0 +1,279 @@
+"""The work for all tenants: started, changed and ended as specs and compute clusters change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from vkgateway.gateway.compute_controller import ComputeController
+from vkgateway.gateway.config import Nodes
+from vkgateway.gateway.interfaces import ApiServerAccess, VirtualNodesState
+from vkgateway.gateway.node_source import NodeSource
+from vkgateway.gateway.pool_parts import split_pool
+from vkgateway.gateway.status import false_verdict, unknown_verdict
+from vkgateway.gateway.tenant_runtime import TenantRuntime, TenantWiring
+from vkgateway.kube.client import Client
+from vkgateway.kubelet.target import PlacedPod, PodTarget
+from vkgateway.model import times
+from vkgateway.model.api import Pool, Tenant, TenantPool, TenantPoolStatus
+from vkgateway.model.errors import NotFoundError
+from vkgateway.model.names import virtual_node_name
+from vkgateway.sync.admission.controller import ArbiterService
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.network.name_service import NameServers
+from vkgateway.sync.workers import WorkerPool
+from vkgateway.translate.context import TenantContext
+
+NODES_WAIT_SECONDS = 10.0
+"""How long a start waits for compute clusters to tell their nodes, so that no node is shown empty, or not ready, for a
+moment."""
+
+FAILURE_BACKOFF_SECONDS = 10.0
+"""How long the work for a tenant rests after it failed by a defect. What its cluster holds may bring that about again
+at once, for ever; the others must not notice."""
+
+
+class KubeletEndpoint(Protocol):
+    """The part of the kubelet endpoint that is used here."""
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+
+    def admit_tenant(self, tenant: str, *, fingerprints: Collection[str] = (), front_proxy: bytes = b"") -> None:
+        """Serve a tenant from now on, by these certificates and those that an authority signed for aggregation."""
+
+    def revoke_tenant(self, tenant: str) -> None:
+        """Serve it no longer."""
+
+
+class TenantRuntimes:
+    """All tenants that are worked for. `on_change` hears the name of a tenant whose nodes changed."""
+
+    def __init__(
+        self,
+        *,
+        computes: ComputeController,
+        kubelet: KubeletEndpoint,
+        engine: WorkerPool,
+        arbiter: ArbiterService,
+        address: str,
+        settings: Nodes,
+        on_change: Callable[[str], None],
+        name_servers: NameServers | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._computes = computes
+        self._kubelet = kubelet
+        self._engine = engine
+        self._arbiter = arbiter
+        self._name_servers = name_servers
+        self._address = address
+        self._settings = settings
+        self._on_change = on_change
+        self._monotonic = monotonic
+        self._running: dict[str, TenantRuntime] = {}
+        self._admitted: dict[str, frozenset[str]] = {}
+        self._first_requested: dict[str, float] = {}
+        self._backing_off: dict[str, float] = {}
+
+    async def ensure_running(self, tenant: Tenant, access: ApiServerAccess) -> VirtualNodesState:
+        """See `planes.TenantRunner`."""
+        name = tenant.metadata.name
+        running = self._running.get(name)
+        wiring = self._build_wiring(tenant, access, known=running.node_sources if running is not None else {})
+        if running is not None and (running.client is not access.client or running.has_failed):
+            await self.stop(name)
+            if running.has_failed:
+                self._backing_off[name] = self._monotonic() + FAILURE_BACKOFF_SECONDS
+            running = None
+        if self._is_backing_off(name):
+            return VirtualNodesState(
+                false_verdict("InternalError", "the work for it failed, and is begun anew in a while"),
+                tenant.status.pools,
+            )
+        if running is None:
+            if unknown := self._unknown_cluster(name, wiring):
+                return VirtualNodesState(
+                    unknown_verdict("ComputeClusterUnknown", f"waits for the nodes of {unknown}"), tenant.status.pools
+                )
+            running = self._start_runtime(name, access, wiring)
+        else:
+            self._admit_tenant(name, access)
+            await running.update_wiring(wiring)
+        return running.virtual_nodes_state()
+
+    async def stop(self, name: str) -> None:
+        """See `planes.TenantRunner`."""
+        self._first_requested.pop(name, None)
+        running = self._running.pop(name, None)
+        if running is not None:
+            self._admitted.pop(name, None)
+            self._kubelet.revoke_tenant(name)
+            await running.stop()
+            await self._engine.wait_drained(name)
+
+    async def list_pods(self, tenant: str, node: str, phase: str) -> list[bytes]:
+        """Tell a tenant's pods on its virtual nodes, for the kubelet endpoint; see `kubelet.target.Pods`."""
+        return await self._running_tenant(tenant).list_pods(node, phase)
+
+    def find_pod(self, tenant: str, namespace: str, pod: str) -> PodTarget:
+        """Find the compute pod that stands for a tenant's pod, for the kubelet endpoint. Raises NotFoundError."""
+        return self._running_tenant(tenant).find_pod(namespace, pod)
+
+    def placed_on_node(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
+        """Tell where a virtual node's pods run, for the kubelet endpoint; see `kubelet.target.Placements`."""
+        return self._running_tenant(tenant).placed_on_node(node)
+
+    def node_labels(self, tenant: str) -> Mapping[str, Mapping[str, str]]:
+        """Tell a tenant's virtual nodes, for the kubelet endpoint; see `kubelet.target.VirtualNodes`."""
+        return self._running_tenant(tenant).node_labels()
+
+    def client_of(self, tenant: str) -> Client:
+        """Return the client of a tenant's API server. Raises NotFoundError."""
+        return self._running_tenant(tenant).client
+
+    def _running_tenant(self, tenant: str) -> TenantRuntime:
+        running = self._running.get(tenant)
+        if running is None:
+            raise NotFoundError(f"tenant {tenant} is not served now")
+        return running
+
+    def _is_backing_off(self, name: str) -> bool:
+        until = self._backing_off.get(name)
+        if until is not None and until <= self._monotonic():
+            del self._backing_off[name]
+            return False
+        return until is not None
+
+    def _unknown_cluster(self, name: str, wiring: TenantWiring) -> str:
+        """Name a compute cluster whose nodes are not known yet and may be soon, or ""."""
+        since = self._first_requested.setdefault(name, self._monotonic())
+        if self._monotonic() - since > NODES_WAIT_SECONDS:
+            return ""
+        links = (source.link for source in wiring.sources.values())
+        unknown = (
+            link
+            for link in links
+            if not link.reachability.is_judged or (link.is_reachable and not link.nodes.is_complete)
+        )
+        return next((link.name for link in unknown), "")
+
+    def _start_runtime(self, name: str, access: ApiServerAccess, wiring: TenantWiring) -> TenantRuntime:
+        running = TenantRuntime(
+            name,
+            access,
+            wiring,
+            engine=self._engine,
+            arbiter=self._arbiter,
+            name_servers=self._name_servers,
+            settings=self._settings,
+            on_change=lambda: self._on_change(name),
+        )
+        self._running[name] = running
+        self._admit_tenant(name, access)
+        running.start()
+        return running
+
+    def _admit_tenant(self, name: str, access: ApiServerAccess) -> None:
+        """Let its API server call the kubelet endpoint, by the certificates that it has now."""
+        if self._admitted.get(name) != access.kubelet_clients:
+            self._admitted[name] = access.kubelet_clients
+            self._kubelet.admit_tenant(name, fingerprints=access.kubelet_clients, front_proxy=access.front_proxy_ca)
+
+    def _build_wiring(
+        self, tenant: Tenant, access: ApiServerAccess, *, known: Mapping[str, NodeSource]
+    ) -> TenantWiring:
+        """Wire a tenant as all is now; `known` are its nodes so far.
+
+        A node stays, not ready, while its compute cluster is not connected (its credentials change, or cannot be used):
+        were it removed, Kubernetes would remove the pods on it, and all their work with them.
+        """
+        policy = tenant.spec.policy
+        context = TenantContext(
+            name=tenant.metadata.name,
+            api_host=access.host,
+            api_port=access.port,
+            pod_security=policy.pod_security,
+            runtime_classes=policy.runtime_classes,
+            runtime_class_names=policy.runtime_class_names,
+            storage_classes=policy.storage_classes,
+            storage_class_names=policy.storage_class_names,
+            default_storage_class=policy.default_storage_class,
+            image_pull_secrets=policy.image_pull_secrets,
+            plugin_annotations=policy.plugin_annotations,
+            user_namespaces=policy.user_namespaces,
+            load_balancers=policy.load_balancers,
+            node_ports=policy.node_ports,
+            service_range=access.service_range,
+        )
+        sources: dict[str, NodeSource] = {}
+        missing: list[TenantPool] = []
+        connected = self._computes.links
+        links = dict(connected)
+        unconnected: set[str] = set()
+        for pool in tenant.spec.pools:
+            cluster, link = self._computes.find_cluster(pool.compute_cluster), connected.get(pool.compute_cluster)
+            found = next((one for one in cluster.spec.pools if one.name == pool.name), None) if cluster else None
+            if link is not None and found is not None:
+                sources |= self._pool_sources(tenant, pool, found, link)
+                continue
+            missing.append(pool)
+            if link is None and cluster is not None:
+                unconnected |= {virtual_node_name(pool.name, pool.compute_cluster), *_nodes_in_status(tenant, pool)}
+                stays = {name: source for name, source in known.items() if _is_from_pool(source, pool)}
+                sources |= {name: replace(source, tenant_pool=pool) for name, source in stays.items()}
+                for source in stays.values():
+                    links[pool.compute_cluster] = source.link
+        created = tenant.metadata.creation_timestamp
+        granted = times.parse_time(created).timestamp() if created else 0.0
+        within = tenant.spec.preemption.within_tenant
+        return TenantWiring(context, links, sources, tuple(missing), frozenset(unconnected), granted, within)
+
+    def _pool_sources(self, tenant: Tenant, wanted: TenantPool, pool: Pool, link: ComputeLink) -> dict[str, NodeSource]:
+        """Return what a pool's virtual nodes are made from, by their names."""
+        running = self._running.get(tenant.metadata.name)
+        shown = _nodes_in_status(tenant, wanted)
+        if running is not None:
+            shown |= {
+                name: source.pool_status()
+                for name, source in running.node_sources.items()
+                if _is_from_pool(source, wanted)
+            }
+        found = split_pool(
+            pool,
+            link.nodes.pool_nodes(pool.node_selector).label_values(pool.virtual_nodes_by),
+            nodes_known=link.nodes.is_complete or bool(link.nodes.store),
+            shown=shown.values(),
+            is_occupied=running.is_occupied if running is not None else lambda _node: True,
+        )
+        return {
+            name: NodeSource(
+                tenant=tenant.metadata.name,
+                name=name,
+                tenant_pool=wanted,
+                pool=pool,
+                link=link,
+                address=self._address,
+                port=self._kubelet.port,
+                part=part,
+                last_capacity=shown[name].capacity if name in shown else {},
+            )
+            for part in found
+            for name in (part.node_name(wanted),)
+        }
+
+
+def _nodes_in_status(tenant: Tenant, pool: TenantPool) -> dict[str, TenantPoolStatus]:
+    """Return the virtual nodes of a pool as the tenant's status shows them, by their names."""
+    return {
+        status.node_name: status
+        for status in tenant.status.pools
+        if (status.name, status.compute_cluster) == (pool.name, pool.compute_cluster)
+    }
+
+
+def _is_from_pool(source: NodeSource, pool: TenantPool) -> bool:
+    return (source.tenant_pool.name, source.tenant_pool.compute_cluster) == (pool.name, pool.compute_cluster)

@@ -1,0 +1,50 @@
+"""Connecting to a host by whichever of its addresses answers: one that is silent leaves the others their time."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import Callable
+
+
+class HostDialer:
+    """Those of one host, which is asked for anew each time: they may change. The one that answered last goes first."""
+
+    __slots__ = ("_last_good",)
+
+    def __init__(self) -> None:
+        self._last_good = ""
+
+    async def connect(self, factory: Callable[[], asyncio.Protocol], host: str, port: int, *, patience: float) -> None:
+        """Connect within so many seconds, of which each address gets its share. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if _is_address(host):
+            await loop.create_connection(factory, host, port)
+            return
+        until = loop.time() + patience
+        addresses = await self._resolve_host(host, port)
+        for untried in range(len(addresses), 0, -1):
+            address = addresses[-untried]
+            try:
+                async with asyncio.timeout((until - loop.time()) / untried):
+                    await loop.create_connection(factory, address, port)
+            except OSError:  # a time-out is one
+                if untried == 1:
+                    raise
+            else:
+                self._last_good = address
+                return
+
+    async def _resolve_host(self, host: str, port: int) -> list[str]:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = dict.fromkeys(str(info[4][0]) for info in found)
+        return sorted(addresses, key=lambda address: address != self._last_good)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

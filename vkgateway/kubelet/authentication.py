@@ -1,0 +1,96 @@
+"""Who calls, and whether that is allowed: an API server by its certificate, anybody else by a token of its tenant."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import structlog
+
+from vkgateway.kube.errors import ApiError
+from vkgateway.kube.tls_engine import TlsEngine
+from vkgateway.kubelet.call import Rejected
+from vkgateway.kubelet.http import Reply, Request
+from vkgateway.kubelet.identity import AdmittedTenants, FrontProxies, UnknownCaller, tenant_from_certificate
+from vkgateway.kubelet.routes import RequestTarget
+from vkgateway.kubelet.token_reviewer import TokenReviewer
+from vkgateway.model.errors import NotFoundError
+
+_AGGREGATED_PATH: Final = ("apis",)
+"""How paths of aggregated APIs begin. What an API server asks there a user may have asked of it, whatever the path: so
+its front proxy can ask for nothing else, and nobody else can ask for that."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Authenticator:
+    """Tells tenants apart; without `tokens` by certificates only."""
+
+    def __init__(self, tokens: TokenReviewer | None) -> None:
+        self.admitted_tenants = AdmittedTenants()
+        self.front_proxies = FrontProxies()
+        self._token_reviewer = tokens
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Serve a tenant no longer."""
+        self.admitted_tenants.revoke_tenant(tenant)
+        self.front_proxies.remove_authority(tenant)
+        if self._token_reviewer is not None:
+            self._token_reviewer.forget_tenant(tenant)
+
+    def tenant_by_certificate(self, tls: TlsEngine | None) -> str:
+        """The tenant that the connection's certificate stands for, if it is served now; empty otherwise."""
+        certificate = tls.peer_certificate() if tls is not None else None
+        if tls is None or certificate is None:
+            return ""
+        if tenant := self.front_proxies.find_tenant(certificate):
+            return tenant
+        try:
+            tenant = tenant_from_certificate(tls.peer_names())
+            self.admitted_tenants.check_certificate(tenant, certificate)
+        except UnknownCaller:
+            return ""
+        return tenant
+
+    async def authenticate_request(self, tls: TlsEngine | None, request: Request, address: RequestTarget) -> str:
+        """The tenant that calls, told anew for every request: it may have been revoked since.
+
+        Raises Stranger, Rejected.
+        """
+        certificate = tls.peer_certificate() if tls is not None else None
+        if tls is None or certificate is None:
+            return await self._authenticate_token(request, address)
+        aggregated = request.path[:1] == _AGGREGATED_PATH
+        if tenant := self.front_proxies.find_tenant(certificate):
+            if not aggregated:
+                raise Rejected(Reply.from_text(404, f"nothing is aggregated here but /{_AGGREGATED_PATH[0]}"))
+            return tenant
+        tenant = tenant_from_certificate(tls.peer_names())
+        self.admitted_tenants.check_certificate(tenant, certificate)
+        if aggregated:
+            raise UnknownCaller(f"/{_AGGREGATED_PATH[0]} is for an API server's front proxy only")
+        if address.tenant not in ("", tenant):
+            raise UnknownCaller(f"the client certificate is not that of tenant {address.tenant[:63]!r}")
+        return tenant
+
+    async def _authenticate_token(self, request: Request, address: RequestTarget) -> str:
+        """The path says whose token it is; that tenant's API server alone is asked, so a lie leads nowhere."""
+        tenant, (scheme, _, token) = address.tenant, request.header("authorization").partition(" ")
+        if self._token_reviewer is None or not tenant or scheme.lower() != "bearer":
+            raise Rejected(
+                Reply.from_text(401, "Unauthorized: a client certificate, or a token for /tenants/NAME/nodes/NAME")
+            )
+        if not self.admitted_tenants.is_admitted(tenant):
+            raise Rejected(Reply.from_text(401, "Unauthorized"))
+        try:
+            user = await self._token_reviewer.review_token(tenant, token.strip())
+            if user is None:
+                raise Rejected(Reply.from_text(401, "Unauthorized"))
+            path = request.path[0] if request.path else ""
+            if not await self._token_reviewer.can_read_node(tenant, user, node=address.node, path=path):
+                told = f"Forbidden (user={user.username}, verb=get, resource=nodes, path={path[:64]})"
+                raise Rejected(Reply.from_text(403, told))
+        except (ApiError, NotFoundError, msgspec.DecodeError) as error:
+            _log.warning("a token could not be reviewed", tenant=tenant, error=str(error))
+            raise Rejected(Reply.from_text(503, "the tenant's API server cannot say now who this is")) from error
+        return tenant

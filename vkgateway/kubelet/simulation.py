@@ -1,0 +1,113 @@
+"""Figures of pods on nodes that KWOK plays, in the form in which a kubelet reports them. Pure.
+
+Such nodes have no kubelet that measures anything. A container uses what the pod's annotations say, by the names of
+KWOK's own simulation (https://kwok.sigs.k8s.io/docs/user/resource-usage-configuration/), and nothing without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from vkgateway.kubelet.exposition import NodeSamples, Sample
+from vkgateway.kubelet.podstats import NodePods
+from vkgateway.kubelet.target import PlacedPod, Simulation
+from vkgateway.model import times
+from vkgateway.model.objects import Object
+from vkgateway.model.quantity import parse_quantity
+
+NODE_ANNOTATION: Final = "kwok.x-k8s.io/node"
+"""Annotation of the nodes that KWOK plays."""
+CPU_ANNOTATION: Final = "kwok.x-k8s.io/usage-cpu"
+MEMORY_ANNOTATION: Final = "kwok.x-k8s.io/usage-memory"
+_NANO: Final = 10**9
+_CPU: Final = "cpu_usage_seconds_total"
+_MEMORY: Final = "memory_working_set_bytes"
+_START: Final = "start_time_seconds"
+_COMMENTS: Final[Mapping[str, tuple[str, str]]] = {
+    _CPU: ("counter", "Cumulative cpu time consumed in core-seconds"),
+    _MEMORY: ("gauge", "Current working set in bytes"),
+    _START: ("gauge", "Start time since unix epoch in seconds"),
+}
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def read_simulation(status: Mapping[str, Any], annotations: Mapping[str, str]) -> Simulation | None:
+    """Read a compute pod's status and annotations; None where no container of it runs."""
+    running = [one["name"] for one in status.get("containerStatuses") or () if "running" in (one.get("state") or {})]
+    started = status.get("startTime")
+    if not running or not started:
+        return None
+    cpu, memory = _read_quantity(annotations, CPU_ANNOTATION), _read_quantity(annotations, MEMORY_ANNOTATION)
+    return Simulation(containers=tuple(running), started=times.parse_time(started), cpu=cpu, memory=int(memory))
+
+
+def _read_quantity(annotations: Mapping[str, str], name: str) -> float:
+    """Return the quantity in an annotation; 0 where it is absent or malformed."""
+    try:
+        return max(0.0, float(parse_quantity(annotations.get(name, "0"))))
+    except ValueError:
+        return 0.0
+
+
+def simulate_summary(pod: PlacedPod, played: Simulation, now: datetime) -> NodePods:
+    """Return the pod's `PodStats`, as `podstats.parse_summary` does of a kubelet's answer."""
+    start = {"startTime": times.render_time(played.started)}
+    containers = [{"name": name, **start, **_usage_stats(played, 1, now)} for name in played.containers]
+    return {pod.uid: _encode({**start, **_usage_stats(played, len(containers), now), "containers": containers})}
+
+
+def _usage_stats(played: Simulation, count: int, now: datetime) -> Object:
+    """The CPU and memory of `count` of the pod's containers."""
+    stamp, memory = times.render_time(now), played.memory * count
+    cores = {
+        "usageNanoCores": round(played.cpu * count * _NANO),
+        "usageCoreNanoSeconds": round(_cpu_seconds(played, now) * count * _NANO),
+    }
+    return {
+        "cpu": {"time": stamp, **cores},
+        "memory": {"time": stamp, "usageBytes": memory, "workingSetBytes": memory, "rssBytes": memory},
+    }
+
+
+def simulate_resource(pod: PlacedPod, played: Simulation, now: datetime) -> NodeSamples:
+    """Return the pod's samples of /metrics/resource, as `exposition.parse_samples` does of a kubelet's answer."""
+    lines = list(_build_samples(pod, played, now))
+    return NodeSamples(
+        {line.family: _family_comments(line.family) for line in lines}, {(pod.namespace, pod.name): lines}
+    )
+
+
+def _build_samples(pod: PlacedPod, played: Simulation, now: datetime) -> Iterator[Sample]:
+    labels = f'namespace="{pod.namespace}",pod="{pod.name}"'
+    for name in played.containers:
+        of_container = f'container="{name}",{labels}'
+        yield _build_sample("container", _CPU, of_container, _cpu_seconds(played, now), now)
+        yield _build_sample("container", _MEMORY, of_container, played.memory, now)
+        yield _build_sample("container", _START, of_container, played.started.timestamp(), now)
+    count = len(played.containers)
+    yield _build_sample("pod", _CPU, labels, _cpu_seconds(played, now) * count, now)
+    yield _build_sample("pod", _MEMORY, labels, played.memory * count, now)
+
+
+def _build_sample(subject: str, measure: str, labels: str, value: float, now: datetime) -> Sample:
+    family = f"{subject}_{measure}"
+    return Sample(family, family, labels, f"{value:.9g} {round(now.timestamp() * 1000)}")
+
+
+def _family_comments(family: str) -> list[str]:
+    kind, words = _COMMENTS[family.partition("_")[2]]
+    return [f"# HELP {family} [STABLE] {words}", f"# TYPE {family} {kind}"]
+
+
+def _cpu_seconds(played: Simulation, now: datetime) -> float:
+    """Return the CPU time that each container has used, in core-seconds."""
+    return played.cpu * max(0.0, (now - played.started).total_seconds())
+
+
+def simulate_nothing(_pod: PlacedPod, _played: Simulation, _now: datetime) -> NodeSamples:
+    """Return no samples."""
+    return NodeSamples()

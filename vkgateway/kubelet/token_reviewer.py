@@ -1,0 +1,165 @@
+"""Callers with a bearer token: the tenant's own API server says who they are and what they may.
+
+As a kubelet in webhook mode (https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/): by a
+TokenReview and SubjectAccessReviews, both remembered for a short time. So a stock metrics-server works in a tenant by
+its service account.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from vkgateway.kube.resources import Resource
+from vkgateway.kubelet.stream_limiter import StreamLimiter
+from vkgateway.kubelet.target import NodeProxy
+
+ALLOWED_CACHE_SECONDS: Final = 60.0
+"""How long a yes is remembered: so long a token that was taken back still works. Kubelets take two and five minutes."""
+DENIED_CACHE_SECONDS: Final = 10.0
+MAX_CONCURRENT_REVIEWS: Final = 8
+"""Reviews of a tenant that may be under way at once."""
+_MAX_TOKEN_LENGTH: Final = 16 * 1024
+_MAX_CACHED: Final = 4096
+_TIMEOUT: Final = 5.0
+_TOKEN_REVIEWS: Final = Resource("apis/authentication.k8s.io/v1", "tokenreviews", "TokenReview", namespaced=False)
+_ACCESS_REVIEWS: Final = Resource(
+    "apis/authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
+)
+_SUBRESOURCES: Final[Mapping[str, tuple[str, ...]]] = {
+    "metrics": ("metrics",),
+    "stats": ("stats",),
+    "pods": ("pods", "proxy"),
+    "runningpods": ("pods", "proxy"),
+    "healthz": ("healthz", "proxy"),
+    "configz": ("configz", "proxy"),
+}
+"""Subresources of `nodes`, one of which the caller may `get`, by path: pkg/kubelet/server/auth.go. What is missing here
+is not served to tokens."""
+
+ReviewClients = Callable[[str], NodeProxy]
+"""A tenant to the client of its API server. Raises vkgateway.model.errors.NotFoundError where it is not served."""
+
+
+class User(msgspec.Struct, frozen=True):
+    """Whom a token stands for."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: dict[str, tuple[str, ...]] = {}
+
+
+class _ReviewStatus(msgspec.Struct):
+    authenticated: bool = False
+    user: User = User()
+
+
+class _Review(msgspec.Struct):
+    status: _ReviewStatus = msgspec.field(default_factory=_ReviewStatus)
+
+
+class _AccessStatus(msgspec.Struct):
+    allowed: bool = False
+    denied: bool = False
+
+
+class _Access(msgspec.Struct):
+    status: _AccessStatus = msgspec.field(default_factory=_AccessStatus)
+
+
+class _TtlCache:
+    """Answers that are remembered, each for its time; the oldest go where they are too many."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._entries: dict[tuple[str, ...], tuple[float, Any]] = {}
+
+    def get(self, key: tuple[str, ...]) -> Any:
+        until, answer = self._entries.get(key, (0.0, None))
+        return answer if until > self._clock() else None
+
+    def put(self, key: tuple[str, ...], answer: Any, *, seconds: float) -> None:
+        self._entries.pop(key, None)
+        while len(self._entries) >= _MAX_CACHED:
+            del self._entries[next(iter(self._entries))]
+        self._entries[key] = self._clock() + seconds, answer
+
+    def forget_tenant(self, tenant: str) -> None:
+        self._entries = {key: kept for key, kept in self._entries.items() if key[0] != tenant}
+
+
+class TokenReviewer:
+    """Asks tenants' API servers. `clock` gives monotonic seconds. Methods raise ApiError and TooManyStreamsError."""
+
+    def __init__(self, reviewers: ReviewClients, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clients = reviewers
+        self._user_cache = _TtlCache(clock)
+        self._access_cache = _TtlCache(clock)
+        self._limiter = StreamLimiter(MAX_CONCURRENT_REVIEWS, what="reviews of tokens")
+
+    def forget_tenant(self, tenant: str) -> None:
+        """Drop what is remembered of a tenant."""
+        self._user_cache.forget_tenant(tenant)
+        self._access_cache.forget_tenant(tenant)
+
+    async def review_token(self, tenant: str, token: str) -> User | None:
+        """Whom a token stands for in a tenant; None if it is worth nothing there."""
+        if not token or len(token) > _MAX_TOKEN_LENGTH:
+            return None
+        key = tenant, hashlib.sha256(token.encode()).hexdigest()
+        known = self._user_cache.get(key)
+        if known is None:
+            review = {"kind": "TokenReview", "apiVersion": _TOKEN_REVIEWS.api_version, "spec": {"token": token}}
+            status = msgspec.json.decode(await self._post_review(tenant, _TOKEN_REVIEWS, review), type=_Review).status
+            known = (status.user if status.authenticated else None,)
+            self._user_cache.put(
+                key, known, seconds=ALLOWED_CACHE_SECONDS if status.authenticated else DENIED_CACHE_SECONDS
+            )
+        found: User | None = known[0]
+        return found
+
+    async def can_read_node(self, tenant: str, user: User, *, node: str, path: str) -> bool:
+        """Whether a user may read what `path`, its first segment, says of a node."""
+        for subresource in _SUBRESOURCES.get(path, ()):
+            if await self._can_get_subresource(tenant, user, node=node, subresource=subresource):
+                return True
+        return False
+
+    async def can_get_path(self, tenant: str, user: User, path: str) -> bool:
+        """Whether a user may `get` a URL path that is no resource, as `/metrics`."""
+        return await self._review_access(tenant, user, {"nonResourceAttributes": {"verb": "get", "path": path}})
+
+    async def _can_get_subresource(self, tenant: str, user: User, *, node: str, subresource: str) -> bool:
+        attributes = {"verb": "get", "version": "v1", "resource": "nodes", "subresource": subresource, "name": node}
+        return await self._review_access(tenant, user, {"resourceAttributes": attributes})
+
+    async def _review_access(self, tenant: str, user: User, asked: dict[str, dict[str, str]]) -> bool:
+        key = tenant, user.username, user.uid, repr((user.groups, sorted(user.extra.items()))), repr(asked)
+        known: bool | None = self._access_cache.get(key)
+        if known is None:
+            review = {
+                "kind": "SubjectAccessReview",
+                "apiVersion": _ACCESS_REVIEWS.api_version,
+                "spec": {
+                    "user": user.username,
+                    "uid": user.uid,
+                    "groups": user.groups,
+                    "extra": user.extra,
+                    **asked,
+                },
+            }
+            status = msgspec.json.decode(await self._post_review(tenant, _ACCESS_REVIEWS, review), type=_Access).status
+            known = status.allowed and not status.denied
+            self._access_cache.put(key, known, seconds=ALLOWED_CACHE_SECONDS if known else DENIED_CACHE_SECONDS)
+        return known
+
+    async def _post_review(self, tenant: str, resource: Resource, review: object) -> bytes:
+        with self._limiter.hold_stream(tenant):
+            client = self._clients(tenant)
+            body = msgspec.json.encode(review)
+            return await client.request("POST", resource.path(), body=body, timeout=_TIMEOUT)

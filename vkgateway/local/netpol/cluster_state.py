@@ -1,0 +1,113 @@
+"""The part of the compute cluster on which the rules of the kernel depend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from vkgateway.model.objects import Meta
+from vkgateway.translate.network_policies import NetworkPolicyView
+
+ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
+
+
+class ContainerPort(msgspec.Struct, rename="camel"):
+    """A port that a container declares; policies refer to it by its name."""
+
+    container_port: int
+    name: str = ""
+    protocol: str = "TCP"
+
+
+class ContainerView(msgspec.Struct, rename="camel"):
+    """A container's ports."""
+
+    ports: tuple[ContainerPort, ...] | None = None
+    restart_policy: str = ""
+
+
+class PodSpecView(msgspec.Struct, rename="camel"):
+    """The part of a pod's spec that concerns its network."""
+
+    containers: tuple[ContainerView, ...] = ()
+    init_containers: tuple[ContainerView, ...] | None = None
+    host_network: bool = False
+
+    @property
+    def container_ports(self) -> tuple[ContainerPort, ...]:
+        """The ports of containers and of sidecars."""
+        sidecars = [one for one in self.init_containers or () if one.restart_policy == "Always"]
+        return tuple(port for one in (*self.containers, *sidecars) for port in one.ports or ())
+
+
+class PodStatusView(msgspec.Struct, rename="camel"):
+    """A pod's phase and address."""
+
+    phase: str = ""
+    pod_ip: str = msgspec.field(default="", name="podIP")
+
+
+class PodView(msgspec.Struct, kw_only=True, rename="camel"):
+    """A pod of the node."""
+
+    metadata: Meta
+    spec: PodSpecView = msgspec.field(default_factory=PodSpecView)
+    status: PodStatusView = msgspec.field(default_factory=PodStatusView)
+
+
+decode_pod: Final = msgspec.json.Decoder(PodView).decode
+
+
+class Server(NamedTuple):
+    """Where a server of the platform listens."""
+
+    address: str
+    port: int
+    protocol: str = "TCP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod of the node that has an address."""
+
+    address: str
+    namespace: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ports: Sequence[ContainerPort] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """Everything that changes while the node runs.
+
+    Pods of other nodes are left out: hollow nodes run nothing, and their pods' addresses lead nowhere.
+    """
+
+    pods: Sequence[Pod] = ()
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Labels by name."""
+    policies: Sequence[NetworkPolicyView] = ()
+    servers: Mapping[str, Sequence[Server]] = field(default_factory=dict)
+    """By tenant, its API server and who answers its pods' questions for names."""
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """What is fixed for a node; the process that enforces policies reads it from a file."""
+
+    node: str
+    """Name of the Node object."""
+    uplink: str
+    """The interface to the machine; every other one leads to a pod."""
+    machine: tuple[str, ...]
+    """Addresses of the machine: kubelet-like callers, such as API servers, always reach pods."""
+    pods: str
+    """Addresses of the node's pods."""
+    closed: tuple[str, ...]
+    """Ranges of platforms and their pods: a tenant's pod reaches nothing there but its own pods and servers."""
+    all_pods: str
+    """The range of the pods of all platforms on the machine."""
+    open: tuple[Server, ...] = ()
+    """Servers in closed ranges that every pod may reach."""

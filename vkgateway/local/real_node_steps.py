@@ -1,0 +1,194 @@
+"""The real node among the platform's steps: prepared while the API server starts, then started and watched."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from vkgateway.controlplane.pki import Authority
+from vkgateway.kube import errors
+from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import NODES
+from vkgateway.local import compute
+from vkgateway.local.options import RealNodeChoice
+from vkgateway.local.realnode.host import ToolError
+from vkgateway.local.realnode.node import GROUP, RealNode
+from vkgateway.local.realnode.options import PROGRAMS, RealNodeOptions
+from vkgateway.local.record import PlatformRecord
+from vkgateway.local.steps import Step
+from vkgateway.model import times
+from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import FIELD_MANAGER
+from vkgateway.programs.supervisor.client import SupervisorClient
+
+POOL = "real"
+_POLL = 0.2
+_READY_SECONDS = 90.0
+
+
+class _Condition(msgspec.Struct, rename="camel"):
+    type: str
+    status: str
+    message: str = ""
+    last_heartbeat_time: str = "1970-01-01T00:00:00Z"
+
+
+class _Status(msgspec.Struct):
+    conditions: list[_Condition] = []
+
+
+class _Node(msgspec.Struct):
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+def why_no_real_node(choice: RealNodeChoice) -> str | None:
+    """Return why the platform has no real node, None where it has one.
+
+    Raises:
+        UnavailableError: one was demanded (`yes`) on a machine that cannot carry it.
+    """
+    if choice == "no":
+        return "not wanted (--real-node no)"
+    why_not = RealNode.find_obstacle()
+    if why_not and choice == "yes":
+        raise UnavailableError(
+            f"this machine cannot carry a real node: {why_not}",
+            hint="Put that right, or let `vkgateway up --real-node auto` do without.",
+        )
+    return why_not
+
+
+class RealNodeSteps:
+    """What `up` does for the real node."""
+
+    PROGRAMS = PROGRAMS
+
+    def __init__(self, directory: Path, *, record: PlatformRecord, supervisor: SupervisorClient) -> None:
+        self._directory = directory
+        self._record = record
+        self._supervisor = supervisor
+        self._node: RealNode
+
+    def build_steps(self, *, programs: Mapping[str, Path], api: Client, authority: Authority) -> list[Step]:
+        """Return the steps; they need one called `apiserver`."""
+        options = RealNodeOptions(
+            directory=self._directory,
+            number=self._record.number,
+            programs={name: programs[name] for name in PROGRAMS},
+            api_server=compute.plane_spec(self._record).server_url,
+            labels={compute.POOL_LABEL: POOL},
+            open_ports=(self._record.ports["gateway-kubelet"],),
+        )
+        self._node = RealNode(options, authority=authority)
+        return [
+            Step(name="real-node-files", title="real node's files and namespaces", run=self._prepare_node),
+            Step(
+                name="real-node",
+                title="real node",
+                needs=("real-node-files", "apiserver"),
+                run=lambda: self._start_node(api),
+            ),
+        ]
+
+    async def _prepare_node(self) -> None:
+        with _opt_out_hint():
+            await asyncio.to_thread(self._node.prepare)
+
+    async def _start_node(self, api: Client) -> str:
+        states = [await self._supervisor.ensure_process(spec) for spec in self._node.process_specs()]
+        since = next(state.since for state in states if state.name == f"{GROUP}/kubelet")
+        with _opt_out_hint():
+            await asyncio.gather(
+                asyncio.to_thread(self._node.import_images),
+                apply_objects(api, self._node.cluster_objects(), field_manager=FIELD_MANAGER),
+            )
+        await self._wait_ready(api, since=since)
+        await api.patch(NODES, self._node_name, self._node.status_patch(), subresource="status")
+        return f"{self._node_name} in pool {POOL}"
+
+    @property
+    def _node_name(self) -> str:
+        return self._node.options.name
+
+    async def _wait_ready(self, api: Client, *, since: float) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while (why := await self._not_ready(api, since=since)) is not None:
+            if time.monotonic() >= deadline:
+                raise UnavailableError(
+                    f"the real node is not ready after {_READY_SECONDS:.0f} s: {why}",
+                    hint="`vkgateway logs node/kubelet` says more; `vkgateway up --real-node no` does without it.",
+                )
+            await asyncio.sleep(_POLL)
+
+    async def _not_ready(self, api: Client, *, since: float) -> str | None:
+        try:
+            node = msgspec.json.decode(await api.get(NODES, self._node_name), type=_Node)
+        except errors.NotFound:
+            return "the kubelet has not registered it"
+        ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
+        # Before that lies what an earlier kubelet said of itself.
+        if ready is None or times.parse_time(ready.last_heartbeat_time).timestamp() < int(since):
+            return "the kubelet has not reported yet"
+        return None if ready.status == "True" else ready.message or "no reason given"
+
+
+@contextlib.contextmanager
+def _opt_out_hint() -> Iterator[None]:
+    """Turn what the machine refuses the node into an UnavailableError with the way out."""
+    try:
+        yield
+    except ToolError as error:
+        raise UnavailableError(
+            f"the real node cannot be made: {error}", hint="`vkgateway up --real-node no` does without it."
+        ) from error
+
+
+async def remove_node(directory: Path, *, record: PlatformRecord, supervisor: SupervisorClient, api: Client) -> None:
+    """Take away a real node that the platform had and has no more."""
+    await supervisor.remove_group(GROUP)
+    node = _bare_node(directory, number=record.number)
+    await asyncio.to_thread(node.teardown)
+    with contextlib.suppress(errors.NotFound):
+        await api.delete(NODES, node.options.name)
+
+
+def renew_node(directory: Path, *, number: int, api_server: str, authority: Authority) -> None:
+    """Renew the certificates of a node that stands; its processes read them anew by themselves."""
+    if directory.exists():
+        _bare_node(directory, number=number, api_server=api_server, authority=authority).renew_certificates()
+
+
+def teardown_node(directory: Path, *, number: int) -> None:
+    """Take everything of the real node off the machine but its files; its processes have ended."""
+    if directory.exists():
+        _bare_node(directory, number=number).teardown()
+
+
+def is_running(directory: Path, *, number: int) -> bool:
+    """Whether there is a node that can be spoken to."""
+    return _bare_node(directory, number=number).has_namespaces
+
+
+def running_node(directory: Path, *, number: int, ctr: Path) -> RealNode:
+    """Return the node that runs already, as far as speaking to its containerd needs it."""
+    return _bare_node(directory, number=number, ctr=ctr)
+
+
+def _bare_node(
+    directory: Path,
+    *,
+    number: int,
+    ctr: Path | None = None,
+    api_server: str = "",
+    authority: Authority | None = None,
+) -> RealNode:
+    """Return the node as far as taking it away needs it: neither keys nor programs but `run_ctr` count."""
+    programs = dict.fromkeys(PROGRAMS, directory / "none") | ({"ctr": ctr} if ctr else {})
+    options = RealNodeOptions(directory=directory, number=number, programs=programs, api_server=api_server)
+    return RealNode(options, authority=authority or Authority.create("none"))

@@ -1,0 +1,331 @@
+"""Bringing a platform up: ordered steps, each of which changes nothing where all is as it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from vkgateway.controlplane.etcd.tenancy import Tenancy
+from vkgateway.controlplane.plane import ComponentName
+from vkgateway.controlplane.plane_files import PlaneFiles
+from vkgateway.gateway import rbac
+from vkgateway.gateway.config import Config
+from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import NODES
+from vkgateway.local import (
+    choices,
+    compute,
+    etcd,
+    gateway_process,
+    network,
+    platform_registry,
+    processes,
+    real_node_steps,
+    tenants,
+)
+from vkgateway.local import record as records
+from vkgateway.local.disk import EXISTING_PLATFORM_BYTES, NEW_PLATFORM_BYTES, check_free_space, disk_errors
+from vkgateway.local.hollow import kwok, nodes
+from vkgateway.local.hollow import process as hollow
+from vkgateway.local.hollow.kubelet import process as hollow_kubelet
+from vkgateway.local.hollow.ready import nodes_ready
+from vkgateway.local.hollow.surplus import remove_surplus
+from vkgateway.local.kernel import ensure_inotify
+from vkgateway.local.lock import work_lock
+from vkgateway.local.options import UpOptions
+from vkgateway.local.paths import PlatformPaths
+from vkgateway.local.pki import PlatformPki, ensure_pki
+from vkgateway.local.provisioner import process as provisioner
+from vkgateway.local.real_node_steps import RealNodeSteps
+from vkgateway.local.record import PlatformRecord
+from vkgateway.local.renewal import process as renewal
+from vkgateway.local.steps import Report, Step, run_steps
+from vkgateway.model.errors import ConflictError, VkgatewayError
+from vkgateway.model.names import FIELD_MANAGER
+from vkgateway.programs.binaries.cache import Cache
+from vkgateway.programs.binaries.errors import UnknownVersionError
+from vkgateway.programs.binaries.resolver import Resolver
+from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
+from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
+
+PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
+
+
+async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformRecord:
+    """Bring the platform in `data_dir` up, made where there is none; what was chosen for it.
+
+    Raises:
+        VkgatewayError: one sentence on what failed; what was done stays, and `up` again goes on from there.
+    """
+    paths = PlatformPaths(data_dir)
+    with disk_errors(data_dir), work_lock(paths.lock_path, command="up"):
+        existing = records.load_record(paths.record_path)
+        check_free_space(data_dir, needed=NEW_PLATFORM_BYTES if existing is None else EXISTING_PLATFORM_BYTES)
+        if existing is None:
+            _check_vacant(paths)
+        wanted = choices.merge_options(existing or PlatformRecord(), options)
+        wanted = msgspec.structs.replace(wanted, real_node_why_not=real_node_steps.why_no_real_node(wanted.real_node))
+        # Before anything is made or written down: this is what takes minutes, and what fails on a wrong version.
+        wanted, programs = await _resolve_programs(wanted, options, report=report)
+        with platform_registry.other_sockets(options.cache_dir or Cache.default_root(), data_dir) as others:
+            record = _save_choices(paths, wanted, options, others=others, new=existing is None)
+        ensure_inotify(report)
+        supervisor = await start_supervisor(data_dir)
+        await Startup(paths, record, options, programs=programs, supervisor=supervisor, report=report).run()
+        return record
+
+
+async def _resolve_programs(
+    wanted: PlatformRecord, options: UpOptions, *, report: Report
+) -> tuple[PlatformRecord, dict[str, Path]]:
+    """The programs, and the record as it is with them: not every release's kubelet can be had everywhere.
+
+    Where a real node need not be, there is none then, and the record says why.
+    """
+    resolver = Resolver(
+        cache_dir=options.cache_dir,
+        program_dirs=tuple(Path(folder) for folder in wanted.program_dirs),
+        report=report,
+        kubernetes_version=wanted.kubernetes_version,
+    )
+    try:
+        found = await resolver.resolve(*PROGRAMS, *(() if wanted.real_node_why_not else RealNodeSteps.PROGRAMS))
+    except UnknownVersionError as error:
+        if wanted.real_node != "auto" or wanted.real_node_why_not:
+            raise
+        found = await resolver.resolve(*PROGRAMS)
+        wanted = msgspec.structs.replace(wanted, real_node_why_not=f"its programs cannot be had: {error}")
+        report.done(f"no real node: {error}")
+    report.done(f"{len(found)} programs, Kubernetes {wanted.kubernetes_version}: ready")
+    return wanted, found
+
+
+def _save_choices(
+    paths: PlatformPaths,
+    wanted: PlatformRecord,
+    options: UpOptions,
+    *,
+    others: frozenset[choices.ListenSocket],
+    new: bool,
+) -> PlatformRecord:
+    """Settle address and ports, and write all choices down; a new platform that is refused leaves nothing."""
+    surroundings = choices.detect_machine(neighbours=others)
+    placed = choices.assign_address(wanted, surroundings=surroundings)
+    owner = network.interface_alias(paths.data_dir)
+    try:
+        if placed.interface:
+            # Whether a port is free can only be seen at an address that is there.
+            network.ensure_interface(placed.interface, address=placed.address, owner=owner)
+        ours = partial(processes.listening_ports, paths.data_dir)
+        record = choices.choose_ports(placed, options, surroundings=surroundings, ours=ours)
+        records.save_record(paths.record_path, record)
+    except (VkgatewayError, OSError):
+        if new:
+            network.remove_interfaces(owner)
+        raise
+    return record
+
+
+def _check_vacant(paths: PlatformPaths) -> None:
+    """A new platform needs a place of its own; what a broken off `up` or `down` left does no harm.
+
+    They leave the lock at most, and results of conformance cases can be put there before. Others have folders called
+    `run` and `logs` as well, so those are ours only where a supervisor ran; every file system has `lost+found`.
+    """
+    ran = SupervisorPaths(paths.data_dir).lock_path.exists()
+    ours = {
+        "lost+found",
+        *(path.name for path in (paths.list_all() if ran else (paths.lock_path, paths.conformance_dir))),
+    }
+    strange = sorted(path.name for path in paths.data_dir.iterdir() if path.name not in ours)
+    if strange:
+        raise ConflictError(
+            f"{paths.data_dir} holds no platform but other files, {strange[0]} among them",
+            hint="Choose an empty or new place with --data-dir DIR.",
+        )
+
+
+class Startup:
+    """One run of `up`: what its steps share."""
+
+    def __init__(
+        self,
+        paths: PlatformPaths,
+        record: PlatformRecord,
+        options: UpOptions,
+        *,
+        programs: Mapping[str, Path],
+        supervisor: SupervisorClient,
+        report: Report,
+    ) -> None:
+        self._paths = paths
+        self._record = record
+        self._options = options
+        self._supervisor = supervisor
+        self._report = report
+        self._programs = programs
+        self._pki: PlatformPki
+        self._files: PlaneFiles
+        self._api: Client
+        self._real = None
+        if not record.real_node_why_not:
+            self._real = RealNodeSteps(paths.node_dir, record=record, supervisor=supervisor)
+
+    async def run(self) -> None:
+        """Run all steps."""
+        self._write_files()
+        async with Client.from_kubeconfig(self._paths.admin_kubeconfig, name="the compute cluster") as self._api:
+            await run_steps(self._build_steps(), report=self._report)
+
+    def _write_files(self) -> None:
+        now = datetime.datetime.now(datetime.UTC)
+        self._pki = ensure_pki(self._paths, now=now)
+        self._files = compute.write_plane(self._paths, record=self._record, pki=self._pki, now=now)
+
+    def _build_steps(self) -> list[Step]:
+        def component(name: ComponentName, title: str) -> Step:
+            # The two that call the API server wait for it by themselves, so they load while it does.
+            return Step(name=name, title=title, needs=("etcd",), run=lambda: self._start_component(name))
+
+        steps = [
+            Step(name="etcd", title="etcd", run=self._start_etcd),
+            Step(name="apiserver", title="compute API server", needs=("etcd",), run=self._start_api_server),
+            component("controller-manager", "compute controller-manager"),
+            component("scheduler", "compute scheduler"),
+            Step(name="definitions", title="API types", needs=("apiserver",), run=self._apply_definitions),
+            Step(name="hollow", title="hollow nodes", needs=("apiserver",), run=self._start_hollow_nodes),
+            Step(name="storage", title="storage", needs=("apiserver",), run=self._start_storage),
+            Step(name="renewal", title="renewal of certificates", run=self._start_renewal),
+        ]
+        if self._real:
+            steps += self._real.build_steps(programs=self._programs, api=self._api, authority=self._pki.compute.ca)
+        elif self._paths.node_dir.exists():
+            steps.append(Step(name="no-real-node", title="real node", needs=("apiserver",), run=self._remove_real_node))
+        if not self._options.gateway:
+            return [*steps, Step(name="gateway", title="gateway", needs=("definitions",), run=self._stop_gateway)]
+        return [
+            *steps,
+            Step(name="gateway", title="gateway", needs=("definitions",), run=self._start_gateway),
+            Step(name="tenants", title="tenants", needs=("gateway",), run=self._wait_for_tenants),
+        ]
+
+    async def _start_etcd(self) -> None:
+        ports = self._record.ports
+        await self._supervisor.ensure_process(
+            etcd.process_spec(
+                self._paths,
+                program=self._programs["etcd"],
+                port=ports["etcd"],
+                peer_port=ports["etcd-peer"],
+                durable=self._record.durable,
+            )
+        )
+        async with etcd.root_client(self._paths, port=ports["etcd"]) as client:
+            await self._wait_until_serving(lambda: etcd.is_serving(client), etcd.NAME)
+            await Tenancy(client).ensure_auth()
+
+    async def _start_api_server(self) -> str:
+        await self._start_component("apiserver")
+        await self._wait_until_serving(lambda: processes.api_ready(self._api), f"{compute.GROUP}/apiserver")
+        return self._api.server
+
+    async def _start_component(self, name: ComponentName) -> str:
+        wanted = compute.process_spec(name, record=self._record, files=self._files, programs=self._programs)
+        await self._supervisor.ensure_process(wanted)
+        return "started"
+
+    async def _apply_definitions(self) -> str:
+        pools = [*self._record.hollow_nodes, *([real_node_steps.POOL] if self._real else [])]
+        documents = [
+            *compute.api_definitions(),
+            *rbac.compute_roles(),
+            *rbac.management_roles(),
+            *compute.lean_pods(self._record),
+            compute.compute_cluster(pools, hollow=self._record.hollow_nodes),
+            *compute.own_endpoints(self._record),
+        ]
+        await apply_objects(self._api, documents, field_manager=FIELD_MANAGER)
+        return f"ComputeCluster local with pools {', '.join(pools)}"
+
+    async def _start_hollow_nodes(self) -> str:
+        wanted = list(nodes.hollow_nodes(self._record.hollow_nodes, version=self._record.kubernetes_version))
+        bounded = asyncio.Semaphore(8)
+
+        async def apply(node: dict[str, Any]) -> None:
+            async with bounded:
+                await self._apply_node(node)
+
+        async with asyncio.TaskGroup() as group:
+            for node in wanted:
+                group.create_task(apply(node))
+            group.create_task(self._supervisor.ensure_process(self._kwok_spec()))
+            group.create_task(self._supervisor.ensure_process(self._hollow_kubelet_spec()))
+        gone = await remove_surplus(self._api, self._record.hollow_nodes)
+        await self._wait_until_serving(lambda: nodes_ready(self._api, len(wanted)), kwok.NAME)
+        port = self._record.ports["hollow-kubelet"]
+        await self._wait_until_serving(lambda: hollow_kubelet.is_listening(port), hollow_kubelet.NAME)
+        removed = f", {', '.join(gone)} taken away" if gone else ""
+        return f"{len(wanted)} in {', '.join(self._record.hollow_nodes)}{removed}"
+
+    async def _apply_node(self, node: dict[str, Any]) -> None:
+        """A node's capacity lies in its status, which is applied apart from the rest."""
+        name = node["metadata"]["name"]
+        bare = {key: value for key, value in node.items() if key != "status"}
+        await self._api.patch(NODES, name, bare, kind="apply", field_manager=FIELD_MANAGER)
+        head = {key: node[key] for key in ("apiVersion", "kind")} | {"metadata": {"name": name}}
+        status = {**head, "status": node["status"]}
+        await self._api.patch(NODES, name, status, kind="apply", subresource="status", field_manager=FIELD_MANAGER)
+
+    def _kwok_spec(self) -> ProcessSpec:
+        return hollow.process_spec(
+            self._paths, port=self._record.ports["hollow-kubelet"], program=self._programs["kwok"]
+        )
+
+    def _hollow_kubelet_spec(self) -> ProcessSpec:
+        return hollow_kubelet.process_spec(self._paths, port=self._record.ports["hollow-kubelet"])
+
+    async def _start_storage(self) -> str:
+        await apply_objects(self._api, provisioner.manifest_objects(), field_manager=FIELD_MANAGER)
+        shape = compute.plane_spec(self._record)
+        await self._supervisor.ensure_process(provisioner.process_spec(self._paths, plane=shape, pki=self._pki))
+        return "class local"
+
+    async def _start_renewal(self) -> str:
+        await self._supervisor.ensure_process(renewal.process_spec(self._paths))
+        return "daily"
+
+    async def _remove_real_node(self) -> str:
+        await real_node_steps.remove_node(
+            self._paths.node_dir, record=self._record, supervisor=self._supervisor, api=self._api
+        )
+        return f"taken away: {self._record.real_node_why_not}"
+
+    async def _stop_gateway(self) -> str:
+        gateway_process.write_settings(self._paths, self._gateway_settings())
+        by_hand = f"`vkgateway serve --config {self._paths.gateway_config}` runs one by hand"
+        if not await self._supervisor.list_processes(gateway_process.NAME):
+            return f"not asked for; {by_hand}"
+        await self._supervisor.remove_process(gateway_process.NAME)
+        return f"stopped; tenants' control planes go on; {by_hand}"
+
+    async def _start_gateway(self) -> None:
+        await self._supervisor.ensure_process(gateway_process.process_spec(self._paths, self._gateway_settings()))
+        await self._wait_until_serving(lambda: gateway_process.is_ready(self._record), gateway_process.NAME)
+
+    async def _wait_for_tenants(self) -> str:
+        return await tenants.wait_for_tenants(
+            await tenants.list_ready(self._api), tenants.serving_check(self._paths.tenants_dir)
+        )
+
+    def _gateway_settings(self) -> Config:
+        return gateway_process.gateway_settings(self._paths, record=self._record, cache_dir=self._options.cache_dir)
+
+    async def _wait_until_serving(self, serves: Callable[[], Awaitable[bool]], process: str) -> None:
+        await processes.wait_until_serving(serves, process=process, client=self._supervisor)

@@ -1,0 +1,56 @@
+"""Who works when, while several units are fetched side by side."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from vkgateway.programs.binaries.catalogue import BuildUnit
+
+T = TypeVar("T")
+
+
+class BuildScheduler:
+    """So many units are downloaded and so many compiled at once, each after the one that it shares libraries with."""
+
+    def __init__(self, units: Iterable[BuildUnit], *, at_once: int) -> None:
+        self._done = {unit.name: asyncio.Event() for unit in units}
+        self._downloads = asyncio.Semaphore(at_once)
+        self._builds = asyncio.Semaphore(at_once)
+        self._library = asyncio.Lock()
+        self._has_library = False
+
+    @contextlib.asynccontextmanager
+    async def download_slot(self) -> AsyncIterator[None]:
+        """Wait for a place among those that download."""
+        async with self._downloads:
+            yield
+
+    @contextlib.asynccontextmanager
+    async def compile_slot(self, unit: BuildUnit) -> AsyncIterator[None]:
+        """Wait for the unit that this one comes after, if that is fetched too, and for a place among the builds."""
+        if (before := self._done.get(unit.after)) is not None:
+            await before.wait()
+        async with self._builds:
+            yield
+
+    async def compile_library_once(self, compile_it: Callable[[], Awaitable[None]]) -> None:
+        """Have Go's own library compiled once; whoever comes meanwhile waits for that."""
+        async with self._library:
+            if not self._has_library:
+                await compile_it()
+                self._has_library = True
+
+    def mark_done(self, unit: BuildUnit) -> None:
+        """The unit is there: those that wait for it may go on."""
+        self._done[unit.name].set()
+
+
+async def run_together(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """Run all side by side and return their results in order; the first failure ends the rest and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in work]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    return [task.result() for task in tasks]

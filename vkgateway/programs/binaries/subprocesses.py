@@ -1,0 +1,75 @@
+"""Running a tool to its end: its output line by line, and nothing left behind when we are interrupted."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+_KEPT_LINES = 400
+_LINE_LIMIT = 1024 * 1024
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_LIBC = ctypes.CDLL(None)
+
+
+def _die_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+async def run_program(
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    on_line: Callable[[str], None] = lambda _: None,
+    log: Path | None = None,
+) -> tuple[int, list[str]]:
+    """Run a program and return its exit code and the last lines of its output (both streams together).
+
+    It gets a session of its own, so Ctrl-C reaches it only through us: when this call is cancelled, the whole
+    process group is killed. If we are killed outright, the kernel kills the program.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env=env,
+        cwd=cwd,
+        limit=_LINE_LIMIT,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+    lines: deque[str] = deque(maxlen=_KEPT_LINES)
+    try:
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(log.open("a", encoding="utf-8")) if log else None
+            assert process.stdout is not None
+            async for raw in process.stdout:
+                line = raw.decode(errors="replace").rstrip()
+                lines.append(line)
+                on_line(line)
+                if file is not None:
+                    file.write(line + "\n")
+        return await process.wait(), list(lines)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        raise
+
+
+async def read_version_output(path: Path, args: Sequence[str], *, timeout: float = 20.0) -> str:
+    """What the program prints when asked for its version; empty if it fails or takes too long."""
+    try:
+        async with asyncio.timeout(timeout):
+            code, lines = await run_program([str(path), *args], env=dict(os.environ), cwd=Path("/"))
+    except (OSError, TimeoutError):
+        return ""
+    return "\n".join(lines) if code == 0 else ""

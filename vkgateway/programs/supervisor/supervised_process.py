@@ -1,0 +1,187 @@
+"""One supervised process: started, watched, started again after a pause that grows, stopped."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vkgateway.model.errors import VkgatewayError
+from vkgateway.programs.supervisor import logs, procfs, state_file
+from vkgateway.programs.supervisor.running_process import RunningProcess, adopt_process, spawn_process
+from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, State, SupervisorPaths
+
+_LOG = logging.getLogger(__name__)
+_SETTLE_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Backoff:
+    """The pauses between restarts: doubling from `first` to `longest` seconds, forgotten after `healthy` seconds."""
+
+    first: float = 0.2
+    longest: float = 30.0
+    healthy: float = 30.0
+    _next: float = 0.0
+
+    def next_pause(self, *, lived: float) -> float:
+        """Seconds to wait after a life of `lived` seconds."""
+        if lived >= self.healthy:
+            self._next = 0.0
+        pause = max(self._next, self.first)
+        self._next = min(pause * 2, self.longest)
+        return pause
+
+
+class SupervisedProcess:
+    """Keeps one process of `spec` running until it is stopped.
+
+    `changed` is called whenever what a successor must know (pid, restarts, reason) has changed.
+    """
+
+    def __init__(
+        self,
+        record: state_file.ProcessRecord,
+        *,
+        paths: SupervisorPaths,
+        changed: Callable[[], None],
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.record = record
+        self._paths = paths
+        self._changed = changed
+        self._backoff = backoff or Backoff()
+        self._running: RunningProcess | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._start_event = asyncio.Event()
+        self._stopping = False
+        self._next_start: float | None = None
+
+    @property
+    def spec(self) -> ProcessSpec:
+        """What is kept running."""
+        return self.record.spec
+
+    def start(self, found: procfs.MarkedProcess | None = None) -> None:
+        """Start the process, or adopt `found`, and watch it from now on."""
+        running = adopt_process(found) if found is not None else None
+        if running is not None:
+            self._running = running
+            self.record.pid, self.record.started = running.pid, running.started
+            self.record.since = self.record.since or time.time()
+        else:
+            self._spawn_process()
+        self._task = asyncio.create_task(self._keep_running(), name=f"supervise {self.spec.name}")
+        self._task.add_done_callback(_report_failure)
+
+    def start_now(self) -> None:
+        """Start it now if it waits for its next start."""
+        if self._next_start is not None:
+            self._start_event.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to stop: it is not kept running any more."""
+        return self._stopping
+
+    async def stop(self) -> None:
+        """Stop the process and its group; what it started in other sessions stays. May be repeated.
+
+        Raises:
+            VkgatewayError: it does not end, although it was killed.
+        """
+        self._stopping = True
+        self.record.since = time.time()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._running is not None:
+            if not await self._running.terminate(timeout=self.spec.stop_timeout):
+                raise VkgatewayError(f"{self.spec.name} (pid {self._running.pid}) does not end, although it was killed")
+            self._running = None
+
+    def current_state(self) -> ProcessState:
+        """The process as it is now."""
+        return ProcessState(
+            name=self.spec.name,
+            state=self._state_name(),
+            pid=self._running.pid if self._running else None,
+            restarts=self.record.restarts,
+            since=self.record.since,
+            reason=self.record.reason,
+            log=str(self._paths.log_path(self.spec.name)),
+            argv=self.spec.argv,
+            next_start=self._next_start,
+        )
+
+    def _state_name(self) -> State:
+        if self._stopping:
+            return "stopping"
+        if self._running is None:
+            return "backoff"
+        return "running" if time.time() - self.record.since >= _SETTLE_SECONDS else "starting"
+
+    def _spawn_process(self) -> None:
+        """Start the program; a failure is only noted, `_keep_running` tries again later."""
+        self.record.log_start = logs.log_size(self._paths.log_path(self.spec.name))
+        self.record.since = time.time()
+        try:
+            self._running = spawn_process(self.spec, paths=self._paths)
+        except OSError as error:
+            self._record_end(f"cannot start {error.filename or self.spec.argv[0]}: {error.strerror}")
+            return
+        self.record.pid, self.record.started = self._running.pid, self._running.started
+        _LOG.info("%s started, pid %d", self.spec.name, self._running.pid)
+        self._changed()
+
+    async def _keep_running(self) -> None:
+        while True:
+            lived = 0.0
+            if self._running is not None:
+                await self._running.ended.wait()
+                lived = time.time() - self.record.since
+                self._record_end(self._exit_reason(lived))
+            await self._wait_pause(self._backoff.next_pause(lived=lived))
+            self.record.restarts += 1
+            self._spawn_process()
+
+    async def _wait_pause(self, seconds: float) -> None:
+        self._start_event.clear()
+        self.record.since = time.time()
+        self._next_start = self.record.since + seconds
+        try:
+            async with asyncio.timeout(seconds):
+                await self._start_event.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._next_start = None
+
+    def _exit_reason(self, lived: float) -> str:
+        assert self._running is not None
+        line = logs.last_error_line(self._paths.log_path(self.spec.name), since=self.record.log_start)
+        return f"{self._running.exit_text} after {_format_span(lived)}" + (f": {line}" if line else "")
+
+    def _record_end(self, reason: str) -> None:
+        _LOG.warning("%s: %s", self.spec.name, reason)
+        self._running = None
+        self.record.pid = self.record.started = 0
+        self.record.reason = reason
+        self._changed()
+
+
+def _report_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.critical("%s failed", task.get_name(), exc_info=error)
+
+
+def _format_span(seconds: float) -> str:
+    if seconds < 10:
+        return f"{max(seconds, 0.0):.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

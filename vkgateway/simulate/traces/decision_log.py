@@ -1,0 +1,165 @@
+"""Jobs out of the gateway's own decision log: what was submitted, and how long it ran."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from vkgateway.arbiter.snapshot import NOTIFIED, PLACED, Gang, Pool, Quota, Snapshot
+from vkgateway.arbiter.snapshot_diff import diff_gangs
+from vkgateway.simulate.scenario import Job
+from vkgateway.simulate.traces.errors import TraceError
+
+
+@dataclass(slots=True)
+class _GangHistory:
+    """A gang from its first sight to its last."""
+
+    gang: Gang
+    """As it was when it had the most pods."""
+    number: int
+    """How many gangs had its name before."""
+    since: float | None = None
+    """When its last run began; None: it never ran, or was evicted and did not run again."""
+    ended: float | None = None
+
+
+@dataclass(slots=True)
+class RecordedTrace:
+    """What a log holds. Times of jobs are in seconds since the first cycle."""
+
+    pools: tuple[Pool, ...]
+    quotas: tuple[Quota, ...]
+    jobs: tuple[Job, ...]
+    duration: float
+    unknown: int
+    """Gangs that are left out: they never ran, and nothing is known of gangs like them."""
+    notice: float
+    """The longest of its gangs', in seconds."""
+    grace: float
+
+
+@dataclass(slots=True)
+class _ReadState:
+    first: float = 0.0
+    last: float = 0.0
+    snapshot: Snapshot | None = None
+    histories: list[_GangHistory] = field(default_factory=list)
+    current: dict[str, _GangHistory] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+
+
+def read_decisions(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, float] | None = None) -> RecordedTrace:
+    """Return what was submitted in these cycles, each a time (seconds since the epoch) and its snapshot.
+
+    `ends` are the ends of gangs in the usage log, which are more exact: the decision log records an end only with
+    the next decision. A gang without an end runs for the time that was expected of it, or the median of its kind. If it
+    ran longer before the end of the log, that time counts.
+
+    Raises:
+        TraceError: there are no cycles.
+    """
+    reading = _ReadState()
+    pools: tuple[Pool, ...] = ()
+    quotas: tuple[Quota, ...] = ()
+    for time, snapshot in cycles:
+        if reading.snapshot is None:
+            reading.first, pools, quotas = time, snapshot.pools, snapshot.quotas
+        _add_cycle(reading, time, snapshot)
+    if reading.snapshot is None:
+        raise TraceError("the decision log holds no cycle with its snapshot")
+    medians = _median_runs(reading, ends or {})
+    jobs = [job for life in reading.histories if (job := _make_job(life, reading, ends or {}, medians)) is not None]
+    return RecordedTrace(
+        pools=pools,
+        quotas=quotas,
+        jobs=tuple(jobs),
+        duration=reading.last - reading.first,
+        unknown=len(reading.histories) - len(jobs),
+        notice=max((life.gang.notice for life in reading.histories), default=0.0),
+        grace=max((life.gang.grace for life in reading.histories), default=0.0),
+    )
+
+
+def _add_cycle(reading: _ReadState, time: float, snapshot: Snapshot) -> None:
+    before = reading.snapshot.gangs if reading.snapshot is not None else ()
+    came, gone = diff_gangs(before, snapshot.gangs)
+    there = {gang.id for gang in came}
+    for gang in gone:
+        if gang.id not in there:
+            reading.current.pop(gang.id).ended = time
+    for gang in came:
+        life = reading.current.get(gang.id)
+        if life is None:
+            number = reading.names.get(gang.id, 0)
+            reading.names[gang.id] = number + 1
+            life = reading.current[gang.id] = _GangHistory(gang, number)
+            reading.histories.append(life)
+        if len(gang.pods) > len(life.gang.pods):
+            life.gang = gang
+        placed = [pod.since for pod in gang.pods if pod.state in (PLACED, NOTIFIED)]
+        life.since = min(placed) if placed else None
+    reading.snapshot, reading.last = snapshot, time
+
+
+def _gang_kind(gang: Gang) -> str:
+    return f"{gang.tenant}/{gang.band}/{len(gang.pods)}"
+
+
+def _median_runs(reading: _ReadState, ends: Mapping[str, float]) -> dict[str, float]:
+    """Return the median run of each kind, and of all gangs under the empty name."""
+    runs: dict[str, list[float]] = {}
+    for life in reading.histories:
+        run = _known_run(life, ends)
+        if run is not None:
+            runs.setdefault(_gang_kind(life.gang), []).append(run)
+            runs.setdefault("", []).append(run)
+    return {kind: statistics.median(each) for kind, each in runs.items()}
+
+
+def _known_run(life: _GangHistory, ends: Mapping[str, float]) -> float | None:
+    if life.since is None:
+        return None
+    end, exact = life.ended, ends.get(life.gang.id)
+    if exact is not None and exact > life.since and (end is None or exact <= end):
+        end = exact
+    return end - life.since if end is not None and end > life.since else None
+
+
+def _make_job(
+    life: _GangHistory, reading: _ReadState, ends: Mapping[str, float], medians: Mapping[str, float]
+) -> Job | None:
+    gang = life.gang
+    run = _known_run(life, ends)
+    if run is None:
+        run = gang.expected_run or medians.get(_gang_kind(gang)) or medians.get("") or 0.0
+        if life.since is not None:
+            run = max(run, reading.last - life.since)
+    if not run:
+        return None
+    before = reading.first - life.since if life.since is not None and life.since < reading.first else 0.0
+    if run <= before:
+        return None
+    return Job(
+        id=gang.id if not life.number else f"{gang.id}#{life.number + 1}",
+        tenant=gang.tenant,
+        shapes=tuple(pod.shape for pod in sorted(gang.pods, key=lambda pod: pod.rank)),
+        submitted=max(0.0, gang.created - reading.first),
+        run=run - before,
+        pools=gang.pools,
+        band=gang.band,
+        priority=gang.priority,
+        minimum=min(gang.minimum, len(gang.pods)),
+        elastic=gang.elastic,
+        run_limit=gang.run_limit,
+        kind=_gang_kind(gang),
+    )
+
+
+def last_ends(usages: Iterable[tuple[str, float]]) -> Iterator[tuple[str, float]]:
+    """Yield gangs and the last ends of their pods, from a usage log's gangs and ends."""
+    last: dict[str, float] = {}
+    for gang, end in usages:
+        last[gang] = max(end, last.get(gang, 0.0))
+    yield from last.items()

@@ -1,0 +1,296 @@
+"""Asks the arbiter again whenever something changed, and carries its answers to the tenants' pods."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import structlog
+
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.snapshot import Policy, PoolKey, PreemptionPlan, Shape, Snapshot
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.sync.admission.cluster_cache import ClusterCache
+from vkgateway.sync.admission.deciding import Decide, incremental_decide
+from vkgateway.sync.admission.dispatch import dispatch_decisions
+from vkgateway.sync.admission.gangs import EvictionTerms
+from vkgateway.sync.admission.journal import Journal
+from vkgateway.sync.admission.snapshots import build_snapshot
+from vkgateway.sync.admission.start_meter import StartMeter
+from vkgateway.sync.admission.tenant_admission import TenantAdmission
+from vkgateway.sync.admission.verdict_store import PodRun
+from vkgateway.sync.arbiter_metrics import forget_tenant
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.metrics import RETRIES
+from vkgateway.sync.pods.pod_views import ComputePodView
+
+log = structlog.get_logger(__name__)
+
+_START_TIMEOUT: Final = 20.0
+"""Seconds after a start for which it is waited until every tenant's pods are known."""
+_REFRESH: Final = 30.0
+"""Seconds between two looks where nothing happens but time, as long as something waits."""
+_AFTER_DEFECT: Final = 5.0
+"""Seconds after which it is tried again where a cycle failed."""
+_REST_RATIO: Final = 0.5
+"""Part of a cycle's time that is rested after it: the rest of the gateway wants to live, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArbitrationSettings:
+    """Rules of the platform; times in seconds."""
+
+    policy: Policy = field(default_factory=Policy)
+    notice: float = 30.0
+    grace_max: float = 120.0
+    gather: float = 0.05
+    minimum_run: float = 0.0
+    bind_timeout: float = 60.0
+    """A compute pod that its node has not taken for so long is taken back, and planned again."""
+    unplaced_delay: float = 1.0
+    """After so long it is looked at what pods that the arbiter does not place hold on nodes."""
+
+
+class CycleObserver(Protocol):
+    """Hears of each cycle, and of pods that have ended."""
+
+    def log_cycle(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> None:
+        """Write a cycle down; called in a thread of its own, after it was carried out. None: without its facts."""
+
+    def cycle_decided(self, snapshot: Snapshot, decisions: Decisions, *, now: float, seconds: float) -> None:
+        """A cycle is done; `seconds` is what deciding took."""
+
+    def pod_ended(self, tenant: str, ran: PodRun) -> None:
+        """A pod that ran has ended."""
+
+
+class Arbitration:
+    """All tenants' governed pods in all compute clusters.
+
+    `links` and `specs` tell the compute clusters and their pools as they are now, by name. `expected` names the
+    tenants that will come, or none at all while that is not known: until they are known, or some seconds have passed,
+    nothing is decided. `calm` is called after each cycle while nobody is under notice: then the clock may be set.
+    """
+
+    def __init__(
+        self,
+        settings: ArbitrationSettings,
+        *,
+        links: Callable[[], Mapping[str, ComputeLink]],
+        specs: Callable[[], Mapping[str, Iterable[PoolSpec]]],
+        expected: Callable[[], Iterable[str] | None] = tuple,
+        observer: CycleObserver | None = None,
+        clock: Callable[[], float] = time.time,
+        calm: Callable[[], None] | None = None,
+        decide: Decide | None = None,
+    ) -> None:
+        self.settings = settings
+        self._links = links
+        self._pool_specs = specs
+        self._expected_tenants = expected
+        self._observer = observer
+        self._journal = Journal(observer.log_cycle) if observer is not None else None
+        self.clock = clock
+        """The time by which notices run."""
+        self._on_no_notice = calm
+        self._decide = decide or incremental_decide()
+        self.start_meter = StartMeter()
+        self._tenants: dict[str, TenantAdmission] = {}
+        self._clusters: dict[str, ClusterCache] = {}
+        self._plans: Mapping[str, PreemptionPlan] = {}
+        self._triggered = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_pending = True
+        """Something waits, or may: what others give up is news."""
+        self._started = False
+        self._started_at: float | None = None
+
+    @property
+    def bind_timeout(self) -> float:
+        """Seconds after which a compute pod that its node has not taken is taken back."""
+        return self.settings.bind_timeout
+
+    def add_tenant(self, tenant: TenantAdmission) -> None:
+        """Arbitrate for a tenant from now on."""
+        self._tenants[tenant.name] = tenant
+        self.trigger()
+
+    def remove_tenant(self, name: str) -> None:
+        """Do so no longer; what it has below counts as taken until it is gone."""
+        forget_tenant(name)
+        tenant = self._tenants.pop(name, None)
+        if tenant is not None:
+            for cluster in self._clusters.values():
+                for pod in cluster.link.pods.of_tenant(name):
+                    cluster.recount_pod(pod)
+        self.trigger()
+
+    def trigger(self) -> None:
+        """Something changed: decide again soon."""
+        self._triggered.set()
+
+    def pod_names(self) -> dict[str, Key]:
+        """Namespaces and names of all pods that take part, by uid; may be called from another thread."""
+        return {member.uid: member.key for tenant in list(self._tenants.values()) for member in tenant.gangs}
+
+    def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
+        """How those who are evicted from a pool are treated."""
+        settings = self.settings
+        known = () if pool is None else (spec for spec in self._pool_specs().get(pool[0], ()) if spec.name == pool[1])
+        spec = next(iter(known), None)
+        notice = settings.notice if spec is None or spec.notice_seconds is None else float(spec.notice_seconds)
+        grace = settings.grace_max if spec is None or spec.grace_seconds is None else float(spec.grace_seconds)
+        if spec is None or spec.brief_run_seconds is None or spec.brief_notice_seconds is None:
+            return EvictionTerms(notice, grace, settings.minimum_run)
+        brief_run, brief_notice = float(spec.brief_run_seconds), min(notice, float(spec.brief_notice_seconds))
+        return EvictionTerms(notice, grace, settings.minimum_run, brief_run=brief_run, brief_notice=brief_notice)
+
+    def recount_pod(self, pod: ComputePodView, cluster: str) -> None:
+        """Look again at whose burden a pod is below: it was read, or forgotten."""
+        if cluster in self._clusters:
+            self._clusters[cluster].recount_pod(pod)
+
+    def pod_ended(self, tenant: str, ran: PodRun) -> None:
+        """A pod that ran has ended."""
+        if self._observer is not None:
+            self._observer.pod_ended(tenant, ran)
+
+    def avoid_node(self, cluster: str, node: str) -> bool:
+        """Leave a node alone for a while: it did not take a pod that was placed on it.
+
+        False: so many do not that it is no fault of the nodes: what binds pods there is away.
+        """
+        facts = self._clusters.get(cluster)
+        return facts is not None and facts.avoid_node(node, until=self.clock() + 5 * self.settings.bind_timeout)
+
+    async def run(self) -> None:
+        """Decide until cancelled."""
+        try:
+            while True:
+                await self._triggered.wait()
+                await asyncio.sleep(self.settings.gather)
+                self._triggered.clear()
+                if self._is_ready():
+                    await self._try_cycle()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for cluster in self._clusters.values():
+                cluster.close()
+            if self._journal is not None:
+                await self._journal.close()
+
+    async def _try_cycle(self) -> None:
+        """One cycle; a defect in it must not take the rest of the gateway along, and perhaps passes with its cause."""
+        try:
+            await self._run_cycle()
+        except Exception:
+            log.exception("nothing could be decided; it is tried again")
+            RETRIES.labels("defect").inc()
+            self._trigger_within(_AFTER_DEFECT)
+
+    def _is_ready(self) -> bool:
+        """Whether enough is known; at a start a gang that is half read must not be taken for half there."""
+        self._sync_clusters()
+        if self._started:
+            return True
+        now = self.clock()
+        self._started_at = now if self._started_at is None else self._started_at
+        waited = now - self._started_at >= _START_TIMEOUT
+        expected = self._expected_tenants()
+        known = (
+            expected is not None
+            and all(cluster.is_known for cluster in self._clusters.values())
+            and all(name in self._tenants and self._tenants[name].is_known for name in expected)
+        )
+        if known or waited:
+            self._started = True
+            log.info("the arbiter begins", tenants=len(self._tenants), everything_known=known)
+        else:
+            self._trigger_within(0.25)
+        return self._started
+
+    def _sync_clusters(self) -> None:
+        links = self._links()
+        for name in [name for name, facts in self._clusters.items() if links.get(name) is not facts.link]:
+            self._clusters.pop(name).close()
+        for name, link in links.items():
+            if name not in self._clusters:
+                self._clusters[name] = ClusterCache(
+                    link,
+                    is_member=self._is_member,
+                    shape_of=self._shape_of,
+                    poke=self.trigger,
+                    poke_later=self._trigger_later,
+                    is_back=self._cluster_returned,
+                )
+
+    def _cluster_returned(self, cluster: str) -> None:
+        """A cluster answers again: who was to leave it meanwhile is judged once more before it has to."""
+        for tenant in self._tenants.values():
+            tenant.postpone_evictions(cluster)
+
+    def _is_member(self, tenant: str, uid: str) -> bool:
+        known = self._tenants.get(tenant)
+        return known is not None and known.is_governed_pod(uid)
+
+    def _shape_of(self, tenant: str, uid: str) -> Shape | None:
+        known = self._tenants.get(tenant)
+        member = known.gangs.find_member(uid) if known is not None else None
+        return member.shape if member is not None and member.governed else None
+
+    async def _run_cycle(self) -> None:
+        now = self.clock()
+        snapshot, unjudged = build_snapshot(
+            self._tenants, self._clusters, self._pool_specs(), plans=self._plans, policy=self.settings.policy, now=now
+        )
+        begun = time.perf_counter()
+        decisions = await asyncio.to_thread(self._decide, snapshot, now)
+        seconds = time.perf_counter() - begun
+        told = replace(decisions, holds=(*decisions.holds, *unjudged))
+        self._plans = told.plans
+        dispatch_decisions(told, snapshot, self._tenants, now=now)
+        self.start_meter.cycle_decided({gang.id: gang for gang in snapshot.gangs}, told, at=now, now=self.clock())
+        if self._observer is not None:
+            self._observer.cycle_decided(snapshot, told, now=now, seconds=seconds)
+        if self._journal is not None:
+            self._journal.add_cycle(snapshot, decisions, now)
+        self._has_pending = bool(told.holds or told.plans)
+        if (
+            self._on_no_notice is not None
+            and not told.evicts
+            and not any(one.has_notices for one in self._tenants.values())
+        ):
+            self._on_no_notice()
+        self._set_timer(told, self.clock())
+        await asyncio.sleep(seconds * _REST_RATIO)
+
+    def _set_timer(self, decisions: Decisions, now: float) -> None:
+        times = [tenant.next_deadline() for tenant in self._tenants.values()]
+        due = min((time for time in times if time is not None), default=None)
+        wait = None if due is None else max(0.01, due - now + 0.01)
+        if decisions.holds:
+            wait = min(_REFRESH, _REFRESH if wait is None else wait)
+        if wait is not None:
+            self._trigger_within(wait)
+
+    def _trigger_later(self) -> None:
+        """Something changed that need not be looked at at once, and where nothing waits not soon."""
+        self._trigger_within(self.settings.unplaced_delay if self._has_pending else _REFRESH)
+
+    def _trigger_within(self, seconds: float) -> None:
+        """Decide again in so many seconds at the latest."""
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.trigger()

@@ -1,0 +1,181 @@
+"""What the arbiter must know of one compute cluster: its pools, and who holds what there beside the arbiter's pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from vkgateway.arbiter.snapshot import Pool
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.model.names import POOL_LABEL
+from vkgateway.model.requests import MilliResources
+from vkgateway.sync.admission.node_images import NodeImages
+from vkgateway.sync.admission.numa import NodeZones, ShapeOf
+from vkgateway.sync.admission.occupancy import Occupancy
+from vkgateway.sync.admission.pool_cache import PoolCache
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import owned_by
+from vkgateway.sync.compute.topologies import TopologyView
+from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView
+from vkgateway.sync.pods.pod_views import ComputePodView
+from vkgateway.translate.pool_nodes import PoolNodes
+
+_MIN_AVOIDED: Final = 2
+"""So many nodes may be left alone at once, or a tenth of a cluster's if that is more."""
+
+IsMember = Callable[[str, str], bool]
+"""Tenant and tenant pod uid: whether the arbiter itself places that pod, so that it is no stranger's burden."""
+
+
+class ClusterCache:
+    """One compute cluster; `poke` is called when something changed that the arbiter should look at, `poke_later` where
+    that is only what others hold there: pods that it does not place come and go by the hundred."""
+
+    def __init__(
+        self,
+        link: ComputeLink,
+        *,
+        is_member: IsMember,
+        shape_of: ShapeOf,
+        poke: Callable[[], None],
+        poke_later: Callable[[], None],
+        is_back: Callable[[str], None] = lambda _name: None,
+    ) -> None:
+        self.link = link
+        self._is_member = is_member
+        self._trigger = poke
+        self._trigger_later = poke_later
+        self._on_return = is_back
+        self._is_away = not link.is_trusted
+        self._occupancy = Occupancy()
+        self._images = NodeImages()
+        self._zones = NodeZones(shape_of)
+        self._pending_topologies: dict[str, TopologyView | None] = {}
+        """What nodes published before it was known which pods are there."""
+        self._pools: dict[str, PoolCache] = {}
+        self._pool_nodes: dict[str, PoolNodes] = {}
+        """The nodes of each pool, as of the last cycle."""
+        self._node_names: dict[str, frozenset[str]] = {}
+        """Their names."""
+        self.avoided_nodes: dict[str, float] = {}
+        """Nodes that did not take a pod that was placed on them, and until when they are left alone."""
+        link.on_pod_changed.append(self._pod_changed)
+        link.on_unmanaged_pod_changed.append(self._unmanaged_pod_changed)
+        link.on_nodes_changed.append(poke)
+        link.on_reachable_changed.append(self._reachable_changed)
+        link.on_topology_changed.append(self._topology_changed)
+        self._pending_topologies.update(link.topologies.topology_items())
+        for pod in link.pods.store.values():
+            self._count_pod(pod)
+        for stranger in link.unmanaged_pods.store.values():
+            self._unmanaged_pod_changed(None, stranger)
+
+    def close(self) -> None:
+        """Hear no more of it."""
+        self.link.on_pod_changed.remove(self._pod_changed)
+        self.link.on_unmanaged_pod_changed.remove(self._unmanaged_pod_changed)
+        self.link.on_nodes_changed.remove(self._trigger)
+        self.link.on_reachable_changed.remove(self._reachable_changed)
+        self.link.on_topology_changed.remove(self._topology_changed)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether all that is there is known, and the cluster answers."""
+        link = self.link
+        return (
+            link.is_trusted and link.nodes.is_complete and link.unmanaged_pods.is_complete and link.topologies.is_known
+        )
+
+    def update_pools(self, specs: Iterable[PoolSpec], *, images: frozenset[str], now: float) -> list[Pool]:
+        """Return the pools. `images` are those that any pod asks for."""
+        specs = tuple(specs)
+        self._assign_nodes({spec.name: self.link.nodes.pool_nodes(spec.node_selector) for spec in specs})
+        self._update_zones()
+        changed, self._occupancy.changed_nodes = self._occupancy.changed_nodes, set()
+        changed |= self._zones.changed_nodes
+        self._zones.changed_nodes = set()
+        changed |= self._images.update_images(self.link.nodes.store.values(), images, now=now)
+        self.avoided_nodes = {node: until for node, until in self.avoided_nodes.items() if until > now}
+        avoided = frozenset(self.avoided_nodes)
+        found = []
+        for spec in specs:
+            facts = self._pools.setdefault(spec.name, PoolCache((self.link.name, spec.name), self._images, self._zones))
+            found.append(
+                facts.update_pool(spec, self._pool_nodes[spec.name], self._occupancy, changed=changed, avoided=avoided)
+            )
+        return found
+
+    def avoid_node(self, node: str, *, until: float) -> bool:
+        """Leave a node alone until then (seconds since the epoch); False: too many are left alone already."""
+        if node not in self.avoided_nodes and len(self.avoided_nodes) >= max(
+            _MIN_AVOIDED, len(self.link.nodes.store) // 10
+        ):
+            return False
+        self.avoided_nodes[node] = until
+        return True
+
+    def unplaced_usage(self, tenant: str, pool: str) -> MilliResources:
+        """What a tenant's pods hold in a pool that the arbiter does not place."""
+        return self._occupancy.used_by((tenant, pool))
+
+    def _reachable_changed(self) -> None:
+        was_away, self._is_away = self._is_away, not self.link.is_trusted
+        if was_away and not self._is_away:
+            self._on_return(self.link.name)
+        self._trigger()
+
+    def _assign_nodes(self, members: dict[str, PoolNodes]) -> None:
+        """Note which nodes are whose; a pod whose node has another pool by now is a burden there."""
+        before, self._pool_nodes = self._pool_nodes, members
+        if before.keys() == members.keys() and all(before[name] is nodes for name, nodes in members.items()):
+            return
+        homes = {name: frozenset(node.metadata.name for node in pool.nodes) for name, pool in members.items()}
+        if homes != self._node_names:
+            self._node_names = homes
+            for pod in self.link.pods.store.values():
+                self._count_pod(pod)
+
+    def recount_pod(self, pod: ComputePodView) -> None:
+        """Look again at whose burden a pod is: it was read, or forgotten."""
+        self._count_pod(pod)
+
+    def _topology_changed(self, node: str, view: TopologyView | None) -> None:
+        self._pending_topologies[node] = view
+        if self._zones.follows_pods:
+            self._update_zones()
+        self._trigger_later()
+
+    def _update_zones(self) -> None:
+        """Note which pods are in what nodes have published: at once, but not before all pods are known."""
+        unjudged, self._pending_topologies = self._pending_topologies, {}
+        if unjudged and not self._zones.follows_pods:
+            self._zones.follow_pods(self.link.pods.store.values())
+        for node, view in unjudged.items():
+            self._zones.node_published(node, view, used=self._occupancy.used_on(node))
+
+    def _pod_changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
+        self._zones.pod_changed(old, new)
+        if new is not None:
+            self._count_pod(new)
+        elif old is not None:
+            self._occupancy.drop_pod(old.metadata.uid)
+        self._trigger_later()
+
+    def _count_pod(self, pod: ComputePodView) -> None:
+        uid, pool = pod.metadata.uid, pod.metadata.labels.get(POOL_LABEL, "")
+        placed = self._is_member(pod.tenant_name, pod.tenant_uid)
+        moved = bool(self._node_names and pod.spec.node_name) and pod.spec.node_name not in self._node_names.get(
+            pool, ()
+        )
+        if pod.has_ended or not owned_by(pod.tenant_name, pod.metadata) or (placed and not moved):
+            self._occupancy.drop_pod(uid)
+            return
+        owner = None if placed else (pod.tenant_name, pool)
+        self._occupancy.count_pod(uid, node=pod.spec.node_name, amounts=pod.admitted_requests or {}, owner=owner)
+
+    def _unmanaged_pod_changed(self, old: UnmanagedPodView | None, new: UnmanagedPodView | None) -> None:
+        if new is not None:
+            self._occupancy.count_pod(new.metadata.uid, node=new.node, amounts=new.requests)
+        elif old is not None:
+            self._occupancy.drop_pod(old.metadata.uid)
+        self._trigger_later()

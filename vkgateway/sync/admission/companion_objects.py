@@ -1,0 +1,206 @@
+"""Objects in a tenant's cluster that say more about its gangs (PodGroups, jobs), watched once a pod refers to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+import structlog
+from msgspec import structs
+
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.kube.resources import Resource
+from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.admission.kinds import served_kind
+from vkgateway.sync.compute.ownership import Key
+from vkgateway.translate.gangs import Kind, Reference
+
+log = structlog.get_logger(__name__)
+
+_RETRY: Final = 15.0
+"""Seconds until it is asked again for a kind that the tenant's API server does not know, or tells no more of."""
+
+
+class CompanionView(msgspec.Struct):
+    """An object with everything that is in it."""
+
+    metadata: Meta
+    document: Object
+
+
+def decode_companion(data: bytes) -> CompanionView:
+    """Decode an object from its JSON; a server of the tenant's own need not send one. Raises msgspec.DecodeError."""
+    whole = msgspec.json.decode(data, type=dict[str, Any])
+    return CompanionView(msgspec.convert(whole.get("metadata") or {}, Meta), whole)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """A kind that is followed, in one version."""
+
+    resource: Resource
+    reflector: Reflector[CompanionView]
+    task: asyncio.Task[None]
+
+
+class CompanionObjects:
+    """Finds objects beside pods; `changed(reference)` hears of each that came, changed or went.
+
+    `kind_changed(kind)` hears of each kind that the server is found not to serve, or to serve after all.
+    """
+
+    def __init__(
+        self,
+        tenant: str,
+        client: Client,
+        *,
+        changed: Callable[[Reference], None],
+        kind_changed: Callable[[Kind], None] = lambda _kind: None,
+    ) -> None:
+        self._tenant = tenant
+        self._client = client
+        self._on_change = changed
+        self._on_kind_change = kind_changed
+        self._watches: dict[Kind, _Watch] = {}
+        self._unreachable: set[Kind] = set()
+        """Kinds that cannot be followed now: perhaps they are served in another version only."""
+        self._wanted: dict[Kind, None] = {}
+        self._absent: set[Kind] = set()
+        """Kinds that were asked for, and that the server did not tell of: it does not serve them, or has failed."""
+        self._unserved: set[Kind] = set()
+        """Kinds that the server does not serve, by its last answer. It may be older than a pod: see `find_unserved`."""
+        self._wakeup = asyncio.Event()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each wanted kind was listed or is not to be had: absence is a fact, as far as it can be."""
+        return all(
+            kind in self._absent or (kind in self._watches and self._watches[kind].reflector.is_complete)
+            for kind in self._wanted
+        )
+
+    def watch_kind_of(self, reference: Reference) -> None:
+        """Have objects of this kind watched from now on."""
+        if reference.object_kind not in self._wanted:
+            self._wanted[reference.object_kind] = None
+            self._wakeup.set()
+
+    def is_watched(self, kind: Kind) -> bool:
+        """Return whether the objects of a kind are watched now, so that it is served."""
+        return kind in self._watches and kind not in self._unreachable
+
+    async def find_unserved(self, kinds: Iterable[Kind]) -> frozenset[Kind]:
+        """Ask the server which of these kinds it does not serve now.
+
+        What is remembered is not enough: a kind may have been installed just before a pod that refers to it. A kind of
+        which the server does not tell is not among them, since an error must not make lone pods of a gang. If the pod
+        wants that kind all the same, `kind_changed` hears of it once the server tells.
+        """
+        found, unknown = set(), set()
+        for kind in kinds:
+            if self.is_watched(kind):
+                continue
+            try:
+                if await served_kind(kind, self._client) is None:
+                    found.add(kind)
+                    self._note_served(kind, served=False)
+                elif kind in self._unserved:
+                    self._wakeup.set()
+            except (errors.ApiError, msgspec.DecodeError) as error:
+                log.info("not known whether a kind is served", tenant=self._tenant, kind=str(kind), error=str(error))
+                unknown.add(kind)
+        self._unserved -= unknown
+        return frozenset(found)
+
+    def get_object(self, reference: Reference) -> Object | None:
+        """The object, or None where it is not there or not known yet."""
+        watch = self._watches.get(reference.object_kind)
+        view = watch.reflector.store.get((reference.namespace, reference.name)) if watch is not None else None
+        return view.document if view is not None else None
+
+    async def run(self) -> None:
+        """Watch what is wanted, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wakeup.clear()
+                for kind in list(self._wanted):
+                    if not self.is_watched(kind):
+                        await self._watch_kind(kind, group)
+                missing = len(self._watches) < len(self._wanted) or bool(self._unreachable)
+                try:
+                    async with asyncio.timeout(_RETRY if missing else None):
+                        await self._wakeup.wait()
+                except TimeoutError:
+                    continue
+
+    async def _watch_kind(self, kind: Kind, group: asyncio.TaskGroup) -> None:
+        """Watch a kind in the version in which it is served, if that is another than before."""
+        resource, old = await self._find_resource(kind), self._watches.get(kind)
+        if resource is None:
+            if old is None:
+                self._absent.add(kind)
+            return
+        self._absent.discard(kind)
+        if old is not None and old.resource == resource:
+            return
+        if old is not None:
+            old.task.cancel()
+        self._unreachable.discard(kind)
+        before = old.reflector.store if old is not None else MappingProxyType({})
+        reflector = self._new_reflector(kind, resource, before)
+        task = group.create_task(reflector.run(), name=f"tenant/{self._tenant}/watch-{kind.plural}")
+        self._watches[kind] = _Watch(resource, reflector, task)
+
+    def _note_served(self, kind: Kind, *, served: bool) -> None:
+        """Take in what the server says of a kind, and report it where that is news."""
+        if served == (kind not in self._unserved):
+            return
+        if served:
+            self._unserved.discard(kind)
+        else:
+            self._unserved.add(kind)
+        self._on_kind_change(kind)
+
+    def _new_reflector(
+        self, kind: Kind, resource: Resource, before: Mapping[Key, CompanionView]
+    ) -> Reflector[CompanionView]:
+        """`before` is what was known in another version, and holds until all is listed in this one."""
+
+        def on_change(old: CompanionView | None, new: CompanionView | None) -> None:
+            view = new or old
+            assert view is not None
+            self._on_change(Reference(*kind, *view.metadata.key))
+
+        def on_reachable(reachable: bool, _why: str) -> None:
+            if reachable:
+                self._unreachable.discard(kind)
+                self._note_served(kind, served=True)
+            else:
+                self._unreachable.add(kind)
+                self._wakeup.set()
+
+        made = Reflector(
+            self._client, resource, decode=decode_companion, on_change=on_change, on_reachable=on_reachable
+        )
+        for key, view in before.items():  # without their versions: each is told anew, also where it has not changed
+            made.store[key] = CompanionView(structs.replace(view.metadata, resource_version=""), view.document)
+        return made
+
+    async def _find_resource(self, kind: Kind) -> Resource | None:
+        """None where the server does not know the kind now, or does not tell."""
+        why = "it is not served"
+        try:
+            if (found := await served_kind(kind, self._client)) is not None:
+                return found
+            self._note_served(kind, served=False)
+        except (errors.ApiError, msgspec.DecodeError) as error:
+            why = str(error)
+        if kind not in self._watches:
+            log.info("kind not known", tenant=self._tenant, kind=str(kind), error=why)
+        return None

@@ -1,0 +1,93 @@
+"""Tells pods that run that they are to go, and when; that they may stay after all; that they borrow no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.model import times
+from vkgateway.model.names import BORROWED_ANNOTATION, EVICTION_DEADLINE_ANNOTATION
+from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.admission.conditions import set_condition
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
+from vkgateway.sync.state_annotations import EVICTED, EVICTED_FOR
+from vkgateway.translate.conditions import DISRUPTION_CONDITION
+
+
+class EvictionNotices:
+    """Notices on one tenant's pods: the compute pod is told first, since its containers read the deadline there."""
+
+    def __init__(self, client: Client, *, events: EventRecorder, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._events = events
+        self._clock = clock
+
+    async def give_notice(self, case: PodContext) -> None:
+        """Write the deadline below and above, once."""
+        admission, above, below = case.admission, tenant_pod_of(case).metadata, compute_pod_of(case).metadata
+        assert admission is not None
+        deadline = times.render_time(datetime.fromtimestamp(admission.deadline or 0.0, UTC))
+        if below.annotations.get(EVICTION_DEADLINE_ANNOTATION) != deadline:
+            # Why it goes is written now already: at the deadline only the deletion is left to be done.
+            marks = {EVICTED_FOR: admission.evicted_for, EVICTED: admission.reason_text, BORROWED_ANNOTATION: "true"}
+            await self._annotate_pod(case.link.client, below, {EVICTION_DEADLINE_ANNOTATION: deadline, **marks})
+        if above.annotations.get(EVICTION_DEADLINE_ANNOTATION) == deadline:
+            return
+        message = f"{admission.message}; it is deleted at {deadline}"
+        await self._events.emit_event(above, reason=admission.code, message=message)
+        await self._set_condition(case, status="True", reason=admission.code, message=message)
+        await self._annotate_pod(self._client, above, {EVICTION_DEADLINE_ANNOTATION: deadline})
+
+    async def withdraw_notice(self, case: PodContext) -> None:
+        """Take a notice that does not hold any more off, above and below."""
+        above, below = tenant_pod_of(case).metadata, compute_pod_of(case).metadata
+        if EVICTION_DEADLINE_ANNOTATION in above.annotations:
+            message = "the pod may stay: its room is not needed any more"
+            await self._events.emit_event(above, reason="EvictionWithdrawn", message=message, kind="Normal")
+            await self._set_condition(case, status="False", reason="EvictionWithdrawn", message=message)
+            await self._annotate_pod(self._client, above, {EVICTION_DEADLINE_ANNOTATION: None})
+        if EVICTION_DEADLINE_ANNOTATION in below.annotations:
+            marks: Object = {EVICTION_DEADLINE_ANNOTATION: None, EVICTED_FOR: None, EVICTED: None}
+            await self._annotate_pod(case.link.client, below, marks)
+
+    async def mark_promoted(self, case: PodContext) -> None:
+        """Write on a compute pod that it runs inside its tenant's guarantee by now, once.
+
+        Its priority class below cannot follow: Kubernetes lets nobody change the priority of a pod that is there.
+        """
+        admission, below = case.admission, compute_pod_of(case).metadata
+        borrows = below.annotations.get(BORROWED_ANNOTATION) == "true"
+        if admission is None or admission.borrowed is not False or not borrows:
+            return
+        await self._annotate_pod(case.link.client, below, {BORROWED_ANNOTATION: "false"})
+        message = "the pod runs inside the tenant's guarantee from now on: its room is not called in any more"
+        await self._events.emit_event(
+            tenant_pod_of(case).metadata, reason="InsideGuarantee", message=message, kind="Normal"
+        )
+
+    async def _annotate_pod(self, client: Client, metadata: Meta, annotations: Object) -> None:
+        try:
+            await client.patch(
+                resources.PODS,
+                metadata.name,
+                {"metadata": {"uid": metadata.uid, "annotations": annotations}},
+                namespace=metadata.namespace,
+                metadata_only=True,
+            )
+        except (errors.NotFound, errors.Conflict):
+            return
+
+    async def _set_condition(self, case: PodContext, *, status: str, reason: str, message: str) -> None:
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        await set_condition(
+            self._client,
+            tenant_pod_of(case),
+            DISRUPTION_CONDITION,
+            status=status,
+            reason=reason,
+            message=message,
+            now=now,
+        )

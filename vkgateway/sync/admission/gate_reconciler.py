@@ -1,0 +1,327 @@
+"""Reads pods for the arbiter, lets go those that it admitted, and tells the others why they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.model.objects import Object
+from vkgateway.sync.admission.companion_objects import CompanionObjects
+from vkgateway.sync.admission.conditions import set_condition
+from vkgateway.sync.admission.member import GangMember, may_be_member, read_member
+from vkgateway.sync.admission.ordinary_pods import OrdinaryPods
+from vkgateway.sync.admission.pending_reporter import PendingReporter
+from vkgateway.sync.admission.tenant_admission import TenantAdmission
+from vkgateway.sync.admission.verdict_store import PendingMessage, Verdict, VerdictState
+from vkgateway.sync.admission.virtual_nodes import narrowing_selector
+from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.pods.pod_context import VirtualNodeBinding, decode
+from vkgateway.sync.pods.pod_views import TenantPodView
+from vkgateway.translate.conditions import ADMITTED_CONDITION
+from vkgateway.translate.gangs import Kind, Reference
+from vkgateway.translate.governed import VirtualNode, ungate_patch
+from vkgateway.translate.node_sizes import SizeVerdict, admit_patch
+from vkgateway.translate.pod_references import pod_claims
+
+_ANYWHERE: Final = SizeVerdict()
+_WARNING_CODES: Final = frozenset({PendingReason.INFEASIBLE, PendingReason.INVALID})
+"""What will not pass by waiting."""
+
+
+class GateReconciler:
+    """The gates of one tenant's pods. `later(key, seconds)` asks for another look at a pod, `go_on(key)` for one at a
+    pod that has a node and turned out not to wait for the arbiter.
+
+    `refuse(view, pod)` fails a pod that breaks the tenant's policy, and says whether it does: such a pod is not let
+    wait for what it will never get. `machines(pod)` tells where a pod without devices or marks may go by its size;
+    None: that is not known yet.
+    """
+
+    def __init__(
+        self,
+        admission: TenantAdmission,
+        client: Client,
+        pods: Reflector[TenantPodView],
+        *,
+        bindings: Mapping[str, VirtualNodeBinding],
+        nodes: Mapping[str, VirtualNode],
+        beside: CompanionObjects,
+        events: EventRecorder,
+        whole: Callable[[TenantPodView], Awaitable[bytes]],
+        places: Callable[[Object], Sequence[Sequence[Object]]] = lambda _pod: (),
+        refuse: Callable[[TenantPodView, Object], Awaitable[bool]],
+        machines: Callable[[Object], SizeVerdict | None] = lambda _pod: _ANYWHERE,
+        later: Callable[[Key, float], None],
+        go_on: Callable[[Key], None] = lambda _key: None,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._admission = admission
+        self._client = client
+        self._pods = pods
+        self._bindings = bindings
+        self._virtual_nodes = nodes
+        self._companions = beside
+        self._events = events
+        self._read_object = whole
+        self._volume_terms = places
+        self._refuse_pod = refuse
+        self._judge_size = machines
+        self._requeue_after = later
+        self._enqueue_bound = go_on
+        self._clock = clock
+        self._monotonic = monotonic
+        self._reporter = PendingReporter()
+        self.ordinary = OrdinaryPods(admission, beside)
+        self._pods_by_companion: dict[Reference, set[Key]] = {}
+        """Pods by the objects beside them that say more about their gang."""
+        self._outdated: set[str] = set()
+        """Pods, by uid, beside which such an object changed since they were read."""
+        self._with_volumes: dict[str, Key] = {}
+        """Pods, by uid, whose volumes are from claims."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was read of pods holds, what objects beside them say included."""
+        return self._companions.is_complete and not self._outdated
+
+    def companion_changed(self, reference: Reference) -> list[Key]:
+        """An object beside pods came, changed or went; returns the pods that must be read again."""
+        keys = self._pods_by_companion.get(reference, set())
+        for key in keys:
+            self._outdated.update(member.uid for member in self._admission.gangs.members_named(key))
+        return sorted(keys)
+
+    def kind_changed(self, kind: Kind) -> list[Key]:
+        """A kind of objects beside pods is served now, or not any more; returns the pods that must be read again."""
+        references = [reference for reference in self._pods_by_companion if reference.object_kind == kind]
+        return sorted({key for reference in references for key in self.companion_changed(reference)})
+
+    def compute_pod_changed(self, key: Key) -> bool:
+        """Handle a change of the compute pod; return whether the tenant pod must be read again.
+
+        It must where it was judged before its compute pod was seen, which tells whether the arbiter placed it.
+        """
+        view = self._pods.store.get(key)
+        if view is None:
+            return False
+        uid = view.metadata.uid
+        placed, member = self._admission.is_compute_pod_placed(key, uid), self._admission.gangs.find_member(uid)
+        if placed and self.ordinary.is_ordinary(view):
+            self.ordinary.forget_pod(uid)
+            return True
+        if placed is False and member is not None and member.has_only_marks:
+            self._outdated.add(uid)
+            return True
+        return False
+
+    def pools_changed(self) -> None:
+        """The tenant's pools or virtual nodes changed: pods that are on no node yet must be read again."""
+        self._outdated.update(member.uid for member in self._admission.gangs if not member.bound)
+
+    def volumes_changed(self) -> list[Key]:
+        """Volumes may be elsewhere than was known; returns the pods that must be read again."""
+        self._outdated.update(self._with_volumes)
+        return list(self._with_volumes.values())
+
+    def needs_read(self, view: TenantPodView) -> bool:
+        """Whether a pod must be read (again): it may be governed, or of a gang, or runs as one, and it changed."""
+        known = self._admission.gangs.find_member(view.metadata.uid)
+        if known is not None:
+            return known.mark != view.fingerprint or known.uid in self._outdated
+        if self.ordinary.is_ordinary(view):
+            return False
+        if self._admission.runs_arbiter_placed(view):
+            return True
+        return not view.is_terminal and (is_gated(view) or may_be_member(view))
+
+    def must_read(self, view: TenantPodView) -> bool:
+        """Whether a pod that asks for devices or carries a mark must be read (again)."""
+        unknown = self._admission.gangs.find_member(view.metadata.uid) is None and not self.ordinary.is_ordinary(view)
+        return unknown or self.needs_read(view)
+
+    def observe_pod(self, pod: Object, mark: str, unserved: frozenset[Kind] = frozenset()) -> None:
+        """Take in a pod whose whole object is at hand, and which of the kinds that its marks need are not served."""
+        known = self._admission.gangs.find_member(pod["metadata"]["uid"])
+        member = self._read_member(pod, mark, unserved)
+        if known is not None:
+            self._drop_companions(known)
+        if member is None:
+            if known is not None:
+                self._admission.remove_member(known)
+                self._clear_flags(known)
+            return
+        self._outdated.discard(member.uid)
+        if not member.bound and pod_claims(pod):
+            self._with_volumes[member.uid] = member.key
+        else:
+            self._with_volumes.pop(member.uid, None)
+        for reference in member.beside:
+            self._pods_by_companion.setdefault(reference, set()).add(member.key)
+            self._companions.watch_kind_of(reference)
+        self._admission.put_member(member)
+
+    def _read_member(self, pod: Object, mark: str, unserved: frozenset[Kind]) -> GangMember | None:
+        if self.ordinary.classify_pod(pod, unserved):
+            return None
+        return read_member(
+            pod,
+            mark=mark,
+            bindings=self._bindings,
+            look=self._companions.get_object,
+            nodes=self._virtual_nodes,
+            places=self._volume_terms(pod),
+            unserved=unserved,
+        )
+
+    def forget_member(self, member: GangMember) -> None:
+        """Drop what is remembered of a pod that is gone."""
+        self._reporter.forget_pod(member.uid)
+        self._clear_flags(member)
+        self._drop_companions(member)
+
+    def _clear_flags(self, member: GangMember) -> None:
+        self._outdated.discard(member.uid)
+        self._with_volumes.pop(member.uid, None)
+
+    def _drop_companions(self, member: GangMember) -> None:
+        for reference in member.beside:
+            users = self._pods_by_companion.get(reference, set())
+            users.discard(member.key)
+            if not users:
+                self._pods_by_companion.pop(reference, None)
+
+    def pod_deleted(self, uid: str) -> None:
+        """Drop what a pod that was deleted was notified of."""
+        self._reporter.forget_pod(uid)
+        self.ordinary.forget_pod(uid)
+
+    async def reconcile(self, key: Key) -> None:
+        """Look at one pod that does not run below yet."""
+        view = self._pods.store.get(key)
+        if view is None:
+            self._admission.unread_pods.discard(key)
+            return
+        read = not self.needs_read(view) or await self._read_pod(view)
+        self._admission.unread_pods.discard(key)
+        if not read:
+            return
+        if view.is_terminal or view.metadata.deletion_timestamp is not None:
+            return
+        member = self._admission.gangs.find_member(view.metadata.uid)
+        if member is None or not member.governed:
+            if is_gated(view):
+                await self._reconcile_size(view)
+            return
+        verdict = self._admission.verdict_store.verdicts.get(member.uid)
+        if verdict is None:
+            await self.report_pending(view, member)
+        elif verdict.said is VerdictState.ADMITTED and is_gated(view) and not member.waiting_gates:
+            await self._admit_pod(view, self._node_selector(member, verdict))
+
+    def _node_selector(self, member: GangMember, verdict: Verdict) -> dict[str, str]:
+        if not member.is_pinned:
+            return {}
+        return narrowing_selector(verdict.pool, verdict.node, self._bindings, any_part=member.follows_others)
+
+    async def _read_pod(self, view: TenantPodView) -> bool:
+        """Read a pod as a whole; false where it is another by now, or will never run."""
+        mark = view.fingerprint
+        try:
+            whole = decode(await self._read_object(view))
+        except (errors.NotFound, errors.Conflict):
+            return False
+        if is_gated(view) and await self._refuse_pod(view, whole):
+            self._outdated.discard(view.metadata.uid)
+            return False
+        unserved = await self.ordinary.unserved_kinds(whole)
+        now = self._pods.store.get(view.metadata.key)
+        if now is None or now.metadata.uid != view.metadata.uid:
+            return False
+        self.observe_pod(whole, mark, unserved)
+        if view.spec.node_name and self.ordinary.is_ordinary(view):
+            self._enqueue_bound(view.metadata.key)
+        return True
+
+    async def _reconcile_size(self, view: TenantPodView) -> None:
+        """Admit a gated pod without devices or marks to where a machine can take it, or report why it waits.
+
+        Its gate is from the policy by size, or was set by hand: only the gateway takes it off.
+        """
+        try:
+            whole = decode(await self._read_object(view))
+        except (errors.NotFound, errors.Conflict):
+            return
+        judged = self._judge_size(whole)
+        if judged is None:
+            return
+        if not judged.reason:
+            await self._remove_gate(view, admit_patch(whole, judged))
+            return
+        code = PendingReason.ROOM if judged.is_temporary else PendingReason.INFEASIBLE
+        group = f"{view.metadata.namespace}/pod/{view.metadata.uid}"
+        await self._report_pending(view, group, PendingMessage(code, judged.reason, judged.reason))
+
+    async def _admit_pod(self, view: TenantPodView, narrowing: Mapping[str, str]) -> None:
+        """Lift the gate, and add to the pod's node selector."""
+        await self._remove_gate(view, ungate_patch(view.metadata.uid, narrowing))
+
+    async def _remove_gate(self, view: TenantPodView, patch: Object) -> None:
+        metadata = view.metadata
+        told = self._reporter.was_reported(metadata.uid)
+        self._reporter.forget_pod(metadata.uid)
+        try:
+            if told:
+                await self._set_condition(view, status="True", reason="Admitted", message="it may start")
+            await self._client.patch(
+                resources.PODS,
+                metadata.name,
+                patch,
+                namespace=metadata.namespace,
+                kind="strategic",
+                metadata_only=True,
+            )
+        except (errors.NotFound, errors.Conflict):
+            return
+
+    async def report_pending(self, view: TenantPodView, member: GangMember) -> None:
+        """Tell a pod why it waits: a condition that is refreshed now and then, and an event for each new reason."""
+        waits = self._admission.pending_message(member)
+        if waits is not None:
+            await self._report_pending(view, member.gang_group, waits)
+
+    async def _report_pending(self, view: TenantPodView, group: str, waits: PendingMessage) -> None:
+        uid = view.metadata.uid
+        tell = self._reporter.plan_report(uid, group, waits, now=self._monotonic())
+        if tell.requeue_after is not None:
+            self._requeue_after(view.metadata.key, tell.requeue_after)
+        if tell.report_now is None:
+            return
+        try:
+            if tell.is_new:
+                kind: Literal["Normal", "Warning"] = "Warning" if tell.report_now.code in _WARNING_CODES else "Normal"
+                await self._events.emit_event(
+                    view.metadata, reason=tell.report_now.code, message=tell.report_now.reason, kind=kind
+                )
+            await self._set_condition(view, status="False", reason=tell.report_now.code, message=tell.report_now.text)
+        except errors.ApiError:
+            self._reporter.report_failed(uid)
+            raise
+
+    async def _set_condition(self, view: TenantPodView, *, status: str, reason: str, message: str) -> None:
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        await set_condition(
+            self._client, view, ADMITTED_CONDITION, status=status, reason=reason, message=message, now=now
+        )
+
+
+def is_gated(view: TenantPodView) -> bool:
+    """Whether our scheduling gate is on a pod."""
+    return any(gate.name == ADMISSION_GATE for gate in view.spec.scheduling_gates)

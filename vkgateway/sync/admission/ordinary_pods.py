@@ -1,0 +1,57 @@
+"""Pods without devices whose marks of a gang mean nothing in their tenant: they start as pods without a mark do."""
+
+from __future__ import annotations
+
+from vkgateway.model.objects import Object
+from vkgateway.sync.admission.companion_objects import CompanionObjects
+from vkgateway.sync.admission.tenant_admission import TenantAdmission
+from vkgateway.sync.pods.pod_views import TenantPodView
+from vkgateway.translate.gangs import Kind
+from vkgateway.translate.gangs.mark_detection import find_marks, has_unserved_marks, mark_kinds, needs_served_kind
+from vkgateway.translate.governed import device_requests
+
+
+class OrdinaryPods:
+    """One tenant's. What was said of a pod holds as long as it carries the same marks, also if a kind is installed."""
+
+    def __init__(self, admission: TenantAdmission, beside: CompanionObjects) -> None:
+        self._admission = admission
+        self._companions = beside
+        self._marks: dict[str, frozenset[str]] = {}
+        """The marks that each carries, by uid."""
+
+    async def unserved_kinds(self, pod: Object) -> frozenset[Kind]:
+        """Ask the tenant's API server which of the kinds that a pod's marks need it does not serve now."""
+        return await self._companions.find_unserved(mark_kinds(pod))
+
+    def must_query_kinds(self, pod: Object) -> bool:
+        """Whether a pod carries a mark that may mean nothing: that its kind is served is not known."""
+        return not all(map(self._companions.is_watched, mark_kinds(pod)))
+
+    def classify_pod(self, pod: Object, unserved: frozenset[Kind]) -> bool:
+        """Return whether a pod is one, and remember it: its marks need kinds that are not served.
+
+        What runs below stays what it is. The arbiter does not take over a pod that started without it, and keeps one
+        that it placed.
+        """
+        metadata = pod["metadata"]
+        found = needs_served_kind(pod) and not device_requests(pod)
+        if found:
+            placed = self._admission.is_compute_pod_placed((metadata["namespace"], metadata["name"]), metadata["uid"])
+            found = has_unserved_marks(pod, unserved) if placed is None else not placed
+        if found:
+            labels, annotations = metadata.get("labels") or (), metadata.get("annotations") or ()
+            self._marks[metadata["uid"]] = find_marks(labels=labels, annotations=annotations)
+        else:
+            self._marks.pop(metadata["uid"], None)
+        return found
+
+    def is_ordinary(self, view: TenantPodView) -> bool:
+        """Whether a pod was found to be one, by the marks that it still carries."""
+        metadata = view.metadata
+        marks = self._marks.get(metadata.uid)
+        return marks is not None and marks == find_marks(labels=metadata.labels, annotations=metadata.annotations)
+
+    def forget_pod(self, uid: str) -> None:
+        """Drop what is remembered of a pod that is gone."""
+        self._marks.pop(uid, None)

@@ -1,0 +1,229 @@
+"""Where a tenant's governed pods stand, above and below; and what a compute pod itself tells of what was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from vkgateway.arbiter.snapshot import Gang, Pod, PodState, Shape
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model import times
+from vkgateway.model.names import (
+    ADMISSION_GATE,
+    BORROWED_ANNOTATION,
+    COMPUTE_NODE_ANNOTATION,
+    EVICTION_DEADLINE_ANNOTATION,
+    POOL_LABEL,
+)
+from vkgateway.sync.admission.end_time import ended_at
+from vkgateway.sync.admission.member import GangMember, gang_id
+from vkgateway.sync.admission.member_state import MemberState
+from vkgateway.sync.admission.verdict_store import Verdict, VerdictState, VerdictStore
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.pods.pod_views import TERMINAL_PHASES, ComputePodView, TenantPodView
+from vkgateway.sync.state_annotations import BEHIND, EVICTED_FOR, RETAKEN
+
+_NO_STATE: Final = MemberState()
+
+
+class Observation(NamedTuple):
+    """A member, looked at once."""
+
+    state: MemberState
+    compute_pod: ComputePodView | None
+    """The compute pod that stands for it."""
+    is_gone: bool
+    """Nothing of it is left."""
+
+
+class PodObserver:
+    """Looks at one tenant's pods. `sent` are the uids of pods that were sent below and may not show there yet."""
+
+    def __init__(
+        self,
+        tenant: str,
+        pods: Reflector[TenantPodView],
+        links: Mapping[str, ComputeLink],
+        *,
+        book: VerdictStore,
+        sent: Mapping[str, float],
+        clock: Callable[[], float],
+    ) -> None:
+        self._tenant = tenant
+        self._pods = pods
+        self._links = links
+        self._verdict_store = book
+        self._forwarded_until = sent
+        self._clock = clock
+        self._end_times: dict[str, float] = {}
+        """When pods that have ended were first seen so, by uid."""
+        self.reverted_pods: dict[str, str] = {}
+        """Compute pods, by uid, that are being taken back, and the pods that they stood for."""
+
+    def observe_member(self, member: GangMember) -> Observation:
+        """Look at a member."""
+        above, below = self.find_tenant_pod(member), self.find_compute_pod(member)
+        if below is not None:
+            return Observation(self._state_in_compute(member, above, *below), below[0], is_gone=False)
+        return Observation(
+            self._state_in_tenant(member, above), None, is_gone=above is None and not self.is_forwarding(member)
+        )
+
+    def member_state(self, member: GangMember) -> MemberState:
+        """Where a member stands now."""
+        return self.observe_member(member).state
+
+    def _state_in_tenant(self, member: GangMember, above: TenantPodView | None) -> MemberState:
+        verdict = self._verdict_store.verdicts.get(member.uid)
+        if above is None or above.is_terminal or above.metadata.deletion_timestamp is not None:
+            if verdict is not None and self.is_forwarding(member):
+                return _terminating_state(_placed_state(verdict, verdict.node), self._clock() + member.grace)
+            return self._end_state(member, above)
+        return MemberState(state=PodState.WAITING) if verdict is None else _placed_state(verdict, verdict.node)
+
+    def _end_state(self, member: GangMember, pod: TenantPodView | ComputePodView | None) -> MemberState:
+        """The end of a pod, by its tenant or its compute pod. The gateway may see it late: the pod's status counts."""
+        if pod is None or pod.phase not in TERMINAL_PHASES:
+            return _NO_STATE
+        if member.uid not in self._end_times:
+            now = self._clock()
+            self._end_times[member.uid] = min(now, ended_at(pod.status) or now)
+        return MemberState(
+            has_succeeded=pod.phase == "Succeeded",
+            has_failed=pod.phase == "Failed",
+            ended_at=self._end_times[member.uid],
+        )
+
+    def forget_pod(self, uid: str) -> None:
+        """Drop what is remembered of a pod that is gone."""
+        self._end_times.pop(uid, None)
+        for compute_uid in [each for each, owner in self.reverted_pods.items() if owner == uid]:
+            del self.reverted_pods[compute_uid]
+
+    def find_tenant_pod(self, member: GangMember) -> TenantPodView | None:
+        """The tenant's pod itself."""
+        view = self._pods.store.get(member.key)
+        return view if view is not None and view.metadata.uid == member.uid else None
+
+    def is_gated(self, member: GangMember) -> bool:
+        """Whether our gate is on a member still."""
+        view = self.find_tenant_pod(member)
+        return view is not None and any(gate.name == ADMISSION_GATE for gate in view.spec.scheduling_gates)
+
+    def find_compute_pod(self, member: GangMember) -> tuple[ComputePodView, ComputeLink] | None:
+        """The compute pod that stands for a member, and where it is; one that was taken back stands for nobody."""
+        for pod, link in self.compute_pods_named(member.key):
+            if pod.tenant_uid == member.uid and not self._is_reverted(pod):
+                return pod, link
+        return None
+
+    def compute_pods_named(self, key: Key) -> Iterator[tuple[ComputePodView, ComputeLink]]:
+        """What stands below under a pod's name, and where."""
+        for link in self._links.values():
+            pod = link.pods.find_pod(self._tenant, key)
+            if pod is not None:
+                yield pod, link
+
+    def placed_compute_pods(self) -> Iterator[ComputePodView]:
+        """The compute pods that the arbiter placed and that have not ended."""
+        for link in self._links.values():
+            for pod in link.pods.of_tenant(self._tenant):
+                if is_arbiter_placed(pod) and not pod.has_ended:
+                    yield pod
+
+    def has_owner(self, pod: ComputePodView) -> bool:
+        """Whether the tenant pod that a compute pod stands for is still there."""
+        above = self._pods.store.get(pod.tenant_key)
+        return above is not None and above.metadata.uid == pod.tenant_uid
+
+    def _state_in_compute(
+        self, member: GangMember, above: TenantPodView | None, pod: ComputePodView, link: ComputeLink
+    ) -> MemberState:
+        if pod.has_ended:
+            return self._end_state(member, pod)
+        verdict = self._verdict_store.verdicts.get(member.uid)
+        if verdict is None:
+            verdict = self._verdict_store.verdicts[member.uid] = recover_verdict(pod, link.name)
+        seen = _placed_state(verdict, pod.spec.node_name or verdict.node)
+        leaving = pod.metadata.deletion_timestamp
+        if leaving is not None:
+            return _terminating_state(seen, times.parse_time(leaving).timestamp())
+        if above is None or above.is_terminal or above.metadata.deletion_timestamp is not None:
+            return _terminating_state(seen, self._clock() + member.grace)
+        return seen
+
+    def is_forwarding(self, member: GangMember) -> bool:
+        """Whether a member was sent below a moment ago, and may not show there yet."""
+        return self._forwarded_until.get(member.uid, 0.0) > self._clock()
+
+    def _is_reverted(self, pod: ComputePodView) -> bool:
+        return pod.metadata.uid in self.reverted_pods or RETAKEN in pod.metadata.annotations
+
+
+def is_arbiter_placed(pod: ComputePodView) -> bool:
+    """Whether the arbiter placed a compute pod."""
+    return COMPUTE_NODE_ANNOTATION in pod.metadata.annotations
+
+
+def recover_verdict(pod: ComputePodView, cluster: str) -> Verdict:
+    """What was said of a pod that runs, as it is written on it."""
+    annotations = pod.metadata.annotations
+    deadline = _parse_seconds(annotations.get(EVICTION_DEADLINE_ANNOTATION))
+    return Verdict(
+        said=VerdictState.EVICTING if deadline else VerdictState.ADMITTED,
+        pool=(cluster, pod.metadata.labels.get(POOL_LABEL, "")),
+        node=pod.spec.node_name or annotations.get(COMPUTE_NODE_ANNOTATION, ""),
+        borrowed=annotations.get(BORROWED_ANNOTATION) != "false",
+        since=_parse_seconds(pod.metadata.creation_timestamp),
+        deadline=deadline,
+        evicted_for=annotations.get(EVICTED_FOR, ""),
+        behind=annotations.get(BEHIND, ""),
+    )
+
+
+def ending_gang(tenant: str, pod: ComputePodView, cluster: str, *, now: float) -> Gang:
+    """A pod whose tenant pod is gone, as facts: it is ending, and what it holds comes back."""
+    said = recover_verdict(pod, cluster)
+    leaving = pod.metadata.deletion_timestamp
+    grace = pod.spec.termination_grace_period_seconds
+    ending = Pod(
+        uid=pod.tenant_uid,
+        shape=Shape.from_requests(pod.admitted_requests or {}),
+        state=PodState.ENDING,
+        pool=said.pool,
+        node=said.node,
+        borrowed=said.borrowed,
+        since=said.since,
+        deadline=times.parse_time(leaving).timestamp() if leaving else now + (grace or 0),
+    )
+    name = gang_id(tenant, f"{pod.tenant_key[0]}/gone/{pod.tenant_uid}")
+    return Gang(id=name, tenant=tenant, pods=(ending,), pools=(said.pool,))
+
+
+def _parse_seconds(text: str | None) -> float:
+    """Seconds since the epoch; 0 where nothing is told, or something that is no time: annotations can be edited."""
+    try:
+        return times.parse_time(text).timestamp() if text else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _placed_state(verdict: Verdict, node: str) -> MemberState:
+    evicting = verdict.said is VerdictState.EVICTING
+    return MemberState(
+        state=PodState.NOTIFIED if evicting else PodState.PLACED,
+        pool=verdict.pool,
+        node=node,
+        borrowed=verdict.borrowed,
+        since=verdict.since,
+        deadline=verdict.deadline,
+        evicted_for=verdict.evicted_for,
+        behind=verdict.behind,
+    )
+
+
+def _terminating_state(seen: MemberState, deadline: float) -> MemberState:
+    """The same pod on its way out, gone by the deadline."""
+    return replace(seen, state=PodState.ENDING, deadline=deadline)

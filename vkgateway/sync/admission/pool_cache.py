@@ -1,0 +1,130 @@
+"""A pool's compute nodes as the arbiter sees them; what did not change stays the very same object."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from vkgateway.arbiter.capacity.node_matching import is_tolerated
+from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Toleration
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.model.objects import NodeView
+from vkgateway.model.requests import MilliResources, to_milli
+from vkgateway.model.reserve import pool_reserve
+from vkgateway.sync.admission.node_images import NodeImages
+from vkgateway.sync.admission.numa import NodeZones
+from vkgateway.sync.admission.occupancy import Occupancy
+from vkgateway.sync.admission.shapes import decode_toleration
+from vkgateway.translate.governed import CORDON_TAINT
+from vkgateway.translate.pool_nodes import PoolNodes, order_resources
+
+_TRANSIENT_TAINTS: Final = frozenset(
+    (
+        CORDON_TAINT.key,
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+        "node.kubernetes.io/disk-pressure",
+        "node.kubernetes.io/pid-pressure",
+        "node.kubernetes.io/network-unavailable",
+    )
+)
+"""Taints by which Kubernetes says that a node takes no pods now. Pressure of memory lets some in."""
+
+
+@dataclass(slots=True)
+class _PoolInputs:
+    """What the facts were made from."""
+
+    spec: PoolSpec
+    members: PoolNodes
+    avoided: frozenset[str]
+
+
+class PoolCache:
+    """Makes and keeps the facts of one pool."""
+
+    def __init__(self, key: PoolKey, images: NodeImages, zones: NodeZones) -> None:
+        self._key = key
+        self._images = images
+        self._zones = zones
+        self._inputs: _PoolInputs | None = None
+        self._pool: Pool | None = None
+        self._bare_nodes: dict[str, Node] = {}
+        """Nodes by name, as if nothing ran on them."""
+
+    def update_pool(
+        self,
+        spec: PoolSpec,
+        members: PoolNodes,
+        occupancy: Occupancy,
+        *,
+        changed: Collection[str],
+        avoided: frozenset[str],
+    ) -> Pool:
+        """The pool now. `changed` are nodes whose occupancy, images or zones changed since the last time, `avoided`
+        those that are not to be used for a while."""
+        seen = self._inputs
+        if self._pool is None or seen is None or seen.members is not members or seen.spec != spec:
+            return self._rebuild_pool(spec, members, occupancy, avoided)
+        changed = {*changed, *(avoided ^ seen.avoided)} & self._bare_nodes.keys()
+        seen.avoided = avoided
+        if changed:
+            nodes = tuple(
+                self._build_node(node.name, occupancy, avoided) if node.name in changed else node
+                for node in self._pool.nodes
+            )
+            self._pool = replace(self._pool, nodes=nodes)
+        return self._pool
+
+    def _rebuild_pool(self, spec: PoolSpec, members: PoolNodes, occupancy: Occupancy, avoided: frozenset[str]) -> Pool:
+        taken = tuple(decode_toleration(entry) for entry in spec.tolerations)
+        reserve = pool_reserve(spec)
+        old = {node.name: node for node in self._pool.nodes} if self._pool is not None else {}
+        self._inputs = _PoolInputs(spec, members, avoided)
+        ample = to_milli(members.passthrough_resources(spec.passed_through))
+        self._bare_nodes = {node.metadata.name: _bare_node(node, taken, ample) for node in members.nodes}
+        nodes = []
+        for name in sorted(self._bare_nodes):
+            node = self._build_node(name, occupancy, avoided)
+            known = old.get(name)
+            nodes.append(known if known == node else node)
+        self._pool = Pool(
+            key=self._key,
+            nodes=tuple(nodes),
+            governed=order_resources(members.governed_resources, spec.cell_resource)
+            or (self._pool.governed if self._pool is not None else ()),
+            levels=tuple(spec.levels),
+            reserve=reserve.units * 1000,
+            reserve_percent=reserve.percent,
+        )
+        return self._pool
+
+    def _build_node(self, name: str, occupancy: Occupancy, avoided: frozenset[str]) -> Node:
+        bare = self._bare_nodes[name]
+        usable = bare.usable and name not in avoided
+        return replace(
+            bare,
+            used=occupancy.used_on(name),
+            images=self._images.images_on(name),
+            usable=usable,
+            topology=self._zones.zones_of(name),
+        )
+
+
+def _bare_node(view: NodeView, taken: Sequence[Toleration], ample: MilliResources) -> Node:
+    """A node without the taints that every pod of the pool tolerates, and with `ample` of what is passed through.
+
+    Those of nodes that are cordoned, down or pressed pass, so they only close it for now: what would fit there but
+    for them is not told that it never will.
+    """
+    passing = any(taint.key in _TRANSIENT_TAINTS and taint.effect != "PreferNoSchedule" for taint in view.spec.taints)
+    return Node(
+        name=view.metadata.name,
+        allocatable={**to_milli(view.status.allocatable), **ample},
+        labels=view.metadata.labels,
+        taints=tuple(
+            taint for taint in view.spec.taints if taint.key not in _TRANSIENT_TAINTS and not is_tolerated(taken, taint)
+        ),
+        usable=view.is_usable and not passing,
+    )

@@ -1,0 +1,140 @@
+"""The sizes of the machines behind one tenant's virtual nodes: its admission policy by size, and who waits by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import structlog
+
+from vkgateway.kube import errors
+from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import Resource
+from vkgateway.model.objects import Object
+from vkgateway.model.requests import MilliResources, pod_requests
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.translate.governed import VirtualNode, reachable_nodes
+from vkgateway.translate.node_sizes import PoolNodeSizes, SizeVerdict, judge_size, size_gate_policy
+
+log = structlog.get_logger(__name__)
+
+_GROUP: Final = "apis/admissionregistration.k8s.io"
+_POLICIES: Final = tuple(
+    Resource(f"{_GROUP}/{version}", "mutatingadmissionpolicies", "MutatingAdmissionPolicy", namespaced=False)
+    for version in ("v1", "v1beta1")
+)
+_DEVICE_POLICY: Final = "vkgateway-admission"
+"""The policy that gates pods of devices and gangs. Without it the tenant wants no gates, or has no such policies."""
+_RETRY_SECONDS: Final = 30.0
+"""Seconds after which the policy is written again where that failed."""
+_GATHER: Final = 0.2
+"""Seconds within which changes of nodes are gathered."""
+
+
+class SizePolicy:
+    """One tenant's. `changed` is called when the machines are others than before."""
+
+    def __init__(
+        self,
+        tenant: str,
+        client: Client,
+        *,
+        bindings: Mapping[str, VirtualNodeBinding],
+        nodes: Mapping[str, VirtualNode],
+        changed: Callable[[], None],
+    ) -> None:
+        self._tenant = tenant
+        self._client = client
+        self._bindings = bindings
+        self._virtual_nodes = nodes
+        self._on_change = changed
+        self._links: list[ComputeLink] = []
+        self._wakeup = asyncio.Event()
+        self._machines_by_node: dict[str, PoolNodeSizes] = {}
+        self._version = ""
+        """The API version of admission policies; empty: not known, or the tenant has none."""
+        self._written: list[Object] | None = None
+
+    def judge_pod(self, pod: Object) -> SizeVerdict | None:
+        """Judge where a pod may go by its size; None while the machines of a node that it can reach are unknown."""
+        labels = {name: binding.pool.virtual_labels() for name, binding in self._bindings.items()}
+        shown = {name: self._virtual_nodes.get(name, ({}, ())) for name in labels}
+        reach = reachable_nodes(pod, {name: ({**shown[name][0], **labels[name]}, shown[name][1]) for name in labels})
+        if not self._machines_by_node.keys() >= set(reach):
+            return None
+        return judge_size(pod_requests(pod), [self._machines_by_node[name] for name in reach])
+
+    def pools_changed(self) -> None:
+        """Follow the nodes of the compute clusters that the tenant uses now."""
+        links = list({id(binding.link): binding.link for binding in self._bindings.values()}.values())
+        for link in self._links:
+            if link not in links:
+                link.on_nodes_changed.remove(self._wakeup.set)
+        for link in links:
+            if link not in self._links:
+                link.on_nodes_changed.append(self._wakeup.set)
+        self._links = links
+        self._wakeup.set()
+
+    async def run(self) -> None:
+        """Keep the policy by size up to date until cancelled."""
+        try:
+            while True:
+                await self._wakeup.wait()
+                await asyncio.sleep(_GATHER)
+                self._wakeup.clear()
+                await self._refresh_policy()
+        finally:
+            for link in self._links:
+                link.on_nodes_changed.remove(self._wakeup.set)
+
+    async def _refresh_policy(self) -> None:
+        now = {name: pool for name in self._bindings if (pool := self._machines_behind(name)) is not None}
+        if now != self._machines_by_node:
+            self._machines_by_node = now
+            self._on_change()
+        try:
+            await self._write_policy()
+        except errors.ApiError as error:
+            log.warning("the policy by size is not written", tenant=self._tenant, error=str(error))
+            asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._wakeup.set)
+
+    async def _write_policy(self) -> None:
+        self._version = self._version or await self._api_version()
+        if not self._version:
+            return
+        wanted = size_gate_policy(self._divisible_pools(), api_version=self._version)
+        if wanted != self._written:
+            await apply_objects(self._client, wanted)
+            self._written = wanted
+
+    def _divisible_pools(self) -> list[tuple[MilliResources, ...]]:
+        """Return the machines of each pool that has more than one: only there a sum is more than a machine."""
+        return [
+            self._machines_by_node[name].usable_sizes
+            for name in sorted(self._machines_by_node)
+            if self._machines_by_node[name].has_several
+        ]
+
+    async def _api_version(self) -> str:
+        """Return the version in which the tenant has admission policies; empty: it has not ours."""
+        for resource in _POLICIES:
+            try:
+                await self._client.get(resource, _DEVICE_POLICY)
+            except errors.NotFound:
+                continue
+            return resource.api_version
+        return ""
+
+    def _machines_behind(self, node: str) -> PoolNodeSizes | None:
+        binding = self._bindings[node]
+        if not binding.link.nodes.is_complete:
+            return None
+        found = binding.link.nodes.nodes_behind(binding.pool)
+        several = sum(each.is_usable for each in found.nodes) > 1
+        return PoolNodeSizes(
+            virtual_node=node, usable_sizes=found.usable_sizes, all_sizes=found.largest_sizes, has_several=several
+        )

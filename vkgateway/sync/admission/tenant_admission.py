@@ -1,0 +1,482 @@
+"""One tenant's governed pods: what the arbiter must know of them, and what it said of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Final, Protocol
+
+from msgspec import structs
+
+from vkgateway.arbiter.decisions import Admit, Evict, PendingReport, Promote, Reprieve
+from vkgateway.arbiter.queueing.node_limits import Admission
+from vkgateway.arbiter.reasons.gang_names import gang_text, name_gang_ahead
+from vkgateway.arbiter.reasons.pool_sums import node_name
+from vkgateway.arbiter.snapshot import Gang, PodState, PoolKey, Quota
+from vkgateway.kube.reflector import Reflector
+from vkgateway.sync.admission.accounting import AdmissionObserver, PodAccounting
+from vkgateway.sync.admission.binding_gangs import BindingGangs
+from vkgateway.sync.admission.gangs import CompletionStore, EvictionTerms, MemberBackoff, TenantGangs
+from vkgateway.sync.admission.member import GangMember, gang_id
+from vkgateway.sync.admission.member_state import MemberState
+from vkgateway.sync.admission.pod_observer import PodObserver, ending_gang, is_arbiter_placed, recover_verdict
+from vkgateway.sync.admission.verdict_store import PREEMPTED, PendingMessage, Verdict, VerdictState, VerdictStore
+from vkgateway.sync.admission.virtual_nodes import virtual_nodes_for
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.sync.pods.pod_views import ComputePodView, TenantPodView
+from vkgateway.translate.pending_message import render_message
+
+_BIND_TIMEOUT: Final = 120.0
+"""Seconds for which room is kept for a pod that was let go and that its tenant's scheduler does not bind."""
+_BACKOFF_SECONDS: Final = 300.0
+"""Seconds after which it is tried again; a change of the pod is a new try at once."""
+_NOT_BOUND: Final = "was let go, but no scheduler of this cluster bound it; its room was given back, see its events"
+_NOT_UNGATED: Final = "was admitted, but its gate could not be lifted; its room was given back"
+_UNREACHABLE: Final = (
+    "was admitted while this cluster's API server did not answer; its room was given back until it does"
+)
+_MIN_NOTICE_AFTER_RETURN: Final = 5.0
+"""Seconds that a pod under notice has at least when its cluster, or the gateway's sight of it, is back."""
+_NO_STATE: Final = MemberState()
+_PENDING: Final = Admission("pending")
+
+
+class ArbitrationService(AdmissionObserver, Protocol):
+    """The part of the arbitration that a tenant's part speaks to."""
+
+    def trigger(self) -> None:
+        """Something changed: decide again soon."""
+
+    def recount_pod(self, pod: ComputePodView, cluster: str) -> None:
+        """A pod was read, or forgotten: look again at whose burden it is."""
+
+    def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
+        """How those who are evicted from a pool are treated."""
+
+
+class TenantAdmission:
+    """What is known and said of one tenant's governed pods.
+
+    `look(key)` asks for a look at a pod, as a whole; `settled` tells whether what was read of pods holds, `followed`
+    whether the tenant's API server is followed now, so that who is let go is let go, and who is bound is seen.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pods: Reflector[TenantPodView],
+        *,
+        links: Mapping[str, ComputeLink],
+        bindings: Mapping[str, VirtualNodeBinding],
+        service: ArbitrationService,
+        sent: Mapping[str, float],
+        look: Callable[[Key], None],
+        clock: Callable[[], float],
+        memory: CompletionStore | None = None,
+        settled: Callable[[], bool] = lambda: True,
+        followed: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.name = name
+        self.quotas: tuple[Quota, ...] = ()
+        self.verdict_store = VerdictStore()
+        self._observer = PodObserver(name, pods, links, book=self.verdict_store, sent=sent, clock=clock)
+        self._accounting = PodAccounting(name, service, clock=clock)
+        self.gangs = TenantGangs(
+            name,
+            look=self._observer.member_state,
+            bounds=service.eviction_terms,
+            expect=self._accounting.expected_run,
+            memory=memory,
+        )
+        self.unread_pods: set[Key] = set()
+        """Pods that are still to be read."""
+        self.is_complete = False
+        """Everything that the tenant has was listed."""
+        self.has_notices = False
+        """Whether somebody was told to go, as of the last cycle."""
+        self._unread_at_start: set[Key] = set()
+        """Pods that are still to be read and were there when everything was listed first."""
+        self._links = links
+        self._bindings = bindings
+        self._service = service
+        self._enqueue_pod = look
+        self._clock = clock
+        self._is_settled = settled
+        self._is_followed = followed
+        self._listed_at = 0.0
+        """Since when the tenant's API server can do its part, as far as that is known."""
+        self._binding_gangs = BindingGangs()
+        self._orphans: dict[str, Gang] = {}
+        """By the uid of the tenant pod that is gone."""
+        self._orphan_uids: dict[tuple[str, Key], str] = {}
+        """The uids of those, by cluster and name."""
+        self._last_states: dict[str, MemberState] = {}
+        """Where each member stood when it was last looked at."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether every governed pod was read, those included that run below, with what says more about its gang."""
+        below = self._observer.placed_compute_pods()
+        read = self.is_complete and not self.unread_pods and self._is_settled()
+        return read and all(self.is_governed_pod(pod.tenant_uid) for pod in below)
+
+    def is_governed_pod(self, uid: str) -> bool:
+        """Whether a pod is the arbiter's to place, or was until its end."""
+        member = self.gangs.find_member(uid)
+        return uid in self._orphans if member is None else member.governed
+
+    def runs_arbiter_placed(self, view: TenantPodView) -> bool:
+        """Whether something that the arbiter placed stands for a pod below, and has not ended."""
+        return self.is_compute_pod_placed(view.metadata.key, view.metadata.uid) is True
+
+    def is_compute_pod_placed(self, key: Key, uid: str) -> bool | None:
+        """Whether the arbiter placed what stands for a pod below; None: nothing does, or it has ended."""
+        placed = [
+            is_arbiter_placed(pod)
+            for pod, _ in self._observer.compute_pods_named(key)
+            if pod.tenant_uid == uid and not pod.has_ended
+        ]
+        return any(placed) if placed else None
+
+    def orphan_gangs(self) -> list[Gang]:
+        """What is ending below of pods that are gone above: their room is on its way back."""
+        return list(self._orphans.values())
+
+    def pods_listed(self) -> None:
+        """Everything that the tenant has is known: absence is a fact from now on."""
+        if not self.is_complete:
+            self._unread_at_start = set(self.unread_pods)
+        self.is_complete = True
+        self._listed_at = self._clock()
+        if self._reset_backoff(lambda left: left.why == _UNREACHABLE):
+            self._service.trigger()
+        for link in self._links.values():
+            for key in link.pods.tenant_pod_keys(self.name):
+                self._update_orphan(key, link)
+
+    def put_member(self, member: GangMember) -> None:
+        """Take in a pod that was read."""
+        new = (
+            self.is_complete and member.key not in self._unread_at_start and self.gangs.find_member(member.uid) is None
+        )
+        if new and member.governed and not member.bound:
+            self._accounting.pod_arrived(member)
+        self._unread_at_start.discard(member.key)
+        self.gangs.backoffs.pop(member.uid, None)
+        self.gangs.put_member(member)
+        self._last_states[member.uid] = self._observer.member_state(member)
+        if member.bound:
+            self._member_bound(member)
+        self._recount_pod(member)
+        self._service.trigger()
+
+    def remove_member(self, member: GangMember) -> None:
+        """A pod is of no gang any more, and asks for nothing."""
+        self._drop_member(member)
+        self._service.trigger()
+
+    def pod_changed(self, key: Key) -> list[GangMember]:
+        """A pod changed, above or below; returns the members that are gone now."""
+        gone = []
+        for member in self.gangs.members_named(key):
+            seen, below, nothing_left = self._observer.observe_member(member)
+            if member.governed:
+                self._accounting.record_state(
+                    member, seen, below=below, verdict=self.verdict_store.verdicts.get(member.uid)
+                )
+            if nothing_left:
+                gone.append(member)
+                self._drop_member(member, seen=self._last_states.get(member.uid, seen))
+            elif seen != self._last_states.get(member.uid):
+                self._last_states[member.uid] = seen
+                self.gangs.mark_changed(member.uid)
+                if seen.has_succeeded:
+                    self.gangs.member_succeeded(member.uid)
+            else:
+                continue
+            self._service.trigger()
+        for link in self._links.values():
+            self._update_orphan(key, link)
+        return gone
+
+    def _update_orphan(self, key: Key, link: ComputeLink) -> None:
+        """Note what still ends below under a name whose pod is gone above; nobody has read that one."""
+        pod, place = link.pods.find_pod(self.name, key), (link.name, key)
+        self._orphans.pop(self._orphan_uids.pop(place, ""), None)
+        if pod is None or pod.has_ended or not self.is_complete or not is_arbiter_placed(pod):
+            return
+        if not self._observer.has_owner(pod) and self.gangs.find_member(pod.tenant_uid) is None:
+            self._orphan_uids[place] = pod.tenant_uid
+            self._orphans[pod.tenant_uid] = ending_gang(self.name, pod, link.name, now=self._clock())
+            self._service.recount_pod(pod, link.name)
+
+    def _drop_member(self, member: GangMember, *, seen: MemberState = _NO_STATE) -> None:
+        self._last_states.pop(member.uid, None)
+        self.gangs.backoffs.pop(member.uid, None)
+        self._accounting.forget_pod(member)
+        if self._binding_gangs.is_binding(member.gang_group, member.uid):
+            self._cancel_start(member.gang_group)
+        self.gangs.drop_member(member.uid, seen=seen)
+        self.verdict_store.forget_pod(member.uid)
+        self._observer.forget_pod(member.uid)
+        self._recount_pod(member)
+
+    def quotas_changed(self, quotas: Iterable[Quota]) -> None:
+        """The tenant's pools, or what it may use of them, changed."""
+        self.quotas = tuple(quotas)
+        self.gangs.mark_all_changed()
+        self._service.trigger()
+
+    # What the arbiter decided.
+
+    def apply_admit(self, admit: Admit, *, now: float) -> None:
+        """These pods may start, each on its node."""
+        self._begin_start(admit)
+        for uid, node in admit.nodes.items():
+            member = self.gangs.find_member(uid)
+            if member is None or self._observer.member_state(member).state is not PodState.WAITING:
+                continue
+            self.verdict_store.verdicts[uid] = Verdict(
+                said=VerdictState.ADMITTED,
+                pool=admit.pool,
+                node=node,
+                borrowed=admit.borrowed,
+                since=now,
+                behind=admit.behind,
+            )
+            self._verdict_changed(member)
+
+    def _begin_start(self, admit: Admit) -> None:
+        """Forward nothing of a gang that starts before all its pods are bound."""
+        members = [member for uid in admit.nodes if (member := self.gangs.find_member(uid)) is not None]
+        if len(members) > 1 and not any(map(self._observer.find_compute_pod, self.gangs.members_of(admit.gang))):
+            self._binding_gangs.await_binding(
+                members[0].gang_group, (member.uid for member in members if not member.bound)
+            )
+
+    def _member_bound(self, member: GangMember) -> None:
+        """A pod of a gang that starts is bound: the last one lets all of them be forwarded."""
+        if self._binding_gangs.mark_bound(member.gang_group, member.uid):
+            for other in self.gangs.members_of(gang_id(self.name, member.gang_group)):
+                self._enqueue_pod(other.key)
+
+    def _cancel_start(self, group: str) -> None:
+        """Take back what was said of a gang that starts: not all its pods were bound in time, or one was deleted."""
+        if not self._binding_gangs.is_binding(group):
+            return
+        self._binding_gangs.cancel_binding(group)
+        for member in self.gangs.members_of(gang_id(self.name, group)):
+            verdict = self.verdict_store.verdicts.get(member.uid)
+            if (
+                verdict is not None
+                and verdict.said is VerdictState.ADMITTED
+                and not self._observer.is_forwarding(member)
+            ):
+                self.revert_verdict(member.uid)
+
+    def apply_evict(self, evict: Evict) -> None:
+        """These pods go at the deadline."""
+        for uid in evict.pods:
+            self._update_verdict(
+                uid,
+                said=VerdictState.EVICTING,
+                deadline=evict.deadline,
+                evicted_for=evict.makes_room_for,
+                borrowed=True,
+            )
+
+    def apply_reprieve(self, reprieve: Reprieve) -> None:
+        """These may stay after all."""
+        for uid in reprieve.pods:
+            self._update_verdict(uid, said=VerdictState.ADMITTED, deadline=0.0, evicted_for="")
+
+    def postpone_evictions(self, cluster: str) -> None:
+        """Whoever was to go while this cluster was away goes a little later: perhaps nobody needs the room any more."""
+        soonest = self._clock() + _MIN_NOTICE_AFTER_RETURN
+        for uid, verdict in list(self.verdict_store.verdicts.items()):
+            member = self.gangs.find_member(uid)
+            if member is None or verdict.pool[0] != cluster or verdict.said is not VerdictState.EVICTING:
+                continue
+            if verdict.deadline < soonest and self._observer.member_state(member).state is PodState.NOTIFIED:
+                self._update_verdict(uid, deadline=soonest)
+
+    def apply_promote(self, promote: Promote) -> None:
+        """These run inside the tenant's guarantee from now on."""
+        for uid in promote.pods:
+            self._update_verdict(uid, borrowed=False)
+
+    def set_pending_reasons(self, holds: Iterable[PendingReport], *, pools: Mapping[str, PoolKey | None]) -> None:
+        """Why gangs wait, in the place of all that was said before; those of which that changed are looked at."""
+        now = self._clock()
+        old = self.verdict_store.pending_messages
+        self.verdict_store.pending_messages = {
+            hold.gang: _pending_message(self._with_pod_names(hold), pools.get(hold.gang), now) for hold in holds
+        }
+        for gang, waits in self.verdict_store.pending_messages.items():
+            if old.get(gang) != waits:
+                for member in self.gangs.members_of(gang):
+                    if member.governed and member.uid not in self.verdict_store.verdicts:
+                        self._enqueue_pod(member.key)
+
+    def expire_verdicts(self, now: float) -> None:
+        """Take back what was said of pods that are not below, and whose time has come.
+
+        Those that were told to go need not be deleted: they just wait again. Those that no scheduler of the tenant has
+        bound must not keep others from their room, and are left alone for a while, or until the tenant's API server is
+        back.
+        """
+        self._reset_backoff(lambda left: left.until <= now)
+        self.has_notices = False
+        for uid, verdict in list(self.verdict_store.verdicts.items()):
+            self.has_notices |= verdict.said is VerdictState.EVICTING
+            member = self.gangs.find_member(uid)
+            if (
+                member is None
+                or self._observer.find_compute_pod(member) is not None
+                or self._observer.is_forwarding(member)
+            ):
+                continue
+            if verdict.said is VerdictState.EVICTING and verdict.deadline <= now:
+                self.revert_verdict(uid)
+            elif verdict.said is VerdictState.ADMITTED and not member.bound and self._bind_deadline(verdict) <= now:
+                self.gangs.backoffs[uid] = self._new_backoff(member, now)
+                self.revert_verdict(uid)
+                self._cancel_start(member.gang_group)
+
+    def _reset_backoff(self, whom: Callable[[MemberBackoff], bool]) -> bool:
+        """Leave some alone no longer; whether there were any."""
+        found = [uid for uid, left in self.gangs.backoffs.items() if whom(left)]
+        for uid in found:
+            del self.gangs.backoffs[uid]
+            self.gangs.mark_changed(uid)
+        return bool(found)
+
+    def _bind_deadline(self, verdict: Verdict) -> float:
+        """By when a pod that was let go is to be bound."""
+        return max(verdict.since, self._listed_at) + _BIND_TIMEOUT
+
+    def _new_backoff(self, member: GangMember, now: float) -> MemberBackoff:
+        """For how long to leave a member alone that was not bound in time, and what is told of it."""
+        if not self._is_followed():
+            return MemberBackoff(math.inf, _UNREACHABLE)
+        return MemberBackoff(now + _BACKOFF_SECONDS, _NOT_UNGATED if self._observer.is_gated(member) else _NOT_BOUND)
+
+    def revert_verdict(self, uid: str) -> None:
+        """What was said of a pod does not hold any more: it waits again."""
+        self.verdict_store.forget_pod(uid)
+        self.gangs.mark_changed(uid)
+        self._service.trigger()
+
+    def revert_compute_pod(self, uid: str, compute_uid: str) -> None:
+        """A compute pod is removed because no node took it: it stands for nobody any more."""
+        if compute_uid not in self._observer.reverted_pods:
+            self._observer.reverted_pods[compute_uid] = uid
+            self.revert_verdict(uid)
+
+    def keep_compute_pod(self, uid: str, compute_uid: str) -> None:
+        """A node took a compute pod after all, before it was removed: it stands for its pod again."""
+        if self._observer.reverted_pods.pop(compute_uid, None) is not None:
+            self.revert_verdict(uid)
+
+    def next_deadline(self) -> float | None:
+        """When the next of those who were told to go is due, or of those who are to be bound."""
+        now = self._clock()
+        times = (
+            verdict.deadline if verdict.said is VerdictState.EVICTING else self._bind_deadline(verdict)
+            for verdict in self.verdict_store.verdicts.values()
+        )
+        return min((time for time in times if time > now), default=None)
+
+    # What the pods' reconcilers ask.
+
+    def admission_for(self, uid: str, node: str) -> Admission:
+        """What is said of a pod that is bound to this virtual node."""
+        verdict, member = self.verdict_store.verdicts.get(uid), self.gangs.find_member(uid)
+        if member is None:
+            return _PENDING
+        if verdict is None:
+            waits = self.pending_message(member)
+            return _PENDING if waits is None else Admission("held", waits.code, waits.reason)
+        if node not in virtual_nodes_for(verdict.pool, verdict.node, self._bindings):
+            self.revert_verdict(uid)
+            return _PENDING
+        if verdict.said is VerdictState.EVICTING:
+            return self._evicting_admission(uid, verdict)
+        if self._binding_gangs.is_binding(member.gang_group):
+            return _PENDING
+        return Admission("admitted", node=verdict.node, borrowed=verdict.borrowed, behind=verdict.behind)
+
+    def running_admission(self, uid: str) -> Admission:
+        """What is said of a pod that runs below."""
+        verdict = self.verdict_store.verdicts.get(uid)
+        if verdict is not None and verdict.said is VerdictState.EVICTING:
+            return self._evicting_admission(uid, verdict)
+        return Admission("admitted", borrowed=verdict.borrowed if verdict is not None else None)
+
+    def pending_message(self, member: GangMember) -> PendingMessage | None:
+        """Why a member waits."""
+        return self.verdict_store.pending_messages.get(gang_id(self.name, member.gang_group))
+
+    def _evicting_admission(self, uid: str, verdict: Verdict) -> Admission:
+        mine = verdict.evicted_for.startswith(f"{self.name}/")
+        reason = self._preemptor_text(uid, verdict.evicted_for) if mine else "another tenant's work, which comes first"
+        return Admission(
+            "evicting",
+            code=PREEMPTED,
+            message=f"makes room for {reason}",
+            deadline=verdict.deadline,
+            evicted_for=verdict.evicted_for,
+            grace=self._service.eviction_terms(verdict.pool).grace_max,
+        )
+
+    def _preemptor_text(self, uid: str, gang: str) -> str:
+        """The tenant's own gang for which a pod is evicted, and its priority where that is why."""
+        text = gang_text(gang.removeprefix(f"{self.name}/"), self._pod_name)
+        member, others = self.gangs.find_member(uid), self.gangs.members_of(gang)
+        higher = max((other.priority for other in others if other.governed), default=0)
+        if member is None or not others or higher <= member.priority:
+            return text
+        return f"{text}, which has a higher priority ({higher} over {member.priority})"
+
+    def _with_pod_names(self, hold: PendingReport) -> PendingReport:
+        """With the names of the tenant's own pods for their uids."""
+        if not hold.behind.startswith(f"{self.name}/"):
+            return hold
+        ahead = hold.behind.rpartition("/")[2]
+        message = name_gang_ahead(hold.message, hold.behind, {ahead: ("", self._pod_name(ahead))})
+        return structs.replace(hold, message=message)
+
+    def _pod_name(self, uid: str) -> str:
+        member = self.gangs.find_member(uid)
+        return member.key[1] if member is not None else ""
+
+    def _update_verdict(self, uid: str, **fields: object) -> None:
+        member = self.gangs.find_member(uid)
+        if member is None:
+            return
+        verdict = self.verdict_store.verdicts.get(uid)
+        if verdict is None:
+            below = self._observer.find_compute_pod(member)
+            if below is None:
+                return
+            verdict = recover_verdict(below[0], below[1].name)
+        self.verdict_store.verdicts[uid] = replace(verdict, **fields)  # type: ignore[arg-type]
+        self._verdict_changed(member)
+
+    def _verdict_changed(self, member: GangMember) -> None:
+        self._last_states[member.uid] = self._observer.member_state(member)
+        self.gangs.mark_changed(member.uid)
+        self._enqueue_pod(member.key)
+
+    def _recount_pod(self, member: GangMember) -> None:
+        for pod, link in self._observer.compute_pods_named(member.key):
+            if pod.tenant_uid == member.uid:
+                self._service.recount_pod(pod, link.name)
+
+
+def _pending_message(hold: PendingReport, pool: PoolKey | None, now: float) -> PendingMessage:
+    node = node_name(pool) if pool is not None else ""
+    return PendingMessage(hold.code, hold.message, render_message(hold, pool=node, now=now))

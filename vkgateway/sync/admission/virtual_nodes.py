@@ -1,0 +1,53 @@
+"""Which of a tenant's virtual nodes a pod may run on, and what that means for pools and compute nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from vkgateway.arbiter.snapshot import PoolKey
+from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, POOL_LABEL
+from vkgateway.model.objects import Object
+from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.translate.context import HOSTNAME_LABEL
+
+
+def pools_of(nodes: Sequence[str], bindings: Mapping[str, VirtualNodeBinding]) -> tuple[PoolKey, ...]:
+    """Return the pools that virtual nodes belong to, each once, in the order of the nodes."""
+    return tuple(dict.fromkeys(bindings[name].pool_key for name in nodes))
+
+
+def virtual_node_terms(nodes: Sequence[str], bindings: Mapping[str, VirtualNodeBinding]) -> list[Object]:
+    """Return node selector terms for the compute nodes behind the virtual nodes that a pod may run on.
+
+    One term must hold. Empty where the virtual nodes are all that these pools have: then nothing needs to be asked of
+    compute nodes.
+    """
+    pools = set(pools_of(nodes, bindings))
+    everywhere = {name for name, binding in bindings.items() if binding.pool_key in pools}
+    if everywhere == set(nodes):
+        return []
+    return [{"matchExpressions": bindings[name].pool.node_requirements()} for name in nodes]
+
+
+def narrowing_selector(
+    pool: PoolKey, compute_node: str, bindings: Mapping[str, VirtualNodeBinding], *, any_part: bool
+) -> dict[str, str]:
+    """Return the node selector that leads the tenant's scheduler to the virtual node in front of a compute node.
+
+    With `any_part`, or where none is in front of the compute node now, it leads to any virtual node of the pool.
+    """
+    fronts = virtual_nodes_for(pool, "" if any_part else compute_node, bindings)
+    if len(fronts) == 1:
+        return {HOSTNAME_LABEL: fronts[0]}
+    return {COMPUTE_CLUSTER_LABEL: pool[0], POOL_LABEL: pool[1]}
+
+
+def virtual_nodes_for(pool: PoolKey, compute_node: str, bindings: Mapping[str, VirtualNodeBinding]) -> list[str]:
+    """Return the virtual nodes of a pool or, where a compute node is given, those of them in front of it.
+
+    The only virtual node of a pool is in front of all its compute nodes, known or not.
+    """
+    fronts = [name for name, binding in bindings.items() if binding.pool_key == pool]
+    if len(fronts) == 1 or not compute_node:
+        return fronts
+    return [name for name in fronts if bindings[name].has_compute_node(compute_node)]

@@ -1,0 +1,45 @@
+"""Events of a compute cluster's kubelets, as narrow as they are needed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from vkgateway.model import times
+from vkgateway.model.objects import Meta
+
+SELECTOR: Final = "involvedObject.kind=Pod,source=kubelet"
+"""Field selector for what kubelets say of pods; API servers know both fields for events (core/v1)."""
+
+
+class Involved(msgspec.Struct, rename="camel", gc=False):
+    """The pod that an event is about."""
+
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    field_path: str = ""
+
+
+class EventView(msgspec.Struct, rename="camel", gc=False):
+    """One event; `count` and the two times are absent where the kubelet uses the newer API."""
+
+    metadata: Meta
+    involved_object: Involved = msgspec.field(default_factory=Involved)
+    reason: str = ""
+    message: str = ""
+    type: str = "Normal"
+    count: int | None = None
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+
+    @property
+    def last_seen(self) -> float:
+        """When it was last seen, in seconds since the epoch; 0 if it does not say."""
+        stamp = self.last_timestamp or self.event_time or self.metadata.creation_timestamp
+        return times.parse_time(stamp).timestamp() if stamp else 0.0
+
+
+decode_event: Final = msgspec.json.Decoder(EventView).decode

@@ -1,0 +1,182 @@
+"""What kubelets tell of compute pods, told again of the tenants' pods: cleaned, counted, bounded.
+
+Only kubelets are heard: what schedulers and controllers of a compute cluster say of a pod is about other tenants and
+about machines, and the tenant has a scheduler of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model import times
+from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA
+from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.compute.event_views import EventView
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key, owned_by
+from vkgateway.sync.pods.pod_views import ComputePodView, TenantPodView
+from vkgateway.translate.sanitizer import Sanitizer
+
+log = structlog.get_logger(__name__)
+
+_BURST: Final = 20.0
+"""Writes that a pod's events may take at once: a start takes three a container."""
+_EVERY: Final = 15.0
+"""Seconds until a pod's events may take one more write; kubelets count what repeats, so nothing is lost by waiting."""
+_MAX_AGE: Final = 300.0
+"""Seconds after which an event that was not seen before is left alone: after a start all of them are seen anew."""
+_POD_LAG_SECONDS: Final = 10.0
+_POD_LAG_RETRY: Final = 1.0
+_MAX_REMEMBERED: Final = 8192
+_MESSAGE_MAX: Final = 1024
+
+
+class EventMirror:
+    """Writes one tenant's mirrored events; losing one is logged, and stops nothing."""
+
+    def __init__(
+        self, tenant: str, client: Client, pods: Reflector[TenantPodView], *, clock: Callable[[], float]
+    ) -> None:
+        self._tenant = tenant
+        self._client = client
+        self._pods = pods
+        self._clock = clock
+        self._written: OrderedDict[str, tuple[str, int | None]] = OrderedDict()
+        """UIDs of compute events that stand above, with the name and count as they were last written."""
+        self._allowances: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """Pod UIDs to the writes that they had left, and when that was."""
+
+    async def mirror_event(self, link: ComputeLink, key: Key) -> float | None:
+        """Bring one event up if it is of one of the tenant's pods; returns seconds to wait where it must wait."""
+        event = link.events.store.get(key)
+        if event is None or not self._needs_write(event):
+            return None
+        below = link.pods.store.get((event.involved_object.namespace, event.involved_object.name))
+        if below is None:
+            # Two watches: the pod's own may be the slower one.
+            return _POD_LAG_RETRY if self._clock() - event.last_seen < _POD_LAG_SECONDS else None
+        above = self._find_tenant_pod(event, below)
+        if above is None:
+            return None
+        if (wait := self._take_allowance(above.metadata.uid)) > 0:
+            return wait
+        try:
+            await self._write_event(event, below, above)
+        except errors.ApiError as error:
+            if error.is_transient:
+                raise
+            log.warning("event not mirrored", tenant=self._tenant, pod=above.metadata.name, error=str(error))
+        return None
+
+    def _needs_write(self, event: EventView) -> bool:
+        known = self._written.get(event.metadata.uid)
+        return known[1] != event.count if known is not None else self._clock() - event.last_seen <= _MAX_AGE
+
+    def _find_tenant_pod(self, event: EventView, below: ComputePodView) -> TenantPodView | None:
+        """The tenant's pod that an event is about; every UID on the way must agree."""
+        if below.metadata.uid != event.involved_object.uid or not owned_by(self._tenant, below.metadata):
+            return None
+        above = self._pods.store.get(below.tenant_key)
+        return above if above is not None and above.metadata.uid == below.tenant_uid else None
+
+    def _take_allowance(self, uid: str) -> float:
+        """Take one write of a pod's allowance; 0, or the seconds until there is one."""
+        now = self._clock()
+        left, since = self._allowances.pop(uid, (_BURST, now))
+        left = min(_BURST, left + (now - since) / _EVERY)
+        allowed = left >= 1
+        self._allowances[uid] = (left - 1 if allowed else left), now
+        while len(self._allowances) > _MAX_REMEMBERED:
+            self._allowances.popitem(last=False)
+        return 0.0 if allowed else (1 - left) * _EVERY
+
+    async def _write_event(self, event: EventView, below: ComputePodView, above: TenantPodView) -> None:
+        uid, namespace = event.metadata.uid, above.metadata.namespace
+        document = translate_event(event, below, above)
+        name = document["metadata"]["name"]
+        if uid not in self._written and await self._create_event(document, namespace):
+            self._remember_event(uid, name, event.count)
+            return
+        news = {field: document[field] for field in ("count", "lastTimestamp", "message")}
+        try:
+            await self._client.patch(resources.EVENTS, name, news, namespace=namespace)
+        except errors.NotFound:
+            await self._create_event(document, namespace)
+        self._remember_event(uid, name, event.count)
+
+    async def _create_event(self, document: Object, namespace: str) -> bool:
+        try:
+            await self._client.create(resources.EVENTS, document, namespace=namespace)
+        except errors.AlreadyExists:
+            return False
+        return True
+
+    def _remember_event(self, uid: str, name: str, count: int | None) -> None:
+        self._written[uid] = name, count
+        self._written.move_to_end(uid)
+        while len(self._written) > _MAX_REMEMBERED:
+            self._written.popitem(last=False)
+
+
+def translate_event(event: EventView, below: ComputePodView, above: TenantPodView) -> Object:
+    """The event as the tenant sees it: about its own pod, by its virtual node, named after the compute event."""
+    mark = hashlib.sha256(event.metadata.uid.encode()).hexdigest()[:16]
+    pod, node = above.metadata, above.spec.node_name
+    involved = event.involved_object
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{pod.name[:200]}.{mark}", "namespace": pod.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+            **({"fieldPath": involved.field_path} if involved.field_path else {}),
+        },
+        "reason": event.reason,
+        "message": _event_cleaner(below, pod, node).sanitize_text(event.message)[:_MESSAGE_MAX],
+        "type": event.type,
+        "count": event.count or 1,
+        "firstTimestamp": event.first_timestamp or _render_seconds(event.last_seen),
+        "lastTimestamp": event.last_timestamp or _render_seconds(event.last_seen),
+        "source": {"component": "kubelet", "host": node},
+        "reportingComponent": "kubelet",
+        "reportingInstance": node,
+    }
+
+
+class _Hosts(msgspec.Struct, rename="camel", gc=False):
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    host_ips: list[dict[str, str]] = msgspec.field(default_factory=list, name="hostIPs")
+
+
+_hosts = msgspec.json.Decoder(_Hosts)
+
+
+def _event_cleaner(below: ComputePodView, pod: Meta, node: str) -> Sanitizer:
+    status = _hosts.decode(below.status)
+    addresses = dict.fromkeys((status.host_ip, *(entry.get("ip", "") for entry in status.host_ips)))
+    pairs = (
+        *((address, node) for address in addresses),
+        (below.metadata.namespace, pod.namespace),
+        (below.metadata.uid, pod.uid),
+        (below.spec.node_name, node),
+        (COMPUTE_ROOT_CA, TENANT_ROOT_CA),
+    )
+    return Sanitizer(tuple((old, new) for old, new in pairs if old and old != new))
+
+
+def _render_seconds(seconds: float) -> str:
+    return times.render_time(datetime.fromtimestamp(seconds, UTC))

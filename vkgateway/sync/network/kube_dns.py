@@ -1,0 +1,151 @@
+"""The Service `kube-dns` of a tenant cluster: the name by which charts know the name server of nearly every cluster."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import defaultdict
+from collections.abc import Collection
+
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.model.objects import Meta, Object
+from vkgateway.sync.network.platform_service import DNS_NUMBER, DNS_PORTS, Endpoint
+from vkgateway.sync.network.service_cidr import TenantServiceCidr
+from vkgateway.sync.network.slices import is_same_slice
+from vkgateway.translate.services import (
+    DNS_SERVICE,
+    MANAGED_BY_GATEWAY,
+    MANAGED_BY_LABEL,
+    NAME_SERVER_ANNOTATION,
+    SERVICE_NAME_LABEL,
+    ServiceView,
+    decode_service,
+    decode_slice,
+    is_platform_service,
+    owner_reference,
+)
+
+log = structlog.get_logger(__name__)
+
+_NAMESPACE, _NAME = DNS_SERVICE
+_LABELS = {"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}
+"""Those that kubeadm gives it."""
+
+
+class KubeDns:
+    """One tenant's. A Service of that name which the tenant made itself is never touched.
+
+    The Service has no selector: it leads to the platform's name server, which is no pod of the tenant's. In compute
+    clusters the platform's own Service for names (`PlatformService`) stands for it. The gateway makes it once after
+    each start, so that a tenant's admin may replace it by a Service for a name server that the tenant runs.
+    """
+
+    def __init__(self, client: Client, *, own_range: TenantServiceCidr) -> None:
+        self._client = client
+        self._range = own_range
+        self._service: Meta | None = None
+        self._is_settled = False
+        self._written_slices: list[Object] | None = None
+
+    async def reconcile(self, answering: Collection[Endpoint], *, served: bool) -> None:
+        """Have the Service in the tenant cluster, and its slices lead to the name servers that answer.
+
+        Without any of these the slices stay as they are. Where the platform serves no names, the Service is removed.
+        Raises ApiError where the tenant's API server cannot be asked now. What it refuses is logged, and holds up
+        nothing.
+        """
+        try:
+            if not self._is_settled:
+                if served:
+                    self._service = await self._ensure_service()
+                else:
+                    await self._remove_service()
+                self._is_settled = True
+            if self._service is not None and answering:
+                await self._write_slices(self._service, answering)
+        except errors.ApiError as error:
+            if error.is_transient:
+                raise
+            log.warning("no Service for the name server", tenant=self._range.tenant.name, error=str(error))
+
+    async def _ensure_service(self) -> Meta | None:
+        found = await self._find_service() or await self._create_service()
+        return found.metadata if is_platform_service(found) else None
+
+    async def _remove_service(self) -> None:
+        found = await self._find_service()
+        if found is not None and is_platform_service(found):
+            await self._client.delete(resources.SERVICES, _NAME, namespace=_NAMESPACE, uid=found.metadata.uid)
+
+    async def _find_service(self) -> ServiceView | None:
+        try:
+            return decode_service(await self._client.get(resources.SERVICES, _NAME, namespace=_NAMESPACE))
+        except errors.NotFound:
+            return None
+
+    async def _create_service(self) -> ServiceView:
+        """Create the Service at the tenth address of the tenant's range; at any address if that one is taken."""
+        ports = [
+            {"name": port.name, "protocol": port.protocol, "port": port.number, "targetPort": port.number}
+            for port in DNS_PORTS
+        ]
+        metadata = {
+            "name": _NAME,
+            "namespace": _NAMESPACE,
+            "labels": _LABELS,
+            "annotations": {NAME_SERVER_ANNOTATION: "true"},
+        }
+        spec: Object = {"type": "ClusterIP", "ports": ports}
+        document = {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+        if address := self._range.address_at(DNS_NUMBER):
+            addressed = document | {"spec": {**spec, "clusterIP": address}}
+            try:
+                return decode_service(await self._client.create(resources.SERVICES, addressed, namespace=_NAMESPACE))
+            except errors.Invalid as error:
+                log.info("kube-dns gets another address", tenant=self._range.tenant.name, error=error.message)
+        return decode_service(await self._client.create(resources.SERVICES, document, namespace=_NAMESPACE))
+
+    async def _write_slices(self, service: Meta, answering: Collection[Endpoint]) -> None:
+        """Write a slice for each port at which name servers listen, and delete what is left of earlier ones."""
+        wanted = _build_slices(service, answering)
+        if wanted == self._written_slices:
+            return
+        selector = f"{SERVICE_NAME_LABEL}={_NAME},{MANAGED_BY_LABEL}={MANAGED_BY_GATEWAY}"
+        page = await self._client.list_all(resources.ENDPOINT_SLICES, namespace=_NAMESPACE, label_selector=selector)
+        left = {view.metadata.name: view for view in map(decode_slice, page.items)}
+        for document in wanted:
+            name = document["metadata"]["name"]
+            known = left.pop(name, None)
+            if known is None:
+                await self._client.create(resources.ENDPOINT_SLICES, document, namespace=_NAMESPACE)
+            elif not is_same_slice(known, document):
+                await self._client.replace(resources.ENDPOINT_SLICES, name, document, namespace=_NAMESPACE)
+        for name in left:
+            await self._client.delete(resources.ENDPOINT_SLICES, name, namespace=_NAMESPACE)
+        self._written_slices = wanted
+
+
+def _build_slices(service: Meta, answering: Collection[Endpoint]) -> list[Object]:
+    """The slices of the Service: all endpoints of a slice have the same kind of address and the same ports."""
+    grouped: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
+    for endpoint in answering:
+        address = ipaddress.ip_address(endpoint.address)
+        grouped[address.version, endpoint.port].add(str(address))
+    return [
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "name": f"{_NAME}-ipv{version}-{port}",
+                "namespace": _NAMESPACE,
+                "labels": {**_LABELS, SERVICE_NAME_LABEL: _NAME, MANAGED_BY_LABEL: MANAGED_BY_GATEWAY},
+                "ownerReferences": [owner_reference(service)],
+            },
+            "addressType": f"IPv{version}",
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}} for address in sorted(addresses)],
+            "ports": [{"name": one.name, "protocol": one.protocol, "port": port} for one in DNS_PORTS],
+        }
+        for (version, port), addresses in sorted(grouped.items())
+    ]

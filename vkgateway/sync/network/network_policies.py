@@ -1,0 +1,254 @@
+"""NetworkPolicies below: the fence of each compute namespace, kept, with what the tenant's own policies say inside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.errors import ConflictError, UnavailableError
+from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, compute_namespace
+from vkgateway.model.objects import Object
+from vkgateway.sync.compute.fan_out import apply_to_each
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key, owned_by
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.refusals import is_object_refused, is_starting, lacks_rights
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.egress_rules import NameServerRange
+from vkgateway.translate.network_policies import (
+    IsolationPolicies,
+    NetworkPolicyView,
+    PolicyContext,
+    decode_policy,
+    is_tenant_policy,
+    isolation_policies,
+    selects_namespaces,
+)
+from vkgateway.translate.peer_terms import NamespaceLabels
+from vkgateway.translate.sanitizer import Sanitizer
+
+log = structlog.get_logger(__name__)
+
+_KNOWN_WITHIN: Final = 10.0
+"""Seconds for which a compute namespace waits at most until the tenant's policies are known."""
+
+
+class NetworkPolicyReconciler:
+    """One tenant's in all its compute clusters.
+
+    They are watched from the first compute namespace on. `resolvers(link)` tells who answers for names there,
+    `name_servers()` where those of all tenants listen;
+    `wake(namespace)` asks for a look at a namespace's.
+    """
+
+    def __init__(
+        self,
+        tenant: TenantContext,
+        client: Client,
+        *,
+        events: EventRecorder,
+        namespaces: NamespaceLabels,
+        resolvers: Callable[[ComputeLink], list[tuple[str, int]]],
+        name_servers: Callable[[], NameServerRange | None],
+        wake: Callable[[str], None],
+    ) -> None:
+        self.tenant = tenant
+        self._events = events
+        self._namespaces = namespaces
+        self._resolvers = resolvers
+        self._name_servers = name_servers
+        self._wake = wake
+        self._needed = asyncio.Event()
+        self._known = asyncio.Event()
+        self.tenant_policies: Reflector[NetworkPolicyView] = Reflector(
+            client,
+            resources.NETWORK_POLICIES,
+            decode=decode_policy,
+            on_change=self._tenant_policy_changed,
+            on_complete=self._list_completed,
+        )
+
+    async def run(self) -> None:
+        """Watch, once that is needed, until cancelled."""
+        await self._needed.wait()
+        await self.tenant_policies.run()
+
+    def start_watching(self) -> None:
+        """Something of the tenant runs below, or may soon."""
+        self._needed.set()
+
+    async def wait_for_fence(self, link: ComputeLink, namespace: str, uid: str) -> list[Object]:
+        """What a new compute namespace is fenced in with, before anything runs in it.
+
+        Raises:
+            UnavailableError: the tenant's policies are not known yet.
+        """
+        self.start_watching()
+        try:
+            async with asyncio.timeout(_KNOWN_WITHIN):
+                await self._known.wait()
+        except TimeoutError as error:
+            raise UnavailableError(
+                "the tenant's NetworkPolicies are not known yet", hint="nothing to do; it is tried again"
+            ) from error
+        return self._build_fence(link, namespace, uid).documents
+
+    def enqueue_all(self, links: Iterable[ComputeLink]) -> None:
+        """Have the policies of every compute namespace looked at."""
+        if not self.tenant_policies.is_complete:
+            return
+        names = {view.metadata.namespace for view in self.tenant_policies.store.values()}
+        for link in links:
+            names |= set(link.policies.tenant_namespaces(self.tenant.name))
+        for name in names:
+            self._wake(name)
+
+    def namespaces_changed(self) -> None:
+        """Namespaces came or went, or their labels changed: policies that choose by those may mean others below."""
+        for namespace in {
+            view.metadata.namespace for view in self.tenant_policies.store.values() if selects_namespaces(view)
+        }:
+            self._wake(namespace)
+
+    def resolvers_changed(self, links: Iterable[ComputeLink]) -> None:
+        """Have every fence written again: another server may answer for names, and each is open to that one."""
+        self.enqueue_all(links)
+
+    async def reconcile(self, namespace: str, uid: str, links: Mapping[str, ComputeLink]) -> None:
+        """Have the policies of a namespace stand below, in every compute cluster that can be trusted.
+
+        One that is refused there is told of, and holds up no other: the pods that it selects are closed without it.
+        That goes for a change, too, since what stood there before may open what is closed now.
+
+        Raises:
+            ConflictError: a policy's name is taken below by something that is not this tenant's.
+            ApiError: a compute cluster cannot be asked now, or refuses one.
+        """
+        if not self.tenant_policies.is_complete:
+            return
+        told: dict[Key, tuple[NetworkPolicyView, str]] = {}
+
+        async def reconcile(link: ComputeLink) -> None:
+            below = link.namespaces.find_namespace(self.tenant.name, namespace)
+            if not (link.services_trusted and link.policies.is_complete) or below is None:
+                return
+            if below.metadata.deletion_timestamp is None:
+                made = self._build_fence(link, namespace, uid)
+                await self._write_policies(link, namespace, made.documents)
+                told.update({policy.metadata.key: (policy, why) for policy, why in made.skipped_rules})
+
+        await apply_to_each(links.values(), reconcile)
+        for policy, why in told.values():
+            await self._events.emit_event(policy.metadata, reason="PartLeftOut", message=why, about="NetworkPolicy")
+
+    def _build_fence(self, link: ComputeLink, namespace: str, uid: str) -> IsolationPolicies:
+        around = PolicyContext(
+            namespaces=self._namespaces(),
+            pod_ranges=sorted({cidr for node in link.nodes.store.values() for cidr in node.spec.pod_cidrs}),
+            resolvers=self._resolvers(link),
+            name_servers=self._name_servers(),
+        )
+        policies = [
+            view
+            for view in self.tenant_policies.store.values()
+            if view.metadata.namespace == namespace and view.metadata.deletion_timestamp is None
+        ]
+        return isolation_policies(self.tenant, namespace, uid, policies, around=around)
+
+    async def _write_policies(self, link: ComputeLink, namespace: str, wanted: list[Object]) -> None:
+        inside = compute_namespace(self.tenant.name, namespace)
+        below = {view.metadata.name: view for view in link.policies.in_namespace(inside)}
+        refused: errors.ApiError | ConflictError | None = None
+        for document in wanted:
+            name = document["metadata"]["name"]
+            known = below.pop(name, None)
+            try:
+                await self._write_policy(link, document, known)
+            except (errors.ApiError, ConflictError) as error:
+                if not is_tenant_policy(document) or _is_retriable(error):
+                    raise
+                if known is not None and is_object_refused(error):
+                    below[name] = known
+                await self._report_refused(document, error, changed=known is not None)
+                refused = refused or error
+        for view in below.values():
+            if owned_by(self.tenant.name, view.metadata):
+                await _delete_policy(link, view)
+        if refused is not None:
+            raise refused
+
+    async def _report_refused(self, document: Object, error: errors.ApiError | ConflictError, *, changed: bool) -> None:
+        annotations, below = document["metadata"]["annotations"], document["metadata"]["namespace"]
+        namespace = annotations[NAMESPACE_ANNOTATION]
+        policy = self.tenant_policies.store.get((namespace, annotations[NAME_ANNOTATION]))
+        if policy is None:
+            return
+        if isinstance(error, ConflictError):
+            reason = "NameTaken"
+            message = "the policy's name is taken in the compute cluster by something that is not this tenant's"
+        elif lacks_rights(error):
+            reason = "ForwardingRefused"
+            what = "change it now: it stays in force there as it was" if changed else "make it now"
+            message = f"the compute cluster does not let the gateway {what}"
+        else:
+            reason = "ForwardingRefused"
+            message = (
+                f"the compute cluster refused it: "
+                f"{Sanitizer(((below, namespace),)).sanitize_text(error.server_message)}"
+            )
+            if changed and is_object_refused(error):
+                message += "; it is taken away there as it was before, so the pods that it selects are closed"
+        await self._events.emit_event(policy.metadata, reason=reason, message=message, about="NetworkPolicy")
+
+    async def _write_policy(self, link: ComputeLink, wanted: Object, known: NetworkPolicyView | None) -> None:
+        namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+        if known is None:
+            try:
+                await link.client.create(resources.NETWORK_POLICIES, wanted, namespace=namespace)
+                return
+            except errors.AlreadyExists:
+                known = decode_policy(await link.client.get(resources.NETWORK_POLICIES, name, namespace=namespace))
+        if not owned_by(self.tenant.name, known.metadata):
+            raise ConflictError(f"networkpolicies/{name}: the name is taken in the compute cluster")
+        if _without_empty(known.spec) == _without_empty(wanted["spec"]):
+            return
+        metadata = wanted["metadata"] | {"uid": known.metadata.uid, "resourceVersion": known.metadata.resource_version}
+        document = wanted | {"metadata": metadata}
+        await link.client.replace(resources.NETWORK_POLICIES, name, document, namespace=namespace)
+
+    def _list_completed(self) -> None:
+        self._known.set()
+        for namespace in self._namespaces():
+            self._wake(namespace)
+
+    def _tenant_policy_changed(self, old: NetworkPolicyView | None, new: NetworkPolicyView | None) -> None:
+        view = new or old
+        assert view is not None
+        if old is None or new is None or old.spec != new.spec:
+            self._wake(view.metadata.namespace)
+
+
+def _is_retriable(error: errors.ApiError | ConflictError) -> bool:
+    """Whether the same may be taken in a moment, without anybody changing it."""
+    return isinstance(error, errors.ApiError) and (error.is_transient or is_starting(error))
+
+
+def _without_empty(spec: Object) -> Object:
+    """What a policy says; servers leave out lists that are empty."""
+    return {key: value for key, value in spec.items() if value != []}
+
+
+async def _delete_policy(link: ComputeLink, view: NetworkPolicyView) -> None:
+    metadata = view.metadata
+    try:
+        await link.client.delete(
+            resources.NETWORK_POLICIES, metadata.name, namespace=metadata.namespace, uid=metadata.uid
+        )
+    except (errors.NotFound, errors.Conflict):
+        return

@@ -1,0 +1,157 @@
+"""EndpointSlices that a tenant writes itself: below, they lead to its own running pods and to nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from vkgateway.kube import resources
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.model.objects import Meta
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.ownership import Key, owned_by
+from vkgateway.sync.network.pod_addresses import PodAddresses
+from vkgateway.sync.network.slices import delete_slice, write_slice
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.services import (
+    API_SERVICE,
+    DNS_SERVICE,
+    MANAGED_BY_GATEWAY,
+    MANAGED_BY_KUBERNETES,
+    MANAGED_BY_LABEL,
+    METRICS_SERVICE,
+    SliceView,
+    decode_slice,
+    forward_slice,
+    slice_content,
+)
+
+
+class TenantSlices:
+    """One tenant's own slices.
+
+    `wake(key)` asks for a look at the Service that one is of, `wake_addresses()` for one at which of them lead
+    elsewhere now: there may be thousands, and pods change all the time.
+    """
+
+    def __init__(
+        self,
+        tenant: TenantContext,
+        client: Client,
+        *,
+        wake: Callable[[Key], None],
+        wake_addresses: Callable[[], None],
+        on_complete: Callable[[], None],
+    ) -> None:
+        self.tenant = tenant
+        self._wake = wake
+        self._wake_addresses = wake_addresses
+        self._by_service: defaultdict[Key, set[Key]] = defaultdict(set)
+        """By their Service."""
+        self._pod_addresses: dict[str, PodAddresses] = {}
+        """By compute cluster."""
+        self._changed_addresses: set[str] = set()
+        """Addresses that came or went, and of which slices were not told since."""
+        self.tenant_slices: Reflector[SliceView] = Reflector(
+            client,
+            resources.ENDPOINT_SLICES,
+            decode=decode_slice,
+            on_change=self._tenant_slice_changed,
+            on_complete=on_complete,
+            label_selector=f"{MANAGED_BY_LABEL}!={MANAGED_BY_KUBERNETES}",
+        )
+
+    def has_slices(self, service: Key) -> bool:
+        """Whether a Service has any."""
+        return service in self._by_service
+
+    def pod_changed(self, key: Key) -> None:
+        """A pod came, changed or went below: addresses in slices may be the tenant's own no longer."""
+        if not self._by_service:
+            self._pod_addresses.clear()
+            return
+        for own in self._pod_addresses.values():
+            own.pod_changed(key)
+        self._wake_addresses()
+
+    def pods_listed(self) -> None:
+        """Any pod may have come, changed or gone."""
+        for own in self._pod_addresses.values():
+            own.mark_all_changed()
+        if self._by_service:
+            self._wake_addresses()
+
+    def addresses_in(self, link: ComputeLink) -> Collection[str]:
+        """Addresses of the tenant's pods in a compute cluster, as they are now and whenever this is asked again."""
+        known = self._pod_addresses.get(link.name)
+        if known is None or known.link is not link:
+            if known is not None:
+                self._changed_addresses.update(known.current_addresses)
+            known = self._pod_addresses[link.name] = PodAddresses(self.tenant.name, link)
+        self._changed_addresses |= known.update_addresses()
+        return known.current_addresses
+
+    def enqueue_affected(self, links: Iterable[ComputeLink]) -> None:
+        """Wake the Services of slices that name an address which came or went."""
+        for link in links:
+            self.addresses_in(link)
+        moved, self._changed_addresses = self._changed_addresses, set()
+        for service in self._by_service if moved else ():
+            if any(_names_address(view, moved) for view in self._slices_of(service)):
+                self._wake(service)
+
+    async def reconcile(self, link: ComputeLink, service: Meta, key: Key, *, own: Collection[str]) -> None:
+        """Have the slices below of a compute Service, which stands for `key`, lead to `addresses_in` addresses.
+
+        Raises:
+            ConflictError: a slice's name is taken below.
+            ApiError: the compute cluster cannot be asked now, or refuses one.
+        """
+        below = {
+            view.metadata.name: view
+            for view in link.slices.of_service((service.namespace, key[1]))
+            if self._is_own(view.metadata)
+        }
+        for above in self._slices_of(key):
+            content, _ = slice_content(above, own=own)
+            if content["endpoints"]:
+                wanted = forward_slice(above, content, service=service, tenant=self.tenant)
+                await write_slice(link, wanted, below.pop(above.metadata.name, None), owned=self._is_own)
+        for view in below.values():
+            await delete_slice(link, view.metadata)
+
+    def refused_addresses(self, service: Key, *, own: Collection[str]) -> Iterator[str]:
+        """Tell of addresses that are none of the tenant's pods': a sentence for each slice that has any."""
+        for view in self._slices_of(service):
+            if refused := slice_content(view, own=own)[1]:
+                named = ", ".join(refused[:5])
+                yield f"EndpointSlice {view.metadata.name}: {named}: not the address of a running pod of this tenant"
+
+    def _slices_of(self, service: Key) -> list[SliceView]:
+        found = (self.tenant_slices.store.get(key) for key in sorted(self._by_service.get(service, ())))
+        return [view for view in found if view is not None]
+
+    def _is_own(self, metadata: Meta) -> bool:
+        return owned_by(self.tenant.name, metadata)
+
+    def _tenant_slice_changed(self, old: SliceView | None, new: SliceView | None) -> None:
+        for view in (old, new):
+            if view is None or not view.service_name:
+                continue
+            service = view.metadata.namespace, view.service_name
+            if service in (API_SERVICE, METRICS_SERVICE) or (
+                service == DNS_SERVICE and view.managed_by == MANAGED_BY_GATEWAY
+            ):
+                continue  # every tenant has them, and they lead to no pod
+            if view is new:
+                self._by_service[service].add(view.metadata.key)
+            else:
+                self._by_service[service].discard(view.metadata.key)
+                if not self._by_service[service]:
+                    del self._by_service[service]
+            self._wake(service)
+
+
+def _names_address(view: SliceView, addresses: Collection[str]) -> bool:
+    return any(address in addresses for one in view.endpoints or () for address in one.get("addresses") or ())

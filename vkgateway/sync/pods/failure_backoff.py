@@ -1,0 +1,78 @@
+"""How soon the next pod of a controller may fail: a controller that replaces failed pods at once must not flood."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+Owner = tuple[str, str]
+"""Namespace and name of what pods belong to, as `owner_of` gives it."""
+
+_FREE_FAILURES: Final = 3
+"""Failures of an owner in a row that nothing delays: people see their mistakes, and Jobs count their retries."""
+_FIRST_DELAY: Final = 10.0
+_MAX_DELAY: Final = 300.0
+_REMEMBERED_SECONDS: Final = 600.0
+_OWNERS_MAX: Final = 1024
+_FAILURES_MAX: Final = 16
+"""Failures that are remembered of an owner; with so many, the delay is the longest."""
+
+_RUN_OF_CRON_JOB: Final = re.compile(r"-\d{8,}$")
+
+
+def owner_of(namespace: str, name: str, generate_name: str, controller: tuple[str, str] | None) -> Owner:
+    """Return what a pod belongs to; `controller` is the kind and name of its controller.
+
+    Names, not UIDs, since controllers such as JobSet re-create what owns their pods. The runs of a CronJob, which are
+    Jobs named after the minute, count as one. A pod without a controller belongs to its name, or to what its name was
+    generated from.
+    """
+    if controller is None:
+        return namespace, f"Pod/{generate_name or name}"
+    kind, owner = controller
+    return namespace, f"{kind}/{_RUN_OF_CRON_JOB.sub('', owner) if kind == 'Job' else owner}"
+
+
+class FailureBackoff:
+    """Times of failures by owner, in seconds of the caller's clock.
+
+    `failed_before` tells owners and times of failures from before this object; it is asked once, when it is needed.
+    At most 10 pods of an owner fail in any 5 minutes.
+    """
+
+    def __init__(self, failed_before: Callable[[], Iterable[tuple[Owner, float]]] = tuple) -> None:
+        self._earlier_failures: Callable[[], Iterable[tuple[Owner, float]]] | None = failed_before
+        self._failures: OrderedDict[Owner, deque[float]] = OrderedDict()
+
+    def remaining_delay(self, owner: Owner, *, now: float) -> float:
+        """Return the seconds until a pod of the owner may fail; 0: at once."""
+        self._load_earlier(now)
+        recent = [time for time in self._failures.get(owner, ()) if now - time < _REMEMBERED_SECONDS]
+        if len(recent) < _FREE_FAILURES:
+            return 0.0
+        delay = min(_FIRST_DELAY * 2.0 ** (len(recent) - _FREE_FAILURES), _MAX_DELAY)
+        return max(0.0, max(recent) + delay - now)
+
+    def record_failure(self, owner: Owner, *, now: float) -> None:
+        """Note that a pod of the owner fails now."""
+        self._load_earlier(now)
+        self._add_failure(owner, now)
+        while len(self._failures) > _OWNERS_MAX or self._has_expired(now):
+            self._failures.popitem(last=False)
+
+    def _load_earlier(self, now: float) -> None:
+        if self._earlier_failures is None:
+            return
+        before, self._earlier_failures = self._earlier_failures, None
+        for owner, time in sorted(before(), key=lambda failure: failure[1]):
+            self._add_failure(owner, min(time, now))
+
+    def _add_failure(self, owner: Owner, time: float) -> None:
+        self._failures.setdefault(owner, deque(maxlen=_FAILURES_MAX)).append(time)
+        self._failures.move_to_end(owner)
+
+    def _has_expired(self, now: float) -> bool:
+        oldest = next(iter(self._failures.values()), None)
+        return oldest is not None and now - oldest[-1] >= _REMEMBERED_SECONDS

@@ -1,0 +1,211 @@
+"""Pods as the reconciler keeps them by the thousand: narrow, with the bytes of what is forwarded or compared."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+
+from vkgateway.model.names import (
+    MIRROR_FINALIZER,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    TENANT_LABEL,
+    UID_ANNOTATION,
+)
+from vkgateway.model.objects import Meta
+from vkgateway.model.requests import MilliResources
+from vkgateway.sync.pods.failure_backoff import Owner, owner_of
+from vkgateway.sync.state_annotations import FORWARDED, REQUESTS
+
+_KEPT_MAX = 32 * 1024
+"""Bytes of a pod that are kept until it stands below. Tenants may hold back thousands of pods, of a megabyte each."""
+
+TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+
+
+class _Gate(msgspec.Struct, gc=False):
+    name: str = ""
+
+
+class _SchedulingGroup(msgspec.Struct, rename="camel", gc=False):
+    pod_group_name: str | None = None
+
+
+class _WorkloadReference(msgspec.Struct, gc=False):
+    name: str | None = None
+
+
+class PodSpecFields(msgspec.Struct, rename="camel", gc=False):
+    """The part of a pod's spec that the table and admission look at."""
+
+    node_name: str = ""
+    scheduling_gates: tuple[_Gate, ...] = ()
+    scheduling_group: _SchedulingGroup | None = None
+    workload_ref: _WorkloadReference | None = None
+    termination_grace_period_seconds: int | None = None
+
+
+class PodStatusFields(msgspec.Struct, rename="camel", gc=False):
+    """The part of a pod's status that the table looks at."""
+
+    phase: str = "Pending"
+    container_statuses: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+
+
+class _Parts(msgspec.Struct, gc=False):
+    """One pass over a pod: metadata decoded, spec and status left as bytes."""
+
+    metadata: Meta
+    spec: msgspec.Raw = msgspec.Raw(b"{}")
+    status: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _OwnerReference(msgspec.Struct, gc=False):
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
+class _TenantMeta(Meta, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    generate_name: str = ""
+    owner_references: tuple[_OwnerReference, ...] = ()
+
+    def take_owner(self) -> Owner:
+        """Return what the pod belongs to; the references, which nothing else reads, are dropped."""
+        references, self.owner_references = self.owner_references, ()
+        controller = next(((one.kind, one.name) for one in references if one.controller), None)
+        return owner_of(self.namespace, self.name, self.generate_name, controller)
+
+
+class _TenantParts(_Parts, gc=False):
+    metadata: _TenantMeta
+
+
+_parts = msgspec.json.Decoder(_Parts)
+_tenant_parts = msgspec.json.Decoder(_TenantParts)
+_requests = msgspec.json.Decoder(MilliResources)
+_spec = msgspec.json.Decoder(PodSpecFields)
+_status = msgspec.json.Decoder(PodStatusFields)
+
+
+class TenantPodView(msgspec.Struct, gc=False):
+    """A tenant's pod. `compute_fingerprint` covers what may change; `raw` is the whole object, kept until it stands
+    below if it is not large.
+    """
+
+    metadata: Meta
+    spec: PodSpecFields
+    phase: str
+    has_run: bool
+    status: bytes
+    fingerprint: str
+    raw: bytes | None
+    owner: Owner
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the pod's phase is final."""
+        return self.phase in TERMINAL_PHASES
+
+    @property
+    def spec_state(self) -> str:
+        """Another one where the spec is another: the generation, or on servers without one, the fingerprint."""
+        return str(self.metadata.generation or self.fingerprint)
+
+    @property
+    def names_group(self) -> bool:
+        """Whether its spec itself names the gang that it is of."""
+        group, workload = self.spec.scheduling_group, self.spec.workload_ref
+        return bool((group is not None and group.pod_group_name) or (workload is not None and workload.name))
+
+
+class ComputePodView(msgspec.Struct, gc=False):
+    """A compute cluster's pod that belongs to some tenant."""
+
+    metadata: Meta
+    spec: PodSpecFields
+    phase: str
+    status: bytes
+
+    @property
+    def tenant_name(self) -> str:
+        """The tenant it says to belong to."""
+        return self.metadata.labels.get(TENANT_LABEL, "")
+
+    @property
+    def tenant_key(self) -> tuple[str, str]:
+        """Namespace and name of the tenant pod that it says to stand for."""
+        annotations = self.metadata.annotations
+        return annotations.get(NAMESPACE_ANNOTATION, ""), annotations.get(NAME_ANNOTATION, "")
+
+    @property
+    def tenant_uid(self) -> str:
+        """UID of the tenant pod that it says to stand for."""
+        return self.metadata.annotations.get(UID_ANNOTATION, "")
+
+    @property
+    def admitted_requests(self) -> MilliResources | None:
+        """What it was admitted with, in thousandths; None where it does not say."""
+        text = self.metadata.annotations.get(REQUESTS)
+        try:
+            return _requests.decode(text) if text is not None else None
+        except msgspec.DecodeError:
+            return None
+
+    @property
+    def forwarded_fingerprint(self) -> str:
+        """Fingerprint of the tenant pod that it was last made equal to."""
+        return self.metadata.annotations.get(FORWARDED, "")
+
+    @property
+    def has_finalizer(self) -> bool:
+        """Whether our finalizer keeps it until its end is written above."""
+        return MIRROR_FINALIZER in self.metadata.finalizers
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it runs any more.
+
+        A pod that was deleted before it had a node is never ended by a kubelet: it has run nowhere, so its
+        deletion is its end.
+        """
+        if self.phase in TERMINAL_PHASES:
+            return True
+        return self.metadata.deletion_timestamp is not None and not self.spec.node_name
+
+
+def decode_tenant_pod(data: bytes) -> TenantPodView:
+    """Decode a tenant pod from the bytes of its JSON object."""
+    parts = _tenant_parts.decode(data)
+    status = bytes(parts.status)
+    fields = _status.decode(status)
+    spec = bytes(parts.spec)
+    return TenantPodView(
+        parts.metadata,
+        _spec.decode(spec),
+        fields.phase,
+        bool(bytes(fields.container_statuses).strip(b"[] \n")),
+        status,
+        compute_fingerprint(parts.metadata, spec),
+        bytes(data) if len(data) <= _KEPT_MAX else None,
+        parts.metadata.take_owner(),
+    )
+
+
+def decode_compute_pod(data: bytes) -> ComputePodView:
+    """Decode a compute pod from the bytes of its JSON object."""
+    parts = _parts.decode(data)
+    status = bytes(parts.status)
+    return ComputePodView(parts.metadata, _spec.decode(parts.spec), _status.decode(status).phase, status)
+
+
+def compute_fingerprint(metadata: Meta, spec: bytes) -> str:
+    """Short mark of a tenant pod's labels, annotations and spec; equal marks mean nothing to write down.
+
+    It is a hint that saves work, not a proof: where marks differ, the fields themselves are compared.
+    """
+    mark = zlib.crc32(spec)
+    for part in (metadata.labels, metadata.annotations):
+        mark = zlib.crc32(repr(sorted(part.items())).encode(), mark)
+    return f"{mark:08x}"

@@ -1,0 +1,120 @@
+"""The storage classes that a tenant may use, kept in its cluster as its policy and the compute clusters say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.client import Client
+from vkgateway.model.objects import Object
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.storage.storage_classes import (
+    MIRRORED_LABEL,
+    ClassOffer,
+    NodeLabelsByPool,
+    tenant_class,
+    tenant_class_names,
+)
+
+log = structlog.get_logger(__name__)
+
+_FIELDS: Final = (
+    "provisioner",
+    "parameters",
+    "reclaimPolicy",
+    "mountOptions",
+    "volumeBindingMode",
+    "allowVolumeExpansion",
+    "allowedTopologies",
+)
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class StorageClassReconciler:
+    """One tenant's storage classes. `bindings` are its virtual nodes."""
+
+    def __init__(self, tenant: TenantContext, client: Client, *, bindings: Mapping[str, VirtualNodeBinding]) -> None:
+        self.tenant = tenant
+        self._client = client
+        self._bindings = bindings
+
+    async def reconcile(self) -> None:
+        """Make the classes above what they should be. What the tenant made itself is left alone.
+
+        Classes of a compute cluster that cannot be seen now stay as they are. Raises ApiError.
+        """
+        links = self._clusters_by_name()
+        known = {name: link for name, link in links.items() if link.classes.is_complete and link.nodes.is_complete}
+        wanted = self._desired_classes(known.values(), clusters=len(links))
+        page = await self._client.list_all(resources.STORAGE_CLASSES, label_selector=MIRRORED_LABEL)
+        there = {document["metadata"]["name"]: document for document in map(_decode, map(bytes, page.items))}
+        for name, document in wanted.items():
+            await self._write_class(document, there.get(name))
+        if len(known) == len(links):
+            for name in there.keys() - wanted.keys():
+                await self._delete_class(name)
+
+    def _clusters_by_name(self) -> dict[str, ComputeLink]:
+        return {binding.link.name: binding.link for binding in self._bindings.values()}
+
+    def _desired_classes(self, links: Iterable[ComputeLink], *, clusters: int) -> dict[str, Object]:
+        offers: dict[str, list[ClassOffer]] = {}
+        for link in sorted(links, key=lambda link: link.name):
+            labels_behind = self._labels_behind(link)
+            for view in link.classes.store.values():
+                offer = ClassOffer(compute_cluster=link.name, storage_class=view, node_labels_by_pool=labels_behind)
+                for name in tenant_class_names(self.tenant, view.metadata.name):
+                    offers.setdefault(name, []).append(offer)
+        default = self.tenant.default_storage_class
+        return {
+            name: tenant_class(
+                name, found, clusters=clusters, default=name == default if default else _is_default(found)
+            )
+            for name, found in sorted(offers.items())
+        }
+
+    def _labels_behind(self, link: ComputeLink) -> NodeLabelsByPool:
+        pools = (binding.pool for binding in self._bindings.values() if binding.link is link)
+        return [(pool, [node.metadata.labels for node in link.nodes.nodes_behind(pool).nodes]) for pool in pools]
+
+    async def _write_class(self, wanted: Object, there: Object | None) -> None:
+        name = wanted["metadata"]["name"]
+        if there is not None and _is_current(wanted, there):
+            return
+        if there is None:
+            try:
+                await self._client.create(resources.STORAGE_CLASSES, wanted)
+            except errors.AlreadyExists:
+                log.info("the tenant has a storage class of that name itself", tenant=self.tenant.name, name=name)
+            return
+        try:
+            await self._client.replace(resources.STORAGE_CLASSES, name, wanted)
+        except errors.Invalid:  # much of a class cannot be changed, but claims only look at it when they are made
+            await self._delete_class(name)
+            await self._client.create(resources.STORAGE_CLASSES, wanted)
+
+    async def _delete_class(self, name: str) -> None:
+        try:
+            await self._client.delete(resources.STORAGE_CLASSES, name)
+        except errors.NotFound:
+            return
+
+
+def _is_default(offers: list[ClassOffer]) -> bool:
+    return any(offer.storage_class.is_default for offer in offers)
+
+
+def _is_current(wanted: Object, there: Object) -> bool:
+    metadata = wanted["metadata"]
+    found = there["metadata"]
+    return (
+        all(wanted.get(field) == there.get(field) for field in _FIELDS)
+        and all((found.get("labels") or {}).get(key) == value for key, value in metadata["labels"].items())
+        and all((found.get("annotations") or {}).get(key) == value for key, value in metadata["annotations"].items())
+    )

@@ -1,0 +1,158 @@
+"""What a tenant's API server holds of claims and volumes, watched only where there may be any."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import structlog
+
+from vkgateway.kube import errors, resources
+from vkgateway.kube.backoff import Backoff
+from vkgateway.kube.client import Client
+from vkgateway.kube.reflector import Reflector
+from vkgateway.sync.compute.ownership import Key
+from vkgateway.translate.storage.views import ClaimView, VolumeView, decode_claim, decode_volume
+
+log = structlog.get_logger(__name__)
+
+_BACKOFF = Backoff(base=0.5, cap=30.0)
+
+
+class TenantVolumes:
+    """One tenant's claims, from the first time that they are needed (`start_watching`), and its volumes, once it has
+    either.
+
+    A volume is known by its handle: the UID of the claim that it was made for. `wake(uid)` asks for a look at one,
+    `on_claim(key)` hears of each claim that changed.
+    """
+
+    def __init__(
+        self,
+        tenant: str,
+        client: Client,
+        *,
+        wake: Callable[[str], None],
+        on_claim: Callable[[Key], None],
+        on_complete: Callable[[], None],
+    ) -> None:
+        self._tenant = tenant
+        self._client = client
+        self._wake = wake
+        self._on_claim = on_claim
+        self._needed = asyncio.Event()
+        self._volumes_needed = asyncio.Event()
+        self._keys: dict[str, Key] = {}
+        """UIDs of claims to where they are."""
+        self._names: dict[str, str] = {}
+        """Handles to names of volumes."""
+        self.claims: Reflector[ClaimView] = Reflector(
+            client,
+            resources.PERSISTENT_VOLUME_CLAIMS,
+            decode=decode_claim,
+            on_change=self._claim_changed,
+            on_complete=on_complete,
+        )
+        self.volumes: Reflector[VolumeView] = Reflector(
+            client,
+            resources.PERSISTENT_VOLUMES,
+            decode=decode_volume,
+            on_change=self._volume_changed,
+            on_complete=on_complete,
+        )
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether claims are looked at at all."""
+        return self._needed.is_set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all claims and volumes are known, so that absence is a fact."""
+        return self.claims.is_complete and self.volumes.is_complete
+
+    def start_watching(self) -> None:
+        """There may be claims."""
+        self._needed.set()
+
+    def start_watching_volumes(self) -> None:
+        """There are claims, above or below."""
+        self._needed.set()
+        self._volumes_needed.set()
+
+    async def run(self) -> None:
+        """Watch, once that is needed, until cancelled."""
+        await self._needed.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.claims.run(), name=f"tenant/{self._tenant}/watch-claims")
+            group.create_task(self._find_volumes(), name=f"tenant/{self._tenant}/find-volumes")
+            await self._volumes_needed.wait()
+            group.create_task(self.volumes.run(), name=f"tenant/{self._tenant}/watch-volumes")
+
+    def find_claim(self, uid: str) -> ClaimView | None:
+        """The claim with a UID."""
+        key = self._keys.get(uid)
+        return self.claims.store.get(key) if key is not None else None
+
+    def find_volume(self, handle: str) -> VolumeView | None:
+        """The volume of ours with a handle."""
+        name = self._names.get(handle)
+        return self.volumes.store.get(("", name)) if name is not None else None
+
+    def find_bound_claim(self, handle: str) -> ClaimView | None:
+        """The claim that has a volume, or is to have it: the one it was made for, or else whichever it is bound to."""
+        own = self.find_claim(handle)
+        if own is not None:
+            return own
+        volume = self.find_volume(handle)
+        reference = volume.spec.claim_ref if volume is not None else None
+        return self.find_claim(reference.uid) if reference is not None else None
+
+    def volume_uids(self) -> set[str]:
+        """UIDs of all claims, and handles of all volumes of ours."""
+        return {*self._keys, *self._names}
+
+    async def _find_volumes(self) -> None:
+        """Look whether there are volumes without any claim: one may have been on its way out when the gateway ended."""
+        failures = 0
+        while not self._volumes_needed.is_set():
+            try:
+                async for page in self._client.list_pages(resources.PERSISTENT_VOLUMES, limit=1):
+                    if page.items:
+                        self._volumes_needed.set()
+                    break
+                return
+            except errors.ApiError as error:
+                failures += 1
+                log.warning("volumes not looked for", tenant=self._tenant, error=error.message)
+            await asyncio.sleep(_BACKOFF.delay_after(failures))
+
+    def _claim_changed(self, old: ClaimView | None, new: ClaimView | None) -> None:
+        view = new or old
+        assert view is not None
+        uid = view.metadata.uid
+        if new is None:
+            self._keys.pop(uid, None)
+        else:
+            self._keys[uid] = view.metadata.key
+            self._volumes_needed.set()
+        self._wake(uid)
+        volume = self.volumes.store.get(("", view.spec.volume_name))
+        if volume is not None and volume.volume_handle not in ("", uid):
+            self._wake(volume.volume_handle)
+        self._on_claim(view.metadata.key)
+
+    def _volume_changed(self, old: VolumeView | None, new: VolumeView | None) -> None:
+        view = new or old
+        assert view is not None
+        handle, name = view.volume_handle, view.metadata.name
+        if not handle:
+            return
+        if new is not None:
+            self._names[handle] = name
+        elif self._names.get(handle) == name:
+            del self._names[handle]
+        self._wake(handle)
+        reference = view.spec.claim_ref
+        if reference is not None:
+            self._on_claim((reference.namespace, reference.name))

@@ -1,0 +1,121 @@
+"""The workers that all tenants share: one fair queue, one object at a time, failures tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Literal, Protocol, get_args
+
+import structlog
+
+from vkgateway.kube.errors import ApiError
+from vkgateway.kube.workqueue import FairQueue, run_workers
+from vkgateway.model.errors import ConflictError, UnavailableError
+from vkgateway.sync.metrics import RETRIES, WORK_SECONDS
+
+log = structlog.get_logger(__name__)
+
+RequestKind = Literal[
+    "pod",
+    "gate",
+    "copy",
+    "namespace",
+    "event",
+    "sweep",
+    "service",
+    "addresses",
+    "names",
+    "policies",
+    "budget",
+    "volume",
+    "classes",
+]
+ReconcileRequest = tuple[RequestKind, str, str, str]
+"""What to look at: its sort, the kind (of copies), the tenant namespace and the name.
+
+An event's kind is its compute cluster, and its namespace that below. A volume's name is the UID of its claim.
+"""
+
+RequestQueue = FairQueue[ReconcileRequest]
+
+# Looked up once: labels are dear, and this is done for every look at every object.
+_WORK_SECONDS = {sort: WORK_SECONDS.labels(sort) for sort in get_args(RequestKind)}
+
+
+class RequestHandler(Protocol):
+    """A tenant's reconcilers, as the workers call them."""
+
+    async def handle_request(self, item: ReconcileRequest) -> None:
+        """Look at one thing and do what follows."""
+
+
+class WorkerPool:
+    """Runs the reconcilers of many tenants over one queue.
+
+    One tenant holds at most an eighth of the workers. Each may have an API server that never answers, or a webhook that
+    takes half a minute for each of our writes: some of these together must not hold them all.
+    """
+
+    def __init__(self, *, workers: int = 128) -> None:
+        self.queue: RequestQueue = FairQueue(per_tenant=max(1, workers // 8))
+        self._workers = workers
+        self._tenants: dict[str, RequestHandler] = {}
+        self._active: dict[str, int] = {}
+        self._drained: dict[str, asyncio.Event] = {}
+
+    def add_tenant(self, name: str, tenant: RequestHandler) -> None:
+        """Work for a tenant from now on."""
+        self._tenants[name] = tenant
+
+    def remove_tenant(self, name: str) -> None:
+        """Forget a tenant and all that waits for it; what is at work for it goes on, see `wait_drained`."""
+        self._tenants.pop(name, None)
+        self.queue.drop_tenant(name)
+
+    async def wait_drained(self, name: str) -> None:
+        """Wait until nothing is at work any more for a tenant that was removed.
+
+        So long may something of it still come into being below. It lasts no longer than the time-out of a request.
+        """
+        if name in self._active:
+            await self._drained.setdefault(name, asyncio.Event()).wait()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            await run_workers(self.queue, self._handle_request, concurrency=self._workers, name="sync")
+        finally:
+            self.queue.close()
+
+    async def _handle_request(self, tenant: str, item: ReconcileRequest) -> None:
+        reconcilers = self._tenants.get(tenant)
+        if reconcilers is None:
+            return
+        self._active[tenant] = self._active.get(tenant, 0) + 1
+        started = time.perf_counter()
+        try:
+            await reconcilers.handle_request(item)
+        except (ConflictError, UnavailableError) as error:
+            # Not a defect: something else must happen first, and the next tries will find it done.
+            log.info("waiting", tenant=tenant, item=item, why=str(error))
+            RETRIES.labels(type(error).__name__).inc()
+            if tenant in self._tenants:
+                raise
+        except Exception as error:
+            RETRIES.labels(type(error).__name__ if isinstance(error, ApiError) else "defect").inc()
+            if tenant not in self._tenants:
+                log.info("ended with its tenant", tenant=tenant, item=item, error=str(error))
+                return
+            raise
+        finally:
+            _WORK_SECONDS[item[0]].observe(time.perf_counter() - started)
+            self._request_done(tenant)
+
+    def _request_done(self, tenant: str) -> None:
+        left = self._active[tenant] - 1
+        if left:
+            self._active[tenant] = left
+            return
+        del self._active[tenant]
+        if (drained := self._drained.pop(tenant, None)) is not None:
+            drained.set()

@@ -1,0 +1,59 @@
+"""ConfigMaps and Secrets on their way down: names kept, ownership marked, contents untouched."""
+
+from typing import Literal
+
+from vkgateway.model.names import (
+    COMPUTE_ROOT_CA,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    TENANT_LABEL,
+    TENANT_ROOT_CA,
+    UID_ANNOTATION,
+    compute_namespace,
+)
+from vkgateway.model.objects import Object
+from vkgateway.translate.context import TenantContext
+
+SERVICE_ACCOUNT_TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105 - a type's name, no secret
+
+
+def compute_name(kind: Literal["configmaps", "secrets"], name: str) -> str:
+    """Name of the copy of a tenant's object; only the tenant's root certificate ConfigMap has another below."""
+    return COMPUTE_ROOT_CA if kind == "configmaps" and name == TENANT_ROOT_CA else name
+
+
+def forward_config_map(source: Object, *, tenant: TenantContext, namespace: str) -> Object:
+    """The compute copy of a tenant's ConfigMap; `namespace` is the tenant's.
+
+    Labels and annotations stay above: nothing below reads them, and kubectl keeps whole copies of data in one.
+    """
+    copy = {"apiVersion": "v1", "kind": "ConfigMap", **source}
+    copy["metadata"] = _copy_metadata(source, tenant, namespace)
+    copy["metadata"]["name"] = compute_name("configmaps", source["metadata"]["name"])
+    return copy
+
+
+def forward_secret(source: Object, *, tenant: TenantContext, namespace: str) -> Object:
+    """The compute copy of a tenant's Secret; `namespace` is the tenant's.
+
+    A service account token becomes Opaque: below, the type would make the token controller fill or delete it.
+    """
+    copy = {"apiVersion": "v1", "kind": "Secret", **source}
+    copy["metadata"] = _copy_metadata(source, tenant, namespace)
+    if source.get("type") == SERVICE_ACCOUNT_TOKEN_TYPE:
+        copy["type"] = "Opaque"
+    return copy
+
+
+def _copy_metadata(source: Object, tenant: TenantContext, namespace: str) -> Object:
+    metadata = source["metadata"]
+    return {
+        "name": metadata["name"],
+        "namespace": compute_namespace(tenant.name, namespace),
+        "labels": {TENANT_LABEL: tenant.name},
+        "annotations": {
+            NAMESPACE_ANNOTATION: namespace,
+            NAME_ANNOTATION: metadata["name"],
+            UID_ANNOTATION: metadata["uid"],
+        },
+    }

@@ -1,0 +1,96 @@
+"""PodDisruptionBudgets on their way down: what the tenant cluster counts, as an absolute number of healthy pods.
+
+A compute cluster cannot count percentages or `maxUnavailable` itself, since no controller owns compute pods there. The
+tenant cluster's disruption controller publishes the result in `status.desiredHealthy`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION, compute_namespace
+from vkgateway.model.objects import Condition, Meta, Object, find_condition
+from vkgateway.translate.context import TenantContext
+from vkgateway.translate.labels import selector_to_compute
+
+NONE_ALLOWED: Final = 2**31 - 1
+"""`minAvailable` that allows no disruption, whatever the number of pods."""
+
+_DISRUPTION_ALLOWED: Final = "DisruptionAllowed"
+_SYNC_FAILED: Final = "SyncFailed"
+"""Reason of the condition `DisruptionAllowed` where the controller could not count: it allows no disruption then."""
+
+
+class _BudgetStatus(msgspec.Struct, rename="camel", gc=False):
+    observed_generation: int = 0
+    desired_healthy: int = 0
+    current_healthy: int = 0
+    conditions: tuple[Condition, ...] | None = None
+
+
+class DisruptionBudgetView(msgspec.Struct, kw_only=True):
+    """A PodDisruptionBudget. Its spec is small, and kept whole."""
+
+    metadata: Meta
+    spec: dict[str, Any] = {}
+    status: _BudgetStatus = msgspec.field(default_factory=_BudgetStatus)
+
+    @property
+    def is_status_current(self) -> bool:
+        """Whether the status is about the spec as it is."""
+        return self.status.observed_generation >= max(1, self.metadata.generation)
+
+    @property
+    def required_healthy(self) -> int:
+        """How many pods must stay healthy, as its cluster counted them."""
+        allowed = find_condition(self.status.conditions or (), _DISRUPTION_ALLOWED)
+        if not self.is_status_current or (allowed is not None and allowed.reason == _SYNC_FAILED):
+            return NONE_ALLOWED
+        return max(0, min(self.status.desired_healthy, NONE_ALLOWED))
+
+
+decode_budget: Final = msgspec.json.Decoder(DisruptionBudgetView).decode
+
+
+def forward_budget(source: DisruptionBudgetView, *, tenant: TenantContext, healthy_elsewhere: int = 0) -> Object:
+    """Return the compute PodDisruptionBudget for a tenant's.
+
+    `healthy_elsewhere` is the number of its healthy pods in other compute clusters: they count towards what must stay.
+    """
+    required = source.required_healthy
+    if required != NONE_ALLOWED:
+        required = max(0, required - healthy_elsewhere)
+    spec: Object = {"minAvailable": required}
+    if source.spec.get("selector") is not None:
+        spec["selector"] = selector_to_compute(source.spec["selector"], tenant.tenant_only_prefixes)
+    if source.spec.get("unhealthyPodEvictionPolicy"):
+        spec["unhealthyPodEvictionPolicy"] = source.spec["unhealthyPodEvictionPolicy"]
+    metadata = source.metadata
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {
+            "name": metadata.name,
+            "namespace": compute_namespace(tenant.name, metadata.namespace),
+            "labels": {TENANT_LABEL: tenant.name},
+            "annotations": {
+                NAMESPACE_ANNOTATION: metadata.namespace,
+                NAME_ANNOTATION: metadata.name,
+                UID_ANNOTATION: metadata.uid,
+            },
+        },
+        "spec": spec,
+    }
+
+
+def is_up_to_date(below: DisruptionBudgetView, wanted: Mapping[str, Any]) -> bool:
+    """Tell whether a compute budget says what it should."""
+    same_uid = below.metadata.annotations.get(UID_ANNOTATION) == wanted["metadata"]["annotations"][UID_ANNOTATION]
+    return same_uid and _normalize_spec(below.spec) == _normalize_spec(wanted["spec"])
+
+
+def _normalize_spec(spec: Mapping[str, Any]) -> Object:
+    """What a spec says; servers leave out parts of a selector that are empty."""
+    selector = {key: value for key, value in (spec.get("selector") or {}).items() if value}
+    return {**spec, "selector": selector if spec.get("selector") is not None else None}

@@ -1,0 +1,88 @@
+"""How many pods a Job runs at once, and how many of them exist or can still arrive by what its status says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from vkgateway.model.objects import Object
+from vkgateway.translate.gangs.fields import ObjectFields
+from vkgateway.translate.gangs.marks import Kind, Reference
+from vkgateway.translate.gangs.pod_view import GangPodView, controller_key
+
+JOB_KIND: Final = Kind("batch", "Job", "jobs")
+_CRON_JOB: Final = ("batch", "CronJob")
+_INDEXES: Final = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10}))?", re.ASCII)
+_FINAL_CONDITIONS: Final = frozenset({"Complete", "Failed", "SuccessCriteriaMet", "FailureTarget"})
+"""Conditions after which the Job controller creates no pods (batch/v1 JobConditionType)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPods:
+    """A Job's pods at one time."""
+
+    desired: int
+    """The number that runs at once while none has ended."""
+    remaining: int
+    """The number that exists or can still be created at once."""
+    has_cron_job: bool = False
+    """A CronJob created the Job: each run has a Job of its own."""
+
+    @property
+    def ended_count(self) -> int:
+        """The number of those wanted that ended and are not replaced."""
+        return max(0, self.desired - self.remaining)
+
+
+def job_reference(pod: GangPodView) -> Reference | None:
+    """Return the Job that controls a pod, or None.
+
+    Raises:
+        MarkError: the name of the controller is no object's name.
+    """
+    group, kind, name = pod.controller_key
+    if (group, kind) != JOB_KIND[:2] or not name:
+        return None
+    return pod.reference_to(JOB_KIND, name, mark="the owner's name")
+
+
+def read_job_pods(found: Object, reference: Reference) -> JobPods:
+    """Read a Job's spec and status.
+
+    The Job controller runs no more pods than there is work left. It replaces neither a completed index nor one that
+    failed for good (`backoffLimitPerIndex`); without `completions` it creates no pod after the first success; a Job
+    that has a final condition creates none at all.
+    https://kubernetes.io/docs/concepts/workloads/controllers/job/
+
+    Raises:
+        MarkError: a field is not of its type.
+    """
+    spec, status = ObjectFields.of_spec(found, reference), ObjectFields.of_status(found, reference)
+    wanted = spec.get_count("parallelism", missing=1)
+    completions = spec.get_count("completions", missing=1) if "completions" in spec else None
+    if completions is not None:
+        wanted = min(wanted, completions)
+    return JobPods(
+        desired=max(1, wanted),
+        remaining=_remaining_pods(status, wanted, completions),
+        has_cron_job=controller_key(found)[:2] == _CRON_JOB,
+    )
+
+
+def _remaining_pods(status: ObjectFields, wanted: int, completions: int | None) -> int:
+    if any(
+        entry.get_text("type") in _FINAL_CONDITIONS and entry.get_text("status") == "True"
+        for entry in status.get_entries("conditions")
+    ):
+        return 0
+    succeeded = status.get_count("succeeded", missing=0)
+    if completions is None:
+        return status.get_count("active", missing=0) if succeeded else max(1, wanted)
+    return max(0, completions - succeeded - _count_indexes(status.get_text("failedIndexes")))
+
+
+def _count_indexes(text: str) -> int:
+    """The number of indexes in a text like `1,3-5`; what is none is passed over."""
+    found = (_INDEXES.fullmatch(part) for part in text.split(","))
+    return sum(int(each[2] or each[1]) - int(each[1]) + 1 for each in found if each is not None)

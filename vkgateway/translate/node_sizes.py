@@ -1,0 +1,244 @@
+"""Whether one machine of a pool can take a pod: a virtual node offers the sum of its machines, and no pod uses two.
+
+The rule has two halves. `size_gate_policy` is the tenant's admission policy: it gates each pod that is larger than
+every machine of some pool, so that the tenant's scheduler does not bind it by the sum. `judge_size` then says to which
+of its virtual nodes such a pod may go, or why to none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.model.objects import NodeView, Object
+from vkgateway.model.requests import MilliResources, render_milli, to_milli
+from vkgateway.translate.context import HOSTNAME_LABEL
+from vkgateway.translate.governed import ungate_patch
+from vkgateway.translate.node_terms import REQUIRED
+
+POLICY_NAME: Final = "vkgateway-machine-size"
+_HUGE_PAGES: Final = "hugepages-"
+_HOST_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage")
+_POLICY_KIND: Final = "MutatingAdmissionPolicy"
+
+
+def is_node_resource(resource: str) -> bool:
+    """Return whether a resource is a machine's own: cpu, memory, local storage or huge pages."""
+    return resource in _HOST_RESOURCES or resource.startswith(_HUGE_PAGES)
+
+
+def largest_nodes(nodes: Iterable[NodeView]) -> tuple[MilliResources, ...]:
+    """Return what the largest machines offer, in thousandths: those that no other one exceeds in every resource."""
+    sizes = {
+        tuple(
+            sorted((name, value) for name, value in to_milli(node.status.allocatable).items() if is_node_resource(name))
+        )
+        for node in nodes
+    }
+    found = [dict(size) for size in sorted(sizes)]
+    return tuple(one for one in found if not any(other is not one and fits_any(one, (other,)) for other in found))
+
+
+def fits_any(requests: Mapping[str, int], machines: Iterable[MilliResources]) -> bool:
+    """Return whether one of the machines, empty, has all that a pod asks for."""
+    wanted = [(name, amount) for name, amount in requests.items() if amount and is_node_resource(name)]
+    return any(all(machine.get(name, 0) >= amount for name, amount in wanted) for machine in machines)
+
+
+def rejection_reason(requests: Mapping[str, int], machines: Sequence[MilliResources]) -> tuple[str, str] | None:
+    """Return reason and message, as a kubelet's, for a pod that no machine of a pool can take; None: one can.
+
+    A pool without machines rejects no pod: its machines may come back.
+    """
+    if not machines or fits_any(requests, machines):
+        return None
+    over = excess_resource(requests, machines)
+    return f"OutOf{over[0] if over is not None else 'cpu'}", oversize_message(requests, machines, where="the pool")
+
+
+def excess_resource(requests: Mapping[str, int], machines: Sequence[MilliResources]) -> tuple[str, int, int] | None:
+    """Return the first resource of which a pod asks for more than every machine has: name, request, largest offer."""
+    for name in sorted(filter(is_node_resource, requests), key=lambda name: (name not in _HOST_RESOURCES, name)):
+        most = max((machine.get(name, 0) for machine in machines), default=0)
+        if requests[name] > most:
+            return name, requests[name], most
+    return None
+
+
+def oversize_message(requests: Mapping[str, int], machines: Sequence[MilliResources], *, where: str) -> str:
+    """Return the sentence for a pod that no machine of `where` can take."""
+    over = excess_resource(requests, machines)
+    if over is not None:
+        name, amount, most = over
+        asked, offered = render_milli({name: amount}), render_milli({name: most})
+        return f"no machine of {where} has {asked}; a pod can have {offered} at most"
+    together = render_milli({name: amount for name, amount in requests.items() if amount and is_node_resource(name)})
+    return f"no machine of {where} has {together} together"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolNodeSizes:
+    """The machines of the pool behind one virtual node."""
+
+    virtual_node: str
+    usable_sizes: tuple[MilliResources, ...]
+    """The largest of those that take pods now."""
+    all_sizes: tuple[MilliResources, ...]
+    """The largest of all, those included that are cordoned or down."""
+    has_several: bool = True
+    """More than one of them takes pods now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeVerdict:
+    """Where a pod may go by its size."""
+
+    nodes: tuple[str, ...] = ()
+    """The virtual nodes with a machine for it; empty: it waits."""
+    is_narrowed: bool = False
+    """Other virtual nodes that it can reach have none."""
+    is_temporary: bool = False
+    """It waits for machines that exist and take no pods now."""
+    reason: str = ""
+
+
+def judge_size(requests: Mapping[str, int], pools: Sequence[PoolNodeSizes]) -> SizeVerdict:
+    """Judge a pod against the pools that it can reach."""
+    fitting = tuple(pool.virtual_node for pool in pools if fits_any(requests, pool.usable_sizes))
+    if fitting:
+        return SizeVerdict(nodes=fitting, is_narrowed=len(fitting) < len(pools))
+    sleeping = [pool for pool in pools if fits_any(requests, pool.all_sizes)]
+    if sleeping:
+        names = ", ".join(pool.virtual_node for pool in sleeping)
+        return SizeVerdict(is_temporary=True, reason=f"the machines of {names} that are large enough take no pods now")
+    return SizeVerdict(
+        reason="; ".join(oversize_message(requests, pool.all_sizes, where=pool.virtual_node) for pool in pools)
+    )
+
+
+def admit_patch(pod: Object, judgement: SizeVerdict) -> Object:
+    """Return the strategic merge patch that takes our gate off a pod and keeps it to the nodes of a judgement.
+
+    A gated pod's node affinity may be narrowed: expressions may be added to each of its terms (KEP-3838).
+    """
+    only = {HOSTNAME_LABEL: judgement.nodes[0]} if _is_single(judgement) else {}
+    patch = ungate_patch(pod["metadata"]["uid"], only)
+    if judgement.is_narrowed and not _is_single(judgement):
+        expression = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(judgement.nodes)}
+        affinity = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
+        terms = affinity.get("nodeSelectorTerms") or [{}]
+        narrowed = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), expression]} for term in terms]
+        patch["spec"]["affinity"] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": narrowed}}}
+    return patch
+
+
+def _is_single(judgement: SizeVerdict) -> bool:
+    return judgement.is_narrowed and len(judgement.nodes) == 1
+
+
+def size_gate_policy(pools: Iterable[tuple[MilliResources, ...]], *, api_version: str) -> list[Object]:
+    """Return the policy and its binding for pools of these machines, each as `largest_nodes` returns them.
+
+    The policy counts init containers as if they all ran at once: it may gate a pod that fits, and the gateway takes
+    the gate off again.
+    """
+    shapes = sorted({json.dumps([_whole_units(machine) for machine in pool], sort_keys=True) for pool in pools if pool})
+    names = sorted({name for shape in shapes for machine in json.loads(shape) for name in machine})
+    return [
+        {
+            "apiVersion": api_version,
+            "kind": _POLICY_KIND,
+            "metadata": {"name": POLICY_NAME},
+            "spec": {
+                "failurePolicy": "Ignore",
+                "reinvocationPolicy": "IfNeeded",
+                "matchConstraints": {
+                    "matchPolicy": "Equivalent",
+                    "namespaceSelector": {},
+                    "objectSelector": {},
+                    "resourceRules": [
+                        {
+                            "apiGroups": [""],
+                            "apiVersions": ["v1"],
+                            "operations": ["CREATE"],
+                            "resources": ["pods"],
+                            "scope": "*",
+                        }
+                    ],
+                },
+                "matchConditions": [{"name": "larger-than-a-machine", "expression": _larger_expression(shapes, names)}],
+                "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": _ADD_GATE}}],
+            },
+        },
+        {
+            "apiVersion": api_version,
+            "kind": f"{_POLICY_KIND}Binding",
+            "metadata": {"name": POLICY_NAME},
+            "spec": {"policyName": POLICY_NAME},
+        },
+    ]
+
+
+_BOUND_EXPRESSION: Final = "has(object.spec.nodeName) && object.spec.nodeName != ''"
+_GATED_EXPRESSION: Final = (
+    f"has(object.spec.schedulingGates) && object.spec.schedulingGates.exists(gate, gate.name == '{ADMISSION_GATE}')"
+)
+_CONTAINERS: Final = "(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : []))"
+_GATE: Final = f"{{'name': '{ADMISSION_GATE}'}}"
+_ADD_GATE: Final = (
+    "has(object.spec.schedulingGates)"
+    f" ? [JSONPatch{{op: 'add', path: '/spec/schedulingGates/-', value: {_GATE}}}]"
+    f" : [JSONPatch{{op: 'add', path: '/spec/schedulingGates', value: [{_GATE}]}}]"
+)
+
+
+def _larger_expression(shapes: Sequence[str], names: Sequence[str]) -> str:
+    """Return the CEL expression that holds for a pod which fits no machine of at least one pool.
+
+    Each pod that is created pays for it. So one condition asks for all, and most pods end at the cheap part: they fit
+    even the least that any machine has of each resource.
+    """
+    machines = [machine for shape in shapes for machine in json.loads(shape)]
+    if not machines or not names:
+        return "false"
+    least = {name: min(machine.get(name, 0.0) for machine in machines) for name in names}
+    large = " || ".join(f"{_sum_expression(name)} > {json.dumps(amount)}" for name, amount in least.items())
+    pod = "{" + ", ".join(f"'{name}': {_request_expression(name)}" for name in names) + "}"
+    fits_one = "pool.exists(machine, pod.all(name, name in machine && pod[name] <= machine[name] || pod[name] == 0.0))"
+    exact = f"[{pod}].exists(pod, [{', '.join(shapes)}].exists(pool, !{fits_one}))"
+    whole = "has(object.spec.resources) || has(object.spec.overhead)"
+    return f"!({_BOUND_EXPRESSION}) && !({_GATED_EXPRESSION}) && ({whole} || {large}) && {exact}"
+
+
+def _request_expression(name: str) -> str:
+    """Return the CEL expression for the amount of a resource that a pod asks for, as a number."""
+    whole = (
+        f"{_has_request_expression('object.spec', name)} ? "
+        f"{_request_value('object.spec', name)} : {_sum_expression(name)}"
+    )
+    extra = _float_expression(f"object.spec.overhead['{name}']")
+    return f"({whole}) + (has(object.spec.overhead) && '{name}' in object.spec.overhead ? {extra} : 0.0)"
+
+
+def _sum_expression(name: str) -> str:
+    one = f"{_has_request_expression('c', name)} ? {_request_value('c', name)} : 0.0"
+    return f"{_CONTAINERS}.map(c, {one}).sum()"
+
+
+def _has_request_expression(owner: str, name: str) -> str:
+    return f"has({owner}.resources) && has({owner}.resources.requests) && '{name}' in {owner}.resources.requests"
+
+
+def _request_value(owner: str, name: str) -> str:
+    return _float_expression(f"{owner}.resources.requests['{name}']")
+
+
+def _float_expression(quantity: str) -> str:
+    return f"quantity(string({quantity})).asApproximateFloat()"
+
+
+def _whole_units(machine: Mapping[str, int]) -> dict[str, float]:
+    return {name: amount / 1000 for name, amount in machine.items()}

@@ -1,0 +1,320 @@
+"""The status of a compute pod becomes the status of the tenant's pod, as a merge patch of what differs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from vkgateway.model import times
+from vkgateway.model.objects import Object
+from vkgateway.translate.conditions import (
+    DISRUPTION_CONDITION,
+    Conditions,
+    conditions_patch,
+    mirror_conditions,
+    set_condition,
+)
+from vkgateway.translate.ephemeral_status import add_waiting_statuses
+from vkgateway.translate.readiness_gates import tenant_gates
+from vkgateway.translate.sanitizer import Sanitizer
+
+TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
+
+_TENANT_FIELDS: Final = frozenset({"qosClass", "observedGeneration"})
+_COMPUTE_FIELDS: Final = frozenset(
+    {
+        "nominatedNodeName",
+        "resourceClaimStatuses",
+        "extendedResourceClaimStatus",
+        "nodeAllocatableResourceClaimStatuses",
+    }
+)
+_UNMIRRORED_FIELDS: Final = _TENANT_FIELDS | _COMPUTE_FIELDS
+_REMOVABLE_FIELDS: Final = frozenset(
+    {
+        "message",
+        "reason",
+        "podIP",
+        "podIPs",
+        "hostIP",
+        "hostIPs",
+        "startTime",
+        "initContainerStatuses",
+        "containerStatuses",
+        "ephemeralContainerStatuses",
+        "resize",
+        "allocatedResources",
+        "resources",
+    }
+)
+"""Fields that were mirrored if they stand above, and so go when they are gone below."""
+
+_CONTAINER_KINDS: Final = frozenset({"initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"})
+_KNOWN_FIELDS: Final = _REMOVABLE_FIELDS | {"phase", "conditions"}
+"""Fields that hold no names but where they are cleaned one by one; whatever comes later is cleaned throughout."""
+
+_CONTAINER_FIELDS: Final = frozenset(
+    {
+        "name",
+        "image",
+        "imageID",
+        "containerID",
+        "state",
+        "lastState",
+        "ready",
+        "started",
+        "restartCount",
+        "allocatedResources",
+        "resources",
+        "volumeMounts",
+        "user",
+        "stopSignal",
+    }
+)
+"""The same of a container's status."""
+
+_MERGED_LISTS: Final = frozenset({"podIPs", "hostIPs"})
+"""Lists that a strategic merge patch would add to (core/v1 PodStatus); conditions are another."""
+
+_OWN_TERMINATION: Final = frozenset({"Completed", "Error", "OOMKilled"})
+"""Reasons of containers that ran: the message that goes with one is the container's own (its termination log)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disruption:
+    """Why a pod was ended from outside: reason and message of its DisruptionTarget condition."""
+
+    reason: str
+    message: str
+
+
+def mirror_status(
+    compute_pod: Object,
+    tenant_status: Object,
+    *,
+    node_ip: str,
+    hide: Iterable[str] = (),
+    node_name: str = "the node",
+    observed: int = 0,
+) -> Object | None:
+    """Merge patch (RFC 7386) for the tenant pod's `status`, or None if nothing differs.
+
+    Of the compute pod, `status` is read, and for cleaning messages `metadata` (namespace, uid, annotations) and
+    `spec.nodeName`. `node_ip` is the virtual node's address, `node_name` what stands in messages for its nodes,
+    `hide` more names of nodes. Lists are replaced whole, as merge patches do. A terminal phase above is final: if the
+    compute pod says otherwise, nothing is patched. `observed` is the generation of the tenant's pod that is in force
+    below; 0: as it was last told.
+    """
+    wanted = _wanted_status(
+        compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed
+    )
+    return None if wanted is None else _status_diff(wanted, tenant_status)
+
+
+def strategic_patch(patch: Object, standing: Object) -> Object:
+    """A patch made for the status `standing` as a strategic merge patch, in which the tenant's pods are written.
+
+    A merge patch replaces lists, and would undo what others set since: readiness gates, or that the pod is disrupted.
+    """
+    made = {**patch}
+    if "conditions" in patch:
+        made["conditions"] = conditions_patch(patch["conditions"], standing.get("conditions") or [])
+    for key in _MERGED_LISTS & patch.keys():
+        if patch[key]:
+            made[key] = [{"$patch": "replace"}, *patch[key]]
+    return made
+
+
+def final_status(
+    compute_pod: Object,
+    tenant_status: Object,
+    *,
+    taken: Disruption | None,
+    now: datetime,
+    node_ip: str = "",
+    hide: Iterable[str] = (),
+    node_name: str = "the node",
+    observed: int = 0,
+) -> Object | None:
+    """Merge patch that ends the tenant's pod as the compute pod ended, or None if it already has.
+
+    A compute pod that is gone or going without a terminal phase of its own (its node is lost) ends as Failed. With
+    `taken`, the condition DisruptionTarget says why, unless one from below already does.
+    """
+    wanted = _wanted_status(
+        compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed
+    )
+    if wanted is None:
+        return None
+    conditions: Conditions = wanted.get("conditions") or []
+    if wanted["phase"] not in TERMINAL_PHASES:
+        wanted["phase"] = "Failed"
+        conditions = _set_not_ready(conditions, now)
+    if taken is not None:
+        conditions = _set_disrupted(conditions, taken, now)
+        if wanted["phase"] == "Failed":
+            wanted.setdefault("reason", taken.reason)
+            wanted.setdefault("message", taken.message)
+    if conditions:
+        wanted["conditions"] = conditions
+    return _status_diff(wanted, tenant_status)
+
+
+def never_started(status: Object) -> bool:
+    """Tell whether a compute pod ends, other than well, before any of its containers ran.
+
+    A kubelet that never had a container says `ContainerStatusUnknown` of its end.
+    """
+    statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    states = [one.get(kind) or {} for one in statuses for kind in ("state", "lastState")]
+    ends = [state["terminated"] or {} for state in states if "terminated" in state]
+    has_run = any("running" in state for state in states) or any(
+        end.get("reason") != "ContainerStatusUnknown" for end in ends
+    )
+    return status.get("phase") != "Succeeded" and not has_run
+
+
+def has_ended_before(status: Object, moment: datetime) -> bool:
+    """Whether a pod's phase is final, and its last container had ended before a moment; not where that is not told."""
+    if status.get("phase") not in TERMINAL_PHASES:
+        return False
+    statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    states = [one.get("state") or {} for one in statuses]
+    ends: list[str] = [(state["terminated"] or {}).get("finishedAt") or "" for state in states if "terminated" in state]
+    if not ends or not all(ends) or any("running" in state for state in states):
+        return False
+    return max(map(times.parse_time, ends)) < moment
+
+
+def failed_status(reason: str, message: str, *, tenant_status: Object) -> Object | None:
+    """Merge patch that fails a pod which never ran or of which nothing is left; None if its phase is final."""
+    if tenant_status.get("phase") in TERMINAL_PHASES:
+        return None
+    return _status_diff({"phase": "Failed", "reason": reason, "message": message}, tenant_status, removable=frozenset())
+
+
+def condition_status(
+    tenant_status: Object, kind: str, *, status: str, reason: str, message: str, now: datetime
+) -> Object | None:
+    """Merge patch that sets one condition of a pod, or None if it stands so already or the phase is final."""
+    if tenant_status.get("phase") in TERMINAL_PHASES:
+        return None
+    new = {"type": kind, "status": status, "reason": reason, "message": message}
+    conditions: Conditions = tenant_status.get("conditions") or []
+    old = next((entry for entry in conditions if entry["type"] == kind), None)
+    if old is not None and all(old.get(key) == value for key, value in new.items()):
+        return None
+    return {"conditions": set_condition(conditions, new, now=times.render_time(now))}
+
+
+def _wanted_status(
+    compute_pod: Object,
+    tenant_status: Object,
+    *,
+    node_ip: str,
+    hide: Iterable[str],
+    node_name: str,
+    observed: int,
+) -> Object | None:
+    """The whole status that the tenant's pod should have, its own fields left out; None if its phase is final."""
+    status: Object = compute_pod.get("status") or {}
+    phase = tenant_status.get("phase")
+    if phase in TERMINAL_PHASES and status.get("phase") != phase:
+        return None
+    observed = observed or tenant_status.get("observedGeneration") or 0
+    cleaner = Sanitizer.for_pod(compute_pod, hide=hide, node_name=node_name, node_ip=node_ip)
+    wanted = {key: value for key, value in status.items() if key not in _UNMIRRORED_FIELDS}
+    wanted.setdefault("phase", "Pending")
+    if "ephemeralContainerStatuses" in tenant_status and (
+        debuggers := add_waiting_statuses(wanted.get("ephemeralContainerStatuses"), tenant_status)
+    ):
+        wanted["ephemeralContainerStatuses"] = debuggers
+    if not _KNOWN_FIELDS.issuperset(wanted):
+        for key in wanted.keys() - _KNOWN_FIELDS:
+            wanted[key] = cleaner.sanitize_json(wanted[key])
+    for key in _CONTAINER_KINDS & wanted.keys():
+        wanted[key] = _mirror_container_statuses(wanted[key], cleaner)
+    if "message" in wanted:
+        wanted["message"] = cleaner.sanitize_text(wanted["message"])
+    _set_host_addresses(wanted, tenant_status, node_ip)
+    annotations = (compute_pod.get("metadata") or {}).get("annotations") or {}
+    conditions = mirror_conditions(
+        status.get("conditions") or [],
+        tenant_status.get("conditions") or [],
+        gates=tenant_gates(annotations),
+        clean=cleaner.sanitize_text,
+        observed=observed,
+    )
+    if observed:
+        wanted["observedGeneration"] = observed
+    wanted.pop("conditions", None)
+    if conditions or tenant_status.get("conditions"):
+        wanted["conditions"] = conditions
+    return wanted
+
+
+def _set_host_addresses(wanted: Object, tenant_status: Object, node_ip: str) -> None:
+    """The virtual node's address in the place of the host's; without one, what the tenant's pod shows stays."""
+    for key, own in (("hostIP", node_ip), ("hostIPs", [{"ip": node_ip}])):
+        if key in wanted and node_ip:
+            wanted[key] = own
+        elif key in wanted or not node_ip:
+            wanted.pop(key, None)
+            if key in tenant_status:
+                wanted[key] = tenant_status[key]
+
+
+def _status_diff(
+    wanted: Mapping[str, Any], tenant_status: Mapping[str, Any], *, removable: frozenset[str] = _REMOVABLE_FIELDS
+) -> Object | None:
+    patch = {
+        key: value
+        for key, value in wanted.items()
+        if key not in tenant_status or not _is_field_equal(key, value, tenant_status)
+    }
+    for key in removable:
+        if key in tenant_status and key not in wanted:
+            patch[key] = None
+    return patch or None
+
+
+def _is_field_equal(key: str, value: Any, tenant_status: Mapping[str, Any]) -> bool:
+    """Whether a field stands so already; in which order conditions stand is the server's affair."""
+    standing = tenant_status[key]
+    if value == standing or key != "conditions":
+        return bool(value == standing)
+    return not conditions_patch(value, standing or [])
+
+
+def _mirror_container_statuses(statuses: Sequence[Object], cleaner: Sanitizer) -> list[Object]:
+    return [_mirror_container_status(status, cleaner) for status in statuses or ()]
+
+
+def _mirror_container_status(status: Object, cleaner: Sanitizer) -> Object:
+    if not _CONTAINER_FIELDS.issuperset(status):
+        status = {
+            key: value if key in _CONTAINER_FIELDS else cleaner.sanitize_json(value) for key, value in status.items()
+        }
+    for key in ("state", "lastState"):
+        for name, details in (status.get(key) or {}).items():
+            text = details.get("message")
+            clean = cleaner.sanitize_names if details.get("reason") in _OWN_TERMINATION else cleaner.sanitize_text
+            if text and (cleaned := clean(text)) != text:
+                status = {**status, key: {**status[key], name: {**details, "message": cleaned}}}
+    return status
+
+
+def _set_not_ready(conditions: Conditions, now: datetime) -> Conditions:
+    stamp = times.render_time(now)
+    for kind in ("Ready", "ContainersReady"):
+        if any(entry["type"] == kind and entry["status"] == "True" for entry in conditions):
+            new = {"type": kind, "status": "False", "reason": "PodFailed", "message": ""}
+            conditions = set_condition(conditions, new, now=stamp)
+    return conditions
+
+
+def _set_disrupted(conditions: Conditions, taken: Disruption, now: datetime) -> Conditions:
+    if any(entry["type"] == DISRUPTION_CONDITION and entry["status"] == "True" for entry in conditions):
+        return conditions
+    new = {"type": DISRUPTION_CONDITION, "status": "True", "reason": taken.reason, "message": taken.message}
+    return set_condition(conditions, new, now=times.render_time(now))

@@ -1,0 +1,126 @@
+"""The virtual node of a pool: a Node object made from the compute nodes behind it and what the tenant may use."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from vkgateway.model import times
+from vkgateway.model.names import virtual_node_name
+from vkgateway.model.objects import Object
+from vkgateway.model.quantity import Quantity, cap_resources
+from vkgateway.translate.context import PoolContext
+from vkgateway.translate.pool_nodes import PoolNodes
+
+COMPUTE_CONNECTED: Final = "vkgateway.io/ComputeConnected"
+
+_PRESSURE_CONDITIONS: Final = (
+    ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+    ("NetworkUnavailable", "ComputeNetwork", "the compute nodes have networks of their own"),
+)
+
+
+def pool_context(
+    *,
+    name: str,
+    compute_cluster: str,
+    node_selector: dict[str, str],
+    tolerations: Sequence[dict[str, Any]],
+    nodes: PoolNodes,
+    value: str = "",
+    without_label: str = "",
+) -> PoolContext:
+    """Gather the context of a virtual node from the compute nodes behind it.
+
+    `value` is the one that these nodes have of the label that divides the pool, where one does.
+    """
+    return PoolContext(
+        name=name,
+        compute_cluster=compute_cluster,
+        node_name=virtual_node_name(name, compute_cluster, value),
+        node_selector=node_selector,
+        without_label=without_label,
+        tolerations=tuple(tolerations),
+        node_labels=nodes.common_labels,
+        carried_labels=nodes.carried_labels,
+    )
+
+
+def virtual_node(
+    pool: PoolContext,
+    *,
+    nodes: PoolNodes,
+    limit: Mapping[str, Quantity],
+    address: str,
+    port: int,
+    version: str,
+    connected: bool,
+    message: str = "",
+    now: datetime,
+    previous: Object | None = None,
+) -> Object:
+    """The Node object of a pool, status included, as the tenant's API server is to hold it.
+
+    `nodes` are the pool's compute nodes as last seen; `address` and `port` the gateway's kubelet endpoint; `version`
+    the gateway's. If the compute cluster is not `connected`, the node keeps its shape and is not Ready, with
+    `message` as the reason why. `previous` is the Node as it stands: transition times are taken over from it.
+    """
+    offered = cap_resources(nodes.total_allocatable, limit)
+    labels = {**nodes.common_labels, **nodes.platform_labels, **pool.virtual_labels()}
+    status: Object = {
+        "capacity": offered,
+        "allocatable": offered,
+        "conditions": _node_conditions(connected, message, now, previous or {}),
+        "addresses": [
+            {"type": "InternalIP", "address": address},
+            {"type": "Hostname", "address": pool.node_name},
+        ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        "nodeInfo": {**nodes.node_info, "containerRuntimeVersion": f"vkgateway://{version}"},
+        "runtimeHandlers": nodes.runtime_handlers,
+        "features": nodes.kubelet_features,
+        "declaredFeatures": nodes.declared_features,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": pool.node_name, "labels": labels},
+        "spec": {},
+        "status": {key: value for key, value in status.items() if value not in ([], {})},
+    }
+
+
+def _node_conditions(connected: bool, message: str, now: datetime, previous: Mapping[str, Any]) -> list[Object]:
+    if connected:
+        told = [
+            ("Ready", "True", "ComputeReady", "the compute cluster takes pods"),
+            (COMPUTE_CONNECTED, "True", "Connected", "the compute cluster answers"),
+        ]
+    else:
+        why = message or "the compute cluster does not answer"
+        told = [
+            ("Ready", "False", "ComputeUnreachable", why),
+            (COMPUTE_CONNECTED, "False", "Unreachable", why),
+        ]
+    told += [(kind, "False", reason, text) for kind, reason, text in _PRESSURE_CONDITIONS]
+    standing = {entry["type"]: entry for entry in (previous.get("status") or {}).get("conditions") or ()}
+    stamp = times.render_time(now)
+    return [
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": text,
+            "lastHeartbeatTime": stamp,
+            "lastTransitionTime": _transition_time(standing.get(kind), status) or stamp,
+        }
+        for kind, status, reason, text in told
+    ]
+
+
+def _transition_time(standing: Mapping[str, Any] | None, status: str) -> str | None:
+    if standing is None or standing["status"] != status:
+        return None
+    since: str | None = standing.get("lastTransitionTime")
+    return since
