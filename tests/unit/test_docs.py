@@ -53,6 +53,17 @@ def test_the_readme_names_every_section() -> None:
     ] == []
 
 
+def test_files_that_are_named_exist() -> None:
+    named = re.compile(r"`((?:vkgateway|tests|scripts|deploy|tenant_templates|examples|\.ci)/[\w./-]+)`")
+    missing = [
+        f"{page.name}: {path}"
+        for page in PAGES
+        for path in named.findall(page.read_text())
+        if not (ROOT / path).exists() and "NAME" not in path
+    ]
+    assert missing == []
+
+
 def test_generated_reference_is_current() -> None:
     """`make reference` writes it."""
     reference = runpy.run_path(str(ROOT / "scripts" / "reference.py"))
