@@ -1,1 +1,1 @@
-"""Narrow typed views of Kubernetes objects, the API types of vkgateway, quantities and names. Pure."""
+"""Narrow typed views of Kubernetes objects, API types of vkgateway, quantities and names. Pure."""

@@ -1,4 +1,4 @@
-"""The API types of vkgateway, group vkgateway.io, as the CRDs beside this file define them."""
+"""API types of the group vkgateway.io, as the CRDs in this folder define them."""
 
 from typing import Any, Final, Literal
 
@@ -19,10 +19,10 @@ VIRTUAL_NODES_READY: Final = "VirtualNodesReady"
 READY: Final = "Ready"
 GUARANTEE_KEPT: Final = "GuaranteeKept"
 DATASTORE_WRITABLE: Final = "DatastoreWritable"
-"""Neither is part of Ready: what runs goes on."""
+"""Neither `GuaranteeKept` nor `DatastoreWritable` is part of Ready: running pods are not affected."""
 CONNECTED: Final = "Connected"
 POOLS_APART: Final = "PoolsApart"
-"""Of a ComputeCluster, beside Ready: told only where it is not so."""
+"""Condition of a ComputeCluster, alongside Ready. The gateway reports the condition only while it is False."""
 
 DEFAULT_KUBERNETES_VERSION: Final = "1.36.3"
 DEFAULT_TEMPLATE: Final = "default"
@@ -30,10 +30,10 @@ DEFAULT_COMPUTE_CLUSTER: Final = "local"
 
 
 class TenantPool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """A pool that a tenant may use. Without a limit for a resource the pool itself is the limit.
+    """A pool that a tenant may use. A resource without a limit is limited by the pool alone.
 
-    `weight` says how large a part of what is lent goes to the tenant. `cells` are the pieces in which the guarantee of
-    the pool's scarce resource is held, in whole units of it; none: they are cut from the guarantee.
+    `weight` is the tenant's weight in the fair share of lent capacity. `cells` are the sizes of the cells that make up
+    the guarantee of the pool's cell resource, in whole units. Without `cells`, the guarantee determines the sizes.
     """
 
     name: str
@@ -45,17 +45,17 @@ class TenantPool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
 
 
 Exposure = Literal["Refuse", "ClusterAddress", "Forward"]
-"""What becomes of a Service that asks to be reached from outside of the cluster."""
+"""How the gateway treats a Service that requests access from outside the cluster."""
 
 
 class TenantPolicy(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """What a tenant's pods may do below. Lists name what is allowed, `*` all; an empty one allows none.
+    """What a tenant's pods may use in compute clusters. A list names the allowed values; `*` allows all, `[]` none.
 
-    `runtime_class_names` and `storage_class_names` give classes that are allowed, too, the names that they have in
-    compute clusters. `default_storage_class` is what claims get that name none; empty: the compute cluster's default.
-    `plugin_annotations` holds beginnings of annotations for plug-ins of the compute clusters. `user_namespaces` says
-    that pods may ask for a user namespace (`hostUsers: false`): nodes without support never start such a pod.
-    `load_balancers` and `node_ports` say what becomes of Services of these types.
+    `runtime_class_names` and `storage_class_names` map a tenant's class names to the names in the compute clusters;
+    these classes are allowed, too. `default_storage_class` applies to claims without a class; if empty, the compute
+    cluster's default applies. `plugin_annotations` holds prefixes of annotations for plug-ins of the compute clusters.
+    `user_namespaces` allows pods with a user namespace (`hostUsers: false`): nodes without support never start such a
+    pod. `load_balancers` and `node_ports` set the treatment of Services of these types.
     """
 
     pod_security: PodSecurity = "baseline"
@@ -78,14 +78,14 @@ class TenantPreemption(msgspec.Struct, kw_only=True, rename="camel", omit_defaul
 
 
 class ApiServerAccess(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """How the tenant's API server is reached. Port 0 lets the platform choose one."""
+    """Port and names of the tenant's API server. With port 0, the platform chooses the port."""
 
     port: int = 0
     subject_alt_names: tuple[str, ...] = ()
 
 
 class TenantSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """What is wanted of a tenant."""
+    """Desired state of a tenant."""
 
     template: str = DEFAULT_TEMPLATE
     kubernetes_version: str = DEFAULT_KUBERNETES_VERSION
@@ -96,7 +96,7 @@ class TenantSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
 
 
 class ApiServerStatus(msgspec.Struct, kw_only=True, frozen=True):
-    """Where the tenant's API server listens, and its release."""
+    """Address and release of the tenant's API server."""
 
     url: str = ""
     port: int = 0
@@ -104,10 +104,10 @@ class ApiServerStatus(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class TenantPoolStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
-    """A tenant's virtual node, and the capacity it shows.
+    """A tenant's virtual node and its capacity.
 
-    It stands for a pool or, where that is divided by a node label (`virtual_nodes_by`), for its nodes with one `value`
-    of the label; an empty value means nodes without the label.
+    The virtual node represents a pool. If the node label `virtual_nodes_by` divides the pool, the virtual node
+    represents the nodes with one `value` of the label; an empty value means nodes without the label.
     """
 
     name: str
@@ -120,7 +120,7 @@ class TenantPoolStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True
 
 
 class TenantStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
-    """What is seen of a tenant. Encoded in full, so that a merge patch also takes fields back."""
+    """Observed state of a tenant. Encoded in full, so that a merge patch also resets fields."""
 
     observed_generation: int = 0
     phase: Literal["Pending", "Provisioning", "Ready", "Degraded", "Deleting"] = "Pending"
@@ -130,7 +130,7 @@ class TenantStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
 
 
 class Tenant(msgspec.Struct, kw_only=True, rename="camel"):
-    """A team with a Kubernetes of its own; cluster-scoped."""
+    """A team with its own Kubernetes cluster. Cluster-scoped."""
 
     metadata: Meta
     spec: TenantSpec = TenantSpec()
@@ -140,7 +140,7 @@ class Tenant(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class KubeconfigSecret(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """Where a kubeconfig is kept in the management cluster."""
+    """Reference to a Secret of the management cluster that holds a kubeconfig."""
 
     namespace: str
     name: str
@@ -148,7 +148,7 @@ class KubeconfigSecret(msgspec.Struct, kw_only=True, rename="camel", omit_defaul
 
 
 class Connection(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """How to reach a compute cluster; without a Secret it is the management cluster itself."""
+    """Connection to a compute cluster. Without a Secret, the management cluster is the compute cluster."""
 
     kubeconfig_secret: KubeconfigSecret | None = None
 
@@ -156,15 +156,15 @@ class Connection(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Tru
 class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
     """A set of compute nodes, and the tolerations that pods need to run there.
 
-    `levels` are the labels of its nodes that tell their place in the network, the widest first. `cell_resource` is what
-    guarantees' cells are pieces of; empty: the extended resource that most nodes offer. `notice_seconds` is the
-    time between the notice of an eviction and the deletion, `grace_seconds` the most that an evicted pod may take to
-    end; None: as the gateway's settings say. Pods that ran for less than `brief_run_seconds` get `brief_notice_seconds`
-    instead of the notice, if that is shorter; None: the notice. `reserve` is what borrowing leaves idle of the cell
-    resource: whole units, or a share of what usable nodes have, like `5%`.
-    `virtual_nodes_by` is a label of its nodes: tenants see a virtual node
-    per value of it; empty: one for the pool. `passed_through` are extended resources that no node offers and that go
-    down with pods as they are.
+    `levels` are the node labels of the network topology, the widest level first. `cell_resource` is the resource that
+    cells are measured in; if empty, the extended resource that most nodes offer. `notice_seconds` is the time between
+    the notice of an eviction and the deletion. `grace_seconds` is the longest termination grace period of an evicted
+    pod. For both, None means the gateway's setting. Pods that ran for less than `brief_run_seconds` get
+    `brief_notice_seconds` instead of the notice if the brief notice is shorter; None means the notice. `reserve` is the
+    amount of the cell resource that borrowing leaves idle: whole units, or a share of the usable nodes' amount, like
+    `5%`. `virtual_nodes_by` is a node label: each of its values becomes one virtual node. If empty, the pool has one
+    virtual node. `passed_through` are extended resources that no node reports; the gateway forwards requests for them
+    unchanged.
     """
 
     name: str
@@ -182,14 +182,14 @@ class Pool(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fro
 
 
 class ComputeClusterSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """What is wanted of a compute cluster."""
+    """Desired state of a compute cluster."""
 
     connection: Connection = Connection()
     pools: tuple[Pool, ...] = ()
 
 
 class PoolStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
-    """What a pool holds: nodes, those of them that are Ready and schedulable, and the sums over those."""
+    """Node counts of a pool (all, and the Ready and schedulable ones) and sums over its usable nodes."""
 
     name: str
     nodes: int = 0
@@ -199,7 +199,7 @@ class PoolStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
 
 
 class ComputeClusterStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=True):
-    """What is seen of a compute cluster."""
+    """Observed state of a compute cluster."""
 
     observed_generation: int = 0
     version: str = ""
@@ -208,7 +208,7 @@ class ComputeClusterStatus(msgspec.Struct, kw_only=True, rename="camel", frozen=
 
 
 class ComputeCluster(msgspec.Struct, kw_only=True, rename="camel"):
-    """A real cluster that runs pods; cluster-scoped."""
+    """A real cluster that runs pods. Cluster-scoped."""
 
     metadata: Meta
     spec: ComputeClusterSpec = ComputeClusterSpec()

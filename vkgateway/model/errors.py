@@ -1,13 +1,13 @@
-"""The tree of errors that vkgateway raises on purpose, with the exit code each one means."""
+"""Expected errors of vkgateway, each with the exit code of the command line."""
 
 from typing import ClassVar
 
 
 class VkgatewayError(Exception):
-    """Something failed that can be told in one sentence.
+    """An expected failure with a message of one sentence.
 
-    The message names the thing, its value and, where that is short, the way out; `hint` carries a longer one
-    (a command to run, values that are accepted). The command line prints both and exits with `exit_code`.
+    The message names the object, its value and a short remedy. `hint` carries a longer remedy (a command to run, the
+    accepted values). The command line prints both and exits with `exit_code`.
     """
 
     exit_code: ClassVar[int] = 1
@@ -18,24 +18,24 @@ class VkgatewayError(Exception):
 
 
 class InputError(VkgatewayError):
-    """What the user gave cannot be used: a bad name, value, file or combination."""
+    """Invalid input of the user: a name, value, file or combination."""
 
     exit_code: ClassVar[int] = 2
 
 
 class NotFoundError(VkgatewayError):
-    """What was named does not exist."""
+    """A named object does not exist."""
 
     exit_code: ClassVar[int] = 3
 
 
 class ConflictError(VkgatewayError):
-    """What was asked for collides with what is there: a name that is taken, a platform that is busy."""
+    """A request conflicts with the current state: a name is taken, a platform is busy."""
 
     exit_code: ClassVar[int] = 4
 
 
 class UnavailableError(VkgatewayError):
-    """Something needed is missing or cannot be reached now: a program, a server, the network."""
+    """A dependency is missing or unreachable: a program, a server, the network."""
 
     exit_code: ClassVar[int] = 5

@@ -1,4 +1,4 @@
-"""Names, labels, annotations and finalizers that vkgateway gives to things, and the rules they obey."""
+"""Names, labels, annotations and finalizers of vkgateway, and their validation rules."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 RESERVED_PREFIX: Final = f"{GROUP}/"
 HOLLOW_DOMAIN: Final = f"kwok.{GROUP}"
-"""Annotations of this domain tell hollow nodes what to do with a pod; they are for tenants to set."""
+"""Domain of annotations that control how hollow nodes simulate a pod. Tenants may set these annotations."""
 
 TENANT_LABEL: Final = "vkgateway.io/tenant"
 POOL_LABEL: Final = "vkgateway.io/pool"
@@ -22,15 +22,15 @@ NAMESPACE_ANNOTATION: Final = "vkgateway.io/namespace"
 NAME_ANNOTATION: Final = "vkgateway.io/name"
 UID_ANNOTATION: Final = "vkgateway.io/uid"
 FENCE_ANNOTATION: Final = "vkgateway.io/fence"
-"""On a compute namespace: a digest of what was made in it before any pod."""
+"""On a compute namespace: a digest of the objects that the gateway created in the namespace before any pod."""
 CLUSTER_IP_ANNOTATION: Final = "vkgateway.io/cluster-ip"
-"""On a compute Service: the cluster address that the tenant's Service had when it was made."""
+"""On a compute Service: the cluster IP of the tenant's Service when the gateway created the compute Service."""
 GANGS_DONE_ANNOTATION: Final = "vkgateway.io/gangs-done"
-"""On a compute namespace: which pods ended well of gangs that have others, for a gateway that is started anew."""
+"""On a compute namespace: the succeeded pods of gangs with other pods. A restarted gateway reads them."""
 
 MIRROR_FINALIZER: Final = "vkgateway.io/mirror"
 WRITABLE_ANNOTATION: Final = "vkgateway.io/writable"
-"""On a Tenant: its API server may write, however full the datastore is."""
+"""On a Tenant: the tenant's API server may write regardless of how full the datastore is."""
 TENANT_FINALIZER: Final = "vkgateway.io/tenant"
 ADMISSION_GATE: Final = "vkgateway.io/admission"
 
@@ -59,21 +59,22 @@ GANG_ANNOTATIONS: Final = frozenset(
         GANG_RESTART_COST_ANNOTATION,
     }
 )
-"""What tenants say of their gangs, in annotations with these very keys: see `is_reserved_annotation`."""
+"""Annotations by which tenants describe their gangs. See `is_reserved_annotation`."""
 
 BORROWED_ANNOTATION: Final = "vkgateway.io/borrowed"
-"""On compute pods: `true` where the pod runs outside its tenant's guarantee, and may be evicted for others."""
+"""On compute pods: `true` if the pod runs outside its tenant's guarantee and may be evicted by reclaim."""
 COMPUTE_NODE_ANNOTATION: Final = "vkgateway.io/compute-node"
-"""On compute pods: the node that the arbiter placed the pod on, and that it requires."""
+"""On compute pods: the node that the arbiter selected and that the pod's node affinity requires."""
 EVICTION_DEADLINE_ANNOTATION: Final = "vkgateway.io/eviction-deadline"
-"""On a pod that is told to go, above and below: when it will be deleted (RFC 3339)."""
+"""On the tenant pod and the compute pod after an eviction notice: the time of the deletion (RFC 3339)."""
 GATEWAY_ANNOTATIONS: Final = frozenset({EVICTION_DEADLINE_ANNOTATION})
-"""What the gateway itself writes on tenants' pods, for workloads to read. Set by anybody else, it has no effect."""
+"""Annotations that the gateway writes on tenant pods, for workloads to read. Values from other clients have no
+effect."""
 
 TENANT_ROOT_CA: Final = "kube-root-ca.crt"
-"""ConfigMap with the tenant's own certificate authority, one in each namespace of the tenant."""
+"""ConfigMap with the tenant's certificate authority, one in each namespace of the tenant."""
 COMPUTE_ROOT_CA: Final = "vkgateway-root-ca.crt"
-"""What `TENANT_ROOT_CA` is called below, where the compute cluster publishes its own under the first name."""
+"""Name of the copy of `TENANT_ROOT_CA` in compute clusters, which publish their own authority as `TENANT_ROOT_CA`."""
 
 TENANT_NAME_MAX: Final = 32
 NAMESPACE_MAX: Final = 63
@@ -87,21 +88,21 @@ _TOKEN_SUFFIX_LENGTH = len("-01234567-token")
 
 
 def is_reserved(key: str) -> bool:
-    """Tell whether a label or annotation key is vkgateway's own, which no tenant may set."""
+    """Return whether a label or annotation key belongs to vkgateway, so that no tenant may set it."""
     prefix = key.partition("/")[0] if "/" in key else ""
     return prefix != HOLLOW_DOMAIN and (prefix == GROUP or prefix.endswith("." + GROUP))
 
 
 def is_reserved_annotation(key: str) -> bool:
-    """Tell whether an annotation is vkgateway's own: as `is_reserved`, but for those that tell of a tenant's gang.
+    """Return whether an annotation is reserved: like `is_reserved`, except for `GANG_ANNOTATIONS`.
 
-    These keys, letter by letter, are for tenants to set, as annotations only: as labels they stay reserved.
+    Tenants may set the gang keys as annotations. As labels, these keys stay reserved.
     """
     return key not in GANG_ANNOTATIONS and is_reserved(key)
 
 
 def is_forbidden_annotation(key: str) -> bool:
-    """Tell whether an annotation on a tenant's pod is reserved, and not one that the gateway writes there itself."""
+    """Return whether an annotation on a tenant pod is reserved and not one that the gateway writes."""
     return is_reserved_annotation(key) and key not in GATEWAY_ANNOTATIONS
 
 
@@ -109,7 +110,7 @@ def validate_tenant_name(name: str) -> None:
     """Check a tenant's name: a DNS label of 1 to 32 characters, starting with a letter, without `--`.
 
     Raises:
-        InputError: names the rule that is broken.
+        InputError: The name breaks a rule; the message says which.
     """
     problem = _tenant_name_problem(name)
     if problem:
@@ -138,7 +139,7 @@ def validate_dns_label(value: str, *, what: str) -> None:
     """Check that a value is a DNS label (RFC 1123: at most 63 of a-z, 0-9 and inner dashes).
 
     Raises:
-        InputError: names `what` and the value.
+        InputError: The value is not a DNS label; the message names `what` and the value.
     """
     if len(value) > NAMESPACE_MAX or not _DNS_LABEL.fullmatch(value):
         raise InputError(
@@ -148,10 +149,10 @@ def validate_dns_label(value: str, *, what: str) -> None:
 
 
 def compute_namespace(tenant: str, namespace: str) -> str:
-    """Name of the compute namespace that stands for a tenant's namespace.
+    """Return the name of a tenant namespace in compute clusters: `<tenant>--<namespace>`.
 
-    It is `T--N`. Past 63 characters it is the first 52, a dash and 10 hexadecimal digits of the SHA-256 of
-    the full name. Tenant names hold no `--` and end within the first 32 characters, so none is shared.
+    A name over 63 characters becomes its first 52, a dash and 10 hexadecimal digits of the SHA-256 of the full name.
+    Tenant names contain no `--` and have at most 32 characters, so no two tenants share a compute namespace.
     """
     name = f"{tenant}--{namespace}"
     if len(name) <= NAMESPACE_MAX:
@@ -163,9 +164,9 @@ def compute_namespace(tenant: str, namespace: str) -> str:
 def virtual_node_name(pool: str, compute_cluster: str, value: str = "") -> str:
     """Return the name of a tenant's virtual node: `<pool>.<compute cluster>`.
 
-    A pool that is divided by a node label has a node per `value` of it: `<pool>.<value>.<compute cluster>`. Characters
-    that a node name must not hold become dashes. Where the name is changed by that, or is longer than a label value may
-    be, its end is replaced by 10 hexadecimal digits of the SHA-256 of the full name.
+    A pool that a node label divides has a virtual node per `value`: `<pool>.<value>.<compute cluster>`. Characters
+    that are invalid in a node name become dashes. If that changes the name, or if the name exceeds the length of a
+    label value, 10 hexadecimal digits of the SHA-256 of the full name replace its end.
     """
     if not value:
         return f"{pool}.{compute_cluster}"
@@ -179,22 +180,22 @@ def virtual_node_name(pool: str, compute_cluster: str, value: str = "") -> str:
 
 
 def token_secret_name(pod: str, uid: str) -> str:
-    """Name of the compute Secret with a pod's tokens: `<pod>-<8 hex of sha256(uid)>-token`."""
+    """Return the name of the compute Secret with a pod's tokens: `<pod>-<8 hex of sha256(uid)>-token`."""
     digest = hashlib.sha256(uid.encode()).hexdigest()[:8]
     stem = pod[: OBJECT_NAME_MAX - _TOKEN_SUFFIX_LENGTH].rstrip("-.")
     return f"{stem}-{digest}-token"
 
 
 def token_key(volume: str, index: int) -> str:
-    """Key in the token Secret for the projected token source at `index` of a pod's volume."""
+    """Return the key in the token Secret of the projected token source at `index` of a pod's volume."""
     return f"{volume}.{index}"
 
 
 def tenant_secret_name(tenant: str) -> str:
-    """Name of the Secret in the system namespace that holds a tenant's certificates and keys."""
+    """Return the name of the Secret in the system namespace with a tenant's certificates and keys."""
     return f"tenant-{tenant}"
 
 
 def tenant_etcd_prefix(tenant: str) -> str:
-    """Key prefix of a tenant in the shared etcd, without the closing slash."""
+    """Return a tenant's key prefix in the shared etcd, without the trailing slash."""
     return f"/tenants/{tenant}"

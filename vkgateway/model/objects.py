@@ -1,4 +1,4 @@
-"""Narrow typed views of Kubernetes objects: what vkgateway looks at, and nothing else of them."""
+"""Narrow typed views of Kubernetes objects: only the fields that vkgateway reads."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -9,11 +9,11 @@ import msgspec
 from vkgateway.model import times
 
 Object = dict[str, Any]
-"""A whole Kubernetes object as decoded from JSON; kept only where it is forwarded."""
+"""A whole Kubernetes object, decoded from JSON. Only objects that the gateway forwards are stored in this form."""
 
 
 class Meta(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """`metadata` of any object. Times are RFC 3339 texts as the server sent them."""
+    """`metadata` of any object. Times are RFC 3339 strings as the server sent them."""
 
     name: str = ""
     namespace: str = ""
@@ -29,18 +29,18 @@ class Meta(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, gc=
 
     @property
     def key(self) -> tuple[str, str]:
-        """Namespace and name; the namespace is empty for cluster-scoped objects."""
+        """Namespace and name. The namespace of cluster-scoped objects is empty."""
         return self.namespace, self.name
 
 
 class ObjectView(msgspec.Struct, kw_only=True, rename="camel"):
-    """Any object of which only the metadata matters."""
+    """Any object, reduced to its metadata."""
 
     metadata: Meta
 
 
 class Condition(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """One entry of `status.conditions`; status is `True`, `False` or `Unknown`."""
+    """One entry of `status.conditions`. `status` is `True`, `False` or `Unknown`."""
 
     type: str
     status: str
@@ -52,20 +52,20 @@ class Condition(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True
 
 
 def find_condition(conditions: Sequence[Condition], kind: str) -> Condition | None:
-    """Find the condition of a type, or None."""
+    """Return the condition of a type, or None."""
     return next((found for found in conditions if found.type == kind), None)
 
 
 def is_condition_true(conditions: Sequence[Condition], kind: str) -> bool:
-    """Tell whether the condition of a type is there and `True`."""
+    """Return whether the condition of a type exists and is `True`."""
     found = find_condition(conditions, kind)
     return found is not None and found.status == "True"
 
 
 def set_condition(conditions: Sequence[Condition], new: Condition, *, now: datetime) -> list[Condition]:
-    """Return the conditions with `new` in the place of its type, or at the end.
+    """Return the conditions with `new` instead of the old condition of its type, or appended.
 
-    The transition time is `now` only if the status changed, as the Kubernetes API conventions ask
+    The transition time is `now` only if the status changed, as the Kubernetes API conventions require
     (https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md).
     """
     old = find_condition(conditions, new.type)
@@ -78,7 +78,7 @@ def set_condition(conditions: Sequence[Condition], new: Condition, *, now: datet
 
 
 class Taint(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, frozen=True):
-    """A node's taint; effect is `NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
+    """A taint of a node. `effect` is `NoSchedule`, `PreferNoSchedule` or `NoExecute`."""
 
     key: str
     value: str = ""
@@ -86,30 +86,30 @@ class Taint(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True, fr
 
 
 class NodeAddress(msgspec.Struct, kw_only=True, frozen=True):
-    """One of a node's addresses; type is `InternalIP`, `Hostname`, …"""
+    """An address of a node. `type` is `InternalIP`, `Hostname`, …"""
 
     type: str
     address: str
 
 
 class NodeRuntimeHandler(msgspec.Struct, kw_only=True, frozen=True):
-    """A container runtime handler that a node offers, with its features (`recursiveReadOnlyMounts`, …)."""
+    """A container runtime handler of a node, with its features (`recursiveReadOnlyMounts`, …)."""
 
     name: str = ""
     features: dict[str, bool] = {}
 
 
 class NodeImage(msgspec.Struct, frozen=True, weakref=True):
-    """A container image on a node, by its names: with tags, with digests.
+    """A container image on a node, by its names with tags and with digests.
 
-    Kubelets write null for one whose last name went to another image.
+    Kubelets write null for an image whose last name moved to another image.
     """
 
     names: tuple[str, ...] | None = None
 
 
 class NodeSpecView(msgspec.Struct, kw_only=True, rename="camel"):
-    """What is wanted of a node."""
+    """Desired state of a node."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
@@ -117,7 +117,7 @@ class NodeSpecView(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class NodeStatusView(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a node offers. Resource lists map names to quantities."""
+    """Observed state of a node. Resource lists map names to quantities."""
 
     capacity: dict[str, str] = {}
     allocatable: dict[str, str] = {}
@@ -128,7 +128,7 @@ class NodeStatusView(msgspec.Struct, kw_only=True, rename="camel"):
     runtime_handlers: tuple[NodeRuntimeHandler, ...] = ()
     features: dict[str, bool] = {}
     images: tuple[NodeImage, ...] = ()
-    """The largest alone: a kubelet tells 50 (`nodeStatusMaxImages`)."""
+    """Only the largest images: a kubelet reports 50 (`nodeStatusMaxImages`)."""
 
 
 class NodeView(msgspec.Struct, kw_only=True, rename="camel"):
@@ -140,7 +140,7 @@ class NodeView(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def is_usable(self) -> bool:
-        """Ready, and open for new pods."""
+        """Whether the node is Ready and schedulable."""
         return not self.spec.unschedulable and is_condition_true(self.status.conditions, "Ready")
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes resource quantities, exact, and arithmetic on resource lists."""
+"""Exact Kubernetes resource quantities, and arithmetic on resource lists."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,7 +6,7 @@ from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
 
 Quantity = str | int
-"""A quantity as it stands in JSON: `2`, `"500m"`, `"1Ti"`, `"1e3"`."""
+"""A quantity in JSON: `2`, `"500m"`, `"1Ti"`, `"1e3"`."""
 
 Resources = dict[str, Quantity]
 """Resource names to quantities, like `{"cpu": "2", "nvidia.com/gpu": 8}`."""
@@ -18,18 +18,18 @@ _EXACT_CONTEXT = Context(prec=60)
 _ZERO = Decimal(0)
 _MAX_QUANTITY = Decimal(2**63 - 1)
 _MAX_EXPONENT = 1000
-"""Exponents beyond are as good as this one, and cost nothing: a whole number of a million digits takes a minute."""
+"""Larger exponents are clamped: they exceed `_MAX_QUANTITY` anyway, and a number of a million digits takes a minute."""
 
 
 @lru_cache(maxsize=4096)
 def parse_quantity(text: Quantity) -> Decimal:
-    """Read a quantity exactly; one beyond 2^63-1 counts as that much.
+    """Return the exact value of a quantity, clamped to 2^63-1.
 
-    The forms, and that bound, are those of Kubernetes' `resource.Quantity`
+    The syntax and the bound are those of Kubernetes' `resource.Quantity`
     (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/).
 
     Raises:
-        ValueError: the text is no quantity; the message holds it.
+        ValueError: The text is not a quantity; the message quotes the text.
     """
     value = Decimal(text) if isinstance(text, int) else _parse_text(text)
     return max(-_MAX_QUANTITY, min(value, _MAX_QUANTITY))
@@ -47,9 +47,9 @@ def _parse_text(text: str) -> Decimal:
 
 
 def render_quantity(value: Decimal, *, binary: bool = False) -> str:
-    """Write a quantity; what is finer than a thousandth is rounded up, as Kubernetes does.
+    """Return the text of a quantity, rounded up to thousandths like Kubernetes does.
 
-    With `binary`, a multiple of 1024 gets the largest suffix of Ki to Ei that keeps it whole.
+    With `binary`, a multiple of 1024 gets the largest suffix of Ki to Ei that keeps the number whole.
     """
     milli = int(_EXACT_CONTEXT.scaleb(value, 3).to_integral_value(rounding=ROUND_CEILING))
     if milli % 1000:
@@ -69,7 +69,7 @@ def _is_binary(quantities: Iterable[Quantity]) -> bool:
 
 
 def sum_resources(lists: Iterable[Mapping[str, Quantity]]) -> dict[str, str]:
-    """Sum resource lists; a resource is in the sum if it is in any list."""
+    """Return the sum of resource lists, with the resources of every list."""
     sums: dict[str, Decimal] = {}
     binary: set[str] = set()
     for resources in lists:
@@ -81,7 +81,7 @@ def sum_resources(lists: Iterable[Mapping[str, Quantity]]) -> dict[str, str]:
 
 
 def cap_resources(resources: Mapping[str, Quantity], caps: Mapping[str, Quantity]) -> dict[str, str]:
-    """Cap a resource list: each resource is the lesser of the two, or as it is if `caps` lacks it."""
+    """Return a resource list with each resource limited to its amount in `caps`, if `caps` has the resource."""
     return {
         name: render_quantity(
             min(parse_quantity(quantity), parse_quantity(caps[name])), binary=_is_binary((quantity, caps[name]))
@@ -93,7 +93,7 @@ def cap_resources(resources: Mapping[str, Quantity], caps: Mapping[str, Quantity
 
 
 def subtract_resources(resources: Mapping[str, Quantity], taken: Mapping[str, Quantity]) -> dict[str, str]:
-    """Take a resource list from another, never below zero; the keys stay those of `resources`."""
+    """Return `resources` minus `taken`, never below zero, with the keys of `resources`."""
     return {
         name: render_quantity(
             max(_ZERO, parse_quantity(quantity) - parse_quantity(taken[name])),
@@ -106,7 +106,7 @@ def subtract_resources(resources: Mapping[str, Quantity], taken: Mapping[str, Qu
 
 
 def exceeded_resources(wanted: Mapping[str, Quantity], available: Mapping[str, Quantity]) -> list[str]:
-    """Name the resources, in order, of which more is wanted than available; not listed is none."""
+    """Return the resources, in order, whose wanted amount exceeds the available amount (0 if not listed)."""
     return [
         name for name, quantity in wanted.items() if parse_quantity(quantity) > parse_quantity(available.get(name, 0))
     ]

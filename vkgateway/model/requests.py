@@ -1,4 +1,4 @@
-"""What a pod asks of a node, summed as the Kubernetes scheduler sums it, in whole thousandths."""
+"""Resource requests of pods in whole thousandths, summed like the Kubernetes scheduler does."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _THOUSAND = Decimal(1000)
 
 
 def to_milli(resources: Mapping[str, Quantity]) -> MilliResources:
-    """A resource list in thousandths, rounded up."""
+    """Return a resource list in thousandths, rounded up."""
     return {name: _parse_milli(quantity) for name, quantity in resources.items()}
 
 
 def render_milli(resources: Mapping[str, int]) -> str:
-    """A resource list for people: `cpu 500m, memory 10Mi, nvidia.com/gpu 8`."""
+    """Return a resource list for messages: `cpu 500m, memory 10Mi, nvidia.com/gpu 8`."""
     return ", ".join(
         f"{name} {render_quantity(Decimal(value) / _THOUSAND, binary=_is_byte_resource(name))}"
         for name, value in resources.items()
@@ -32,10 +32,10 @@ def _is_byte_resource(name: str) -> bool:
 
 
 def pod_requests(pod: Mapping[str, Any]) -> MilliResources:
-    """What a pod asks for: the larger of its containers together and each init container, overhead, and one pod.
+    """Return a pod's requests: the maximum of all containers' sum and each init container, plus overhead and one pod.
 
-    Sidecars (init containers that restart always) count beside the containers and beside the init containers that
-    start after them (KEP-753). Requests of the whole pod, where given, replace the sum (KEP-2837).
+    Sidecars (init containers with `restartPolicy: Always`) add to the containers and to the init containers that
+    start after the sidecar (KEP-753). Pod-level requests replace the sum (KEP-2837).
     """
     spec = pod.get("spec") or {}
     running = _sum_milli(container_requests(container) for container in spec.get("containers") or ())
@@ -57,16 +57,16 @@ def pod_requests(pod: Mapping[str, Any]) -> MilliResources:
 
 
 def container_requests(container: Mapping[str, Any]) -> MilliResources:
-    """Where only a limit is given it is the request too, resource by resource, as API servers fill it in."""
+    """Return a container's requests. A resource with a limit only gets the limit, like API servers default it."""
     resources = container.get("resources") or {}
     return to_milli({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
 
 
 def has_equal_limits(container: Mapping[str, Any]) -> bool:
-    """Whether a container is limited to what it asks for of cpu and memory: if all are, its pod is Guaranteed."""
+    """Return whether a container's limits of cpu and memory equal its requests, as QoS class Guaranteed requires."""
     limits = to_milli((container.get("resources") or {}).get("limits") or {})
-    asked = container_requests(container)
-    return all(limits.get(name, 0) > 0 and limits[name] == asked.get(name) for name in ("cpu", "memory"))
+    requests = container_requests(container)
+    return all(limits.get(name, 0) > 0 and limits[name] == requests.get(name) for name in ("cpu", "memory"))
 
 
 def _parse_milli(quantity: Quantity) -> int:

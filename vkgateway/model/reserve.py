@@ -1,4 +1,4 @@
-"""The settings of a pool by which guaranteed work starts sooner: the reserve, and the notice of brief runs (pure)."""
+"""Pool settings that let guaranteed gangs start sooner: the reserve and the notice of brief runs. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _MAX_PERCENT = 100
 
 
 class Reserve(NamedTuple):
-    """Units that borrowing leaves idle: a number, or a part of what usable nodes have. One of both is 0."""
+    """Capacity that borrowing leaves idle: a number of units, or a percentage of the usable nodes. One of both is 0."""
 
     units: int = 0
     percent: int = 0
 
 
 def parse_reserve(reserve: int | str) -> Reserve:
-    """Return the reserve that a pool's field says: `8`, or `"5%"`.
+    """Return the reserve of a pool's field: `8`, or `"5%"`.
 
     Raises:
-        ValueError: it is negative, more than 100%, or other text.
+        ValueError: The value is negative, more than 100%, or other text.
     """
     if isinstance(reserve, int):
         if reserve < 0:
@@ -41,7 +41,7 @@ def parse_reserve(reserve: int | str) -> Reserve:
 
 
 def pool_reserve(pool: Pool) -> Reserve:
-    """Return a pool's reserve; none, where it cannot be read (see `pool_problems`)."""
+    """Return a pool's reserve, or no reserve if the field is invalid (see `pool_problems`)."""
     try:
         return parse_reserve(pool.reserve)
     except ValueError:
@@ -49,7 +49,7 @@ def pool_reserve(pool: Pool) -> Reserve:
 
 
 def pool_problems(pool: Pool) -> Iterator[str]:
-    """Yield what is wrong with these settings of a pool. API servers refuse such pools where the CRD is up to date."""
+    """Yield the errors in these settings of a pool. API servers reject such pools if the CRD is up to date."""
     try:
         parse_reserve(pool.reserve)
     except ValueError as error:

@@ -1,13 +1,13 @@
-"""Kubernetes timestamps (RFC 3339, UTC) from and to datetimes that the caller brings along."""
+"""Conversion between Kubernetes timestamps (RFC 3339, UTC) and datetimes. Reads no clock."""
 
 from datetime import UTC, datetime
 
 
 def parse_time(text: str) -> datetime:
-    """Read a Kubernetes timestamp (`metav1.Time` or `MicroTime`) as an aware datetime in UTC.
+    """Return a Kubernetes timestamp (`metav1.Time` or `MicroTime`) as an aware datetime in UTC.
 
     Raises:
-        ValueError: the text is no RFC 3339 time.
+        ValueError: The text is not an RFC 3339 time.
     """
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
@@ -16,10 +16,10 @@ def parse_time(text: str) -> datetime:
 
 
 def render_time(moment: datetime) -> str:
-    """Write an aware datetime as `metav1.Time`: whole seconds, UTC, `Z`."""
+    """Return an aware datetime as `metav1.Time`: whole seconds, UTC, `Z`."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def render_micro_time(moment: datetime) -> str:
-    """Write an aware datetime as `metav1.MicroTime`: microseconds, UTC, `Z` (Leases, events.k8s.io)."""
+    """Return an aware datetime as `metav1.MicroTime`: microseconds, UTC, `Z` (Leases, events.k8s.io)."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,4 +1,4 @@
-"""The CRDs and the API types beside them name the same fields and the same defaults."""
+"""CRDs and API types have the same fields and defaults."""
 
 import re
 from importlib import resources
@@ -51,11 +51,11 @@ def compare(properties: dict[str, Any], kind: Any, path: str) -> None:
 
 
 @pytest.mark.parametrize("plural", TYPES)
-def test_fields_are_the_same(plural: str) -> None:
+def test_crd_and_type_have_same_fields(plural: str) -> None:
     compare(schema(plural)["properties"], TYPES[plural], plural)
 
 
-def test_defaults_are_the_same() -> None:
+def test_crd_and_type_have_same_defaults() -> None:
     spec = schema("tenants")["properties"]["spec"]["properties"]
     default = api.TenantSpec()
     assert spec["template"]["default"] == default.template
@@ -92,8 +92,8 @@ def test_defaults_are_the_same() -> None:
         ("", "a number of units"),
     ],
 )
-def test_api_servers_and_the_gateway_read_the_same_reserves(text: str, refused: str | None) -> None:
-    """The rules about text are conditions on one variable: `!` and `||` of patterns that it matches."""
+def test_api_server_and_gateway_accept_same_reserves(text: str, refused: str | None) -> None:
+    """The CEL rules for text combine patterns on one variable with `!` and `||`."""
     pool = schema("computeclusters")["properties"]["spec"]["properties"]["pools"]["items"]["properties"]
     refusals = []
     for rule in pool["reserve"]["x-kubernetes-validations"]:
@@ -109,8 +109,8 @@ def test_api_servers_and_the_gateway_read_the_same_reserves(text: str, refused: 
 
 
 @pytest.mark.parametrize("plural", TYPES)
-def test_every_field_is_described(plural: str) -> None:
-    """`kubectl explain` knows nothing else of it. Of metadata API servers let nothing be said."""
+def test_every_field_has_description(plural: str) -> None:
+    """`kubectl explain` shows only these descriptions. API servers accept no description of metadata."""
 
     def walk(node: dict[str, Any], path: str) -> None:
         for name, part in node.get("properties", {}).items():

@@ -1,4 +1,4 @@
-"""Names: which tenants' names are accepted, and that compute names never collide."""
+"""Names: validation of tenant names, and unique names in compute clusters."""
 
 import re
 
@@ -9,7 +9,7 @@ from vkgateway.model.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["a", "team-a", "a1", "x" * 32])
-def test_accepted(name: str) -> None:
+def test_valid_tenant_name_is_accepted(name: str) -> None:
     names.validate_tenant_name(name)
 
 
@@ -26,7 +26,7 @@ def test_accepted(name: str) -> None:
         ("a\n", "DNS label"),
     ],
 )
-def test_refused_with_the_rule(name: str, says: str) -> None:
+def test_invalid_tenant_name_is_refused_with_its_rule(name: str, says: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
         names.validate_tenant_name(name)
     assert repr(name) in str(caught.value)
@@ -34,13 +34,13 @@ def test_refused_with_the_rule(name: str, says: str) -> None:
     assert caught.value.exit_code == 2
 
 
-def test_compute_namespace_is_plain_while_it_fits() -> None:
+def test_short_compute_namespace_is_not_hashed() -> None:
     assert names.compute_namespace("alpha", "default") == "alpha--default"
     assert len(names.compute_namespace("a" * 32, "n" * 29)) == 63
     assert names.compute_namespace("a" * 32, "n" * 29).endswith("n" * 29)
 
 
-def test_compute_namespace_is_hashed_past_63() -> None:
+def test_compute_namespace_over_63_characters_is_hashed() -> None:
     one = names.compute_namespace("a" * 32, "n" * 62 + "1")
     two = names.compute_namespace("a" * 32, "n" * 62 + "2")
     assert len(one) == len(two) == 63
@@ -49,16 +49,16 @@ def test_compute_namespace_is_hashed_past_63() -> None:
 
 
 @pytest.mark.parametrize("key", ["vkgateway.io/tenant", "x.vkgateway.io/y", "platform.vkgateway.io/pool"])
-def test_reserved(key: str) -> None:
+def test_key_is_reserved(key: str) -> None:
     assert names.is_reserved(key)
 
 
 @pytest.mark.parametrize("key", ["app", "vkgateway.io", "notvkgateway.io/x", "example.com/vkgateway.io"])
-def test_not_reserved(key: str) -> None:
+def test_key_is_not_reserved(key: str) -> None:
     assert not names.is_reserved(key)
 
 
-def test_token_secret_name_fits() -> None:
+def test_token_secret_name_fits_length_limit() -> None:
     assert names.token_secret_name("web", "u").startswith("web-")
     assert names.token_secret_name("web", "u").endswith("-token")
     assert len(names.token_secret_name("p" * 253, "u")) <= 253
@@ -74,13 +74,13 @@ def test_token_secret_name_fits() -> None:
         ("a100", "eu-west-1a", "berlin", "a100.eu-west-1a.berlin"),
     ],
 )
-def test_virtual_nodes(pool: str, value: str, cluster: str, name: str) -> None:
+def test_virtual_node_name(pool: str, value: str, cluster: str, name: str) -> None:
     assert names.virtual_node_name(pool, cluster, value) == name
 
 
 @pytest.mark.parametrize("value", ["Zone_A", "a.b", "-", "x" * 63, "\N{GREEK SMALL LETTER ALPHA}"])
 @pytest.mark.parametrize(("pool", "cluster"), [("a100", "local"), ("p" * 31, "c" * 31)])
-def test_any_label_value_makes_a_virtual_nodes_name_of_its_own(pool: str, value: str, cluster: str) -> None:
+def test_every_label_value_gets_unique_virtual_node_name(pool: str, value: str, cluster: str) -> None:
     name = names.virtual_node_name(pool, cluster, value)
     assert len(name) <= 63
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", name)

@@ -1,4 +1,4 @@
-"""Narrow views: conditions keep their transition times, Secrets never print, API types keep their shape."""
+"""Typed views: transition times of conditions, usable nodes, defaults of API types."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +13,7 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(minutes=5)
 
 
-def test_transition_time_changes_with_the_status_only() -> None:
+def test_transition_time_changes_only_with_status() -> None:
     first = set_condition((), Condition(type="Ready", status="False", reason="A"), now=NOW)
     same = set_condition(first, Condition(type="Ready", status="False", reason="B"), now=LATER)
     turned = set_condition(same, Condition(type="Ready", status="True", reason="C"), now=LATER)
@@ -24,13 +24,13 @@ def test_transition_time_changes_with_the_status_only() -> None:
     assert find_condition(turned, "Other") is None
 
 
-def test_other_conditions_stay_in_their_places() -> None:
+def test_other_conditions_keep_their_position() -> None:
     start = [Condition(type="A", status="True"), Condition(type="B", status="True")]
     assert [entry.type for entry in set_condition(start, Condition(type="A", status="False"), now=NOW)] == ["A", "B"]
     assert [entry.type for entry in set_condition(start, Condition(type="C", status="True"), now=NOW)][-1] == "C"
 
 
-def test_times() -> None:
+def test_times_are_parsed_and_rendered() -> None:
     assert times.render_time(NOW) == "2026-03-01T12:00:00Z"
     assert times.render_micro_time(NOW) == "2026-03-01T12:00:00.123456Z"
     assert times.parse_time("2026-03-01T12:00:00.123456Z") == NOW
@@ -39,7 +39,7 @@ def test_times() -> None:
         times.parse_time("2026-03-01T12:00:00")
 
 
-def test_usable_nodes() -> None:
+def test_ready_schedulable_node_is_usable() -> None:
     ready = b'"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":"x"}]}'
     node = msgspec.json.decode(b'{"metadata":{"name":"n"},' + ready + b"}", type=NodeView)
     cordoned = msgspec.json.decode(b'{"metadata":{},"spec":{"unschedulable":true},' + ready + b"}", type=NodeView)
@@ -48,7 +48,7 @@ def test_usable_nodes() -> None:
     assert not msgspec.json.decode(b'{"metadata":{}}', type=NodeView).is_usable
 
 
-def test_tenant_has_its_defaults_and_takes_numbers_as_quantities() -> None:
+def test_tenant_has_defaults_and_accepts_numbers_as_quantities() -> None:
     data = b'{"metadata":{"name":"a"},"spec":{"pools":[{"name":"a100","guarantee":{"nvidia.com/gpu":8}}]}}'
     tenant = msgspec.json.decode(data, type=Tenant)
     assert tenant.spec.pools[0].compute_cluster == "local"
@@ -61,7 +61,7 @@ def test_tenant_has_its_defaults_and_takes_numbers_as_quantities() -> None:
     assert encoded["spec"] == {"pools": [{"name": "a100", "guarantee": {"nvidia.com/gpu": 8}}]}
 
 
-def test_status_is_encoded_in_full_to_take_fields_back() -> None:
+def test_status_is_encoded_in_full_to_reset_fields() -> None:
     assert msgspec.to_builtins(TenantStatus())["apiServer"] is None
     assert msgspec.to_builtins(TenantStatus())["phase"] == "Pending"
 

@@ -1,4 +1,4 @@
-"""Quantities: exact in, canonical out, and sums of resource lists."""
+"""Quantities: exact parsing, canonical rendering, and arithmetic on resource lists."""
 
 import time
 from decimal import Decimal
@@ -32,18 +32,18 @@ from vkgateway.model.requests import to_milli
         ("0e999999", "0"),
     ],
 )
-def test_parse(text: quantity.Quantity, value: str) -> None:
+def test_quantity_is_parsed_exactly(text: quantity.Quantity, value: str) -> None:
     assert quantity.parse_quantity(text) == Decimal(value)
 
 
 @pytest.mark.parametrize("text", ["", "a", "1 Gi", "1gi", "Gi", "1e", "--1", "٣"])
-def test_parse_refuses(text: str) -> None:
+def test_invalid_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity"):
         quantity.parse_quantity(text)
 
 
 @pytest.mark.parametrize("text", ["1e999990", "-1e999990", "1e9999999999", "1e-999990", "1e-9999999999"])
-def test_what_is_beyond_all_bounds_takes_no_time(text: str) -> None:
+def test_huge_exponent_is_clamped_quickly(text: str) -> None:
     started = time.thread_time()
     amount = to_milli({"cpu": text})["cpu"]
     assert quantity.sum_resources([{"cpu": text}, {"cpu": text}])
@@ -63,17 +63,17 @@ def test_what_is_beyond_all_bounds_takes_no_time(text: str) -> None:
         ("0", True, "0"),
     ],
 )
-def test_render(value: str, binary: bool, text: str) -> None:
+def test_quantity_is_rendered(value: str, binary: bool, text: str) -> None:
     assert quantity.render_quantity(Decimal(value), binary=binary) == text
 
 
 @given(st.integers(min_value=0, max_value=2**62), st.booleans())
-def test_render_is_read_back(milli: int, binary: bool) -> None:
+def test_rendered_quantity_parses_back(milli: int, binary: bool) -> None:
     value = Decimal(milli) / 1000
     assert quantity.parse_quantity(quantity.render_quantity(value, binary=binary)) == value
 
 
-def test_arithmetic_on_lists() -> None:
+def test_arithmetic_on_resource_lists() -> None:
     one: quantity.Resources = {"cpu": "1500m", "memory": "1Gi", "nvidia.com/gpu": 8}
     two: quantity.Resources = {"cpu": "500m", "memory": "1Gi"}
     assert quantity.sum_resources([one, two]) == {"cpu": "2", "memory": "2Gi", "nvidia.com/gpu": "8"}

@@ -1,4 +1,4 @@
-"""A pool's reserve and brief notice, as its fields say them."""
+"""Reserve and brief notice of a pool."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkgateway.model.reserve import Reserve, parse_reserve, pool_problems, pool_
 @pytest.mark.parametrize(
     ("text", "expected"), [("8", Reserve(units=8)), ("0", Reserve()), ('"5%"', Reserve(percent=5))]
 )
-def test_a_reserve_is_a_number_of_units_or_a_share(text: str, expected: Reserve) -> None:
+def test_reserve_is_units_or_percentage(text: str, expected: Reserve) -> None:
     pool = msgspec.json.decode(f'{{"name": "a100", "reserve": {text}}}', type=Pool)
     assert parse_reserve(pool.reserve) == pool_reserve(pool) == expected
     assert not list(pool_problems(pool))
@@ -26,7 +26,7 @@ def test_a_reserve_is_a_number_of_units_or_a_share(text: str, expected: Reserve)
         ("some", "reserve 'some' is neither a number of units, like 8, nor a share in whole percent, like '5%'"),
     ],
 )
-def test_what_is_no_reserve_is_refused_with_a_way_out(reserve: int | str, message: str) -> None:
+def test_invalid_reserve_is_refused_with_valid_example(reserve: int | str, message: str) -> None:
     with pytest.raises(ValueError, match=r"^reserve") as error:
         parse_reserve(reserve)
     assert str(error.value) == message
@@ -34,7 +34,7 @@ def test_what_is_no_reserve_is_refused_with_a_way_out(reserve: int | str, messag
     assert pool_reserve(Pool(name="a100", reserve=reserve)) == Reserve()
 
 
-def test_brief_runs_and_their_notice_belong_together() -> None:
+def test_brief_run_and_brief_notice_require_each_other() -> None:
     assert not list(pool_problems(Pool(name="a100", brief_run_seconds=60, brief_notice_seconds=0)))
     (problem,) = pool_problems(Pool(name="a100", brief_notice_seconds=5))
     assert problem == (
