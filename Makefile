@@ -1,17 +1,17 @@
-# `make` alone lists what there is.
+# `make` without a target lists all targets.
 .DEFAULT_GOAL := help
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-# Given on the command line it chooses the interpreter: make setup PYTHON=/usr/bin/python3.13
+# PYTHON on the command line selects the interpreter: make setup PYTHON=/usr/bin/python3.13
 export PYTHON
-# Whether `make test` runs the end-to-end tests beside the others, which take what these leave.
+# Whether `make test` runs the end-to-end tests at the same time as the others, which have low priority.
 BESIDE ?= 1
 
 .PHONY: help
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "  make bench-NAME       One benchmark alone: burst, cost, decide, gang, light, memory, onboard, reclaim, restart, streams, trace, translate"
-	@echo "  make operator-NAME    What a page of docs/operators needs, built from source: mpi, mpi-old, kopf, training, elastic, horovod, spark, volcano, metrics-server"
+	@echo "  make operator-NAME    Build what a page of docs/operators needs: mpi, mpi-old, kopf, training, elastic, horovod, spark, volcano, metrics-server"
 
 .PHONY: setup
 setup: ## Python environment and, as root on Debian, the packages of the real node; quick when done
@@ -22,11 +22,11 @@ programs: setup ## Fetch or build Kubernetes' programs, for platform and tests; 
 	@$(BIN)/python scripts/programs.py
 
 .PHONY: demo
-demo: setup ## Platform up, two tenants on board, kubectl at work in each; says how to go on
+demo: setup ## Start a platform, create two tenants, run kubectl in each
 	@$(BIN)/python scripts/demo.py
 
 .PHONY: test
-test: ## All checks and tests, against real etcd, API servers and kubelet too; BESIDE=0: the end-to-end ones after the others
+test: ## All checks and tests, against real etcd, API servers and kubelet too; BESIDE=0: end-to-end tests last
 	@scripts/test.sh $(if $(filter-out 0,$(BESIDE)),all,lint unit property e2e)
 
 .PHONY: test-unit
@@ -38,7 +38,7 @@ test-property: ## Property tests, and the arbiter's invariants over 1,000 random
 	@scripts/test.sh property
 
 .PHONY: test-deep
-test-deep: setup ## The same over a million: hours; tells how far it is
+test-deep: setup ## A million random stories: hours; shows the progress
 	@$(BIN)/python -m tests.property.deep 1000000
 
 .PHONY: test-e2e
@@ -46,7 +46,7 @@ test-e2e: ## End-to-end tests alone
 	@scripts/test.sh e2e
 
 .PHONY: test-operators
-test-operators: ## Every page of docs/operators followed word for word; minutes of building the first time
+test-operators: ## Run every page of docs/operators word for word; the first time it builds for minutes
 	@VKGATEWAY_ALL_OPERATORS=1 scripts/test.sh operators
 
 .PHONY: test-virtual-kubelet
@@ -54,7 +54,7 @@ test-virtual-kubelet: ## virtual-kubelet's own end-to-end suite against a real a
 	@VKGATEWAY_VIRTUAL_KUBELET=1 scripts/test.sh virtual-kubelet
 
 .PHONY: test-matrix
-test-matrix: setup ## End-to-end tests with older tenants, and with an older compute cluster: an hour
+test-matrix: setup ## End-to-end tests with older tenants, and with older compute clusters: an hour
 	@$(BIN)/python scripts/matrix.py $(PAIRS)
 
 .PHONY: lint
@@ -62,7 +62,7 @@ lint: ## ruff, mypy --strict, import-linter, links of the documentation
 	@scripts/test.sh lint
 
 .PHONY: docs
-docs: setup ## The documentation site, in build/docs; fails where a link or an anchor leads nowhere
+docs: setup ## Build the documentation site in build/docs, and check links and anchors
 	@scripts/test.sh docs
 	@echo "open build/docs/index.html"
 
@@ -71,11 +71,11 @@ reference: setup ## Write the generated parts of docs/reference from the code
 	@$(BIN)/python scripts/reference.py
 
 .PHONY: conformance
-conformance: setup programs ## Kubernetes' conformance cases, in a tenant and straight: hours; FOCUS=..., AGAIN=failed, OFTEN=3, goes on where it was
+conformance: setup programs ## Kubernetes' conformance cases, in a tenant and in the compute cluster: hours, resumable; FOCUS=..., AGAIN=failed, OFTEN=3
 	@$(BIN)/python scripts/conformance.py
 
 .PHONY: bench
-bench: setup programs ## The benchmarks; figures go to docs/reference/benchmarks.md
+bench: setup programs ## Run the benchmarks; writes docs/reference/benchmarks.md
 	@$(BIN)/python -m bench all
 
 .PHONY: bench-%
@@ -83,7 +83,7 @@ bench-%: setup programs
 	@$(BIN)/python -m bench $*
 
 .PHONY: scale
-scale: setup programs ## A trace of Jobs on 1,000 hollow nodes, beside its simulation: half an hour; SCALE="--nodes 50 --tenants 3 --minutes 2"
+scale: setup programs ## Run a trace of Jobs on 1,000 hollow nodes, and its simulation: half an hour; SCALE="--nodes 50 --tenants 3 --minutes 2"
 	@$(BIN)/python -m bench.scale $(SCALE)
 
 .PHONY: operator-%
@@ -91,7 +91,7 @@ operator-%: setup
 	@$(BIN)/python -m operators $*
 
 .PHONY: clean
-clean: ## Remove what was made in this checkout; the platform's data and the program cache stay
+clean: ## Remove files of this checkout; the platform's data and the program cache stay
 	@rm -rf .demo .operators .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "clean; the platform's data: vkgateway down --purge, the program cache: vkgateway binaries prune --all"

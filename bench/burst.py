@@ -71,16 +71,17 @@ def _share(session: Session, system: System, of: System, case: Case) -> float:
 
 
 NOTES: Final = [
-    "Before anything is counted a burst of the smallest size goes through the gateway: while the watch caches of new "
-    "API servers grow with the load, watches that fall behind are broken off and begun anew, whoever comes first.",
-    "gateway: tenants' schedulers bind above, the compute cluster's scheduler below, KWOK makes pods Ready.",
-    "direct: the same pods straight into as many namespaces of the compute cluster, no gateway running.",
-    "floor: bare asyncio clients that do nothing but the unavoidable writes (create and bind above, create below "
-    "already bound, status below, status above; with a token the request above and a Secret below), without a "
-    "scheduler or KWOK in the way and without a watch but the one that measures, no gateway running.",
-    "courier: a bare asyncio loop in the gateway's place: the same schedulers and KWOK, and of its work nothing "
-    "but the unavoidable writes; no gateway running.",
-    "The four systems take turns, case by case; the gateway is started anew for each of its bursts. Of a "
-    "system's turns the middle one by pods/s is told; a share is the middle one of those of each turn.",
-    "gone: from the first delete to the last pod gone from the tenant.",
+    "A burst of the smallest size warms up the platform first. While the watch caches of new API servers grow, the "
+    "servers end slow watches, in every system.",
+    "gateway: the tenants' schedulers bind tenant pods, the compute scheduler binds compute pods, and KWOK makes pods "
+    "Ready.",
+    "direct: the same pods in the same number of namespaces of the compute cluster, without a gateway.",
+    "floor: asyncio clients that do only the unavoidable writes, without scheduler, KWOK or gateway, and with one "
+    "watch that measures. The writes: create and bind the tenant pod, create the bound compute pod, both statuses; with a "
+    "token also the token request and a Secret.",
+    "courier: an asyncio loop instead of the gateway that does only the unavoidable writes, with the same schedulers "
+    "and KWOK.",
+    "The four systems take turns. The gateway restarts for each burst. The table shows the median turn of a system by "
+    "pods/s, and the median share of the turns.",
+    "gone: from the first delete to the deletion of the last tenant pod.",
 ]

@@ -97,14 +97,14 @@ def _tell(seen: Seen) -> Outcome:
             Target(what="memory", seen=round(seen.memory), limit=1024, unit="MiB"),
         ],
         notes=[
-            "Seconds are of CPU, on one core. Naive first fit: for each pod the first node with room, in a plain loop"
-            " over all nodes, without quota, order, gangs or reasons. A cycle tells also each of 100,000 gangs why it"
-            " waits, and its place in line.",
-            f"The decision log is written once a cycle is carried out, in a thread: at a file's beginning"
+            "Seconds are of CPU, on one core. Naive first fit: for each pod the first node that fits, in a plain loop"
+            " over all nodes, without quota, order, gangs or reasons. A cycle also computes the pending reason and the"
+            " place of each of 100,000 gangs.",
+            f"A thread writes the decision log after a cycle is carried out: at the start of a file"
             f" {seen.lines[0]:.0f} MiB of JSON in {seen.logged / cycle:.0%} of the time of a cycle, then"
-            f" {seen.lines[1]:.1f} MiB in {seen.changes / cycle:.0%}. Beyond {BYTES_PER_SECOND / 1e6:.0f} "
-            f"MB a second it leaves out"
-            f" why gangs wait: {seen.lines[2]:.1f} MiB in {seen.brief / cycle:.0%}. Every cycle can be decided again.",
+            f" {seen.lines[1]:.1f} MiB in {seen.changes / cycle:.0%}. Above {BYTES_PER_SECOND / 1e6:.0f} "
+            f"MB a second it omits pending reasons:"
+            f" {seen.lines[2]:.1f} MiB in {seen.brief / cycle:.0%}. Every cycle is replayable.",
         ],
     )
 

@@ -169,14 +169,14 @@ def _ratio(span: float | None, base: float | None) -> float | None:
 
 NOTES: Final = [
     f"{GPU_NODES} hollow nodes of {GPUS_PER_NODE} GPUs; a pod takes a node, a job {GPUS_PER_JOB} GPUs. The pods of a "
-    "job are created one after the other, the jobs side by side, as their controllers would. A job works for "
-    f"{_WORK:.0f} s from when all its pods run; this benchmark then ends them on their nodes, alike in all systems.",
-    f"A run is broken off after {_LIMIT:.0f} s. completed: in the worst run; other figures: the middle of the runs.",
+    "job are created one by one, and the jobs concurrently, as by their controllers. A job works for "
+    f"{_WORK:.0f} s after all its pods run. Then the benchmark ends them on their nodes, in all systems.",
+    f"A run ends after {_LIMIT:.0f} s. completed: in the worst run; other figures: the median of the runs.",
     f"kube-scheduler: pods in the compute cluster. Volcano: its scheduler and controllers {volcano.VERSION} in the "
-    "compute cluster, the configuration of its Helm chart, a PodGroup for each job that goes when the job ends. No "
-    "gateway runs with either. vkgateway: by turns in two tenants without guarantees, pods marked as gangs.",
+    "compute cluster, the configuration of its Helm chart, a PodGroup for each job, deleted when the job ends. No "
+    "gateway runs with either. vkgateway: alternating between two tenants without guarantees, pods marked as gangs.",
     "makespan: from the first request to the watch event that shows the last job's end to its user; for vkgateway "
     "that is in the tenant.",
-    "held in vain: GPUs of pods that have a node while their job waits for the others. idle: room for whole jobs in "
-    "which none runs though one is there that has not run; the unavoidable time between two jobs is part of it.",
+    "held in vain: GPUs of pods that have a node while their job waits for the others. idle: capacity for whole "
+    "jobs that is unused while a job waits, including the unavoidable time between two jobs.",
 ]

@@ -78,7 +78,7 @@ def _tell(*, tenants: int, down: list[float], up: list[float]) -> Outcome:
         rows.append([way, len(delays), p50, p99, round(1000 * max(delays), 1)])
         targets.append(Target(what=f"p99 {way}", seen=p99, limit=_P99_MS, unit="ms"))
     notes = [
-        "Both ends are taken when a watch of this benchmark shows them, so the way holds one write at an API server.",
+        "A watch of the benchmark measures both ends, so each delay includes one write at an API server.",
         f"{tenants} tenants, so that the machine is not busy with more control planes than pods.",
     ]
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=notes)

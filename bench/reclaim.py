@@ -216,9 +216,9 @@ _MEANINGS: Final = {
 NOTES: Final = [
     f"{GPU_NODES} hollow nodes of {GPUS_PER_NODE} GPUs, filled with {len(_LOW)} gangs of 1 to 4 nodes of another "
     f"tenant, two of them in halves of nodes, started {_APART:g} s apart.",
-    "From the first request for the gang to the watch event in its tenant that shows its last pod Running. Nothing is "
-    "taken off for the grace period: pods on hollow nodes end as soon as they are told.",
-    "into an empty pool: the same gang just before, with nobody to evict.",
-    "least possible: over all sets of whole gangs whose going frees eight whole nodes, the fewest GPUs and, apart from "
+    "From the first request for the gang to the watch event in its tenant that shows its last pod Running. The grace "
+    "period doesn't matter: pods on hollow nodes end when they are deleted.",
+    "into an empty pool: the same gang before, without victims.",
+    "least possible: over all sets of whole gangs that occupy eight whole nodes, the fewest GPUs and, apart from "
     "that, the least work lost; a gang's work is its GPUs times the seconds that they have run.",
 ]

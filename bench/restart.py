@@ -48,8 +48,8 @@ async def run(session: Session) -> Outcome:
         seconds = round(max(one.repaired() for one in differences) - started, 2)
         targets.append(Target(what=f"everything repaired, {pods} pods", seen=seconds, limit=_SECONDS, unit="s"))
     note = (
-        "The time begins before the process is started, so it includes the start of Python and all lists. The gateway"
-        " is killed when what the pods' start left behind, above all their events, has been worked off."
+        "The time includes the start of Python and all lists. The benchmark kills the gateway after it has processed"
+        " all events of the pods' start."
     )
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=[note])
 

@@ -186,5 +186,5 @@ def _tell(
     rows.append(["memory of the gateway without", round(memory[0], 1), None, "MiB"])
     seen = round(memory[1], 1)
     target = Target(what=f"memory with {_FOLLOWERS} followers", seen=seen, limit=_FOLLOWERS_MIB, unit="MiB")
-    notes = [f"Messages of 64 bytes, one after the other, {_ROUNDS * _TURNS} each, the two ways in turns."]
+    notes = [f"Messages of 64 bytes, one by one, {_ROUNDS * _TURNS} for each path, alternating between both paths."]
     return Outcome(columns=list(COLUMNS), rows=rows, targets=[*targets, target], notes=notes)

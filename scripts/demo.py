@@ -213,7 +213,7 @@ def inside(tenant: Shell, *, real: bool) -> None:
 
 def lend_and_reclaim(host: Shell, *, owner: Shell, guest: Shell) -> None:
     """Low-priority work fills the pool; a guaranteed gang calls its GPUs in, and is told step by step."""
-    title(f"Idle GPUs are lent to {guest.who}, and called in by {owner.who}")
+    title(f"{guest.who} borrows idle GPUs, and the guarantee of {owner.who} reclaims them")
     for tenant, name in ((owner, "gang"), (guest, "lend")):
         if tenant.ask("kubectl", "get", f"job/{name}", "--ignore-not-found", "-o", "name"):
             tenant.run("kubectl", "delete", f"job/{name}", "--timeout=60s")
@@ -223,8 +223,8 @@ def lend_and_reclaim(host: Shell, *, owner: Shell, guest: Shell) -> None:
 
     began = time.monotonic()
     owner.run("kubectl", "apply", "-f", "examples/gang.yaml")
-    wait_for(lambda: notices(guest) != "", what="nobody was told to go")
-    tell(began, f"pods of {guest.who} are told to go, with a deadline that they can read")
+    wait_for(lambda: notices(guest) != "", what="no pod has an eviction deadline")
+    tell(began, f"pods of {guest.who} have an eviction deadline")
     host.run("vkgateway", "queue")
     guest.run("kubectl", "get", "pods", "-l", "job-name=lend", "-o", NOTICE_COLUMNS)
     wait_for(lambda: running(owner, "gang") == GANG, what="the guaranteed gang does not run")
