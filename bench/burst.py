@@ -77,8 +77,8 @@ NOTES: Final = [
     "Ready.",
     "direct: the same pods in the same number of namespaces of the compute cluster, without a gateway.",
     "floor: asyncio clients that do only the unavoidable writes, without scheduler, KWOK or gateway, and with one "
-    "watch that measures. The writes: create and bind the tenant pod, create the bound compute pod, both statuses; with a "
-    "token also the token request and a Secret.",
+    "watch that measures. The writes: create and bind the tenant pod, create the bound compute pod, both statuses; "
+    "with a token also the token request and a Secret.",
     "courier: an asyncio loop instead of the gateway that does only the unavoidable writes, with the same schedulers "
     "and KWOK.",
     "The four systems take turns. The gateway restarts for each burst. The table shows the median turn of a system by "
