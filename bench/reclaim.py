@@ -219,6 +219,6 @@ NOTES: Final = [
     "From the first request for the gang to the watch event in its tenant that shows its last pod Running. The grace "
     "period doesn't matter: pods on hollow nodes end when they are deleted.",
     "into an empty pool: the same gang before, without victims.",
-    "least possible: over all sets of whole gangs that occupy eight whole nodes, the fewest GPUs and, apart from "
-    "that, the least work lost; a gang's work is its GPUs times the seconds that they have run.",
+    "least possible: over all sets of whole gangs whose eviction frees eight whole nodes, the fewest GPUs and, apart "
+    "from that, the least work lost; a gang's work is its GPUs times the seconds that they have run.",
 ]
