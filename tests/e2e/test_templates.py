@@ -16,7 +16,7 @@ from tests.e2e.cluster import TENANT_VERSION, Cluster, Document, Platform, event
 from vkgateway.controlplane.templates import SHIPPED_FOLDER
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.names import ADMISSION_GATE
-from vkgateway.sync.state_annotations import REFRESH_AT, TOKEN_OF
+from vkgateway.sync.views.annotations import REFRESH_AT, TOKEN_OF
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 
 MINOR = int((TENANT_VERSION or DEFAULT_KUBERNETES_VERSION).split(".")[1])

@@ -20,7 +20,7 @@ from vkgateway.gateway.guarantees import GuaranteeMonitor
 from vkgateway.gateway.usagelog import UsageLog, UsageRecord
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.sync.admission.verdict_store import PREEMPTED, PodRun
-from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.governed import is_extended
 
 _MIN_INTERVAL: Final = 60.0

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from vkgateway.kubelet.simulation import NODE_ANNOTATION, read_simulation
 from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.pod_context import decode
-from vkgateway.sync.pods.pod_views import ComputePodView, TenantPodView
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 
 
 def pod_target(tenant: str, view: TenantPodView, below: ComputePodView, *, link: ComputeLink) -> PodTarget:

@@ -37,9 +37,9 @@ from vkgateway.model.requests import to_milli
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.name_service import NameServers
-from vkgateway.sync.pods.pod_context import VirtualNodeBinding
-from vkgateway.sync.pods.pod_views import decode_tenant_pod
+from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.tenant import TenantSync
+from vkgateway.sync.views.pods import decode_tenant_pod
 from vkgateway.sync.workers import WorkerPool
 from vkgateway.translate.context import TenantContext
 

@@ -18,15 +18,12 @@ from vkgateway.model.names import UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Meta, ObjectView, decode_object
 from vkgateway.sync.compute.fan_out import apply_to_each
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import COPY_RESOURCES, CopyKind, Key, is_copy
-from vkgateway.sync.state_annotations import SOURCE_VERSION
+from vkgateway.sync.views.annotations import SOURCE_VERSION
+from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind, Key, Reference, is_copy
 from vkgateway.translate.config_copies import compute_name, forward_config_map, forward_secret
 from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)
-
-Reference = tuple[CopyKind, str, str]
-"""Kind, tenant namespace and name of something that a pod refers to."""
 
 _FORWARD: dict[CopyKind, Callable[..., dict[str, Any]]] = {
     "configmaps": forward_config_map,

@@ -12,9 +12,9 @@ from vkgateway.model.names import compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.sync.compute.fan_out import apply_to_each
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.refusals import is_object_refused, lacks_rights, refusal_message
 from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.views.ownership import Key, owned_by
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.disruption_budgets import DisruptionBudgetView, decode_budget, forward_budget, is_up_to_date
 from vkgateway.translate.sanitizer import Sanitizer

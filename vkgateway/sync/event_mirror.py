@@ -23,8 +23,8 @@ from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute.event_views import EventView
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key, owned_by
-from vkgateway.sync.pods.pod_views import ComputePodView, TenantPodView
+from vkgateway.sync.views.ownership import Key, owned_by
+from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 from vkgateway.translate.sanitizer import Sanitizer
 
 log = structlog.get_logger(__name__)

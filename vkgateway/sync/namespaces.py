@@ -17,7 +17,7 @@ from vkgateway.model.names import FENCE_ANNOTATION, UID_ANNOTATION, compute_name
 from vkgateway.model.objects import NamespaceView, Object, decode_namespace
 from vkgateway.sync.compute.fan_out import apply_to_each
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import namespace_owner
+from vkgateway.sync.views.ownership import namespace_owner
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.namespaces import namespace_objects
 from vkgateway.translate.network_policies import is_tenant_policy

@@ -13,11 +13,11 @@ from vkgateway.kube.backoff import Backoff
 from vkgateway.model.names import MIRROR_FINALIZER, TENANT_LABEL
 from vkgateway.model.objects import decode_namespace
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import namespace_owner, owned_by
 from vkgateway.sync.finalizers import remove_finalizers
 from vkgateway.sync.network.name_service import remove_names
 from vkgateway.sync.network.service_cidr import remove_range
-from vkgateway.sync.pods.pod_views import ComputePodView, decode_compute_pod
+from vkgateway.sync.views.ownership import namespace_owner, owned_by
+from vkgateway.sync.views.pods import ComputePodView, decode_compute_pod
 
 log = structlog.get_logger(__name__)
 

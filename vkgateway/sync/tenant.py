@@ -14,19 +14,19 @@ from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.fan_out import apply_to_each
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import CopyKind, Key
-from vkgateway.sync.copies import CopyReconciler, Reference
+from vkgateway.sync.copies import CopyReconciler
 from vkgateway.sync.disruption_budgets import DisruptionBudgetReconciler
 from vkgateway.sync.event_mirror import EventMirror
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.network.name_service import NameServers
 from vkgateway.sync.network.tenant_network import TenantNetwork
-from vkgateway.sync.pods.pod_context import VirtualNodeBinding
-from vkgateway.sync.pods.pod_views import TenantPodView
+from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.storage.tenant_storage import TenantStorage
 from vkgateway.sync.tenant_cache import TenantCache
 from vkgateway.sync.tenant_pods import TenantPods
 from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.views.ownership import CopyKind, Key, Reference
+from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.sync.work_queue import SWEEP_AGAIN, WorkQueue
 from vkgateway.sync.workers import ReconcileRequest, WorkerPool
 from vkgateway.translate.context import TenantContext

@@ -11,9 +11,8 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.objects import NamespaceView, ObjectView, decode_namespace, decode_object
-from vkgateway.sync.compute.ownership import COPY_RESOURCES, CopyKind
-from vkgateway.sync.copies import Reference
-from vkgateway.sync.pods.pod_views import TenantPodView, decode_tenant_pod
+from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind, Reference
+from vkgateway.sync.views.pods import TenantPodView, decode_tenant_pod
 
 
 class TenantCache:

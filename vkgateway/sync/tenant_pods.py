@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.controller import AdmissionController, ArbiterService
-from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.copies import CopyReconciler, Reference
+from vkgateway.sync.copies import CopyReconciler
 from vkgateway.sync.metrics import pod_meter
 from vkgateway.sync.network.tenant_network import TenantNetwork
 from vkgateway.sync.pods.executor import Executor
-from vkgateway.sync.pods.failure_backoff import FailureBackoff, Owner
+from vkgateway.sync.pods.failure_backoff import FailureBackoff
 from vkgateway.sync.pods.forwarder import PodForwarder
 from vkgateway.sync.pods.mirror import FailureDelayedError, PodMirror
 from vkgateway.sync.pods.pod_context import decode
-from vkgateway.sync.pods.pod_views import ComputePodView, TenantPodView
 from vkgateway.sync.pods.reconciler import PodReconciler
 from vkgateway.sync.pods.replaced_pods import ReplacedPods
 from vkgateway.sync.storage.tenant_storage import TenantStorage
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.tokens import ServiceAccountTokens
+from vkgateway.sync.views.ownership import Key, Reference
+from vkgateway.sync.views.pods import ComputePodView, Owner, TenantPodView
 from vkgateway.translate.conditions import last_condition_change
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.policy import find_refusals

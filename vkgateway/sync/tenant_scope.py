@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from vkgateway.kube.client import Client
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder
-from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.tenant_cache import TenantCache
 from vkgateway.sync.work_queue import WorkQueue
 

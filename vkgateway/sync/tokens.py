@@ -23,8 +23,8 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Meta, ObjectView
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key, owned_by
-from vkgateway.sync.state_annotations import REFRESH_AT, TOKEN_OF
+from vkgateway.sync.views.annotations import REFRESH_AT, TOKEN_OF
+from vkgateway.sync.views.ownership import Key, owned_by
 from vkgateway.translate.pod_references import TokenSource
 
 log = structlog.get_logger(__name__)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.copies import Reference
+from vkgateway.sync.views.ownership import Key, Reference
 from vkgateway.sync.workers import ReconcileRequest, RequestQueue
 
 SWEEP_AGAIN: Final = "periodic"

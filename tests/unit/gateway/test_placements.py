@@ -11,8 +11,8 @@ import pytest
 from vkgateway.gateway.placements import placed_pods, pod_target
 from vkgateway.model.objects import Meta, NodeView
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.pods.pod_views import ComputePodView, decode_compute_pod, decode_tenant_pod
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import ComputePodView, decode_compute_pod, decode_tenant_pod
 
 
 class Pods:

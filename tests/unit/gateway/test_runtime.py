@@ -29,7 +29,7 @@ from vkgateway.model.errors import NotFoundError, UnavailableError
 from vkgateway.model.objects import Meta
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.pods.pod_views import decode_tenant_pod
+from vkgateway.sync.views.pods import decode_tenant_pod
 from vkgateway.sync.workers import WorkerPool
 
 GPU = "nvidia.com/gpu"

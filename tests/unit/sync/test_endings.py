@@ -11,7 +11,7 @@ import pytest
 from tests.unit.sync.world import BELOW, World, until, world
 from vkgateway.kube.resources import PODS
 from vkgateway.sync.pods import replaced_pods
-from vkgateway.sync.state_annotations import LOG_TAILS
+from vkgateway.sync.views.annotations import LOG_TAILS
 
 LOG = "step 41\nstep 42\n"
 

@@ -19,7 +19,7 @@ from vkgateway.sync.metrics import pod_meter
 from vkgateway.sync.pods.failure_backoff import FailureBackoff
 from vkgateway.sync.pods.mirror import PodMirror
 from vkgateway.sync.pods.pod_context import PodContext
-from vkgateway.sync.pods.pod_views import decode_tenant_pod
+from vkgateway.sync.views.pods import decode_tenant_pod
 
 POD = b'{"metadata": {"name": "web", "namespace": "default", "uid": "u1"}, "spec": {"nodeName": "a100.local"}}'
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.sync.pods.failure_backoff import FailureBackoff, Owner, owner_of
-from vkgateway.sync.pods.pod_views import decode_tenant_pod
+from vkgateway.sync.pods.failure_backoff import FailureBackoff
+from vkgateway.sync.views.pods import Owner, decode_tenant_pod, owner_of
 
 WEB: Owner = ("default", "ReplicaSet/web-1")
 JOB: Owner = ("default", "Job/train")

@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.sync.world import BELOW, NODE, TENANT, World, until, world
 from vkgateway.kube.resources import PODS
-from vkgateway.sync.pods.pod_views import TenantPodView
 from vkgateway.sync.tenant import TenantSync
+from vkgateway.sync.views.pods import TenantPodView
 
 KEY = ("default", "web")
 

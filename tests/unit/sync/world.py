@@ -23,7 +23,7 @@ from vkgateway.model.times import render_time
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.name_service import NameServers
-from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.sync.workers import WorkerPool
 from vkgateway.translate.context import PoolContext, TenantContext

@@ -10,7 +10,7 @@ from vkgateway.sync.admission.member_state import MemberState
 from vkgateway.sync.admission.run_history import RunHistory
 from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.admission.verdict_store import PREEMPTED, PodRun, Verdict, VerdictState
-from vkgateway.sync.pods.pod_views import ComputePodView
+from vkgateway.sync.views.pods import ComputePodView
 
 
 class AdmissionObserver(Protocol):

@@ -24,9 +24,9 @@ from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.admission.verdict_store import PodRun
 from vkgateway.sync.arbiter_metrics import forget_tenant
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.metrics import RETRIES
-from vkgateway.sync.pods.pod_views import ComputePodView
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import ComputePodView
 
 log = structlog.get_logger(__name__)
 

@@ -14,10 +14,10 @@ from vkgateway.sync.admission.numa import NodeZones, ShapeOf
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.pool_cache import PoolCache
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.compute.topologies import TopologyView
 from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView
-from vkgateway.sync.pods.pod_views import ComputePodView
+from vkgateway.sync.views.ownership import owned_by
+from vkgateway.sync.views.pods import ComputePodView
 from vkgateway.translate.pool_nodes import PoolNodes
 
 _MIN_AVOIDED: Final = 2

@@ -18,7 +18,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import Resource
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.admission.kinds import served_kind
-from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.gangs import Kind, Reference
 
 log = structlog.get_logger(__name__)

@@ -15,7 +15,7 @@ from vkgateway.model.names import GANGS_DONE_ANNOTATION, compute_namespace
 from vkgateway.model.objects import NamespaceView
 from vkgateway.sync.admission.completions import Completion
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import namespace_owner
+from vkgateway.sync.views.ownership import namespace_owner
 
 log = structlog.get_logger(__name__)
 

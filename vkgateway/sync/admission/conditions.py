@@ -8,7 +8,7 @@ import msgspec
 
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
-from vkgateway.sync.pods.pod_views import TenantPodView
+from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.to_tenant import condition_status
 
 

@@ -16,10 +16,10 @@ from vkgateway.sync.admission.eviction_notices import EvictionNotices
 from vkgateway.sync.admission.gate_reconciler import GateReconciler, is_gated
 from vkgateway.sync.admission.size_policy import SizePolicy
 from vkgateway.sync.admission.tenant_admission import ArbitrationService, TenantAdmission
-from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
-from vkgateway.sync.pods.pod_views import TenantPodView
 from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.gangs import Kind, Reference
 from vkgateway.translate.governed import VirtualNode
 

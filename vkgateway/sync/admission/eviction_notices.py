@@ -13,7 +13,7 @@ from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.admission.conditions import set_condition
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
-from vkgateway.sync.state_annotations import EVICTED, EVICTED_FOR
+from vkgateway.sync.views.annotations import EVICTED, EVICTED_FOR
 from vkgateway.translate.conditions import DISRUPTION_CONDITION
 
 

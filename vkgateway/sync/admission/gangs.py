@@ -12,7 +12,7 @@ from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, PoolKey, Preem
 from vkgateway.sync.admission.completions import Completion, MinimumReduction, completion_of, reduce_minimum
 from vkgateway.sync.admission.member import GangMember, gang_id
 from vkgateway.sync.admission.member_state import MemberState
-from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.gangs import GangMarks, MarkError, merge_marks
 from vkgateway.translate.governed import is_extended
 

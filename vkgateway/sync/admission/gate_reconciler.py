@@ -20,10 +20,11 @@ from vkgateway.sync.admission.pending_reporter import PendingReporter
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.admission.verdict_store import PendingMessage, Verdict, VerdictState
 from vkgateway.sync.admission.virtual_nodes import narrowing_selector
-from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.events import EventRecorder
-from vkgateway.sync.pods.pod_context import VirtualNodeBinding, decode
-from vkgateway.sync.pods.pod_views import TenantPodView
+from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.pods.pod_context import decode
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 from vkgateway.translate.gangs import Kind, Reference
 from vkgateway.translate.governed import VirtualNode, ungate_patch

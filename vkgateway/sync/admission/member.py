@@ -12,9 +12,9 @@ from vkgateway.model.names import RESERVED_PREFIX
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.shapes import shape_of
 from vkgateway.sync.admission.virtual_nodes import pools_of, virtual_node_terms
-from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.pods.pod_context import VirtualNodeBinding
-from vkgateway.sync.pods.pod_views import TenantPodView
+from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.gangs import FoundObjects, GangMarks, Kind, MarkError, Reference, gang_references, read_marks
 from vkgateway.translate.gangs.mark_detection import needs_served_kind
 from vkgateway.translate.governed import (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from vkgateway.arbiter.snapshot import Shape, Topology
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.compute.topologies import TopologyView
-from vkgateway.sync.pods.pod_views import ComputePodView
+from vkgateway.sync.views.pods import ComputePodView
 from vkgateway.translate.governed import is_extended
 
 ShapeOf = Callable[[str, str], Shape | None]

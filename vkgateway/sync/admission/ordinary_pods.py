@@ -5,7 +5,7 @@ from __future__ import annotations
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.sync.pods.pod_views import TenantPodView
+from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.gangs import Kind
 from vkgateway.translate.gangs.mark_detection import find_marks, has_unserved_marks, mark_kinds, needs_served_kind
 from vkgateway.translate.governed import device_requests

@@ -21,9 +21,9 @@ from vkgateway.sync.admission.member import GangMember, gang_id
 from vkgateway.sync.admission.member_state import MemberState
 from vkgateway.sync.admission.verdict_store import Verdict, VerdictState, VerdictStore
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.pods.pod_views import TERMINAL_PHASES, ComputePodView, TenantPodView
-from vkgateway.sync.state_annotations import BEHIND, EVICTED_FOR, RETAKEN
+from vkgateway.sync.views.annotations import BEHIND, EVICTED_FOR, RETAKEN
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import TERMINAL_PHASES, ComputePodView, TenantPodView
 
 _NO_STATE: Final = MemberState()
 

@@ -15,7 +15,7 @@ from vkgateway.kube.resources import Resource
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources, pod_requests
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.translate.governed import VirtualNode, reachable_nodes
 from vkgateway.translate.node_sizes import PoolNodeSizes, SizeVerdict, judge_size, size_gate_policy
 

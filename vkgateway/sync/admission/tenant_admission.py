@@ -24,9 +24,9 @@ from vkgateway.sync.admission.pod_observer import PodObserver, ending_gang, is_a
 from vkgateway.sync.admission.verdict_store import PREEMPTED, PendingMessage, Verdict, VerdictState, VerdictStore
 from vkgateway.sync.admission.virtual_nodes import virtual_nodes_for
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.pods.pod_context import VirtualNodeBinding
-from vkgateway.sync.pods.pod_views import ComputePodView, TenantPodView
+from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 from vkgateway.translate.pending_message import render_message
 
 _BIND_TIMEOUT: Final = 120.0

@@ -9,7 +9,7 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import TENANT_LABEL
 from vkgateway.sync.compute.listener import Listeners, listener_of
-from vkgateway.sync.compute.ownership import Key, owned_by, source_key
+from vkgateway.sync.views.ownership import Key, owned_by, source_key
 from vkgateway.translate.disruption_budgets import DisruptionBudgetView, decode_budget
 
 

@@ -14,13 +14,13 @@ from vkgateway.sync.compute.listener import Listener
 from vkgateway.sync.compute.namespaces import ComputeEvents, ComputeNamespaces
 from vkgateway.sync.compute.network import ComputePolicies, ComputeServices, ComputeSlices
 from vkgateway.sync.compute.nodes import ComputeNodes
-from vkgateway.sync.compute.ownership import COPY_RESOURCES
 from vkgateway.sync.compute.pods import ComputeCopies, ComputePods
 from vkgateway.sync.compute.reachability import Reachability
 from vkgateway.sync.compute.storage import ComputeClaims, ComputeClasses
 from vkgateway.sync.compute.topologies import ComputeTopologies, TopologyView
 from vkgateway.sync.compute.unmanaged_pods import FIELD_SELECTOR, LABEL_SELECTOR, UnmanagedPodView, decode_unmanaged_pod
-from vkgateway.sync.pods.pod_views import ComputePodView
+from vkgateway.sync.views.ownership import COPY_RESOURCES
+from vkgateway.sync.views.pods import ComputePodView
 
 
 class ComputeLink:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from vkgateway.model.names import TENANT_LABEL
 from vkgateway.model.objects import Meta
-from vkgateway.sync.compute.ownership import CopyKind, Key, owned_by
+from vkgateway.sync.views.ownership import CopyKind, Key, owned_by
 
 
 class Listener(Protocol):

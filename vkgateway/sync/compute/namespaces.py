@@ -12,7 +12,7 @@ from vkgateway.model.names import NAME_ANNOTATION, TENANT_LABEL, compute_namespa
 from vkgateway.model.objects import NamespaceView, decode_namespace
 from vkgateway.sync.compute.event_views import SELECTOR, EventView, decode_event
 from vkgateway.sync.compute.listener import Listeners
-from vkgateway.sync.compute.ownership import Key, namespace_owner
+from vkgateway.sync.views.ownership import Key, namespace_owner
 
 
 class ComputeNamespaces(Reflector[NamespaceView]):

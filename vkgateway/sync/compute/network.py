@@ -11,7 +11,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.listener import Listeners, listener_of
-from vkgateway.sync.compute.ownership import Key, owned_by, source_key
+from vkgateway.sync.views.ownership import Key, owned_by, source_key
 from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy
 from vkgateway.translate.services import (
     MANAGED_BY_GATEWAY,

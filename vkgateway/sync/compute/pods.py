@@ -11,9 +11,9 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import NAMESPACE_ANNOTATION, TENANT_LABEL
 from vkgateway.model.objects import ObjectView, decode_object
 from vkgateway.sync.compute.listener import Listeners, listener_of
-from vkgateway.sync.compute.ownership import COPY_RESOURCES, CopyKind, Key, is_copy, owned_by, source_key
-from vkgateway.sync.pods.pod_views import ComputePodView, decode_compute_pod
-from vkgateway.sync.state_annotations import TOKEN_OF
+from vkgateway.sync.views.annotations import TOKEN_OF
+from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind, Key, is_copy, owned_by, source_key
+from vkgateway.sync.views.pods import ComputePodView, decode_compute_pod
 
 
 class ComputePods(Reflector[ComputePodView]):

@@ -11,7 +11,7 @@ from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.watch_state import Key
 from vkgateway.model.names import TENANT_LABEL, UID_ANNOTATION
 from vkgateway.sync.compute.listener import Listeners
-from vkgateway.sync.compute.ownership import owned_by
+from vkgateway.sync.views.ownership import owned_by
 from vkgateway.translate.storage.views import ClaimView, StorageClassView, decode_claim, decode_class
 
 

@@ -16,9 +16,9 @@ from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, compute
 from vkgateway.model.objects import Object
 from vkgateway.sync.compute.fan_out import apply_to_each
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.refusals import is_object_refused, is_starting, lacks_rights
+from vkgateway.sync.views.ownership import Key, owned_by
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.egress_rules import NameServerRange
 from vkgateway.translate.network_policies import (

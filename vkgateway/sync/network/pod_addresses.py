@@ -8,8 +8,8 @@ from collections.abc import Collection
 import msgspec
 
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.pods.pod_views import ComputePodView
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import ComputePodView
 
 _NONE: frozenset[str] = frozenset()
 

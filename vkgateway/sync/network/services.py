@@ -17,12 +17,12 @@ from vkgateway.model.names import CLUSTER_IP_ANNOTATION, NAMESPACE_ANNOTATION, U
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute.fan_out import apply_to_each
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key, owned_by, source_key
 from vkgateway.sync.events import EventRecorder, Severity
 from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.network.service_cidr import TenantServiceCidr, handle_refused_address
 from vkgateway.sync.network.tenant_slices import TenantSlices
 from vkgateway.sync.refusals import is_object_refused, lacks_rights, refusal_message
+from vkgateway.sync.views.ownership import Key, owned_by, source_key
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.exposure import load_balancer_patch
 from vkgateway.translate.sanitizer import Sanitizer

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.network.name_service import NameServers, NameService
 from vkgateway.sync.network.network_policies import NetworkPolicyReconciler
 from vkgateway.sync.network.service_cidr import TenantServiceCidr
 from vkgateway.sync.network.services import ServiceReconciler
 from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.workers import ReconcileRequest
 from vkgateway.translate.context import TenantContext
 

@@ -10,9 +10,9 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key, owned_by
 from vkgateway.sync.network.pod_addresses import PodAddresses
 from vkgateway.sync.network.slices import delete_slice, write_slice
+from vkgateway.sync.views.ownership import Key, owned_by
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.services import (
     API_SERVICE,

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vkgateway.sync.compute.ownership import CopyKind
-from vkgateway.sync.copies import Reference
+from vkgateway.sync.views.ownership import CopyKind, Reference
 
 CLAIM_NOT_READY: Final = "PersistentVolumeClaimNotReady"
 """A claim of the pod does not exist, is not bound, or is bound to a volume that the pod cannot mount."""

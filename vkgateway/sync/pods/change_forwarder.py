@@ -9,13 +9,13 @@ from vkgateway.kube import errors, resources
 from vkgateway.kube.client import encode
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import pod_requests
-from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.copies import CopyReconciler
 from vkgateway.sync.pods.feature_guard import fields_lost_on_patch
 from vkgateway.sync.pods.mirror import PodMirror, clean_message
 from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, decode, plan_of, tenant_pod_of
 from vkgateway.sync.refusals import is_starting, lacks_rights
-from vkgateway.sync.state_annotations import AMOUNTS, FORWARDED, REQUESTS
+from vkgateway.sync.views.annotations import AMOUNTS, FORWARDED, REQUESTS
+from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.feature_gates import lost_fields_message
 from vkgateway.translate.pod_diff import PodDiff, diff_pods, without_resize

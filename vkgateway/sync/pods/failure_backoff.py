@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-Owner = tuple[str, str]
-"""Namespace and name of what pods belong to, as `owner_of` gives it."""
+from vkgateway.sync.views.pods import Owner
 
 _FREE_FAILURES: Final = 3
 """Failures of an owner in a row that nothing delays: people see their mistakes, and Jobs count their retries."""
@@ -18,21 +16,6 @@ _REMEMBERED_SECONDS: Final = 600.0
 _OWNERS_MAX: Final = 1024
 _FAILURES_MAX: Final = 16
 """Failures that are remembered of an owner; with so many, the delay is the longest."""
-
-_RUN_OF_CRON_JOB: Final = re.compile(r"-\d{8,}$")
-
-
-def owner_of(namespace: str, name: str, generate_name: str, controller: tuple[str, str] | None) -> Owner:
-    """Return what a pod belongs to; `controller` is the kind and name of its controller.
-
-    Names, not UIDs, since controllers such as JobSet re-create what owns their pods. The runs of a CronJob, which are
-    Jobs named after the minute, count as one. A pod without a controller belongs to its name, or to what its name was
-    generated from.
-    """
-    if controller is None:
-        return namespace, f"Pod/{generate_name or name}"
-    kind, owner = controller
-    return namespace, f"{kind}/{_RUN_OF_CRON_JOB.sub('', owner) if kind == 'Job' else owner}"
 
 
 class FailureBackoff:

@@ -16,7 +16,6 @@ from vkgateway.model.names import BORROWED_ANNOTATION, MIRROR_FINALIZER, POOL_LA
 from vkgateway.model.objects import Meta, Object, decode_object
 from vkgateway.sync import finalizers
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.copies import CopyReconciler
 from vkgateway.sync.metrics import PodMeter
 from vkgateway.sync.namespaces import NamespaceReconciler
@@ -34,12 +33,13 @@ from vkgateway.sync.pods.pod_context import (
     pod_digest,
     tenant_pod_of,
 )
-from vkgateway.sync.pods.pod_views import decode_compute_pod
 from vkgateway.sync.pods.readiness import ReadinessForwarder
 from vkgateway.sync.refusals import is_object_refused, lacks_rights
-from vkgateway.sync.state_annotations import AMOUNTS, BEHIND, EVICTED, FORWARDED, LOG_TAILS, REQUESTS, RETAKEN
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.tokens import ServiceAccountTokens
+from vkgateway.sync.views.annotations import AMOUNTS, BEHIND, EVICTED, FORWARDED, LOG_TAILS, REQUESTS, RETAKEN
+from vkgateway.sync.views.ownership import owned_by
+from vkgateway.sync.views.pods import decode_compute_pod
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.feature_gates import lost_fields_message
 from vkgateway.translate.size_budget import OversizeError

@@ -13,8 +13,8 @@ from vkgateway.arbiter.queueing.node_limits import Admission, TenantLimits
 from vkgateway.model.names import POOL_LABEL, virtual_node_name
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.pods.pod_views import TenantPodView
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import TenantPodView
 
 
 class LimitTracker:

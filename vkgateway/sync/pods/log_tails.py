@@ -11,8 +11,8 @@ import structlog
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.requests import Params
-from vkgateway.sync.pods.pod_views import ComputePodView
-from vkgateway.sync.state_annotations import LOG_TAILS
+from vkgateway.sync.views.annotations import LOG_TAILS
+from vkgateway.sync.views.pods import ComputePodView
 from vkgateway.translate import log_tails
 
 log = structlog.get_logger(__name__)

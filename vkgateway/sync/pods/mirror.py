@@ -20,8 +20,8 @@ from vkgateway.sync.pods.absences import Absence
 from vkgateway.sync.pods.failure_backoff import FailureBackoff
 from vkgateway.sync.pods.log_tails import kept_tails
 from vkgateway.sync.pods.pod_context import PodContext, as_object, compute_pod_of, plan_of, tenant_pod_of
-from vkgateway.sync.pods.pod_views import ComputePodView, TenantPodView
-from vkgateway.sync.state_annotations import EVICTED
+from vkgateway.sync.views.annotations import EVICTED
+from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 from vkgateway.translate.conditions import unscheduled_reason
 from vkgateway.translate.ephemeral_status import waiting_status
 from vkgateway.translate.log_tails import with_tails

@@ -8,17 +8,16 @@ from hashlib import blake2b
 import msgspec
 
 from vkgateway.arbiter.queueing.node_limits import Admission
-from vkgateway.arbiter.snapshot import PoolKey
 from vkgateway.model.names import COMPUTE_ROOT_CA
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources, pod_requests
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.copies import Reference
+from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.pods import record
-from vkgateway.sync.pods.pod_views import ComputePodView, TenantPodView
-from vkgateway.sync.state_annotations import RETAKEN
 from vkgateway.sync.storage.claim_users import PodClaims
+from vkgateway.sync.views.annotations import RETAKEN
+from vkgateway.sync.views.ownership import Key, Reference
+from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 from vkgateway.translate.conditions import is_disrupted
 from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.gangs.mark_detection import has_mark
@@ -27,24 +26,6 @@ from vkgateway.translate.governed import device_requests, is_extended
 from vkgateway.translate.pod_references import TokenSource, find_references
 from vkgateway.translate.policy import Refusal, find_refusals
 from vkgateway.translate.to_compute import is_scheduled
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VirtualNodeBinding:
-    """What a virtual node stands for: a pool of a compute cluster, and the address that the node shows."""
-
-    pool: PoolContext
-    link: ComputeLink
-    node_ip: str
-
-    @property
-    def pool_key(self) -> PoolKey:
-        """The pool that it stands for, or for a part of."""
-        return self.pool.compute_cluster, self.pool.name
-
-    def has_compute_node(self, compute_node: str) -> bool:
-        """Tell whether a compute node is behind the virtual node, as far as nodes are known."""
-        return compute_node in self.link.nodes.nodes_behind(self.pool).node_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

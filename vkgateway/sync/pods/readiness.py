@@ -9,10 +9,10 @@ import msgspec
 
 from vkgateway.kube import errors, resources
 from vkgateway.model.objects import Object
-from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.mirror import PodMirror, clean_message
 from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
 from vkgateway.sync.refusals import is_starting, lacks_rights
+from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.readiness_gates import gate_conditions_patch, tenant_gates
 
 _RETRY: Final = 30.0

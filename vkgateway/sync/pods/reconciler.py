@@ -18,8 +18,7 @@ from vkgateway.model.names import compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.compute.fan_out import apply_to_each
-from vkgateway.sync.compute.ownership import Key
-from vkgateway.sync.copies import CopyReconciler, Reference
+from vkgateway.sync.copies import CopyReconciler
 from vkgateway.sync.pods import table
 from vkgateway.sync.pods.executor import Executor
 from vkgateway.sync.pods.forwarder import OutdatedPlanError
@@ -40,12 +39,13 @@ from vkgateway.sync.pods.pod_context import (
     tenant_pod_of,
     tenant_state,
 )
-from vkgateway.sync.pods.pod_views import TenantPodView
 from vkgateway.sync.pods.record import ComputePodState, Instruction, Record, TenantPodState
 from vkgateway.sync.refusals import lacks_rights
 from vkgateway.sync.storage.claim_users import ClaimUsers
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.tokens import ServiceAccountTokens
+from vkgateway.sync.views.ownership import Key, Reference
+from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.node_sizes import rejection_reason
 

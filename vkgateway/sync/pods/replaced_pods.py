@@ -8,9 +8,9 @@ from typing import Final
 from vkgateway.kube import errors
 from vkgateway.model import times
 from vkgateway.model.objects import Object
-from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.pods.mirror import PodMirror
 from vkgateway.sync.pods.pod_context import PodContext, decode, tenant_pod_of
+from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.conditions import DISRUPTION_CONDITION
 
 SHOWN_SECONDS: Final = 30.0

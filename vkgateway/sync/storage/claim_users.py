@@ -9,9 +9,9 @@ from typing import Final
 from vkgateway.model.names import NAMESPACE_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.storage.compute_volumes import recorded_nodes
 from vkgateway.sync.storage.tenant_volumes import TenantVolumes
+from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.pod_references import pod_claims
 from vkgateway.translate.storage.volumes import required_node_terms
 

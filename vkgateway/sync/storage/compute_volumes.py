@@ -14,10 +14,10 @@ from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import OBJECT_NAME_MAX, UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.ownership import owned_by
 from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.refusals import is_starting, refusal_message
-from vkgateway.sync.state_annotations import NODES
+from vkgateway.sync.views.annotations import NODES
+from vkgateway.sync.views.ownership import owned_by
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.sanitizer import Sanitizer
 from vkgateway.translate.storage.claims import forward_claim, is_same_quantity

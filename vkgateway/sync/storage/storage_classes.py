@@ -12,7 +12,7 @@ from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.model.objects import Object
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.storage.storage_classes import (
     MIRRORED_LABEL,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.storage.claim_users import ClaimUsers
 from vkgateway.sync.storage.storage_classes import StorageClassReconciler
 from vkgateway.sync.storage.tenant_volumes import TenantVolumes
 from vkgateway.sync.storage.volumes import VolumeReconciler
 from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.context import TenantContext
 from vkgateway.translate.storage.storage_classes import allows_volumes
 

@@ -11,7 +11,7 @@ from vkgateway.kube import errors, resources
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
-from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.storage.views import ClaimView, VolumeView, decode_claim, decode_volume
 
 log = structlog.get_logger(__name__)

@@ -21,7 +21,7 @@ from vkgateway.sync import finalizers
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder, Severity
 from vkgateway.sync.namespaces import NamespaceReconciler
-from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.refusals import is_starting
 from vkgateway.sync.storage.compute_volumes import ComputeVolumes
 from vkgateway.sync.storage.tenant_volumes import TenantVolumes

@@ -30,7 +30,7 @@ from tests.unit.sync.world import BELOW, World, until, world
 from vkgateway.kube.resources import PODS
 from vkgateway.model.times import parse_time
 from vkgateway.sync.clock import SteadyClock
-from vkgateway.sync.state_annotations import EVICTED, EVICTED_FOR
+from vkgateway.sync.views.annotations import EVICTED, EVICTED_FOR
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 

@@ -34,7 +34,7 @@ from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, until, world
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
 from vkgateway.sync.admission import companion_objects
-from vkgateway.sync.state_annotations import RETAKEN
+from vkgateway.sync.views.annotations import RETAKEN
 
 HOSTNAME = "kubernetes.io/hostname"
 GPUS = {"nvidia.com/gpu": 8000}

@@ -21,9 +21,9 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.gate_reconciler import GateReconciler
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.sync.compute.ownership import Key
 from vkgateway.sync.events import EventRecorder
-from vkgateway.sync.pods.pod_views import TenantPodView, decode_tenant_pod
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import TenantPodView, decode_tenant_pod
 from vkgateway.translate.gangs import Reference
 from vkgateway.translate.governed import CORDON_TAINT, VirtualNode
 from vkgateway.translate.node_sizes import SizeVerdict

@@ -11,7 +11,7 @@ from tests.unit.sync.admission.samples import BORN, BORN_AT, GPU, OTHER_POOL, PO
 from vkgateway.arbiter.snapshot import Band
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.member import GangMember, may_be_member, read_member
-from vkgateway.sync.pods.pod_views import TenantPodView, decode_tenant_pod
+from vkgateway.sync.views.pods import TenantPodView, decode_tenant_pod
 from vkgateway.translate.gangs import Reference
 from vkgateway.translate.governed import CORDON_TAINT, VirtualNode
 

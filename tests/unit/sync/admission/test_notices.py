@@ -26,8 +26,8 @@ from vkgateway.sync.admission.eviction_notices import EvictionNotices
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.pod_context import PodContext
-from vkgateway.sync.pods.pod_views import decode_compute_pod, decode_tenant_pod
-from vkgateway.sync.state_annotations import EVICTED_FOR
+from vkgateway.sync.views.annotations import EVICTED_FOR
+from vkgateway.sync.views.pods import decode_compute_pod, decode_tenant_pod
 
 BELOW = compute_namespace(TENANT, "default")
 DEADLINE = "2026-03-01T12:30:00Z"

@@ -8,7 +8,7 @@ from vkgateway.model.objects import Meta
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.compute.topologies import TopologyView
-from vkgateway.sync.pods.pod_views import ComputePodView, decode_compute_pod
+from vkgateway.sync.views.pods import ComputePodView, decode_compute_pod
 
 GPU = "nvidia.com/gpu"
 

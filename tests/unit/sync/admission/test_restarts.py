@@ -33,8 +33,8 @@ from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
 from vkgateway.arbiter.snapshot import PodState
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import GANGS_DONE_ANNOTATION
-from vkgateway.sync.state_annotations import EVICTED, RETAKEN
 from vkgateway.sync.tenant import TenantSync
+from vkgateway.sync.views.annotations import EVICTED, RETAKEN
 
 pytestmark = pytest.mark.usefixtures("told_soon")
 

@@ -43,7 +43,7 @@ from vkgateway.kube.resources import (
 from vkgateway.model.api import Pool
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.pods.pod_context import VirtualNodeBinding
+from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.sync.workers import WorkerPool
 from vkgateway.translate.context import TenantContext

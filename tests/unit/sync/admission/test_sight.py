@@ -18,7 +18,7 @@ from vkgateway.model.names import (
 from vkgateway.sync.admission.member_state import MemberState
 from vkgateway.sync.admission.pod_observer import PodObserver, ending_gang, is_arbiter_placed, recover_verdict
 from vkgateway.sync.admission.verdict_store import Verdict, VerdictState, VerdictStore
-from vkgateway.sync.state_annotations import EVICTED_FOR, REQUESTS, RETAKEN
+from vkgateway.sync.views.annotations import EVICTED_FOR, REQUESTS, RETAKEN
 
 NOW = BORN_AT + 1000
 LEAVING = "2026-03-01T12:30:00Z"

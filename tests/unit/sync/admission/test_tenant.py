@@ -27,7 +27,7 @@ from vkgateway.model.names import ADMISSION_GATE, COMPUTE_NODE_ANNOTATION, EVICT
 from vkgateway.sync.admission.member import GangMember
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.admission.verdict_store import PREEMPTED, Verdict, VerdictState, VerdictStore
-from vkgateway.sync.compute.ownership import Key
+from vkgateway.sync.views.ownership import Key
 
 GANG = f"{TENANT}/default/pod/u1"
 NODE, OTHER_NODE = "a100.local", "h100.local"

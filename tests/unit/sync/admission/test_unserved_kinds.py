@@ -24,8 +24,8 @@ from tests.unit.sync.world import World, until, world
 from vkgateway.kube.resources import CRDS, NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION
 from vkgateway.sync.admission import companion_objects
-from vkgateway.sync.pods.pod_views import decode_tenant_pod
 from vkgateway.sync.tenant import TenantSync
+from vkgateway.sync.views.pods import decode_tenant_pod
 from vkgateway.translate.gangs import Kind
 
 POD_GROUPS = Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup")

@@ -20,7 +20,7 @@ from vkgateway.model.objects import Meta, NamespaceView, ObjectView
 from vkgateway.sync.compute.event_views import EventView
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.compute.listener import Listener
-from vkgateway.sync.state_annotations import TOKEN_OF
+from vkgateway.sync.views.annotations import TOKEN_OF
 from vkgateway.translate.disruption_budgets import DisruptionBudgetView
 from vkgateway.translate.network_policies import NetworkPolicyView
 from vkgateway.translate.services import SERVICE_NAME_LABEL, ServiceView, SliceView

@@ -8,13 +8,16 @@ from vkgateway.kube import resources
 from vkgateway.kube.resources import Resource
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import Meta, NamespaceView
-from vkgateway.sync.state_annotations import TOKEN_OF
+from vkgateway.sync.views.annotations import TOKEN_OF
 
 Key = tuple[str, str]
 """Namespace and name in the tenant."""
 
 CopyKind = Literal["configmaps", "secrets"]
 COPY_RESOURCES: dict[CopyKind, Resource] = {"configmaps": resources.CONFIG_MAPS, "secrets": resources.SECRETS}
+
+Reference = tuple[CopyKind, str, str]
+"""Kind, tenant namespace and name of something that a pod refers to."""
 
 
 def owned_by(tenant: str, metadata: Meta) -> bool:

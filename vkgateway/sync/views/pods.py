@@ -1,8 +1,10 @@
-"""Pods as the reconciler keeps them by the thousand: narrow, with the bytes of what is forwarded or compared."""
+"""Narrow views of pods: only the fields that reconcilers read, and the bytes that they forward or compare."""
 
 from __future__ import annotations
 
+import re
 import zlib
+from typing import Final
 
 import msgspec
 
@@ -15,8 +17,12 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Meta
 from vkgateway.model.requests import MilliResources
-from vkgateway.sync.pods.failure_backoff import Owner, owner_of
-from vkgateway.sync.state_annotations import FORWARDED, REQUESTS
+from vkgateway.sync.views.annotations import FORWARDED, REQUESTS
+
+Owner = tuple[str, str]
+"""Namespace and name of what pods belong to, as `owner_of` gives it."""
+
+_RUN_OF_CRON_JOB: Final = re.compile(r"-\d{8,}$")
 
 _KEPT_MAX = 32 * 1024
 """Bytes of a pod that are kept until it stands below. Tenants may hold back thousands of pods, of a megabyte each."""
@@ -198,6 +204,19 @@ def decode_compute_pod(data: bytes) -> ComputePodView:
     parts = _parts.decode(data)
     status = bytes(parts.status)
     return ComputePodView(parts.metadata, _spec.decode(parts.spec), _status.decode(status).phase, status)
+
+
+def owner_of(namespace: str, name: str, generate_name: str, controller: tuple[str, str] | None) -> Owner:
+    """Return what a pod belongs to; `controller` is the kind and name of its controller.
+
+    Names, not UIDs, since controllers such as JobSet re-create what owns their pods. The runs of a CronJob, which are
+    Jobs named after the minute, count as one. A pod without a controller belongs to its name, or to what its name was
+    generated from.
+    """
+    if controller is None:
+        return namespace, f"Pod/{generate_name or name}"
+    kind, owner = controller
+    return namespace, f"{kind}/{_RUN_OF_CRON_JOB.sub('', owner) if kind == 'Job' else owner}"
 
 
 def compute_fingerprint(metadata: Meta, spec: bytes) -> str:

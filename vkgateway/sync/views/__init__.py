@@ -1,0 +1,1 @@
+"""Narrow views of Kubernetes objects and the keys that identify them; every package of `sync` uses them."""
