@@ -11,7 +11,6 @@ from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.capacity.node_fit import BoolArray
 from vkgateway.arbiter.capacity.slow_terminations import find_late_pods
 from vkgateway.arbiter.decisions import Admit, Evict, Promote, Reprieve
-from vkgateway.arbiter.phases.promotion import promoted_gangs
 from vkgateway.arbiter.pool_state import PoolCheckpoint as StandingCheckpoint
 from vkgateway.arbiter.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
@@ -308,7 +307,7 @@ class CycleState:
         """Running pods that borrowed and are inside cells now; not those that are to go."""
         going = {uid for evict in self.evicts for uid in evict.pods}
         for standing in self.pool_states.values():
-            for gang in promoted_gangs(standing):
+            for gang in standing.entered_gangs():
                 pods = tuple(
                     pod.uid
                     for pod in gang.pods

@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields, replace
 from vkgateway.arbiter.decisions import PendingReason, PendingReport
 from vkgateway.arbiter.preemption.eviction_units import has_min_members, select_min_members
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang, make_equivalence_key, read_pending_gang
-from vkgateway.arbiter.reasons.pool_sums import node_name
-from vkgateway.arbiter.snapshot import NOTIFIED, PLACED, WAITING, Gang, GangPart, PartGang, Pod, PoolKey
+from vkgateway.arbiter.snapshot import NOTIFIED, PLACED, WAITING, Gang, GangPart, PartGang, Pod, PoolKey, node_name
 
 _GANG_FIELDS = tuple(field.name for field in fields(Gang))
 

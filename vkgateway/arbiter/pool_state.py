@@ -354,6 +354,10 @@ class PoolState(UsageByTenant):
         gangs = (self.gangs[name] for name in sorted(self._borrowing_gangs | self.guarantee_usage.demoted_gangs()))
         return [gang for gang in gangs if gang.band is GUARANTEED]
 
+    def entered_gangs(self) -> list[Gang]:
+        """Return the running gangs of which pods entered cells in this cycle, by name."""
+        return [self.gangs[name] for name in sorted(self.guarantee_usage.entered_gangs) if name in self.gangs]
+
     def promote_pods(self, gang: Gang, placed: Sequence[tuple[Pod, str]]) -> bool:
         """Count placed pods of a gang as inside, if cells hold all of them where they are."""
         pods = [pod for pod, _ in placed]

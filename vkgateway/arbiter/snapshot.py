@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from vkgateway.model.names import virtual_node_name
 from vkgateway.model.objects import Taint
 from vkgateway.model.requests import MilliResources
 from vkgateway.translate.governed import HOST_RESOURCES
@@ -360,3 +361,8 @@ class Snapshot:
     quotas: tuple[Quota, ...]
     gangs: tuple[Gang, ...]
     policy: Policy = field(default_factory=Policy)
+
+
+def node_name(key: PoolKey) -> str:
+    """Return the name of the pool's virtual node."""
+    return virtual_node_name(key[1], key[0])

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss
 from vkgateway.arbiter.reasons.guarantee_losses import change_text
-from vkgateway.arbiter.reasons.pool_sums import in_units, node_name
-from vkgateway.arbiter.snapshot import Pool, PoolKey, Quota, Snapshot
+from vkgateway.arbiter.reasons.pool_sums import in_units
+from vkgateway.arbiter.snapshot import Pool, PoolKey, Quota, Snapshot, node_name
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict
 from vkgateway.model.requests import MilliResources
 from vkgateway.translate.governed import is_extended

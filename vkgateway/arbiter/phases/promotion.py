@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from vkgateway.arbiter.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import select_min_members
 from vkgateway.arbiter.snapshot import PLACED, Gang
@@ -30,10 +28,3 @@ def promote_pods(standing: PoolState, gang: Gang) -> None:
     for pod in sorted(placed, key=lambda pod: (pod.rank, pod.uid)):
         if pod.uid not in chosen and not standing.is_guaranteed(pod.uid):
             standing.promote_pods(gang, [(pod, pod.node)])
-
-
-def promoted_gangs(standing: PoolState) -> Iterator[Gang]:
-    """Gangs of which running pods may have been promoted in this cycle, by their names."""
-    for name in sorted(standing.guarantee_usage.entered_gangs):
-        if name in standing.gangs:
-            yield standing.gangs[name]

@@ -25,9 +25,8 @@ from vkgateway.arbiter.queueing.pending_gangs import PendingGang, report_maximum
 from vkgateway.arbiter.queueing.tenant_usage import sum_requests
 from vkgateway.arbiter.reasons.expected_starts import StartForecast
 from vkgateway.arbiter.reasons.guarantee_losses import change_text
-from vkgateway.arbiter.reasons.pool_sums import node_name
 from vkgateway.arbiter.reasons.too_large import explain_too_large
-from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Pod, PoolKey, PreemptionPlan
+from vkgateway.arbiter.snapshot import GUARANTEED, WAITING, Pod, PoolKey, PreemptionPlan, node_name
 from vkgateway.model.requests import MilliResources, render_milli
 
 V = TypeVar("V")

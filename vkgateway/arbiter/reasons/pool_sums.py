@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from vkgateway.arbiter.decisions import GuaranteeLoss
 from vkgateway.arbiter.reasons.guarantee_losses import change_text
 from vkgateway.arbiter.reasons.report_types import PoolReport, TenantReport
-from vkgateway.arbiter.snapshot import Pod, Pool, PoolKey, Quota
-from vkgateway.model.names import virtual_node_name
+from vkgateway.arbiter.snapshot import Pod, Pool, Quota, node_name
 from vkgateway.model.requests import MilliResources
 
 
@@ -141,11 +140,6 @@ def tenant_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) 
                 gangs_waiting=part.gangs_waiting,
                 gangs_running=part.gangs_running,
             )
-
-
-def node_name(key: PoolKey) -> str:
-    """Name of the virtual node that stands for a pool."""
-    return virtual_node_name(key[1], key[0])
 
 
 def in_units(amount: int) -> float:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss, PendingReport
 from vkgateway.arbiter.reasons.gang_names import Names, name_gang_ahead, split_gang_id
-from vkgateway.arbiter.reasons.pool_sums import PoolSums, in_units, node_name, pool_reports, tenant_reports
+from vkgateway.arbiter.reasons.pool_sums import PoolSums, in_units, pool_reports, tenant_reports
 from vkgateway.arbiter.reasons.report_types import LEAVING, RUNNING, STARTING, WAITING, ArbiterReport, GangReport
-from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PoolKey, PreemptionPlan, Quota, Snapshot
+from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PoolKey, PreemptionPlan, Quota, Snapshot, node_name
 
 
 def build_report(snapshot: Snapshot, decisions: Decisions, now: float, *, names: Names | None = None) -> ArbiterReport:

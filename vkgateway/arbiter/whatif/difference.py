@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss, PendingReport
 from vkgateway.arbiter.reasons.guarantee_losses import cells_text, change_text
-from vkgateway.arbiter.reasons.pool_sums import node_name
 from vkgateway.arbiter.reasons.report import build_summary
 from vkgateway.arbiter.reasons.report_types import PoolReport
-from vkgateway.arbiter.snapshot import WAITING, Gang, PoolKey
+from vkgateway.arbiter.snapshot import WAITING, Gang, PoolKey, node_name
 from vkgateway.arbiter.whatif.answers import Answer, Effect, EffectKind, Eviction, GuaranteeChange, PoolChange
 from vkgateway.arbiter.whatif.outcomes import gang_name, start_text
 from vkgateway.arbiter.whatif.questions import Question

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from vkgateway.arbiter.guarantees.refusals import largest_free_guarantee
 from vkgateway.arbiter.reasons.pending_reasons import count_text
-from vkgateway.arbiter.reasons.pool_sums import node_name
-from vkgateway.arbiter.snapshot import Node, Pool
+from vkgateway.arbiter.snapshot import Node, Pool, node_name
 from vkgateway.arbiter.whatif.answers import Answer, Effect, EffectKind, GuaranteeChange, Verdict
 from vkgateway.arbiter.whatif.difference import Difference, build_answer
 from vkgateway.arbiter.whatif.lookup import find_nodes, find_pool

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Final
 
-from vkgateway.arbiter.reasons.pool_sums import node_name
-from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Quota, Snapshot
+from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Quota, Snapshot, node_name
 from vkgateway.model.errors import InputError, NotFoundError
 from vkgateway.model.quantity import Resources
 from vkgateway.model.requests import MilliResources, to_milli

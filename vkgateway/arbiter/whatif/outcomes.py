@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from vkgateway.arbiter.decisions import Admit, Decisions, PendingReason, PendingReport
 from vkgateway.arbiter.reasons.gang_names import Names, name_gang_ahead, split_gang_id
-from vkgateway.arbiter.reasons.pool_sums import node_name
-from vkgateway.arbiter.snapshot import PLACED, Gang, Pod
+from vkgateway.arbiter.snapshot import PLACED, Gang, Pod, node_name
 from vkgateway.arbiter.whatif.answers import GangName, Outcome, Placement, Verdict
 from vkgateway.translate.pending_message import render_expected_start
 

@@ -12,8 +12,7 @@ from msgspec import structs
 from vkgateway.arbiter.decisions import Admit, Evict, PendingReport, Promote, Reprieve
 from vkgateway.arbiter.queueing.node_limits import Admission
 from vkgateway.arbiter.reasons.gang_names import gang_text, name_gang_ahead
-from vkgateway.arbiter.reasons.pool_sums import node_name
-from vkgateway.arbiter.snapshot import Gang, PodState, PoolKey, Quota
+from vkgateway.arbiter.snapshot import Gang, PodState, PoolKey, Quota, node_name
 from vkgateway.kube.reflector import Reflector
 from vkgateway.sync.admission.accounting import AdmissionObserver, PodAccounting
 from vkgateway.sync.admission.binding_gangs import BindingGangs
