@@ -1,4 +1,4 @@
-"""Whether a Tenant can be had as it is asked for: the rules behind its condition Accepted (pure)."""
+"""Rules behind a Tenant's condition Accepted (pure)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _HOST = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*")
 
 @dataclass(frozen=True, slots=True)
 class PoolOffer:
-    """What a pool holds (None: not known now), and how much of it is guaranteed to other tenants."""
+    """Allocatable resources of a pool (None: unknown), and what is guaranteed to other tenants."""
 
     allocatable: Mapping[str, Quantity] | None
     guaranteed_to_others: Mapping[str, Quantity] = field(default_factory=dict)
     quotas: tuple[Quota, ...] = ()
-    """The same, tenant by tenant."""
+    """Guarantees of the other tenants, one quota per tenant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objection:
-    """One thing that stands against a tenant: `reason` for programs, the rest for people."""
+    """Reason why a tenant is not accepted: `reason` is for programs, `field` and `message` are for people."""
 
     reason: str
     field: str
@@ -47,17 +47,17 @@ class Objection:
 
 
 OffersByCluster = Mapping[str, Mapping[str, PoolOffer]]
-"""Compute cluster name to pool name to what it offers."""
+"""Pool offers by compute cluster name and pool name."""
 
 PoolFactsLookup = Callable[[PoolKey], Pool | None]
-"""A pool's nodes, with what pods that are not the gateway's hold there; None: not known now."""
+"""Returns a pool's nodes and the resources that unmanaged pods use there; None if unknown."""
 
 GuaranteedPodsLookup = Callable[[PoolKey], Sequence[GuaranteedPod]]
-"""The pods that run inside guarantees in a pool."""
+"""Returns the pods of a pool that run inside their tenants' guarantees."""
 
 
 def sum_guarantees(tenants: Iterable[Tenant], *, compute_cluster: str, pool: str) -> dict[str, str]:
-    """Sum what tenants are guaranteed of one pool."""
+    """Return the sum of the tenants' guarantees in one pool."""
     return quantity.sum_resources(
         wanted.guarantee
         for tenant in tenants
@@ -67,7 +67,7 @@ def sum_guarantees(tenants: Iterable[Tenant], *, compute_cluster: str, pool: str
 
 
 def pool_offers(computes: Iterable[ComputeCluster], *, others: Sequence[Tenant]) -> OffersByCluster:
-    """Return what compute clusters offer by their own word, beside what the other tenants are guaranteed."""
+    """Return what each pool offers according to the status of its compute cluster, and the others' guarantees."""
     found: dict[str, dict[str, PoolOffer]] = {}
     for compute in computes:
         name = compute.metadata.name
@@ -93,12 +93,12 @@ def _pool_quotas(tenants: Iterable[Tenant], *, key: PoolKey) -> tuple[Quota, ...
 
 
 def unknown_cluster(
-    tenant: Tenant, *, offers: OffersByCluster, had: TenantSpec | None = None, facts: PoolFactsLookup | None = None
+    tenant: Tenant, *, offers: OffersByCluster, previous: TenantSpec | None = None, facts: PoolFactsLookup | None = None
 ) -> str:
-    """Name the compute cluster whose size must be known before the tenant's guarantees can be judged, or ""."""
+    """Return the compute cluster whose capacity must be known before the guarantees can be checked, or ""."""
     for pool in tenant.spec.pools:
         offer = offers.get(pool.compute_cluster, {}).get(pool.name)
-        if not pool.guarantee or offer is None or _was_accepted(pool, had):
+        if not pool.guarantee or offer is None or _was_accepted(pool, previous):
             continue
         if offer.allocatable is None or (facts is not None and facts((pool.compute_cluster, pool.name)) is None):
             return pool.compute_cluster
@@ -110,39 +110,43 @@ def find_objections(
     *,
     offers: OffersByCluster,
     templates: Collection[str] | None = None,
-    had: TenantSpec | None = None,
+    previous: TenantSpec | None = None,
     facts: PoolFactsLookup | None = None,
-    standing: GuaranteedPodsLookup = lambda _: (),
+    guaranteed_pods: GuaranteedPodsLookup = lambda _: (),
 ) -> list[Objection]:
-    """Return all that stands against the tenant, in the order of its fields; empty if it is acceptable.
+    """Return the objections to the tenant in the order of its fields; empty if the tenant is acceptable.
 
-    Without `templates` its template is not looked at; where a pool's size is not known, neither is its guarantee.
-    `had` was accepted before: what it guarantees is not questioned again, however many nodes are left. With `facts`
-    the resources that the arbiter hands out are judged by nodes, otherwise by sums like all others; of what we run on
-    the nodes only that inside guarantees (`standing`) counts, since all else goes when it is called in.
+    Without `templates`, the template is not checked. If a pool's capacity is unknown, its guarantee is not checked.
+    Guarantees within the `previous` spec were accepted before and stay accepted, however many nodes are left.
+    With `facts`, resources that the arbiter allocates are checked node by node; all others are checked by their sums.
+    Of the running tenant pods, only those inside guarantees (`guaranteed_pods`) count: all others are preemptible.
     """
     spec = tenant.spec
-    found = [*_check_name(tenant.metadata.name), *_check_template(spec.template, templates=templates)]
-    found += _check_version(spec.kubernetes_version, runs=_served_version(tenant, had))
-    found += _check_certificate_names(spec.api_server.subject_alt_names)
-    found += _check_duplicates(spec.pools)
+    objections = [*_check_name(tenant.metadata.name), *_check_template(spec.template, templates=templates)]
+    objections += _check_version(spec.kubernetes_version, served=_served_version(tenant, previous))
+    objections += _check_certificate_names(spec.api_server.subject_alt_names)
+    objections += _check_duplicates(spec.pools)
     for index, pool in enumerate(spec.pools):
         path = f"spec.pools[{index}]"
-        unfit = list(_check_pool(pool, path=path, offers=offers))
-        found += unfit
-        if not unfit and not _was_accepted(pool, had):
+        pool_objections = list(_check_pool(pool, path=path, offers=offers))
+        objections += pool_objections
+        if not pool_objections and not _was_accepted(pool, previous):
             key = pool.compute_cluster, pool.name
             known = facts(key) if facts is not None and pool.guarantee else None
-            held = standing(key) if known is not None else ()
-            found += _check_guarantee(tenant, pool, path=path, offer=offers[key[0]][key[1]], facts=known, held=held)
-    return found
+            running = guaranteed_pods(key) if known is not None else ()
+            offer = offers[key[0]][key[1]]
+            objections += _check_guarantee(tenant, pool, path=path, offer=offer, facts=known, running=running)
+    return objections
 
 
-def _was_accepted(pool: TenantPool, had: TenantSpec | None) -> bool:
-    """Whether all that is to be guaranteed of a pool was guaranteed before."""
-    places = {(old.compute_cluster, old.name): old for old in (had.pools if had is not None else ())}
-    old = places.get((pool.compute_cluster, pool.name))
-    return old is not None and is_within_previous(pool, old)
+def _was_accepted(pool: TenantPool, previous: TenantSpec | None) -> bool:
+    """Return whether the previous spec already had the guarantee that the pool asks for."""
+    old_pools = {
+        (old_pool.compute_cluster, old_pool.name): old_pool
+        for old_pool in (previous.pools if previous is not None else ())
+    }
+    old_pool = old_pools.get((pool.compute_cluster, pool.name))
+    return old_pool is not None and is_within_previous(pool, old_pool)
 
 
 def _check_name(name: str) -> Iterator[Objection]:
@@ -157,39 +161,39 @@ def _check_template(name: str, *, templates: Collection[str] | None) -> Iterator
         yield Objection(
             "UnknownTemplate",
             "spec.template",
-            f"there is no template {name!r}; there are: {_format_names(templates)}",
+            f"template {name!r} does not exist; available templates: {_format_names(templates)}",
         )
 
 
-def _served_version(tenant: Tenant, had: TenantSpec | None) -> str:
-    """The release that the tenant's control plane served with last; empty where it never did.
+def _served_version(tenant: Tenant, previous: TenantSpec | None) -> str:
+    """Return the version that the control plane served last; empty if it never served.
 
-    A spec may have been accepted of which no control plane could be made: it is no hindrance.
+    An accepted spec from which no control plane could be created is no obstacle to a downgrade.
     """
     served = tenant.status.api_server
     if served is None:
         return ""
-    return served.version or (had.kubernetes_version if had is not None else "")
+    return served.version or (previous.kubernetes_version if previous is not None else "")
 
 
-def _check_version(version: str, *, runs: str) -> Iterator[Objection]:
+def _check_version(version: str, *, served: str) -> Iterator[Objection]:
     where = "spec.kubernetesVersion"
-    match, before = _VERSION.fullmatch(version), _VERSION.fullmatch(runs)
+    match, current = _VERSION.fullmatch(version), _VERSION.fullmatch(served)
     if match is None:
-        message = f"{version!r} is not a Kubernetes version; write it like 1.36.3"
+        message = f"{version!r} is not a Kubernetes version; use the form 1.36.3"
         yield Objection("UnknownVersion", where, message)
     elif int(match[1]) < OLDEST_MINOR:
-        message = f"Kubernetes {version} is too old; the oldest that works is 1.{OLDEST_MINOR}.0"
+        message = f"Kubernetes {version} is too old; the oldest supported version is 1.{OLDEST_MINOR}.0"
         yield Objection("UnknownVersion", where, message)
-    elif before is not None and int(match[1]) < int(before[1]):
-        message = f"the control plane serves with {runs} and cannot go back to {version}, an older minor release"
+    elif current is not None and int(match[1]) < int(current[1]):
+        message = f"the control plane runs {served} and cannot be downgraded to {version}, an older minor version"
         yield Objection("VersionGoesBack", where, message)
-    elif before is not None and int(match[1]) > int(before[1]) + 1:
-        first, last = int(before[1]) + 1, int(match[1]) - 1
-        then = "that" if first == last else f"one of 1.{last}"
+    elif current is not None and int(match[1]) > int(current[1]) + 1:
+        first, last = int(current[1]) + 1, int(match[1]) - 1
+        steps = ", ".join(f"1.{minor}" for minor in range(first, last + 1))
         message = (
-            f"the control plane serves with {runs}, and Kubernetes goes up one minor release at a time: "
-            f"ask for a release 1.{first} first, and for {version} when it serves with {then}"
+            f"the control plane runs {served}, and Kubernetes is upgraded one minor version at a time; "
+            f"upgrade to {steps} before {version}"
         )
         yield Objection("VersionSkips", where, message)
 
@@ -197,7 +201,7 @@ def _check_version(version: str, *, runs: str) -> Iterator[Objection]:
 def _check_certificate_names(names: Sequence[str]) -> Iterator[Objection]:
     for index, name in enumerate(names):
         if not (_is_address(name) or (len(name) <= OBJECT_NAME_MAX and _HOST.fullmatch(name))):
-            message = f"{name!r} is neither a DNS name, like api.example.com, nor an IP address"
+            message = f"{name!r} is neither a DNS name (such as api.example.com) nor an IP address"
             yield Objection("InvalidName", f"spec.apiServer.subjectAltNames[{index}]", message)
 
 
@@ -214,7 +218,9 @@ def _check_duplicates(pools: Sequence[TenantPool]) -> Iterator[Objection]:
     for index, pool in enumerate(pools):
         key = (pool.compute_cluster, pool.name)
         if key in seen:
-            message = f"pool {pool.name!r} of compute cluster {pool.compute_cluster!r} is named twice"
+            message = (
+                f"pool {pool.name!r} of compute cluster {pool.compute_cluster!r} is listed twice; remove one entry"
+            )
             yield Objection("DuplicatePool", f"spec.pools[{index}]", message)
         seen.add(key)
 
@@ -222,19 +228,23 @@ def _check_duplicates(pools: Sequence[TenantPool]) -> Iterator[Objection]:
 def _check_pool(pool: TenantPool, *, path: str, offers: OffersByCluster) -> Iterator[Objection]:
     cluster = offers.get(pool.compute_cluster)
     if cluster is None:
-        message = f"there is no compute cluster {pool.compute_cluster!r}; there are: {_format_names(offers)}"
+        message = (
+            f"compute cluster {pool.compute_cluster!r} does not exist; available compute clusters: "
+            f"{_format_names(offers)}"
+        )
         yield Objection("UnknownComputeCluster", f"{path}.computeCluster", message)
         return
     offer = cluster.get(pool.name)
     if offer is None:
         message = (
-            f"compute cluster {pool.compute_cluster!r} has no pool {pool.name!r}; it has: {_format_names(cluster)}"
+            f"compute cluster {pool.compute_cluster!r} has no pool {pool.name!r}; available pools: "
+            f"{_format_names(cluster)}"
         )
         yield Objection("UnknownPool", f"{path}.name", message)
         return
-    unreadable = list(_check_quantities(pool, path=path))
-    yield from unreadable
-    if not unreadable:
+    invalid = list(_check_quantities(pool, path=path))
+    yield from invalid
+    if not invalid:
         yield from _check_limits(pool, path=path)
         yield from _check_shares(pool, path=path)
 
@@ -248,53 +258,66 @@ def _check_quantities(pool: TenantPool, *, path: str) -> Iterator[Objection]:
                 yield Objection("InvalidQuantity", f"{path}.{part}[{name}]", str(error))
                 continue
             if negative:
-                yield Objection("InvalidQuantity", f"{path}.{part}[{name}]", f"{text} is less than nothing")
+                yield Objection("InvalidQuantity", f"{path}.{part}[{name}]", f"{text} is negative; use 0 or more")
 
 
 def _check_limits(pool: TenantPool, *, path: str) -> Iterator[Objection]:
     limited: Resources = {name: amount for name, amount in pool.guarantee.items() if name in pool.limit}
     for name in quantity.exceeded_resources(limited, pool.limit):
-        message = f"{pool.limit[name]} is less than the guarantee of {pool.guarantee[name]}; raise it or lower that"
+        message = (
+            f"{pool.limit[name]} is less than the guarantee of {pool.guarantee[name]}; "
+            "raise the limit or lower the guarantee"
+        )
         yield Objection("LimitBelowGuarantee", f"{path}.limit[{name}]", message)
 
 
 def _check_shares(pool: TenantPool, *, path: str) -> Iterator[Objection]:
     if not 0 < pool.weight < math.inf:
-        yield Objection("InvalidQuantity", f"{path}.weight", f"{pool.weight:g} is not a number above 0")
+        yield Objection("InvalidQuantity", f"{path}.weight", f"{pool.weight:g} is not a positive number")
     for cell in pool.cells:
         if cell < 1:
-            yield Objection("InvalidQuantity", f"{path}.cells", f"a cell of {cell}; the smallest is 1")
+            yield Objection("InvalidQuantity", f"{path}.cells", f"cell size {cell} is too small; the smallest is 1")
             return
-    held = sum(pool.cells)
-    if held and not any(
-        is_extended(name) and quantity.parse_quantity(text) >= held for name, text in pool.guarantee.items()
+    total = sum(pool.cells)
+    if total and not any(
+        is_extended(name) and quantity.parse_quantity(text) >= total for name, text in pool.guarantee.items()
     ):
-        message = f"cells of {held} in all are more than is guaranteed of an extended resource like nvidia.com/gpu"
+        message = (
+            f"the cells add up to {total}, more than the guarantee of any extended resource (such as nvidia.com/gpu); "
+            "raise the guarantee or remove cells"
+        )
         yield Objection("CellsBeyondGuarantee", f"{path}.cells", message)
 
 
 def _check_guarantee(
-    tenant: Tenant, pool: TenantPool, *, path: str, offer: PoolOffer, facts: Pool | None, held: Sequence[GuaranteedPod]
+    tenant: Tenant,
+    pool: TenantPool,
+    *,
+    path: str,
+    offer: PoolOffer,
+    facts: Pool | None,
+    running: Sequence[GuaranteedPod],
 ) -> Iterator[Objection]:
     by_node = facts.governed if facts is not None else ()
-    yield from _check_capacity(pool, path=path, offer=offer, leaving_out=by_node)
+    yield from _check_capacity(pool, path=path, offer=offer, excluded=by_node)
     if facts is not None and by_node:
-        for sentence in guarantee_violations(tenant.metadata.name, pool, pool=facts, others=offer.quotas, held=held):
+        name = tenant.metadata.name
+        for sentence in guarantee_violations(name, pool, pool=facts, others=offer.quotas, running=running):
             yield Objection("GuaranteeBeyondPool", f"{path}.guarantee", sentence)
 
 
-def _check_capacity(
-    pool: TenantPool, *, path: str, offer: PoolOffer, leaving_out: Collection[str]
-) -> Iterator[Objection]:
+def _check_capacity(pool: TenantPool, *, path: str, offer: PoolOffer, excluded: Collection[str]) -> Iterator[Objection]:
     if offer.allocatable is None:
         return
-    left = quantity.subtract_resources(offer.allocatable, offer.guaranteed_to_others)
-    wanted = {name: amount for name, amount in pool.guarantee.items() if name not in leaving_out}
-    for name in quantity.exceeded_resources(wanted, left):
+    available = quantity.subtract_resources(offer.allocatable, offer.guaranteed_to_others)
+    guarantee = {name: amount for name, amount in pool.guarantee.items() if name not in excluded}
+    for name in quantity.exceeded_resources(guarantee, available):
         yield Objection(
             "GuaranteeBeyondPool",
             f"{path}.guarantee[{name}]",
-            _capacity_message(pool, name, held=offer.allocatable, taken=offer.guaranteed_to_others, left=left),
+            _capacity_message(
+                pool, name, capacity=offer.allocatable, guaranteed=offer.guaranteed_to_others, available=available
+            ),
         )
 
 
@@ -302,17 +325,17 @@ def _capacity_message(
     pool: TenantPool,
     name: str,
     *,
-    held: Mapping[str, Quantity],
-    taken: Mapping[str, Quantity],
-    left: Mapping[str, Quantity],
+    capacity: Mapping[str, Quantity],
+    guaranteed: Mapping[str, Quantity],
+    available: Mapping[str, Quantity],
 ) -> str:
-    asked = pool.guarantee[name]
+    requested = pool.guarantee[name]
     where = f"pool {pool.name!r} of compute cluster {pool.compute_cluster!r}"
-    if name not in held:
-        return f"{asked} asked for, but {where} has no {name}; it offers: {_format_names(held)}"
+    if name not in capacity:
+        return f"{requested} requested, but {where} has no {name}; available resources: {_format_names(capacity)}"
     return (
-        f"{asked} asked for, but {where} holds {held[name]}, of which {taken.get(name, 0)} are guaranteed to "
-        f"other tenants; ask for at most {left[name]}"
+        f"{requested} requested, but {where} has {capacity[name]}, of which {guaranteed.get(name, 0)} are guaranteed "
+        f"to other tenants; request at most {available[name]}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Which tenants were accepted with which spec: what they are guaranteed counts against everybody else."""
+"""Store of the tenants' accepted specs, whose guarantees reduce what is available to other tenants."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from vkgateway.model.names import RESERVED_PREFIX
 from vkgateway.model.objects import Meta
 
 ACCEPTED_SPEC_ANNOTATION = f"{RESERVED_PREFIX}accepted-spec"
-"""Annotation of a Tenant: the spec that was accepted last, which stays in force while a changed one is refused."""
+"""Annotation of a Tenant: the last accepted spec, which stays in force while a changed spec is refused."""
 ACCEPTED_FOR_ANNOTATION = f"{RESERVED_PREFIX}accepted-for"
-"""Annotation beside it: the UID of the Tenant that it was accepted for, since a copy of the object has both."""
+"""Annotation of a Tenant: the UID for which the spec was accepted. A copy of the object carries both annotations."""
 
 _decode_spec = msgspec.json.Decoder(TenantSpec).decode
-_ACCEPTED_VERDICT = true_verdict("Accepted", "its pools, version and template are known, and its guarantees fit")
+_ACCEPTED_VERDICT = true_verdict("Accepted", "the spec is valid and the pools can hold the guarantees")
 
 
 def acceptance_annotations(spec: TenantSpec, uid: str) -> dict[str, str]:
-    """Return the annotations by which a Tenant remembers what was accepted for it."""
+    """Return the annotations that store the accepted spec on the Tenant."""
     return {ACCEPTED_SPEC_ANNOTATION: msgspec.json.encode(spec).decode(), ACCEPTED_FOR_ANNOTATION: uid}
 
 
 def read_accepted_spec(tenant: Tenant) -> TenantSpec | None:
-    """Return the accepted spec that the object carries; None if it carries none that can be read, or another's.
+    """Return the accepted spec that the Tenant carries; None if it is missing, unreadable or another Tenant's.
 
-    Where it is not said whose it is, it is taken for its own: so it was written until releases said so.
+    A spec without a UID counts as this Tenant's: earlier releases did not write the UID.
     """
     found = tenant.metadata.annotations
     text = found.get(ACCEPTED_SPEC_ANNOTATION)
@@ -49,19 +49,21 @@ def read_accepted_spec(tenant: Tenant) -> TenantSpec | None:
 
 
 class AcceptedSpecs:
-    """Decides, one tenant at a time, and remembers at once, so that nothing is promised twice.
+    """Accepted specs by tenant. Each decision takes effect at once, so that no capacity is guaranteed twice.
 
-    With `facts`, what the nodes of a pool are, guarantees are also held against single nodes, and with `standing`
-    against what runs inside guarantees there; without, against sums.
+    With `facts`, guarantees are also checked node by node, and with `guaranteed_pods` against the pods that run inside
+    guarantees. Without them, only sums are checked.
     """
 
-    def __init__(self, facts: PoolFactsLookup | None = None, standing: GuaranteedPodsLookup = lambda _: ()) -> None:
+    def __init__(
+        self, facts: PoolFactsLookup | None = None, guaranteed_pods: GuaranteedPodsLookup = lambda _: ()
+    ) -> None:
         self._pool_facts = facts
-        self._guaranteed_pods = standing
+        self._guaranteed_pods = guaranteed_pods
         self._specs: dict[str, TenantSpec] = {}
 
     def load(self, tenants: Iterable[Tenant]) -> None:
-        """Take over what was accepted before this process began."""
+        """Load the specs that were accepted before this process started."""
         for tenant in tenants:
             spec = read_accepted_spec(tenant)
             if spec is not None:
@@ -74,31 +76,38 @@ class AcceptedSpecs:
     def decide_acceptance(
         self, tenant: Tenant, *, computes: Iterable[ComputeCluster], templates: Collection[str]
     ) -> Verdict:
-        """Say whether the tenant is accepted as its spec is now; what is accepted is in force from here on."""
+        """Return whether the tenant's current spec is accepted; an accepted spec is in force from now on."""
         name, spec = tenant.metadata.name, tenant.spec
-        had = self._specs.get(name)
-        if had == spec:
+        previous = self._specs.get(name)
+        if previous == spec:
             return _ACCEPTED_VERDICT
-        there = pool_offers(computes, others=self._other_tenants(name))
-        facts, standing = self._pool_facts, self._guaranteed_pods
-        found = find_objections(tenant, offers=there, templates=templates, had=had, facts=facts, standing=standing)
-        if found:
-            return false_verdict(found[0].reason, "; ".join(str(one) for one in found))
-        if unknown := unknown_cluster(tenant, offers=there, had=had, facts=facts):
-            return unknown_verdict("ComputeClusterUnknown", f"waits until compute cluster {unknown!r} is connected")
+        offers = pool_offers(computes, others=self._other_tenants(name))
+        facts = self._pool_facts
+        objections = find_objections(
+            tenant,
+            offers=offers,
+            templates=templates,
+            previous=previous,
+            facts=facts,
+            guaranteed_pods=self._guaranteed_pods,
+        )
+        if objections:
+            return false_verdict(objections[0].reason, "; ".join(str(one) for one in objections))
+        if unknown := unknown_cluster(tenant, offers=offers, previous=previous, facts=facts):
+            return unknown_verdict("ComputeClusterUnknown", f"waiting for compute cluster {unknown!r} to be connected")
         self._specs[name] = spec
         return _ACCEPTED_VERDICT
 
     def remove(self, name: str) -> None:
-        """Give back what a tenant was guaranteed."""
+        """Remove a tenant's spec, which releases its guarantees."""
         self._specs.pop(name, None)
 
     def total_guarantee(self, compute_cluster: str, pool: str) -> dict[str, str]:
-        """Return what is guaranteed of a pool, all tenants together."""
+        """Return the sum of all tenants' guarantees in a pool."""
         return sum_guarantees(self._other_tenants(""), compute_cluster=compute_cluster, pool=pool)
 
     def tenants_of(self, compute_cluster: str) -> list[str]:
-        """Return the tenants that have pools of a compute cluster, by name."""
+        """Return the sorted names of the tenants that use pools of a compute cluster."""
         return sorted(
             name
             for name, spec in self._specs.items()

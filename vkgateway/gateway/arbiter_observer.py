@@ -1,4 +1,4 @@
-"""Hears of each cycle of the arbiter: figures, logs, and the state that is shown over HTTP."""
+"""Observer of the arbiter's cycles: metrics, logs, and the state that is served over HTTP."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from vkgateway.translate.governed import is_extended
 
 _MIN_INTERVAL: Final = 60.0
 _MAX_INTERVAL: Final = 3600.0
-"""Seconds between two times at which it is told what running pods have used so far."""
+"""Seconds between two records of the usage of running pods."""
 _SECONDS_PER_RECORD: Final = 0.36
-"""Seconds a record: 60 MB a day at most."""
+"""Seconds per record, which limits the log to 60 MB a day."""
 _sleep = asyncio.sleep
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Why a question is not answered, and how the command line exits then."""
+    """Reason why a question is not answered, and the exit code of the command line."""
 
     message: str
     hint: str = ""
@@ -40,45 +40,45 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @classmethod
     def from_error(cls, error: VkgatewayError) -> Refusal:
-        """As an error says it."""
+        """Return the refusal that carries an error's message, hint and exit code."""
         return cls(message=str(error), hint=error.hint, exit_code=error.exit_code)
 
 
 class ArbiterObserver:
-    """What is kept of the arbiter's work; logs are written where the settings name files.
+    """Last cycle of the arbiter, its metrics, and its logs if the settings name files for them.
 
-    `clock` is the arbiter's own, seconds since the epoch: what pods have used so far ends by the one by which they end.
+    `clock` is the arbiter's clock (seconds since the epoch), so that interim usage and final usage agree.
     """
 
     def __init__(self, settings: Arbiter, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self.pod_names: Callable[[], Mapping[str, Key]] = dict
-        """Namespaces and names of governed pods by uid; asked when the state is shown."""
+        """Returns namespaces and names of governed pods by UID; called when the state is encoded."""
         self.divided_pools: Callable[[], Mapping[PoolKey, frozenset[str]]] = dict
-        """Of pools that are divided into several virtual nodes, the labels that choose nodes; asked per question."""
+        """Returns the labels that select nodes in pools with several virtual nodes; called for each question."""
         self._decision_log = DecisionLog(Path(settings.decision_log)) if settings.decision_log else None
         self._usage_log = UsageLog(Path(settings.usage_log)) if settings.usage_log else None
         self.guarantees = GuaranteeMonitor()
         self._last_cycle: tuple[Snapshot, Decisions, float] | None = None
 
     def log_cycle(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> None:
-        """Write a cycle down; called in a thread of its own."""
+        """Write a cycle to the decision log; called in a separate thread."""
         if self._decision_log is not None:
             self._decision_log.write_cycle(snapshot, decisions, now)
 
     def cycle_decided(self, snapshot: Snapshot, decisions: Decisions, *, now: float, seconds: float) -> None:
-        """Count a cycle, and keep it to be shown."""
+        """Update the metrics and store the cycle as the last one."""
         self._last_cycle = snapshot, decisions, now
         self.guarantees.cycle_decided(snapshot, decisions)
         if self._usage_log is not None and decisions.promotes:
             promoted = {uid for promote in decisions.promotes for uid in promote.pods}
             names = {uid: key for uid, key in self.pod_names().items() if uid in promoted}
-            self._usage_log.write_records(*running_usage(snapshot, Decisions(), names, now))  # so far they borrowed
+            self._usage_log.write_records(*running_usage(snapshot, Decisions(), names, now))  # borrowed until now
         metrics.observe_cycle(seconds)
         metrics.count_decisions(decisions)
 
     def pod_ended(self, tenant: str, ran: PodRun) -> None:
-        """Write down what a pod used."""
+        """Write what a pod used to the usage log."""
         if self._usage_log is None:
             return
         lost = ran.end - max(ran.start, ran.checkpoint) if ran.end_reason == PREEMPTED else 0.0
@@ -105,13 +105,13 @@ class ArbiterObserver:
                 )
 
     async def run(self) -> None:
-        """Write down now and then what running pods have used so far, until cancelled."""
+        """Write interim usage of running pods periodically until cancelled."""
         while self._usage_log is not None:
             written = await asyncio.to_thread(self.record_running, self._clock())
             await _sleep(min(_MAX_INTERVAL, max(_MIN_INTERVAL, written * _SECONDS_PER_RECORD)))
 
     def record_running(self, now: float) -> int:
-        """Write down what pods have used that run now; returns how many records that took."""
+        """Write interim usage of the running pods and return the number of records."""
         if self._usage_log is None or self._last_cycle is None:
             return 0
         snapshot, decisions, _ = self._last_cycle
@@ -120,39 +120,39 @@ class ArbiterObserver:
         return len(used)
 
     def update_metrics(self) -> None:
-        """Set the figures of pools, as they are after the last cycle."""
+        """Set the pool metrics to the state after the last cycle."""
         if self._last_cycle is not None:
             metrics.observe_state(build_summary(*self._last_cycle))
 
     def encode_state(self) -> bytes:
-        """How pools, tenants and gangs stand after the last cycle, as JSON."""
+        """Return the state of pools, tenants and gangs after the last cycle as JSON."""
         empty = Snapshot(pools=(), quotas=(), gangs=()), Decisions(), 0.0
         return msgspec.json.encode(build_report(*(self._last_cycle or empty), names=self.pod_names()))
 
     def answer_what_if(self, question: bytes) -> tuple[int, bytes]:
-        """Answer a question of `vkgateway whatif` in JSON, with an HTTP status; nothing is changed.
+        """Return the HTTP status and the JSON answer to a question of `vkgateway whatif`; nothing is changed.
 
-        Called in a thread of its own. 422: the question cannot be answered, and the body says why.
+        Called in a separate thread. Status 422 means that there is no answer; the body says why.
         """
         from vkgateway.arbiter.whatif.answering import answer_question
         from vkgateway.arbiter.whatif.questions import Question
         from vkgateway.arbiter.whatif.simulation import ObservedCycle
 
         try:
-            asked = msgspec.json.decode(question, type=Question)
+            decoded = msgspec.json.decode(question, type=Question)
             if self._last_cycle is None:
-                raise UnavailableError("the arbiter has decided nothing yet", hint="Ask again in a few seconds.")
-            snapshot, decisions, decided = self._last_cycle
-            seen = ObservedCycle(
+                raise UnavailableError("the arbiter has not completed a cycle yet", hint="Retry in a few seconds.")
+            snapshot, decisions, decided_at = self._last_cycle
+            cycle = ObservedCycle(
                 snapshot=snapshot,
                 decisions=decisions,
-                time=decided,
+                time=decided_at,
                 names=self.pod_names(),
                 part_labels=self.divided_pools(),
             )
-            return 200, msgspec.json.encode(answer_question(asked, seen, max(decided, self._clock())))
+            return 200, msgspec.json.encode(answer_question(decoded, cycle, max(decided_at, self._clock())))
         except msgspec.DecodeError as error:
-            return 422, msgspec.json.encode(Refusal.from_error(InputError(f"the question cannot be read: {error}")))
+            return 422, msgspec.json.encode(Refusal.from_error(InputError(f"the question is not valid: {error}")))
         except VkgatewayError as error:
             return 422, msgspec.json.encode(Refusal.from_error(error))
 
@@ -160,8 +160,8 @@ class ArbiterObserver:
 def running_usage(
     snapshot: Snapshot, decisions: Decisions, names: Mapping[str, Key], now: float
 ) -> Iterator[UsageRecord]:
-    """What those of the named pods have used until now that hold something and are not on their way out."""
-    inside = {uid for promote in decisions.promotes for uid in promote.pods}
+    """Yield the usage until now of the named pods that hold resources and are not terminating."""
+    promoted = {uid for promote in decisions.promotes for uid in promote.pods}
     for gang in snapshot.gangs:
         for pod in gang.pods:
             key = names.get(pod.uid)
@@ -175,7 +175,7 @@ def running_usage(
                         pod=key[1],
                         gang=gang.id,
                         band=gang.band.value,
-                        borrowed=pod.borrowed and pod.uid not in inside,
+                        borrowed=pod.borrowed and pod.uid not in promoted,
                         pool=pod.pool[1],
                         compute_cluster=pod.pool[0],
                         resource=resource,

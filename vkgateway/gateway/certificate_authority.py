@@ -1,4 +1,4 @@
-"""The gateway's own authority: it signs the kubelet endpoint's certificate and those by which tenants call it."""
+"""The gateway's certificate authority, which signs the kubelet endpoint's serving and client certificates."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class _Secret(msgspec.Struct):
 
 
 async def ensure_authority(client: Client) -> Authority:
-    """Return the authority from its Secret in the system namespace; the first to come makes it.
+    """Return the authority from its Secret in the system namespace, creating the Secret if necessary.
 
-    Raises VkgatewayError where the Secret is there but holds none: replacing it would cut every tenant off, so that
-    is left to people.
+    Raises VkgatewayError if the Secret exists but holds no authority. The gateway does not replace it: that would
+    disconnect every tenant.
     """
     try:
         return _decode_secret(await client.get(SECRETS, SECRET_NAME, namespace=SYSTEM_NAMESPACE))
@@ -38,7 +38,7 @@ async def ensure_authority(client: Client) -> Authority:
         await client.create(SECRETS, _secret_manifest(authority), namespace=SYSTEM_NAMESPACE)
     except errors.AlreadyExists:
         return _decode_secret(await client.get(SECRETS, SECRET_NAME, namespace=SYSTEM_NAMESPACE))
-    log.info("made the gateway's authority", secret=f"{SYSTEM_NAMESPACE}/{SECRET_NAME}")
+    log.info("created the gateway's certificate authority", secret=f"{SYSTEM_NAMESPACE}/{SECRET_NAME}")
     return authority
 
 
@@ -59,6 +59,6 @@ def _decode_secret(answer: bytes) -> Authority:
         return Authority.from_pem(base64.b64decode(data[_CERT]), base64.b64decode(data[_KEY]))
     except (KeyError, ValueError) as error:
         raise VkgatewayError(
-            f"Secret {SYSTEM_NAMESPACE}/{SECRET_NAME} holds no authority: {error}",
-            hint="Restore it, or delete it to have a new one made; then every tenant's API server starts anew.",
+            f"Secret {SYSTEM_NAMESPACE}/{SECRET_NAME} holds no certificate authority: {error}",
+            hint="Restore the Secret, or delete it to create a new authority; then every tenant's API server restarts.",
         ) from error

@@ -1,4 +1,4 @@
-"""Empties the compute clusters of a tenant that is being deleted."""
+"""Removal of a deleted tenant's objects from the compute clusters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ log = structlog.get_logger(__name__)
 RemoveFunc = Callable[[ComputeLink, str], Awaitable[None]]
 
 CLEANUP_TIMEOUT = 60.0
-"""Pods may take their grace to end; after so long the status says that it lasts."""
+"""Seconds after which the status reports that pods are still terminating."""
 
 
 def clusters_of(tenant: Tenant, accepted: TenantSpec | None) -> set[str]:
-    """Return the compute clusters that hold, or may hold, something of the tenant."""
+    """Return the compute clusters that may hold objects of the tenant."""
     wanted = (*tenant.spec.pools, *(accepted.pools if accepted is not None else ()))
     return {pool.compute_cluster for pool in wanted} | {pool.compute_cluster for pool in tenant.status.pools}
 
@@ -31,17 +31,17 @@ def clusters_of(tenant: Tenant, accepted: TenantSpec | None) -> set[str]:
 async def clean_compute_clusters(
     computes: ComputeController, name: str, *, needed: Collection[str], remove: RemoveFunc = remove_tenant
 ) -> None:
-    """Empty all compute clusters of a tenant, and wait until they are; with `remove_pods` only of its pods.
+    """Remove the tenant's objects from all compute clusters and wait for the end; with `remove_pods`, only its pods.
 
-    Those that it does not use now may still hold something of it from before, and are cleared if they can be.
-    Raises UnavailableError where it cannot be done now, or takes too long to be silent about it.
+    Clusters outside `needed` may still hold objects from an earlier spec; they are cleaned on a best-effort basis.
+    Raises UnavailableError if a needed cluster is not connected, or if the removal takes longer than CLEANUP_TIMEOUT.
     """
     links = computes.links
-    missing = [one for one in needed if one not in links and computes.find_cluster(one) is not None]
+    missing = [cluster for cluster in needed if cluster not in links and computes.find_cluster(cluster) is not None]
     if missing:
-        raise UnavailableError(f"waits until compute cluster {missing[0]!r} is connected")
-    clearings = (_clean_cluster(link, name, needed=link.name in needed, remove=remove) for link in links.values())
-    for result in await asyncio.gather(*clearings, return_exceptions=True):
+        raise UnavailableError(f"waiting for compute cluster {missing[0]!r} to be connected")
+    cleanups = (_clean_cluster(link, name, needed=link.name in needed, remove=remove) for link in links.values())
+    for result in await asyncio.gather(*cleanups, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
 
@@ -51,8 +51,8 @@ async def _clean_cluster(link: ComputeLink, name: str, *, needed: bool, remove: 
         async with asyncio.timeout(CLEANUP_TIMEOUT):
             await remove(link, name)
     except TimeoutError as error:
-        raise UnavailableError(f"pods and namespaces are still ending in compute cluster {link.name!r}") from error
+        raise UnavailableError(f"pods and namespaces are still terminating in compute cluster {link.name!r}") from error
     except errors.ApiError as error:
         if needed:
             raise
-        log.warning("compute cluster not cleared", tenant=name, compute=link.name, error=str(error))
+        log.warning("compute cluster not cleaned up", tenant=name, compute=link.name, error=str(error))

@@ -1,4 +1,4 @@
-"""How a ComputeCluster is reached: by the kubeconfig in its Secret, or as the management cluster itself."""
+"""Connection to a ComputeCluster: the kubeconfig in its Secret, or the management cluster itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vkgateway.model.errors import InputError
 _FORBIDDEN_KEYS = frozenset(
     {"exec", "auth-provider", "tokenFile", "certificate-authority", "client-certificate", "client-key"}
 )
-"""What would make us read a file or run a program of this machine."""
+"""Keys that would make the gateway read a file or run a program of its machine."""
 
 
 class _Secret(msgspec.Struct):
@@ -24,9 +24,9 @@ class _Secret(msgspec.Struct):
 
 
 async def read_connection(management: Client, secret: KubeconfigSecret | None) -> kubeconfig.ClientConfig | None:
-    """Return what the connection is made from; None for the management cluster itself.
+    """Return the client configuration of the connection; None for the management cluster itself.
 
-    Raises InputError where the Secret or its key is missing or its kubeconfig cannot be used.
+    Raises InputError if the Secret or its key is missing, or if the kubeconfig is not usable.
     """
     if secret is None:
         return None
@@ -34,22 +34,22 @@ async def read_connection(management: Client, secret: KubeconfigSecret | None) -
     try:
         answer = await management.get(SECRETS, secret.name, namespace=secret.namespace)
     except errors.NotFound as error:
-        raise InputError(f"{where} with the kubeconfig does not exist") from error
+        raise InputError(f"{where} for the kubeconfig does not exist") from error
     found = msgspec.json.decode(answer, type=_Secret)
     if secret.key not in found.data:
-        raise InputError(f"{where} has no key {secret.key!r}; it has: {', '.join(sorted(found.data))}")
+        raise InputError(f"{where} has no key {secret.key!r}; available keys: {', '.join(sorted(found.data))}")
     text = base64.b64decode(found.data[secret.key]).decode(errors="replace")
     return parse_connection(text, where=f"in {where}")
 
 
 def parse_connection(text: str, *, where: str) -> kubeconfig.ClientConfig:
-    """Read a kubeconfig that came in a Secret: it must carry everything itself.
+    """Parse a kubeconfig from a Secret, which must be self-contained.
 
-    Raises InputError where it names files or programs of this machine, which no Secret may make us use.
+    Raises InputError if it refers to files or programs of the gateway's machine.
     """
     document = kubeconfig.parse(text, where=where)
     for section, kind in (("clusters", "cluster"), ("users", "user")):
         for entry in document.get(section) or []:
             for key in _FORBIDDEN_KEYS & set(entry.get(kind) or {}):
-                raise InputError(f"the kubeconfig {where} uses {key}; put what it needs inline")
+                raise InputError(f"the kubeconfig {where} uses {key}; embed the data instead")
     return kubeconfig.Kubeconfig(document=document, path=Path(f"/{where}")).client_config()

@@ -20,185 +20,192 @@ Delay = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class _Section(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Settings that belong together."""
+    """Group of settings."""
 
 
 class ManagementCluster(_Section, frozen=True):
-    """The cluster in which Tenant and ComputeCluster objects live."""
+    """The cluster that holds the Tenant and ComputeCluster objects."""
 
-    kubeconfig: Annotated[str, Meta(description="Kubeconfig file; empty: the service account of the pod.")] = ""
-    context: Annotated[str, Meta(description="Context in it; empty: its current one.")] = ""
+    kubeconfig: Annotated[str, Meta(description="Kubeconfig file; empty: the pod's service account.")] = ""
+    context: Annotated[str, Meta(description="Context in the kubeconfig; empty: its current context.")] = ""
 
 
 class Kubelet(_Section, frozen=True):
     """The endpoint that tenants' API servers call for logs and exec."""
 
-    port: Annotated[Port, Meta(description="HTTPS port; 0: any free one.")] = 10352
+    port: Annotated[Port, Meta(description="HTTPS port; 0: any free port.")] = 10352
     streams_per_tenant: Annotated[
-        Count, Meta(description="Log, exec, attach and port-forward streams a tenant may hold open at once.")
+        Count, Meta(description="Concurrent log, exec, attach and port-forward streams per tenant.")
     ] = 100
     streams: Annotated[
         Count,
         Meta(
-            description="Such streams of all tenants at once; a tenant holds no more than are left for others, and "
-            "there are no more than an eighth of the files that the gateway may open."
+            description="Concurrent streams of all tenants. A tenant may use at most half of the remaining streams; "
+            "the total is also limited to an eighth of the gateway's open-file limit."
         ),
     ] = 2048
-    idle_seconds: Annotated[Seconds, Meta(description="A stream without a byte for so long is closed, in seconds.")] = (
-        4 * 3600.0
-    )
+    idle_seconds: Annotated[Seconds, Meta(description="Seconds after which an idle stream is closed.")] = 4 * 3600.0
 
 
 class Datastore(_Section, frozen=True):
-    """The etcd that holds the tenants' keys; the client certificate is that of its root user."""
+    """The etcd that holds the tenants' keys; the gateway connects as its root user."""
 
     endpoints: Annotated[
-        tuple[str, ...], Meta(description="Addresses, as https://HOST:PORT; the gateway does not start without one.")
+        tuple[str, ...], Meta(description="Endpoints in the form https://HOST:PORT; at least one is required.")
     ] = ()
-    ca: Annotated[str, Meta(description="Certificate file of the authority that etcd trusts and is signed by.")] = ""
+    ca: Annotated[
+        str, Meta(description="Certificate file of the CA that etcd trusts and that signed etcd's certificate.")
+    ] = ""
     ca_key: Annotated[
         str,
         Meta(
-            description="Private key file of it, an elliptic curve key; tenants' API servers get certificates from it."
+            description="File with the CA's private key (elliptic curve), which signs the client certificates of the "
+            "tenants' API servers."
         ),
     ] = ""
-    cert: Annotated[str, Meta(description="Client certificate file of the user root.")] = ""
-    key: Annotated[str, Meta(description="Private key file of that certificate.")] = ""
+    cert: Annotated[str, Meta(description="Client certificate file of the etcd user root.")] = ""
+    key: Annotated[str, Meta(description="Private key file of the client certificate.")] = ""
 
 
 class ControlPlanes(_Section, frozen=True):
-    """Where and from what the tenants' control planes run."""
+    """The tenants' control planes."""
 
-    driver: Annotated[Literal["process"], Meta(description="How they run: as processes under the supervisor.")] = (
-        "process"
-    )
-    templates_dir: Annotated[str, Meta(description="Folder of tenant templates; empty: those shipped.")] = ""
-    program_dirs: Annotated[tuple[str, ...], Meta(description="Folders in which programs are looked for first.")] = ()
+    driver: Annotated[
+        Literal["process"], Meta(description="Driver; process: control planes run as processes under the supervisor.")
+    ] = "process"
+    templates_dir: Annotated[str, Meta(description="Directory of tenant templates; empty: the shipped templates.")] = ""
+    program_dirs: Annotated[tuple[str, ...], Meta(description="Directories that are searched for programs first.")] = ()
     cache_dir: Annotated[
         str, Meta(description="Program cache; empty: $XDG_CACHE_HOME/vkgateway (~/.cache/vkgateway).")
     ] = ""
     supervisor_socket: Annotated[
         str, Meta(description="Socket of the supervisor; empty: run/supervisor.sock in the data directory.")
     ] = ""
-    concurrency: Annotated[Count, Meta(description="Control planes made or removed at the same time.")] = 8
+    concurrency: Annotated[Count, Meta(description="Control planes that are created or deleted concurrently.")] = 8
 
 
 class Sync(_Section, frozen=True):
-    """The work between tenants and compute clusters."""
+    """Synchronization between tenant clusters and compute clusters."""
 
     workers: Annotated[
-        Count, Meta(description="Objects worked on at the same time, an eighth of them at most for one tenant.")
+        Count,
+        Meta(description="Objects that are reconciled concurrently; one tenant uses at most an eighth of the workers."),
     ] = 128
-    connections: Annotated[Count, Meta(description="Connections kept to one compute cluster's API server at most.")] = (
-        32
-    )
+    connections: Annotated[
+        Count, Meta(description="Maximum number of connections to one compute cluster's API server.")
+    ] = 32
     tenant_connections: Annotated[
-        Count, Meta(description="Connections kept to one tenant's API server at most; each costs a handshake first.")
+        Count, Meta(description="Maximum number of connections to one tenant's API server.")
     ] = 4
 
 
 class Nodes(_Section, frozen=True):
     """The virtual nodes."""
 
-    lease_seconds: Annotated[Count, Meta(description="A node's Lease is valid so long, in seconds.")] = 40
-    renew_seconds: Annotated[Seconds, Meta(description="It is renewed this often, in seconds.")] = 10.0
+    lease_seconds: Annotated[Count, Meta(description="Seconds for which a node's Lease is valid.")] = 40
+    renew_seconds: Annotated[Seconds, Meta(description="Seconds between renewals of a node's Lease.")] = 10.0
 
 
 class Names(_Section, frozen=True):
-    """Names of tenants' Services, as their pods ask for them."""
+    """DNS names of the tenants' Services."""
 
     forwarder: Annotated[
         str,
         Meta(
-            description="Resolver of all other names, as ADDRESS:PORT: reachable from pods, and without the compute "
-            "cluster's own names; empty: pods use their node's resolver, and names of Services are answered by nobody."
+            description="DNS server for all other names, as ADDRESS:PORT. It must be reachable from pods and must not "
+            "resolve the compute cluster's names. Empty: pods use their node's resolver, and Service names do not "
+            "resolve."
         ),
     ] = ""
     sources: Annotated[
         tuple[str, ...],
         Meta(
-            description="Ranges of addresses from which compute clusters' pods and nodes ask: tenants' name servers "
-            "refuse all others. Empty: they answer every source."
+            description="CIDRs of the compute clusters' pods and nodes. Tenants' name servers refuse queries from "
+            "other addresses. Empty: they answer every source."
         ),
     ] = ()
 
 
 class Services(_Section, frozen=True):
-    """Addresses of tenants' Services."""
+    """ClusterIPs of the tenants' Services."""
 
     range: Annotated[
         str,
         Meta(
-            description="From this range each new tenant gets one of its own, which compute clusters get too, as a "
-            "ServiceCIDR; so a Service's address is the same above and below. Nothing else may be reached at these "
-            "addresses from compute nodes. Empty: tenants have their template's range, and other addresses below."
+            description="CIDR from which each new tenant gets a separate range. Compute clusters get a ServiceCIDR for "
+            "each range, so a Service has the same ClusterIP in the tenant and compute cluster. Compute nodes must "
+            "not reach anything else at these addresses. Empty: tenants use their template's range, and ClusterIPs "
+            "differ between the clusters."
         ),
     ] = "10.160.0.0/11"
     tenant_prefix: Annotated[
         Count,
-        Meta(description="Length of the prefix of a tenant's range: 20 is room for 4,094 Services, 28 for 14."),
+        Meta(description="Prefix length of a tenant's range; 20 allows 4,094 Services, 28 allows 14."),
     ] = 20
 
 
 class Arbiter(_Section, frozen=True):
-    """Who runs, who waits and who is evicted."""
+    """Admission and eviction of gangs."""
 
     notice_seconds: Annotated[
         Delay,
-        Meta(description="Between the notice of an eviction and the deletion, in seconds; a pool may say its own."),
+        Meta(
+            description="Seconds between the notice of an eviction and the deletion of the pod; a pool may override it."
+        ),
     ] = 30.0
     grace_seconds_max: Annotated[
-        Seconds, Meta(description="The most that an evicted pod may take to end, in seconds; a pool may say its own.")
+        Seconds, Meta(description="Maximum grace period of an evicted pod in seconds; a pool may override it.")
     ] = 120.0
     minimum_run_seconds: Annotated[
         Delay,
-        Meta(description="For so long after its start nothing is evicted unless nothing else will do, in seconds."),
+        Meta(description="Seconds after its start during which a gang is evicted only as a last resort."),
     ] = 0.0
     age_cap_seconds: Annotated[
-        Delay, Meta(description="Waiting raises the place in line for so long at most, in seconds.")
+        Delay, Meta(description="Maximum waiting time that raises a gang's position in the queue, in seconds.")
     ] = 3600.0
     run_margin: Annotated[
-        float, Meta(ge=1, description="Observed run times are taken this many times longer when a start is foreseen.")
+        float, Meta(ge=1, description="Factor by which observed run times are multiplied to forecast starts.")
     ] = 1.25
     gather_seconds: Annotated[
-        Delay, Meta(description="News is gathered for so long before it is decided, in seconds.")
+        Delay, Meta(description="Seconds during which changes are collected before a scheduling cycle.")
     ] = 0.05
     bind_seconds: Annotated[
         Seconds,
-        Meta(description="A pod that its node has not taken for so long is taken back and planned again, in seconds."),
+        Meta(
+            description="Seconds after which an admitted pod that is not bound to a node is withdrawn and scheduled "
+            "again."
+        ),
     ] = 60.0
     decision_log: Annotated[
-        str, Meta(description="File to which decisions are appended, as JSON lines to be replayed; empty: none.")
+        str, Meta(description="File to which decisions are appended as JSON lines for `vkgateway replay`; empty: none.")
     ] = ""
-    usage_log: Annotated[
-        str, Meta(description="File to which the use of GPUs is appended, as JSON lines; empty: none.")
-    ] = ""
+    usage_log: Annotated[str, Meta(description="File to which GPU usage is appended as JSON lines; empty: none.")] = ""
 
 
 class Observability(_Section, frozen=True):
-    """Health for every caller; metrics and the arbiter's state for callers that may read of all tenants."""
+    """Health endpoints for every caller; metrics and the arbiter's state for authorized callers."""
 
-    address: Annotated[str, Meta(description="Address of /healthz and /readyz, over plain HTTP.")] = "127.0.0.1"
-    port: Annotated[Port, Meta(description="Their port; 0: any free one.")] = 9631
+    address: Annotated[str, Meta(description="Address of /healthz and /readyz (HTTP).")] = "127.0.0.1"
+    port: Annotated[Port, Meta(description="Port of /healthz and /readyz; 0: any free port.")] = 9631
     socket: Annotated[
         str,
         Meta(
-            description="Unix socket of /metrics and /arbiter/state, for the gateway's own user and root; empty: "
+            description="Unix socket of /metrics and /arbiter/state, for the gateway's user and root; empty: "
             "run/gateway.sock in the data directory."
         ),
     ] = ""
     secure_address: Annotated[
         str,
         Meta(
-            description="Address of /metrics and /arbiter/state over HTTPS, for tokens of the management cluster that "
-            "may get these paths; empty: that of `address`."
+            description="Address of /metrics and /arbiter/state (HTTPS), for bearer tokens of the management cluster "
+            "that may get these paths; empty: the value of `address`."
         ),
     ] = ""
-    secure_port: Annotated[Port, Meta(description="Its port; 0: any free one.")] = 9632
+    secure_port: Annotated[Port, Meta(description="HTTPS port; 0: any free port.")] = 9632
     cert: Annotated[
-        str, Meta(description="Its certificate file; empty: a certificate of the gateway's own authority.")
+        str, Meta(description="Certificate file of the HTTPS port; empty: a certificate from the gateway's CA.")
     ] = ""
-    key: Annotated[str, Meta(description="Private key file of that certificate.")] = ""
+    key: Annotated[str, Meta(description="Private key file of the HTTPS certificate.")] = ""
 
 
 class Logging(_Section, frozen=True):
@@ -206,22 +213,22 @@ class Logging(_Section, frozen=True):
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Meta(description="From which level on: debug, info, warning or error."),
+        Meta(description="Minimum level: debug, info, warning or error."),
     ] = "info"
-    format: Annotated[Literal["text", "json"], Meta(description="For people (text) or programs (json).")] = "text"
+    format: Annotated[Literal["text", "json"], Meta(description="Format: text for people, json for programs.")] = "text"
 
 
 class Config(_Section, frozen=True):
     """All settings of `vkgateway serve`."""
 
     data_dir: Annotated[
-        str, Meta(description="Folder for files that can be rebuilt; empty: ~/.local/share/vkgateway.")
+        str, Meta(description="Directory for files that can be rebuilt; empty: ~/.local/share/vkgateway.")
     ] = ""
     address: Annotated[
         str,
         Meta(
-            description="Address at which tenants' API servers and the kubelet endpoint listen; not "
-            "loopback, which API servers refuse to call; empty: the machine's primary address."
+            description="Address at which tenants' API servers and the kubelet endpoint listen. API servers refuse to "
+            "call a loopback address. Empty: the machine's primary address."
         ),
     ] = ""
     management_cluster: ManagementCluster = ManagementCluster()
@@ -238,13 +245,13 @@ class Config(_Section, frozen=True):
 
 
 def gateway_socket(settings: Observability, *, data_dir: Path) -> Path:
-    """Return the Unix socket at which a gateway serves metrics and state."""
+    """Return the path of the Unix socket that serves metrics and state."""
     return Path(settings.socket) if settings.socket else data_dir / "run" / "gateway.sock"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One key: its path in the file, its environment variable, default and description."""
+    """One setting: its path in the file, type, default and description."""
 
     path: tuple[str, ...]
     type: Any
@@ -253,26 +260,26 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """The path as people write it: `kubelet.port`."""
+        """The dotted path, such as `kubelet.port`."""
         return ".".join(self.path)
 
     @property
     def variable(self) -> str:
-        """The environment variable: `VKGATEWAY_KUBELET_PORT`."""
+        """The environment variable, such as `VKGATEWAY_KUBELET_PORT`."""
         words = (re.sub(r"(?<!^)(?=[A-Z])", "_", part) for part in self.path)
         return "_".join((PREFIX, *words)).upper()
 
 
 def iterate_settings(section: type[_Section] = Config, *, path: tuple[str, ...] = ()) -> Iterator[Setting]:
-    """Every key there is, in the order of the file."""
+    """Yield all settings in the order of the file."""
     hints = get_type_hints(section, include_extras=True)
     for field in msgspec.structs.fields(section):
         hint = hints[field.name]
-        here = (*path, field.encode_name)
+        field_path = (*path, field.encode_name)
         if isinstance(hint, type) and issubclass(hint, _Section):
-            yield from iterate_settings(hint, path=here)
+            yield from iterate_settings(hint, path=field_path)
         else:
-            yield Setting(here, _unannotated_type(hint), field.default, _description(hint))
+            yield Setting(field_path, _unannotated_type(hint), field.default, _description(hint))
 
 
 def _unannotated_type(hint: Any) -> Any:
@@ -280,6 +287,6 @@ def _unannotated_type(hint: Any) -> Any:
 
 
 def _description(hint: Any) -> str:
-    """Of nested annotations the outermost description counts."""
+    """Return the description; the outermost of nested annotations wins."""
     metas = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, Meta)]
     return next((meta.description for meta in reversed(metas) if meta.description), "")

@@ -1,4 +1,4 @@
-"""A compute cluster that the gateway is connected to: how that goes, and what tenants' pods need there."""
+"""Connection to one compute cluster, and the prerequisites of tenant pods there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vkgateway.sync.network.service_cidr import refresh_ranges
 log = structlog.get_logger(__name__)
 
 PREPARE_SECONDS = 300.0
-"""How often it is seen to that a compute cluster has what tenants' pods need."""
+"""Interval between checks that a compute cluster has the prerequisites of tenant pods."""
 STARTUP_GRACE_SECONDS = 3.0
 _VERSION_PATH = "/version"
 
@@ -31,9 +31,9 @@ class _Version(msgspec.Struct, rename="camel"):
 
 @dataclass(slots=True)
 class ConnectedCluster:
-    """A compute cluster that is being talked to; `connection` is what its client was made from.
+    """Compute cluster with a connection; `connection` is the configuration of its client.
 
-    That is None for the management cluster itself. All times are monotonic seconds, as `connected_at` is.
+    `connection` is None for the management cluster itself. All times are monotonic seconds.
     """
 
     link: ComputeLink
@@ -45,45 +45,45 @@ class ConnectedCluster:
     _prepare_due: float = 0.0
 
     def is_recent(self, now: float) -> bool:
-        """Whether it was connected to only just."""
+        """Return whether the connection is younger than STARTUP_GRACE_SECONDS."""
         return now - self.connected_at < STARTUP_GRACE_SECONDS
 
     def connection_verdict(self, now: float) -> Verdict:
-        """How the connection stands."""
+        """Return the verdict of the condition Connected."""
         if self.link.is_reachable:
             return true_verdict("Connected", f"connected to {self.link.client.server}")
         if self.is_recent(now):
             return unknown_verdict("Connecting", f"connecting to {self.link.client.server}")
         return false_verdict("Unreachable", self.link.reachability.reason)
 
-    async def update_connection(self, way: ClientConfig | None, connect: Callable[[], Client]) -> bool:
-        """Go on, by other credentials where `connection` has such; False: a connection must be made anew.
+    async def update_connection(self, connection: ClientConfig | None, connect: Callable[[], Client]) -> bool:
+        """Adopt new credentials of the same server; return False if a new connection is necessary.
 
-        That is so where it leads elsewhere, or nothing can be lost. Otherwise all watches go on, and no tenant sees a
-        compute cluster that is not connected for a while. Raises ApiError where the server refuses the credentials:
-        those before them are used on.
+        A new connection is necessary for another server, or if the current one is unreachable. Otherwise all watches
+        continue, and no tenant sees a disconnected compute cluster. Raises ApiError if the server refuses the
+        credentials; the old ones stay in use.
         """
-        if way == self.connection:
+        if connection == self.connection:
             return True
         if (
-            way is None
+            connection is None
             or self.connection is None
-            or not way.is_same_server(self.connection)
+            or not connection.is_same_server(self.connection)
             or not self.link.is_reachable
         ):
             return False
         async with connect() as renewed:
             await renewed.request("GET", _VERSION_PATH)
             self.link.client.adopt_credentials(renewed)
-        self.connection = way
-        log.info("other credentials for compute cluster", compute=self.link.name)
+        self.connection = connection
+        log.info("credentials of compute cluster renewed", compute=self.link.name)
         return True
 
     async def ensure_prepared(self, now: float) -> None:
-        """Where it answers and the time has come, make what tenants' pods need there, and see which version it is.
+        """Create the prerequisites of tenant pods and read the cluster's version, if reachable and due.
 
-        Later on, this is to make again what somebody deleted, and to see whether it was upgraded: then a failure is
-        only logged. The first time it raises ApiError.
+        Later calls re-create deleted objects and notice upgrades; their failures are only logged. The first call
+        raises ApiError.
         """
         if not self.link.is_reachable or now < self._prepare_due:
             return
@@ -95,7 +95,7 @@ class ConnectedCluster:
         try:
             await self._prepare_cluster(now)
         except errors.ApiError as error:
-            log.warning("compute cluster was not looked at", compute=self.link.name, error=error.message)
+            log.warning("check of compute cluster failed", compute=self.link.name, error=error.message)
 
     async def _prepare_cluster(self, now: float) -> None:
         client = self.link.client

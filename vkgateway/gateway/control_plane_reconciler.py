@@ -1,4 +1,4 @@
-"""Keeps each tenant's control plane up: remembered after a restart, made, probed, and renewed before it ends."""
+"""Reconciler of control planes: provisions, probes and renews them, and resumes them after a restart."""
 
 from __future__ import annotations
 
@@ -23,46 +23,50 @@ log = structlog.get_logger(__name__)
 PROBE_SECONDS = 10.0
 PROBE_TIMEOUT = 5.0
 MAX_FAILED_PROBES = 3
-"""So many in a row, and the control plane is gone through. One that is busy misses a probe now and then: etcd must
-answer within two seconds for an API server to be ready."""
+"""Consecutive failed probes after which the control plane is provisioned again.
+
+A busy control plane misses a probe occasionally: its API server is ready only if etcd answers within two seconds.
+"""
 PROBE_RETRY_SECONDS = 3.0
 FAILURE_SHOWN_SECONDS = 3.0
 RENEW_SECONDS = 24 * 3600.0
-"""How often certificates that near their end are looked for; they have months left then."""
+"""Interval between checks for expiring certificates, which are renewed months before they expire."""
 RENEW_RETRY_SECONDS = 600.0
 RESTORE_SECONDS = 600.0
-"""How often the objects that are kept are looked at: so long a tenant may be without them."""
+"""Interval between restores of the kept objects: the longest time that a tenant may lack one of them."""
 RENEWAL_GRACE_SECONDS = 24 * 3600.0
-"""For so long it is no trouble of the tenant's that they cannot be looked at; from then on it is told."""
+"""Time for which failed certificate checks are only logged; after it, the condition reports them."""
 FIRST_RENEWAL_SECONDS = 300.0
-"""How soon after a restart of the gateway the steps of making a control plane are gone through: so long, or up to twice
-so long, that not all tenants' come at once."""
+"""Minimum delay of the first certificate check after a restart of the gateway.
+
+Jitter up to twice this value spreads the tenants.
+"""
 PROVISION_TIMEOUT = 180.0
-"""One attempt at a control plane; the steps it has done stay done."""
+"""Limit of one attempt to provision a control plane; completed steps persist."""
 
 
 class ControlPlaneReconciler:
-    """What is done for all tenants' control planes; `concurrency` is how many are made at the same time."""
+    """Reconciler of all tenants' control planes; `concurrency` limits how many are provisioned at the same time."""
 
     def __init__(
         self,
         planes: ControlPlanes,
         *,
-        teller: StatusWriter,
+        status_writer: StatusWriter,
         runtimes: TenantRunner,
         concurrency: int,
         monotonic: Callable[[], float],
     ) -> None:
         self._control_planes = planes
-        self._status_writer = teller
+        self._status_writer = status_writer
         self._runner = runtimes
         self._slots = asyncio.Semaphore(concurrency)
         self._monotonic = monotonic
 
     async def ensure_access(self, tenant: Tenant, record: TenantRecord) -> ApiServerAccess:
-        """Return the way to a control plane as the spec says; `record` learns what becomes of it.
+        """Return access to a control plane that matches the spec, and update `record`.
 
-        Where it cannot be made so the failure is raised, and `record` has the way to the one there is, if it answers.
+        If provisioning fails, raise the error; `record` then has access to the existing control plane if it responds.
         """
         record.stage = "control_plane"
         access = await self._probe_access(tenant, record)
@@ -86,18 +90,18 @@ class ControlPlaneReconciler:
         return access
 
     def _serving_verdict(self, record: TenantRecord, access: ApiServerAccess) -> Verdict:
-        """Say how a control plane stands that answers."""
+        """Return the verdict on a control plane that responds."""
         if (
             record.renewal_failing_since is None
             or self._monotonic() - record.renewal_failing_since < RENEWAL_GRACE_SECONDS
         ):
             return true_verdict("Serving", f"serves at {access.url}")
         return false_verdict(
-            "NotRenewed", f"serves at {access.url}, until its certificates end: {record.renewal_error}"
+            "NotRenewed", f"serves at {access.url} until its certificates expire: {record.renewal_error}"
         )
 
     async def _probe_access(self, tenant: Tenant, record: TenantRecord) -> ApiServerAccess | None:
-        """Return the access if the control plane is as wanted and answers; asked once every PROBE_SECONDS."""
+        """Return the access if the control plane matches the spec and responds; probes every PROBE_SECONDS."""
         access = record.access
         if access is None or record.provisioned_spec != _control_plane_spec(tenant.spec):
             return None
@@ -106,13 +110,13 @@ class ControlPlaneReconciler:
         try:
             await access.client.request("GET", "/readyz", timeout=PROBE_TIMEOUT)
         except errors.ApiError as error:
-            why = _readiness_message(error)
+            message = _readiness_message(error)
             record.failed_probes += 1
-            log.warning("tenant's API server is not ready", tenant=tenant.metadata.name, why=why)
+            log.warning("tenant's API server is not ready", tenant=tenant.metadata.name, reason=message)
             if record.failed_probes < MAX_FAILED_PROBES:
                 record.probe_due = self._monotonic() + PROBE_RETRY_SECONDS
                 return access
-            record.update_facts(control_plane=false_verdict("Unreachable", f"{access.url}: {why}"))
+            record.update_facts(control_plane=false_verdict("Unreachable", f"{access.url}: {message}"))
             await self._status_writer.write_status(tenant, record)
             return None
         record.failed_probes = 0
@@ -120,10 +124,10 @@ class ControlPlaneReconciler:
         return access
 
     async def _resume_access(self, tenant: Tenant, record: TenantRecord) -> ApiServerAccess | None:
-        """Go on with a control plane that was Ready before this gateway began, if it still answers.
+        """Return access to a control plane that was Ready before this gateway started, if it still responds.
 
-        A gateway that comes back must find every difference within seconds, for all tenants at once; so the steps of
-        making a control plane are gone through a while later, in silence.
+        After a restart, the gateway must reconcile all tenants within seconds. The provisioning steps follow later,
+        without status updates.
         """
         if tenant.status.observed_generation != tenant.metadata.generation:
             return None
@@ -141,7 +145,7 @@ class ControlPlaneReconciler:
         return access
 
     async def _find_responding(self, tenant: Tenant) -> ApiServerAccess | None:
-        """Return the way to the control plane as it was made last, if it answers."""
+        """Return access to the control plane as last provisioned, if it responds."""
         access = await self._control_planes.load_existing(tenant)
         if access is None:
             return None
@@ -153,11 +157,11 @@ class ControlPlaneReconciler:
         return access
 
     async def _provision_with_status(self, tenant: Tenant, record: TenantRecord) -> ApiServerAccess:
-        begun = self._monotonic()
+        started_at = self._monotonic()
 
         async def on_step(reason: str, message: str) -> None:
-            # A failure stays told while its next attempt goes through the steps before it.
-            if not record.facts.control_plane.is_failure or self._monotonic() - begun > FAILURE_SHOWN_SECONDS:
+            # The status keeps a failure while the next attempt repeats the steps before it.
+            if not record.facts.control_plane.is_failure or self._monotonic() - started_at > FAILURE_SHOWN_SECONDS:
                 record.update_facts(control_plane=unknown_verdict(reason, message))
                 await self._status_writer.try_write_status(tenant, record)
 
@@ -166,15 +170,14 @@ class ControlPlaneReconciler:
     async def _renew_certificates(
         self, tenant: Tenant, record: TenantRecord, access: ApiServerAccess
     ) -> ApiServerAccess:
-        """Go through the steps for what only time changes: certificates that near their end.
+        """Repeat the provisioning steps to renew certificates that expire soon.
 
-        Nobody hears of it, and a failure is no trouble of the tenant's until it has lasted: there is time to try
-        again.
+        The status does not show the steps. It shows failures only after RENEWAL_GRACE_SECONDS: there is time to retry.
         """
         try:
             return await self._provision_access(tenant, record, on_step=ignore_step)
         except VkgatewayError as error:
-            log.warning("certificates were not looked at", tenant=tenant.metadata.name, error=str(error))
+            log.warning("certificate check failed", tenant=tenant.metadata.name, error=str(error))
             record.renewal_due = self._monotonic() + RENEW_RETRY_SECONDS
             if record.renewal_failing_since is None:
                 record.renewal_failing_since = self._monotonic()
@@ -182,18 +185,18 @@ class ControlPlaneReconciler:
             return access
 
     async def _restore_kept_objects(self, tenant: Tenant, record: TenantRecord, access: ApiServerAccess) -> None:
-        """Have undone what the tenant's admins did to the objects that are kept; a failure is no trouble of theirs."""
+        """Revert changes to the kept objects; a failure is only logged."""
         record.restore_due = self._monotonic() + RESTORE_SECONDS
         record.restored_policy = tenant.spec.policy
         try:
             await self._control_planes.restore_kept_objects(tenant, access)
         except VkgatewayError as error:
-            log.warning("kept objects were not looked at", tenant=tenant.metadata.name, error=str(error))
+            log.warning("kept objects not restored", tenant=tenant.metadata.name, error=str(error))
 
     async def _provision_access(self, tenant: Tenant, record: TenantRecord, *, on_step: OnStep) -> ApiServerAccess:
         async with record.interrupt_on_deletion():
             if self._slots.locked():
-                await on_step("Queued", "waits for its turn: other control planes are being made")
+                await on_step("Queued", "waiting while other control planes are provisioned")
             access = await self._provision_once(tenant, record, on_step=on_step)
         record.access = await self._reuse_client(tenant.metadata.name, record.access, access)
         record.provisioned_spec = _control_plane_spec(tenant.spec)
@@ -212,11 +215,11 @@ class ControlPlaneReconciler:
             except TimeoutError as error:
                 last = record.facts.control_plane.message
                 raise UnavailableError(
-                    f"the control plane was not ready after {PROVISION_TIMEOUT:.0f} s; it was at: {last}"
+                    f"the control plane was not ready after {PROVISION_TIMEOUT:.0f} s; last step: {last}"
                 ) from error
 
     async def _reuse_client(self, name: str, old: ApiServerAccess | None, new: ApiServerAccess) -> ApiServerAccess:
-        """Go on with the client there is where it leads to the same server: its watches know what they have seen."""
+        """Keep the existing client if it connects to the same server, so that its watches resume."""
         if old is None:
             return new
         if old.is_same_server(new):
@@ -228,15 +231,15 @@ class ControlPlaneReconciler:
 
 
 async def ignore_step(_reason: str, _message: str) -> None:
-    """Hears steps of which nobody is left to be told."""
+    """Ignore a provisioning step."""
 
 
 def _readiness_message(error: errors.ApiError) -> str:
-    """Say in one line what /readyz says in many: the checks that fail; what is no such answer stays as it is."""
+    """Return the failed checks of a /readyz answer in one line; any other error message unchanged."""
     checks = [line.split()[0].removeprefix("[-]") for line in error.message.split("\n") if line.startswith("[-]")]
     return f"not ready: {', '.join(checks)}" if checks else error.message
 
 
 def _control_plane_spec(spec: TenantSpec) -> TenantSpec:
-    """Return the part of a spec that the control plane is made from."""
+    """Return the part of a spec that affects the control plane."""
     return msgspec.structs.replace(spec, pools=(), policy=TenantPolicy(pod_security=spec.policy.pod_security))

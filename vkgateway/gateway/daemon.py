@@ -1,4 +1,4 @@
-"""The daemon: from the settings to a gateway that runs, and from a signal to the last connection closed."""
+"""The daemon process: startup from the settings, shutdown on a signal."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _GC_THRESHOLD = 10_000
-"""Objects more than before after which the youngest generation is collected; Python's own is 700, or 2,000."""
+"""Allocations before the youngest generation is collected; Python's default is 700 or 2,000."""
 RENEW_SECONDS = 24 * 3600.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 async def run_daemon(settings: Config) -> None:
-    """Run the gateway until a signal tells it to stop; raises VkgatewayError where it cannot begin."""
+    """Run the gateway until SIGTERM or SIGINT. Raises VkgatewayError if it cannot start."""
     logs.configure_logging(settings.logging)
     tune_collector()
     heap.mmap_large_blocks()
@@ -67,10 +67,9 @@ async def run_daemon(settings: Config) -> None:
 
 
 def tune_collector() -> None:
-    """Have the garbage collector look less often, and never at what was imported.
+    """Reduce the frequency of garbage collection and exclude imported modules.
 
-    What is kept by the thousand makes no cycles, and a full collection would hold everything up for longer than all
-    work on a pod takes.
+    Long-lived objects form no reference cycles, and a full collection takes longer than all work on a pod.
     """
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD, 10, 20)
@@ -79,19 +78,19 @@ def tune_collector() -> None:
 async def _run_gateway(settings: Config, *, files: int) -> None:
     async with contextlib.AsyncExitStack() as stack:
         name = stack.enter_context(instance_lock.lock_data_dir(Path(settings.data_dir)))
-        patience = StartupRetry()
-        health = await stack.enter_async_context(build_health_server(settings, patience))
+        startup = StartupRetry()
+        health = await stack.enter_async_context(build_health_server(settings, startup))
         management = await stack.enter_async_context(connect_management(settings, name="the management cluster"))
         datastore_authority = etcd_authority(settings.datastore)
         datastore = await stack.enter_async_context(
             LazyDatastore.from_settings(settings.datastore, authority=datastore_authority)
         )
-        sole = instance_lock.gateway_lease(management, name=name)
-        first = partial(patience.retry_until_ready, remedy=lambda: free_datastore_space(datastore))
-        await first(lambda: instance_lock.acquire_lease(sole, management=management))
-        await stack.enter_async_context(instance_lock.hold_lease(sole))
-        await first(lambda: prepare_management_cluster(management))
-        kubelet_authority = await patience.retry_until_ready(lambda: authority.ensure_authority(management))
+        elector = instance_lock.gateway_lease(management, name=name)
+        retry = partial(startup.retry_until_ready, remedy=lambda: free_datastore_space(datastore))
+        await retry(lambda: instance_lock.acquire_lease(elector, management=management))
+        await stack.enter_async_context(instance_lock.hold_lease(elector))
+        await retry(lambda: prepare_management_cluster(management))
+        kubelet_authority = await startup.retry_until_ready(lambda: authority.ensure_authority(management))
         address = settings.address or primary_address()
         planes = build_control_planes(
             settings,
@@ -129,19 +128,19 @@ async def _run_gateway(settings: Config, *, files: int) -> None:
         await gateway.run(health)
 
 
-def build_health_server(settings: Config, patience: StartupRetry) -> HealthServer:
-    """Make what answers for the gateway, also while it waits for the management cluster: it lives, and is not ready."""
-    checks = {"management-cluster": lambda: patience.pending_reason}
-    observed = settings.observability
-    socket = gateway_socket(observed, data_dir=Path(settings.data_dir))
-    return HealthServer(address=observed.address, port=observed.port, checks=checks, socket=socket)
+def build_health_server(settings: Config, startup: StartupRetry) -> HealthServer:
+    """Return the health server, which reports live but not ready while the management cluster is unavailable."""
+    checks = {"management-cluster": lambda: startup.pending_reason}
+    observability = settings.observability
+    socket = gateway_socket(observability, data_dir=Path(settings.data_dir))
+    return HealthServer(address=observability.address, port=observability.port, checks=checks, socket=socket)
 
 
 @contextlib.asynccontextmanager
 async def serve_metrics(
     settings: Observability, *, address: str, authority: Authority, management: Client, health: HealthServer
 ) -> AsyncIterator[None]:
-    """Serve metrics and state over TLS for as long as the block lasts; the certificate is renewed every day."""
+    """Serve metrics and state over TLS within the block; the certificate is renewed daily."""
 
     def pair() -> tuple[bytes, bytes]:
         if settings.cert:
@@ -152,7 +151,7 @@ async def serve_metrics(
     try:
         cert, key = pair()
     except OSError as error:
-        raise InputError(f"observability.cert: {error.filename} cannot be read: {error.strerror}") from error
+        raise InputError(f"observability.cert: cannot read {error.filename}: {error.strerror}") from error
     tls = authorization.server_context(cert=cert, key=key)
     async with (
         authorization.metrics_listener(management, health.answer_request, tls=tls) as listener,
@@ -163,18 +162,18 @@ async def serve_metrics(
 
 
 class StartupRetry:
-    """Waits for the management cluster at the start; `pending_reason` says what it waits for."""
+    """Retries of startup steps until the management cluster is available; `pending_reason` says why they wait."""
 
     def __init__(self, backoff: Backoff | None = None) -> None:
-        self.pending_reason = "it is waited for"
+        self.pending_reason = "waiting for the management cluster"
         self._backoff = backoff or Backoff(base=0.2, cap=5.0)
 
     async def retry_until_ready(
         self, attempt: Callable[[], Awaitable[T]], *, remedy: Callable[[], Awaitable[None]] | None = None
     ) -> T:
-        """Do what must be done before anything else, again and again while the server is only not there yet.
+        """Return the result of `attempt`, which is retried after transient errors.
 
-        `remedy` is for a server whose datastore is full: it takes no writes, not even those with which all begins.
+        `remedy` runs if the server's datastore is full, because then even the first writes of the startup fail.
         """
         failures = 0
         while True:
@@ -192,18 +191,18 @@ class StartupRetry:
 
 
 async def free_datastore_space(datastore: Datastore) -> None:
-    """Make room in the datastore of tenants, which may be the management cluster's too."""
+    """Free space in the tenants' datastore, which the management cluster may share."""
     try:
         await datastore.check_usage(exempt=())
     except VkgatewayError as error:
-        log.warning("the datastore was not looked at", error=str(error))
+        log.warning("datastore check failed", error=str(error))
 
 
 async def prepare_management_cluster(management: Client) -> None:
-    """Make what the gateway itself needs in the management cluster: its kinds and its namespace."""
+    """Create the CustomResourceDefinitions and the gateway's namespace in the management cluster."""
     folder = resources.files("vkgateway.model") / "crds"
     definitions = [yamltext.load(file.read_text()) for file in folder.iterdir() if file.name.endswith(".yaml")]
-    # Side by side, for tenants wait; each to its end, so that no part of it goes on while it is tried again.
+    # In parallel, because tenants wait; all to the end, so that no part overlaps with a retry.
     parts = [apply_objects(management, [definition]) for definition in definitions]
     for result in await asyncio.gather(*parts, prerequisites.ensure_namespace(management), return_exceptions=True):
         if isinstance(result, BaseException):
@@ -212,7 +211,7 @@ async def prepare_management_cluster(management: Client) -> None:
 
 @contextlib.asynccontextmanager
 async def kubelet_tls(kubelet_authority: Authority, address: str) -> AsyncIterator[ssl.SSLContext]:
-    """Give the kubelet endpoint's identity, which is renewed every day for as long as the block lasts."""
+    """Yield the TLS context of the kubelet endpoint; its certificate is renewed daily within the block."""
 
     def pair() -> tuple[bytes, bytes]:
         issued = _issue_certificate(kubelet_authority, address)
@@ -226,7 +225,7 @@ async def kubelet_tls(kubelet_authority: Authority, address: str) -> AsyncIterat
 
 @contextlib.asynccontextmanager
 async def renew_certificate(context: ssl.SSLContext, pair: Callable[[], tuple[bytes, bytes]]) -> AsyncIterator[None]:
-    """Give a server another certificate and key every day for as long as the block lasts."""
+    """Load a server's certificate and key again every day within the block."""
 
     async def renew() -> None:
         while True:
@@ -235,8 +234,8 @@ async def renew_certificate(context: ssl.SSLContext, pair: Callable[[], tuple[by
                 cert, key = pair()
                 load_identity(context, cert=cert, key=key)
             except (OSError, InputError) as error:
-                # A full disk, for one; the certificate in use has long to go.
-                log.error("the serving certificate was not renewed", error=str(error))
+                # For example a full disk; the current certificate is valid for much longer than a day.
+                log.error("serving certificate not renewed", error=str(error))
 
     task = asyncio.create_task(renew(), name="renew-serving-certificate")
     try:

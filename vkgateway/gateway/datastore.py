@@ -1,4 +1,4 @@
-"""The tenants' shared datastore as the settings say: each tenant's part of it, and the room in it."""
+"""The tenants' shared datastore as configured: the tenants' key spaces and the space usage."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ log = structlog.get_logger(__name__)
 
 
 class LazyDatastore:
-    """Tenants' parts of etcd and the room in it; see `provision.Datastore` and `roomkeeping.Datastore`.
+    """Datastore in etcd; implements `provisioner.Datastore` and `datastore_quota.Datastore`.
 
-    Connected to when it is first needed: gRPC takes a tenth of a second to load, and a gateway that comes back to
-    tenants that are there needs none of it at once. `read_tls` is asked before each use by what to prove itself now.
+    Connects at the first use: loading gRPC takes 0.1 s, and a restarted gateway with existing tenants does not need it
+    at once. `read_tls` is called before each use to pick up renewed certificates.
     """
 
     def __init__(
         self, endpoints: Sequence[str], *, tls: ClientTls, read_tls: Callable[[], ClientTls] | None = None
     ) -> None:
-        grpc_targets(endpoints)  # what is wrong with them is told at the start
+        grpc_targets(endpoints)  # raises InputError at startup if one is invalid
         self._endpoints = endpoints
         self._tls = tls
         self._read_tls = read_tls
@@ -44,7 +44,7 @@ class LazyDatastore:
 
     @classmethod
     def from_settings(cls, settings: Datastore, *, authority: Authority) -> Self:
-        """Take it as the settings say. Raises InputError where one is missing or its file cannot be used."""
+        """Return the datastore as configured. Raises InputError if a setting is missing or its file is not usable."""
 
         def read_tls() -> ClientTls:
             cert, key = read_file(settings.cert, "datastore.cert"), read_file(settings.key, "datastore.key")
@@ -62,25 +62,25 @@ class LazyDatastore:
             await self._client.close()
 
     async def ensure_tenant(self, tenant: str) -> bool:
-        """See `provision.Datastore`."""
+        """See `provisioner.Datastore`."""
         tenancy, _ = await self._ensure_open()
         return await tenancy.ensure_tenant(tenant)
 
     async def remove_tenant(self, tenant: str) -> int:
-        """See `provision.Datastore`."""
-        tenancy, keeper = await self._ensure_open()
-        keeper.blocked.pop(tenant, None)
+        """See `provisioner.Datastore`."""
+        tenancy, quota = await self._ensure_open()
+        quota.blocked.pop(tenant, None)
         return await tenancy.remove_tenant(tenant)
 
     @property
     def blocked(self) -> Mapping[str, int]:
-        """See `roomkeeping.Datastore`."""
+        """See `datastore_quota.Datastore`."""
         return self._services[1].blocked if self._services is not None else {}
 
     async def check_usage(self, *, exempt: Collection[str]) -> StoreUsage:
-        """See `roomkeeping.Datastore`."""
-        _, keeper = await self._ensure_open()
-        return await keeper.check_usage(exempt=exempt)
+        """See `datastore_quota.Datastore`."""
+        _, quota = await self._ensure_open()
+        return await quota.check_usage(exempt=exempt)
 
     async def _ensure_open(self) -> tuple[Tenancy, QuotaController]:
         async with self._open_lock:
@@ -92,41 +92,43 @@ class LazyDatastore:
                 self._client, self._services = client, (tenancy, QuotaController(client, tenancy))
             elif renewed and self._client is not None:
                 self._client.renew_connection(self._tls)
-                log.info("the datastore is shown a renewed certificate")
+                log.info("client certificate for the datastore renewed")
         return self._services
 
     def _reload_tls(self) -> bool:
-        """Whether the files hold another pair by now: certificates end, and who renews them writes them in place.
+        """Load the certificate and key again and return whether they changed: renewed files are written in place.
 
-        Half of a pair, or none, is no reason to let go of the one in use: the next look finds all of it.
+        While the files do not hold a matching pair, the current pair stays in use.
         """
         if self._read_tls is None:
             return False
         try:
-            found = self._read_tls()
+            new_tls = self._read_tls()
         except InputError as error:
-            log.warning("the certificate for the datastore cannot be read; the one before is used on", error=str(error))
+            log.warning(
+                "cannot read the client certificate for the datastore; the current one stays in use", error=str(error)
+            )
             return False
-        if found == self._tls or not is_matching_pair(found.cert, found.key):
+        if new_tls == self._tls or not is_matching_pair(new_tls.cert, new_tls.key):
             return False
-        self._tls = found
+        self._tls = new_tls
         return True
 
 
 def etcd_authority(datastore: Datastore) -> Authority:
-    """Load the authority that etcd trusts. Raises InputError."""
+    """Load the certificate authority that etcd trusts. Raises InputError."""
     cert, key = read_file(datastore.ca, "datastore.ca"), read_file(datastore.ca_key, "datastore.caKey")
     try:
         return Authority.from_pem(cert, key)
     except ValueError as error:
-        raise InputError(f"datastore.ca and datastore.caKey are no authority: {error}") from error
+        raise InputError(f"datastore.ca and datastore.caKey are not a certificate authority: {error}") from error
 
 
 def read_file(file: str, key: str) -> bytes:
-    """Read a file that the setting `key` names. Raises InputError."""
+    """Return the content of the file named by the setting `key`. Raises InputError."""
     if not file:
-        raise InputError(f"{key} is not set", hint="`vkgateway serve --print-config` describes every key.")
+        raise InputError(f"{key} is not set", hint="`vkgateway serve --print-config` describes all settings.")
     try:
         return Path(file).expanduser().read_bytes()
     except OSError as error:
-        raise InputError(f"{key}: file {file} cannot be read: {error.strerror}") from error
+        raise InputError(f"{key}: cannot read file {file}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Has the tenants' shared datastore looked after, and tells whom it holds so that the others can go on."""
+"""Monitor of the space in the tenants' shared datastore, which blocks writes of tenants that fill it."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ log = structlog.get_logger(__name__)
 
 CHECK_SECONDS = 10.0
 LOW_SPACE_CHECK_SECONDS = 3.0
-"""At 20 MB a second, which is more than one API server was seen to write, that is 60 MB between two looks."""
+"""At 20 MB a second, more than one API server was measured to write, 60 MB arrive between two checks."""
 
 
 class Datastore(Protocol):
-    """The part of `controlplane.etcd.keeper.Keeper` that is used here."""
+    """The part of `controlplane.etcd.quota.QuotaController` that is used here."""
 
     @property
     def blocked(self) -> Mapping[str, int]:
-        """The tenants that may not write, and what they had when that was found, in bytes."""
+        """Bytes used by each tenant whose writes are blocked, when they were blocked."""
 
     async def check_usage(self, *, exempt: Collection[str]) -> StoreUsage:
-        """Look once, and make room where it is short."""
+        """Check the usage once, and free space if it is low."""
 
 
 class DatastoreMonitor:
-    """Looks at the datastore every ten seconds, or three; a look that fails is only told in the log.
+    """Monitor that checks the datastore every ten seconds, or every three while space is low.
 
-    `tenants` are all there are, None while that is not known; one with the annotation `vkgateway.io/writable: "true"`
-    may write in any case. `on_change` hears of each tenant of which something else is true now.
+    `tenants` returns all tenants, None while unknown. A tenant with the annotation `vkgateway.io/writable: "true"` is
+    never blocked. `on_change` is called for each tenant whose verdict changed. A failed check is only logged.
     """
 
     def __init__(
@@ -54,13 +54,13 @@ class DatastoreMonitor:
         self._verdicts: dict[str, Verdict] = {}
 
     def write_verdict(self, tenant: str) -> Verdict | None:
-        """Say whether a tenant may write; None before the first look."""
+        """Return whether a tenant may write; None before the first check."""
         if self._usage is None:
             return None
         return self._verdicts.get(tenant, _WRITABLE) if tenant in self._datastore.blocked else _WRITABLE
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check periodically until cancelled."""
         while True:
             await asyncio.sleep(
                 LOW_SPACE_CHECK_SECONDS if self._usage and self._usage.used_share >= COMPACTION_SHARE else CHECK_SECONDS
@@ -68,39 +68,43 @@ class DatastoreMonitor:
             try:
                 await self.check_datastore()
             except VkgatewayError as error:
-                log.warning("the datastore was not looked at", error=str(error))
-            except Exception:  # tenants' work goes on without it
-                log.exception("the datastore was not looked at")
+                log.warning("datastore check failed", error=str(error))
+            except Exception:  # the gateway continues without it
+                log.exception("datastore check failed")
 
     async def check_datastore(self) -> None:
-        """Look once, and tell what is new; not before all tenants are known."""
+        """Check the datastore once and report changes; does nothing until all tenants are known."""
         tenants = self._tenants()
         if tenants is None:
             return
-        exempt = [one.metadata.name for one in tenants if one.metadata.annotations.get(WRITABLE_ANNOTATION) == "true"]
+        exempt = [
+            tenant.metadata.name for tenant in tenants if tenant.metadata.annotations.get(WRITABLE_ANNOTATION) == "true"
+        ]
         try:
             self._usage = await self._datastore.check_usage(exempt=exempt)
         finally:
             self._notify_changes()
 
     def _notify_changes(self) -> None:
-        room, held, before = self._usage, self._datastore.blocked, self._verdicts
-        if room is None:
+        usage, blocked, previous = self._usage, self._datastore.blocked, self._verdicts
+        if usage is None:
             return
-        measure_datastore(in_use=room.in_use, file=room.file_size, quota=room.quota, held=len(held))
-        self._verdicts = {tenant: before.get(tenant) or _blocked_verdict(size, room) for tenant, size in held.items()}
-        for tenant in before.keys() ^ self._verdicts.keys():
+        measure_datastore(in_use=usage.in_use, file=usage.file_size, quota=usage.quota, blocked=len(blocked))
+        self._verdicts = {
+            tenant: previous.get(tenant) or _blocked_verdict(size, usage) for tenant, size in blocked.items()
+        }
+        for tenant in previous.keys() ^ self._verdicts.keys():
             self._on_change(tenant)
 
 
-_WRITABLE = true_verdict("Writable", "its API server may write")
+_WRITABLE = true_verdict("Writable", "the API server may write")
 
 
-def _blocked_verdict(size: int, room: StoreUsage) -> Verdict:
-    whole = f"{_format_gib(room.in_use)} of {_format_gib(room.quota)} of the shared datastore are in use"
-    share = f"; it has {_format_gib(size)} of it, and grew most" if size else ""
-    hint = f"Annotate it with {WRITABLE_ANNOTATION}=true, have objects deleted, and take the annotation away again"
-    return false_verdict("DatastoreFull", f"its API server may read and not write: {whole}{share}. {hint}")
+def _blocked_verdict(size: int, usage: StoreUsage) -> Verdict:
+    total = f"{_format_gib(usage.in_use)} of {_format_gib(usage.quota)} of the shared datastore are in use"
+    share = f"; this tenant uses {_format_gib(size)} and grew most" if size else ""
+    hint = f"Set the annotation {WRITABLE_ANNOTATION}=true, delete objects, and remove the annotation"
+    return false_verdict("DatastoreFull", f"the API server is read-only: {total}{share}. {hint}")
 
 
 def _format_gib(size: int) -> str:

@@ -1,4 +1,4 @@
-"""What the arbiter decided and from what, in a file of JSON lines: enough to decide it again."""
+"""Log of the arbiter's decisions and their inputs as JSON lines, complete enough to replay them."""
 
 from __future__ import annotations
 
@@ -16,49 +16,51 @@ from vkgateway.gateway.jsonlines import JsonLinesWriter, read_lines
 from vkgateway.gateway.snapshot_changes import SnapshotChanges, apply_changes, diff_snapshots
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
-"""A file of so many bytes is put aside."""
+"""File size that triggers rotation."""
 BYTES_PER_SECOND = 16e6
 BURST_BYTES = 64e6
-"""Bytes that may be written a second, and at once after some quiet: beyond it cycles are written without the reasons
-for waiting, and those that only told other reasons are left out, and counted."""
+"""Token bucket of the log: bytes per second, and burst.
+
+Beyond it, cycles are written without pending reasons; cycles in which only pending reasons changed are skipped and
+counted.
+"""
 _MAX_CHANGES_RATIO = 4
-"""All is told anew where the differences since then have come to so many times as much."""
+"""A full snapshot is written when the changes since the last one exceed this multiple of its size."""
 
 
 _LoggedReasons = tuple[frozenset[tuple[str, str]], tuple[GuaranteeLoss, ...]]
-"""Which gangs wait, and why, and the guarantees that are reduced."""
+"""Pending gangs with their reasons, and reduced guarantees."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One cycle: all that `decide` was told, and what it answered; `time` is in seconds since the epoch.
+    """One cycle: input and output of `decide`; `time` is in seconds since the epoch.
 
-    In a file it is told in differences, but for the first and some others; read back it is whole.
+    In a file, most entries hold changes instead of a snapshot. `read_entries` returns full snapshots.
     """
 
     time: float
     snapshot: Snapshot | None = None
     changes: SnapshotChanges | None = None
-    """In place of a snapshot: how it differs from that of the line before."""
+    """Changes since the previous line's snapshot, instead of a snapshot."""
     decisions: Decisions
     holds_left_out: bool = False
-    """Much was written just before, so that the reasons for waiting were not."""
+    """Whether pending reasons were left out because of the rate limit."""
     left_out: int = 0
-    """So many cycles before it, in which nothing was decided and others wait or for other reasons, were not written."""
+    """Number of skipped cycles before this one, in which only pending reasons changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableLine:
-    """A line that holds no cycle."""
+    """Line without a valid entry."""
 
     line: int
     why: str
 
 
 class DecisionLog:
-    """Appends cycles to a file, those alone in which something was decided, or gangs wait for other reasons.
+    """Log that appends each cycle with decisions or changed pending reasons to a file.
 
-    No decision is left out, and all that it was made from is there: the whole of it at a file's beginning, then what
-    has changed.
+    No decision is left out, and its input is complete: a file starts with a full snapshot, followed by changes.
     """
 
     def __init__(
@@ -73,45 +75,47 @@ class DecisionLog:
         self._burst = burst
         self._clock = clock
         self._budget, self._budget_time = burst, clock()
-        """How many bytes may be written at that time."""
+        """Bytes that may be written, as of `_budget_time`."""
         self._skipped_cycles = 0
         self._logged_reasons: _LoggedReasons = (frozenset(), ())
         self._plans: Mapping[str, PreemptionPlan] = {}
         self._last_snapshot: Snapshot | None = None
-        """What the next line may tell the differences from."""
+        """Snapshot of the last line, to which the next line's changes refer."""
         self._snapshot_bytes = self._changes_bytes = 0
-        """Bytes of the last line that told all, and of those since then."""
+        """Bytes of the last line with a full snapshot, and of the lines since then."""
 
     def write_cycle(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> bool:
-        """Write a cycle down; False: there was nothing new in it, or only reasons, and much was written just before.
+        """Write a cycle; return False if it is skipped.
 
-        Without a snapshot only the decisions are written.
+        A cycle without changes is skipped; over the rate limit, so is a cycle in which only pending reasons changed.
+        Without a snapshot, only the decisions are written.
         """
-        acts = self._has_actions(snapshot, decisions)
-        told = frozenset((hold.gang, hold.code.value) for hold in decisions.holds), decisions.losses
-        if told == self._logged_reasons and not acts:
+        has_actions = self._has_actions(snapshot, decisions)
+        reasons = frozenset((hold.gang, hold.code.value) for hold in decisions.holds), decisions.losses
+        if reasons == self._logged_reasons and not has_actions:
             return False
-        bare = snapshot is None or not self._has_budget()
-        if bare and not acts:
+        omit_reasons = snapshot is None or not self._has_budget()
+        if omit_reasons and not has_actions:
             self._skipped_cycles += 1
             return False
-        if bare:
+        if omit_reasons:
             decisions = replace(decisions, holds=())
         else:
-            self._logged_reasons = told
+            self._logged_reasons = reasons
         self._write_entry(
-            LogEntry(time=now, decisions=decisions, holds_left_out=bare, left_out=self._skipped_cycles), snapshot
+            LogEntry(time=now, decisions=decisions, holds_left_out=omit_reasons, left_out=self._skipped_cycles),
+            snapshot,
         )
         return True
 
     def _write_entry(self, entry: LogEntry, snapshot: Snapshot | None) -> None:
-        before = (
+        previous = (
             None
             if self._lines.is_empty or self._changes_bytes > _MAX_CHANGES_RATIO * self._snapshot_bytes
             else self._last_snapshot
         )
-        if snapshot is not None and before is not None:
-            entry = msgspec.structs.replace(entry, changes=diff_snapshots(before, snapshot))
+        if snapshot is not None and previous is not None:
+            entry = msgspec.structs.replace(entry, changes=diff_snapshots(previous, snapshot))
         else:
             entry = msgspec.structs.replace(entry, snapshot=snapshot)
         line = encode_entry(entry)
@@ -122,30 +126,30 @@ class DecisionLog:
         elif snapshot is not None:
             self._last_snapshot = snapshot
             self._snapshot_bytes, self._changes_bytes = (
-                (len(line), 0) if before is None else (self._snapshot_bytes, self._changes_bytes + len(line))
+                (len(line), 0) if previous is None else (self._snapshot_bytes, self._changes_bytes + len(line))
             )
 
     def _has_budget(self) -> bool:
-        at = self._clock()
+        now = self._clock()
         self._budget, self._budget_time = (
-            min(self._burst, self._budget + (at - self._budget_time) * BYTES_PER_SECOND),
-            at,
+            min(self._burst, self._budget + (now - self._budget_time) * BYTES_PER_SECOND),
+            now,
         )
         return self._budget > 0
 
     def _has_actions(self, snapshot: Snapshot | None, decisions: Decisions) -> bool:
-        before, self._plans = self._plans, decisions.plans
+        previous, self._plans = self._plans, decisions.plans
         if snapshot is not None:
-            before = {gang.id: gang.plan for gang in snapshot.gangs if gang.plan is not None}
-        made = decisions.admits or decisions.evicts or decisions.reprieves or decisions.promotes
-        return bool(made) or dict(decisions.plans) != dict(before)
+            previous = {gang.id: gang.plan for gang in snapshot.gangs if gang.plan is not None}
+        has_decisions = decisions.admits or decisions.evicts or decisions.reprieves or decisions.promotes
+        return bool(has_decisions) or dict(decisions.plans) != dict(previous)
 
 
 def encode_entry(entry: LogEntry) -> bytes:
-    """A cycle as one line of JSON, without its end. Numbers that are not finite cannot be told.
+    """Return the entry as one line of JSON without the newline. Non-finite numbers cannot be encoded.
 
-    Gangs and holds, of which there may be a hundred thousand, are encoded one by one: other threads would wait for
-    their turn until a whole cycle is encoded.
+    Gangs and holds, up to a hundred thousand, are encoded one by one: encoding a whole cycle in one call would block
+    other threads.
     """
     parts: dict[str, Any] = {"time": entry.time}
     if entry.snapshot is not None:
@@ -170,9 +174,9 @@ def _encode_each(items: Iterable[object]) -> msgspec.Raw:
 
 
 def read_entries(path: Path) -> Iterator[LogEntry | UnreadableLine]:
-    """The cycles of one file, in their order, and the lines that hold none.
+    """Yield the entries of one file in order, and its unreadable lines.
 
-    What follows on such a line in differences cannot be made whole, and is read without its snapshot.
+    Changes after an unreadable line cannot be applied; these entries have no snapshot.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""Events about Tenants and ComputeClusters, in the management cluster."""
+"""Kubernetes events about Tenants and ComputeClusters in the management cluster."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vkgateway.model.objects import Meta
 
 log = structlog.get_logger(__name__)
 
-# Where Kubernetes keeps the events of objects that have no namespace.
+# Kubernetes stores the events of cluster-scoped objects there.
 EVENT_NAMESPACE = "default"
 MAX_MESSAGE_LENGTH = 1024
 
 
 class EventRecorder:
-    """Writes events; one that cannot be written is logged and stops nothing."""
+    """Recorder of events; a failed write is only logged."""
 
     def __init__(self, client: Client, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._client = client
@@ -37,7 +37,7 @@ class EventRecorder:
         message: str,
         kind: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
-        """Tell something of a cluster-scoped object; `reason` is one CamelCase word."""
+        """Write an event about a cluster-scoped object; `reason` is one CamelCase word."""
         stamp = times.render_time(self._clock())
         event = {
             "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""A finalizer on an object is put on and taken off; what others put there meanwhile stays."""
+"""Addition and removal of a finalizer that preserves concurrent changes of other finalizers."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from vkgateway.kube.resources import Resource
 from vkgateway.model.objects import Meta, decode_object
 
 _MAX_TRIES = 5
-"""What a watch shows is often older than a write of our own, so a second one is usual."""
+"""The watch cache is often older than the gateway's last write, so a second attempt is common."""
 
 
 async def add_finalizer(
     client: Client, resource: Resource, seen: Meta, finalizer: str, *, annotations: Mapping[str, str] | None = None
 ) -> Meta:
-    """Put a finalizer on, and annotations with it; returns the metadata that is stored then.
+    """Add a finalizer and annotations, and return the stored metadata.
 
-    `seen` is what a watch shows. Raises NotFound where the object is gone, also if another has its name by now, and
-    Conflict where others write it without end.
+    `seen` is the metadata from the watch cache. Raises NotFound if the object was deleted or replaced, and Conflict if
+    concurrent writes do not stop.
     """
-    more = {"annotations": annotations} if annotations else {}
-    return await _patch_finalizers(client, resource, seen, finalizer, held=True, more=more)
+    extra = {"annotations": annotations} if annotations else {}
+    return await _patch_finalizers(client, resource, seen, finalizer, present=True, extra=extra)
 
 
 async def remove_finalizer(client: Client, resource: Resource, seen: Meta, finalizer: str) -> None:
-    """Take a finalizer off, if the object is still there. Raises Conflict where others write it without end."""
+    """Remove a finalizer if the object still exists. Raises Conflict if concurrent writes do not stop."""
     try:
-        await _patch_finalizers(client, resource, seen, finalizer, held=False, more={})
+        await _patch_finalizers(client, resource, seen, finalizer, present=False, extra={})
     except errors.NotFound:
         return
 
 
 async def _patch_finalizers(
-    client: Client, resource: Resource, seen: Meta, finalizer: str, *, held: bool, more: Mapping[str, object]
+    client: Client, resource: Resource, seen: Meta, finalizer: str, *, present: bool, extra: Mapping[str, object]
 ) -> Meta:
     tries = 0
     while True:
         tries += 1
-        finalizers = [one for one in seen.finalizers if one != finalizer] + [finalizer] * held
+        finalizers = [other for other in seen.finalizers if other != finalizer] + [finalizer] * present
         version = {"uid": seen.uid, "resourceVersion": seen.resource_version}
-        change = {"metadata": {**version, "finalizers": finalizers or None, **more}}
+        change = {"metadata": {**version, "finalizers": finalizers or None, **extra}}
         try:
             return decode_object(await client.patch(resource, seen.name, change)).metadata
         except errors.Conflict:
@@ -53,5 +53,5 @@ async def _patch_finalizers(
 async def _read_metadata(client: Client, resource: Resource, seen: Meta) -> Meta:
     found = decode_object(await client.get(resource, seen.name)).metadata
     if found.uid != seen.uid:
-        raise errors.NotFound(f"{resource.kind} {seen.name} is another one by now", status=404)
+        raise errors.NotFound(f"{resource.kind} {seen.name} was replaced by a new object", status=404)
     return found

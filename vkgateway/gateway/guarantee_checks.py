@@ -1,4 +1,4 @@
-"""Whether what a tenant is to be guaranteed of a pool can be kept on its nodes, beside what others have (pure)."""
+"""Checks whether the nodes of a pool can hold a tenant's guarantee alongside those of the other tenants (pure)."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from vkgateway.model import quantity
 from vkgateway.model.api import TenantPool
 
 GuaranteedPod = tuple[str, str, int]
-"""A pod that runs inside its tenant's guarantee: tenant, node, and thousandths of the pool's unit."""
+"""A pod that runs inside its tenant's guarantee: tenant, node, and thousandths of the pool's unit resource."""
 
 
 def guarantee_violations(
-    tenant: str, wanted: TenantPool, *, pool: Pool, others: Sequence[Quota], held: Sequence[GuaranteedPod] = ()
+    tenant: str, requested: TenantPool, *, pool: Pool, others: Sequence[Quota], running: Sequence[GuaranteedPod] = ()
 ) -> Iterator[str]:
-    """Say, in sentences, why a guarantee cannot be kept by cells that are bound at the same time as all others'.
+    """Yield sentences that say why cells for the guarantee cannot be bound at the same time as all others' cells.
 
-    Whoever was accepted before comes first: also where nodes have died since and not even that can be kept; and so do
-    the pods that run inside guarantees now, which are never moved (`held`).
+    Guarantees that were accepted earlier take precedence, even if nodes failed since and cannot hold them.
+    So do the pods that run inside guarantees now (`running`): they are never moved.
     """
-    # It brings numpy, for which neither a starting gateway nor the command line should wait.
+    # Imports numpy, which would delay the start of the gateway and of the command line.
     from vkgateway.arbiter.guarantees.refusals import deferral_reason, refusal_reasons
 
-    mine = build_quota(tenant, wanted, granted=1.0)
-    found = refusal_reasons(pool, others, mine)
-    yield from found
-    if not found and (later := deferral_reason(pool, others, mine, held)):
-        yield later
+    quota = build_quota(tenant, requested, granted=1.0)
+    refusals = refusal_reasons(pool, others, quota)
+    yield from refusals
+    if not refusals and (deferral := deferral_reason(pool, others, quota, running)):
+        yield deferral
 
 
-def is_within_previous(wanted: TenantPool, had: TenantPool) -> bool:
-    """Whether a tenant that was accepted with one guarantee asks for nothing beyond it with the other."""
-    if quantity.exceeded_resources(wanted.guarantee, had.guarantee):
+def is_within_previous(requested: TenantPool, previous: TenantPool) -> bool:
+    """Return whether a requested guarantee is within the guarantee that was accepted before."""
+    if quantity.exceeded_resources(requested.guarantee, previous.guarantee):
         return False
-    if not wanted.cells and not had.cells:
+    if not requested.cells and not previous.cells:
         return True
-    pairs = zip(sorted(wanted.cells, reverse=True), sorted(had.cells, reverse=True), strict=False)
-    return 0 < len(wanted.cells) <= len(had.cells) and all(new <= old for new, old in pairs)
+    pairs = zip(sorted(requested.cells, reverse=True), sorted(previous.cells, reverse=True), strict=False)
+    return 0 < len(requested.cells) <= len(previous.cells) and all(new <= old for new, old in pairs)

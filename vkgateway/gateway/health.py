@@ -1,7 +1,8 @@
-"""What the gateway says of itself: /healthz and /readyz to every caller, the rest to some.
+"""HTTP server of the gateway's health, metrics and arbiter state.
 
-The rest, /metrics, /arbiter/state and /arbiter/what-if, names all tenants. It is served at a Unix socket that only the
-gateway's own user may open, and over TLS to callers that the management cluster authorises (`authorised`).
+/healthz and /readyz are public. /metrics, /arbiter/state and /arbiter/what-if name all tenants. They are served on a
+Unix socket that only the gateway's user can open, and over TLS to callers that the management cluster authorizes (see
+`authorization`).
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from vkgateway.kubelet.http import Reply, Request, Session
 from vkgateway.kubelet.listener import HttpListener
 
 Check = Callable[[], str]
-"""Says what is wrong, or "" if nothing is."""
+"""Returns the problem, or "" if there is none."""
 
 QuestionHandler = Callable[[bytes], tuple[int, bytes]]
-"""Answers a question in JSON, with an HTTP status."""
+"""Returns the HTTP status and the JSON answer to a question."""
 
 PUBLIC: Final = (("healthz",), ("readyz",))
-"""Paths that say nothing of tenants."""
+"""Paths that reveal nothing about tenants."""
 _PUBLIC_HELP: Final = (
-    "known here: /healthz, /readyz; /metrics, /arbiter/state and /arbiter/what-if are served over HTTPS only"
+    "not found; available: /healthz, /readyz; /metrics, /arbiter/state and /arbiter/what-if are served over HTTPS only"
 )
-_ALL_HELP: Final = "known here: /healthz, /readyz, /metrics, /arbiter/state, /arbiter/what-if"
+_ALL_HELP: Final = "not found; available: /healthz, /readyz, /metrics, /arbiter/state, /arbiter/what-if"
 
 
 class HealthServer:
-    """Answers for the gateway; `checks` by name decide on /readyz, `refresh` is called before metrics are read.
+    """HTTP server of the gateway; the named `checks` decide /readyz, `refresh` is called before metrics are read.
 
-    `address` and `port` serve the public paths, `socket` serves all. `state` returns, as JSON, the state of pools,
-    tenants and gangs, `what_if` answers a question about them. Each is called in a thread of its own, since it may take
-    long, and `what_if` for one question at a time; without them the paths are not known.
+    `address` and `port` serve the public paths, `socket` serves all paths. `state` returns pools, tenants and gangs as
+    JSON; `what_if` answers a question about them. Both may take long and run in separate threads, `what_if` one at a
+    time. Without them, their paths return 404.
     """
 
     def __init__(
@@ -59,10 +60,10 @@ class HealthServer:
         self._state = state
         self._what_if = what_if
         self._question_lock = asyncio.Lock()
-        """Held while a question is answered: further ones wait, so that the gateway's own cycles get their turn."""
+        """Held while a question is answered: concurrent questions would delay scheduling cycles."""
         self._stack = contextlib.AsyncExitStack()
         self._metrics_lock = asyncio.Lock()
-        """Held from the first figure that is set to the last that is read: one reader must not see another's halves."""
+        """Held from the refresh to the end of the read, so that no reader sees a half-finished refresh."""
 
     def set_handlers(
         self,
@@ -72,7 +73,7 @@ class HealthServer:
         state: Callable[[], bytes],
         what_if: QuestionHandler,
     ) -> None:
-        """From now on answer by these; a gateway lives, and says what it waits for, before there is more to tell."""
+        """Replace the handlers: the server starts before the parts of the gateway that answer requests."""
         self._checks = checks
         self._refresh = refresh
         self._state = state
@@ -80,16 +81,16 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port of the public paths."""
         return self._port
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
-            hint = "Choose another with observability.port, or 0 for any free one."
+            hint = "Set observability.port to another port, or to 0 for any free port."
             public = await stack.enter_async_context(HttpListener(self._answer_public, name="health", hint=hint))
             self._port = await public.listen_tcp(self._address, self._port)
             if self._socket is not None:
-                hint = "Choose another with observability.socket."
+                hint = "Set observability.socket to another path."
                 private = await stack.enter_async_context(HttpListener(self.answer_request, name="metrics", hint=hint))
                 await private.listen_unix(self._socket)
             self._stack = stack.pop_all()
@@ -101,7 +102,7 @@ class HealthServer:
         await self._stack.aclose()
 
     async def answer_request(self, request: Request, session: Session) -> Reply:
-        """Answer a caller that may read everything."""
+        """Return the reply to a caller that is authorized for all paths."""
         if request.path == ("metrics",) and request.method == "GET":
             async with self._metrics_lock:
                 if (refreshed := self._refresh()) is not None:
@@ -118,7 +119,7 @@ class HealthServer:
 
     async def _answer_public(self, request: Request, _: Session, *, known: str = _PUBLIC_HELP) -> Reply:
         if request.method != "GET":
-            return Reply.from_text(405, "only GET is known here")
+            return Reply.from_text(405, "only GET is supported")
         if request.path == ("healthz",):
             return Reply.from_text(200, "ok")
         if request.path == ("readyz",):
@@ -126,7 +127,7 @@ class HealthServer:
         return Reply.from_text(404, known)
 
     def _readyz_reply(self) -> Reply:
-        """Every check on a line of its own, as Kubernetes' own servers tell them."""
-        found = {name: check() for name, check in self._checks.items()}
-        lines = [f"[-]{name}: {why}" if why else f"[+]{name} ok" for name, why in found.items()]
-        return Reply.from_text(503 if any(found.values()) else 200, "\n".join(lines))
+        """Return one line per check, in the format of Kubernetes servers."""
+        problems = {name: check() for name, check in self._checks.items()}
+        lines = [f"[-]{name}: {problem}" if problem else f"[+]{name} ok" for name, problem in problems.items()]
+        return Reply.from_text(503 if any(problems.values()) else 200, "\n".join(lines))

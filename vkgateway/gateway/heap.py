@@ -1,8 +1,8 @@
-"""Keeps the C library's heap small: what pods came and went with leaves gaps in it.
+"""Limits fragmentation of the C library's heap.
 
-The size of what is in use stays; but between what lives long and what lives short, gaps add up, by 0.7 MiB for a
-thousand pods, and the allocator by itself only ever gives back what lies at the end of the heap. So what is free is
-given back now and then, and what is large never gets there. What remains is gaps smaller than a page.
+Short-lived objects between long-lived ones leave gaps: 0.7 MiB per thousand pods that are created and deleted. By
+itself, the allocator returns only memory at the end of the heap. The gateway therefore trims the heap periodically and
+allocates large blocks outside of it. Gaps smaller than a page remain.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from collections.abc import Callable
 from typing import Final
 
 TRIM_SECONDS: Final = 30.0
-"""A heap of 40 MiB takes some 2 ms to go through."""
+"""Interval between trims; trimming a heap of 40 MiB takes about 2 ms."""
 _M_MMAP_THRESHOLD: Final = -3
-"""mallopt(3)'s number for it."""
+"""Parameter number of mallopt(3)."""
 _LARGE_BYTES: Final = 64 * 1024
-"""Bytes from which on something has pages of its own: what a busy watch brings at once, an answer of many objects."""
+"""Size from which a block is allocated with mmap, such as a large list response or a burst of watch events."""
 
 
 def mmap_large_blocks() -> bool:
-    """Give each large block pages of its own, which go back to the system with it; False where that cannot be asked.
+    """Allocate large blocks with mmap, so that freeing them returns memory to the system; False if unsupported.
 
-    By itself glibc does so only until the first such block was freed, and puts all up to that size into the heap then.
+    By default, glibc raises the threshold as soon as such a block is freed.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -34,7 +34,7 @@ def mmap_large_blocks() -> bool:
 
 
 async def trim_loop(*, every: float = TRIM_SECONDS) -> None:
-    """Trim the heap now and then until cancelled; returns at once where the C library has no way to (musl)."""
+    """Trim the heap periodically until cancelled; return at once if the C library cannot trim (musl)."""
     trim = find_trim()
     if trim is None:
         return
@@ -44,7 +44,7 @@ async def trim_loop(*, every: float = TRIM_SECONDS) -> None:
 
 
 def find_trim() -> Callable[[], object] | None:
-    """What gives free memory back (malloc_trim(3), of glibc alone); None where there is nothing that does."""
+    """Return a function that returns free memory to the system (malloc_trim(3) of glibc); None if unavailable."""
     try:
         malloc_trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""What the daemon counts, for Prometheus; the lower layers add theirs to the same registry."""
+"""Prometheus metrics of the daemon; lower layers add theirs to the same registry."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ __all__ = [
 PHASES: Final = ("Pending", "Provisioning", "Ready", "Degraded", "Deleting")
 
 TENANTS: Final = Gauge("vkgateway_tenants", "Tenants by phase.", ["phase"])
-COMPUTE_CLUSTERS: Final = Gauge("vkgateway_compute_clusters", "Compute clusters by whether they answer.", ["reachable"])
-QUEUE_DEPTH: Final = Gauge("vkgateway_queue_depth", "Objects that wait to be worked on now, by tenant.", ["tenant"])
-LOOP_LAG: Final = Gauge("vkgateway_event_loop_lag_seconds", "How late the event loop is, at the last look.")
+COMPUTE_CLUSTERS: Final = Gauge("vkgateway_compute_clusters", "Compute clusters by reachability.", ["reachable"])
+QUEUE_DEPTH: Final = Gauge("vkgateway_queue_depth", "Objects that are due for reconciliation, by tenant.", ["tenant"])
+LOOP_LAG: Final = Gauge("vkgateway_event_loop_lag_seconds", "Delay of the event loop at the last measurement.")
 ONBOARDING: Final = Histogram(
     "vkgateway_tenant_ready_seconds",
-    "From a tenant's first look to its being ready for the first time.",
+    "Seconds from the first reconciliation of a tenant until it is Ready for the first time.",
     buckets=(1, 2, 3, 4, 5, 7.5, 10, 15, 30, 60, 120, 300),
 )
 
 DATASTORE: Final = Gauge(
-    "vkgateway_datastore_bytes", "The tenants' shared datastore: in use, its file, and what it may grow to.", ["what"]
+    "vkgateway_datastore_bytes", "Bytes of the tenants' shared datastore: in use, file size, and quota.", ["what"]
 )
 BLOCKED_TENANTS: Final = Gauge(
-    "vkgateway_datastore_held_tenants", "Tenants that may not write to the datastore, since they were filling it."
+    "vkgateway_datastore_held_tenants",
+    "Tenants whose writes to the datastore are blocked because they were filling it.",
 )
 
 LAG_SECONDS: Final = 1.0
@@ -58,35 +59,35 @@ class _Queue(Protocol):
 
 
 def count_tenants(phases: Iterable[str]) -> None:
-    """Set how many tenants are in each phase."""
+    """Set the number of tenants in each phase."""
     counts = Count(phases)
     for phase in PHASES:
         TENANTS.labels(phase).set(counts[phase])
 
 
 def measure_queue(queue: _Queue, *, tenants: Iterable[str]) -> None:
-    """Set how much waits for each tenant; tenants that are gone are not told of any more."""
+    """Set the queue depth of each tenant, and drop deleted tenants."""
     QUEUE_DEPTH.clear()
     for tenant in tenants:
         QUEUE_DEPTH.labels(tenant).set(queue.ready_count(tenant))
 
 
 def count_compute_clusters(reachable: Iterable[bool]) -> None:
-    """Set how many compute clusters answer, and how many do not."""
+    """Set the numbers of reachable and unreachable compute clusters."""
     counts = Count(reachable)
-    for answers in (True, False):
-        COMPUTE_CLUSTERS.labels(str(answers).lower()).set(counts[answers])
+    for is_reachable in (True, False):
+        COMPUTE_CLUSTERS.labels(str(is_reachable).lower()).set(counts[is_reachable])
 
 
-def measure_datastore(*, in_use: int, file: int, quota: int, held: int) -> None:
-    """Set how full the datastore is, in bytes, and how many tenants it is closed to."""
+def measure_datastore(*, in_use: int, file: int, quota: int, blocked: int) -> None:
+    """Set the sizes of the datastore in bytes, and the number of blocked tenants."""
     for what, size in (("in_use", in_use), ("file", file), ("quota", quota)):
         DATASTORE.labels(what).set(size)
-    BLOCKED_TENANTS.set(held)
+    BLOCKED_TENANTS.set(blocked)
 
 
 async def measure_loop_lag() -> None:
-    """Measure the event loop's lag once a second, until cancelled."""
+    """Measure the event loop's lag every second until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + LAG_SECONDS

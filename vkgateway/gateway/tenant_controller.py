@@ -79,7 +79,7 @@ class TenantController:
         self._monotonic = monotonic
         self._status_writer = StatusWriter(management, recorder, clock=clock, monotonic=monotonic)
         self._reconciler = ControlPlaneReconciler(
-            planes, teller=self._status_writer, runtimes=runtimes, concurrency=concurrency, monotonic=monotonic
+            planes, status_writer=self._status_writer, runtimes=runtimes, concurrency=concurrency, monotonic=monotonic
         )
         self._records: dict[str, TenantRecord] = {}
         self.accepted_specs = AcceptedSpecs(computes.pool_facts, computes.guaranteed_pods)

@@ -113,7 +113,7 @@ async def test_create_can_print_the_object_when_done(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("condition", "code", "words"),
     [
-        (("Accepted", "False", "UnknownTemplate", "there is no template 'big'"), 2, "'big'"),
+        (("Accepted", "False", "UnknownTemplate", "template 'big' does not exist"), 2, "'big'"),
         (("ControlPlaneReady", "False", "Impossible", "1.99.7 cannot be had"), 2, "1.99.7"),
         (("ControlPlaneReady", "False", "Taken", "port 6443 is in use"), 4, "6443"),
     ],
@@ -161,9 +161,9 @@ async def test_a_list_says_what_a_tenant_waits_for(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("line", "code", "words"),
     [
-        (("beta", "--pool", "h100"), 2, "it has: a100"),
+        (("beta", "--pool", "h100"), 2, "available pools: a100"),
         (("beta", "--pool", "a100:guarantee=nvidia.com/gpu=33"), 2, "at most 32"),
-        (("beta", "--pool", "a100.east"), 2, "there are: local"),
+        (("beta", "--pool", "a100.east"), 2, "available compute clusters: local"),
         (("Beta",), 2, "capital"),
         (("beta", "-f", "/nowhere.yaml"), 2, "/nowhere.yaml"),
         (("taken",), 4, "there already"),

@@ -237,7 +237,7 @@ async def test_a_dry_run_of_a_tenant_says_what_its_guarantees_would_mean(cli: Cl
 async def test_a_gateway_that_has_decided_nothing_yet_says_so(cli: Cli) -> None:
     async with gateway(cli, None):
         assert await cli("whatif", "gang", "--tenant", "a", "--request", f"{GPU}=8") == 5
-    assert "the arbiter has decided nothing yet" in cli.err
+    assert "the arbiter has not completed a cycle yet" in cli.err
 
 
 async def test_a_gateway_that_knows_no_questions_is_of_another_version(cli: Cli) -> None:

@@ -54,25 +54,25 @@ OFFERS = {"local": {"a100": PoolOffer({GPU: "32", "cpu": "96"}, {GPU: "8"})}}
     ("asked", "reason", "words"),
     [
         (tenant("Alpha"), "InvalidName", "capital"),
-        (tenant(template="big"), "UnknownTemplate", "there are: default"),
+        (tenant(template="big"), "UnknownTemplate", "available templates: default"),
         (tenant(version="1.29.6"), "UnknownVersion", "oldest"),
         (tenant(version="latest"), "UnknownVersion", "'latest'"),
-        (tenant("alpha", TenantPool(name="h100")), "UnknownPool", "it has: a100"),
+        (tenant("alpha", TenantPool(name="h100")), "UnknownPool", "available pools: a100"),
         (
             tenant("alpha", TenantPool(name="a100", compute_cluster="east")),
             "UnknownComputeCluster",
-            "there are: local",
+            "available compute clusters: local",
         ),
         (tenant("alpha", TenantPool(name="a100"), TenantPool(name="a100")), "DuplicatePool", "twice"),
         (tenant("alpha", guarantee("many")), "InvalidQuantity", "'many'"),
-        (tenant("alpha", guarantee(-1)), "InvalidQuantity", "less than nothing"),
+        (tenant("alpha", guarantee(-1)), "InvalidQuantity", "-1 is negative"),
         (tenant("alpha", guarantee(8, limit=4)), "LimitBelowGuarantee", "guarantee of 8"),
-        (tenant("alpha", guarantee(25)), "GuaranteeBeyondPool", "ask for at most 24"),
+        (tenant("alpha", guarantee(25)), "GuaranteeBeyondPool", "request at most 24"),
         (tenant("alpha", guarantee(1, resource="amd.com/gpu")), "GuaranteeBeyondPool", "has no amd.com/gpu"),
-        (tenant("alpha", TenantPool(name="a100", weight=0)), "InvalidQuantity", "weight: 0 is not a number above 0"),
+        (tenant("alpha", TenantPool(name="a100", weight=0)), "InvalidQuantity", "weight: 0 is not a positive number"),
         (tenant("alpha", TenantPool(name="a100", weight=-2.5)), "InvalidQuantity", "-2.5"),
-        (tenant("alpha", cells(8, -4)), "InvalidQuantity", "a cell of -4"),
-        (tenant("alpha", cells(8, 4)), "CellsBeyondGuarantee", "cells of 12 in all"),
+        (tenant("alpha", cells(8, -4)), "InvalidQuantity", "cell size -4"),
+        (tenant("alpha", cells(8, 4)), "CellsBeyondGuarantee", "the cells add up to 12"),
     ],
 )
 def test_what_cannot_be_had_is_refused_with_a_reason_and_a_way_out(asked: Tenant, reason: str, words: str) -> None:
@@ -88,7 +88,7 @@ def test_a_control_plane_never_goes_back_to_an_older_minor_release() -> None:
         asked = tenant(version=version)
         asked.status = TenantStatus(api_server=runs)
         accepted = TenantSpec(kubernetes_version=had)
-        return [one.reason for one in find_objections(asked, offers=OFFERS, templates=TEMPLATES, had=accepted)]
+        return [one.reason for one in find_objections(asked, offers=OFFERS, templates=TEMPLATES, previous=accepted)]
 
     assert told("1.34.9") == ["VersionGoesBack"]
     assert told("1.35.1") == told("1.36.0") == []
@@ -105,11 +105,11 @@ def test_a_control_plane_goes_up_one_minor_release_at_a_time() -> None:
 
     (skips,) = told("1.36.3", runs="1.33.13")
     assert skips == (
-        "VersionSkips: the control plane serves with 1.33.13, and Kubernetes goes up one minor release at a time: "
-        "ask for a release 1.34 first, and for 1.36.3 when it serves with one of 1.35"
+        "VersionSkips: the control plane runs 1.33.13, and Kubernetes is upgraded one minor version at a time; "
+        "upgrade to 1.34, 1.35 before 1.36.3"
     )
     (skips,) = told("1.35.0", runs="1.33.13")
-    assert skips.endswith("ask for a release 1.34 first, and for 1.35.0 when it serves with that")
+    assert skips.endswith("upgrade to 1.34 before 1.35.0")
     assert told("1.34.9", runs="1.33.13") == told("1.33.14", runs="1.33.13") == []
 
 
@@ -226,7 +226,7 @@ def test_resources_that_the_arbiter_does_not_hand_out_are_judged_by_their_sum() 
     pool = TenantPool(name="a100", guarantee={GPU: 8, "cpu": "97"})
     verdict = ledger.decide_acceptance(tenant("a", pool), computes=[cluster()], templates=TEMPLATES)
     assert verdict.reason == "GuaranteeBeyondPool"
-    assert "ask for at most 96" in verdict.message
+    assert "request at most 96" in verdict.message
 
 
 def test_written_cells_must_have_sizes_of_the_pool() -> None:

@@ -301,7 +301,7 @@ async def test_a_cluster_stays_until_the_last_pod_of_a_tenant_has_ended_there(
     server.store.delete(COMPUTE_CLUSTERS, "local")
     async with controller(server, client) as computes:
         await until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InUse")
-        assert condition(server, "Ready", "local", tenant=False)["message"].endswith("have ended there: alpha")
+        assert condition(server, "Ready", "local", tenant=False)["message"].endswith("pods left of: alpha")
         assert computes.links
         server.store.delete(PODS, "web", "alpha--default", grace=0)
         await until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
@@ -323,5 +323,5 @@ def test_a_kubeconfig_in_a_secret_may_not_name_files_or_programs(user: str) -> N
         f"clusters: [{{name: c, cluster: {{server: 'https://x'}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
         "contexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"
     )
-    with pytest.raises(InputError, match="inline"):
+    with pytest.raises(InputError, match="embed the data"):
         parse_connection(text, where="in Secret ops/east")

@@ -56,7 +56,7 @@ async def test_another_object_of_that_name_is_left_alone(server: FakeApiServer, 
     server.store.create(TENANTS, tenant_document("alpha"))
     await change(client, TENANT_FINALIZER)
 
-    with pytest.raises(errors.NotFound, match="another one by now"):
+    with pytest.raises(errors.NotFound, match="was replaced by a new object"):
         await finalizers.add_finalizer(client, TENANTS, seen, THEIRS)
     await finalizers.remove_finalizer(client, TENANTS, seen, TENANT_FINALIZER)
     assert (await look(client)).finalizers == (TENANT_FINALIZER,)

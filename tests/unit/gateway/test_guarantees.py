@@ -38,7 +38,7 @@ def test_whose_guarantee_is_reduced_is_told_with_sizes_until_the_node_is_back() 
     told = guarantees.verdict_for("a")
     assert told is not None
     assert (told.status, told.reason) == ("False", "NodesMissing")
-    assert told.message == f"pool.compute: {GPU} 16 -> 8, cells 2x8 -> 8; 2 of 3 nodes can be used"
+    assert told.message == f"pool.compute: {GPU} 16 -> 8, cells 2x8 -> 8; 2 of 3 nodes usable"
     assert (guarantees.verdict_for("b"), woken) == (GUARANTEE_SATISFIED, ["a", "b", "a"])
 
     cordon(there)
@@ -65,4 +65,4 @@ def test_what_others_hold_is_named_as_a_reason() -> None:
     heard(there, guarantees)
     told = guarantees.verdict_for("a")
     assert told is not None
-    assert told.message.endswith("8 -> 4, cells 8 -> 4; 1 of 1 nodes can be used, and others' pods hold part of them")
+    assert told.message.endswith("8 -> 4, cells 8 -> 4; 1 of 1 nodes usable, partly used by unmanaged pods")

@@ -140,7 +140,7 @@ async def test_the_state_is_told_as_json_where_there_is_one(tmp_path: Path) -> N
     async with asked(server(path), path) as session, session.get("/arbiter/state") as answer:
         assert (answer.status, await answer.text()) == (
             404,
-            "known here: /healthz, /readyz, /metrics, /arbiter/state, /arbiter/what-if\n",
+            "not found; available: /healthz, /readyz, /metrics, /arbiter/state, /arbiter/what-if\n",
         )
 
 

@@ -70,7 +70,7 @@ async def test_a_tenant_that_is_held_is_told_of_with_the_way_out_and_so_is_the_e
     verdict = world.keeping.write_verdict("a")
     assert verdict is not None
     assert (verdict.status, verdict.reason, verdict.is_failure) == ("False", "DatastoreFull", True)
-    for words in ("6.0 GiB of 8.0 GiB", "it has 5.0 GiB", WRITABLE_ANNOTATION):
+    for words in ("6.0 GiB of 8.0 GiB", "this tenant uses 5.0 GiB", WRITABLE_ANNOTATION):
         assert words in verdict.message
     world.datastore.blocked = {}
     await world.keeping.check_datastore()

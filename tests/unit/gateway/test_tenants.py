@@ -367,7 +367,7 @@ async def test_certificates_that_cannot_be_renewed_for_days_are_told_until_they_
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(monotonic=lambda: now) as tenants:
         await until(lambda: world.phase("alpha") == "Ready")
-        world.planes.broken["alpha"] = "there is no template 'default'"
+        world.planes.broken["alpha"] = "template 'default' does not exist"
         for _ in range(2):
             assert world.phase("alpha") == "Ready"
             now += RENEW_SECONDS + 60
@@ -376,7 +376,7 @@ async def test_certificates_that_cannot_be_renewed_for_days_are_told_until_they_
         await until(lambda: world.phase("alpha") == "Degraded")
         (told,) = (one for one in world.get("alpha")["status"]["conditions"] if one["type"] == "ControlPlaneReady")
         assert told["reason"] == "NotRenewed"
-        assert "there is no template 'default'" in told["message"]
+        assert "template 'default' does not exist" in told["message"]
         version = world.get("alpha")["metadata"]["resourceVersion"]
         await looked_at(world, tenants)
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
