@@ -190,10 +190,10 @@ def _check_version(version: str, *, served: str) -> Iterator[Objection]:
         yield Objection("VersionGoesBack", where, message)
     elif current is not None and int(match[1]) > int(current[1]) + 1:
         first, last = int(current[1]) + 1, int(match[1]) - 1
-        steps = ", ".join(f"1.{minor}" for minor in range(first, last + 1))
+        path = ", then ".join([*(f"1.{minor}" for minor in range(first, last + 1)), version])
         message = (
             f"the control plane runs {served}, and Kubernetes is upgraded one minor version at a time; "
-            f"upgrade to {steps} before {version}"
+            f"upgrade to {path}"
         )
         yield Objection("VersionSkips", where, message)
 

@@ -106,10 +106,10 @@ def test_a_control_plane_goes_up_one_minor_release_at_a_time() -> None:
     (skips,) = told("1.36.3", runs="1.33.13")
     assert skips == (
         "VersionSkips: the control plane runs 1.33.13, and Kubernetes is upgraded one minor version at a time; "
-        "upgrade to 1.34, 1.35 before 1.36.3"
+        "upgrade to 1.34, then 1.35, then 1.36.3"
     )
     (skips,) = told("1.35.0", runs="1.33.13")
-    assert skips.endswith("upgrade to 1.34 before 1.35.0")
+    assert skips.endswith("upgrade to 1.34, then 1.35.0")
     assert told("1.34.9", runs="1.33.13") == told("1.33.14", runs="1.33.13") == []
 
 
