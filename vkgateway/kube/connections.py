@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from vkgateway.kube.endpoint import Endpoint
 from vkgateway.kube.http1 import ConnectionPool
 from vkgateway.kube.response_streams import StreamPool
-from vkgateway.kube.tls_protocol import Endpoint
 
 
 class Connections:

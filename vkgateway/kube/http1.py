@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Final
 
 from vkgateway.kube.deadlines import Deadlines
+from vkgateway.kube.endpoint import IDLE_SECONDS, Endpoint
 from vkgateway.kube.responses import MalformedResponseError, Response, ResponseParser
-from vkgateway.kube.tls_protocol import IDLE_SECONDS, Endpoint, TlsProtocol
+from vkgateway.kube.tls_protocol import TlsProtocol
 
 _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 

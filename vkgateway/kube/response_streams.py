@@ -9,8 +9,9 @@ from typing import Final
 
 import httptools
 
+from vkgateway.kube.endpoint import IDLE_SECONDS, Endpoint, ServerActivity
 from vkgateway.kube.responses import MalformedResponseError, check_bounds, is_framed
-from vkgateway.kube.tls_protocol import IDLE_SECONDS, Endpoint, ServerActivity, TlsProtocol
+from vkgateway.kube.tls_protocol import TlsProtocol
 
 _PAUSE_BYTES: Final = 1024 * 1024
 """Bytes that wait to be read before the server is asked to stop."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl as ssl_module
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
@@ -15,10 +14,10 @@ import structlog
 from vkgateway.kube import errors
 from vkgateway.kube.connections import Connections, close_all
 from vkgateway.kube.dialer import HostDialer
+from vkgateway.kube.endpoint import Endpoint
 from vkgateway.kube.requests import JSON, Params, RequestBuilder
 from vkgateway.kube.response_streams import ResponseStream
 from vkgateway.kube.responses import ResponseTooLargeError
-from vkgateway.kube.tls_protocol import Endpoint
 from vkgateway.model.errors import VkgatewayError
 
 log = structlog.get_logger(__name__)
@@ -29,13 +28,6 @@ _ERROR_BODY_MAX: Final = 64 * 1024
 _UNAUTHORIZED: Final = 401
 _RENEWAL_INTERVAL: Final = 5.0
 """Seconds between two looks for other credentials, which are read from files."""
-_KEEPALIVE: Final = (
-    ("TCP_KEEPIDLE", 15),
-    ("TCP_KEEPINTVL", 5),
-    ("TCP_KEEPCNT", 3),
-    ("TCP_USER_TIMEOUT", 30_000),
-)
-
 
 TokenSource = Callable[[], Awaitable[str]]
 CredentialSource = Callable[[], tuple[ssl_module.SSLContext | None, TokenSource | None] | None]
@@ -179,7 +171,6 @@ class Transport:
             ssl=(self.ssl or ssl_module.create_default_context()) if secure else None,
             server_hostname=self.server_hostname,
             connect_timeout=_CONNECT_TIMEOUT,
-            on_connect=_enable_keepalive,
             dialer=self.dialer,
         )
         self._connections = Connections(server, limit=self._max_connections)
@@ -248,12 +239,3 @@ class Transport:
             self._renew_credentials()
         why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return errors.Unreachable(f"{method} {path} at {self.name}: {why}", reason="Unreachable")
-
-
-def _enable_keepalive(transport: asyncio.BaseTransport) -> None:
-    """Have a connection notice within half a minute that its peer's machine is gone, even while it only listens."""
-    connection: socket.socket = transport.get_extra_info("socket")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in _KEEPALIVE:
-        if hasattr(socket, option):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

@@ -20,8 +20,8 @@ import h11
 
 from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.kube.dialer import HostDialer
+from vkgateway.kube.endpoint import Endpoint
 from vkgateway.kube.errors import Unreachable
-from vkgateway.kube.tls_engine import TlsEngine
 
 Headers = tuple[tuple[str, str], ...]
 """Names in lower case, in the order they came."""
@@ -124,25 +124,21 @@ async def open_stream(
 async def dial_server(client: Dialable, *, timeout: float = 10.0) -> ByteStream:
     """Open a connection to the client's server, TLS handshake included. Raises Unreachable."""
     url = urlsplit(client.server)
-    host = url.hostname or ""
-    port = url.port or (443 if url.scheme == "https" else 80)
-    expected = client.server_hostname or host
-    tls = TlsEngine(client.ssl, server_side=False, server_name=expected) if client.ssl is not None else None
-    wire = ByteStream(tls=tls)
+    endpoint = Endpoint(
+        host=url.hostname or "",
+        port=url.port or (443 if url.scheme == "https" else 80),
+        ssl=client.ssl,
+        server_hostname=client.server_hostname,
+        connect_timeout=timeout,
+        tls_sessions=None,
+        dialer=client.dialer,
+    )
     try:
-        async with asyncio.timeout(timeout):
-            await client.dialer.connect(lambda: wire, host, port, patience=timeout)
-            await wire.wait_opened()
+        return await endpoint.open_connection(ByteStream())
     except TimeoutError as error:
-        wire.abort()
         raise Unreachable(f"{client.name} ({client.server}) did not answer in {timeout:g} s") from error
     except OSError as error:
-        wire.abort()
         raise Unreachable(f"{client.name} ({client.server}) cannot be reached: {error}") from error
-    except BaseException:
-        wire.abort()
-        raise
-    return wire
 
 
 async def _send_request(

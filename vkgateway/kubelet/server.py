@@ -16,6 +16,7 @@ from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.kube.loop_throttle import LoopThrottle
 from vkgateway.kube.tls_engine import TlsEngine
 from vkgateway.kubelet import routes
+from vkgateway.kubelet.accepted_stream import AcceptedStream
 from vkgateway.kubelet.authentication import Authenticator
 from vkgateway.kubelet.call import Call, Rejected
 from vkgateway.kubelet.connection_tracker import ClientConnection, ConnectionTracker
@@ -116,7 +117,11 @@ class KubeletServer:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                self._create_stream, self._address, self._port, backlog=512, reuse_address=True
+                lambda: AcceptedStream(TlsEngine(self._tls, server_side=True), throttle=self._throttle, acceptor=self),
+                self._address,
+                self._port,
+                backlog=512,
+                reuse_address=True,
             )
         except OSError as error:
             raise UnavailableError(
@@ -148,13 +153,9 @@ class KubeletServer:
     ) -> None:
         await self.close()
 
-    def _create_stream(self) -> ByteStream:
-        return ByteStream(
-            tls=TlsEngine(self._tls, server_side=True), turns=self._throttle, on_made=self._track_connection
-        )
-
-    def _track_connection(self, wire: ByteStream) -> None:
-        guest = ClientConnection(wire)
+    def accept_stream(self, stream: ByteStream) -> None:
+        """Serve a new connection; see `AcceptedStream`."""
+        guest = ClientConnection(stream)
         guest.task = asyncio.get_running_loop().create_task(self._handle_connection(guest), name="kubelet-connection")
         guest.task.add_done_callback(functools.partial(self._untrack_connection, guest))
         self._connections.add_connection(guest)

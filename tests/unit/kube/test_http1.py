@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vkgateway.kube import tls_protocol as line
+from vkgateway.kube.endpoint import Endpoint, P
 from vkgateway.kube.http1 import ConnectionClosedError, ConnectionPool
 from vkgateway.kube.responses import MalformedResponseError, Response, ResponseParser, ResponseTooLargeError
 
@@ -114,7 +114,7 @@ class Server:
 async def talking(server: Server, *, limit: int = 4) -> AsyncIterator[ConnectionPool]:
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    pool = ConnectionPool(line.Endpoint(host="127.0.0.1", port=port, ssl=None), limit=limit)
+    pool = ConnectionPool(Endpoint(host="127.0.0.1", port=port, ssl=None), limit=limit)
     try:
         yield pool
     finally:
@@ -238,9 +238,9 @@ async def test_who_gives_up_in_the_moment_of_its_time_out_gives_no_turn_back() -
 
 
 async def test_a_connection_that_comes_about_after_the_end_is_not_kept() -> None:
-    class Slow(line.Endpoint):
-        async def open_connection(self, line: line.L) -> line.L:
-            connection = await super().open_connection(line)
+    class Slow(Endpoint):
+        async def open_connection(self, protocol: P) -> P:
+            connection = await super().open_connection(protocol)
             await pool.close()
             return connection
 

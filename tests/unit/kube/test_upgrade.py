@@ -273,13 +273,15 @@ async def _pair_with_writer() -> tuple[
     ByteStream, asyncio.StreamReader, Callable[[], Awaitable[None]], asyncio.StreamWriter
 ]:
     """A wire, and the streams of its other end."""
-    wires: asyncio.Queue[ByteStream] = asyncio.Queue()
+    accepted: asyncio.Queue[ByteStream] = asyncio.Queue()
 
-    def accept() -> ByteStream:
-        return ByteStream(on_open=wires.put_nowait)
+    class Accepted(ByteStream):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            accepted.put_nowait(self)
 
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(accept, "127.0.0.1", 0)
+    server = await loop.create_server(Accepted, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=20_000)
     server.close()
@@ -289,7 +291,7 @@ async def _pair_with_writer() -> tuple[
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
 
-    return await wires.get(), reader, close, writer
+    return await accepted.get(), reader, close, writer
 
 
 async def test_the_end_of_a_body_is_a_record_of_its_own() -> None:

@@ -92,14 +92,14 @@ def test_a_guest_that_leaves_is_counted_no_longer() -> None:
 
 async def test_a_task_that_is_cancelled_before_it_began_leaves_no_connection(endpoint: Endpoint) -> None:
     """A crowd may have to go in the very turn in which it came."""
-    arrived = endpoint.server._track_connection
+    arrived = endpoint.server.accept_stream
 
-    def ended(wire: ByteStream) -> None:
-        arrived(wire)
+    def ended(stream: ByteStream) -> None:
+        arrived(stream)
         for guest in endpoint.server._connections:
             guest.cancel_task()
 
-    endpoint.server._track_connection = ended  # type: ignore[method-assign]
+    endpoint.server.accept_stream = ended  # type: ignore[method-assign]
     reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.server.port)
     async with asyncio.timeout(5):
         with contextlib.suppress(ConnectionResetError):

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import pytest
 
 from vkgateway.kube.connections import Connections
+from vkgateway.kube.endpoint import Endpoint, ServerActivity
 from vkgateway.kube.response_streams import ResponseStream, StreamPool
 from vkgateway.kube.responses import MalformedResponseError
-from vkgateway.kube.tls_protocol import Endpoint, ServerActivity
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nRetry-After: 7\r\n\r\n"
 REQUEST = b"GET / HTTP/1.1\r\n\r\n"

@@ -1,4 +1,4 @@
-"""TLS without a socket: what goes in comes out, and little memory is kept for it."""
+"""TLS without a socket: data passes unchanged, and connections retain little memory."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def _pair(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> tuple[TlsEngine, T
 
 
 @pytest.mark.parametrize("size", [1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 1_000_000])
-def test_what_goes_in_comes_out(contexts: tuple[ssl.SSLContext, ssl.SSLContext], size: int) -> None:
+def test_data_passes_unchanged(contexts: tuple[ssl.SSLContext, ssl.SSLContext], size: int) -> None:
     client, server = _pair(contexts)
-    said = bytes(range(251)) * (size // 251 + 1)
-    client.encrypt_data(said[:size])
+    data = bytes(range(251)) * (size // 251 + 1)
+    client.encrypt_data(data[:size])
     client.encrypt_close_notify()
-    assert server.decrypt_data(client.take_outgoing()) == said[:size]
+    assert server.decrypt_data(client.take_outgoing()) == data[:size]
     assert server.is_ended
 
 
-def test_records_may_come_in_any_pieces(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+def test_records_arrive_in_arbitrary_pieces(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
     client, server = _pair(contexts)
     client.encrypt_data(b"x" * 100_000)
     sent = client.take_outgoing()
-    got = b"".join(server.decrypt_data(sent[start : start + 977]) for start in range(0, len(sent), 977))
-    assert got == b"x" * 100_000
+    received = b"".join(server.decrypt_data(sent[start : start + 977]) for start in range(0, len(sent), 977))
+    assert received == b"x" * 100_000
 
 
 class _Mallinfo(ctypes.Structure):
@@ -62,19 +62,19 @@ class _Mallinfo(ctypes.Structure):
 
 
 def _allocated() -> int:
-    """Bytes that the C library has given out."""
+    """Return the bytes that the C library has allocated."""
     mallinfo2 = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo2 is None:
-        pytest.skip("this C library does not tell what it has given out")
+        pytest.skip("this C library does not report allocated bytes")
     mallinfo2.restype = _Mallinfo
-    told = mallinfo2()
-    return int(told.uordblks + told.hblkhd)
+    info = mallinfo2()
+    return int(info.uordblks + info.hblkhd)
 
 
-def test_little_memory_stays_with_a_connection_that_took_in_much(
+def test_connection_retains_little_memory_after_large_reads(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
-    """What an event loop reads at once is 256 KiB; OpenSSL's buffers never shrink."""
+    """An event loop reads up to 256 KiB at a time, and OpenSSL's buffers never shrink."""
     pairs = [_pair(contexts) for _ in range(20)]
     sent = []
     for client, _ in pairs:
