@@ -165,7 +165,7 @@ def _written(told: Sequence[tuple[Snapshot, Decisions]]) -> tuple[list[float], l
     has changed, and so the last, beyond the log's budget."""
     with TemporaryDirectory() as folder:
         file, at, seconds = Path(folder, "decisions.jsonl"), [0.0], []
-        log = DecisionLog(file, most=1 << 40, burst=1.0, clock=lambda: at[0])
+        log = DecisionLog(file, max_bytes=1 << 40, burst=1.0, clock=lambda: at[0])
         for number, (snapshot, decisions) in enumerate(told):
             at[0] = 1e3 * min(number, 1)
             started = process_time()

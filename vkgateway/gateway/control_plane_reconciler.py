@@ -112,7 +112,7 @@ class ControlPlaneReconciler:
         except errors.ApiError as error:
             message = _readiness_message(error)
             record.failed_probes += 1
-            log.warning("tenant's API server is not ready", tenant=tenant.metadata.name, reason=message)
+            log.warning("tenant's API server is not ready", tenant=tenant.metadata.name, why=message)
             if record.failed_probes < MAX_FAILED_PROBES:
                 record.probe_due = self._monotonic() + PROBE_RETRY_SECONDS
                 return access

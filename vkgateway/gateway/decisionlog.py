@@ -67,11 +67,11 @@ class DecisionLog:
         self,
         path: Path,
         *,
-        most: int = MAX_FILE_BYTES,
+        max_bytes: int = MAX_FILE_BYTES,
         burst: float = BURST_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._lines = JsonLinesWriter(path, most=most)
+        self._lines = JsonLinesWriter(path, max_bytes=max_bytes)
         self._burst = burst
         self._clock = clock
         self._budget, self._budget_time = burst, clock()

@@ -1,4 +1,4 @@
-"""All parts of a gateway and what connects them."""
+"""Assembly of the gateway's parts."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from vkgateway.sync.network.name_service import NameServers
 from vkgateway.sync.workers import WorkerPool
 
 EXTRA_CONNECTIONS = 4096
-"""Connections to the kubelet endpoint, of all tenants, beside those of their streams."""
+"""Connections of all tenants to the kubelet endpoint in addition to their streams."""
 BATCH_SECONDS = 0.1
-"""Changes of compute clusters within this time are looked at together."""
+"""Time for which changes of compute clusters are batched."""
 
 
 class _SyncedStore(Protocol):
@@ -46,7 +46,7 @@ class _SyncedStore(Protocol):
 
 
 class Gateway:
-    """One gateway process, apart from its settings' files and signals; `files` is how many it may open."""
+    """Gateway process without settings files and signals; `files` is its open-file limit."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Gateway:
         self.compute_controller.tenants_of = self.tenant_controller.accepted_specs.tenants_of
 
     def _build_kubelet(self, settings: Kubelet, *, address: str, tls: ssl.SSLContext, files: int) -> KubeletServer:
-        """The virtual nodes' kubelet; streams and connections leave room among the `files` that may be open."""
+        """Return the kubelet endpoint, with streams and connections limited to a share of the open-file limit."""
         return KubeletServer(
             address=address,
             port=settings.port,
@@ -123,7 +123,7 @@ class Gateway:
         )
 
     async def run(self, health: HealthServer) -> None:
-        """Work until cancelled, told of by `health`; what tenants have goes on without us."""
+        """Run until cancelled, with `health` reporting; tenants' pods and control planes outlive the gateway."""
         health.set_handlers(
             checks={
                 "tenants": partial(_readiness_problem, self.tenant_controller.tenants),
@@ -150,31 +150,31 @@ class Gateway:
                 await self.tenant_controller.close()
 
     def _connect_compute(self, name: str, connection: ClientConfig | None) -> Client:
-        """Make a client of a compute cluster; without a connection it is the management cluster itself."""
-        called = f"compute cluster {name}"
+        """Return a client of a compute cluster; without a connection, it is the management cluster itself."""
+        client_name = f"compute cluster {name}"
         if connection is None:
-            return connect_management(self._settings, name=called)
+            return connect_management(self._settings, name=client_name)
         return Client(
             connection.server,
             ssl=connection.ssl_context(),
             token=connection.token_source(),
-            name=called,
+            name=client_name,
             max_connections=self._settings.sync.connections,
             server_hostname=connection.tls_server_name or None,
         )
 
     def _expected_tenants(self) -> list[str] | None:
-        """The tenants whose pods must be known before anything is decided; None: not known yet."""
+        """Return the tenants whose pods must be known before the first scheduling cycle; None while unknown."""
         if not self.tenant_controller.tenants.is_complete or not self.compute_controller.clusters.is_complete:
             return None
         return self.tenant_controller.tenant_names()
 
     def _pools_by_cluster(self) -> dict[str, tuple[Pool, ...]]:
-        """The pools of each compute cluster, as ops want them now."""
+        """Return the configured pools by compute cluster."""
         return {found.metadata.name: found.spec.pools for found in self.compute_controller.clusters.store.values()}
 
     def _divided_pools(self) -> dict[PoolKey, frozenset[str]]:
-        """Return, of divided pools, the labels that choose the nodes of a part; may be called from another thread."""
+        """Return the labels that select the nodes of a part of each divided pool; called from other threads."""
         computes = list(self.compute_controller.clusters.store.values())
         pools = ((found.metadata.name, pool) for found in computes for pool in found.spec.pools)
         return {
@@ -203,7 +203,7 @@ class Gateway:
         return self.tenant_runtimes.node_labels(tenant)
 
     def _compute_changed(self) -> None:
-        """Nodes change by the dozen: every tenant looks once at all of it."""
+        """Schedule one reconciliation of all tenants for a batch of changes."""
         if self._enqueue_timer is None:
             self._enqueue_timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._enqueue_tenants)
 
@@ -233,4 +233,4 @@ def _arbiter_settings(section: ArbiterSection) -> ArbitrationSettings:
 
 
 def _readiness_problem(reflector: _SyncedStore) -> str:
-    return "" if reflector.is_complete else "not known yet"
+    return "" if reflector.is_complete else "not synced yet"

@@ -1,4 +1,4 @@
-"""What the tenants' controller needs of control planes and of the work for one tenant, as interfaces."""
+"""Interfaces through which the tenant controller uses control planes and tenant runtimes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from vkgateway.kube.client import Client
 from vkgateway.model.api import Tenant, TenantPoolStatus
 
 OnStep = Callable[[str, str], Awaitable[None]]
-"""Hears of each step: a reason in CamelCase and a sentence."""
+"""Called at each step with a CamelCase reason and a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServerAccess:
-    """A tenant's API server as the gateway reaches it: the client has an admin's rights."""
+    """Access to a tenant's API server, with a client that has admin rights."""
 
     client: Client
     url: str
@@ -24,51 +24,49 @@ class ApiServerAccess:
     port: int
     ca: bytes = b""
     service_range: str = ""
-    """The range of its Services' addresses, if no other tenant has it."""
+    """CIDR of the tenant's ClusterIPs, if no other tenant uses it."""
     front_proxy_ca: bytes = b""
-    """The authority (PEM) of the certificate by which it proves itself to aggregated APIs."""
+    """CA (PEM) of the certificate with which the API server authenticates to aggregated APIs."""
     kubelet_clients: frozenset[str] = frozenset()
-    """Fingerprints of the certificates by which it may call the kubelet endpoint; without any, by every one of its
-    name.
-    """
+    """Fingerprints of the client certificates that may call the kubelet endpoint; empty: any with the tenant's name."""
 
     def is_same_server(self, other: ApiServerAccess) -> bool:
-        """Whether both lead to the same server under the same authority, so that either client will do."""
+        """Return whether both have the same server and CA, so that the clients are interchangeable."""
         return (self.url, self.ca) == (other.url, other.ca)
 
 
 class ControlPlanes(Protocol):
-    """Makes and removes tenants' control planes; every call may be repeated."""
+    """Provisioning of tenants' control planes; all calls are idempotent."""
 
     def template_names(self) -> Collection[str]:
-        """Names of the templates there are."""
+        """Return the names of the available templates."""
 
     async def load_existing(self, tenant: Tenant) -> ApiServerAccess | None:
-        """Say how the control plane was last made, without a look at it; None where it was never finished."""
+        """Return access to the control plane as last provisioned, without a probe; None if it was never finished."""
 
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:
-        """Make the control plane as the tenant's spec says, and wait until it serves."""
+        """Create or update the control plane to match the tenant's spec, and wait until it serves."""
 
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
-        """Undo what the tenant's admins did to objects that are kept as its template says."""
+        """Revert changes that the tenant's admins made to the template's kept objects."""
 
     async def remove(self, name: str, *, on_step: OnStep) -> None:
-        """Remove all that the control plane had; nothing happens where nothing is left."""
+        """Delete the control plane and its data."""
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualNodesState:
-    """How a tenant's virtual nodes are."""
+    """State of a tenant's virtual nodes."""
 
     verdict: Verdict
     pools: tuple[TenantPoolStatus, ...] = ()
 
 
 class TenantRunner(Protocol):
-    """The work for tenants: virtual nodes, reconcilers, the right to call the kubelet endpoint."""
+    """Runtimes of tenants: virtual nodes, reconcilers, and access to the kubelet endpoint."""
 
     async def ensure_running(self, tenant: Tenant, access: ApiServerAccess) -> VirtualNodesState:
-        """Have the work done as the tenant's spec says now; started or changed where it must be."""
+        """Start or update the tenant's runtime to match its spec."""
 
     async def stop(self, name: str) -> None:
-        """End the work for a tenant; nothing is removed by that."""
+        """Stop a tenant's runtime without deleting anything."""

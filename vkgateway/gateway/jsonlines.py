@@ -1,4 +1,4 @@
-"""A log of JSON lines in a file: appended to, put aside when it is large, read also where a line was torn."""
+"""Rotated log files of JSON lines, readable also after a torn write."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import structlog
 log = structlog.get_logger(__name__)
 
 ROTATED_FILES = 4
-"""So many files that were put aside are kept: NAME.1, the newest, to NAME.4."""
+"""Number of rotated files, from NAME.1 (newest) to NAME.4."""
 FILE_MODE = 0o600
 
 
 class JsonLinesWriter:
-    """Appends lines to `path`; once it has `most` bytes it is put aside, and a new file begun."""
+    """Writer that appends lines to `path` and rotates the file at `max_bytes`."""
 
-    def __init__(self, path: Path, *, most: int) -> None:
+    def __init__(self, path: Path, *, max_bytes: int) -> None:
         self._path = path
-        self._max_bytes = most
+        self._max_bytes = max_bytes
         self._failed = False
         self._last_line_checked = False
-        """Whether the last line, perhaps of a process that was stopped in the middle of it, was looked at."""
+        """Whether the file was checked for an incomplete last line of a killed process."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether what is written next is the first of its file."""
+        """Whether the next line is the first of its file."""
         try:
             return not self._path.stat().st_size
         except OSError:
             return True
 
     def append(self, *lines: bytes) -> bool:
-        """Write lines, each without its end; False: they are not written, or not all of them.
+        """Write lines, given without newlines; return False if not all of them were written.
 
-        A log that cannot be written to is no reason to stop: that is said once, and again when it works again.
+        A failing log does not stop the gateway: the failure and the recovery are each logged once.
         """
         if not lines:
             return True
@@ -45,11 +45,11 @@ class JsonLinesWriter:
             self._write_bytes(b"".join(line + b"\n" for line in lines))
         except OSError as error:
             if not self._failed:
-                log.warning("log file is not written", file=str(self._path), error=error.strerror or str(error))
+                log.warning("cannot write log file", file=str(self._path), error=error.strerror or str(error))
             self._failed, self._last_line_checked = True, False
             return False
         if self._failed:
-            log.info("log file is written again", file=str(self._path))
+            log.info("log file is writable again", file=str(self._path))
         self._failed = False
         return True
 
@@ -72,28 +72,28 @@ class JsonLinesWriter:
 
 
 def rotated_path(path: Path, number: int) -> Path:
-    """Where the file is put when it is large; 1 is the newest."""
+    """Return the path of a rotated file; 1 is the newest."""
     return path.with_name(f"{path.name}.{number}")
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """All lines of one file; empty ones, and a last one without its end, are left out.
+    """Yield the lines of one file, except empty lines and an incomplete last line.
 
     Raises:
         OSError: the file cannot be read.
     """
     with path.open("rb") as lines:
         for line in lines:
-            # The last line has no end where its writer was stopped in the middle of it.
+            # The last line is incomplete if its writer was killed.
             if line.endswith(b"\n") and line.strip():
                 yield line
 
 
 def read_rotated_lines(path: Path) -> Iterator[bytes]:
-    """The lines of the file and of those that were put aside, the oldest first; files that are not there have none.
+    """Yield the lines of the rotated files and of the current file, oldest first; missing files are skipped.
 
     Raises:
-        OSError: a file that is there cannot be read.
+        OSError: an existing file cannot be read.
     """
     for file in (*(rotated_path(path, number) for number in range(ROTATED_FILES, 0, -1)), path):
         with contextlib.suppress(FileNotFoundError):
@@ -105,7 +105,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def is_last_line_complete(path: Path) -> bool:
-    """Whether the file's last line has its end; an empty file has none that misses it.
+    """Return whether the file is empty or ends with a newline.
 
     Raises:
         OSError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""How the daemon logs: one line an event on standard error, text for people or JSON for programs."""
+"""Logging of the daemon: one line per event on standard error, as text or JSON."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from vkgateway.gateway.config import Logging
 
 
 class LossyStream(io.TextIOBase):
-    """A stream for which lines that cannot be written (a full disk, a reader that went away) are lost, and no more.
+    """Stream that drops lines that cannot be written, for example because of a full disk or a closed pipe.
 
-    Whoever tells of trouble must not get into more of it by that.
+    Logging must not cause further failures.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -36,12 +36,12 @@ class LossyStream(io.TextIOBase):
 
 
 def configure_logging(settings: Logging) -> None:
-    """Set structlog up; libraries that use Python's own logging go to the same place."""
+    """Configure structlog, and send the standard library's logging to the same stream."""
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     final: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if settings.format == "json"
-        # Not rich's tracebacks, which show local variables: those may be Secrets.
+        # Plain tracebacks: those of rich show local variables, which may hold Secrets.
         else structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )

@@ -1,4 +1,4 @@
-"""Tenants' name servers as the reconcilers call them, run as processes."""
+"""Tenants' name servers, run as processes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _CHECK_SECONDS = 60.0
 
 
 class ProcessNameServers:
-    """See `sync.names.NameServers`. `address` is where the processes listen, `forwarder_endpoint` is HOST:PORT.
+    """Implementation of `sync.network.name_service.NameServers` with processes.
 
-    `other_ports` are ports at the same address that tenants' pods reach: the kubelet endpoint's.
+    The processes listen at `address`; `forwarder` is HOST:PORT. `other_ports` are ports at the same address that tenant
+    pods may reach: the kubelet endpoint's.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ProcessNameServers:
         return Endpoint(self._address, await self._processes.ensure_server(tenant, cluster, addresses))
 
     async def retire(self, clusters: Collection[str]) -> None:
-        """End those for compute clusters that are not among these. Raises VkgatewayError."""
+        """Stop the name servers of all other compute clusters. Raises VkgatewayError."""
         await self._processes.remove_stale(clusters)
 
 
@@ -61,12 +62,12 @@ class ProcessNameServers:
 async def retire_periodically(
     names: ProcessNameServers, known: Callable[[], Collection[str] | None], *, seconds: float = _CHECK_SECONDS
 ) -> AsyncIterator[None]:
-    """For as long as the block lasts, end name servers for compute clusters that nobody has any more.
+    """Stop the name servers of deleted compute clusters periodically within the block.
 
-    `known` tells the compute clusters that there are, connected or not; None: that is not known now.
+    `known` returns the names of all compute clusters, connected or not; None while unknown.
     """
 
-    async def look() -> None:
+    async def retire() -> None:
         while True:
             await asyncio.sleep(seconds)
             if (clusters := known()) is None:
@@ -74,9 +75,9 @@ async def retire_periodically(
             try:
                 await names.retire(clusters)
             except VkgatewayError as error:
-                log.warning("name servers were not looked at", error=str(error))
+                log.warning("name servers not checked", error=str(error))
 
-    task = asyncio.create_task(look(), name="retire-name-servers")
+    task = asyncio.create_task(retire(), name="retire-name-servers")
     try:
         yield
     finally:

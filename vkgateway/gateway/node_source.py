@@ -1,4 +1,4 @@
-"""What a virtual node is made from: a tenant's pool, and the compute nodes behind it as they are now."""
+"""Source of a virtual node: a tenant's pool and the current compute nodes behind it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,16 @@ from vkgateway.translate.pool_nodes import PoolNodes
 from vkgateway.version import __version__
 
 METRICS_PATH_ANNOTATION: Final = "metrics.k8s.io/resource-metrics-path"
-"""Where metrics-server reads a node's figures, if not at /metrics/resource: all virtual nodes share an address."""
+"""Path at which metrics-server reads a node's metrics; needed because all virtual nodes share an address."""
 _TIMES = ("lastHeartbeatTime", "lastTransitionTime")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSource:
-    """One virtual node of `tenant`, whose share of `pool` is `tenant_pool`; `address` and `port` are the kubelet
-    endpoint's.
+    """Source of one virtual node of `tenant`, which represents `part` of `pool`.
 
-    It stands for `part` of the pool.
-
-    `last_capacity` is what the node offered when it was seen last: it is shown while nothing is known of the compute
-    nodes.
+    `tenant_pool` is the tenant's share of the pool. `address` and `port` are the kubelet endpoint's. `last_capacity` is
+    the node's last known capacity, shown while the compute nodes are unknown.
     """
 
     tenant: str
@@ -47,19 +44,19 @@ class NodeSource:
 
     @property
     def pool_name(self) -> str:
-        """The name of the pool among those of all compute clusters."""
+        """The name of the pool, unique across compute clusters."""
         return virtual_node_name(self.pool.name, self.link.name)
 
     def part_nodes(self) -> PoolNodes:
-        """Return the compute nodes behind the virtual node, as seen last."""
+        """Return the last known compute nodes behind the virtual node."""
         return self.link.nodes.pool_nodes(self.part.node_selector(self.pool), without_label=self.part.absent_label)
 
     def pool_nodes(self) -> PoolNodes:
-        """Return all compute nodes of the pool, as seen last."""
+        """Return all last known compute nodes of the pool."""
         return self.link.nodes.pool_nodes(self.pool.node_selector)
 
     def pool_context(self) -> PoolContext:
-        """Return the pool as translation needs it."""
+        """Return the pool as input of the translation."""
         return translation.pool_context(
             name=self.pool.name,
             compute_cluster=self.link.name,
@@ -72,26 +69,26 @@ class NodeSource:
 
     @property
     def has_known_nodes(self) -> bool:
-        """Whether anything is known of the compute nodes."""
+        """Whether any compute nodes are known."""
         return self.link.nodes.is_complete or bool(self.link.nodes.store)
 
     def node_capacity(self) -> dict[str, Quantity]:
-        """Return what the node offers to its tenant; a retired one takes no more pods."""
+        """Return the node's capacity; a retired node has none, so that it accepts no more pods."""
         if not self.has_known_nodes:
             return dict(self.last_capacity)
         offered = self._offered_resources(self.part_nodes())
         return dict.fromkeys([*offered, "pods"], "0") if self.part.retired else offered
 
     def tenant_limit(self) -> dict[str, Quantity]:
-        """Return what the tenant may use of the pool, over all its virtual nodes; nodes must be known."""
+        """Return the tenant's limit in the pool over all its virtual nodes; nodes must be known."""
         return self._offered_resources(self.pool_nodes())
 
-    def _offered_resources(self, members: PoolNodes) -> dict[str, Quantity]:
-        allocatable = {**members.total_allocatable, **members.passthrough_resources(self.pool.passed_through)}
+    def _offered_resources(self, nodes: PoolNodes) -> dict[str, Quantity]:
+        allocatable = {**nodes.total_allocatable, **nodes.passthrough_resources(self.pool.passed_through)}
         return dict(cap_resources(allocatable, self.tenant_pool.limit))
 
     def pool_status(self, *, ready: bool = False) -> TenantPoolStatus:
-        """Return how the virtual node is shown in its tenant's status."""
+        """Return the virtual node's entry in the status of its tenant."""
         return TenantPoolStatus(
             name=self.tenant_pool.name,
             compute_cluster=self.tenant_pool.compute_cluster,
@@ -103,11 +100,11 @@ class NodeSource:
         )
 
     def build_inputs(self) -> tuple[object, ...]:
-        """Return what `build_node` goes by beside what the source says itself: while it is the same, so is the node."""
+        """Return the inputs of `build_node` outside the source itself; equal inputs give an equal node."""
         return self.part_nodes(), self.pool_nodes(), self.link.nodes.is_complete, self.link.is_reachable
 
     def build_node(self) -> Object:
-        """Return the Node object as it should be now, its conditions without times."""
+        """Return the desired Node object, its conditions without timestamps."""
         link = self.link
         node = translation.virtual_node(
             self.pool_context(),
@@ -117,7 +114,7 @@ class NodeSource:
             port=self.port,
             version=__version__,
             connected=link.is_reachable,
-            message="" if link.is_reachable else "the compute cluster does not answer",
+            message="" if link.is_reachable else "the compute cluster is unreachable",
             now=datetime.now(UTC),
         )
         node["metadata"]["annotations"] = {METRICS_PATH_ANNOTATION: metrics_path(self.tenant, self.name)}

@@ -1,4 +1,4 @@
-"""Which virtual nodes a tenant's pool has: one, or one per value of the node label that divides it (pure)."""
+"""Parts of a pool: one virtual node for the whole pool, or one per value of the dividing node label (pure)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from vkgateway.model.names import virtual_node_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPart:
-    """The nodes of a pool behind one virtual node.
+    """Nodes of a pool behind one virtual node.
 
-    They have `value` of the label `label`; an empty value means that they do not carry it, an empty label that they are
-    all of the pool's nodes. A `retired` part takes no more pods: the pool is divided otherwise now, or no node has the
-    value any more.
+    The nodes have `value` of the label `label`. An empty value selects nodes without the label, an empty label all
+    nodes of the pool. A `retired` part accepts no more pods: the pool is divided by another label now, or no node has
+    the value.
     """
 
     label: str = ""
@@ -28,12 +28,12 @@ class PoolPart:
 
     @property
     def absent_label(self) -> str:
-        """The label that its nodes do not carry, if there is one."""
+        """The label that the part's nodes must not carry, or ""."""
         return self.label if not self.value else ""
 
-    def node_name(self, wanted: TenantPool) -> str:
+    def node_name(self, tenant_pool: TenantPool) -> str:
         """Return the name of the part's virtual node."""
-        return virtual_node_name(wanted.name, wanted.compute_cluster, self.value)
+        return virtual_node_name(tenant_pool.name, tenant_pool.compute_cluster, self.value)
 
 
 WHOLE_POOL = PoolPart()
@@ -47,22 +47,22 @@ def split_pool(
     shown: Iterable[TenantPoolStatus],
     is_occupied: Callable[[str], bool],
 ) -> tuple[PoolPart, ...]:
-    """Return the parts of a pool, each of which is a virtual node of the tenant.
+    """Return the parts of a pool, one for each virtual node of the tenant.
 
-    `values` are those of the dividing label on the pool's nodes as last seen. `shown` are the tenant's virtual nodes of
-    this pool so far. One that `is_occupied`, by its name, stays, retired, until its pods have ended. While the compute
-    nodes are not known, the parts stay as they are shown.
+    `values` are the last known values of the dividing label on the pool's nodes. `shown` are the tenant's current
+    virtual nodes of this pool. An obsolete node that `is_occupied` (called with its name) becomes retired until its
+    pods have terminated. While the compute nodes are unknown, the current parts stay.
     """
-    found = {"": WHOLE_POOL}
+    parts = {"": WHOLE_POOL}
     if pool.virtual_nodes_by:
         values = values or frozenset(("",))
-        found = {value: PoolPart(label=pool.virtual_nodes_by, value=value) for value in sorted(values)}
-    before = {status.value: status for status in shown}
-    if not nodes_known and before:
-        return tuple(PoolPart(label=status.virtual_nodes_by, value=status.value) for status in before.values())
+        parts = {value: PoolPart(label=pool.virtual_nodes_by, value=value) for value in sorted(values)}
+    previous = {status.value: status for status in shown}
+    if not nodes_known and previous:
+        return tuple(PoolPart(label=status.virtual_nodes_by, value=status.value) for status in previous.values())
     retired = [
         PoolPart(label=status.virtual_nodes_by, value=value, retired=True)
-        for value, status in before.items()
-        if value not in found and is_occupied(status.node_name)
+        for value, status in previous.items()
+        if value not in parts and is_occupied(status.node_name)
     ]
-    return (*found.values(), *retired)
+    return (*parts.values(), *retired)

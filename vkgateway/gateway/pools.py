@@ -1,4 +1,4 @@
-"""What the pools of a compute cluster hold, from its nodes, and quotas in them as the arbiter knows them (pure)."""
+"""Pools of a compute cluster: status, facts for the arbiter, and quotas (pure)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from vkgateway.translate.governed import is_extended
 from vkgateway.translate.pool_nodes import PoolNodes, order_resources
 
 _MAX_NAMED = 3
-"""So many nodes are named at most."""
+"""Maximum number of nodes named in a message."""
 
 
 def pool_status(pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str]) -> PoolStatus:
-    """Count a pool's nodes and sum up what the usable ones offer, beside what tenants are guaranteed of it."""
+    """Return a pool's status: node counts, the sum of the usable nodes' allocatable resources, and guarantees."""
     return PoolStatus(
         name=pool.name,
         nodes=len(nodes.nodes),
@@ -32,16 +32,16 @@ def pool_status(pool: Pool, nodes: PoolNodes, *, guaranteed: Mapping[str, str]) 
 
 
 def shared_nodes(pools: Mapping[str, PoolNodes]) -> str:
-    """Say which pools, by name, have nodes in common; empty where none has: what both promise is there once."""
-    holders: dict[str, list[str]] = {}
+    """Return a message about pools that share nodes, whose capacity would count twice; empty if none do."""
+    pools_by_node: dict[str, list[str]] = {}
     for name, nodes in pools.items():
         for node in nodes.nodes:
-            holders.setdefault(node.metadata.name, []).append(name)
-    common: dict[tuple[str, ...], list[str]] = {}
-    for node_name, names in sorted(holders.items()):
+            pools_by_node.setdefault(node.metadata.name, []).append(name)
+    shared: dict[tuple[str, ...], list[str]] = {}
+    for node_name, names in sorted(pools_by_node.items()):
         if len(names) > 1:
-            common.setdefault(tuple(names), []).append(node_name)
-    return "; ".join(f"pools {' and '.join(names)} share {_first_names(nodes)}" for names, nodes in common.items())
+            shared.setdefault(tuple(names), []).append(node_name)
+    return "; ".join(f"pools {' and '.join(names)} share {_first_names(nodes)}" for names, nodes in shared.items())
 
 
 def _first_names(nodes: list[str]) -> str:
@@ -50,26 +50,25 @@ def _first_names(nodes: list[str]) -> str:
 
 
 def pool_facts(
-    key: PoolKey, nodes: PoolNodes, strangers: Iterable[UnmanagedPodView] = (), *, cell_resource: str = ""
+    key: PoolKey, nodes: PoolNodes, unmanaged_pods: Iterable[UnmanagedPodView] = (), *, cell_resource: str = ""
 ) -> PoolFacts:
-    """The pool with nothing of ours running on it: its nodes, and of each the extended resources alone.
+    """Return the pool without tenant pods: its nodes with their extended resources.
 
-    `strangers` are all pods that are not the gateway's: what they hold is nobody's to promise. `cell_resource` is what
-    cells are pieces of, if that is said.
+    Resources of `unmanaged_pods` count as used. `cell_resource` is the resource of cells, if configured.
     """
-    held: dict[str, MilliResources] = {}
-    for stranger in strangers:
-        here = held.setdefault(stranger.node, {})
-        for name, amount in stranger.requests.items():
+    used: dict[str, MilliResources] = {}
+    for pod in unmanaged_pods:
+        node_used = used.setdefault(pod.node, {})
+        for name, amount in pod.requests.items():
             if is_extended(name):
-                here[name] = here.get(name, 0) + amount
+                node_used[name] = node_used.get(name, 0) + amount
     return PoolFacts(
         key=key,
         nodes=tuple(
             Node(
                 name=node.metadata.name,
                 allocatable=to_milli(_extended_resources(node)),
-                used=held.get(node.metadata.name, {}),
+                used=used.get(node.metadata.name, {}),
                 usable=node.is_usable,
             )
             for node in nodes.nodes
@@ -79,37 +78,42 @@ def pool_facts(
 
 
 def guaranteed_pods(pods: Iterable[ComputePodView], key: PoolKey, unit: str) -> list[tuple[str, str, int]]:
-    """Tenant, node and thousandths of the unit of each pod that the arbiter placed in a pool inside its guarantee."""
+    """Return tenant, node and thousandths of `unit` of each pod that the arbiter placed inside its guarantee."""
     found = []
     for pod in pods:
-        said = recover_verdict(pod, key[0]) if is_arbiter_placed(pod) and not pod.has_ended else None
-        if said is not None and said.pool == key and not said.borrowed and owned_by(pod.tenant_name, pod.metadata):
-            found.append((pod.tenant_name, said.node, (pod.admitted_requests or {}).get(unit, 0)))
+        verdict = recover_verdict(pod, key[0]) if is_arbiter_placed(pod) and not pod.has_ended else None
+        if (
+            verdict is not None
+            and verdict.pool == key
+            and not verdict.borrowed
+            and owned_by(pod.tenant_name, pod.metadata)
+        ):
+            found.append((pod.tenant_name, verdict.node, (pod.admitted_requests or {}).get(unit, 0)))
     return found
 
 
 def build_quota(
-    tenant: str, wanted: TenantPool, *, granted: float = 0.0, within: WithinTenant = "LowerPriority"
+    tenant: str, tenant_pool: TenantPool, *, granted: float = 0.0, within: WithinTenant = "LowerPriority"
 ) -> Quota:
-    """A tenant's part of a pool, granted at a time (seconds since the epoch).
+    """Return a tenant's quota in a pool, granted at a time (seconds since the epoch).
 
-    `within` says whether the tenant's higher priorities preempt its lower ones.
+    `within` is the policy for preemption of the tenant's lower priorities by its higher ones.
 
     Raises:
-        ValueError: a quantity cannot be read.
+        ValueError: a quantity is not valid.
     """
     return Quota(
         tenant=tenant,
-        pool=(wanted.compute_cluster, wanted.name),
-        guarantee=to_milli(wanted.guarantee),
-        limit=to_milli(wanted.limit),
-        weight=wanted.weight,
-        cells=wanted.cells,
+        pool=(tenant_pool.compute_cluster, tenant_pool.name),
+        guarantee=to_milli(tenant_pool.guarantee),
+        limit=to_milli(tenant_pool.limit),
+        weight=tenant_pool.weight,
+        cells=tenant_pool.cells,
         preempts=within != "Never",
         granted=granted,
     )
 
 
 def _extended_resources(node: NodeView) -> dict[str, str]:
-    """Of what a node offers, the extended resources that it has any of."""
+    """Return the node's extended resources with a nonzero amount."""
     return {name: text for name, text in node.status.allocatable.items() if is_extended(name) and text != "0"}

@@ -1,4 +1,4 @@
-"""What a cluster must have before the gateway can work with it: any its namespace, a compute cluster more."""
+"""Objects that the gateway creates in a cluster before using it: its namespace, and priority classes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
 from vkgateway.model.names import FIELD_MANAGER, GUARANTEED_CLASS, LOW_CLASS, SYSTEM_NAMESPACE
 
-# Both are above zero: a pod without a class has 0 and may preempt what is below it, which only the arbiter may do.
+# Above zero: a pod without a class has priority 0 and may preempt lower priorities, which is reserved to the arbiter.
 _PRIORITIES = {
     GUARANTEED_CLASS: (1000, "Tenants' pods inside their guarantee."),
     LOW_CLASS: (1, "Tenants' pods on borrowed capacity."),
@@ -28,11 +28,11 @@ def _priority_class(name: str, value: int, description: str) -> dict[str, Any]:
 
 
 async def ensure_namespace(client: Client) -> None:
-    """Make the gateway's own namespace; repeating it changes nothing."""
+    """Create the gateway's namespace if it does not exist."""
     await apply_objects(client, [_NAMESPACE], field_manager=FIELD_MANAGER)
 
 
 async def ensure_prerequisites(client: Client) -> None:
-    """Make what tenants' pods need in a compute cluster: that, and priority classes that evict nobody."""
-    classes = [_priority_class(name, *what) for name, what in _PRIORITIES.items()]
+    """Create the namespace and the non-preempting priority classes of tenant pods in a compute cluster."""
+    classes = [_priority_class(name, *definition) for name, definition in _PRIORITIES.items()]
     await apply_objects(client, [_NAMESPACE, *classes], field_manager=FIELD_MANAGER)

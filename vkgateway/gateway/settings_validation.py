@@ -1,4 +1,4 @@
-"""What no type says of the settings: that an address is one, and that settings fit each other (pure)."""
+"""Validation of settings beyond their types, such as addresses and dependencies between settings (pure)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InvalidSetting:
-    """A setting that cannot be worked with: its key, why, and the way out."""
+    """Invalid setting: its key, the reason, and the way out."""
 
     key: str
     why: str
@@ -23,7 +23,7 @@ class InvalidSetting:
 
 
 def invalid_settings(config: Config) -> Iterator[InvalidSetting]:
-    """Everything that would stand in the way of a gateway with these settings, as far as they tell."""
+    """Yield all invalid settings."""
     yield from _check_nodes(config.nodes)
     yield from _check_address(config.address)
     yield from _check_datastore(config.datastore)
@@ -33,34 +33,34 @@ def invalid_settings(config: Config) -> Iterator[InvalidSetting]:
 
 
 def address_and_port(text: str) -> tuple[str, int]:
-    """Read `ADDRESS:PORT`, an IPv6 address in brackets. Raises ValueError."""
+    """Parse `ADDRESS:PORT`, an IPv6 address in brackets. Raises ValueError."""
     address, _, number = text.rpartition(":")
     port = int(number)
     if not 0 < port <= 65535:
-        raise ValueError(f"{port} is no port")
+        raise ValueError(f"{port} is not a port number")
     return str(ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))), port
 
 
 def _check_nodes(nodes: Nodes) -> Iterator[InvalidSetting]:
     if nodes.renew_seconds >= nodes.lease_seconds:
         why = (
-            f"{nodes.renew_seconds:g} is not less than nodes.leaseSeconds, {nodes.lease_seconds}: nodes would be lost "
-            "between two renewals"
+            f"{nodes.renew_seconds:g} is not less than nodes.leaseSeconds ({nodes.lease_seconds}): leases would expire "
+            "between renewals"
         )
-        yield InvalidSetting("nodes.renewSeconds", why, "A quarter of it is usual.")
+        yield InvalidSetting("nodes.renewSeconds", why, "Use a quarter of nodes.leaseSeconds.")
 
 
 def _check_address(address: str) -> Iterator[InvalidSetting]:
-    hint = "Give one of this machine, or leave it empty."
+    hint = "Set an address of this machine, or leave it empty."
     if not address:
         return
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
-        yield InvalidSetting("address", f"{address!r} is no IP address", hint)
+        yield InvalidSetting("address", f"{address!r} is not an IP address", hint)
     else:
         if found.is_loopback or found.is_unspecified:
-            yield InvalidSetting("address", f"API servers refuse to call a virtual node at {address}", hint)
+            yield InvalidSetting("address", f"API servers refuse to call virtual nodes at {address}", hint)
 
 
 def _check_datastore(datastore: Datastore) -> Iterator[InvalidSetting]:
@@ -78,17 +78,15 @@ def _check_names(names: Names) -> Iterator[InvalidSetting]:
         try:
             ipaddress.ip_network(source)
         except ValueError:
-            why = f"{source!r} is not a range of IP addresses"
-            yield InvalidSetting(
-                f"names.sources[{number}]", why, "Write it like 10.214.0.0/16, without bits beyond the prefix."
-            )
+            why = f"{source!r} is not a CIDR"
+            yield InvalidSetting(f"names.sources[{number}]", why, "Use the form 10.214.0.0/16, without host bits.")
     if not names.forwarder:
         return
     try:
         address_and_port(names.forwarder)
     except ValueError:
-        why = f"{names.forwarder!r} is not an IP address and a port"
-        yield InvalidSetting("names.forwarder", why, "Write it like 10.0.0.2:53, or [fd00::2]:53.")
+        why = f"{names.forwarder!r} is not an IP address with a port"
+        yield InvalidSetting("names.forwarder", why, "Use the form 10.0.0.2:53 or [fd00::2]:53.")
 
 
 def _check_services(services: Services) -> Iterator[InvalidSetting]:
@@ -100,13 +98,11 @@ def _check_services(services: Services) -> Iterator[InvalidSetting]:
         ServiceRanges.parse(services.range, prefix=services.tenant_prefix)
     except InputError as error:
         key, _, why = str(error).partition(": ")
-        yield InvalidSetting(
-            key, why, error.hint or "Leave services.range empty for addresses of the template's range."
-        )
+        yield InvalidSetting(key, why, error.hint or "Leave services.range empty to use the template's range.")
 
 
 def _check_observability(observability: Observability) -> Iterator[InvalidSetting]:
     for given, missing in (("cert", "key"), ("key", "cert")):
         if getattr(observability, given) and not getattr(observability, missing):
-            why = f"observability.{given} is {getattr(observability, given)!r}, and this is empty"
-            yield InvalidSetting(f"observability.{missing}", why, "Give both files, or neither.")
+            why = f"empty, but observability.{given} is {getattr(observability, given)!r}"
+            yield InvalidSetting(f"observability.{missing}", why, "Set both files or neither.")

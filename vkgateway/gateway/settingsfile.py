@@ -1,4 +1,4 @@
-"""Settings read from a YAML file and the environment, and written down again with what each key means."""
+"""Settings from a YAML file and the environment, and rendering of them with descriptions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _HINT = "`vkgateway serve --print-config` prints every key with its default and 
 
 
 def load_settings(file: Path | None = None, *, environment: Mapping[str, str] | None = None) -> Config:
-    """Read settings: defaults, over them `file` (YAML), over them the environment.
+    """Return the settings from the environment, then `file` (YAML), then the defaults.
 
-    Raises InputError with the path of the offending key.
+    Raises InputError with the path of the invalid key.
     """
     data = _read_yaml(file) if file is not None else {}
     _convert_settings(data, strict=True, source=str(file))
@@ -39,7 +39,7 @@ def _convert_settings(data: dict[str, Any], *, strict: bool, source: str) -> Con
 
 
 def _validate_settings(config: Config, *, file: Path | None, environment: Mapping[str, str]) -> None:
-    """See that settings can be worked with. Raises InputError that names the first that cannot, and who set it."""
+    """Raise InputError for the first invalid setting, with its source."""
     first = next(invalid_settings(config), None)
     if first is None:
         return
@@ -52,7 +52,7 @@ def _validate_settings(config: Config, *, file: Path | None, environment: Mappin
 
 
 def render_settings(config: Config | None = None) -> str:
-    """Return the settings as a YAML file in which every key is described."""
+    """Return the settings as a YAML file with a description of every key."""
     import yaml
 
     plain = msgspec.to_builtins(config or Config())
@@ -81,15 +81,13 @@ def _read_yaml(file: Path) -> dict[str, Any]:
     try:
         data = yaml.safe_load(file.read_text())
     except FileNotFoundError as error:
-        raise InputError(
-            f"settings file {file} does not exist", hint="Leave out --config to run with the defaults."
-        ) from error
+        raise InputError(f"settings file {file} does not exist", hint="Omit --config to use the defaults.") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"settings file {file} is not YAML: {' '.join(str(error).split())}") from error
+        raise InputError(f"settings file {file} is not valid YAML: {' '.join(str(error).split())}") from error
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise InputError(f"settings file {file} holds a {type(data).__name__}, not keys and values")
+        raise InputError(f"settings file {file} contains a {type(data).__name__}, not a mapping")
     return data
 
 
@@ -106,32 +104,32 @@ def _apply_environment(data: dict[str, Any], environment: Mapping[str, str]) -> 
 
 
 def _error_message(message: str, data: Any, *, source: str) -> str:
-    """`Expected int - at $.kubelet.port` becomes `SOURCE: kubelet.port: expected int; it is 'x'`."""
+    """Return `SOURCE: kubelet.port: expected int; the value is 'x'` for `Expected int - at $.kubelet.port`."""
     what, _, where = message.partition(" - at ")
     what = what[:1].lower() + what[1:]
     place = where.strip("`").partition("$")[2].lstrip(".")
     if where.startswith("`key`"):
-        return f"{source}: {place or 'the whole'} has a key that is no text"
+        return f"{source}: {place or 'the file'} has a key that is not a string"
     path = tuple(place.partition("[")[0].split("."))
     setting = next((setting for setting in iterate_settings() if setting.path == path), None)
     if setting is not None and get_origin(setting.type) is Literal:
         what = f"expected one of {', '.join(get_args(setting.type))}"
     if "unknown field" not in what:
-        what += f"; it is {_value_at(data, place)!r}"
+        what += f"; the value is {_value_at(data, place)!r}"
     if source == "environment" and setting is not None:
         source = setting.variable
     return f"{source}: {place}: {what}" if place else f"{source}: {what}"
 
 
 def _value_at(data: Any, place: str) -> Any:
-    """What stands at a place as msgspec writes it: `datastore.endpoints[0]`."""
+    """Return the value at a path in msgspec's notation, such as `datastore.endpoints[0]`."""
     for key, index in re.findall(r"(\w+)(?:\[(\d+)\])?", place):
         data = data[key][int(index)] if index else data[key]
     return data
 
 
 def settings_table() -> str:
-    """Return all keys as a Markdown table, as the documentation shows them."""
+    """Return all settings as a Markdown table for the documentation."""
     lines = ["| key | default | environment variable | meaning |", "|---|---|---|---|"]
     for setting in iterate_settings():
         default = msgspec.json.encode(setting.default).decode()

@@ -1,4 +1,4 @@
-"""The status of Tenants and ComputeClusters, from what is known of them (pure)."""
+"""Status of Tenants and ComputeClusters, computed from facts (pure)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Phase = Literal["Pending", "Provisioning", "Ready", "Degraded", "Deleting"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a condition says: its status, a reason for programs, a sentence for people.
+    """Content of a condition: status, a reason for programs, a sentence for people.
 
-    `is_failure` sets a failure apart from work that simply goes on.
+    `is_failure` distinguishes a failure from work in progress.
     """
 
     status: Literal["True", "False", "Unknown"]
@@ -43,67 +43,67 @@ class Verdict:
 
     @property
     def is_true(self) -> bool:
-        """Whether the condition is fulfilled."""
+        """Whether the status is True."""
         return self.status == "True"
 
 
 def true_verdict(reason: str, message: str = "") -> Verdict:
-    """Say that something is as it should be."""
+    """Return a verdict with the status True."""
     return Verdict("True", reason, message)
 
 
 def unknown_verdict(reason: str, message: str = "") -> Verdict:
-    """Say that something is not done yet, and that nothing is wrong."""
+    """Return a verdict with the status Unknown: work in progress, not a failure."""
     return Verdict("Unknown", reason, message)
 
 
 def false_verdict(reason: str, message: str = "") -> Verdict:
-    """Say that something is wrong."""
+    """Return a verdict with the status False that is a failure."""
     return Verdict("False", reason, message, is_failure=True)
 
 
 IMPOSSIBLE_REASON = "Impossible"
-"""Reason of a failure that only a changed spec can heal."""
+"""Reason of a failure that only a changed spec can fix."""
 TAKEN_REASON = "Taken"
-"""Reason of a failure because something that was asked for belongs to somebody else."""
+"""Reason of a failure because a requested resource belongs to another tenant."""
 QUIET_REASONS = frozenset({"NotStarted", "NotLookedAt"})
-"""Reasons that say nothing has happened yet."""
+"""Reasons that mean that nothing has happened yet."""
 
-NOT_RECONCILED = unknown_verdict("NotLookedAt", "not looked at yet")
-BEFORE_ACCEPTANCE = unknown_verdict("NotStarted", "waits for acceptance")
-BEFORE_CONTROL_PLANE = unknown_verdict("NotStarted", "wait for the control plane")
+NOT_RECONCILED = unknown_verdict("NotLookedAt", "not reconciled yet")
+BEFORE_ACCEPTANCE = unknown_verdict("NotStarted", "waiting for acceptance")
+BEFORE_CONTROL_PLANE = unknown_verdict("NotStarted", "waiting for the control plane")
 
 
 @dataclass(frozen=True, slots=True)
 class TenantFacts:
-    """What is known of a tenant now."""
+    """Known state of a tenant."""
 
     accepted: Verdict = NOT_RECONCILED
     control_plane: Verdict = BEFORE_ACCEPTANCE
     virtual_nodes: Verdict = BEFORE_CONTROL_PLANE
     guarantee: Verdict | None = None
-    """Whether the nodes hold what is guaranteed; None: not known yet."""
+    """Whether the nodes can hold the guarantee; None while unknown."""
     datastore: Verdict | None = None
-    """Whether its API server may write; None: it always could."""
+    """Whether the API server may write; None if it was never blocked."""
     api_server: ApiServerStatus | None = None
     pools: tuple[TenantPoolStatus, ...] = ()
     deleting: Verdict | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether all is as it should be."""
+        """Whether the condition Ready is True."""
         return self.condition_verdicts()[READY].is_true
 
     def condition_verdicts(self) -> dict[str, Verdict]:
-        """Conditions by type, in the order in which they come true; Ready sums up those before it."""
+        """Return conditions by type, in the order in which they become True; Ready summarizes those before it."""
         parts = {
             ACCEPTED: self.accepted,
             CONTROL_PLANE_READY: self.control_plane,
             VIRTUAL_NODES_READY: self.virtual_nodes,
         }
-        beside = {GUARANTEE_KEPT: self.guarantee, DATASTORE_WRITABLE: self.datastore}
-        told = {kind: verdict for kind, verdict in beside.items() if verdict is not None}
-        return parts | {READY: self.deleting or _ready_verdict(list(parts.values()))} | told
+        optional = {GUARANTEE_KEPT: self.guarantee, DATASTORE_WRITABLE: self.datastore}
+        known = {kind: verdict for kind, verdict in optional.items() if verdict is not None}
+        return parts | {READY: self.deleting or _ready_verdict(list(parts.values()))} | known
 
 
 def _ready_verdict(parts: Sequence[Verdict]) -> Verdict:
@@ -114,7 +114,7 @@ def _ready_verdict(parts: Sequence[Verdict]) -> Verdict:
 
 
 def tenant_status(facts: TenantFacts, *, old: TenantStatus, generation: int, now: datetime) -> TenantStatus:
-    """Return the status that tells the facts; transition times of `old` stay where nothing changed."""
+    """Return the status for the facts; unchanged conditions keep the transition times of `old`."""
     verdicts = facts.condition_verdicts()
     return TenantStatus(
         observed_generation=generation,
@@ -137,20 +137,20 @@ def _tenant_phase(facts: TenantFacts, *, ready: bool, old: Phase) -> Phase:
 
 @dataclass(frozen=True, slots=True)
 class ComputeFacts:
-    """What is known of a compute cluster now."""
+    """Known state of a compute cluster."""
 
     connected: Verdict
     ready: Verdict
     version: str = ""
     pools: tuple[PoolStatus, ...] = ()
     shared_nodes: Verdict | None = None
-    """That pools share nodes; None: they do not."""
+    """Verdict that pools share nodes; None if they do not."""
 
 
 def compute_status(
     facts: ComputeFacts, *, old: ComputeClusterStatus, generation: int, now: datetime
 ) -> ComputeClusterStatus:
-    """Return the status that tells the facts; transition times of `old` stay where nothing changed."""
+    """Return the status for the facts; unchanged conditions keep the transition times of `old`."""
     ready = facts.ready if facts.connected.is_true else facts.connected
     verdicts = {CONNECTED: facts.connected, READY: ready}
     if facts.shared_nodes is not None:
@@ -182,17 +182,19 @@ def _update_conditions(
 def changed_conditions(
     old: Sequence[Condition], new: Sequence[Condition], *, quiet: Collection[str] = ()
 ) -> list[Condition]:
-    """Return the new conditions that are worth an event: those whose status or reason differs from before.
+    """Return the new conditions that deserve an event, because their status or reason changed.
 
-    Ready repeats what the others say, so only its status counts; of a guarantee also what is left of it. A reason in
-    `quiet` is never worth one, nor is a guarantee that was kept all along.
+    Ready repeats other conditions, so only its status counts. For a guarantee, the message counts as well. Reasons in
+    `quiet` get no event, and neither does the first report of a guarantee that is kept.
     """
-    before = {condition.type: _comparison_key(condition) for condition in old}
-    new = [one for one in new if one.type != GUARANTEE_KEPT or one.status != "True" or one.type in before]
+    previous = {condition.type: _comparison_key(condition) for condition in old}
     return [
-        one
-        for one in new
-        if before.get(one.type) != _comparison_key(one) and one.reason not in quiet and _is_worth_event(one)
+        condition
+        for condition in new
+        if (condition.type != GUARANTEE_KEPT or condition.status != "True" or condition.type in previous)
+        and previous.get(condition.type) != _comparison_key(condition)
+        and condition.reason not in quiet
+        and _is_worth_event(condition)
     ]
 
 
@@ -206,7 +208,7 @@ def _is_worth_event(condition: Condition) -> bool:
 
 
 def verdict_from_condition(conditions: Sequence[Condition], kind: str) -> Verdict | None:
-    """Return what a condition said when the gateway began; None: there is no such condition."""
+    """Return a stored condition as a verdict; None if the condition does not exist."""
     found = next((one for one in conditions if one.type == kind), None)
     if found is None:
         return None
@@ -219,9 +221,9 @@ AnyStatus = TypeVar("AnyStatus", TenantStatus, ComputeClusterStatus)
 
 
 def status_patch(old: AnyStatus, new: AnyStatus) -> dict[str, object]:
-    """Return the top-level fields in which two statuses differ, as a merge patch wants them.
+    """Return the top-level fields in which two statuses differ, for a merge patch.
 
-    All of them where none was written before: what `old` says then are only our own defaults.
+    If no status was written before, return all fields: `old` then holds only defaults.
     """
     written = old.observed_generation > 0
     before, after = msgspec.to_builtins(old) if written else {}, msgspec.to_builtins(new)

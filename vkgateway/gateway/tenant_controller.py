@@ -1,4 +1,4 @@
-"""Makes of every Tenant object a tenant: accepted, with a control plane, virtual nodes and its work done; and back."""
+"""Controller of Tenants: acceptance, control plane, virtual nodes, and deletion."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ from vkgateway.sync.teardown import remove_pods
 log = structlog.get_logger(__name__)
 
 REQUEUE_SECONDS = 0.25
-"""How soon to look again at what is on its way and may not tell when it has come."""
+"""Requeue interval for transitions that trigger no event when they finish."""
 RETRY_SECONDS = 15.0
 
 
 class TenantController:
-    """One worker a tenant; whatever happens to one is no matter to another.
+    """Controller with one worker per tenant; failures of one tenant do not affect others.
 
-    `guarantee` says of a tenant whether the nodes hold what is guaranteed to it, `datastore` whether its API server may
-    write; None: not known now.
+    `guarantee` returns whether the nodes can hold a tenant's guarantee, `datastore` whether its API server may write;
+    None while unknown.
     """
 
     def __init__(
@@ -89,24 +89,24 @@ class TenantController:
         )
 
     def enqueue(self, name: str) -> None:
-        """Have one tenant looked at."""
+        """Request a reconciliation of a known tenant."""
         if name in self._records:
             self._queue.enqueue(name)
 
     def enqueue_all(self) -> None:
-        """Have all tenants looked at: a compute cluster changed."""
+        """Request a reconciliation of all tenants, because a compute cluster changed."""
         self._queue.enqueue_all()
 
     def tenant_names(self) -> list[str]:
-        """Return the names of the tenants that were looked at."""
+        """Return the names of the reconciled tenants."""
         return list(self._records)
 
     def tenant_phases(self) -> list[str]:
-        """Return the phase of every tenant that was looked at."""
+        """Return the phases of the reconciled tenants."""
         return [record.status.phase for record in self._records.values()]
 
     async def run(self) -> None:
-        """Work until cancelled. Nothing is decided before all tenants and compute clusters are known."""
+        """Run until cancelled; starts no reconciliation before all tenants and compute clusters are known."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.tenants.run(), name="tenants/watch")
             await self.tenants.wait_until_complete()
@@ -116,16 +116,16 @@ class TenantController:
             group.create_task(self._queue.run(), name="tenants/workers")
 
     async def close(self) -> None:
-        """End the work for all tenants; their pods and control planes go on."""
+        """Stop the runtimes of all tenants; their pods and control planes continue to run."""
         await asyncio.gather(*(self._stop_work(name) for name in list(self._records)))
 
     def _tenant_changed(self, old: Tenant | None, new: Tenant | None) -> None:
-        found = new or old
-        if found is None or (old is not None and new is not None and _is_unchanged(old, new)):
+        tenant = new or old
+        if tenant is None or (old is not None and new is not None and _is_unchanged(old, new)):
             return
-        self._queue.enqueue(found.metadata.name)
-        record = self._records.get(found.metadata.name)
-        if record is not None and found.metadata.deletion_timestamp is not None:
+        self._queue.enqueue(tenant.metadata.name)
+        record = self._records.get(tenant.metadata.name)
+        if record is not None and tenant.metadata.deletion_timestamp is not None:
             record.request_interrupt()
 
     async def _reconcile(self, name: str) -> ReconcileResult:
@@ -143,15 +143,15 @@ class TenantController:
         if spec is None:
             await self._status_writer.write_status(tenant, record)
             return RETRY_SECONDS
-        inforce = Tenant(metadata=tenant.metadata, spec=spec, status=record.status)
+        tenant_in_force = Tenant(metadata=tenant.metadata, spec=spec, status=record.status)
         try:
-            access = await self._reconciler.ensure_access(inforce, record)
+            access = await self._reconciler.ensure_access(tenant_in_force, record)
         except Interrupted:
             raise
         except VkgatewayError:
-            await self._run_previous(inforce, record)
+            await self._run_previous(tenant_in_force, record)
             raise
-        await self._run_tenant(inforce, record, access)
+        await self._run_tenant(tenant_in_force, record, access)
         record.update_facts(guarantee=self._guarantee_verdict(name) or record.facts.guarantee)
         await self._status_writer.write_status(tenant, record)
         if record.facts.virtual_nodes.status == "Unknown":
@@ -168,7 +168,7 @@ class TenantController:
             await self._status_writer.write_status(tenant, record)
 
     def _update_datastore_fact(self, name: str, record: TenantRecord) -> bool:
-        """Learn whether the tenant's API server may write, if it ever might not; say whether it may not now."""
+        """Update the fact about datastore writes, and return whether the API server is blocked now."""
         writable = self._datastore_verdict(name)
         if writable is not None and (record.facts.datastore is not None or not writable.is_true):
             record.update_facts(datastore=writable)
@@ -177,7 +177,7 @@ class TenantController:
     # Accepted
 
     async def _accept_spec(self, tenant: Tenant, record: TenantRecord) -> TenantSpec | None:
-        """Return the spec in force: the one asked for, or the one accepted before; None if there is none."""
+        """Return the spec in force: the requested or the previously accepted spec; None if there is none."""
         record.stage = "accepted"
         name = tenant.metadata.name
         verdict = self.accepted_specs.decide_acceptance(
@@ -189,29 +189,29 @@ class TenantController:
             await self._remove_predecessor(tenant, record)
             await self._record_acceptance(spec, tenant, record)
             self._computes.tenants_changed()
-            if not record.facts.is_ready:  # what is known of a tenant that was Ready is about another spec
+            if not record.facts.is_ready:  # the facts of a tenant that was Ready are about another spec
                 await self._status_writer.write_status(tenant, record)
         return spec
 
     async def _remove_predecessor(self, tenant: Tenant, record: TenantRecord) -> None:
-        """See to it that a new tenant gets no credentials, keys or data of an earlier one of its name.
+        """Delete credentials, keys and data of an earlier tenant with the same name.
 
-        They may be there though nobody took them away: its finalizer was taken off by force while no gateway ran, or
-        the datastore was put back from a backup. What the copy of another tenant says of that one is no sign that this
-        one had anything; but for its own it may be put back from a backup, too, and has all that is there.
+        They exist if the finalizer was removed by force while no gateway ran, or if the datastore was restored from a
+        backup. Annotations that were copied from another Tenant do not prove that this tenant had any data. A Tenant
+        that was itself restored from a backup keeps its data.
         """
         annotations = tenant.metadata.annotations
-        held = TENANT_FINALIZER in tenant.metadata.finalizers or ACCEPTED_SPEC_ANNOTATION in annotations
+        is_known = TENANT_FINALIZER in tenant.metadata.finalizers or ACCEPTED_SPEC_ANNOTATION in annotations
         others = (view.metadata for view in self.tenants.store.values() if view.metadata.name != tenant.metadata.name)
         copied = annotations.get(ACCEPTED_FOR_ANNOTATION) in {other.uid for other in others}
-        if (held and not copied) or record.recorded_spec is not None or record.facts.api_server is not None:
+        if (is_known and not copied) or record.recorded_spec is not None or record.facts.api_server is not None:
             return
         record.stage = "control_plane"
         await self._control_planes.remove(tenant.metadata.name, on_step=ignore_step)
         record.stage = "accepted"
 
     async def _record_acceptance(self, spec: TenantSpec, tenant: Tenant, record: TenantRecord) -> None:
-        """Write down what was accepted, with our finalizer, before anything is made for it."""
+        """Store the accepted spec and the finalizer on the object before anything is created for it."""
         seen = tenant.metadata
         annotations = acceptance_annotations(spec, seen.uid)
         stored = await finalizers.add_finalizer(
@@ -223,36 +223,36 @@ class TenantController:
 
     async def _run_tenant(self, tenant: Tenant, record: TenantRecord, access: ApiServerAccess) -> None:
         record.stage = "virtual_nodes"
-        seen = await self._runner.ensure_running(tenant, access)
-        verdict = seen.verdict
+        state = await self._runner.ensure_running(tenant, access)
+        verdict = state.verdict
         if verdict.status == "Unknown" and self._update_datastore_fact(tenant.metadata.name, record):
-            verdict = false_verdict("DatastoreFull", "they cannot be brought up to date: the API server may not write")
-        record.update_facts(virtual_nodes=verdict, pools=seen.pools)
+            verdict = false_verdict("DatastoreFull", "virtual nodes cannot be updated: the API server is read-only")
+        record.update_facts(virtual_nodes=verdict, pools=state.pools)
 
     async def _run_previous(self, tenant: Tenant, record: TenantRecord) -> None:
-        """Go on by the control plane there is, if any, while it cannot be made as wanted; that is what is told."""
+        """Run the tenant on its existing control plane while provisioning fails; the status reports the failure."""
         if record.access is not None:
             with contextlib.suppress(errors.ApiError):
-                seen = await self._runner.ensure_running(tenant, record.access)
-                record.update_facts(virtual_nodes=seen.verdict, pools=seen.pools)
+                state = await self._runner.ensure_running(tenant, record.access)
+                record.update_facts(virtual_nodes=state.verdict, pools=state.pools)
 
     # Deletion
 
     async def _finalize_tenant(self, tenant: Tenant, record: TenantRecord) -> ReconcileResult:
         record.stage = "deleting"
         name = tenant.metadata.name
-        held = TENANT_FINALIZER in tenant.metadata.finalizers or record.recorded_spec is not None
-        if record.finalizer_removed or not held:
+        has_finalizer = TENANT_FINALIZER in tenant.metadata.finalizers or record.recorded_spec is not None
+        if record.finalizer_removed or not has_finalizer:
             return None
-        await self._report_deletion(tenant, record, "its pods are being ended")
+        await self._report_deletion(tenant, record, "deleting its pods")
         await self._stop_work(name, keep=True)
         needed = clusters_of(tenant, self.accepted_specs.spec_of(name))
         await clean_compute_clusters(self._computes, name, needed=needed, remove=remove_pods)
-        # Kubernetes takes 5 s at least for a namespace; nothing in it runs any more.
+        # In parallel: Kubernetes takes at least 5 s to delete a namespace, and no pods are left.
         await _gather_all(
             clean_compute_clusters(self._computes, name, needed=needed), self._remove_control_plane(tenant, record)
         )
-        # A request that was under way when the work was ended may have made something since.
+        # A request that was in flight when the runtime stopped may have created an object since.
         await clean_compute_clusters(self._computes, name, needed=needed)
         await self._remove_finalizer(tenant)
         record.finalizer_removed = True
@@ -262,12 +262,12 @@ class TenantController:
         return None
 
     async def _remove_control_plane(self, tenant: Tenant, record: TenantRecord) -> None:
-        await self._report_deletion(tenant, record, "its control plane and data are being removed")
+        await self._report_deletion(tenant, record, "deleting its control plane and data")
         name = tenant.metadata.name
         await self._control_planes.remove(
             name, on_step=lambda _reason, message: self._report_deletion(tenant, record, message)
         )
-        await self._report_deletion(tenant, record, "its namespaces in compute clusters are being removed")
+        await self._report_deletion(tenant, record, "deleting its namespaces in compute clusters")
 
     async def _report_deletion(self, tenant: Tenant, record: TenantRecord, message: str) -> None:
         record.update_facts(deleting=Verdict("False", "Deleting", message))
@@ -275,13 +275,13 @@ class TenantController:
 
     async def _remove_finalizer(self, tenant: Tenant) -> None:
         await finalizers.remove_finalizer(self._management, TENANTS, tenant.metadata, TENANT_FINALIZER)
-        log.info("tenant is gone", tenant=tenant.metadata.name)
+        log.info("tenant deleted", tenant=tenant.metadata.name)
 
     async def _object_deleted(self, name: str, successor: Tenant | None) -> ReconcileResult:
-        """The object is gone: what it had goes too, if somebody took our finalizer off by force."""
+        """Clean up after a deleted object, including its resources if the finalizer was removed by force."""
         await self._stop_work(name, keep=True)
         if self.accepted_specs.spec_of(name) is not None:
-            log.warning("tenant vanished without being removed; removing what it had", tenant=name)
+            log.warning("tenant was deleted without its finalizer; cleaning up", tenant=name)
             await clean_compute_clusters(self._computes, name, needed=self._computes.links)
             await self._control_planes.remove(name, on_step=ignore_step)
             self.accepted_specs.remove(name)
@@ -291,7 +291,7 @@ class TenantController:
         return DONE if successor is None else 0.0
 
     async def _stop_work(self, name: str, *, keep: bool = False) -> None:
-        """End the work for a tenant and close its client."""
+        """Stop a tenant's runtime and close its client."""
         record = self._records.get(name) if keep else self._records.pop(name, None)
         await self._runner.stop(name)
         if record is not None and record.access is not None:
@@ -300,27 +300,28 @@ class TenantController:
 
 
 async def _gather_all(*parts: Awaitable[None]) -> None:
-    """Do two things side by side, both to their end; raises what the first of them failed with."""
+    """Await all parts concurrently to their end, then raise the error of the first failed part."""
     for result in await asyncio.gather(*parts, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
 
 
 def _is_recorded(spec: TenantSpec, tenant: Tenant, record: TenantRecord) -> bool:
-    """Whether the object carries the spec in force as its own, and our finalizer. Others may take them off."""
+    """Return whether the object carries the spec in force and the finalizer, which other clients may remove."""
     if _is_at_least(tenant.metadata.resource_version, record.recorded_version):
-        held = TENANT_FINALIZER in tenant.metadata.finalizers and ACCEPTED_FOR_ANNOTATION in tenant.metadata.annotations
-        record.recorded_spec = read_accepted_spec(tenant) if held else None
+        metadata = tenant.metadata
+        is_recorded = TENANT_FINALIZER in metadata.finalizers and ACCEPTED_FOR_ANNOTATION in metadata.annotations
+        record.recorded_spec = read_accepted_spec(tenant) if is_recorded else None
     return record.recorded_spec == spec
 
 
 def _is_at_least(version: str, ours: str) -> bool:
-    """Whether what a watch shows is at least as new as what we wrote, if we did; versions grow (KEP-5504)."""
+    """Return whether a watched version is at least as new as the gateway's last write (comparable by KEP-5504)."""
     return not ours or (version.isdecimal() and ours.isdecimal() and int(version) >= int(ours))
 
 
 def _is_unchanged(old: Tenant, new: Tenant) -> bool:
-    """Whether nothing changed but the status and what we wrote ourselves."""
+    """Return whether only the status or the controller's own writes changed."""
     return (
         old.metadata.uid == new.metadata.uid
         and old.metadata.generation == new.metadata.generation

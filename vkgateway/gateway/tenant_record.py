@@ -1,4 +1,4 @@
-"""What the gateway knows of one tenant while it runs, and how it tells that in the object's status and events."""
+"""In-memory record of one tenant, and the writer of its status and events."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ log = structlog.get_logger(__name__)
 Stage = Literal["accepted", "control_plane", "virtual_nodes", "deleting"]
 
 STARTUP_GRACE_SECONDS = 10.0
-"""A tenant that was Ready when the gateway began is not called anything less for so long without a failure."""
+"""Time after the gateway's start during which a Ready tenant keeps its status unless there is a failure."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TenantRecord:
-    """Lives as long as the object; `stage` says which condition a failure belongs to."""
+    """State of one tenant for the lifetime of its object; `stage` selects the condition that reports a failure."""
 
     uid: str
     status: TenantStatus
@@ -60,34 +60,34 @@ class TenantRecord:
     seen_at: float
     was_ready: bool
     generation: int
-    """Of the spec that was looked at last: what is told speaks of it, also where a newer one is there by then."""
+    """Generation of the last reconciled spec, to which the status refers even if a newer one exists."""
     stage: Stage = "accepted"
     access: ApiServerAccess | None = None
     provisioned_spec: TenantSpec | None = None
     probe_due: float = 0.0
     failed_probes: int = 0
-    """Probes of its API server in a row that were not answered well."""
+    """Consecutive failed probes of the API server."""
     renewal_due: float = 0.0
-    """When the control plane's certificates are looked at again (monotonic seconds)."""
+    """When the control plane's certificates are checked next (monotonic seconds)."""
     renewal_failing_since: float | None = None
-    """Since when they could not be looked at (monotonic seconds); None: they could the last time."""
+    """Since when certificate checks fail (monotonic seconds); None if the last one succeeded."""
     renewal_error: str = ""
     restore_due: float = 0.0
-    """When the objects that are kept are looked at again (monotonic seconds)."""
+    """When the kept objects are restored next (monotonic seconds)."""
     restored_policy: TenantPolicy | None = None
-    """The policy that these objects were last checked against."""
+    """Policy of the last restore."""
     recorded_spec: TenantSpec | None = None
-    """The accepted spec that the object is known to carry, beside our finalizer."""
+    """The accepted spec that the object carries together with the finalizer."""
     recorded_version: str = ""
-    """The version of the object in which we wrote that; empty until we did."""
+    """The resource version of the write of `recorded_spec`; empty before it."""
     finalizer_removed: bool = False
-    """Our finalizer is off; only the object's end is waited for."""
+    """The finalizer is removed; the object is about to disappear."""
     _timeout: asyncio.Timeout | None = None
     _interrupted: bool = False
 
     @classmethod
     def from_tenant(cls, tenant: Tenant, *, now: float) -> TenantRecord:
-        """Begin with what the object says of itself."""
+        """Return the initial record from the object's status."""
         return cls(
             uid=tenant.metadata.uid,
             status=tenant.status,
@@ -104,7 +104,7 @@ class TenantRecord:
 
     @contextlib.asynccontextmanager
     async def interrupt_on_deletion(self) -> AsyncIterator[None]:
-        """Do what may take minutes and is in vain for a tenant that is deleted; raises Interrupted then."""
+        """Run long work that is useless once the tenant is deleted. Raises Interrupted on deletion."""
         try:
             async with asyncio.timeout(0 if self._interrupted else None) as self._timeout:
                 yield
@@ -114,29 +114,29 @@ class TenantRecord:
             self._timeout = None
 
     def request_interrupt(self) -> None:
-        """End what goes on in an `interrupt_on_deletion` block, and let none begin any more."""
+        """Interrupt the current `interrupt_on_deletion` block and all later ones."""
         self._interrupted = True
-        making, self._timeout = self._timeout, None
-        if making is not None:
-            making.reschedule(asyncio.get_running_loop().time())
+        timeout, self._timeout = self._timeout, None
+        if timeout is not None:
+            timeout.reschedule(asyncio.get_running_loop().time())
 
     def update_facts(self, **facts: Any) -> None:
-        """Take over new facts by their names in `TenantFacts`."""
+        """Replace facts, given by their names in `TenantFacts`."""
         self.facts = replace(self.facts, **facts)
 
     def record_error(self, error: Exception) -> None:
-        """Note a failure where it belongs."""
+        """Record a failure in the condition of the current stage."""
         if self.stage == "deleting":
             self.update_facts(deleting=Verdict("False", "DeletionStuck", str(error), is_failure=True))
         elif self.stage == "accepted":
-            # Nothing was decided against it: False would say so.
+            # Unknown, because False means that the spec was refused.
             self.update_facts(accepted=unknown_verdict(_error_reason(error), str(error)))
         else:
             self.update_facts(**{self.stage: false_verdict(_error_reason(error), str(error))})
 
 
 def _error_reason(error: Exception) -> str:
-    """Return one CamelCase word for a failure; the first two mean that waiting will not help."""
+    """Return the CamelCase reason of a failure; IMPOSSIBLE_REASON and TAKEN_REASON mean that waiting does not help."""
     if isinstance(error, InputError):
         return IMPOSSIBLE_REASON
     if isinstance(error, ConflictError):
@@ -147,15 +147,15 @@ def _error_reason(error: Exception) -> str:
 
 
 class StatusNotWritten(VkgatewayError):  # noqa: N818 - named by the reason
-    """A status could not be written: trouble of the management cluster, not of the tenant."""
+    """Failed write of a status, which is a problem of the management cluster, not of the tenant."""
 
 
 class Interrupted(VkgatewayError):  # noqa: N818 - named by what happened
-    """The tenant was deleted while its control plane was being made; its removal comes next."""
+    """The tenant was deleted while its control plane was being provisioned."""
 
 
 class StatusWriter:
-    """Writes statuses where they changed, and an event for each condition that turned."""
+    """Writer of changed statuses, and of an event for each changed condition."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class StatusWriter:
         self._monotonic = monotonic
 
     async def write_status(self, tenant: Tenant, record: TenantRecord) -> None:
-        """Bring the object's status up to what is known. A tenant that is gone meanwhile is no error."""
+        """Write the status if it changed; a tenant that was deleted meanwhile is no error."""
         old = record.status
         new = tenant_status(record.facts, old=old, generation=record.generation, now=self._clock())
         if self._suppress_at_startup(record, new):
@@ -182,31 +182,31 @@ class StatusWriter:
         body = {"metadata": {"uid": record.uid}, "status": change}
         try:
             await self._management.patch(TENANTS, tenant.metadata.name, body, subresource="status")
-        except (errors.NotFound, errors.Conflict):  # it is gone, and there may be another of its name
+        except (errors.NotFound, errors.Conflict):  # the object was deleted or replaced
             return
         except errors.ApiError as error:
             raise StatusNotWritten(f"the status of tenant {tenant.metadata.name!r} was not written: {error}") from error
         record.status = new
         self._observe_onboarding(record, old=old)
-        for one in changed_conditions(old.conditions, new.conditions, quiet=QUIET_REASONS):
-            await self._emit_event(tenant, one, record=record)
+        for condition in changed_conditions(old.conditions, new.conditions, quiet=QUIET_REASONS):
+            await self._emit_event(tenant, condition, record=record)
 
     async def try_write_status(self, tenant: Tenant, record: TenantRecord) -> None:
-        """Tell what goes on; work that is under way does not stop where that cannot be written."""
+        """Write the status during long work, which continues if the write fails."""
         try:
             await self.write_status(tenant, record)
         except StatusNotWritten as error:
-            log.warning("going on untold", tenant=tenant.metadata.name, error=str(error))
+            log.warning("status not written; continuing", tenant=tenant.metadata.name, error=str(error))
 
     def _suppress_at_startup(self, record: TenantRecord, new: TenantStatus) -> bool:
-        """Whether to keep quiet: after a start of the gateway all is as it was until something shows otherwise."""
+        """Return whether to keep the status as it is: after a restart, the state may not be known yet."""
         if not record.was_ready:
             return False
         facts = record.facts
-        told = (facts.accepted, facts.control_plane, facts.virtual_nodes)
+        verdicts = (facts.accepted, facts.control_plane, facts.virtual_nodes)
         if (
             new.phase in {"Ready", "Deleting"}
-            or any(one.is_failure for one in told)
+            or any(verdict.is_failure for verdict in verdicts)
             or self._monotonic() - record.seen_at > STARTUP_GRACE_SECONDS
         ):
             record.was_ready = False
@@ -217,17 +217,17 @@ class StatusWriter:
         if record.status.phase == "Ready" and old.phase in {"Pending", "Provisioning"}:
             ONBOARDING.observe(self._monotonic() - record.seen_at)
 
-    async def _emit_event(self, tenant: Tenant, one: Condition, *, record: TenantRecord) -> None:
-        verdict = record.facts.condition_verdicts().get(one.type)
+    async def _emit_event(self, tenant: Tenant, condition: Condition, *, record: TenantRecord) -> None:
+        verdict = record.facts.condition_verdicts().get(condition.type)
         await self._recorder.emit(
             TENANTS,
             tenant.metadata,
-            reason=one.reason,
-            message=f"{one.type}: {one.message or one.reason}",
+            reason=condition.reason,
+            message=f"{condition.type}: {condition.message or condition.reason}",
             kind="Warning" if verdict is not None and verdict.is_failure else "Normal",
         )
 
 
 def api_server_status(access: ApiServerAccess, *, version: str) -> ApiServerStatus:
-    """Say where the tenant's API server is, and of which release."""
+    """Return the status of the tenant's API server."""
     return ApiServerStatus(url=access.url, port=access.port, version=version)

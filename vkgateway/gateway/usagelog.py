@@ -1,4 +1,4 @@
-"""What tenants' pods used of scarce resources: one record an interval, in a file of JSON lines, and sums over them."""
+"""Usage log of scarce resources: one record per pod and interval as JSON lines, and sums over the records."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import msgspec
 from vkgateway.gateway.jsonlines import JsonLinesWriter, read_rotated_lines
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
-"""A file of so many bytes is put aside."""
+"""File size that triggers rotation."""
 
 GroupKey = Literal["tenant", "namespace", "band", "pool", "computeCluster", "resource", "gang", "pod"]
 
 
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A pod held something from `start` to `end` (seconds since the epoch).
+    """Use of a resource by a pod from `start` to `end` (seconds since the epoch).
 
-    Of a pod that runs for long there are several: all from its start, each to a later end, so that none is needed to
-    understand another. What lies before the end of an earlier one is counted once, and as that one says.
+    A long-running pod has several records with the same start and later ends, so that each record is
+    self-contained. Time covered by an earlier record is counted once, as in that record.
     """
 
     tenant: str
@@ -30,33 +30,33 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     band: str
     """guaranteed or low."""
     borrowed: bool
-    """Held outside the tenant's guarantee."""
+    """Used outside the tenant's guarantee."""
     pool: str
     compute_cluster: str
     resource: str
     units: float
-    """How much of the resource (GPUs)."""
+    """Amount of the resource (GPUs)."""
     start: float
     end: float
     lost: float = 0.0
-    """Of the interval, seconds of work that were lost when it was ended."""
+    """Seconds of work at the end of the interval that a preemption lost."""
     why: str = ""
-    """Why it ended: empty while it runs."""
+    """Why the pod ended; empty while it runs."""
 
 
 class UsageLog:
-    """Appends records to a file."""
+    """Writer of usage records."""
 
-    def __init__(self, path: Path, *, most: int = MAX_FILE_BYTES) -> None:
-        self._lines = JsonLinesWriter(path, most=most)
+    def __init__(self, path: Path, *, max_bytes: int = MAX_FILE_BYTES) -> None:
+        self._lines = JsonLinesWriter(path, max_bytes=max_bytes)
 
     def write_records(self, *usages: UsageRecord) -> None:
-        """Write down intervals; those in which nothing was held are left out."""
+        """Write the records, except empty intervals and zero amounts."""
         self._lines.append(*(msgspec.json.encode(usage) for usage in usages if usage.end > usage.start and usage.units))
 
 
 def read_usage(path: Path) -> Iterator[UsageRecord]:
-    """All records, the oldest first, also of files that were put aside; lines that are no records are left out.
+    """Yield all records including rotated files, oldest first; invalid lines are skipped.
 
     Raises:
         OSError: the file cannot be read.
@@ -70,51 +70,51 @@ def read_usage(path: Path) -> Iterator[UsageRecord]:
 
 
 class UsageTotal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What was used by those of one kind; hours are unit-hours (GPU-hours)."""
+    """Total usage of one group; hours are unit-hours (GPU-hours)."""
 
     by: dict[str, str]
     hours: float
     borrowed_hours: float
-    """Of them outside of guarantees."""
+    """The part of `hours` outside of guarantees."""
     lost_hours: float
-    """Of them work that was lost by being preempted."""
+    """The part of `hours` whose work preemptions lost."""
     pods: int
 
 
 def sum_usage(usages: Iterable[UsageRecord], *, since: float, until: float, by: Sequence[GroupKey]) -> list[UsageTotal]:
-    """Sum up what was used between two moments (seconds since the epoch), by these keys, in the order of their values.
+    """Return usage totals between two times (seconds since the epoch), grouped and sorted by the keys `by`.
 
-    `usages` are in the order in which they were written. The work that was lost is the last of an interval.
+    `usages` are in the order in which they were written. Lost work is the last part of an interval.
     """
     sums: dict[tuple[str, ...], _RunningTotal] = {}
-    told: dict[tuple[str, ...], float] = {}
+    counted_until: dict[tuple[str, ...], float] = {}
     for usage in usages:
         pod = (usage.tenant, usage.namespace, usage.pod, usage.gang, usage.resource)
-        start, end = max(usage.start, since, told.get(pod, 0.0)), min(usage.end, until)
-        told[pod] = max(usage.end, told.get(pod, 0.0))
+        start, end = max(usage.start, since, counted_until.get(pod, 0.0)), min(usage.end, until)
+        counted_until[pod] = max(usage.end, counted_until.get(pod, 0.0))
         if end <= start:
             continue
         key = tuple(_group_value(usage, name) for name in by)
-        running = sums.setdefault(key, _RunningTotal())
+        total = sums.setdefault(key, _RunningTotal())
         hours = (end - start) * usage.units / 3600
-        running.hours += hours
-        running.borrowed += hours if usage.borrowed else 0.0
-        running.lost += max(0.0, end - max(since, usage.end - usage.lost)) * usage.units / 3600
-        running.pods.add(pod)
+        total.hours += hours
+        total.borrowed += hours if usage.borrowed else 0.0
+        total.lost += max(0.0, end - max(since, usage.end - usage.lost)) * usage.units / 3600
+        total.pods.add(pod)
     return [
         UsageTotal(
             by=dict(zip(by, key, strict=True)),
-            hours=running.hours,
-            borrowed_hours=running.borrowed,
-            lost_hours=running.lost,
-            pods=len(running.pods),
+            hours=total.hours,
+            borrowed_hours=total.borrowed,
+            lost_hours=total.lost,
+            pods=len(total.pods),
         )
-        for key, running in sorted(sums.items(), key=lambda item: item[0])
+        for key, total in sorted(sums.items(), key=lambda item: item[0])
     ]
 
 
 class _RunningTotal:
-    """A sum under way."""
+    """Mutable sums of one group."""
 
     def __init__(self) -> None:
         self.hours = self.borrowed = self.lost = 0.0

@@ -1,4 +1,4 @@
-"""One serial, level-triggered worker an object: wake it and it looks again; what fails is tried again later."""
+"""Work queue with one serial, level-triggered worker per object; failures are retried with backoff."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ log = structlog.get_logger(__name__)
 
 DONE: Final = "done"
 ReconcileResult = float | None | Literal["done"]
-"""Seconds after which to look again unasked; None for only when woken; DONE when there is nothing left to look at."""
+"""Seconds until the next reconciliation; None: only when triggered; DONE: the object is finished."""
 
 ReconcileFunc = Callable[[str], Awaitable[ReconcileResult]]
 ErrorHandler = Callable[[str, Exception], Awaitable[None]]
 
 
 class ObjectWorker:
-    """Runs `reconcile` for one object whenever woken, never twice at once.
+    """Worker that runs `reconcile` for one object when triggered, never concurrently.
 
-    Wake-ups during a run lead to one more run. A run that raises is repeated after a growing, jittered delay;
-    `on_error` hears of it first.
+    Triggers during a run cause one more run. A run that raises is repeated after a growing delay with jitter;
+    `on_error` is called first.
     """
 
     def __init__(self, name: str, reconcile: ReconcileFunc, *, on_error: ErrorHandler, backoff: Backoff) -> None:
@@ -38,11 +38,11 @@ class ObjectWorker:
         self._failures = 0
 
     def trigger(self) -> None:
-        """Ask for a look; cheap, from anywhere in the event loop."""
+        """Request a reconciliation; cheap, callable from anywhere in the event loop."""
         self._triggered.set()
 
     async def run(self) -> None:
-        """Work until the object is done with, or until cancelled."""
+        """Run until the object is finished or the task is cancelled."""
         while True:
             self._triggered.clear()
             outcome = await self._reconcile_once()
@@ -62,25 +62,25 @@ class ObjectWorker:
     async def _reconcile_once(self) -> ReconcileResult:
         try:
             outcome = await self._reconcile(self.name)
-        except Exception as error:  # noqa: BLE001 - one object's trouble is never another's
+        except Exception as error:  # noqa: BLE001 - a failure must not affect other objects
             return await self._handle_error(error)
         self._failures = 0
         return outcome
 
     async def _handle_error(self, error: Exception) -> float:
         expected = isinstance(error, VkgatewayError)
-        log.warning("will be tried again", object=self.name, error=str(error), exc_info=not expected)
+        log.warning("reconciliation failed; retrying", object=self.name, error=str(error), exc_info=not expected)
         try:
             await self._on_error(self.name, error)
-        except Exception as second:  # noqa: BLE001 - telling of trouble must not end the worker
-            log.warning("trouble could not be told", object=self.name, error=str(second))
+        except Exception as second:  # noqa: BLE001 - a failed error handler must not end the worker
+            log.warning("error handler failed", object=self.name, error=str(second))
         self._failures += 1
-        asked = error.retry_after if isinstance(error, errors.ApiError) else None
-        return self._backoff.delay_after(self._failures, at_least=asked)
+        retry_after = error.retry_after if isinstance(error, errors.ApiError) else None
+        return self._backoff.delay_after(self._failures, at_least=retry_after)
 
 
 class WorkQueue:
-    """The workers of one kind of objects: one each, started when first woken, gone when done."""
+    """Workers of one kind of object: one per object, started at the first trigger, removed when done."""
 
     def __init__(
         self, kind: str, reconcile: ReconcileFunc, *, on_error: ErrorHandler, backoff: Backoff | None = None
@@ -93,11 +93,11 @@ class WorkQueue:
         self._group: asyncio.TaskGroup | None = None
 
     def __len__(self) -> int:
-        """How many objects are being looked after."""
+        """Return the number of objects with a worker."""
         return len(self._workers)
 
     def enqueue(self, name: str) -> None:
-        """Have an object looked at."""
+        """Request a reconciliation of an object."""
         worker = self._workers.get(name)
         if worker is None:
             worker = ObjectWorker(name, self._reconcile, on_error=self._on_error, backoff=self._backoff)
@@ -107,12 +107,12 @@ class WorkQueue:
         worker.trigger()
 
     def enqueue_all(self) -> None:
-        """Have every object looked at."""
+        """Request a reconciliation of every object."""
         for worker in self._workers.values():
             worker.trigger()
 
     async def run(self) -> None:
-        """Work until cancelled; what was woken before starts now."""
+        """Run until cancelled; objects that were enqueued before start now."""
         async with asyncio.TaskGroup() as group:
             self._group = group
             for worker in self._workers.values():

@@ -40,7 +40,7 @@ async def client(server: FakeApiServer) -> AsyncIterator[Client]:
 def test_a_second_gateway_is_kept_out_of_the_data_directory(tmp_path: Path) -> None:
     with (
         instance_lock.lock_data_dir(tmp_path),
-        pytest.raises(ConflictError, match=f"another gateway serves with the data directory {tmp_path}"),
+        pytest.raises(ConflictError, match=f"another gateway uses the data directory {tmp_path}"),
         instance_lock.lock_data_dir(tmp_path),
     ):
         pass

@@ -35,19 +35,19 @@ def test_the_file_goes_over_defaults_and_the_environment_over_the_file(tmp_path:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("kubelet: {port: 70000}", "kubelet.port: .* <= 65535; it is 70000"),
-        ("kubelet: {port: many}", "kubelet.port: .*; it is 'many'"),
-        ("datastore: {endpoints: [a, 1]}", r"datastore.endpoints\[1\]: .*; it is 1"),
-        ("kubelet:", "kubelet: .*; it is None"),
-        ("1: 2", "has a key that is no text"),
-        ("kubelet: {1: 2}", "kubelet has a key that is no text"),
-        ("arbiter: {noticeSeconds: .inf}", "arbiter.noticeSeconds: .*; it is inf"),
+        ("kubelet: {port: 70000}", "kubelet.port: .* <= 65535; the value is 70000"),
+        ("kubelet: {port: many}", "kubelet.port: .*; the value is 'many'"),
+        ("datastore: {endpoints: [a, 1]}", r"datastore.endpoints\[1\]: .*; the value is 1"),
+        ("kubelet:", "kubelet: .*; the value is None"),
+        ("1: 2", "has a key that is not a string"),
+        ("kubelet: {1: 2}", "kubelet has a key that is not a string"),
+        ("arbiter: {noticeSeconds: .inf}", "arbiter.noticeSeconds: .*; the value is inf"),
         ("kubelet: {prot: 1}", "prot"),
         ("nodes: {leaseSeconds: 0}", "nodes.leaseSeconds"),
-        ("logging: {level: loud}", "logging.level: expected one of debug, info, warning, error; it is 'loud'"),
-        ("controlPlanes: {driver: pods}", "controlPlanes.driver: expected one of process; it is 'pods'"),
-        ("- a list", "holds a list"),
-        ("{", "not YAML"),
+        ("logging: {level: loud}", "logging.level: expected one of debug, info, warning, error; the value is 'loud'"),
+        ("controlPlanes: {driver: pods}", "controlPlanes.driver: expected one of process; the value is 'pods'"),
+        ("- a list", "contains a list"),
+        ("{", "not valid YAML"),
     ],
 )
 def test_a_complaint_names_file_and_key(tmp_path: Path, text: str, complaint: str) -> None:
@@ -64,21 +64,21 @@ def test_a_bad_variable_is_named_by_its_key() -> None:
 
 def test_a_bad_variable_is_not_laid_to_the_file(tmp_path: Path) -> None:
     file = written(tmp_path, "kubelet: {port: 1}")
-    with pytest.raises(InputError, match=r"^VKGATEWAY_KUBELET_PORT: kubelet\.port: .*; it is 'http'"):
+    with pytest.raises(InputError, match=r"^VKGATEWAY_KUBELET_PORT: kubelet\.port: .*; the value is 'http'"):
         settingsfile.load_settings(file, environment={"VKGATEWAY_KUBELET_PORT": "http"})
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("nodes: {renewSeconds: 40}", "nodes.renewSeconds: 40 is not less than nodes.leaseSeconds, 40:"),
-        ("address: gateway.example", "address: 'gateway.example' is no IP address"),
-        ("address: 127.0.0.1", "address: API servers refuse to call a virtual node at 127.0.0.1"),
-        ("address: '::'", "address: API servers refuse to call a virtual node at ::"),
+        ("nodes: {renewSeconds: 40}", "nodes.renewSeconds: 40 is not less than nodes.leaseSeconds (40):"),
+        ("address: gateway.example", "address: 'gateway.example' is not an IP address"),
+        ("address: 127.0.0.1", "address: API servers refuse to call virtual nodes at 127.0.0.1"),
+        ("address: '::'", "address: API servers refuse to call virtual nodes at ::"),
         ("datastore: {endpoints: ['https://a:1', 'ftp://b']}", "datastore.endpoints[1]: etcd endpoint 'ftp://b' is"),
         ("datastore: {endpoints: ['10.0.0.1:2379']}", "datastore.endpoints[0]: etcd endpoint '10.0.0.1:2379' is"),
-        ("names: {forwarder: dns.example:53}", "names.forwarder: 'dns.example:53' is not an IP address and a port"),
-        ("names: {sources: [10.214.0.1/24]}", "names.sources[0]: '10.214.0.1/24' is not a range"),
+        ("names: {forwarder: dns.example:53}", "names.forwarder: 'dns.example:53' is not an IP address with a port"),
+        ("names: {sources: [10.214.0.1/24]}", "names.sources[0]: '10.214.0.1/24' is not a CIDR"),
         ("names: {forwarder: 10.0.0.2}", "names.forwarder: '10.0.0.2' is not"),
         ("names: {forwarder: '10.0.0.2:70000'}", "names.forwarder: '10.0.0.2:70000' is not"),
         ("services: {range: ten}", "services.range: 'ten' does not appear to be"),
@@ -111,7 +111,7 @@ def test_a_variable_that_cannot_be_worked_with_is_named(tmp_path: Path) -> None:
     file = written(tmp_path, "names: {forwarder: '10.0.0.2:53'}")
     with pytest.raises(InputError, match=r"^VKGATEWAY_NAMES_FORWARDER: names\.forwarder: 'here' is not"):
         settingsfile.load_settings(file, environment={"VKGATEWAY_NAMES_FORWARDER": "here"})
-    with pytest.raises(InputError, match=r"^nodes\.renewSeconds: 10 is not less than nodes\.leaseSeconds, 5"):
+    with pytest.raises(InputError, match=r"^nodes\.renewSeconds: 10 is not less than nodes\.leaseSeconds"):
         settingsfile.load_settings(environment={"VKGATEWAY_NODES_LEASE_SECONDS": "5"})
 
 

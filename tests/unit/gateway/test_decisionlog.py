@@ -242,7 +242,7 @@ def test_all_is_told_anew_where_the_differences_are_larger_by_far(tmp_path: Path
 
 def test_each_file_can_be_read_by_itself(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
-    written = cycles(DecisionLog(file, most=40_000), 30)
+    written = cycles(DecisionLog(file, max_bytes=40_000), 30)
     files = sorted(tmp_path.glob("decisions.jsonl.*"), reverse=True)
     assert len(files) > 1
     assert [entry for each in [*files, file] if each.exists() for entry in read_entries(each)] == written

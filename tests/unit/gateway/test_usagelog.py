@@ -55,7 +55,7 @@ def test_a_torn_line_is_left_out_and_spoils_no_other(tmp_path: Path) -> None:
 def test_a_large_file_is_put_aside_and_still_read(tmp_path: Path) -> None:
     file = tmp_path / "usage.jsonl"
     size = len(msgspec.json.encode(usage("p0"))) + 1
-    log = UsageLog(file, most=2 * size)
+    log = UsageLog(file, max_bytes=2 * size)
     for number in range(9):
         log.write_records(usage(f"p{number}"))
     assert [found.pod for found in read_usage(file)] == [f"p{number}" for number in range(9)]

@@ -1,4 +1,4 @@
-"""What the gateway may do in compute clusters and in the management cluster: the roles that are granted to it."""
+"""RBAC roles of the gateway in compute clusters and in the management cluster."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import yaml
 
 
 def compute_roles() -> list[dict[str, Any]]:
-    """What it needs in each compute cluster, and nothing else."""
+    """Return the manifests of the roles in a compute cluster."""
     return _read_manifests("compute.yaml")
 
 
 def management_roles() -> list[dict[str, Any]]:
-    """What it needs in the management cluster, and nothing else."""
+    """Return the manifests of the roles in the management cluster."""
     return _read_manifests("management.yaml")
 
 
