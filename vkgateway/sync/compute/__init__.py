@@ -1,1 +1,1 @@
-"""A compute cluster as the reconcilers see it: what is watched there, whose that is, and who hears of changes."""
+"""State of one compute cluster as the reconcilers see it: watches, ownership of objects, and change notifications."""

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets of ours in a compute cluster; their tenants hear of changes."""
+"""Watch of the tenants' PodDisruptionBudgets in a compute cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vkgateway.translate.disruption_budgets import DisruptionBudgetView, decode_
 
 
 class ComputeBudgets(Reflector[DisruptionBudgetView]):
-    """The budgets in the compute namespaces of all tenants."""
+    """PodDisruptionBudgets in the compute namespaces of all tenants."""
 
     def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
         super().__init__(
@@ -28,7 +28,7 @@ class ComputeBudgets(Reflector[DisruptionBudgetView]):
         self._listeners = listeners
 
     def of_tenant(self, tenant: str) -> list[Key]:
-        """Return the tenant's namespace and name of each of its budgets."""
+        """Return the tenant's namespace and name of each of its PodDisruptionBudgets."""
         views = self.store.values()
         return [source_key(view.metadata) for view in views if owned_by(tenant, view.metadata)]
 

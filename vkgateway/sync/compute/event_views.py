@@ -1,4 +1,4 @@
-"""Events of a compute cluster's kubelets, as narrow as they are needed."""
+"""Narrow view of the events that kubelets of a compute cluster emit."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from vkgateway.model import times
 from vkgateway.model.objects import Meta
 
 SELECTOR: Final = "involvedObject.kind=Pod,source=kubelet"
-"""Field selector for what kubelets say of pods; API servers know both fields for events (core/v1)."""
+"""Field selector for the events that kubelets emit about pods; API servers support both fields for events (core/v1)."""
 
 
 class Involved(msgspec.Struct, rename="camel", gc=False):
-    """The pod that an event is about."""
+    """Pod that an event is about."""
 
     namespace: str = ""
     name: str = ""
@@ -23,7 +23,7 @@ class Involved(msgspec.Struct, rename="camel", gc=False):
 
 
 class EventView(msgspec.Struct, rename="camel", gc=False):
-    """One event; `count` and the two times are absent where the kubelet uses the newer API."""
+    """Event; `count` and the two timestamps are absent if the kubelet uses the newer API."""
 
     metadata: Meta
     involved_object: Involved = msgspec.field(default_factory=Involved)
@@ -37,7 +37,7 @@ class EventView(msgspec.Struct, rename="camel", gc=False):
 
     @property
     def last_seen(self) -> float:
-        """When it was last seen, in seconds since the epoch; 0 if it does not say."""
+        """Time of the last occurrence, in seconds since the epoch; 0 if the event has no timestamp."""
         stamp = self.last_timestamp or self.event_time or self.metadata.creation_timestamp
         return times.parse_time(stamp).timestamp() if stamp else 0.0
 

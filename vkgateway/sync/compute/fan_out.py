@@ -1,4 +1,4 @@
-"""The same in several compute clusters: what fails in one holds up no other."""
+"""One action in several compute clusters; a failure in one cluster does not block the others."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from vkgateway.model.errors import ConflictError, UnavailableError
 T = TypeVar("T")
 
 
-async def apply_to_each(places: Iterable[T], act: Callable[[T], Awaitable[None]]) -> None:
-    """Do something in each compute cluster, or with what is there of each, one after the other, each to its end.
+async def apply_to_each(places: Iterable[T], action: Callable[[T], Awaitable[None]]) -> None:
+    """Run an action for each place, one after the other; an error does not stop the following places.
 
-    Raises the first ApiError, ConflictError or UnavailableError, once all have had their turn.
+    Raises the first ApiError, ConflictError or UnavailableError after the last place.
     """
-    first: Exception | None = None
+    first_error: Exception | None = None
     for place in places:
         try:
-            await act(place)
+            await action(place)
         except (ApiError, ConflictError, UnavailableError) as error:
-            first = first or error
-    if first is not None:
-        raise first
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error

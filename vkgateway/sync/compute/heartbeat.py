@@ -1,4 +1,4 @@
-"""Asks a server regularly whether it still answers: a watch cannot tell silence from peace."""
+"""Periodic probe of an API server: an idle watch looks the same as a lost one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from vkgateway.model.errors import VkgatewayError
 EVERY_SECONDS: Final = 10.0
 TIMEOUT_SECONDS: Final = 5.0
 AGAIN_SECONDS: Final = 2.0
-"""Between two questions while there is no answer."""
+"""Seconds between two probes while the server does not answer."""
 _MAX_MISSED: Final = 2
-"""Questions in a row without an answer: one may be lost with a connection that ends just then."""
+"""Consecutive probes without an answer before the server counts as silent. A closing connection may lose one."""
 _PATH: Final = "/version"
-"""Open to everybody who is known to the server, and answered without its datastore."""
+"""Path that every authenticated client may read, and that the server answers without its datastore."""
 
 
 class Heartbeat:
-    """Calls `on_change(answers, why)` when a server falls silent and when it answers again.
+    """Probe that calls `on_change(answers, why)` when a server stops answering and when it answers again.
 
-    Silence is noticed after 22 s at most, well before the 40 s after which Kubernetes gives a node up. Any answer
-    counts, a refusal too. It begins with the belief that the server answers.
+    The probe detects silence after 22 s at most, well before the 40 s after which Kubernetes marks a node unreachable.
+    Any answer counts, a refusal too. Initially, the server is assumed to answer.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Heartbeat:
         self._missed = 0
 
     async def run(self) -> None:
-        """Ask until cancelled."""
+        """Probe the server until cancelled."""
         while True:
             await self._sleep(AGAIN_SECONDS if self._missed else EVERY_SECONDS)
             await self._send_probe()
@@ -54,14 +54,14 @@ class Heartbeat:
         except errors.ApiError:
             pass
         except VkgatewayError as error:
-            # No credentials to ask with: a token file or plugin that fails for now.
+            # No credentials are available: a token file or credential plugin fails for now.
             self._count_missed(str(error))
             return
         missed, self._missed = self._missed, 0
         if missed >= _MAX_MISSED:
             self._on_change(True, "")
 
-    def _count_missed(self, why: str) -> None:
+    def _count_missed(self, reason: str) -> None:
         self._missed += 1
         if self._missed == _MAX_MISSED:
-            self._on_change(False, why)
+            self._on_change(False, reason)

@@ -1,4 +1,4 @@
-"""A compute cluster as the reconcilers see it: one watch a kind for all tenants, and whether that can be trusted."""
+"""Connection to a compute cluster: one watch per kind for all tenants, and whether their state can be trusted."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from vkgateway.sync.views.pods import ComputePodView
 
 
 class ComputeLink:
-    """One compute cluster: its client, what it holds of ours, and whether that knowledge can be trusted now.
+    """Client of one compute cluster, the watched state of vkgateway's objects there, and whether to trust that state.
 
-    Objects count as a tenant's only where label, annotations and the namespace's name agree; anything else that
-    merely wears our label is nobody's, and is never touched.
+    An object belongs to a tenant only if its label, annotations and namespace name agree. The gateway never touches any
+    other object, even one that carries the tenant label.
     """
 
     def __init__(self, name: str, client: Client) -> None:
@@ -35,9 +35,11 @@ class ComputeLink:
         self.client = client
         self.reachability = Reachability(name, client, on_change=self._reachability_changed)
         self.kept_features: set[str] = set()
-        """Feature gates that are on there, as was seen lately: by whoever asks, and forgotten with each new look."""
+        """Feature gates that were seen enabled in the cluster. `feature_guard` adds to them; a change of reachability
+        clears them.
+        """
         self.service_ranges: Sequence[str] = ()
-        """The ranges of its Services' addresses, as they were looked at last."""
+        """Service CIDRs of the cluster as of the last read."""
         self.on_nodes_changed: list[Callable[[], None]] = []
         self.on_reachable_changed: list[Callable[[], None]] = []
         self.on_pod_changed: list[Callable[[ComputePodView | None, ComputePodView | None], None]] = []
@@ -78,12 +80,14 @@ class ComputeLink:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it can be watched, and answers."""
+        """Whether the cluster can be watched and answers."""
         return self.reachability.is_reachable
 
     @property
     def is_trusted(self) -> bool:
-        """Whether what is known of pods and namespaces may be acted upon: reachable, and the lists complete."""
+        """Whether the state of pods and namespaces may be acted upon: the cluster is reachable and the lists are
+        complete.
+        """
         return (
             self.is_reachable
             and self.pods.is_complete
@@ -94,29 +98,29 @@ class ComputeLink:
 
     @property
     def services_trusted(self) -> bool:
-        """Whether what is known of Services may be acted upon; pods do not wait for that."""
+        """Whether the state of Services may be acted upon; pods do not wait for it."""
         return self.is_trusted and self.services.is_complete and self.slices.is_complete
 
     @property
     def claims_trusted(self) -> bool:
-        """Whether what is known of claims and storage classes may be acted upon; only pods that use claims wait."""
+        """Whether the state of claims and storage classes may be acted upon; only pods that use claims wait for it."""
         return self.is_trusted and self.claims.is_complete and self.classes.is_complete
 
     def add_listener(self, tenant: str, listener: Listener) -> None:
-        """Send a tenant's changes to its reconcilers from now on."""
+        """Notify a tenant's reconcilers of changes from now on."""
         self._listeners[tenant] = listener
 
     def remove_listener(self, tenant: str) -> None:
-        """Stop telling a tenant's reconcilers."""
+        """Stop notifying a tenant's reconcilers."""
         self._listeners.pop(tenant, None)
 
     def network_ranges(self) -> list[str]:
-        """The ranges of its Services' and pods' addresses, as far as they are known."""
+        """Return the known CIDRs of the cluster's Services and pods."""
         pods = (cidr for node in self.nodes.store.values() for cidr in node.spec.pod_cidrs)
         return list(dict.fromkeys((*self.service_ranges, *pods)))
 
     async def run(self) -> None:
-        """Watch for ever; ends only when cancelled or when a watcher fails for a reason that is a defect."""
+        """Run all watches until cancelled or until a watch fails because of a defect."""
         try:
             async with asyncio.TaskGroup() as group:
                 for kind, reflector in self._all_reflectors():
@@ -124,7 +128,7 @@ class ComputeLink:
                 group.create_task(self.topologies.run(), name=f"compute/{self.name}/topologies")
                 group.create_task(self.reachability.run(), name=f"compute/{self.name}/heartbeat")
         finally:
-            # Some may hold this link a while longer.
+            # Some callers may hold this link for a while longer.
             self.reachability.mark_closed()
 
     def _all_reflectors(self) -> Iterator[tuple[str, Reflector[Any]]]:

@@ -1,4 +1,4 @@
-"""What a tenant's reconcilers want to hear from a compute cluster, and who of them an object concerns."""
+"""Notifications from a compute cluster to a tenant's reconcilers."""
 
 from __future__ import annotations
 
@@ -11,54 +11,56 @@ from vkgateway.sync.views.ownership import CopyKind, Key, owned_by
 
 
 class Listener(Protocol):
-    """What a tenant's reconcilers want to hear from a compute cluster; each call only marks work to be done."""
+    """Receiver of one tenant's notifications from a compute cluster; each call only enqueues reconcile requests."""
 
     def compute_pod_changed(self, key: Key) -> None:
-        """The compute pod that stands for a tenant pod appeared, changed or went."""
+        """Handle a compute pod that was added, changed or deleted; `key` is the tenant pod's."""
 
     def compute_tokens_gone(self, key: Key) -> None:
-        """The tokens of a pod (its namespace and name in the tenant) were deleted below."""
+        """Handle the deletion of a pod's token Secret in the compute cluster; `key` is the tenant pod's."""
 
     def compute_copy_changed(self, kind: CopyKind, key: Key) -> None:
-        """A copy of a ConfigMap or Secret appeared, changed or went."""
+        """Handle a copy of a ConfigMap or Secret that was added, changed or deleted."""
 
     def compute_namespace_changed(self, namespace: str) -> None:
-        """The compute namespace of a tenant namespace appeared, changed or went."""
+        """Handle a compute namespace that was added, changed or deleted; `namespace` is the tenant's."""
 
     def compute_service_changed(self, key: Key) -> None:
-        """The compute Service, or a slice of ours, that stands for a tenant's of this key appeared, changed or went."""
+        """Handle a compute Service or its EndpointSlice that was added, changed or deleted; `key` is the tenant
+        Service's.
+        """
 
     def compute_services_known(self) -> None:
-        """All Services, slices, network policies or disruption budgets of ours are known: look at them again."""
+        """Handle a completed list of Services, EndpointSlices, NetworkPolicies or PodDisruptionBudgets."""
 
     def compute_policy_changed(self, namespace: str) -> None:
-        """A network policy in the compute namespace of a tenant namespace appeared, changed or went."""
+        """Handle a NetworkPolicy that changed in the compute namespace of a tenant namespace."""
 
     def compute_budget_changed(self, key: Key) -> None:
-        """The compute PodDisruptionBudget that stands for a tenant's of this key appeared, changed or was deleted."""
+        """Handle a compute PodDisruptionBudget that was added, changed or deleted; `key` is the tenant budget's."""
 
     def compute_names_changed(self) -> None:
-        """What of ours stands in the gateway's own namespace for the tenant appeared, changed or went."""
+        """Handle a change of the tenant's platform Services in the gateway's own namespace."""
 
     def compute_claim_changed(self, uid: str) -> None:
-        """The compute claim that stands for a tenant's of this UID appeared, changed or went."""
+        """Handle a compute claim that was added, changed or deleted; `uid` is the UID of the tenant's claim."""
 
     def compute_storage_known(self) -> None:
-        """Storage classes changed, or all claims and classes became known: look at them again."""
+        """Handle changed storage classes, or the completed lists of claims and storage classes."""
 
     def compute_event_changed(self, link: str, key: Key) -> None:
-        """An event in one of the tenant's compute namespaces appeared or changed; `key` is its own."""
+        """Handle an event in one of the tenant's compute namespaces; `key` is the event's."""
 
     def compute_reachable(self) -> None:
-        """The cluster became reachable or unreachable, or a list became complete: look at everything again."""
+        """Handle a change of the cluster's reachability, or a completed list: reconcile everything."""
 
 
 Listeners = Mapping[str, Listener]
-"""Those who listen now, by tenant."""
+"""Registered listeners by tenant."""
 
 
 def listener_of(listeners: Listeners, metadata: Meta) -> Listener | None:
-    """Who hears of a namespaced compute object: the tenant whose it is, if that one listens."""
+    """Return the listener of the tenant that owns a namespaced compute object, or None."""
     tenant = metadata.labels.get(TENANT_LABEL, "")
     listener = listeners.get(tenant)
     return listener if listener is not None and owned_by(tenant, metadata) else None

@@ -1,4 +1,4 @@
-"""Compute namespaces of ours, and what kubelets tell of the pods in them."""
+"""Watches of the tenants' compute namespaces and of the kubelet events in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vkgateway.sync.views.ownership import Key, namespace_owner
 
 
 class ComputeNamespaces(Reflector[NamespaceView]):
-    """The compute namespaces of all tenants."""
+    """Compute namespaces of all tenants."""
 
     def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
         super().__init__(
@@ -30,12 +30,12 @@ class ComputeNamespaces(Reflector[NamespaceView]):
         self._listeners = listeners
 
     def find_namespace(self, tenant: str, namespace: str) -> NamespaceView | None:
-        """The compute namespace that stands for a tenant's namespace."""
+        """Return the compute namespace of a tenant's namespace."""
         found = self.store.get(("", compute_namespace(tenant, namespace)))
         return found if found is not None and namespace_owner(found) == tenant else None
 
     def of_tenant(self, tenant: str) -> list[NamespaceView]:
-        """The compute namespaces that belong to a tenant."""
+        """Return the compute namespaces of a tenant."""
         return [view for view in self.store.values() if namespace_owner(view) == tenant]
 
     def _handle_change(self, old: NamespaceView | None, new: NamespaceView | None) -> None:
@@ -48,9 +48,9 @@ class ComputeNamespaces(Reflector[NamespaceView]):
 
 
 class ComputeEvents(Reflector[EventView]):
-    """What kubelets tell of pods in the compute cluster called `cluster`: of all, for events have no labels of ours.
+    """Events that kubelets emit about pods in the compute cluster named `cluster`.
 
-    An event is a tenant's if its namespace is.
+    Events carry no tenant label, so the watch covers all pods. An event belongs to the tenant of its namespace.
     """
 
     def __init__(self, cluster: str, client: Client, listeners: Listeners, namespaces: ComputeNamespaces) -> None:
@@ -63,12 +63,14 @@ class ComputeEvents(Reflector[EventView]):
         self._by_namespace: dict[str, set[Key]] = defaultdict(set)
 
     def of_tenant(self, tenant: str) -> list[Key]:
-        """Where the events in a tenant's compute namespaces are found."""
+        """Return the keys of the events in a tenant's compute namespaces."""
         names = (view.metadata.name for view in self._namespaces.of_tenant(tenant))
         return [key for name in names for key in self._by_namespace.get(name, ())]
 
     def _handle_change(self, old: EventView | None, new: EventView | None) -> None:
-        """What has no tenant's namespace is only kept, in case the namespace is told of later."""
+        """Notify the tenant of a new event; without a tenant namespace only index the event, as the namespace may
+        follow.
+        """
         view = new or old
         assert view is not None
         namespace, key = view.metadata.namespace, view.metadata.key
@@ -78,7 +80,7 @@ class ComputeEvents(Reflector[EventView]):
                 del self._by_namespace[namespace]
             return
         self._by_namespace[namespace].add(key)
-        above = self._namespaces.store.get(("", namespace))
-        listener = self._listeners.get(namespace_owner(above)) if above is not None else None
+        owner_namespace = self._namespaces.store.get(("", namespace))
+        listener = self._listeners.get(namespace_owner(owner_namespace)) if owner_namespace is not None else None
         if listener is not None:
             listener.compute_event_changed(self._cluster, key)

@@ -1,4 +1,4 @@
-"""Services, slices and network policies of ours in a compute cluster; their tenants hear of changes."""
+"""Watches of the tenants' Services, EndpointSlices and NetworkPolicies in a compute cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vkgateway.translate.services import (
 
 
 class ComputeServices(Reflector[ServiceView]):
-    """The Services of all tenants, and those that the platform has for them in the gateway's own namespace."""
+    """Compute Services of all tenants, and the platform Services for them in the gateway's own namespace."""
 
     def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
         super().__init__(
@@ -44,7 +44,7 @@ class ComputeServices(Reflector[ServiceView]):
 
 
 class ComputeSlices(Reflector[SliceView]):
-    """The slices of ours, of these Services."""
+    """EndpointSlices of these Services that the gateway manages."""
 
     def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
         super().__init__(
@@ -52,17 +52,18 @@ class ComputeSlices(Reflector[SliceView]):
             resources.ENDPOINT_SLICES,
             decode=decode_slice,
             on_change=self._handle_change,
-            # Slices that Kubernetes makes for our Services carry their labels, and change with every pod of theirs.
+            # EndpointSlices that Kubernetes manages carry the Service's labels, and change with each pod of the
+            # Service.
             label_selector=f"{TENANT_LABEL},{MANAGED_BY_LABEL}={MANAGED_BY_GATEWAY}",
             on_complete=on_complete,
         )
         self._listeners = listeners
         self._services: dict[Key, Key] = {}
-        """Where the Service of each is."""
+        """Service of each EndpointSlice."""
         self._by_service: defaultdict[Key, set[Key]] = defaultdict(set)
 
     def of_service(self, service: Key) -> list[SliceView]:
-        """Those of a Service, by namespace and name in the compute cluster."""
+        """Return the EndpointSlices of a compute Service."""
         return [self.store[key] for key in sorted(self._by_service.get(service, ()))]
 
     def _handle_change(self, old: SliceView | None, new: SliceView | None) -> None:
@@ -72,7 +73,7 @@ class ComputeSlices(Reflector[SliceView]):
         _notify_service(self._listeners, view.metadata, view.service_name)
 
     def _index_slice(self, key: Key, service: Key | None) -> None:
-        """Note of which Service a slice is; None: it is gone."""
+        """Index an EndpointSlice by its Service; with None, remove it from the index."""
         known = self._services.pop(key, None)
         if known is not None:
             self._by_service[known].discard(key)
@@ -84,7 +85,7 @@ class ComputeSlices(Reflector[SliceView]):
 
 
 class ComputePolicies(Reflector[NetworkPolicyView]):
-    """The network policies in the compute namespaces of all tenants."""
+    """NetworkPolicies in the compute namespaces of all tenants."""
 
     def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
         super().__init__(
@@ -99,23 +100,23 @@ class ComputePolicies(Reflector[NetworkPolicyView]):
         self._by_namespace: defaultdict[str, set[Key]] = defaultdict(set)
 
     def in_namespace(self, namespace: str) -> list[NetworkPolicyView]:
-        """Those in a compute namespace."""
+        """Return the NetworkPolicies in a compute namespace."""
         return [self.store[key] for key in sorted(self._by_namespace.get(namespace, ()))]
 
     def tenant_namespaces(self, tenant: str) -> set[str]:
-        """The tenant namespaces in whose compute namespaces there are network policies of ours."""
+        """Return the tenant namespaces whose compute namespaces contain NetworkPolicies of the tenant."""
         views = self.store.values()
         return {source_key(view.metadata)[0] for view in views if owned_by(tenant, view.metadata)}
 
     def _handle_change(self, old: NetworkPolicyView | None, new: NetworkPolicyView | None) -> None:
         view = new or old
         assert view is not None
-        inside = self._by_namespace[view.metadata.namespace]
+        keys = self._by_namespace[view.metadata.namespace]
         if new is not None:
-            inside.add(view.metadata.key)
+            keys.add(view.metadata.key)
         else:
-            inside.discard(view.metadata.key)
-        if not inside:
+            keys.discard(view.metadata.key)
+        if not keys:
             del self._by_namespace[view.metadata.namespace]
         listener = listener_of(self._listeners, view.metadata)
         if listener is not None:

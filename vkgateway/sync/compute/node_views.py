@@ -1,4 +1,4 @@
-"""Compute nodes as they are kept in memory: the images that many nodes have are kept once."""
+"""In-memory views of compute nodes; equal image entries are shared between nodes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 from vkgateway.model.objects import NodeImage, NodeView
 
 MOST_IMAGES: Final = 50
-"""More images of a node than these are not kept: what a kubelet tells unless it is told otherwise."""
+"""Images retained per node; kubelets report up to 50 by default."""
 _MOST_NAMES: Final = 8
 
 _decode = msgspec.json.Decoder(NodeView).decode
 _shared: WeakValueDictionary[tuple[str, ...], NodeImage] = WeakValueDictionary()
-"""By names, as long as any node has it: ten thousand nodes with the same fifty images have fifty of them."""
+"""Shared image entries by names. Entries are dropped when no node has them."""
 
 
 def decode_node(data: bytes) -> NodeView:

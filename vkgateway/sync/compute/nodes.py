@@ -1,4 +1,4 @@
-"""Nodes of a compute cluster, and which of them make a pool; heartbeats are no news."""
+"""Nodes of a compute cluster, and the nodes of each pool; heartbeats are not reported as changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from vkgateway.translate.pool_nodes import PoolNodes, is_in_pool
 
 
 class ComputeNodes(Reflector[NodeView]):
-    """All nodes, ready or not; `on_news()` hears of changes that a virtual node shows, and when all are known."""
+    """All nodes, ready or not. `on_news()` is called for each change that a virtual node shows, and when the list is
+    complete.
+    """
 
     def __init__(self, client: Client, *, on_news: Callable[[], None]) -> None:
         super().__init__(client, resources.NODES, decode=decode_node, on_change=self.handle_change, on_complete=on_news)
@@ -24,23 +26,23 @@ class ComputeNodes(Reflector[NodeView]):
         self._pools: dict[tuple[frozenset[tuple[str, str]], str], PoolNodes] = {}
 
     def pool_nodes(self, selector: Mapping[str, str], *, without_label: str = "") -> PoolNodes:
-        """Return the nodes that a selector chooses and that do not carry a label, as last seen.
+        """Return the nodes that match a selector and do not carry the label `without_label`.
 
         The result is the same object until a node changes.
         """
-        chosen = frozenset(selector.items()), without_label
-        found = self._pools.get(chosen)
+        key = frozenset(selector.items()), without_label
+        found = self._pools.get(key)
         if found is None:
             found = PoolNodes(node for node in self.store.values() if is_in_pool(node, selector, without_label))
-            self._pools[chosen] = found
+            self._pools[key] = found
         return found
 
     def nodes_behind(self, pool: PoolContext) -> PoolNodes:
-        """Return the compute nodes behind a virtual node, as last seen."""
+        """Return the compute nodes behind a virtual node."""
         return self.pool_nodes(pool.node_selector, without_label=pool.without_label)
 
     def handle_change(self, old: NodeView | None, new: NodeView | None) -> None:
-        """A node appeared, changed or went."""
+        """Handle a node that was added, changed or deleted."""
         if old is not None and new is not None and is_unchanged(old, new):
             return
         self._pools.clear()
@@ -48,7 +50,7 @@ class ComputeNodes(Reflector[NodeView]):
 
 
 def is_unchanged(old: NodeView, new: NodeView) -> bool:
-    """Whether two states of a node differ in nothing that a virtual node shows; heartbeats and images are no news."""
+    """Return whether two states of a node look the same on a virtual node; heartbeats and images do not count."""
     return (
         old.is_usable == new.is_usable
         and old.spec == new.spec

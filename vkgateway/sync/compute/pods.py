@@ -1,4 +1,4 @@
-"""Compute pods of ours and copies for them: each is found by what it stands for, and its tenant hears of changes."""
+"""Watches of the tenants' compute pods and of the copies that they use, indexed by tenant object."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from vkgateway.sync.views.pods import ComputePodView, decode_compute_pod
 
 
 class ComputePods(Reflector[ComputePodView]):
-    """The pods of all tenants; `told(old, new)` hears of each change that concerns any, before its tenant does."""
+    """Compute pods of all tenants.
+
+    `told(old, new)` is called for each change of a tenant's pod, before the tenant's listener.
+    """
 
     def __init__(
         self,
@@ -42,23 +45,23 @@ class ComputePods(Reflector[ComputePodView]):
         self._by_tenant: dict[str, dict[Key, ComputePodView]] = defaultdict(dict)
 
     def find_pod(self, tenant: str, key: Key) -> ComputePodView | None:
-        """The compute pod that stands for a tenant's pod."""
+        """Return the compute pod of a tenant pod."""
         return self._by_tenant[tenant].get(key)
 
     def tenant_pod_keys(self, tenant: str) -> list[Key]:
-        """All tenant pods that something stands for here."""
+        """Return the keys of all tenant pods that have a compute pod."""
         return list(self._by_tenant[tenant])
 
     def tenant_names(self) -> list[str]:
-        """The tenants for whose pods something stands here, by name."""
+        """Return the sorted names of the tenants that have compute pods."""
         return sorted(tenant for tenant, pods in self._by_tenant.items() if pods)
 
     def of_tenant(self, tenant: str) -> list[ComputePodView]:
-        """All compute pods that stand for a tenant's."""
+        """Return all compute pods of a tenant."""
         return list(self._by_tenant[tenant].values())
 
     def handle_change(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
-        """A pod appeared, changed or went."""
+        """Handle a compute pod that was added, changed or deleted."""
         view = new or old
         if view is None or not owned_by(view.tenant_name, view.metadata):
             return
@@ -74,7 +77,7 @@ class ComputePods(Reflector[ComputePodView]):
 
 
 class ComputeCopies(Reflector[ObjectView]):
-    """Copies of all tenants' ConfigMaps, or of their Secrets; and, with these, the pods' tokens."""
+    """Copies of all tenants' ConfigMaps or Secrets; for Secrets, the pods' token Secrets too."""
 
     def __init__(
         self, kind: CopyKind, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]
@@ -91,7 +94,7 @@ class ComputeCopies(Reflector[ObjectView]):
         self._listeners = listeners
 
     def of_tenant(self, tenant: str) -> Iterator[Key]:
-        """Namespace and name, in the tenant, of everything that a copy is here of."""
+        """Yield the tenant's namespace and name of each object that has a copy."""
         for view in list(self.store.values()):
             if is_copy(tenant, view.metadata):
                 yield source_key(view.metadata)

@@ -1,4 +1,4 @@
-"""Whether a compute cluster can be reached: it can be watched, and it answers."""
+"""Reachability of a compute cluster: it can be watched, and it answers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _NOT_YET: Final = "not connected yet"
 
 
 class Reachability:
-    """One compute cluster's, judged by its watch of pods and by a heartbeat; `on_change()` hears of each turn."""
+    """Reachability of one compute cluster, from its pod watch and a heartbeat; changes call `on_change()`."""
 
     def __init__(self, name: str, client: Client, *, on_change: Callable[[], None]) -> None:
         self.is_reachable = False
         self.reason = _NOT_YET
-        """Why it is not reachable, in words; empty while it is."""
+        """Why the cluster is unreachable; empty while it is reachable."""
         self._name = name
         self._on_change = on_change
         self._watching = False, self.reason
@@ -30,39 +30,40 @@ class Reachability:
 
     @property
     def is_judged(self) -> bool:
-        """Whether the cluster has shown by now that it can be reached, or that it cannot."""
+        """Whether the cluster has proved reachable or unreachable."""
         return self.is_reachable or self.reason != _NOT_YET
 
     async def run(self) -> None:
-        """Ask regularly whether it answers, until cancelled."""
+        """Probe the cluster regularly until cancelled."""
         await self._heartbeat.run()
 
-    def set_watching(self, reachable: bool, why: str) -> None:
-        """The watch of pods stands, or does not, and why."""
-        self._watching = reachable, why
+    def set_watching(self, reachable: bool, reason: str) -> None:
+        """Record whether the pod watch is established, and if not, why."""
+        self._watching = reachable, reason
         self._update_reachable()
 
     def mark_answered(self) -> None:
-        """It has told something whole before the watch of pods stands, which takes longest: so it can be reached.
+        """Count the cluster as reachable because another list completed before the pod watch was established.
 
-        Tenants' lists need not wait for that of all their pods below; whatever the watch of pods says counts then.
+        The pod list takes longest, and tenants' lists need not wait for it. Afterwards, the state of the pod watch
+        decides.
         """
         if not self.is_judged:
             self.set_watching(True, "")
 
     def mark_closed(self) -> None:
-        """Nobody looks any more: what was known is no ground to act on."""
+        """Count the cluster as unreachable because its watches have stopped."""
         self.is_reachable, self.reason = False, "not connected any more"
 
-    def _heartbeat_changed(self, answers: bool, why: str) -> None:
-        self._answering = answers, why
+    def _heartbeat_changed(self, answers: bool, reason: str) -> None:
+        self._answering = answers, reason
         self._update_reachable()
 
     def _update_reachable(self) -> None:
-        reachable, why = self._watching if not self._watching[0] else self._answering
-        changed, self.reason = reachable != self.is_reachable, why
+        reachable, reason = self._watching if not self._watching[0] else self._answering
+        changed, self.reason = reachable != self.is_reachable, reason
         if not changed:
             return
         self.is_reachable = reachable
-        log.info("compute cluster reachability", compute=self._name, reachable=reachable, why=why)
+        log.info("compute cluster reachability", compute=self._name, reachable=reachable, why=reason)
         self._on_change()

@@ -1,4 +1,4 @@
-"""Claims of ours and storage classes of a compute cluster; a claim is known by the UID of the tenant's."""
+"""Watches of the tenants' claims and of the storage classes in a compute cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vkgateway.translate.storage.views import ClaimView, StorageClassView, decod
 
 
 class ComputeClaims(Reflector[ClaimView]):
-    """The claims of all tenants."""
+    """Compute claims of all tenants, indexed by the UID of the tenant's claim."""
 
     def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
         super().__init__(
@@ -29,15 +29,15 @@ class ComputeClaims(Reflector[ClaimView]):
         )
         self._listeners = listeners
         self._by_tenant: dict[str, dict[str, Key]] = defaultdict(dict)
-        """By tenant and the UID of its claim, where the compute claim is."""
+        """Keys of compute claims by tenant and UID of the tenant's claim."""
 
     def find_claim(self, tenant: str, uid: str) -> ClaimView | None:
-        """The compute claim that stands for a tenant's claim of this UID."""
+        """Return the compute claim for the tenant's claim with this UID."""
         key = self._by_tenant[tenant].get(uid)
         return self.store.get(key) if key is not None else None
 
     def claim_uids(self, tenant: str) -> list[str]:
-        """UIDs of all the tenant's claims that something stands for here."""
+        """Return the UIDs of all the tenant's claims that have a compute claim."""
         return list(self._by_tenant[tenant])
 
     def _handle_change(self, old: ClaimView | None, new: ClaimView | None) -> None:
@@ -57,7 +57,7 @@ class ComputeClaims(Reflector[ClaimView]):
 
 
 class ComputeClasses(Reflector[StorageClassView]):
-    """The storage classes; `on_news()` hears of each change, and when all are known."""
+    """Storage classes; `on_news()` is called for each change, and when the list is complete."""
 
     def __init__(self, client: Client, *, on_news: Callable[[], None]) -> None:
         super().__init__(
@@ -69,5 +69,5 @@ class ComputeClasses(Reflector[StorageClassView]):
         )
 
     def class_names(self) -> list[str]:
-        """What they are called."""
+        """Return the names of the storage classes."""
         return [name for _, name in self.store]

@@ -1,4 +1,4 @@
-"""NUMA zones of a compute cluster's nodes, as an updater publishes them there; nothing where the kind does not exist.
+"""NUMA zones of compute nodes, read from NodeResourceTopology objects where that kind exists.
 
 https://kubernetes-sigs.github.io/node-feature-discovery/master/usage/nfd-topology-updater.html
 """
@@ -24,13 +24,13 @@ from vkgateway.model.requests import MilliResources, to_milli
 log = structlog.get_logger(__name__)
 
 _LOOK: Final = 60.0
-"""Seconds between two looks whether the cluster has the kind."""
+"""Seconds between two checks whether the cluster serves the kind."""
 _RETRY: Final = 5.0
 _PATIENCE: Final = 20.0
-"""Seconds after which nobody waits any longer to hear of zones: most clusters have none."""
+"""Seconds after which admission does not wait for zones any longer: most clusters have none."""
 _POLICY, _SCOPE = "topologyManagerPolicy", "topologyManagerScope"
 _OLD_NAMES: Final = {"SingleNUMANodeContainerLevel": "container", "SingleNUMANodePodLevel": "pod"}
-"""Policies by which kubelets reject pods, as `topologyPolicies` calls them, and their scopes."""
+"""Values of `topologyPolicies` under which kubelets reject pods, and the scope of each."""
 _SCOPES: Final = frozenset({"container", "pod"})
 
 
@@ -59,7 +59,7 @@ class _Object(msgspec.Struct, rename="camel"):
 
 
 class TopologyView(msgspec.Struct, frozen=True):
-    """One node's zones; none where its kubelet does not mind how a pod is spread over them."""
+    """NUMA zones of one node; empty if the kubelet does not restrict how a pod spreads over them."""
 
     metadata: Meta
     scope: str
@@ -71,23 +71,25 @@ _decode = msgspec.json.Decoder(_Object).decode
 
 
 def decode_topology(data: bytes) -> TopologyView:
-    """Decode a NodeResourceTopology from its JSON; one with amounts that nobody can read tells nothing."""
-    told = _decode(data)
-    metadata = Meta(name=told.metadata.name, uid=told.metadata.uid, resource_version=told.metadata.resource_version)
-    scope = _topology_scope(told)
+    """Decode a NodeResourceTopology from its JSON; the result has no zones if a quantity cannot be parsed."""
+    topology = _decode(data)
+    metadata = Meta(
+        name=topology.metadata.name, uid=topology.metadata.uid, resource_version=topology.metadata.resource_version
+    )
+    scope = _topology_scope(topology)
     try:
-        zones = tuple(_decode_zone(zone) for zone in told.zones or () if zone.type == "Node") if scope else ()
+        zones = tuple(_decode_zone(zone) for zone in topology.zones or () if zone.type == "Node") if scope else ()
     except ValueError as error:
         log.warning("zones of a node cannot be read", node=metadata.name, error=str(error))
         zones = ()
     return TopologyView(metadata, scope or "container", zones)
 
 
-def _topology_scope(told: _Object) -> str:
-    """The scope of the policy single-numa-node; empty: the node has another policy."""
-    attributes = {each.name: each.value for each in told.attributes or ()}
+def _topology_scope(topology: _Object) -> str:
+    """Return the scope of the policy single-numa-node, or "" if the node has another policy."""
+    attributes = {each.name: each.value for each in topology.attributes or ()}
     if _POLICY not in attributes:
-        return next((_OLD_NAMES[name] for name in told.topology_policies or () if name in _OLD_NAMES), "")
+        return next((_OLD_NAMES[name] for name in topology.topology_policies or () if name in _OLD_NAMES), "")
     scope = attributes.get(_SCOPE) or "container"
     return scope if attributes[_POLICY] == "single-numa-node" and scope in _SCOPES else ""
 
@@ -101,9 +103,9 @@ def _decode_zone(zone: _Zone) -> Zone:
 
 
 class ComputeTopologies:
-    """The zones of all nodes; `on_change(node, view)` hears of each change, with None for what went.
+    """NUMA zones of all nodes; `on_change(node, view)` is called for each change, with None for a deletion.
 
-    Whether the cluster has the kind is asked once a minute; only where it has is anything watched.
+    Once a minute the gateway checks whether the cluster serves the kind, and watches it only then.
     """
 
     def __init__(
@@ -122,14 +124,14 @@ class ComputeTopologies:
         self._sleep = sleep
         self._reflector: Reflector[TopologyView] | None = None
         self.is_known = False
-        """Whether all that was there at the start is known, be it nothing at all."""
+        """Whether the initial zones are known; also true if there are none."""
 
     def topology_items(self) -> list[tuple[str, TopologyView]]:
-        """What is known, by node."""
+        """Return the known zones as pairs of node and view."""
         return [] if self._reflector is None else [(name, view) for (_, name), view in self._reflector.store.items()]
 
     async def run(self) -> None:
-        """Look, and watch where there is something, until cancelled."""
+        """Check whether the kind is served, and watch it if so, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._stop_waiting(), name=f"compute/{self._name}/topologies-patience")
             watch: asyncio.Task[None] | None = None
@@ -147,7 +149,7 @@ class ComputeTopologies:
                 await self._sleep(_RETRY if served is None else _LOOK)
 
     async def _is_served(self) -> bool | None:
-        """Whether the cluster has the kind, and lets us see it; None: that cannot be told now."""
+        """Return whether the cluster serves the kind and permits reading it; None if the check fails for now."""
         try:
             await self._client.request("GET", f"/{NODE_TOPOLOGIES.prefix}")
             await self._client.request("GET", NODE_TOPOLOGIES.path(), params={"limit": "1"})
@@ -181,7 +183,7 @@ class ComputeTopologies:
             self._on_known()
 
     def _forget_topologies(self) -> None:
-        """The kind is gone, and all that was told by it."""
+        """Drop all zones because the kind is not served any longer."""
         reflector, self._reflector = self._reflector, None
         for _, name in reflector.store if reflector is not None else ():
             self._on_change(name, None)

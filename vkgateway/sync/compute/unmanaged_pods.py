@@ -1,4 +1,4 @@
-"""Pods of a compute cluster that are not ours, as far as they take room on its nodes."""
+"""Pods of a compute cluster that vkgateway does not own, as far as they use resources of its nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Parts(msgspec.Struct, gc=False):
 
 
 class UnmanagedPodView(msgspec.Struct, gc=False):
-    """A pod that some scheduler bound; `requests` are in thousandths."""
+    """Unmanaged pod that is bound to a node; `requests` are in thousandths."""
 
     metadata: Meta
     node: str

@@ -1,1 +1,1 @@
-"""A tenant's claims, volumes and storage classes, brought into line with what its compute clusters hold."""
+"""Reconcilers of a tenant's claims, volumes and storage classes."""

@@ -1,4 +1,4 @@
-"""Pods and the claims they use: what each claim is called below, or why a pod must wait for it."""
+"""Claims that pods use: the name of each compute claim, or why the pod must wait for it."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from vkgateway.translate.pod_references import pod_claims
 from vkgateway.translate.storage.volumes import required_node_terms
 
 _PATIENCE: Final = 1.0
-"""Seconds that a pod waits for its claims before it is told of: the watch of pods may be ahead of that of claims."""
+"""Seconds that a pod waits for its claims before it is reported; the watch of claims may lag behind that of pods."""
 
 
 @dataclass(slots=True)
 class PodClaims:
-    """What the claims of a pod are called in a compute cluster, by the tenant's name of each."""
+    """Compute claims of a pod, by the names of the tenant's claims."""
 
     names: dict[str, str] = field(default_factory=dict)
     unready: list[str] = field(default_factory=list)
-    """A sentence for each claim that the pod must wait for."""
+    """A message for each claim that the pod must wait for."""
     is_early: bool = False
-    """Nothing is told of that yet: it may only seem so."""
+    """Whether it is too early to report the pod as waiting; the watch of claims may lag."""
 
 
 class ClaimUsers:
-    """The pods of one tenant that wait for claims. `later(key, seconds)` asks for a look at a pod."""
+    """Pods of one tenant that wait for claims. `later(key, seconds)` enqueues a reconcile request for a pod."""
 
     def __init__(
         self,
@@ -48,39 +48,38 @@ class ClaimUsers:
         self._requeue_after = later
         self._clock = clock
         self._waiting: dict[Key, set[Key]] = {}
-        """Claims to the pods that wait for them."""
+        """Waiting pods by claim."""
         self._claims_by_pod: dict[Key, set[Key]] = {}
-        """The same the other way round."""
+        """Claims by waiting pod."""
         self._waiting_since: dict[Key, float] = {}
-        """Pods that wait for claims, with the time since."""
+        """Time since when each pod waits for claims."""
 
     def find_claims(self, pod: Key, names: Sequence[str], link: ComputeLink) -> PodClaims:
-        """Look up the claims of a pod that is to run in a compute cluster; once one that it waits for changes, it is
-        looked at again. From now on the tenant's claims are watched.
+        """Look up a pod's claims in a compute cluster. A change of a missing claim enqueues the pod again.
+
+        The first call for a pod with claims starts the watches of the tenant's claims and volumes.
         """
         found = PodClaims()
         if not names:
             return found
         self._tenant_volumes.start_watching_volumes()
         for name in names:
-            below, why = self._find_compute_claim((pod[0], name), link)
-            if below:
-                found.names[name] = below
+            compute_name, reason = self._find_compute_claim((pod[0], name), link)
+            if compute_name:
+                found.names[name] = compute_name
             else:
-                found.unready.append(f'persistentvolumeclaim "{name}" {why}')
+                found.unready.append(f'persistentvolumeclaim "{name}" {reason}')
                 self._waiting.setdefault((pod[0], name), set()).add(pod)
                 self._claims_by_pod.setdefault(pod, set()).add((pod[0], name))
         if not found.unready:
             self._waiting_since.pop(pod, None)
-        elif (left := self._waiting_since.setdefault(pod, self._clock()) + _PATIENCE - self._clock()) > 0:
+        elif (remaining := self._waiting_since.setdefault(pod, self._clock()) + _PATIENCE - self._clock()) > 0:
             found.is_early = True
-            self._requeue_after(pod, left)
+            self._requeue_after(pod, remaining)
         return found
 
     def volume_terms(self, pod: Object) -> list[list[Object]]:
-        """What the volumes of a pod ask of compute nodes, as far as that is known: for each, node selector terms, of
-        which one must hold.
-        """
+        """Return the known node selector terms of a pod's volumes: a list per volume, of which one term must match."""
         found: list[list[Object]] = []
         for name in pod_claims(pod):
             handle, _ = self._find_handle((pod["metadata"]["namespace"], name))
@@ -89,34 +88,34 @@ class ClaimUsers:
         return found
 
     def is_location_known(self, handle: str) -> bool:
-        """Whether it is known what nodes can reach a volume."""
+        """Return whether the nodes that can reach a volume are known."""
         return self._recorded_nodes(handle) is not None
 
     def _recorded_nodes(self, handle: str) -> Object | None:
-        below = next(
+        compute_claim = next(
             (one for link in self._links.values() if (one := link.claims.find_claim(self._tenant, handle))), None
         )
-        return recorded_nodes(below) if below is not None else None
+        return recorded_nodes(compute_claim) if compute_claim is not None else None
 
     def claim_changed(self, claim: Key) -> None:
-        """Something about a claim, or about its volume, changed."""
+        """Enqueue the pods that wait for a claim, after the claim or its volume changed."""
         for pod in self._waiting.pop(claim, ()):
             self._stop_waiting(pod, claim)
             self._requeue_after(pod, 0.0)
 
     def volume_changed(self, uid: str) -> None:
-        """Something about what stands for a volume below changed."""
+        """Enqueue the pods that wait for a volume, after its compute claim changed."""
         claim = self._tenant_volumes.find_bound_claim(uid)
         if claim is not None:
             self.claim_changed(claim.metadata.key)
 
     def all_changed(self) -> None:
-        """Everything is to be looked at again."""
+        """Enqueue all pods that wait for claims."""
         for claim in list(self._waiting):
             self.claim_changed(claim)
 
     def forget_pod(self, pod: Key) -> None:
-        """A pod is gone."""
+        """Drop the state of a deleted pod."""
         self._waiting_since.pop(pod, None)
         for claim in self._claims_by_pod.pop(pod, ()):
             pods = self._waiting[claim]
@@ -131,20 +130,20 @@ class ClaimUsers:
             del self._claims_by_pod[pod]
 
     def _find_compute_claim(self, key: Key, link: ComputeLink) -> tuple[str, str]:
-        """Name of the compute claim, or why there is none."""
+        """Return the name of the compute claim, or why there is none."""
         if not self._tenant_volumes.is_complete or not link.claims_trusted:
             return "", "cannot be looked up now"
-        handle, why = self._find_handle(key)
-        below = link.claims.find_claim(self._tenant, handle) if handle else None
-        if below is None:
-            return "", why or "has no volume in the compute cluster of this node"
-        if below.metadata.namespace != compute_namespace(self._tenant, key[0]):
-            home = below.metadata.annotations.get(NAMESPACE_ANNOTATION, "")
-            return "", f"is bound to a volume that stays in namespace {home}"
-        return below.metadata.name, ""
+        handle, reason = self._find_handle(key)
+        compute_claim = link.claims.find_claim(self._tenant, handle) if handle else None
+        if compute_claim is None:
+            return "", reason or "has no volume in the compute cluster of this node"
+        if compute_claim.metadata.namespace != compute_namespace(self._tenant, key[0]):
+            namespace = compute_claim.metadata.annotations.get(NAMESPACE_ANNOTATION, "")
+            return "", f"is bound to a volume that stays in namespace {namespace}"
+        return compute_claim.metadata.name, ""
 
     def _find_handle(self, key: Key) -> tuple[str, str]:
-        """Which volume of ours a claim has, or why it has none."""
+        """Return the handle of the claim's volume, or why there is none."""
         claim = self._tenant_volumes.claims.store.get(key)
         if claim is None:
             return "", "not found"

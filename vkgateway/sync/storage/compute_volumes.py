@@ -1,4 +1,4 @@
-"""What stands for a tenant's volumes in compute clusters: claims there, made, grown and deleted."""
+"""Compute claims that back a tenant's volumes: creation, expansion and deletion."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from vkgateway.translate.storage.views import STORAGE, ClaimView, decode_claim, 
 log = structlog.get_logger(__name__)
 
 _MADE_FOR: Final = 30.0
-"""Seconds for which a claim that was just made counts as there, though the watch has not shown it."""
+"""Seconds for which a claim counts as existing after its creation, although the watch has not shown it."""
 
 
 class ComputeVolumes:
-    """One tenant's compute claims. Each is found by the UID of the tenant's claim that it was made for."""
+    """Compute claims of one tenant, found by the UID of the tenant's claim."""
 
     def __init__(
         self,
@@ -45,33 +45,35 @@ class ComputeVolumes:
         self._namespace_uid = namespace_uid
         self._clock = clock
         self._created_claims: dict[str, tuple[ComputeLink, ClaimView, float]] = {}
-        """Claims that were just made, until the watch shows them, with the time of giving up."""
+        """Created claims that the watch has not shown yet, with the time when they stop to count."""
 
     def find_claim(self, uid: str, links: Iterable[ComputeLink]) -> tuple[ComputeLink, ClaimView] | None:
-        """The compute claim of a volume and where it is, as far as anything is known."""
+        """Return the compute claim of a volume and its cluster, as far as known."""
         for link in links:
             view = link.claims.find_claim(self._tenant, uid)
             if view is not None:
                 self._created_claims.pop(uid, None)
                 return link, view
-        made = self._created_claims.get(uid)
-        if made is not None and made[2] > self._clock():
-            return made[0], made[1]
+        created = self._created_claims.get(uid)
+        if created is not None and created[2] > self._clock():
+            return created[0], created[1]
         self._created_claims.pop(uid, None)
         return None
 
     def claim_shown(self, uid: str) -> None:
-        """A watch told something of a volume's compute claim: it knows better than we from now on."""
+        """Drop the created claim of a volume: from now on the watch is authoritative."""
         self._created_claims.pop(uid, None)
 
     async def create_claim(
         self, link: ComputeLink, claim: ClaimView, *, class_name: str, tenant: TenantContext
     ) -> ClaimView:
-        """Make the compute claim for a tenant's; it may be there already.
+        """Create the compute claim for a tenant's claim; an existing one is accepted.
 
-        It has the claim's own name, unless a volume that was kept for later has it.
-        Raises ConflictError where the name is taken by something that is not this tenant's, UnavailableError while an
-        earlier claim of the name is on its way out.
+        It has the claim's own name, unless an earlier retained volume uses that name.
+
+        Raises:
+            ConflictError: an object that is not this tenant's uses the name.
+            UnavailableError: an earlier claim of the name is still being deleted.
         """
         source = claim.metadata
         namespace = await self._namespaces.ensure_namespace(
@@ -79,16 +81,16 @@ class ComputeVolumes:
         )
         for name in (source.name, _second_name(source.name, source.uid)):
             document = forward_claim(claim, name=name, class_name=class_name, tenant=tenant)
-            made = await self._create_claim(link, document, namespace)
-            if made.metadata.annotations.get(UID_ANNOTATION) == source.uid:
-                self._created_claims[source.uid] = link, made, self._clock() + _MADE_FOR
-                return made
-            if made.is_deleting:
+            compute_claim = await self._create_claim(link, document, namespace)
+            if compute_claim.metadata.annotations.get(UID_ANNOTATION) == source.uid:
+                self._created_claims[source.uid] = link, compute_claim, self._clock() + _MADE_FOR
+                return compute_claim
+            if compute_claim.is_deleting:
                 raise UnavailableError(f"claim {name} of an earlier volume is still being removed below")
         raise ConflictError(f"persistentvolumeclaims/{source.name}: the name is taken in the compute cluster")
 
     async def _create_claim(self, link: ComputeLink, document: Object, namespace: str) -> ClaimView:
-        """The claim that has the name now: the one made, or whichever was there before."""
+        """Return the claim that has the name now: the created one, or the existing one."""
         name = document["metadata"]["name"]
         try:
             answer = await link.client.create(resources.PERSISTENT_VOLUME_CLAIMS, document, namespace=namespace)
@@ -99,11 +101,11 @@ class ComputeVolumes:
             raise ConflictError(f"persistentvolumeclaims/{name}: the name is taken in the compute cluster")
         return found
 
-    async def delete_claim(self, link: ComputeLink, below: ClaimView) -> None:
-        """Delete a compute claim; its data goes as its class says there."""
-        metadata = below.metadata
+    async def delete_claim(self, link: ComputeLink, compute_claim: ClaimView) -> None:
+        """Delete a compute claim; its storage class decides what happens to the data."""
+        metadata = compute_claim.metadata
         self._created_claims.pop(metadata.annotations.get(UID_ANNOTATION, ""), None)
-        if below.is_deleting:
+        if compute_claim.is_deleting:
             return
         log.info("removing volume", tenant=self._tenant, compute=link.name, claim="/".join(metadata.key))
         try:
@@ -113,23 +115,23 @@ class ComputeVolumes:
         except (errors.NotFound, errors.Conflict):
             return
 
-    async def resize_claim(self, link: ComputeLink, below: ClaimView, claim: ClaimView) -> str:
-        """Ask for as much below as the tenant's claim asks for; returns why that was refused, or "".
+    async def resize_claim(self, link: ComputeLink, compute_claim: ClaimView, claim: ClaimView) -> str:
+        """Request the size of the tenant's claim in the compute cluster; return why it was refused, or "".
 
         Raises ApiError.
         """
-        if is_same_quantity(below.requested_storage, claim.requested_storage):
+        if is_same_quantity(compute_claim.requested_storage, claim.requested_storage):
             return ""
         patch: dict[str, Any] = {
-            "metadata": {"uid": below.metadata.uid},
+            "metadata": {"uid": compute_claim.metadata.uid},
             "spec": {"resources": {"requests": {STORAGE: claim.requested_storage}}},
         }
         try:
             await link.client.patch(
                 resources.PERSISTENT_VOLUME_CLAIMS,
-                below.metadata.name,
+                compute_claim.metadata.name,
                 patch,
-                namespace=below.metadata.namespace,
+                namespace=compute_claim.metadata.namespace,
                 metadata_only=True,
             )
         except (errors.Invalid, errors.Forbidden) as error:
@@ -138,26 +140,26 @@ class ComputeVolumes:
             return self.refusal_text(claim, error)
         return ""
 
-    async def reachable_nodes(self, link: ComputeLink, below: ClaimView) -> Object:
-        """What the compute volume of a bound claim says of nodes that can reach it; asked once, and noted there."""
-        known = recorded_nodes(below)
+    async def reachable_nodes(self, link: ComputeLink, compute_claim: ClaimView) -> Object:
+        """Return the node affinity of a bound claim's compute volume; the first call records it on the claim."""
+        known = recorded_nodes(compute_claim)
         if known is not None:
             return known
-        nodes = await self._read_nodes(link, below) or {}
-        metadata = below.metadata
-        note = {"uid": metadata.uid, "annotations": {NODES: msgspec.json.encode(nodes).decode()}}
+        nodes = await self._read_nodes(link, compute_claim) or {}
+        metadata = compute_claim.metadata
+        metadata_patch = {"uid": metadata.uid, "annotations": {NODES: msgspec.json.encode(nodes).decode()}}
         await link.client.patch(
             resources.PERSISTENT_VOLUME_CLAIMS,
             metadata.name,
-            {"metadata": note},
+            {"metadata": metadata_patch},
             namespace=metadata.namespace,
             metadata_only=True,
         )
         return nodes
 
-    async def _read_nodes(self, link: ComputeLink, below: ClaimView) -> Object | None:
+    async def _read_nodes(self, link: ComputeLink, compute_claim: ClaimView) -> Object | None:
         try:
-            answer = await link.client.get(resources.PERSISTENT_VOLUMES, below.spec.volume_name)
+            answer = await link.client.get(resources.PERSISTENT_VOLUMES, compute_claim.spec.volume_name)
         except errors.NotFound:
             return None
         except errors.Forbidden as error:
@@ -165,25 +167,25 @@ class ComputeVolumes:
             return None
         return decode_volume(answer).spec.node_affinity
 
-    def waits_for_pod(self, link: ComputeLink, below: ClaimView) -> bool:
-        """Whether the compute cluster makes the volume only once a pod that uses it is there."""
-        found = link.classes.store.get(("", below.class_name))
+    def waits_for_pod(self, link: ComputeLink, compute_claim: ClaimView) -> bool:
+        """Return whether the compute cluster provisions the volume only for a pod that uses it."""
+        found = link.classes.store.get(("", compute_claim.class_name))
         return found is not None and found.waits_for_consumer
 
-    def reclaim_policy(self, link: ComputeLink, below: ClaimView) -> str:
-        """What becomes of the data once no claim has it, as the class says."""
-        found = link.classes.store.get(("", below.class_name))
+    def reclaim_policy(self, link: ComputeLink, compute_claim: ClaimView) -> str:
+        """Return the reclaim policy of the claim's storage class."""
+        found = link.classes.store.get(("", compute_claim.class_name))
         return found.reclaim_policy if found is not None else "Delete"
 
     def refusal_text(self, claim: ClaimView, error: errors.ApiError) -> str:
-        """What the compute cluster said of a claim, for its tenant."""
+        """Return the compute cluster's refusal of a claim, in the tenant's names."""
         namespace = claim.metadata.namespace
         return refusal_message(error, Sanitizer(((compute_namespace(self._tenant, namespace), namespace),)))
 
 
-def recorded_nodes(below: ClaimView) -> Object | None:
-    """What was noted of the nodes that can reach a volume; None where that is not known yet."""
-    text = below.metadata.annotations.get(NODES)
+def recorded_nodes(compute_claim: ClaimView) -> Object | None:
+    """Return the recorded node affinity of a volume, or None if it was not recorded yet."""
+    text = compute_claim.metadata.annotations.get(NODES)
     try:
         return msgspec.json.decode(text, type=dict[str, Any]) if text is not None else None
     except msgspec.DecodeError:
@@ -191,6 +193,6 @@ def recorded_nodes(below: ClaimView) -> Object | None:
 
 
 def _second_name(name: str, uid: str) -> str:
-    """A name for a claim whose own is taken by an earlier volume that was kept."""
+    """Return a name for a claim whose own name is used by an earlier retained volume."""
     suffix = f"-{hashlib.sha256(uid.encode()).hexdigest()[:8]}"
     return f"{name[: OBJECT_NAME_MAX - len(suffix)].rstrip('-.')}{suffix}"

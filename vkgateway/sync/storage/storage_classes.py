@@ -1,4 +1,4 @@
-"""The storage classes that a tenant may use, kept in its cluster as its policy and the compute clusters say."""
+"""Storage classes that a tenant may use, kept in its cluster according to its policy and the compute clusters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class StorageClassReconciler:
-    """One tenant's storage classes. `bindings` are its virtual nodes."""
+    """Reconciler of one tenant's storage classes. `bindings` are its virtual nodes."""
 
     def __init__(self, tenant: TenantContext, client: Client, *, bindings: Mapping[str, VirtualNodeBinding]) -> None:
         self.tenant = tenant
@@ -45,19 +45,19 @@ class StorageClassReconciler:
         self._bindings = bindings
 
     async def reconcile(self) -> None:
-        """Make the classes above what they should be. What the tenant made itself is left alone.
+        """Create, update and delete the storage classes in the tenant cluster; the tenant's own classes are left alone.
 
-        Classes of a compute cluster that cannot be seen now stay as they are. Raises ApiError.
+        Classes of a compute cluster that cannot be read now stay unchanged. Raises ApiError.
         """
         links = self._clusters_by_name()
         known = {name: link for name, link in links.items() if link.classes.is_complete and link.nodes.is_complete}
         wanted = self._desired_classes(known.values(), clusters=len(links))
         page = await self._client.list_all(resources.STORAGE_CLASSES, label_selector=MIRRORED_LABEL)
-        there = {document["metadata"]["name"]: document for document in map(_decode, map(bytes, page.items))}
+        existing = {document["metadata"]["name"]: document for document in map(_decode, map(bytes, page.items))}
         for name, document in wanted.items():
-            await self._write_class(document, there.get(name))
+            await self._write_class(document, existing.get(name))
         if len(known) == len(links):
-            for name in there.keys() - wanted.keys():
+            for name in existing.keys() - wanted.keys():
                 await self._delete_class(name)
 
     def _clusters_by_name(self) -> dict[str, ComputeLink]:
@@ -83,11 +83,11 @@ class StorageClassReconciler:
         pools = (binding.pool for binding in self._bindings.values() if binding.link is link)
         return [(pool, [node.metadata.labels for node in link.nodes.nodes_behind(pool).nodes]) for pool in pools]
 
-    async def _write_class(self, wanted: Object, there: Object | None) -> None:
+    async def _write_class(self, wanted: Object, existing: Object | None) -> None:
         name = wanted["metadata"]["name"]
-        if there is not None and _is_current(wanted, there):
+        if existing is not None and _is_current(wanted, existing):
             return
-        if there is None:
+        if existing is None:
             try:
                 await self._client.create(resources.STORAGE_CLASSES, wanted)
             except errors.AlreadyExists:
@@ -95,7 +95,7 @@ class StorageClassReconciler:
             return
         try:
             await self._client.replace(resources.STORAGE_CLASSES, name, wanted)
-        except errors.Invalid:  # much of a class cannot be changed, but claims only look at it when they are made
+        except errors.Invalid:  # most fields of a class are immutable; claims read them only at creation
             await self._delete_class(name)
             await self._client.create(resources.STORAGE_CLASSES, wanted)
 
@@ -110,11 +110,11 @@ def _is_default(offers: list[ClassOffer]) -> bool:
     return any(offer.storage_class.is_default for offer in offers)
 
 
-def _is_current(wanted: Object, there: Object) -> bool:
+def _is_current(wanted: Object, existing: Object) -> bool:
     metadata = wanted["metadata"]
-    found = there["metadata"]
+    found = existing["metadata"]
     return (
-        all(wanted.get(field) == there.get(field) for field in _FIELDS)
+        all(wanted.get(field) == existing.get(field) for field in _FIELDS)
         and all((found.get("labels") or {}).get(key) == value for key, value in metadata["labels"].items())
         and all((found.get("annotations") or {}).get(key) == value for key, value in metadata["annotations"].items())
     )

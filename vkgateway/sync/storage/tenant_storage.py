@@ -1,4 +1,4 @@
-"""All that is done about one tenant's storage: its parts, and what wakes each."""
+"""Storage of one tenant: the reconcilers, and the changes that trigger each."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from vkgateway.translate.storage.storage_classes import allows_volumes
 
 
 class TenantStorage:
-    """One tenant's claims, volumes and storage classes.
+    """Claims, volumes and storage classes of one tenant.
 
-    A tenant that may have no volumes and has nothing below costs nothing; one that may, a watch of claims, and with the
-    first claim another of volumes. `places_changed()` hears that volumes may be elsewhere than was known.
+    A tenant without permitted volumes causes no watch. A tenant that may have volumes causes a watch of claims, and
+    after the first claim a watch of volumes. `places_changed()` is called when the known location of a volume changes.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class TenantStorage:
         self._work_queue = shared.work_queue
         self._locations_changed = places_changed
         self._located_volumes: set[str] = set()
-        """Volumes of which it is known what nodes can reach them."""
+        """Volumes whose reachable nodes are known."""
         self.tenant_volumes = TenantVolumes(
             tenant.name,
             client,
@@ -63,7 +63,7 @@ class TenantStorage:
 
     @property
     def tenant(self) -> TenantContext:
-        """The tenant with its policy."""
+        """Tenant with its policy."""
         return self._tenant
 
     @tenant.setter
@@ -73,17 +73,17 @@ class TenantStorage:
         self.enqueue_classes(always=had_any)
 
     async def run(self) -> None:
-        """Watch, once that is needed, until cancelled."""
+        """Run the watches once they are needed, until cancelled."""
         if allows_volumes(self._tenant):
             self.tenant_volumes.start_watching()
         await self.tenant_volumes.run()
 
     def start_watching(self) -> None:
-        """Something of the tenant runs below, or may soon."""
+        """Start watching claims, because the tenant has compute pods or may soon have some."""
         self.tenant_volumes.start_watching()
 
     def enqueue_all(self) -> None:
-        """Look at every volume and class again, above and below."""
+        """Enqueue every volume and storage class."""
         if allows_volumes(self._tenant):
             self.tenant_volumes.start_watching()
             self.enqueue_classes()
@@ -97,12 +97,12 @@ class TenantStorage:
         self._locations_changed()
 
     def enqueue_classes(self, *, always: bool = False) -> None:
-        """Look at the classes, if the tenant may have any, or `always`: what it had before is taken away."""
+        """Enqueue the storage classes if the tenant may have any. With `always`, former classes are deleted too."""
         if always or allows_volumes(self._tenant):
             self._work_queue.enqueue_classes()
 
     def compute_claim_changed(self, uid: str) -> None:
-        """A compute claim came, changed or went."""
+        """Handle a compute claim that was added, changed or deleted."""
         self.tenant_volumes.start_watching_volumes()
         self.volumes.compute_claim_changed(uid)
         if not self.claim_users.is_location_known(uid):

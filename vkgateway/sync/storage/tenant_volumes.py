@@ -1,4 +1,4 @@
-"""What a tenant's API server holds of claims and volumes, watched only where there may be any."""
+"""Claims and volumes in a tenant cluster, watched only when the tenant may have some."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ _BACKOFF = Backoff(base=0.5, cap=30.0)
 
 
 class TenantVolumes:
-    """One tenant's claims, from the first time that they are needed (`start_watching`), and its volumes, once it has
-    either.
+    """One tenant's claims, watched after `start_watching`, and its volumes, watched once either kind exists.
 
-    A volume is known by its handle: the UID of the claim that it was made for. `wake(uid)` asks for a look at one,
-    `on_claim(key)` hears of each claim that changed.
+    The handle of a volume is the UID of the claim that it was provisioned for. `wake(uid)` enqueues a volume;
+    `on_claim(key)` is called for each changed claim.
     """
 
     def __init__(
@@ -43,9 +42,9 @@ class TenantVolumes:
         self._needed = asyncio.Event()
         self._volumes_needed = asyncio.Event()
         self._keys: dict[str, Key] = {}
-        """UIDs of claims to where they are."""
+        """Keys of claims by UID."""
         self._names: dict[str, str] = {}
-        """Handles to names of volumes."""
+        """Names of volumes by handle."""
         self.claims: Reflector[ClaimView] = Reflector(
             client,
             resources.PERSISTENT_VOLUME_CLAIMS,
@@ -63,25 +62,25 @@ class TenantVolumes:
 
     @property
     def is_watching(self) -> bool:
-        """Whether claims are looked at at all."""
+        """Whether claims are watched."""
         return self._needed.is_set()
 
     @property
     def is_complete(self) -> bool:
-        """Whether all claims and volumes are known, so that absence is a fact."""
+        """Whether all claims and volumes are known, so that a missing one does not exist."""
         return self.claims.is_complete and self.volumes.is_complete
 
     def start_watching(self) -> None:
-        """There may be claims."""
+        """Start watching claims."""
         self._needed.set()
 
     def start_watching_volumes(self) -> None:
-        """There are claims, above or below."""
+        """Start watching claims and volumes, because there are claims in the tenant or compute cluster."""
         self._needed.set()
         self._volumes_needed.set()
 
     async def run(self) -> None:
-        """Watch, once that is needed, until cancelled."""
+        """Run the watches once they are needed, until cancelled."""
         await self._needed.wait()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.claims.run(), name=f"tenant/{self._tenant}/watch-claims")
@@ -90,17 +89,17 @@ class TenantVolumes:
             group.create_task(self.volumes.run(), name=f"tenant/{self._tenant}/watch-volumes")
 
     def find_claim(self, uid: str) -> ClaimView | None:
-        """The claim with a UID."""
+        """Return the claim with a UID."""
         key = self._keys.get(uid)
         return self.claims.store.get(key) if key is not None else None
 
     def find_volume(self, handle: str) -> VolumeView | None:
-        """The volume of ours with a handle."""
+        """Return the volume with a handle."""
         name = self._names.get(handle)
         return self.volumes.store.get(("", name)) if name is not None else None
 
     def find_bound_claim(self, handle: str) -> ClaimView | None:
-        """The claim that has a volume, or is to have it: the one it was made for, or else whichever it is bound to."""
+        """Return the claim of a volume: the one it was provisioned for, or else the one it is bound to."""
         own = self.find_claim(handle)
         if own is not None:
             return own
@@ -109,11 +108,11 @@ class TenantVolumes:
         return self.find_claim(reference.uid) if reference is not None else None
 
     def volume_uids(self) -> set[str]:
-        """UIDs of all claims, and handles of all volumes of ours."""
+        """Return the UIDs of all claims and the handles of all volumes."""
         return {*self._keys, *self._names}
 
     async def _find_volumes(self) -> None:
-        """Look whether there are volumes without any claim: one may have been on its way out when the gateway ended."""
+        """Start watching volumes if any exist without a claim: the gateway may have stopped during a deletion."""
         failures = 0
         while not self._volumes_needed.is_set():
             try:

@@ -1,7 +1,7 @@
-"""A tenant's volumes: for each claim one below, shown above as a volume of its own, and gone with it.
+"""Volumes of a tenant: each claim gets a compute claim, shown as a PersistentVolume in the tenant cluster.
 
-The gateway is to a tenant what external provisioners are to any cluster: the tenant's own controllers ask it for a
-volume, bind what it shows, protect what is in use, and release what is not. It alone looks below.
+The gateway takes the role of an external provisioner. The tenant's own controllers request a volume, bind it, protect
+it while it is in use, and release it afterwards. Only the gateway sees the compute cluster.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from vkgateway.translate.storage.volumes import (
 log = structlog.get_logger(__name__)
 
 _LOST_AFTER: Final = 30.0
-"""Seconds for which a compute claim must be missing until its volume counts as lost: a watch may lag."""
+"""Seconds for which a compute claim must be missing before its volume counts as lost; a watch may lag."""
 _GROW_AGAIN: Final = 300.0
-"""Seconds until a growth that was refused is asked for again: a quota below, or a right, may be another by then."""
+"""Seconds until a refused expansion is retried: a quota or a permission in the compute cluster may have changed."""
 _SLOW_SECONDS: Final = 60.0
-"""Seconds after which a volume that is still being made is told of."""
+"""Seconds after which an unfinished provisioning is reported."""
 
 
 class VolumeReconciler:
-    """One tenant's volumes in all its compute clusters; each is known by the UID of the claim that it was made for.
+    """Reconciler of one tenant's volumes in all its compute clusters, keyed by the UID of the tenant's claim.
 
-    `bindings` are its virtual nodes; `later(uid, seconds)` asks for another look at a volume.
+    `bindings` are its virtual nodes; `later(uid, seconds)` enqueues a reconcile request for a volume.
     """
 
     def __init__(
@@ -80,19 +80,19 @@ class VolumeReconciler:
             tenant.name, namespaces=namespaces, namespace_uid=namespace_uid, clock=clock
         )
         self._missing_since: dict[str, float] = {}
-        """Volumes that nothing stands for below, though something did, with the time since."""
+        """Time since when the compute claim of each volume is missing."""
 
     def known_volumes(self) -> set[str]:
-        """All volumes that there is anything of, above or below."""
-        below = (link.claims.claim_uids(self.tenant.name) for link in self._links.values())
-        return self._tenant_volumes.volume_uids().union(*below)
+        """Return the handles of all volumes known in the tenant cluster or in a compute cluster."""
+        compute_uids = (link.claims.claim_uids(self.tenant.name) for link in self._links.values())
+        return self._tenant_volumes.volume_uids().union(*compute_uids)
 
     def compute_claim_changed(self, uid: str) -> None:
-        """What stands for a volume below came, changed or went."""
+        """Handle a compute claim that was added, changed or deleted."""
         self._compute_volumes.claim_shown(uid)
 
     async def reconcile(self, uid: str) -> None:
-        """Look at one volume and do what follows. Raises ApiError, UnavailableError: to be tried again."""
+        """Reconcile one volume. Raises ApiError or UnavailableError if it must be retried."""
         if not self._tenant_volumes.is_complete:
             return
         volume, claim = self._tenant_volumes.find_volume(uid), self._tenant_volumes.find_bound_claim(uid)
@@ -101,19 +101,19 @@ class VolumeReconciler:
         else:
             await self._reconcile_released(uid, volume, elsewhere=claim is not None)
 
-    # A claim that has, or wants, the volume
+    # A claim that uses or requests the volume
 
     async def _reconcile_claimed(self, uid: str, claim: ClaimView, volume: VolumeView | None) -> None:
         found = self._compute_volumes.find_claim(uid, self._links.values())
         if found is not None:
             self._missing_since.pop(uid, None)
-            link, below = found
-            if below.status.phase == "Lost":
+            link, compute_claim = found
+            if compute_claim.status.phase == "Lost":
                 await self._lose_volume(volume)
             elif volume is None:
-                await self._show_volume(claim, link, below)
+                await self._show_volume(claim, link, compute_claim)
             else:
-                await self._update_volume(claim, volume, link, below)
+                await self._update_volume(claim, volume, link, compute_claim)
         elif claim.is_deleting:
             return
         elif volume is None:
@@ -123,7 +123,7 @@ class VolumeReconciler:
             await (self._provision_volume(claim) if volume.is_provisional else self._handle_missing(uid, volume))
 
     async def _provision_volume(self, claim: ClaimView) -> None:
-        """Ask the compute cluster for the volume, once the tenant's own controllers have asked us."""
+        """Create the compute claim, once the tenant's own controllers have requested provisioning."""
         name = claim.class_name
         if not name:
             return
@@ -134,8 +134,8 @@ class VolumeReconciler:
             message = f"storage class {name} is not allowed to this tenant; allowed: {allowed}"
             await self._report_event(claim.metadata, "StorageClassRefused", message)
             return
-        if why := unsupported_reason(claim):
-            await self._report_event(claim.metadata, "NotSupported", why)
+        if reason := unsupported_reason(claim):
+            await self._report_event(claim.metadata, "NotSupported", reason)
             return
         link = self._select_cluster(claim)
         if claim.provisioner_name != PROVISIONER or link is None or not link.claims_trusted:
@@ -145,64 +145,66 @@ class VolumeReconciler:
             await self._report_event(claim.metadata, "StorageClassMissing", message)
             return
         try:
-            below = await self._compute_volumes.create_claim(link, claim, class_name=target, tenant=self.tenant)
+            compute_claim = await self._compute_volumes.create_claim(link, claim, class_name=target, tenant=self.tenant)
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
             if not is_starting(error):
                 await self._report_event(
                     claim.metadata, "ForwardingRefused", self._compute_volumes.refusal_text(claim, error)
                 )
             raise errors.TooManyRequests(error.message, status=429, reason="TooManyRequests") from error
-        await self._show_volume(claim, link, below)
+        await self._show_volume(claim, link, compute_claim)
 
     def _select_cluster(self, claim: ClaimView) -> ComputeLink | None:
-        """The compute cluster for a claim: that of the node that the scheduler chose, or else the only one."""
+        """Return the compute cluster for a claim: that of the selected node, or else the only one."""
         links = {binding.link.name: binding.link for binding in self._bindings.values()}
         if claim.selected_node:
             binding = self._bindings.get(claim.selected_node)
             return binding.link if binding is not None else None
         return next(iter(links.values())) if len(links) == 1 else None
 
-    async def _show_volume(self, claim: ClaimView, link: ComputeLink, below: ClaimView) -> None:
-        """Show the claim its volume, or a provisional one where the compute cluster waits for the pod itself.
+    async def _show_volume(self, claim: ClaimView, link: ComputeLink, compute_claim: ClaimView) -> None:
+        """Create the volume in the tenant cluster, provisional if the compute cluster waits for a consumer.
 
-        The tenant's scheduler lets no pod go to a node before its claims are bound, and the compute cluster makes no
-        volume before a pod is there: one of the two must not wait.
+        The tenant's scheduler binds no pod before its claims are bound, and the compute cluster provisions no volume
+        before the pod exists. The provisional volume resolves this deadlock.
         """
         if claim.is_deleting:
             return
-        waits = self._compute_volumes.waits_for_pod(link, below)
-        if not below.is_bound and not waits:
-            await self._report_slow(claim, below)
+        waits = self._compute_volumes.waits_for_pod(link, compute_claim)
+        if not compute_claim.is_bound and not waits:
+            await self._report_slow(claim, compute_claim)
             return
-        affinity = await self._node_affinity(link, below)
+        affinity = await self._node_affinity(link, compute_claim)
         document = tenant_volume(
             claim,
-            below,
+            compute_claim,
             cluster=link.name,
-            reclaim_policy=self._compute_volumes.reclaim_policy(link, below),
+            reclaim_policy=self._compute_volumes.reclaim_policy(link, compute_claim),
             node_affinity=affinity,
-            provisional=not below.is_bound,
+            provisional=not compute_claim.is_bound,
         )
         try:
             await self._client.create(resources.PERSISTENT_VOLUMES, document)
         except errors.AlreadyExists:
             return
 
-    async def _update_volume(self, claim: ClaimView, volume: VolumeView, link: ComputeLink, below: ClaimView) -> None:
-        """Make what is told of a volume true, and let it grow with its claim."""
+    async def _update_volume(
+        self, claim: ClaimView, volume: VolumeView, link: ComputeLink, compute_claim: ClaimView
+    ) -> None:
+        """Update capacity, node affinity and status of a volume, and expand it with its claim."""
         await self._label_cluster(volume, link)
-        if not below.is_bound:
-            await self._report_slow(claim, below)
+        if not compute_claim.is_bound:
+            await self._report_slow(claim, compute_claim)
             return
-        # Of one that was shown while the tenant had pools in one compute cluster only nothing is told yet.
-        untold = volume.is_provisional or (volume.spec.node_affinity is None and len(self._cluster_names()) > 1)
-        affinity = await self._node_affinity(link, below) if untold else None
-        patch = volume_patch(volume, capacity=below.storage_capacity, node_affinity=affinity)
+        # A volume created while the tenant had pools in only one compute cluster has no node affinity yet.
+        is_incomplete = volume.is_provisional or (volume.spec.node_affinity is None and len(self._cluster_names()) > 1)
+        affinity = await self._node_affinity(link, compute_claim) if is_incomplete else None
+        patch = volume_patch(volume, capacity=compute_claim.storage_capacity, node_affinity=affinity)
         if patch is not None:
             await self._patch_volume(volume.metadata, patch)
         if not claim.is_bound or claim.spec.volume_name != volume.metadata.name:
             return
-        status = claim_status_patch(claim, below)
+        status = claim_status_patch(claim, compute_claim)
         if status is not None:
             await self._client.patch(
                 resources.PERSISTENT_VOLUME_CLAIMS,
@@ -212,56 +214,58 @@ class VolumeReconciler:
                 subresource="status",
                 metadata_only=True,
             )
-        refused = await self._compute_volumes.resize_claim(link, below, claim)
-        if refused:
-            await self._report_event(claim.metadata, "VolumeResizeFailed", refused)
+        refusal = await self._compute_volumes.resize_claim(link, compute_claim, claim)
+        if refusal:
+            await self._report_event(claim.metadata, "VolumeResizeFailed", refusal)
             self._requeue_after(claim.metadata.uid, _GROW_AGAIN)
 
-    async def _node_affinity(self, link: ComputeLink, below: ClaimView) -> Object | None:
+    async def _node_affinity(self, link: ComputeLink, compute_claim: ClaimView) -> Object | None:
         bindings = self._bindings.values()
         clusters = len(self._cluster_names())
         nodes_behind = [(b.pool, link.nodes.nodes_behind(b.pool)) for b in bindings if b.link is link]
-        if below.is_bound and not link.nodes.is_complete:
+        if compute_claim.is_bound and not link.nodes.is_complete:
             raise UnavailableError("the nodes of the compute cluster are not known now")
-        nodes = await self._compute_volumes.reachable_nodes(link, below) if below.is_bound else None
+        nodes = await self._compute_volumes.reachable_nodes(link, compute_claim) if compute_claim.is_bound else None
         return volume_node_affinity(link.name, clusters=clusters, nodes_behind=nodes_behind, below=nodes)
 
     def _cluster_names(self) -> set[str]:
-        """The compute clusters in which the tenant has pools."""
+        """Return the compute clusters in which the tenant has pools."""
         return {binding.link.name for binding in self._bindings.values()}
 
-    async def _report_slow(self, claim: ClaimView, below: ClaimView) -> None:
-        """Tell that a volume takes long, unless it is the pod that it waits for."""
-        if not below.provisioner_name:
+    async def _report_slow(self, claim: ClaimView, compute_claim: ClaimView) -> None:
+        """Report a slow provisioning, unless the volume waits for its pod."""
+        if not compute_claim.provisioner_name:
             return
-        age = self._clock() - _created_at(below.metadata)
+        age = self._clock() - _created_at(compute_claim.metadata)
         if age < _SLOW_SECONDS:
             self._requeue_after(claim.metadata.uid, _SLOW_SECONDS - age)
             return
         await self._report_event(claim.metadata, "VolumeDelayed", "the compute cluster has not made the volume yet")
 
-    # A volume that no claim has
+    # A volume without a claim
 
     async def _reconcile_released(self, uid: str, volume: VolumeView | None, *, elsewhere: bool) -> None:
-        """Remove a volume that was given up, and what stands for it below, data and all; that first.
+        """Delete a released volume, data included; the compute claim first.
 
-        `elsewhere` says that its claim has found another volume.
+        `elsewhere` says that the claim is bound to another volume.
         """
         found = self._compute_volumes.find_claim(uid, self._links.values())
         if found is not None or volume is None:
             self._missing_since.pop(uid, None)
         if volume is None:
-            # Whatever was shown has a volume above until it is given up. One whose volume is not there, nor its claim,
-            # is kept: a tenant whose store was set back has its data still.
+            # A bound compute claim has a volume in the tenant cluster until the volume is released. If both volume and
+            # claim are missing, the compute claim is retained: a tenant whose datastore was restored from a backup
+            # still has its data.
             if found is not None and (elsewhere or not found[1].is_bound):
                 await self._compute_volumes.delete_claim(*found)
             return
-        # What is there can go, whatever another compute cluster would say; that there is nothing, all must have said.
+        # An existing compute claim can be deleted whatever the other clusters say. For a missing one, all must be
+        # trusted.
         trusted = found[0].claims_trusted if found is not None else self._is_missing(volume)
         if not trusted or await self._is_claimed(volume):
             return
         if not volume.is_released:
-            # It was to be kept. Nothing is left of it where its namespace went.
+            # The volume is retained. If its namespace was deleted, nothing is left of it.
             await (self._label_cluster(volume, found[0]) if found is not None else self._handle_missing(uid, volume))
         elif found is not None:
             await self._compute_volumes.delete_claim(*found)
@@ -269,7 +273,7 @@ class VolumeReconciler:
             await self._remove_volume(volume)
 
     async def _is_claimed(self, volume: VolumeView) -> bool:
-        """Whether a claim has the volume, as the tenant's server itself tells it now: this is about data."""
+        """Return whether a claim uses the volume. Data is at stake, so this reads the tenant's API server."""
         reference = volume.spec.claim_ref
         if reference is None:
             return False
@@ -283,7 +287,7 @@ class VolumeReconciler:
         return claim.metadata.uid == reference.uid and claim.spec.volume_name in ("", volume.metadata.name)
 
     async def _handle_missing(self, uid: str, volume: VolumeView) -> None:
-        """Nothing stands below for a volume that there was: somebody there removed it."""
+        """Count a volume as lost if its compute claim stays missing, because it was deleted in the compute cluster."""
         now = self._clock()
         since = self._missing_since.setdefault(uid, now)
         if now - since < _LOST_AFTER:
@@ -293,21 +297,21 @@ class VolumeReconciler:
         await self._lose_volume(volume)
 
     async def _lose_volume(self, volume: VolumeView | None) -> None:
-        """Take a volume away that its claim has still: the claim is then lost, as the tenant's controller tells it."""
+        """Delete the volume of an existing claim; the tenant's own controller then marks the claim as lost."""
         if volume is not None:
             await self._remove_volume(volume, protected=True)
 
     async def _remove_volume(self, volume: VolumeView, *, protected: bool = False) -> None:
-        """Remove a volume above. With `protected` also where the tenant's own controller protects it for its claim."""
+        """Delete a volume in the tenant cluster. `protected` also removes the tenant controller's finalizer."""
         metadata = volume.metadata
-        ending = (VOLUME_FINALIZER, PROTECTION_FINALIZER) if protected else (VOLUME_FINALIZER,)
+        finalizer_names = (VOLUME_FINALIZER, PROTECTION_FINALIZER) if protected else (VOLUME_FINALIZER,)
         if metadata.deletion_timestamp is None:
             try:
                 await self._client.delete(resources.PERSISTENT_VOLUMES, metadata.name, uid=metadata.uid)
             except (errors.NotFound, errors.Conflict):
                 return
-        if not set(ending).isdisjoint(metadata.finalizers):
-            await finalizers.remove_finalizers(self._client, resources.PERSISTENT_VOLUMES, metadata, *ending)
+        if not set(finalizer_names).isdisjoint(metadata.finalizers):
+            await finalizers.remove_finalizers(self._client, resources.PERSISTENT_VOLUMES, metadata, *finalizer_names)
 
     async def _patch_volume(self, metadata: Meta, patch: Object) -> None:
         marked = {**patch, "metadata": {**(patch.get("metadata") or {}), "uid": metadata.uid}}
@@ -317,21 +321,29 @@ class VolumeReconciler:
             return
 
     async def _label_cluster(self, volume: VolumeView, link: ComputeLink) -> None:
-        """Note on a volume which compute cluster has it, if that is not said yet: it may be detached one day."""
+        """Label a volume with its compute cluster if the label is missing: the cluster may be detached later."""
         if volume.compute_cluster != link.name:
             await self._patch_volume(volume.metadata, {"metadata": {"labels": {COMPUTE_CLUSTER_LABEL: link.name}}})
 
     def _is_missing(self, volume: VolumeView) -> bool:
-        """Whether nothing stands for a volume that was not found: not so while what has it is not attached."""
-        where, links = volume.compute_cluster, self._links
-        there = where in links if where else bool(links)
-        return there and all(link.claims_trusted for link in links.values())
+        """Return whether the compute claim that was not found is missing; False while the volume's cluster is not
+        attached.
+        """
+        cluster, links = volume.compute_cluster, self._links
+        is_attached = cluster in links if cluster else bool(links)
+        return is_attached and all(link.claims_trusted for link in links.values())
 
     @property
     def _are_clusters_trusted(self) -> bool:
-        """The same of where the tenant has pools, or claims still: elsewhere none of its volumes was ever made."""
-        own = self._cluster_names()
-        links = (link for link in self._links.values() if link.name in own or link.claims.claim_uids(self.tenant.name))
+        """Whether all clusters in which the tenant has pools or compute claims are trusted; others hold none of its
+        volumes.
+        """
+        cluster_names = self._cluster_names()
+        links = (
+            link
+            for link in self._links.values()
+            if link.name in cluster_names or link.claims.claim_uids(self.tenant.name)
+        )
         return all(link.claims_trusted for link in links)
 
     async def _report_event(self, metadata: Meta, reason: str, message: str, *, kind: Severity = "Warning") -> None:

@@ -1,4 +1,4 @@
-"""Whose the objects of a compute cluster are, and what of the tenant's they stand for."""
+"""Ownership of objects in a compute cluster: their tenant, and the tenant object that they belong to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkgateway.model.objects import Meta, NamespaceView
 from vkgateway.sync.views.annotations import TOKEN_OF
 
 Key = tuple[str, str]
-"""Namespace and name in the tenant."""
+"""Namespace and name in the tenant cluster."""
 
 CopyKind = Literal["configmaps", "secrets"]
 COPY_RESOURCES: dict[CopyKind, Resource] = {"configmaps": resources.CONFIG_MAPS, "secrets": resources.SECRETS}
@@ -21,7 +21,7 @@ Reference = tuple[CopyKind, str, str]
 
 
 def owned_by(tenant: str, metadata: Meta) -> bool:
-    """Whether a namespaced compute object is a tenant's: its label, annotations and namespace must agree."""
+    """Return whether a namespaced compute object is a tenant's: its label, annotations and namespace must agree."""
     namespace = metadata.annotations.get(NAMESPACE_ANNOTATION, "")
     return (
         bool(tenant)
@@ -31,17 +31,19 @@ def owned_by(tenant: str, metadata: Meta) -> bool:
 
 
 def is_copy(tenant: str, metadata: Meta) -> bool:
-    """Whether a compute object is the copy of a tenant's object; a Secret of tokens is a tenant's, but no copy."""
+    """Return whether a compute object is a copy of a tenant's object. A token Secret belongs to a tenant but is no
+    copy.
+    """
     return owned_by(tenant, metadata) and TOKEN_OF not in metadata.annotations
 
 
 def source_key(metadata: Meta) -> Key:
-    """Namespace and name of the tenant object that a compute object stands for."""
+    """Return the namespace and name of the tenant object of a compute object."""
     return metadata.annotations.get(NAMESPACE_ANNOTATION, ""), metadata.annotations.get(NAME_ANNOTATION, "")
 
 
 def namespace_owner(view: NamespaceView) -> str:
-    """The tenant whose namespace it is, or nothing where label, annotation and name do not agree."""
+    """Return the tenant of a compute namespace, or "" if its label, annotation and name do not agree."""
     tenant = view.metadata.labels.get(TENANT_LABEL, "")
     original = view.metadata.annotations.get(NAME_ANNOTATION, "")
     return tenant if view.metadata.name == compute_namespace(tenant, original) else ""
