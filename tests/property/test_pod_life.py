@@ -87,14 +87,14 @@ class Gateway:
         acts = {
             Instruction.CREATE: self.create,
             Instruction.DELETE_COMPUTE: self.delete_below,
-            Instruction.DELETE_COMPUTE_LIKE_TENANT: self.delete_below,
+            Instruction.DELETE_LIKE_TENANT: self.delete_below,
             Instruction.DELETE_STALE: self.delete_stale,
-            Instruction.RELEASE: self.release,
-            Instruction.STATUS_UP: self.status_up,
-            Instruction.FINISH: self.finish,
-            Instruction.LOSE: self.lose,
-            Instruction.CLOSE: self.lose,
-            Instruction.REMOVE_TENANT: self.remove_above,
+            Instruction.REMOVE_FINALIZER: self.release,
+            Instruction.UPDATE_STATUS: self.status_up,
+            Instruction.WRITE_END: self.finish,
+            Instruction.FAIL_LOST: self.lose,
+            Instruction.END_DELETED: self.lose,
+            Instruction.DELETE_TENANT: self.remove_above,
         }
         if instruction in acts:
             acts[instruction]()

@@ -11,7 +11,7 @@ from vkgateway.translate.context import PoolContext
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualNodeBinding:
-    """What a virtual node stands for: a pool of a compute cluster, and the address that the node shows."""
+    """Binding of a virtual node to a pool of a compute cluster, with the node's address."""
 
     pool: PoolContext
     link: ComputeLink
@@ -19,9 +19,9 @@ class VirtualNodeBinding:
 
     @property
     def pool_key(self) -> PoolKey:
-        """The pool that it stands for, or for a part of."""
+        """Key of the pool that the virtual node shows, wholly or in part."""
         return self.pool.compute_cluster, self.pool.name
 
     def has_compute_node(self, compute_node: str) -> bool:
-        """Tell whether a compute node is behind the virtual node, as far as nodes are known."""
+        """Return whether a known compute node is behind the virtual node."""
         return compute_node in self.link.nodes.nodes_behind(self.pool).node_names

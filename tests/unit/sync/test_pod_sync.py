@@ -453,10 +453,10 @@ async def test_the_gateway_may_die_after_every_write(here: World) -> None:
 )
 def test_a_servers_own_troubles_are_told_without_addresses(words: str) -> None:
     error = errors.ServerError("POST /api/v1/pods", status=500, words=words)
-    assert _error_message(error) == "a server failed (500); it is tried again"
+    assert _error_message(error) == "a server failed (500); the gateway retries"
     closed = 'User "system:serviceaccount:platform:gateway" cannot create resource "configmaps" in API group ""'
     assert _error_message(errors.Forbidden("", status=403, words=closed)) == (
-        "a server does not let the gateway do that now; it is tried again"
+        "a server does not allow this request at the moment; the gateway retries"
     )
     assert _error_message(errors.ServerError("", status=500, words="etcdserver: leader changed")) == (
         "etcdserver: leader changed"

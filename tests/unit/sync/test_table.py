@@ -94,13 +94,13 @@ def test_a_pod_is_created_only_where_nothing_of_it_is_below_and_it_never_ran() -
 
 def test_a_tenant_pod_is_removed_only_when_nothing_of_it_runs_below() -> None:
     for record in CREATES:
-        if Instruction.REMOVE_TENANT in table.find_instructions(record):
+        if Instruction.DELETE_TENANT in table.find_instructions(record):
             assert record.compute not in (ComputePodState.LIVE, ComputePodState.DELETING, ComputePodState.UNKNOWN)
 
 
 def test_a_pod_that_nobody_deleted_is_removed_only_where_it_is_in_the_way_and_has_ended() -> None:
     for record in CREATES:
-        if Instruction.REMOVE_TENANT in table.find_instructions(record):
+        if Instruction.DELETE_TENANT in table.find_instructions(record):
             deleted = record.tenant in (TenantPodState.DELETING, TenantPodState.TERMINAL_DELETING)
             assert deleted or (record.blocks_replacement and record.tenant is TenantPodState.TERMINAL)
 
@@ -109,18 +109,18 @@ def test_the_finalizer_goes_only_after_the_end_stands_above() -> None:
     for record in CREATES:
         instructions = table.find_instructions(record)
         alive_above = record.tenant in (TenantPodState.BOUND, TenantPodState.DELETING)
-        if Instruction.RELEASE in instructions and alive_above:
-            assert Instruction.FINISH in instructions
-            assert instructions.index(Instruction.FINISH) < instructions.index(Instruction.RELEASE)
+        if Instruction.REMOVE_FINALIZER in instructions and alive_above:
+            assert Instruction.WRITE_END in instructions
+            assert instructions.index(Instruction.WRITE_END) < instructions.index(Instruction.REMOVE_FINALIZER)
 
 
 def test_what_is_not_ours_is_never_touched() -> None:
     harmless = {
         Instruction.WAIT,
         Instruction.FORGET,
-        Instruction.REPORT_TAKEN,
-        Instruction.CLOSE,
-        Instruction.REMOVE_TENANT,
+        Instruction.REPORT_NAME_TAKEN,
+        Instruction.END_DELETED,
+        Instruction.DELETE_TENANT,
     }
     for record in CREATES:
         if record.compute is ComputePodState.FOREIGN:
@@ -134,8 +134,8 @@ def test_nothing_is_an_orphan_before_the_tenants_list_is_complete() -> None:
 
 
 def test_a_terminal_status_is_final() -> None:
-    ends = {Instruction.FINISH, Instruction.REFUSE, Instruction.LOSE, Instruction.CLOSE}
-    writes = {Instruction.STATUS_UP} | ends
+    ends = {Instruction.WRITE_END, Instruction.FAIL_REFUSED, Instruction.FAIL_LOST, Instruction.END_DELETED}
+    writes = {Instruction.UPDATE_STATUS} | ends
     for record in CREATES:
         if record.tenant is TenantPodState.TERMINAL:
             assert not writes & set(table.find_instructions(record))

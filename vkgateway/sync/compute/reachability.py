@@ -53,7 +53,7 @@ class Reachability:
 
     def mark_closed(self) -> None:
         """Count the cluster as unreachable because its watches have stopped."""
-        self.is_reachable, self.reason = False, "not connected any more"
+        self.is_reachable, self.reason = False, "no longer connected"
 
     def _heartbeat_changed(self, answers: bool, reason: str) -> None:
         self._answering = answers, reason

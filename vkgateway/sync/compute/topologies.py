@@ -80,7 +80,7 @@ def decode_topology(data: bytes) -> TopologyView:
     try:
         zones = tuple(_decode_zone(zone) for zone in topology.zones or () if zone.type == "Node") if scope else ()
     except ValueError as error:
-        log.warning("zones of a node cannot be read", node=metadata.name, error=str(error))
+        log.warning("NUMA zones of a node cannot be parsed", node=metadata.name, error=str(error))
         zones = ()
     return TopologyView(metadata, scope or "container", zones)
 
@@ -154,7 +154,7 @@ class ComputeTopologies:
             await self._client.request("GET", f"/{NODE_TOPOLOGIES.prefix}")
             await self._client.request("GET", NODE_TOPOLOGIES.path(), params={"limit": "1"})
         except errors.Forbidden as error:
-            log.warning("zones of nodes may not be read", compute=self._name, error=str(error))
+            log.warning("no permission to read NUMA zones of nodes", compute=self._name, error=str(error))
             return False
         except errors.NotFound:
             return False
@@ -174,7 +174,7 @@ class ComputeTopologies:
     async def _stop_waiting(self) -> None:
         await asyncio.sleep(_PATIENCE)
         if not self.is_known:
-            log.warning("it cannot be told whether nodes have zones; it is not waited for", compute=self._name)
+            log.warning("unknown whether nodes have NUMA zones; not waiting any longer", compute=self._name)
             self._mark_known()
 
     def _mark_known(self) -> None:

@@ -1,1 +1,1 @@
-"""A tenant's Services, names and network policies, brought into line with what its compute clusters hold."""
+"""Reconcilers of a tenant's Services, DNS names and NetworkPolicies."""

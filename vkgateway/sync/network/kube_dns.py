@@ -1,4 +1,4 @@
-"""The Service `kube-dns` of a tenant cluster: the name by which charts know the name server of nearly every cluster."""
+"""The Service `kube-dns` of a tenant cluster, by which charts find the name server of nearly every cluster."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ log = structlog.get_logger(__name__)
 
 _NAMESPACE, _NAME = DNS_SERVICE
 _LABELS = {"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}
-"""Those that kubeadm gives it."""
+"""Labels that kubeadm sets on this Service."""
 
 
 class KubeDns:
-    """One tenant's. A Service of that name which the tenant made itself is never touched.
+    """Service `kube-dns` of one tenant. A Service of this name that the tenant created is never changed.
 
-    The Service has no selector: it leads to the platform's name server, which is no pod of the tenant's. In compute
-    clusters the platform's own Service for names (`PlatformService`) stands for it. The gateway makes it once after
-    each start, so that a tenant's admin may replace it by a Service for a name server that the tenant runs.
+    The Service has no selector: its endpoints are the platform's name server, which is no pod of the tenant. In compute
+    clusters, a `PlatformService` takes its place. The gateway creates the Service once after each start, so that a
+    tenant admin may replace it with a Service for the tenant's own name server.
     """
 
     def __init__(self, client: Client, *, own_range: TenantServiceCidr) -> None:
@@ -50,11 +50,10 @@ class KubeDns:
         self._written_slices: list[Object] | None = None
 
     async def reconcile(self, answering: Collection[Endpoint], *, served: bool) -> None:
-        """Have the Service in the tenant cluster, and its slices lead to the name servers that answer.
+        """Create the Service in the tenant cluster, and point its EndpointSlices to the answering name servers.
 
-        Without any of these the slices stay as they are. Where the platform serves no names, the Service is removed.
-        Raises ApiError where the tenant's API server cannot be asked now. What it refuses is logged, and holds up
-        nothing.
+        Without answering name servers, the slices stay unchanged. If the platform serves no names, the Service is
+        deleted. Raises ApiError if the request must be retried. A refusal is only logged.
         """
         try:
             if not self._is_settled:
@@ -86,7 +85,9 @@ class KubeDns:
             return None
 
     async def _create_service(self) -> ServiceView:
-        """Create the Service at the tenth address of the tenant's range; at any address if that one is taken."""
+        """Create the Service at the tenth address of the tenant's service range, or at any address if that one is in
+        use.
+        """
         ports = [
             {"name": port.name, "protocol": port.protocol, "port": port.number, "targetPort": port.number}
             for port in DNS_PORTS
@@ -108,27 +109,27 @@ class KubeDns:
         return decode_service(await self._client.create(resources.SERVICES, document, namespace=_NAMESPACE))
 
     async def _write_slices(self, service: Meta, answering: Collection[Endpoint]) -> None:
-        """Write a slice for each port at which name servers listen, and delete what is left of earlier ones."""
+        """Write a slice for each port of the name servers, and delete obsolete slices."""
         wanted = _build_slices(service, answering)
         if wanted == self._written_slices:
             return
         selector = f"{SERVICE_NAME_LABEL}={_NAME},{MANAGED_BY_LABEL}={MANAGED_BY_GATEWAY}"
         page = await self._client.list_all(resources.ENDPOINT_SLICES, namespace=_NAMESPACE, label_selector=selector)
-        left = {view.metadata.name: view for view in map(decode_slice, page.items)}
+        obsolete = {view.metadata.name: view for view in map(decode_slice, page.items)}
         for document in wanted:
             name = document["metadata"]["name"]
-            known = left.pop(name, None)
+            known = obsolete.pop(name, None)
             if known is None:
                 await self._client.create(resources.ENDPOINT_SLICES, document, namespace=_NAMESPACE)
             elif not is_same_slice(known, document):
                 await self._client.replace(resources.ENDPOINT_SLICES, name, document, namespace=_NAMESPACE)
-        for name in left:
+        for name in obsolete:
             await self._client.delete(resources.ENDPOINT_SLICES, name, namespace=_NAMESPACE)
         self._written_slices = wanted
 
 
 def _build_slices(service: Meta, answering: Collection[Endpoint]) -> list[Object]:
-    """The slices of the Service: all endpoints of a slice have the same kind of address and the same ports."""
+    """Return the EndpointSlices of the Service; the endpoints of a slice share address type and ports."""
     grouped: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
     for endpoint in answering:
         address = ipaddress.ip_address(endpoint.address)
@@ -145,7 +146,7 @@ def _build_slices(service: Meta, answering: Collection[Endpoint]) -> list[Object
             },
             "addressType": f"IPv{version}",
             "endpoints": [{"addresses": [address], "conditions": {"ready": True}} for address in sorted(addresses)],
-            "ports": [{"name": one.name, "protocol": one.protocol, "port": port} for one in DNS_PORTS],
+            "ports": [{"name": dns_port.name, "protocol": dns_port.protocol, "port": port} for dns_port in DNS_PORTS],
         }
         for (version, port), addresses in sorted(grouped.items())
     ]

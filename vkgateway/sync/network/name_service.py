@@ -1,4 +1,4 @@
-"""Where a tenant's pods ask for names, who answers, and where they find its API server at the usual port."""
+"""DNS names and the API server address for a tenant's pods in compute clusters."""
 
 from __future__ import annotations
 
@@ -34,39 +34,40 @@ log = structlog.get_logger(__name__)
 
 _API_PORTS: Final = (Port("https", "TCP", 443),)
 _API_NUMBER: Final = 1
-"""Its place in the tenant's own range: there its API server puts the Service `kubernetes`."""
+"""Index in the tenant's service range at which its API server has the Service `kubernetes`."""
 _PATIENCE: Final = 10.0
-"""Seconds for which a refusal is not believed: a server that has just started knows no access rules yet, and a pod that
-starts without names has none for as long as it lives."""
+"""Seconds for which a refusal counts as transient. A starting API server has not loaded its RBAC rules yet, and a pod
+that starts without names has none until its end.
+"""
 _REFUSED_FOR: Final = 60.0
-"""Seconds for which a compute cluster that refused is not asked again by each pod."""
+"""Seconds for which pods do not ask a compute cluster again after its refusal."""
 
 
 class NameServers(Protocol):
-    """Runs tenants' name servers; every call may be repeated."""
+    """Runner of tenants' name servers; every call is idempotent."""
 
     @property
     def forwarder_endpoint(self) -> Endpoint | None:
-        """Who answers for a tenant that has no Services; None: nobody answers for any tenant's names."""
+        """Forwarder endpoint, which answers for tenants without Services; None if the platform serves no names."""
 
     @property
     def listening_range(self) -> NameServerRange | None:
-        """Where the name servers of all tenants listen."""
+        """Addresses and ports of the name servers of all tenants."""
 
     async def serve_tenant(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
-        """Have a name server answer for a tenant's pods in one compute cluster, over UDP and TCP.
+        """Run a name server for a tenant's pods in one compute cluster, over UDP and TCP.
 
-        `addresses` maps names of Services to their cluster addresses there. Raises UnavailableError while it does not
+        `addresses` maps DNS names of Services to their cluster IPs there. Raises UnavailableError while it does not
         answer.
         """
 
 
 class NameService:
-    """One tenant's names in all its compute clusters.
+    """DNS names of one tenant in all its compute clusters.
 
-    The addresses that stand in pods never change; who answers there does. While the tenant has no Service, names are
-    answered by the platform's forwarder, which knows no cluster's, and so an idle tenant costs no name server.
-    `wake()` asks for a `reconcile`.
+    The name server address in pods never changes; only the endpoints behind it do. While the tenant has no Service, the
+    platform's forwarder answers, which knows no cluster names, so that an idle tenant needs no name server. `wake()`
+    enqueues a reconcile request.
     """
 
     def __init__(
@@ -87,25 +88,25 @@ class NameService:
         self._api_service = PlatformService(_api_name(tenant.name), _API_PORTS, own_range=own_range, number=_API_NUMBER)
         self._kube_dns = KubeDns(client, own_range=own_range)
         self._refusing: dict[str, float] = {}
-        """By compute cluster that refuses them, since when, in seconds of the event loop's clock."""
+        """Time of the first refusal by compute cluster, in seconds of the event loop's clock."""
         self._refused: dict[str, float] = {}
-        """By compute cluster that refused them, when to try again, in seconds of the event loop's clock."""
+        """Time of the next attempt by compute cluster, in seconds of the event loop's clock."""
 
     @property
     def is_served(self) -> bool:
-        """Whether anybody answers for tenants' names at all."""
+        """Whether the platform serves DNS names for tenants."""
         return self._forwarder_endpoint is not None
 
     @property
     def is_active(self) -> bool:
-        """Whether there is anything to be made in compute clusters: who answers, or the address of the API server."""
+        """Whether platform Services are needed in compute clusters, for DNS or for the API server."""
         return self.is_served or bool(self.tenant.service_range)
 
     async def tenant_context_in(self, link: ComputeLink) -> TenantContext:
-        """Return the tenant as its pods in a compute cluster must know it: who answers for names, where its server is.
+        """Return the tenant context for pods in a compute cluster, with the addresses for DNS and the API server.
 
-        Raises ApiError where the cluster cannot be asked now, UnavailableError while it only just began to refuse; what
-        it refuses for good leaves pods with their node's resolver.
+        Raises ApiError if the cluster cannot be asked now, and UnavailableError during the first seconds of refusals.
+        After a persistent refusal, pods use the resolver of their node.
         """
         if not self.is_active:
             return self.tenant
@@ -130,8 +131,8 @@ class NameService:
             if error.is_transient:
                 raise
             if now - self._refusing.setdefault(link.name, now) < _PATIENCE:
-                why = "the compute cluster does not let the tenant's names be served now"
-                raise UnavailableError(why, hint="it is tried again") from error
+                message = "the compute cluster does not allow the gateway to serve the tenant's DNS names at the moment"
+                raise UnavailableError(message, hint="the gateway retries automatically") from error
             log.warning("no name service", tenant=self.tenant.name, compute=link.name, error=error.message)
             self._refused[link.name] = now + _REFUSED_FOR
             return self.tenant
@@ -144,25 +145,27 @@ class NameService:
         return replace(self.tenant, dns_servers=(nameserver,) if nameserver else (), api_service=api_service)
 
     def resolver_endpoints(self, link: ComputeLink) -> list[tuple[str, int]]:
-        """Where questions for names end in a compute cluster: at the forwarder, and at who answers there now."""
-        first = [self._forwarder_endpoint] if self._forwarder_endpoint is not None else []
-        return sorted({*first, *self._dns_service.current_endpoints(link)})
+        """Return the endpoints that answer DNS in a compute cluster: the forwarder and the current name server."""
+        endpoints = [self._forwarder_endpoint] if self._forwarder_endpoint is not None else []
+        return sorted({*endpoints, *self._dns_service.current_endpoints(link)})
 
     @property
     def listening_range(self) -> NameServerRange | None:
-        """Where the name servers of all tenants listen; None where no names are served."""
+        """Addresses and ports of the name servers of all tenants; None if the platform serves no names."""
         return self._servers.listening_range if self._servers is not None else None
 
     async def reconcile(self, links: Mapping[str, ComputeLink]) -> None:
-        """Have the right server answer, with the right addresses, wherever pods of the tenant may ask.
+        """Point the platform Services in all compute clusters to the right endpoints.
 
-        The tenant's Service `kube-dns` then leads to the servers that answer.
+        The tenant's Service `kube-dns` then points to the answering name servers.
         """
         await apply_to_each(links.values(), self._reconcile_in)
         await self._kube_dns.reconcile(self._all_endpoints(links.values()), served=self.is_served)
 
     def _all_endpoints(self, links: Collection[ComputeLink]) -> list[Endpoint]:
-        """The servers that answer for the tenant's names in any compute cluster; none while some cluster is unknown."""
+        """Return the name servers that answer for the tenant in any compute cluster; none while a cluster is not
+        trusted.
+        """
         if self._forwarder_endpoint is None or not all(link.services_trusted for link in links):
             return []
         answering = {endpoint for link in links for endpoint in self._dns_service.current_endpoints(link)} or {
@@ -173,7 +176,7 @@ class NameService:
     async def _reconcile_in(self, link: ComputeLink) -> None:
         if self.is_active and link.services_trusted:
             await self._api_service.set_endpoint(link, to=self._api_endpoint)
-            # As long as it is not known what Services there are, whoever answers goes on.
+            # While the tenant's Services are not known, the current endpoints stay.
             if (
                 self.is_served
                 and self._services.is_complete
@@ -193,33 +196,42 @@ class NameService:
         assert self._servers is not None
         assert self._forwarder_endpoint is not None
         if not self._services.own_services():
-            # One that runs already is left running: it may be needed again, and costs little.
+            # A running name server is retained: it may be needed again and costs little.
             return self._forwarder_endpoint
         return await self._servers.serve_tenant(self.tenant.name, link.name, self._differing_addresses(link))
 
     def _differing_addresses(self, link: ComputeLink) -> dict[str, str]:
-        """The Services whose address below is another than above: those are the ones to be told."""
+        """Return the DNS names whose cluster IP in the compute cluster differs from the one in the tenant cluster."""
         domain = self.tenant.cluster_domain
         found: dict[str, str] = {}
         kubernetes = self._services.tenant_services.store.get(API_SERVICE)
         shown = kubernetes.cluster_ip if kubernetes is not None else ""
         if (api := self._api_service.find_service(link)) is not None and api.cluster_ip != shown:
             found[f"kubernetes.default.svc.{domain}"] = api.cluster_ip
-        names = self._services.tenant_services.store.get(DNS_SERVICE)
-        dns = self._dns_service.find_service(link)
-        if names is not None and is_platform_service(names) and dns is not None and dns.cluster_ip != names.cluster_ip:
+        dns_service = self._services.tenant_services.store.get(DNS_SERVICE)
+        dns_platform = self._dns_service.find_service(link)
+        if (
+            dns_service is not None
+            and is_platform_service(dns_service)
+            and dns_platform is not None
+            and dns_platform.cluster_ip != dns_service.cluster_ip
+        ):
             namespace, name = DNS_SERVICE
-            found[f"{name}.{namespace}.svc.{domain}"] = dns.cluster_ip
-        for (namespace, name), above in self._services.own_services().items():
-            below = self._services.find_compute_service(link, (namespace, name))
-            if below is not None and below.cluster_ip and below.cluster_ip != above.cluster_ip:
-                found[f"{name}.{namespace}.svc.{domain}"] = below.cluster_ip
+            found[f"{name}.{namespace}.svc.{domain}"] = dns_platform.cluster_ip
+        for (namespace, name), service in self._services.own_services().items():
+            compute_service = self._services.find_compute_service(link, (namespace, name))
+            if (
+                compute_service is not None
+                and compute_service.cluster_ip
+                and compute_service.cluster_ip != service.cluster_ip
+            ):
+                found[f"{name}.{namespace}.svc.{domain}"] = compute_service.cluster_ip
         return found | self._external_names(found)
 
-    def _external_names(self, told: Mapping[str, str]) -> dict[str, str]:
-        """Services that are another name of one that is told of, or of such another name.
+    def _external_names(self, differing: Mapping[str, str]) -> dict[str, str]:
+        """Return the ExternalName Services that point to a differing name, directly or indirectly.
 
-        A name server that follows an ExternalName asks itself only for what it read from the API server.
+        A name server that follows an ExternalName resolves it only with data from its own API server.
         """
         domain = self.tenant.cluster_domain
         targets = {
@@ -227,11 +239,11 @@ class NameService:
             for (namespace, name), view in self._services.own_services().items()
             if view.spec.get("type") == "ExternalName"
         }
-        return resolve_aliases(targets, told)
+        return resolve_aliases(targets, differing)
 
 
 async def remove_names(link: ComputeLink, tenant: str) -> None:
-    """Remove what `NameService` made in a compute cluster for a tenant that goes. Repeatable; raises ApiError."""
+    """Delete the platform Services of a deleted tenant in a compute cluster. Idempotent; raises ApiError."""
     for name in (_dns_name(tenant), _api_name(tenant)):
         await remove_platform_service(link, tenant, name)
 

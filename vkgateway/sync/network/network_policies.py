@@ -1,4 +1,4 @@
-"""NetworkPolicies below: the fence of each compute namespace, kept, with what the tenant's own policies say inside."""
+"""NetworkPolicies in compute clusters: the isolation of each compute namespace, and the tenant's own policies."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from vkgateway.translate.sanitizer import Sanitizer
 log = structlog.get_logger(__name__)
 
 _KNOWN_WITHIN: Final = 10.0
-"""Seconds for which a compute namespace waits at most until the tenant's policies are known."""
+"""Maximum seconds that a compute namespace waits for the tenant's policies."""
 
 
 class NetworkPolicyReconciler:
-    """One tenant's in all its compute clusters.
+    """Reconciler of one tenant's NetworkPolicies in all its compute clusters.
 
-    They are watched from the first compute namespace on. `resolvers(link)` tells who answers for names there,
-    `name_servers()` where those of all tenants listen;
-    `wake(namespace)` asks for a look at a namespace's.
+    Policies are watched from the first compute namespace on. `resolvers(link)` returns the endpoints that answer DNS
+    queries in a cluster; `name_servers()` returns where those of all tenants listen; `wake(namespace)` enqueues the
+    policies of a namespace.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class NetworkPolicyReconciler:
         )
 
     async def run(self) -> None:
-        """Watch, once that is needed, until cancelled."""
+        """Run the watch once it is needed, until cancelled."""
         await self._needed.wait()
         await self.tenant_policies.run()
 
     def start_watching(self) -> None:
-        """Something of the tenant runs below, or may soon."""
+        """Start watching, because the tenant has compute pods or may soon have some."""
         self._needed.set()
 
     async def wait_for_fence(self, link: ComputeLink, namespace: str, uid: str) -> list[Object]:
-        """What a new compute namespace is fenced in with, before anything runs in it.
+        """Return the policies that isolate a new compute namespace before any pod runs in it.
 
         Raises:
             UnavailableError: the tenant's policies are not known yet.
@@ -95,12 +95,13 @@ class NetworkPolicyReconciler:
                 await self._known.wait()
         except TimeoutError as error:
             raise UnavailableError(
-                "the tenant's NetworkPolicies are not known yet", hint="nothing to do; it is tried again"
+                "the tenant's NetworkPolicies are not known yet",
+                hint="no action is needed; the gateway retries automatically",
             ) from error
         return self._build_fence(link, namespace, uid).documents
 
     def enqueue_all(self, links: Iterable[ComputeLink]) -> None:
-        """Have the policies of every compute namespace looked at."""
+        """Enqueue the policies of every compute namespace."""
         if not self.tenant_policies.is_complete:
             return
         names = {view.metadata.namespace for view in self.tenant_policies.store.values()}
@@ -110,45 +111,45 @@ class NetworkPolicyReconciler:
             self._wake(name)
 
     def namespaces_changed(self) -> None:
-        """Namespaces came or went, or their labels changed: policies that choose by those may mean others below."""
+        """Enqueue policies with namespace selectors, after namespaces or their labels changed."""
         for namespace in {
             view.metadata.namespace for view in self.tenant_policies.store.values() if selects_namespaces(view)
         }:
             self._wake(namespace)
 
     def resolvers_changed(self, links: Iterable[ComputeLink]) -> None:
-        """Have every fence written again: another server may answer for names, and each is open to that one."""
+        """Enqueue all policies, because each isolation policy permits the endpoints that answer DNS queries."""
         self.enqueue_all(links)
 
     async def reconcile(self, namespace: str, uid: str, links: Mapping[str, ComputeLink]) -> None:
-        """Have the policies of a namespace stand below, in every compute cluster that can be trusted.
+        """Write the policies of a namespace to every trusted compute cluster.
 
-        One that is refused there is told of, and holds up no other: the pods that it selects are closed without it.
-        That goes for a change, too, since what stood there before may open what is closed now.
+        A refused policy is reported and blocks no other policy; without it, the pods that it selects are isolated. If a
+        change is refused, the previous version is deleted, too, because it may permit what the tenant now forbids.
 
         Raises:
-            ConflictError: a policy's name is taken below by something that is not this tenant's.
-            ApiError: a compute cluster cannot be asked now, or refuses one.
+            ConflictError: an object that is not this tenant's has the name of a policy.
+            ApiError: a compute cluster cannot be asked now, or refuses a policy.
         """
         if not self.tenant_policies.is_complete:
             return
-        told: dict[Key, tuple[NetworkPolicyView, str]] = {}
+        skipped: dict[Key, tuple[NetworkPolicyView, str]] = {}
 
         async def reconcile(link: ComputeLink) -> None:
-            below = link.namespaces.find_namespace(self.tenant.name, namespace)
-            if not (link.services_trusted and link.policies.is_complete) or below is None:
+            compute_view = link.namespaces.find_namespace(self.tenant.name, namespace)
+            if not (link.services_trusted and link.policies.is_complete) or compute_view is None:
                 return
-            if below.metadata.deletion_timestamp is None:
-                made = self._build_fence(link, namespace, uid)
-                await self._write_policies(link, namespace, made.documents)
-                told.update({policy.metadata.key: (policy, why) for policy, why in made.skipped_rules})
+            if compute_view.metadata.deletion_timestamp is None:
+                isolation = self._build_fence(link, namespace, uid)
+                await self._write_policies(link, namespace, isolation.documents)
+                skipped.update({policy.metadata.key: (policy, reason) for policy, reason in isolation.skipped_rules})
 
         await apply_to_each(links.values(), reconcile)
-        for policy, why in told.values():
-            await self._events.emit_event(policy.metadata, reason="PartLeftOut", message=why, about="NetworkPolicy")
+        for policy, reason in skipped.values():
+            await self._events.emit_event(policy.metadata, reason="PartLeftOut", message=reason, about="NetworkPolicy")
 
     def _build_fence(self, link: ComputeLink, namespace: str, uid: str) -> IsolationPolicies:
-        around = PolicyContext(
+        policy_context = PolicyContext(
             namespaces=self._namespaces(),
             pod_ranges=sorted({cidr for node in link.nodes.store.values() for cidr in node.spec.pod_cidrs}),
             resolvers=self._resolvers(link),
@@ -159,51 +160,53 @@ class NetworkPolicyReconciler:
             for view in self.tenant_policies.store.values()
             if view.metadata.namespace == namespace and view.metadata.deletion_timestamp is None
         ]
-        return isolation_policies(self.tenant, namespace, uid, policies, around=around)
+        return isolation_policies(self.tenant, namespace, uid, policies, around=policy_context)
 
     async def _write_policies(self, link: ComputeLink, namespace: str, wanted: list[Object]) -> None:
-        inside = compute_namespace(self.tenant.name, namespace)
-        below = {view.metadata.name: view for view in link.policies.in_namespace(inside)}
-        refused: errors.ApiError | ConflictError | None = None
+        namespace_name = compute_namespace(self.tenant.name, namespace)
+        obsolete = {view.metadata.name: view for view in link.policies.in_namespace(namespace_name)}
+        first_refusal: errors.ApiError | ConflictError | None = None
         for document in wanted:
             name = document["metadata"]["name"]
-            known = below.pop(name, None)
+            known = obsolete.pop(name, None)
             try:
                 await self._write_policy(link, document, known)
             except (errors.ApiError, ConflictError) as error:
                 if not is_tenant_policy(document) or _is_retriable(error):
                     raise
                 if known is not None and is_object_refused(error):
-                    below[name] = known
+                    obsolete[name] = known
                 await self._report_refused(document, error, changed=known is not None)
-                refused = refused or error
-        for view in below.values():
+                first_refusal = first_refusal or error
+        for view in obsolete.values():
             if owned_by(self.tenant.name, view.metadata):
                 await _delete_policy(link, view)
-        if refused is not None:
-            raise refused
+        if first_refusal is not None:
+            raise first_refusal
 
     async def _report_refused(self, document: Object, error: errors.ApiError | ConflictError, *, changed: bool) -> None:
-        annotations, below = document["metadata"]["annotations"], document["metadata"]["namespace"]
+        annotations, compute_name = document["metadata"]["annotations"], document["metadata"]["namespace"]
         namespace = annotations[NAMESPACE_ANNOTATION]
         policy = self.tenant_policies.store.get((namespace, annotations[NAME_ANNOTATION]))
         if policy is None:
             return
         if isinstance(error, ConflictError):
             reason = "NameTaken"
-            message = "the policy's name is taken in the compute cluster by something that is not this tenant's"
+            message = "an object that is not this tenant's has the policy's name in the compute cluster"
         elif lacks_rights(error):
             reason = "ForwardingRefused"
-            what = "change it now: it stays in force there as it was" if changed else "make it now"
-            message = f"the compute cluster does not let the gateway {what}"
+            action = (
+                "change it at the moment: the previous version stays in force" if changed else "create it at the moment"
+            )
+            message = f"the compute cluster does not allow the gateway to {action}"
         else:
             reason = "ForwardingRefused"
             message = (
                 f"the compute cluster refused it: "
-                f"{Sanitizer(((below, namespace),)).sanitize_text(error.server_message)}"
+                f"{Sanitizer(((compute_name, namespace),)).sanitize_text(error.server_message)}"
             )
             if changed and is_object_refused(error):
-                message += "; it is taken away there as it was before, so the pods that it selects are closed"
+                message += "; the previous version is deleted, so the pods that it selects are isolated"
         await self._events.emit_event(policy.metadata, reason=reason, message=message, about="NetworkPolicy")
 
     async def _write_policy(self, link: ComputeLink, wanted: Object, known: NetworkPolicyView | None) -> None:
@@ -235,12 +238,12 @@ class NetworkPolicyReconciler:
 
 
 def _is_retriable(error: errors.ApiError | ConflictError) -> bool:
-    """Whether the same may be taken in a moment, without anybody changing it."""
+    """Return whether the same request may soon succeed without a change by a user."""
     return isinstance(error, errors.ApiError) and (error.is_transient or is_starting(error))
 
 
 def _without_empty(spec: Object) -> Object:
-    """What a policy says; servers leave out lists that are empty."""
+    """Return the policy spec without empty lists, which servers omit."""
     return {key: value for key, value in spec.items() if value != []}
 
 

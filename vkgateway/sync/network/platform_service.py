@@ -1,4 +1,4 @@
-"""A Service of the platform's own for a tenant's pods in a compute cluster: an address that stays, whoever answers."""
+"""Platform Service for a tenant's pods in a compute cluster: a constant address with changing endpoints."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ log = structlog.get_logger(__name__)
 
 
 class Endpoint(NamedTuple):
-    """Where a server listens: an IP address and a port."""
+    """IP address and port of a server."""
 
     address: str
     port: int
 
 
 class Port(NamedTuple):
-    """A port of such a Service: its name, protocol and number."""
+    """Service port: its name, protocol and number."""
 
     name: str
     protocol: str
@@ -43,13 +43,13 @@ class Port(NamedTuple):
 
 DNS_PORTS: Final = (Port("dns", "UDP", 53), Port("dns-tcp", "TCP", 53))
 DNS_NUMBER: Final = 10
-"""Place of the name server in the tenant's own range."""
+"""Index of the name server's address in the tenant's service range."""
 
 
 class PlatformService:
-    """One such Service of one tenant, in the gateway's namespace of each compute cluster; made on first need.
+    """Platform Service of one tenant, in the gateway's namespace of each compute cluster; created when first needed.
 
-    Where the tenant has a range of its own there, its address is that of this `number` in it.
+    If the tenant has a service range in the cluster, the Service has the address with index `number` of that range.
     """
 
     def __init__(self, name: str, ports: Sequence[Port], *, own_range: TenantServiceCidr, number: int) -> None:
@@ -59,12 +59,12 @@ class PlatformService:
         self._number = number
         self._create_lock = asyncio.Lock()
         self._created: dict[str, ServiceView] = {}
-        """By compute cluster, what was just made and the watch has not shown yet."""
+        """Created Services that the watch has not shown yet, by compute cluster."""
         self.known_addresses: dict[str, str] = {}
-        """By compute cluster, the address that stands in pods."""
+        """Address that pods use, by compute cluster."""
 
     def find_service(self, link: ComputeLink) -> ServiceView | None:
-        """The Service as a compute cluster has it; None where there is none of ours."""
+        """Return the Service in a compute cluster, or None if it does not exist or is not the tenant's."""
         found = link.services.store.get((SYSTEM_NAMESPACE, self._name))
         if found is None:
             return self._created.get(link.name)
@@ -72,13 +72,15 @@ class PlatformService:
         return self._accept_service(link, found)
 
     async def ensure_service(self, link: ComputeLink, *, to: Endpoint) -> str:
-        """Return its address, "" where its name is somebody else's; a new one leads `to` there. Raises ApiError."""
+        """Return the Service's address, "" if its name has another owner; a new Service points to `to`. Raises
+        ApiError.
+        """
         async with self._create_lock:
             found = self.find_service(link) or await self._create_service(link, to)
         return found.cluster_ip if found is not None else ""
 
     def current_endpoints(self, link: ComputeLink) -> list[Endpoint]:
-        """Where it leads, as the watch has it."""
+        """Return the Service's endpoints as of the last watch event."""
         found = link.slices.store.get((SYSTEM_NAMESPACE, self._name))
         if found is None or not self._is_own(found.metadata):
             return []
@@ -86,7 +88,7 @@ class PlatformService:
         return sorted({Endpoint(address, port["port"]) for address in addresses for port in found.ports or ()})
 
     async def set_endpoint(self, link: ComputeLink, *, to: Endpoint) -> None:
-        """Have the Service lead to a server, if it is there, or was: what somebody deleted gets its old address back.
+        """Point an existing Service to an endpoint; a deleted one is created again with its former address.
 
         Raises ApiError.
         """
@@ -126,26 +128,26 @@ class PlatformService:
             try:
                 return await link.client.create(resources.SERVICES, addressed, namespace=SYSTEM_NAMESPACE)
             except errors.Invalid as error:
-                # Perhaps by the Service itself: addresses are looked at before names.
+                # A Service may itself have this address, as addresses are checked before names.
                 handle_refused_address(link, error, self._range, address)
-        made = await link.client.create(resources.SERVICES, document, namespace=SYSTEM_NAMESPACE)
+        created = await link.client.create(resources.SERVICES, document, namespace=SYSTEM_NAMESPACE)
         if address:
             log.warning("the address is taken", compute=link.name, name=self._name, address=address)
-        return made
+        return created
 
     async def _requested_address(self, link: ComputeLink) -> str:
-        """The address to ask for: that which stands in pods, or that of the tenant's range; "" for any.
+        """Return the address to request: the one that pods use, or the one of the tenant's service range; "" for any.
 
-        The range is seen to in either case: a cluster that was put back from a backup, or that is another one under
-        the same name, does not have it.
+        The range is ensured in either case: a cluster restored from a backup, or another cluster of the same name, does
+        not have it.
         """
-        given = self.known_addresses.get(link.name, "")
-        if given and not self._range.contains_address(given):
-            return given
-        return (given or self._range.address_at(self._number)) if await self._range.ensure_range(link) else ""
+        known_address = self.known_addresses.get(link.name, "")
+        if known_address and not self._range.contains_address(known_address):
+            return known_address
+        return (known_address or self._range.address_at(self._number)) if await self._range.ensure_range(link) else ""
 
     async def _write_slice(self, link: ComputeLink, service: Meta, to: Endpoint, *, only_new: bool = False) -> None:
-        """Write the slice, unless it says so; with `only_new` only where there is none."""
+        """Write the EndpointSlice if it differs; with `only_new`, an existing one stays unchanged."""
         metadata = self._object_metadata()
         metadata["labels"] |= {SERVICE_NAME_LABEL: self._name, MANAGED_BY_LABEL: MANAGED_BY_GATEWAY}
         metadata["ownerReferences"] = [owner_reference(service)]
@@ -169,7 +171,7 @@ class PlatformService:
 
 
 async def remove_platform_service(link: ComputeLink, tenant: str, name: str) -> None:
-    """Remove a tenant's from a compute cluster. Repeatable; raises ApiError."""
+    """Delete a tenant's platform Service from a compute cluster. Idempotent; raises ApiError."""
     for resource in (resources.ENDPOINT_SLICES, resources.SERVICES):
         try:
             found = decode_service(await link.client.get(resource, name, namespace=SYSTEM_NAMESPACE)).metadata

@@ -1,4 +1,4 @@
-"""Addresses of one tenant's pods in one compute cluster, looked at pod by pod: there may be thousands of them."""
+"""Addresses of one tenant's pods in one compute cluster, updated pod by pod because there may be thousands."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ _status = msgspec.json.Decoder(_PodStatus)
 
 
 class PodAddresses:
-    """Those of the pods that run, as the compute cluster tells them; never a node's. See `update_addresses`."""
+    """Addresses of running compute pods, without host addresses. `update_addresses` refreshes them."""
 
     def __init__(self, tenant: str, link: ComputeLink) -> None:
         self.link = link
         self._tenant = tenant
         self._by_pod: dict[Key, frozenset[str]] = {}
         self._use_counts: Counter[str] = Counter()
-        """How many pods have an address; one that has ended may be shown beside the next that got it."""
+        """Number of pods per address; an ended pod may still be shown when the next pod has its address."""
         self._changed_pods: set[Key] | None = None
-        """Pods that changed since they were looked at; None: any may have."""
+        """Pods that changed since the last update; None means any pod."""
 
     @property
     def current_addresses(self) -> Collection[str]:
-        """The addresses as of the last `update_addresses`; what is returned changes with the next one."""
+        """Addresses as of the last `update_addresses`; the collection changes with the next update."""
         return self._use_counts.keys()
 
     def pod_changed(self, key: Key) -> None:
-        """What stands for a pod of the tenant came, changed or went."""
+        """Mark a compute pod that was added, changed or deleted."""
         if self._changed_pods is not None:
             self._changed_pods.add(key)
 
     def mark_all_changed(self) -> None:
-        """Any may have changed."""
+        """Mark all pods as changed."""
         self._changed_pods = None
 
     def update_addresses(self) -> set[str]:
-        """Look at the pods that changed; returns the addresses that came or went by that."""
+        """Update the addresses of changed pods, and return the added and removed addresses."""
         changed, self._changed_pods = self._changed_pods, set()
         if changed is None:
             changed = {*self._by_pod, *self.link.pods.tenant_pod_keys(self._tenant)}
-        were: dict[str, bool] = {}
+        was_used: dict[str, bool] = {}
         for key in changed:
-            self._update_pod(key, were)
-        return {address for address, was in were.items() if was != (address in self._use_counts)}
+            self._update_pod(key, was_used)
+        return {address for address, used in was_used.items() if used != (address in self._use_counts)}
 
-    def _update_pod(self, key: Key, were: dict[str, bool]) -> None:
-        """Look at one pod; `were` learns which of the addresses that it got or lost anybody had before."""
+    def _update_pod(self, key: Key, was_used: dict[str, bool]) -> None:
+        """Update the addresses of one pod; record in `were` whether each changed address was in use before."""
         view = self.link.pods.find_pod(self._tenant, key)
         old, new = self._by_pod.pop(key, _NONE), _addresses_of(view) if view is not None else _NONE
         if new:
             self._by_pod[key] = new
         for address in old ^ new:
-            were.setdefault(address, address in self._use_counts)
+            was_used.setdefault(address, address in self._use_counts)
             self._use_counts[address] += 1 if address in new else -1
             if not self._use_counts[address]:
                 del self._use_counts[address]

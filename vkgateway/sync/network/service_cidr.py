@@ -1,4 +1,4 @@
-"""The range of a tenant's Services in compute clusters, as a ServiceCIDR: addresses are the same above and below."""
+"""ServiceCIDR of a tenant in compute clusters, so that Services have the same address as in the tenant cluster."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from vkgateway.translate.context import TenantContext
 log = structlog.get_logger(__name__)
 
 _REFUSED_FOR: Final = 60.0
-"""Seconds after which a compute cluster that does not have the range is asked again."""
+"""Seconds after which a compute cluster without the range is asked again."""
 _READY_WITHIN: Final = 5.0
-"""Seconds in which a compute cluster makes a new range ready; it takes a tenth of a second."""
+"""Maximum seconds until a new range is ready; typically 0.1 s."""
 _POLL_SECONDS: Final = 0.05
 
-# What API servers say of an address that cannot be had (pkg/registry/core/service/ipallocator).
+# Messages of API servers about addresses that cannot be allocated (pkg/registry/core/service/ipallocator).
 _TAKEN: Final = "already allocated"
 _NO_RANGE: Final = ("does not match the current range", "not in the valid range", "does not contain")
 
@@ -39,7 +39,7 @@ class _Status(msgspec.Struct):
 
 
 class ServiceCidrView(msgspec.Struct, kw_only=True):
-    """A ServiceCIDR: ranges from which a cluster's Services have their addresses (networking.k8s.io/v1, KEP-1880)."""
+    """ServiceCIDR: address ranges of a cluster's Services (networking.k8s.io/v1, KEP-1880)."""
 
     metadata: Meta
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -47,7 +47,7 @@ class ServiceCidrView(msgspec.Struct, kw_only=True):
 
     @property
     def is_usable(self) -> bool:
-        """Whether Services may have addresses of it."""
+        """Whether Services may get addresses from it."""
         return self.metadata.deletion_timestamp is None and is_condition_true(self.status.conditions, "Ready")
 
 
@@ -55,31 +55,33 @@ _decode = msgspec.json.Decoder(ServiceCidrView).decode
 
 
 class TenantServiceCidr:
-    """One tenant's range in its compute clusters; made there with the first thing that needs it.
+    """Service range of one tenant in its compute clusters, created when first needed.
 
-    Where it cannot be had (Kubernetes before 1.33, no right to it, addresses that are in use), Services have other
-    addresses below, and DNS tells those.
+    If it is not available (Kubernetes before 1.33, missing permission, addresses in use), Services have other addresses
+    in the compute cluster, and DNS returns those.
     """
 
     def __init__(self, tenant: TenantContext) -> None:
         self.tenant = tenant
         self._confirmed: dict[str, ComputeLink] = {}
         self._refused: dict[str, float] = {}
-        """By compute cluster that does not have it, when to try again, in seconds of the event loop's clock."""
+        """Time of the next attempt by compute cluster, in seconds of the event loop's clock."""
         self._create_lock = asyncio.Lock()
 
     def address_at(self, number: int) -> str:
-        """An address of the range by its number in it; "" without a range."""
+        """Return the address with an index in the range; "" without a range."""
         cidr = self.tenant.service_range
         return str(ipaddress.ip_network(cidr)[number]) if cidr else ""
 
     def contains_address(self, address: str) -> bool:
-        """Whether an address is one of the range: a tenant's API server may have been given others by its admins."""
+        """Return whether the range contains an address: tenant admins may have configured other ranges."""
         cidr = self.tenant.service_range
         return bool(cidr and address) and ipaddress.ip_address(address) in ipaddress.ip_network(cidr)
 
     async def ensure_range(self, link: ComputeLink) -> bool:
-        """Have the range in a compute cluster; whether it is there. Raises ApiError where it cannot be asked now."""
+        """Create the range in a compute cluster; return whether it is ready. Raises ApiError if the request must be
+        retried.
+        """
         if not self.tenant.service_range:
             return False
         if self._confirmed.get(link.name) is link:
@@ -90,20 +92,22 @@ class TenantServiceCidr:
             now = asyncio.get_running_loop().time()
             if self._refused.get(link.name, now) > now:
                 return False
-            why = await self._create_range(link)
-            if why:
-                log.warning("no range of Services", tenant=self.tenant.name, compute=link.name, why=why)
+            obstacle = await self._create_range(link)
+            if obstacle:
+                log.warning(
+                    "tenant ServiceCIDR not available", tenant=self.tenant.name, compute=link.name, why=obstacle
+                )
                 self._refused[link.name] = now + _REFUSED_FOR
                 return False
             self._confirmed[link.name] = link
             return True
 
     def mark_unconfirmed(self, link: ComputeLink) -> None:
-        """An address of it was refused: look whether it is still there before the next."""
+        """Check the range again before its next use, because the cluster refused an address of it."""
         self._confirmed.pop(link.name, None)
 
     async def _create_range(self, link: ComputeLink) -> str:
-        """Make the range, and say what is in the way; "" once it is ready."""
+        """Create the range; return what prevents that, or "" when the range is ready."""
         try:
             found = await self._find_range(link) or await self._request_range(link)
         except errors.NotFound:
@@ -115,9 +119,9 @@ class TenantServiceCidr:
         if isinstance(found, str):
             return found
         if found.metadata.labels.get(TENANT_LABEL) != self.tenant.name:
-            return f"ServiceCIDR {found.metadata.name} is somebody else's"
+            return f"ServiceCIDR {found.metadata.name} belongs to another owner"
         if found.spec.cidrs != (self.tenant.service_range,):
-            return f"ServiceCIDR {found.metadata.name} is of an earlier tenant of that name"
+            return f"ServiceCIDR {found.metadata.name} belongs to an earlier tenant of this name"
         return await self._wait_usable(link, found)
 
     async def _find_range(self, link: ComputeLink) -> ServiceCidrView | None:
@@ -131,7 +135,7 @@ class TenantServiceCidr:
         wanted = ipaddress.ip_network(self.tenant.service_range)
         for other in map(ipaddress.ip_network, link.network_ranges()):
             if other.version == wanted.version and other.overlaps(wanted):
-                return f"{wanted} overlaps {other}, which is in use there"
+                return f"{wanted} overlaps {other}, which is in use in the compute cluster"
         document: dict[str, Any] = {
             "apiVersion": "networking.k8s.io/v1",
             "kind": "ServiceCIDR",
@@ -157,10 +161,10 @@ class TenantServiceCidr:
 
 
 async def refresh_ranges(link: ComputeLink) -> None:
-    """Note which ranges a compute cluster's Services have, for `ComputeLink.network_ranges`; none where it cannot tell
+    """Read the service ranges of a compute cluster into `service_ranges`; they stay unchanged if it does not serve
     them.
 
-    Raises ApiError where it cannot be asked now.
+    Raises ApiError if the request must be retried.
     """
     try:
         page = await link.client.list_all(resources.SERVICE_CIDRS)
@@ -171,7 +175,7 @@ async def refresh_ranges(link: ComputeLink) -> None:
 
 
 async def remove_range(link: ComputeLink, tenant: str) -> None:
-    """Remove a tenant's range from a compute cluster; it goes with its last Service. Repeatable; raises ApiError."""
+    """Delete a tenant's range; the cluster removes it after its last Service. Idempotent; raises ApiError."""
     try:
         found = _decode(await link.client.get(resources.SERVICE_CIDRS, _range_name(tenant)))
         if found.metadata.labels.get(TENANT_LABEL) == tenant:
@@ -180,21 +184,23 @@ async def remove_range(link: ComputeLink, tenant: str) -> None:
         return
 
 
-def handle_refused_address(link: ComputeLink, error: errors.Invalid, own: TenantServiceCidr, address: str) -> None:
-    """Sort a refusal of an address: one that is taken returns, and another will have to do, as for one that is not of
-    the tenant's range and that the compute cluster cannot give.
+def handle_refused_address(
+    link: ComputeLink, error: errors.Invalid, service_range: TenantServiceCidr, address: str
+) -> None:
+    """Return if another address must be used instead: the address is in use, or neither the tenant's nor the cluster's.
 
     Raises:
-        UnavailableError: the compute cluster does not know the range yet, or any more; trying again helps.
-        Invalid: something else was refused.
+        UnavailableError: the compute cluster does not know the range yet, or no longer; a retry helps.
+        Invalid: the server refused something else.
     """
-    unknown = any(words in error.server_message for words in _NO_RANGE)
-    if _TAKEN in error.server_message or (unknown and not own.contains_address(address)):
+    is_unknown = any(words in error.server_message for words in _NO_RANGE)
+    if _TAKEN in error.server_message or (is_unknown and not service_range.contains_address(address)):
         return
-    if unknown:
-        own.mark_unconfirmed(link)
+    if is_unknown:
+        service_range.mark_unconfirmed(link)
         raise UnavailableError(
-            "the compute cluster does not know the range of the tenant's Services yet", hint="it is tried again"
+            "the tenant's ServiceCIDR is not in effect in the compute cluster yet",
+            hint="the gateway retries automatically",
         ) from error
     raise error
 

@@ -1,4 +1,4 @@
-"""Services below: one for each of the tenant's that has a cluster address, with endpoints that are its own pods'."""
+"""Compute Services for the tenant's Services with a cluster IP, with the tenant's own pods as endpoints."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from vkgateway.translate.services import (
 log = structlog.get_logger(__name__)
 
 _KNOWN_WITHIN: Final = 5.0
-"""Seconds for which a pod waits at most until it is known which Services there are."""
+"""Maximum seconds that a pod waits for the list of the tenant's Services."""
 
 
 @dataclass(slots=True)
 class _ServiceLock:
-    """One at a time works on a Service; those who wait count as `users`, too."""
+    """Lock for the reconciliation of one Service; `users` counts holder and waiters."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     users: int = 0
 
 
 class ServiceReconciler:
-    """One tenant's Services in all its compute clusters.
+    """Reconciler of one tenant's Services in all its compute clusters.
 
-    They are watched from the first time that the tenant has a compute namespace (`start_watching`): before, nothing of
-    it runs that could call them. Endpoints of Services with a selector are the compute cluster's own affair: the
-    selector chooses among the pods of one compute namespace. `wake(key)` asks for a look at one Service,
-    `wake_addresses()` for one at those that lead to addresses which came or went.
+    Services are watched from the tenant's first compute namespace on (`start_watching`). For Services with a selector,
+    the compute cluster manages the endpoints, as the selector matches pods of one compute namespace. `wake(key)`
+    enqueues a Service; `wake_addresses()` enqueues the check of Services whose endpoint addresses were added or
+    removed.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class ServiceReconciler:
         self._needed = asyncio.Event()
         self._known = asyncio.Event()
         self._unreconciled: set[Key] = set()
-        """Services that came or changed, and were not looked at since."""
+        """Services that were added or changed since their last reconciliation."""
         self._locks: dict[Key, _ServiceLock] = {}
-        """Services that are being looked at."""
+        """Services that are being reconciled."""
         self.tenant_services: Reflector[ServiceView] = Reflector(
             client,
             resources.SERVICES,
@@ -98,7 +98,7 @@ class ServiceReconciler:
 
     @property
     def tenant(self) -> TenantContext:
-        """Whose they are; may be set anew."""
+        """Tenant with its policy; may be replaced."""
         return self._tenant
 
     @tenant.setter
@@ -111,22 +111,22 @@ class ServiceReconciler:
         return self.tenant_services.is_complete and self.slices.tenant_slices.is_complete
 
     def start_watching(self) -> None:
-        """Something of the tenant runs below, or may soon."""
+        """Start watching, because the tenant has compute pods or may soon have some."""
         self._needed.set()
 
     async def run(self) -> None:
-        """Watch, once that is needed, until cancelled."""
+        """Run the watches once they are needed, until cancelled."""
         await self._needed.wait()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.tenant_services.run(), name=f"tenant/{self.tenant.name}/watch-services")
             group.create_task(self.slices.tenant_slices.run(), name=f"tenant/{self.tenant.name}/watch-slices")
 
     def own_services(self) -> dict[Key, ServiceView]:
-        """The Services that the tenant has beside those of its API server and of the platform's name server."""
+        """Return the tenant's Services except those of its API server and of the platform's name server."""
         return {key: view for key, view in self.tenant_services.store.items() if not is_platform_service(view)}
 
     def enqueue_all(self, links: Iterable[ComputeLink]) -> None:
-        """Have every Service looked at, above and below."""
+        """Enqueue every Service of the tenant and compute clusters."""
         if not self.is_complete:
             return
         self.slices.pods_listed()
@@ -139,24 +139,28 @@ class ServiceReconciler:
             self._wake(key)
 
     def enqueue_namespace(self, namespace: str) -> None:
-        """Have the Services of a namespace looked at."""
+        """Enqueue the Services of a namespace."""
         for key in self.tenant_services.store:
             if key[0] == namespace:
                 self._wake(key)
 
     def pod_changed(self, key: Key) -> None:
-        """A pod came, changed or went below: addresses in slices that the tenant wrote may be its own no longer."""
+        """Handle a compute pod that was added, changed or deleted; addresses in the tenant's slices may be affected."""
         self.slices.pod_changed(key)
 
     def find_compute_service(self, link: ComputeLink, key: Key) -> ServiceView | None:
-        """The compute Service that stands for a tenant's."""
-        found = link.services.store.get((compute_namespace(self.tenant.name, key[0]), key[1]))
-        return found if found is not None and owned_by(self.tenant.name, found.metadata) else None
+        """Return the compute Service of a tenant's Service."""
+        compute_service = link.services.store.get((compute_namespace(self.tenant.name, key[0]), key[1]))
+        return (
+            compute_service
+            if compute_service is not None and owned_by(self.tenant.name, compute_service.metadata)
+            else None
+        )
 
     async def settle_namespace(self, namespace: str, links: Mapping[str, ComputeLink]) -> None:
-        """Have what a namespace's Services are now stand below, as far as it can: a pod is about to start there.
+        """Reconcile the changed Services of a namespace, as far as possible, before a pod starts there.
 
-        Its kubelet tells it their addresses once, when it starts.
+        The pod's kubelet passes their addresses to the pod only at its start.
         """
         self.start_watching()
         if not self._known.is_set():
@@ -164,62 +168,71 @@ class ServiceReconciler:
                 async with asyncio.timeout(_KNOWN_WITHIN):
                     await self._known.wait()
             except TimeoutError:
-                log.warning("Services are not known; a pod starts without them", tenant=self.tenant.name)
+                log.warning("Services are not known yet; a pod starts without them", tenant=self.tenant.name)
                 self._known.set()
         for key in [key for key in (*self._unreconciled, *self._locks) if key[0] == namespace]:
             try:
                 await self.reconcile(key, links)
             except (errors.ApiError, ConflictError, UnavailableError) as error:
-                log.info("a pod starts before a Service", tenant=self.tenant.name, service=key, error=str(error))
+                log.info(
+                    "a pod starts before a Service is forwarded", tenant=self.tenant.name, service=key, error=str(error)
+                )
 
     async def reconcile(self, key: Key, links: Mapping[str, ComputeLink]) -> None:
-        """Make what stands below for one Service equal to it, in every compute cluster that can be trusted.
+        """Reconcile one Service in every trusted compute cluster.
 
         Raises:
-            ConflictError: the name below is taken by something that is not this tenant's.
+            ConflictError: an object that is not this tenant's has the Service's name.
         """
-        turn = self._locks.setdefault(key, _ServiceLock())
-        turn.users += 1
+        service_lock = self._locks.setdefault(key, _ServiceLock())
+        service_lock.users += 1
         try:
-            async with turn.lock:
+            async with service_lock.lock:
                 self._unreconciled.discard(key)
                 await self._reconcile_all(key, links)
         finally:
-            turn.users -= 1
-            if not turn.users:
+            service_lock.users -= 1
+            if not service_lock.users:
                 del self._locks[key]
 
     async def _reconcile_all(self, key: Key, links: Mapping[str, ComputeLink]) -> None:
-        above = self._forwarded_service(key)
-        if above is not None and (unopened := above.unforwarded_exposure(tenant=self.tenant)):
-            message = f"{' and '.join(unopened)}: not opened by the compute cluster; the cluster address works"
-            await self._report_event(above.metadata, "NotOpened", message, kind="Normal")
+        service = self._forwarded_service(key)
+        if service is not None and (unexposed := service.unforwarded_exposure(tenant=self.tenant)):
+            message = f"{' and '.join(unexposed)}: not exposed by the compute cluster; the cluster IP works"
+            await self._report_event(service.metadata, "NotOpened", message, kind="Normal")
         trusted = [link for link in links.values() if link.services_trusted]
-        own = {link.name: self.slices.addresses_in(link) for link in trusted} if self.slices.has_slices(key) else {}
-        if above is not None:
-            await self._publish_address(key, above, links.values())
-        await apply_to_each(trusted, lambda link: self._reconcile_in(link, key, above, own.get(link.name, ())))
-        if above is not None and own and len(trusted) == len(links):
-            for message in self.slices.refused_addresses(key, own=frozenset().union(*own.values())):
-                await self._report_event(above.metadata, "EndpointRefused", message)
+        addresses = (
+            {link.name: self.slices.addresses_in(link) for link in trusted} if self.slices.has_slices(key) else {}
+        )
+        if service is not None:
+            await self._publish_address(key, service, links.values())
+        await apply_to_each(trusted, lambda link: self._reconcile_in(link, key, service, addresses.get(link.name, ())))
+        if service is not None and addresses and len(trusted) == len(links):
+            for message in self.slices.refused_addresses(key, own=frozenset().union(*addresses.values())):
+                await self._report_event(service.metadata, "EndpointRefused", message)
 
-    async def _publish_address(self, key: Key, above: ServiceView, links: Iterable[ComputeLink]) -> None:
-        """Show the address of a LoadBalancer in its status, as the tenant's policy says."""
-        below = [found for link in links if (found := self.find_compute_service(link, key)) is not None]
+    async def _publish_address(self, key: Key, service: ServiceView, links: Iterable[ComputeLink]) -> None:
+        """Write the address of a LoadBalancer to its status, according to the tenant's policy."""
+        compute_services = [
+            compute_service for link in links if (compute_service := self.find_compute_service(link, key)) is not None
+        ]
         patch = load_balancer_patch(
-            above.spec, above.status, tenant=self.tenant, compute_statuses=[found.status for found in below]
+            service.spec,
+            service.status,
+            tenant=self.tenant,
+            compute_statuses=[compute_service.status for compute_service in compute_services],
         )
         if patch is None:
             return
         namespace, name = key
-        body = patch | {"metadata": {"uid": above.metadata.uid}}
+        body = patch | {"metadata": {"uid": service.metadata.uid}}
         try:
             await self._client.patch(resources.SERVICES, name, body, namespace=namespace, subresource="status")
         except (errors.NotFound, errors.Conflict):
             return
 
     def _forwarded_service(self, key: Key) -> ServiceView | None:
-        """A Service that has, or should have, one below; headless ones and names of others live in DNS only."""
+        """Return the Service if it needs a compute Service; headless and ExternalName Services exist only in DNS."""
         view = self.tenant_services.store.get(key)
         if (
             view is None
@@ -230,87 +243,98 @@ class ServiceReconciler:
             return None
         return view
 
-    async def _reconcile_in(self, link: ComputeLink, key: Key, above: ServiceView | None, own: Collection[str]) -> None:
-        below = self.find_compute_service(link, key)
-        if above is None:
-            if below is not None:
-                await _delete_service(link, below.metadata)
+    async def _reconcile_in(
+        self, link: ComputeLink, key: Key, service: ServiceView | None, addresses: Collection[str]
+    ) -> None:
+        compute_service = self.find_compute_service(link, key)
+        if service is None:
+            if compute_service is not None:
+                await _delete_service(link, compute_service.metadata)
             return
         await self._namespaces.ensure_namespace(link, key[0], self._namespace_uid(key[0]))
         try:
-            below = await self._write_service(link, above, below)
+            compute_service = await self._write_service(link, service, compute_service)
         except errors.ApiError as error:
             if is_object_refused(error) or lacks_rights(error):
                 cleaner = Sanitizer(((compute_namespace(self.tenant.name, key[0]), key[0]),))
-                await self._report_event(above.metadata, "ForwardingRefused", refusal_message(error, cleaner))
+                await self._report_event(service.metadata, "ForwardingRefused", refusal_message(error, cleaner))
             raise
-        await self.slices.reconcile(link, below.metadata, key, own=own)
+        await self.slices.reconcile(link, compute_service.metadata, key, own=addresses)
 
-    async def _write_service(self, link: ComputeLink, above: ServiceView, below: ServiceView | None) -> ServiceView:
-        same_address = self._range.contains_address(above.cluster_ip) and await self._range.ensure_range(link)
-        if below is not None and same_address and _has_stale_address(above, below):
-            await _delete_service(link, below.metadata)
-            below = None
-        wanted = forward_service(above, tenant=self.tenant)
+    async def _write_service(
+        self, link: ComputeLink, service: ServiceView, compute_service: ServiceView | None
+    ) -> ServiceView:
+        same_address = self._range.contains_address(service.cluster_ip) and await self._range.ensure_range(link)
+        if compute_service is not None and same_address and _has_stale_address(service, compute_service):
+            await _delete_service(link, compute_service.metadata)
+            compute_service = None
+        wanted = forward_service(service, tenant=self.tenant)
         namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
-        if below is None:
+        if compute_service is None:
             try:
-                return await self._create_service(link, above, wanted, same_address=same_address)
+                return await self._create_service(link, service, wanted, same_address=same_address)
             except errors.AlreadyExists:
-                below = decode_service(await link.client.get(resources.SERVICES, name, namespace=namespace))
-            if not owned_by(self.tenant.name, below.metadata):
-                message = "the Service's name is taken in the compute cluster by something that is not this tenant's"
-                await self._report_event(above.metadata, "NameTaken", message)
+                compute_service = decode_service(await link.client.get(resources.SERVICES, name, namespace=namespace))
+            if not owned_by(self.tenant.name, compute_service.metadata):
+                message = "an object that is not this tenant's has the Service's name in the compute cluster"
+                await self._report_event(service.metadata, "NameTaken", message)
                 raise ConflictError(f"services/{name}: the name is taken in the compute cluster")
-        if _is_current(above, below, tenant=self.tenant):
-            return below
-        # The cluster address stays: servers keep the one there is where none is named.
-        wanted["metadata"] |= {"uid": below.metadata.uid, "resourceVersion": below.metadata.resource_version}
-        if is_forwarded(above, tenant=self.tenant):
-            # Controllers of load balancers keep their finalizers and notes on it.
-            wanted["metadata"]["finalizers"] = list(below.metadata.finalizers)
-            wanted["metadata"]["annotations"] = below.metadata.annotations | wanted["metadata"]["annotations"]
+        if _is_current(service, compute_service, tenant=self.tenant):
+            return compute_service
+        # The cluster IP stays: servers retain the current one if none is given.
+        wanted["metadata"] |= {
+            "uid": compute_service.metadata.uid,
+            "resourceVersion": compute_service.metadata.resource_version,
+        }
+        if is_forwarded(service, tenant=self.tenant):
+            # Load balancer controllers store their finalizers and annotations on it.
+            wanted["metadata"]["finalizers"] = list(compute_service.metadata.finalizers)
+            wanted["metadata"]["annotations"] = compute_service.metadata.annotations | wanted["metadata"]["annotations"]
         return decode_service(await link.client.replace(resources.SERVICES, name, wanted, namespace=namespace))
 
     async def _create_service(
-        self, link: ComputeLink, above: ServiceView, wanted: Object, *, same_address: bool
+        self, link: ComputeLink, service: ServiceView, wanted: Object, *, same_address: bool
     ) -> ServiceView:
         namespace = wanted["metadata"]["namespace"]
         if same_address:
-            addressed = wanted | {"spec": {**wanted["spec"], "clusterIP": above.cluster_ip}}
+            addressed = wanted | {"spec": {**wanted["spec"], "clusterIP": service.cluster_ip}}
             try:
                 return decode_service(await link.client.create(resources.SERVICES, addressed, namespace=namespace))
             except errors.Invalid as error:
-                # Perhaps by the Service itself, not shown by the watch yet: addresses are looked at before names.
-                handle_refused_address(link, error, self._range, above.cluster_ip)
-                if self._will_release(link, above.cluster_ip):
+                # The Service itself may have this address without the watch showing it, as addresses are checked before
+                # names.
+                handle_refused_address(link, error, self._range, service.cluster_ip)
+                if self._will_release(link, service.cluster_ip):
                     raise UnavailableError(
-                        "the address is that of a Service that is about to give it up", hint="it is tried again"
+                        "another Service of the tenant has the address and will release it",
+                        hint="the gateway retries automatically",
                     ) from error
-        made = decode_service(await link.client.create(resources.SERVICES, wanted, namespace=namespace))
+        created = decode_service(await link.client.create(resources.SERVICES, wanted, namespace=namespace))
         if same_address:
-            message = f"{above.cluster_ip} is in use in the compute cluster; the Service's name leads to another"
-            await self._report_event(above.metadata, "AddressTaken", message)
-        return made
+            message = (
+                f"{service.cluster_ip} is in use in the compute cluster; the Service's name resolves to another address"
+            )
+            await self._report_event(service.metadata, "AddressTaken", message)
+        return created
 
     def _will_release(self, link: ComputeLink, address: str) -> bool:
-        """Whether a Service of the tenant has an address below that it has no more above."""
+        """Return whether a compute Service has an address that its tenant Service no longer has."""
         for view in link.services.store.values():
             if view.cluster_ip == address and owned_by(self.tenant.name, view.metadata):
-                above = self._forwarded_service(source_key(view.metadata))
-                if above is None:
+                service = self._forwarded_service(source_key(view.metadata))
+                if service is None:
                     return True
-                return self._range.contains_address(above.cluster_ip) and _has_stale_address(above, view)
+                return self._range.contains_address(service.cluster_ip) and _has_stale_address(service, view)
         return False
 
     async def _report_event(self, metadata: Meta, reason: str, message: str, *, kind: Severity = "Warning") -> None:
         await self._events.emit_event(metadata, reason=reason, message=message, kind=kind, about="Service")
 
-    # What the watches say
+    # Watch callbacks
 
-    def _list_completed(self, tell: Callable[[], None]) -> None:
+    def _list_completed(self, notify: Callable[[], None]) -> None:
         self._known.set()
-        tell()
+        notify()
 
     def _service_changed(self, old: ServiceView | None, new: ServiceView | None) -> None:
         view = new or old
@@ -327,20 +351,20 @@ class ServiceReconciler:
             self._wake(key)
 
 
-def _is_current(above: ServiceView, below: ServiceView, *, tenant: TenantContext) -> bool:
-    said = below.metadata.annotations
+def _is_current(service: ServiceView, compute_service: ServiceView, *, tenant: TenantContext) -> bool:
+    annotations = compute_service.metadata.annotations
     return (
-        said.get(UID_ANNOTATION) == above.metadata.uid
-        and said.get(NAMESPACE_ANNOTATION) == above.metadata.namespace
-        and said.get(CLUSTER_IP_ANNOTATION) == above.cluster_ip
-        and is_service_current(above, below, tenant=tenant)
+        annotations.get(UID_ANNOTATION) == service.metadata.uid
+        and annotations.get(NAMESPACE_ANNOTATION) == service.metadata.namespace
+        and annotations.get(CLUSTER_IP_ANNOTATION) == service.cluster_ip
+        and is_service_current(service, compute_service, tenant=tenant)
     )
 
 
-def _has_stale_address(above: ServiceView, below: ServiceView) -> bool:
-    """Whether the address above is another than when the one below was made, which cannot change its own."""
-    known = below.metadata.annotations.get(CLUSTER_IP_ANNOTATION)
-    return above.cluster_ip not in (known, below.cluster_ip)
+def _has_stale_address(service: ServiceView, compute_service: ServiceView) -> bool:
+    """Return whether the tenant Service's address has changed; the address of a compute Service is immutable."""
+    known = compute_service.metadata.annotations.get(CLUSTER_IP_ANNOTATION)
+    return service.cluster_ip not in (known, compute_service.cluster_ip)
 
 
 async def _delete_service(link: ComputeLink, metadata: Meta) -> None:

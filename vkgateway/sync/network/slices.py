@@ -1,4 +1,4 @@
-"""EndpointSlices below that are the gateway's: compared by what they say, and written where they differ."""
+"""EndpointSlices that the gateway manages in compute clusters: comparison, writing and deletion."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vkgateway.translate.services import SliceView, decode_slice
 async def write_slice(
     link: ComputeLink, wanted: Object, known: SliceView | None, *, owned: Callable[[Meta], bool], only_new: bool = False
 ) -> None:
-    """Have a slice say what `wanted` says; `known` is it as it was seen last.
+    """Write an EndpointSlice if it differs from `known`, its last seen state.
 
-    One that the watch has not shown yet must be `owned`; with `only_new` it stays as it is.
+    An existing slice that the watch has not shown yet must be `owned`; with `only_new` it stays unchanged.
 
     Raises:
-        ConflictError: its name is taken by something that is not ours.
-        ApiError: the compute cluster cannot be asked now, or refuses it.
+        ConflictError: an object of another owner has its name.
+        ApiError: the compute cluster cannot be asked now, or refuses the slice.
     """
     namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
     if known is not None and is_same_slice(known, wanted):
@@ -40,13 +40,13 @@ async def write_slice(
     metadata = wanted["metadata"] | {"uid": known.metadata.uid, "resourceVersion": known.metadata.resource_version}
     try:
         await link.client.replace(resources.ENDPOINT_SLICES, name, wanted | {"metadata": metadata}, namespace=namespace)
-    except errors.Invalid:  # the kind of address cannot be changed
+    except errors.Invalid:  # the address type is immutable
         await delete_slice(link, known.metadata)
         raise
 
 
 async def delete_slice(link: ComputeLink, metadata: Meta) -> None:
-    """Delete a slice, unless it is gone or another by now. Raises ApiError."""
+    """Delete an EndpointSlice, unless it was deleted or replaced. Raises ApiError."""
     try:
         await link.client.delete(
             resources.ENDPOINT_SLICES, metadata.name, namespace=metadata.namespace, uid=metadata.uid
@@ -56,9 +56,9 @@ async def delete_slice(link: ComputeLink, metadata: Meta) -> None:
 
 
 def is_same_slice(view: SliceView, wanted: Object) -> bool:
-    """Tell whether a slice has the addresses and ports of another one, which is a whole document."""
-    said = _canonical_json(view.address_type, view.endpoints or [], view.ports or [])
-    return said == _canonical_json(wanted["addressType"], wanted["endpoints"], wanted["ports"])
+    """Return whether a slice has the address type, endpoints and ports of another slice's document."""
+    content = _canonical_json(view.address_type, view.endpoints or [], view.ports or [])
+    return content == _canonical_json(wanted["addressType"], wanted["endpoints"], wanted["ports"])
 
 
 def _canonical_json(address_type: str, endpoints: list[Object], ports: list[Object]) -> bytes:

@@ -1,4 +1,4 @@
-"""All that is done about one tenant's network: Services, names and network policies, and what wakes each."""
+"""Network of one tenant: reconcilers of Services, DNS names and NetworkPolicies, and the changes that trigger each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from vkgateway.translate.context import TenantContext
 
 
 class TenantNetwork:
-    """One tenant's, in all its compute clusters; nothing is watched for it until something of it is below
-    (`start_watching`).
+    """Services, DNS names, NetworkPolicies and compute namespaces of one tenant.
 
-    The compute namespaces are here, too: policies are what fences them in.
+    Nothing is watched before `start_watching`. Compute namespaces belong here because NetworkPolicies isolate them.
     """
 
     def __init__(self, tenant: TenantContext, shared: TenantScope, name_servers: NameServers | None) -> None:
@@ -57,7 +56,7 @@ class TenantNetwork:
 
     @property
     def tenant(self) -> TenantContext:
-        """The tenant with its policy; may be set anew."""
+        """Tenant with its policy; may be replaced."""
         return self._tenant
 
     @tenant.setter
@@ -66,41 +65,41 @@ class TenantNetwork:
         self.namespaces.tenant = self.policies.tenant = self.services.tenant = self.name_service.tenant = tenant
 
     def start_watching(self) -> None:
-        """Something of the tenant runs below, or may soon."""
+        """Start watching, because the tenant has compute pods or may soon have some."""
         self.services.start_watching()
         self.policies.start_watching()
 
     def enqueue_all(self) -> None:
-        """Look at every Service, policy and name again, above and below."""
+        """Enqueue all Services, NetworkPolicies and DNS names."""
         self.services.enqueue_all(self._links.values())
         self.policies.enqueue_all(self._links.values())
         self.enqueue_names()
 
     def enqueue_names(self) -> None:
-        """Look at who answers for names, where anybody is to."""
+        """Enqueue the DNS names, if the tenant has any platform Service."""
         if self.name_service.is_active:
             self._work_queue.enqueue_names()
 
     def service_changed(self, key: Key) -> None:
-        """A Service came, changed or went, above or below."""
+        """Handle a Service that was added, changed or deleted in the tenant or compute cluster."""
         self._work_queue.enqueue_service(key)
         self.enqueue_names()
 
     def names_changed(self) -> None:
-        """What of the platform's own stands below for the tenant came, changed or went."""
+        """Handle a changed platform Service of the tenant."""
         self.enqueue_names()
         self.policies.resolvers_changed(self._links.values())
 
     async def tenant_context_in(self, link: ComputeLink, namespace: str, *, with_services: bool) -> TenantContext:
-        """What a pod must know of the tenant; `with_services`, once its kubelet can tell it those of the namespace."""
+        """Return the tenant context for a pod; `with_services` first forwards the Services of its namespace."""
         if with_services:
             await self.services.settle_namespace(namespace, self._links)
         return await self.name_service.tenant_context_in(link)
 
     async def handle_request(self, item: ReconcileRequest) -> None:
-        """Look at a Service, at what addresses of pods lead to, at a namespace's policies, or at who answers for names.
+        """Handle a reconcile request for a Service, pod addresses, the policies of a namespace, or DNS names.
 
-        No Service is looked at before all are known.
+        Services are reconciled only after all of them are known.
         """
         sort, _, namespace, name = item
         if sort == "service":
@@ -114,10 +113,10 @@ class TenantNetwork:
             await self.name_service.reconcile(self._links)
 
     async def _reconcile_policies(self, namespace: str) -> None:
-        """Have a namespace's policies stand below as they should, as long as it is to stay."""
-        above = self._cache.find_namespace(namespace)
-        if above is not None and above.metadata.deletion_timestamp is None:
-            await self.policies.reconcile(namespace, above.metadata.uid, self._links)
+        """Reconcile a namespace's policies, unless it is being deleted."""
+        tenant_view = self._cache.find_namespace(namespace)
+        if tenant_view is not None and tenant_view.metadata.deletion_timestamp is None:
+            await self.policies.reconcile(namespace, tenant_view.metadata.uid, self._links)
 
     def _resolver_endpoints(self, link: ComputeLink) -> list[tuple[str, int]]:
         return self.name_service.resolver_endpoints(link)

@@ -1,4 +1,4 @@
-"""EndpointSlices that a tenant writes itself: below, they lead to its own running pods and to nothing else."""
+"""EndpointSlices that a tenant writes; their compute slices contain only addresses of the tenant's running pods."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from vkgateway.translate.services import (
 
 
 class TenantSlices:
-    """One tenant's own slices.
+    """EndpointSlices that one tenant writes.
 
-    `wake(key)` asks for a look at the Service that one is of, `wake_addresses()` for one at which of them lead
-    elsewhere now: there may be thousands, and pods change all the time.
+    `wake(key)` enqueues the Service of a slice. `wake_addresses()` enqueues the check which slices are affected by
+    changed addresses: there may be thousands of slices, and pods change constantly.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class TenantSlices:
         self._wake = wake
         self._wake_addresses = wake_addresses
         self._by_service: defaultdict[Key, set[Key]] = defaultdict(set)
-        """By their Service."""
+        """Keys of slices by Service."""
         self._pod_addresses: dict[str, PodAddresses] = {}
-        """By compute cluster."""
+        """Pod addresses by compute cluster."""
         self._changed_addresses: set[str] = set()
-        """Addresses that came or went, and of which slices were not told since."""
+        """Addresses that were added or removed since slices were last checked."""
         self.tenant_slices: Reflector[SliceView] = Reflector(
             client,
             resources.ENDPOINT_SLICES,
@@ -63,27 +63,29 @@ class TenantSlices:
         )
 
     def has_slices(self, service: Key) -> bool:
-        """Whether a Service has any."""
+        """Return whether a Service has slices of the tenant."""
         return service in self._by_service
 
     def pod_changed(self, key: Key) -> None:
-        """A pod came, changed or went below: addresses in slices may be the tenant's own no longer."""
+        """Handle a compute pod that was added, changed or deleted; addresses in slices may be affected."""
         if not self._by_service:
             self._pod_addresses.clear()
             return
-        for own in self._pod_addresses.values():
-            own.pod_changed(key)
+        for addresses in self._pod_addresses.values():
+            addresses.pod_changed(key)
         self._wake_addresses()
 
     def pods_listed(self) -> None:
-        """Any pod may have come, changed or gone."""
-        for own in self._pod_addresses.values():
-            own.mark_all_changed()
+        """Handle a completed pod list: any pod may have changed."""
+        for addresses in self._pod_addresses.values():
+            addresses.mark_all_changed()
         if self._by_service:
             self._wake_addresses()
 
     def addresses_in(self, link: ComputeLink) -> Collection[str]:
-        """Addresses of the tenant's pods in a compute cluster, as they are now and whenever this is asked again."""
+        """Return the current addresses of the tenant's pods in a compute cluster; the collection is updated by later
+        calls.
+        """
         known = self._pod_addresses.get(link.name)
         if known is None or known.link is not link:
             if known is not None:
@@ -93,36 +95,36 @@ class TenantSlices:
         return known.current_addresses
 
     def enqueue_affected(self, links: Iterable[ComputeLink]) -> None:
-        """Wake the Services of slices that name an address which came or went."""
+        """Enqueue the Services of slices with an added or removed address."""
         for link in links:
             self.addresses_in(link)
-        moved, self._changed_addresses = self._changed_addresses, set()
-        for service in self._by_service if moved else ():
-            if any(_names_address(view, moved) for view in self._slices_of(service)):
+        changed, self._changed_addresses = self._changed_addresses, set()
+        for service in self._by_service if changed else ():
+            if any(_names_address(view, changed) for view in self._slices_of(service)):
                 self._wake(service)
 
     async def reconcile(self, link: ComputeLink, service: Meta, key: Key, *, own: Collection[str]) -> None:
-        """Have the slices below of a compute Service, which stands for `key`, lead to `addresses_in` addresses.
+        """Write the compute slices of a Service with the addresses in `own`; `service` is the compute Service of `key`.
 
         Raises:
-            ConflictError: a slice's name is taken below.
-            ApiError: the compute cluster cannot be asked now, or refuses one.
+            ConflictError: an object of another owner has the name of a slice.
+            ApiError: the compute cluster cannot be asked now, or refuses a slice.
         """
-        below = {
+        obsolete = {
             view.metadata.name: view
             for view in link.slices.of_service((service.namespace, key[1]))
             if self._is_own(view.metadata)
         }
-        for above in self._slices_of(key):
-            content, _ = slice_content(above, own=own)
+        for tenant_slice in self._slices_of(key):
+            content, _ = slice_content(tenant_slice, own=own)
             if content["endpoints"]:
-                wanted = forward_slice(above, content, service=service, tenant=self.tenant)
-                await write_slice(link, wanted, below.pop(above.metadata.name, None), owned=self._is_own)
-        for view in below.values():
+                wanted = forward_slice(tenant_slice, content, service=service, tenant=self.tenant)
+                await write_slice(link, wanted, obsolete.pop(tenant_slice.metadata.name, None), owned=self._is_own)
+        for view in obsolete.values():
             await delete_slice(link, view.metadata)
 
     def refused_addresses(self, service: Key, *, own: Collection[str]) -> Iterator[str]:
-        """Tell of addresses that are none of the tenant's pods': a sentence for each slice that has any."""
+        """Yield a message for each slice with addresses that are not the tenant's pods'."""
         for view in self._slices_of(service):
             if refused := slice_content(view, own=own)[1]:
                 named = ", ".join(refused[:5])
@@ -143,7 +145,7 @@ class TenantSlices:
             if service in (API_SERVICE, METRICS_SERVICE) or (
                 service == DNS_SERVICE and view.managed_by == MANAGED_BY_GATEWAY
             ):
-                continue  # every tenant has them, and they lead to no pod
+                continue  # every tenant has them, and their endpoints are no pods
             if view is new:
                 self._by_service[service].add(view.metadata.key)
             else:

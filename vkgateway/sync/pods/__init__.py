@@ -1,1 +1,1 @@
-"""A pod's life: the record that says how things stand, the table that says what follows, and the hands that do it."""
+"""Pod life cycle: the record of a pod's state, the table of instructions for each record, and their execution."""

@@ -1,7 +1,7 @@
-"""Objects that a pod refers to and that do not exist: the event's reason and message for each kind. Pure.
+"""Event reasons and messages for missing objects that a pod refers to. Pure.
 
-The reasons for ConfigMaps and Secrets are those of virtual-kubelet (internal/podutils/env.go), whose end-to-end suite
-expects them.
+The reasons for ConfigMaps and Secrets are those of virtual-kubelet (internal/podutils/env.go), whose end-to-end tests
+expect them.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _KINDS: Final[dict[CopyKind, str]] = {"configmaps": "ConfigMap", "secrets": "Sec
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Reason and message of one event: all absent objects of one kind."""
+    """Reason and message of one event about all missing objects of one kind."""
 
     reason: str
     message: str
 
 
 def mandatory_absences(missing: Sequence[Reference], claims: Sequence[str] = ()) -> list[Absence]:
-    """Return what the pod waits for; `claims` holds a sentence for each claim that is not ready."""
+    """Return the events about objects without which the pod cannot start; `claims` has a message per unready claim."""
     waits_for_claims = [Absence(CLAIM_NOT_READY, ", ".join(claims))] if claims else []
     return [*_not_found("Mandatory", missing), *waits_for_claims]
 
 
 def optional_absences(missing: Sequence[Reference]) -> list[Absence]:
-    """Return what the pod starts without."""
+    """Return the events about missing objects without which the pod starts."""
     return _not_found("Optional", missing)
 
 
@@ -45,5 +45,5 @@ def _not_found(prefix: str, missing: Sequence[Reference]) -> list[Absence]:
 
 
 def _not_found_message(word: str, names: Iterable[str]) -> str:
-    """Name the objects in the words that a kubelet uses."""
+    """Name the objects in the words of a kubelet."""
     return ", ".join(f'{word.lower()} "{name}" not found' for name in names)

@@ -1,4 +1,4 @@
-"""What changes of a pod that already runs below: labels, annotations, spec, and its subresources."""
+"""Forwarding of changes to a running pod: labels, annotations, spec and subresources."""
 
 from __future__ import annotations
 
@@ -22,129 +22,136 @@ from vkgateway.translate.pod_diff import PodDiff, diff_pods, without_resize
 from vkgateway.translate.subresources import Subresource, drop_lost_containers, resources_checksum, split_patch
 
 _RETRY: Final = 30.0
-"""Seconds until a change that there was no room for, or no right, is tried again."""
-_NO_RIGHTS: Final = "the compute cluster does not let the gateway make this change now"
+"""Seconds until a change is retried that lacked free capacity or permission."""
+_NO_RIGHTS: Final = "the compute cluster does not allow the gateway to make this change at the moment"
 
 
 class _LostError(Exception):
-    """The compute cluster would drop fields of all that a patch is about."""
+    """The compute cluster would drop fields of every part of a patch."""
 
 
 class ChangeForwarder:
-    """Writes changes of one tenant's pods down; `later(key, seconds)` asks for another look at a pod."""
+    """Forwarder of one tenant's pod changes; `later(key, seconds)` enqueues a reconcile request for a pod."""
 
     def __init__(self, *, upward: PodMirror, copies: CopyReconciler, later: Callable[[Key, float], None]) -> None:
         self._mirror = upward
         self._copies = copies
         self._requeue_after = later
 
-    async def forward_changes(self, case: PodContext, tenant: TenantContext) -> None:
-        """Bring labels, annotations and whatever may change of a running pod's spec down, and mark that as done."""
-        above, below = tenant_pod_of(case), compute_pod_of(case)
-        if case.binding is None:
-            return  # its virtual node is gone, and the tenant's own collector removes it
-        whole = decode(await self._mirror.read_pod(above))
-        namespace, name = below.metadata.namespace, below.metadata.name
-        current = decode(await case.link.client.get(resources.PODS, name, namespace=namespace))
-        changes = diff_pods(whole, current, tenant=tenant, pool=case.binding.pool)
+    async def forward_changes(self, context: PodContext, tenant: TenantContext) -> None:
+        """Forward labels, annotations and mutable spec fields, and record the forwarded state on the compute pod."""
+        tenant_pod, compute_pod = tenant_pod_of(context), compute_pod_of(context)
+        if context.binding is None:
+            return  # its virtual node was deleted, and the tenant's pod garbage collector removes the pod
+        pod = decode(await self._mirror.read_pod(tenant_pod))
+        namespace, name = compute_pod.metadata.namespace, compute_pod.metadata.name
+        current = decode(await context.link.client.get(resources.PODS, name, namespace=namespace))
+        changes = diff_pods(pod, current, tenant=tenant, pool=context.binding.pool)
         for refusal in changes.unsupported:
-            await self._mirror.emit_event(case, "ChangeNotForwarded", refusal.message)
+            await self._mirror.emit_event(context, "ChangeNotForwarded", refusal.message)
         patch: Object = changes.patch or {}
         annotations = patch.setdefault("metadata", {}).setdefault("annotations", {})
-        amounts, sent = resources_checksum(whole["spec"]), (current["metadata"].get("annotations") or {}).get(AMOUNTS)
-        if amounts == sent and _is_within(current, case):
+        checksum, forwarded_checksum = (
+            resources_checksum(pod["spec"]),
+            (current["metadata"].get("annotations") or {}).get(AMOUNTS),
+        )
+        if checksum == forwarded_checksum and _is_within(current, context):
             changes = without_resize(changes)
         waiting = dict(changes.waiting_containers)
-        if await self._write_subresources(case, changes, whole, waiting):
-            annotations[FORWARDED] = above.fingerprint
-            if amounts != sent and not case.resize_refused:
-                annotations[AMOUNTS] = amounts
+        if await self._write_subresources(context, changes, pod, waiting):
+            annotations[FORWARDED] = tenant_pod.fingerprint
+            if checksum != forwarded_checksum and not context.resize_refused:
+                annotations[AMOUNTS] = checksum
         if waiting:
-            await self._mirror.show_waiting(case, whole["spec"]["ephemeralContainers"], waiting)
+            await self._mirror.show_waiting(context, pod["spec"]["ephemeralContainers"], waiting)
         if (
-            not _is_resize_pending(case)
-            and not case.resize_refused
-            and below.admitted_requests != plan_of(case).requests
+            not _is_resize_pending(context)
+            and not context.resize_refused
+            and compute_pod.admitted_requests != plan_of(context).requests
         ):
-            annotations[REQUESTS] = encode(plan_of(case).requests).decode()
+            annotations[REQUESTS] = encode(plan_of(context).requests).decode()
         if changes.patch or annotations:
-            await self._write_patch(case, patch)
+            await self._write_patch(context, patch)
 
-    async def _write_patch(self, case: PodContext, patch: Object) -> None:
-        """Patch the compute pod; where its spec is refused, that is told and what else there is goes down."""
-        below = compute_pod_of(case).metadata
-        patch["metadata"]["uid"] = below.uid
-        refused = await self._patch_pod(case, patch)
-        if refused is not None:
-            await self._mirror.emit_event(case, "ChangeNotForwarded", refused)
+    async def _write_patch(self, context: PodContext, patch: Object) -> None:
+        """Patch the compute pod. If its spec is refused, emit an event and patch the metadata only."""
+        compute_pod = compute_pod_of(context).metadata
+        patch["metadata"]["uid"] = compute_pod.uid
+        refusal = await self._patch_pod(context, patch)
+        if refusal is not None:
+            await self._mirror.emit_event(context, "ChangeNotForwarded", refusal)
             if "spec" in patch:
-                await self._patch_pod(case, {"metadata": patch["metadata"]})
+                await self._patch_pod(context, {"metadata": patch["metadata"]})
 
     async def _write_subresources(
-        self, case: PodContext, changes: PodDiff, whole: Object, waiting: dict[str, str]
+        self, context: PodContext, changes: PodDiff, pod: Object, waiting: dict[str, str]
     ) -> bool:
-        """Bring ephemeral containers and other amounts of resources down; whether nothing of it is left for later.
+        """Forward ephemeral containers and resizes; return whether nothing of it must be retried.
 
-        `whole` is the tenant's pod that the changes are made from; `waiting` gets the ephemeral containers that the
-        compute cluster refuses.
+        `pod` is the tenant pod that `changes` was computed from. Refused ephemeral containers are added to `waiting`,
+        with the reason.
         """
-        uid, complete = compute_pod_of(case).metadata.uid, True
+        uid, complete = compute_pod_of(context).metadata.uid, True
         for subresource, patch in changes.subresources.items():
-            if subresource == "resize" and not await self._is_counted(case, whole):
+            if subresource == "resize" and not await self._is_counted(context, pod):
                 complete = False
                 continue
             if subresource == "ephemeralcontainers":
-                for reference in plan_of(case).references:
-                    await self._copies.ensure_copy(case.link, reference)
-            found = await self._write_subresource(case, {**patch, "metadata": {"uid": uid}}, subresource)
-            for refused in dict.fromkeys(why for why, _ in found):
-                await self._mirror.emit_event(case, "ChangeNotForwarded", refused)
-                if refused == _NO_RIGHTS:
+                for reference in plan_of(context).references:
+                    await self._copies.ensure_copy(context.link, reference)
+            found = await self._write_subresource(context, {**patch, "metadata": {"uid": uid}}, subresource)
+            for refusal in dict.fromkeys(reason for reason, _ in found):
+                await self._mirror.emit_event(context, "ChangeNotForwarded", refusal)
+                if refusal == _NO_RIGHTS:
                     complete = False
-                case.resize_refused = case.resize_refused or subresource == "resize"
-            for why, one in found:
-                waiting |= {container["name"]: why for container in one["spec"].get("ephemeralContainers") or ()}
+                context.resize_refused = context.resize_refused or subresource == "resize"
+            for reason, one in found:
+                waiting |= {container["name"]: reason for container in one["spec"].get("ephemeralContainers") or ()}
         if not complete:
-            self._requeue_after(case.key, _RETRY)
+            self._requeue_after(context.key, _RETRY)
         return complete
 
     async def _write_subresource(
-        self, case: PodContext, patch: Object, subresource: Subresource
+        self, context: PodContext, patch: Object, subresource: Subresource
     ) -> list[tuple[str, Object]]:
-        """Patch a subresource; returns what is refused: why, in words for the tenant, and that part of the patch.
+        """Patch a subresource; return the refused parts, each with the reason for the tenant.
 
-        Of several ephemeral containers that are refused together each is tried alone: one that was refused before is
-        still there above, for nobody can take it away, and must hold up none that comes later.
+        If several ephemeral containers are refused together, each is tried alone: an ephemeral container cannot be
+        removed from the tenant pod, so a refused one must not block later ones.
         """
-        refused = await self._patch_pod(case, patch, subresource)
-        if refused is None or refused == _NO_RIGHTS or len(alone := split_patch(patch)) < 2:
-            return [] if refused is None else [(refused, patch)]
-        found = [(await self._patch_pod(case, one, subresource), one) for one in alone]
-        return [(why, one) for why, one in found if why is not None]
+        refusal = await self._patch_pod(context, patch, subresource)
+        if refusal is None or refusal == _NO_RIGHTS or len(parts := split_patch(patch)) < 2:
+            return [] if refusal is None else [(refusal, patch)]
+        found = [(await self._patch_pod(context, one, subresource), one) for one in parts]
+        return [(reason, one) for reason, one in found if reason is not None]
 
-    async def _is_counted(self, case: PodContext, whole: Object) -> bool:
-        """Whether a pod may have what it asks for: it counts with that now. Where it waits for room, that is told.
+    async def _is_counted(self, context: PodContext, pod: Object) -> bool:
+        """Return whether the requested resources are admitted; a deferred resize emits an event.
 
-        It may have been changed since it was looked at, and whoever is in the place of the tenant's API server may have
-        told of no change: see `PodForwarder._read_admitted`.
+        The pod may have changed since its reconciliation started, and a tenant may run a manipulated API server: see
+        `PodForwarder._read_admitted`.
         """
-        if case.resize_admission is not None and _is_resize_pending(case):
+        if context.resize_admission is not None and _is_resize_pending(context):
             await self._mirror.emit_event(
-                case, "ResizeDeferred", f"the pod is not resized yet: {case.resize_admission.message}"
+                context, "ResizeDeferred", f"the pod is not resized yet: {context.resize_admission.message}"
             )
             return False
-        return pod_requests(whole) == plan_of(case).requests
+        return pod_requests(pod) == plan_of(context).requests
 
-    async def _patch_pod(self, case: PodContext, patch: Object, subresource: Subresource | None = None) -> str | None:
-        """Patch the compute pod; returns why it does not take the patch, in words for the tenant, or None."""
-        below = compute_pod_of(case).metadata
+    async def _patch_pod(
+        self, context: PodContext, patch: Object, subresource: Subresource | None = None
+    ) -> str | None:
+        """Patch the compute pod; return why the compute cluster refuses it, in the tenant's names, or None."""
+        compute_pod = compute_pod_of(context).metadata
         try:
-            kept = patch if subresource is None else await self._without_lost_fields(case, patch, subresource)
-            await case.link.client.patch(
+            accepted_patch = (
+                patch if subresource is None else await self._without_lost_fields(context, patch, subresource)
+            )
+            await context.link.client.patch(
                 resources.PODS,
-                below.name,
-                kept,
-                namespace=below.namespace,
+                compute_pod.name,
+                accepted_patch,
+                namespace=compute_pod.namespace,
                 subresource=subresource,
                 kind="strategic",
                 metadata_only=True,
@@ -152,35 +159,42 @@ class ChangeForwarder:
         except _LostError as error:
             return str(error)
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
-            closed = lacks_rights(error)
-            if is_starting(error) or (subresource is None and closed):
+            has_no_rights = lacks_rights(error)
+            if is_starting(error) or (subresource is None and has_no_rights):
                 raise
-            return _NO_RIGHTS if closed else clean_message(case, error.server_message, namespace=below.namespace)
+            return (
+                _NO_RIGHTS
+                if has_no_rights
+                else clean_message(context, error.server_message, namespace=compute_pod.namespace)
+            )
         except errors.NotFound as error:
-            if subresource is None or f'pods "{below.name}" not found' in error.server_message:
-                raise  # the pod itself is gone, as its watch is about to tell
-            return f"the compute cluster knows no {subresource} of pods"
+            if subresource is None or f'pods "{compute_pod.name}" not found' in error.server_message:
+                raise  # the pod itself was deleted, as its watch is about to report
+            return f"the compute cluster does not support the pod subresource {subresource}"
         return None
 
-    async def _without_lost_fields(self, case: PodContext, patch: Object, subresource: Subresource) -> Object:
-        """The patch without what would come down incomplete, which is told. Raises _LostError if nothing is left."""
-        lost = await fields_lost_on_patch(case.link, compute_pod_of(case).metadata, patch, subresource)
+    async def _without_lost_fields(self, context: PodContext, patch: Object, subresource: Subresource) -> Object:
+        """Return the patch without containers that would lose fields, and emit an event about them.
+
+        Raises _LostError if nothing is left.
+        """
+        lost = await fields_lost_on_patch(context.link, compute_pod_of(context).metadata, patch, subresource)
         if not lost:
             return patch
-        left = drop_lost_containers(patch, lost)
-        if left is None:
+        remaining_patch = drop_lost_containers(patch, lost)
+        if remaining_patch is None:
             raise _LostError(lost_fields_message(lost))
-        await self._mirror.emit_event(case, "ChangeNotForwarded", lost_fields_message(lost))
-        return left
+        await self._mirror.emit_event(context, "ChangeNotForwarded", lost_fields_message(lost))
+        return remaining_patch
 
 
-def _is_within(current: Object, case: PodContext) -> bool:
-    """Whether a compute pod asks for no more than it was admitted with, and its tenant for just that."""
-    counted = plan_of(case).requests
-    if compute_pod_of(case).admitted_requests != counted:
+def _is_within(current: Object, context: PodContext) -> bool:
+    """Return whether the compute pod requests at most its admitted resources, and the tenant pod exactly these."""
+    requests = plan_of(context).requests
+    if compute_pod_of(context).admitted_requests != requests:
         return False
-    return all(amount <= counted.get(name, 0) for name, amount in pod_requests(current).items())
+    return all(amount <= requests.get(name, 0) for name, amount in pod_requests(current).items())
 
 
-def _is_resize_pending(case: PodContext) -> bool:
-    return case.resize_admission is not None and case.resize_admission.verdict == "held"
+def _is_resize_pending(context: PodContext) -> bool:
+    return context.resize_admission is not None and context.resize_admission.verdict == "held"

@@ -1,4 +1,4 @@
-"""The hands: which act, upward or downward, each of the table's instructions means."""
+"""Execution of the pod table's instructions in the tenant and compute cluster."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ log = structlog.get_logger(__name__)
 
 
 class EvictionNotifier(Protocol):
-    """Tells running pods that they are to go, that they may stay after all, and that nobody will send them away."""
+    """Writer of eviction notices and of their withdrawal, and of promotions of borrowing pods."""
 
-    async def give_notice(self, case: PodContext) -> None:
-        """Write the deadline below and above, once."""
+    async def give_notice(self, context: PodContext) -> None:
+        """Write the deadline to the compute pod and the tenant pod, once."""
 
-    async def withdraw_notice(self, case: PodContext) -> None:
-        """Take a notice that does not hold any more off."""
+    async def withdraw_notice(self, context: PodContext) -> None:
+        """Remove a notice that does not apply any longer."""
 
-    async def mark_promoted(self, case: PodContext) -> None:
-        """Write down that a pod does not borrow any more, once."""
+    async def mark_promoted(self, context: PodContext) -> None:
+        """Record once that a pod does not borrow any longer."""
 
 
 class Executor:
-    """Carries instructions out for one tenant's pods; what cannot be done now raises one of our errors.
+    """Executor of instructions for one tenant's pods. Raises one of vkgateway's errors if an instruction must be
+    retried.
 
-    `tell_held(case)` tells a pod that the arbiter holds why it waits.
+    `tell_held(context)` reports to a held pod why it waits.
     """
 
     def __init__(
@@ -52,61 +53,67 @@ class Executor:
             Instruction.FORGET: _do_nothing,
             Instruction.WAIT: _do_nothing,
             Instruction.DELETE_COMPUTE: downward.delete_pod,
-            Instruction.DELETE_COMPUTE_LIKE_TENANT: downward.delete_like_tenant,
+            Instruction.DELETE_LIKE_TENANT: downward.delete_like_tenant,
             Instruction.DELETE_AT_DEADLINE: downward.delete_at_deadline,
             Instruction.DELETE_STALE: downward.delete_stale,
-            Instruction.RELEASE: downward.remove_finalizer,
+            Instruction.REMOVE_FINALIZER: downward.remove_finalizer,
             Instruction.CREATE: downward.create_pod,
-            Instruction.SPEC_DOWN: downward.forward_changes,
-            Instruction.READINESS_DOWN: downward.readiness.forward_conditions,
-            Instruction.REFRESH: downward.refresh_tokens,
+            Instruction.FORWARD_CHANGES: downward.forward_changes,
+            Instruction.FORWARD_READINESS: downward.readiness.forward_conditions,
+            Instruction.REFRESH_TOKENS: downward.refresh_tokens,
             Instruction.KEEP_LOGS: downward.keep_logs,
-            Instruction.REPORT_TAKEN: downward.report_name_taken,
+            Instruction.REPORT_NAME_TAKEN: downward.report_name_taken,
             Instruction.REPORT_MISSING: self._report_missing,
-            Instruction.REPORT_HELD: self._report_unadmitted,
+            Instruction.REPORT_PENDING: self._report_unadmitted,
             Instruction.REPORT_UNDO: self._log_undo,
-            Instruction.NOTICE: notices.give_notice,
-            Instruction.WITHDRAW: notices.withdraw_notice,
-            Instruction.PROMOTE: notices.mark_promoted,
-            Instruction.TAKE_BACK: downward.revert_pod,
-            Instruction.REJECT: self._reject_pod,
-            Instruction.REFUSE: upward.fail_refused,
-            Instruction.LOSE: upward.fail_lost,
-            Instruction.STATUS_UP: upward.update_status,
-            Instruction.FINISH: upward.write_end,
-            Instruction.CLOSE: upward.end_deleted,
+            Instruction.GIVE_NOTICE: notices.give_notice,
+            Instruction.WITHDRAW_NOTICE: notices.withdraw_notice,
+            Instruction.MARK_PROMOTED: notices.mark_promoted,
+            Instruction.REVERT: downward.revert_pod,
+            Instruction.FAIL_REJECTED: self._reject_pod,
+            Instruction.FAIL_REFUSED: upward.fail_refused,
+            Instruction.FAIL_LOST: upward.fail_lost,
+            Instruction.UPDATE_STATUS: upward.update_status,
+            Instruction.WRITE_END: upward.write_end,
+            Instruction.END_DELETED: upward.end_deleted,
             Instruction.REMOVE_REPLACED: replaced.remove_replaced,
-            Instruction.REMOVE_TENANT: upward.delete_pod,
+            Instruction.DELETE_TENANT: upward.delete_pod,
         }
 
-    async def execute_instruction(self, instruction: Instruction, case: PodContext) -> None:
-        """Do one instruction for a case."""
-        await self._actions[instruction](case)
+    async def execute_instruction(self, instruction: Instruction, context: PodContext) -> None:
+        """Execute one instruction for a pod."""
+        await self._actions[instruction](context)
 
     def forget_pod(self, uid: str) -> None:
-        """Drop what is remembered of a tenant pod that is gone."""
+        """Drop the state of a deleted tenant pod."""
         self.mirror.forget_pod(uid)
         self.forwarder.forget_pod(uid)
 
-    async def _report_missing(self, case: PodContext) -> None:
+    async def _report_missing(self, context: PodContext) -> None:
         await self.mirror.report_absences(
-            case, absences.mandatory_absences(case.missing_references, case.claims.unready)
+            context, absences.mandatory_absences(context.missing_references, context.claims.unready)
         )
 
-    async def _report_unadmitted(self, case: PodContext) -> None:
-        assert case.admission is not None
-        if case.plan is not None and case.plan.governed:
-            await self._report_pending(case)
+    async def _report_unadmitted(self, context: PodContext) -> None:
+        assert context.admission is not None
+        if context.plan is not None and context.plan.governed:
+            await self._report_pending(context)
         else:
-            await self.mirror.report_waiting(case, case.admission.code or "Held", case.admission.message, kind="Normal")
+            await self.mirror.report_waiting(
+                context, context.admission.code or "Held", context.admission.message, kind="Normal"
+            )
 
-    async def _reject_pod(self, case: PodContext) -> None:
-        assert case.admission is not None
-        await self.mirror.fail_pod(case, case.admission.code, f"Pod was rejected: {case.admission.message}")
+    async def _reject_pod(self, context: PodContext) -> None:
+        assert context.admission is not None
+        await self.mirror.fail_pod(context, context.admission.code, f"Pod was rejected: {context.admission.message}")
 
-    async def _log_undo(self, case: PodContext) -> None:
-        pod = tenant_pod_of(case).metadata
-        log.warning("pod is final above but runs below; deleting it", namespace=pod.namespace, pod=pod.name)
+    async def _log_undo(self, context: PodContext) -> None:
+        pod = tenant_pod_of(context).metadata
+        log.warning(
+            "tenant pod is final but its compute pod runs; deleting the compute pod",
+            namespace=pod.namespace,
+            pod=pod.name,
+        )
 
 
 async def _do_nothing(_case: PodContext) -> None:

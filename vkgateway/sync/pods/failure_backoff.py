@@ -1,4 +1,4 @@
-"""How soon the next pod of a controller may fail: a controller that replaces failed pods at once must not flood."""
+"""Backoff for failing pods: a controller that replaces failed pods immediately must not flood the cluster."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Final
 from vkgateway.sync.views.pods import Owner
 
 _FREE_FAILURES: Final = 3
-"""Failures of an owner in a row that nothing delays: people see their mistakes, and Jobs count their retries."""
+"""Consecutive failures of an owner without a delay: users see their mistakes, and Jobs count their retries."""
 _FIRST_DELAY: Final = 10.0
 _MAX_DELAY: Final = 300.0
 _REMEMBERED_SECONDS: Final = 600.0
 _OWNERS_MAX: Final = 1024
 _FAILURES_MAX: Final = 16
-"""Failures that are remembered of an owner; with so many, the delay is the longest."""
+"""Failures retained per owner; with this number of failures, the delay is at its maximum."""
 
 
 class FailureBackoff:
-    """Times of failures by owner, in seconds of the caller's clock.
+    """Failure times by owner, in seconds of the caller's clock.
 
-    `failed_before` tells owners and times of failures from before this object; it is asked once, when it is needed.
-    At most 10 pods of an owner fail in any 5 minutes.
+    `failed_before` returns owners and times of earlier failures; it is called once, on first use. At most 10 pods of an
+    owner fail in any 5 minutes.
     """
 
     def __init__(self, failed_before: Callable[[], Iterable[tuple[Owner, float]]] = tuple) -> None:
@@ -30,7 +30,7 @@ class FailureBackoff:
         self._failures: OrderedDict[Owner, deque[float]] = OrderedDict()
 
     def remaining_delay(self, owner: Owner, *, now: float) -> float:
-        """Return the seconds until a pod of the owner may fail; 0: at once."""
+        """Return the seconds until a pod of the owner may fail; 0 means now."""
         self._load_earlier(now)
         recent = [time for time in self._failures.get(owner, ()) if now - time < _REMEMBERED_SECONDS]
         if len(recent) < _FREE_FAILURES:
@@ -39,7 +39,7 @@ class FailureBackoff:
         return max(0.0, max(recent) + delay - now)
 
     def record_failure(self, owner: Owner, *, now: float) -> None:
-        """Note that a pod of the owner fails now."""
+        """Record the failure of a pod of the owner."""
         self._load_earlier(now)
         self._add_failure(owner, now)
         while len(self._failures) > _OWNERS_MAX or self._has_expired(now):

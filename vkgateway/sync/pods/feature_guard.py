@@ -1,8 +1,8 @@
-"""Asks compute clusters, before a pod is made or changed, whether they keep the fields that a feature gate guards.
+"""Dry runs that detect feature-gated fields which a compute cluster would drop.
 
-What they drop, they drop in silence, and by its release alone nobody can tell: gates are switched. So who sets such a
-field is tried in a dry run first. What is kept is remembered for a while (`ComputeLink.kept_features`), so that few
-pods are tried; what is dropped is not, so that a gate which is switched on counts at once.
+API servers drop such fields silently, and the version does not tell which gates are enabled. Pods and patches with such
+fields are therefore tried in a dry run first. Retained fields are cached (`ComputeLink.kept_features`), so that few
+pods need a dry run. Dropped fields are not cached, so that an enabled gate takes effect immediately.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vkgateway.translate.subresources import Subresource
 
 
 async def fields_lost_on_create(link: ComputeLink, pod: Object) -> tuple[FeatureGatedField, ...]:
-    """What the compute cluster would drop of a pod that is to be made there. Raises ApiError, as its creation would."""
+    """Return the fields that the compute cluster would drop from a new pod. Raises ApiError, as the creation would."""
 
     async def dry_run() -> bytes:
         return await link.client.create(resources.PODS, pod, namespace=pod["metadata"]["namespace"], dry_run=True)
@@ -30,7 +30,7 @@ async def fields_lost_on_create(link: ComputeLink, pod: Object) -> tuple[Feature
 async def fields_lost_on_patch(
     link: ComputeLink, pod: Meta, patch: Object, subresource: Subresource
 ) -> tuple[FeatureGatedField, ...]:
-    """What it would drop of a strategic merge patch for one that stands there. Raises ApiError, as the patch would."""
+    """Return the fields that it would drop from a strategic merge patch. Raises ApiError, as the patch would."""
 
     async def dry_run() -> bytes:
         return await link.client.patch(

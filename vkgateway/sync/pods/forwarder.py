@@ -1,4 +1,4 @@
-"""What is written into the compute cluster about a pod: its creation, changes, deletion and release."""
+"""Forwarding of pods to a compute cluster: creation, changes, deletion and removal of the finalizer."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _NAME_TAKEN_RETRY: Final = 30.0
 _STALE_RETRY: Final = 1.0
 _REFUSED_RETRY: Final = 60.0
 _CREATED_GRACE: Final = 30.0
-"""Seconds for which a pod that was just created below counts as there, though the watch has not shown it."""
+"""Seconds for which a pod counts as existing after its creation, although the watch has not shown it."""
 _RELEASED_FOR: Final = 30.0
-"""Seconds for which a pod whose finalizer was just taken off is left alone, though the watch still shows it."""
+"""Seconds for which a pod without its finalizer is left alone, although the watch still shows the finalizer."""
 _MISSING_ACCOUNT: Final = "error looking up service account"
 _RETRIABLE: Final = (
     "exceeded quota",
@@ -62,28 +62,30 @@ _RETRIABLE: Final = (
     "no PriorityClass with name",
     _MISSING_ACCOUNT,
 )
-"""What a 403 says that is no verdict on the pod, beside what `refusals` knows: a quota, or something that we lack.
-None of them names a cause that could be looked for instead."""
+"""Messages of 403 responses that are no verdict on the pod, in addition to those in `refusals`. These responses name no
+machine-readable cause.
+"""
 
 
 class OutdatedPlanError(Exception):
-    """The pod asks for something else, or breaks other rules, than when it was looked at and admitted."""
+    """The pod's requests or policy violations have changed since it was admitted."""
 
 
 class TenantContextLookup(Protocol):
-    """Tells what a pod in a compute cluster must know of its tenant; see `NameService.tenant_context_in`,
-    `ServiceReconciler.settle_namespace`.
+    """Lookup of the tenant context of a pod in a compute cluster.
+
+    See `NameService.tenant_context_in` and `ServiceReconciler.settle_namespace`.
     """
 
     async def __call__(self, link: ComputeLink, namespace: str, *, with_services: bool) -> TenantContext:
-        """With `with_services` the Services of the tenant's `namespace` stand below first."""
+        """Return the tenant context; `with_services` first forwards the Services of the tenant's `namespace`."""
 
 
 class PodForwarder:
-    """Writes below for one tenant's pods.
+    """Forwarder of one tenant's pods to compute clusters.
 
-    `seen_from(link, namespace)` tells what pods in a compute cluster must know of the tenant there, `grace_max(pool)`
-    how many seconds pods that borrow in a pool are given to end at most.
+    `seen_from(link, namespace)` returns the tenant context for pods in a compute cluster. `grace_max(pool)` returns the
+    maximum termination grace period of borrowing pods in a pool, in seconds.
     """
 
     def __init__(
@@ -113,214 +115,225 @@ class PodForwarder:
         self._changes = ChangeForwarder(upward=upward, copies=copies, later=self._requeue_after)
         self.readiness = ReadinessForwarder(upward=upward, later=self._requeue_after)
         self.created_until: dict[str, float] = {}
-        """Tenant pod UIDs whose compute pod was created, until the watch shows it, with the time of giving up."""
+        """UIDs of tenant pods whose created compute pod the watch has not shown, with the time when it stops to count.
+        """
         self.name_taken_until: dict[str, float] = {}
-        """Tenant pod UIDs whose name is taken below, with the time of the next try."""
+        """UIDs of tenant pods whose name is taken in the compute cluster, with the time of the next attempt."""
         self._released_until: dict[str, float] = {}
-        """Compute pod UIDs whose finalizer was taken off, oldest first, with the time of forgetting that."""
+        """UIDs of compute pods whose finalizer was removed, oldest first, with the time when the entry expires."""
 
     def forget_pod(self, uid: str) -> None:
-        """Drop what is remembered of a tenant pod that is gone; what was created for it is there all the same."""
+        """Drop the state of a deleted tenant pod; its created compute pod still exists."""
         self.name_taken_until.pop(uid, None)
 
-    async def create_pod(self, case: PodContext) -> None:
-        """Make namespace, copies, token and pod, in this order; each may be there already. Raises OutdatedPlanError."""
-        above, plan = tenant_pod_of(case), plan_of(case)
-        whole = await self._read_admitted(case)
-        namespace = above.metadata.namespace
-        below_namespace = await self._namespaces.ensure_namespace(
-            case.link, namespace, self._cache.namespace_uid(namespace)
+    async def create_pod(self, context: PodContext) -> None:
+        """Create namespace, copies, tokens and pod, in this order; each may exist already. Raises OutdatedPlanError."""
+        tenant_pod, plan = tenant_pod_of(context), plan_of(context)
+        pod = await self._read_admitted(context)
+        namespace = tenant_pod.metadata.namespace
+        compute_namespace_name = await self._namespaces.ensure_namespace(
+            context.link, namespace, self._cache.namespace_uid(namespace)
         )
-        self._copies.set_cluster(case.key, case.link)
+        self._copies.set_cluster(context.key, context.link)
         for reference in plan.references:
-            await self._copies.ensure_copy(case.link, reference)
+            await self._copies.ensure_copy(context.link, reference)
         if plan.tokens:
-            await self._refresh_tokens(case)
+            await self._refresh_tokens(context)
         try:
-            below = await self._translate_pod(case, whole, below_namespace)
+            compute_pod = await self._translate_pod(context, pod, compute_namespace_name)
         except OversizeError as error:
-            await self._mirror.fail_pod(case, "ForwardingRefused", f"the pod cannot be forwarded: {error}")
+            await self._mirror.fail_pod(context, "ForwardingRefused", f"the pod cannot be forwarded: {error}")
             return
         try:
-            lost = await fields_lost_on_create(case.link, below)
-            if not lost:
-                await case.link.client.create(
-                    resources.PODS, below, namespace=below["metadata"]["namespace"], metadata_only=True
+            lost_fields = await fields_lost_on_create(context.link, compute_pod)
+            if not lost_fields:
+                await context.link.client.create(
+                    resources.PODS, compute_pod, namespace=compute_pod["metadata"]["namespace"], metadata_only=True
                 )
         except errors.AlreadyExists:
-            await self._handle_existing(case, below)
+            await self._handle_existing(context, compute_pod)
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
-            await self._handle_refusal(case, error)
+            await self._handle_refusal(context, error)
         else:
-            if lost:
-                await self._mirror.fail_pod(case, "ForwardingRefused", lost_fields_message(lost))
+            if lost_fields:
+                await self._mirror.fail_pod(context, "ForwardingRefused", lost_fields_message(lost_fields))
             else:
-                self._record_forwarded(case)
-                await self._report_optional(case)
+                self._record_forwarded(context)
+                await self._report_optional(context)
 
-    async def _report_optional(self, case: PodContext) -> None:
+    async def _report_optional(self, context: PodContext) -> None:
         """Emit events about the optional objects that do not exist at the pod's start."""
-        missing = [reference for reference in plan_of(case).optional if not self._copies.source_exists(reference)]
+        missing = [reference for reference in plan_of(context).optional if not self._copies.source_exists(reference)]
         for absence in absences.optional_absences(missing):
-            await self._mirror.emit_event(case, absence.reason, absence.message)
+            await self._mirror.emit_event(context, absence.reason, absence.message)
 
-    def _record_forwarded(self, case: PodContext) -> None:
-        metadata, now = tenant_pod_of(case).metadata, self._clock()
+    def _record_forwarded(self, context: PodContext) -> None:
+        metadata, now = tenant_pod_of(context).metadata, self._clock()
         self.created_until[metadata.uid] = now + _CREATED_GRACE
-        born = metadata.creation_timestamp
-        self._meter.forwarded(now - times.parse_time(born).timestamp() if born else 0.0)
+        created = metadata.creation_timestamp
+        self._meter.forwarded(now - times.parse_time(created).timestamp() if created else 0.0)
 
-    async def _read_admitted(self, case: PodContext) -> Object:
-        """The whole pod, which is what was judged and admitted.
+    async def _read_admitted(self, context: PodContext) -> Object:
+        """Return the complete pod, which must be the one that was validated and admitted.
 
-        It may have changed since. Nor need a server that is asked twice tell the same: a tenant can put one of its own
-        in the place of its API server's. Raises OutdatedPlanError.
+        The pod may have changed since. A tenant may also run a manipulated API server that answers differently on each
+        request. Raises OutdatedPlanError.
         """
-        plan, binding = plan_of(case), case.binding
+        plan, binding = plan_of(context), context.binding
         assert binding is not None
-        raw = await self._mirror.read_pod(tenant_pod_of(case))
-        if case.pod_document is not None and case.pod_document[0] is raw:
-            return case.pod_document[1]
-        whole = decode(raw)
+        raw = await self._mirror.read_pod(tenant_pod_of(context))
+        if context.pod_document is not None and context.pod_document[0] is raw:
+            return context.pod_document[1]
+        pod = decode(raw)
         if pod_digest(raw) == plan.source:
-            return whole
-        if plan != make_plan(whole, tenant=self.tenant, pool=binding.pool, state=plan.state, source=plan.source):
+            return pod
+        if plan != make_plan(pod, tenant=self.tenant, pool=binding.pool, state=plan.state, source=plan.source):
             raise OutdatedPlanError
-        return whole
+        return pod
 
-    async def _translate_pod(self, case: PodContext, whole: Object, below_namespace: str) -> Object:
-        """The compute pod, with what is to be found again on it. Raises OversizeError."""
-        above, said, binding = tenant_pod_of(case), case.admission, case.binding
+    async def _translate_pod(self, context: PodContext, pod: Object, namespace: str) -> Object:
+        """Return the compute pod with its state annotations. Raises OversizeError."""
+        tenant_pod, admission, binding = tenant_pod_of(context), context.admission, context.binding
         assert binding is not None
-        with_services = whole["spec"].get("enableServiceLinks") is not False
-        below = forward_pod(
-            whole,
-            tenant=await self._tenant_context_in(case.link, above.metadata.namespace, with_services=with_services),
+        with_services = pod["spec"].get("enableServiceLinks") is not False
+        compute_pod = forward_pod(
+            pod,
+            tenant=await self._tenant_context_in(
+                context.link, tenant_pod.metadata.namespace, with_services=with_services
+            ),
             pool=binding.pool,
-            namespace=below_namespace,
-            compute_node=said.node if said is not None else "",
-            borrowed=said.borrowed if said is not None else None,
+            namespace=namespace,
+            compute_node=admission.node if admission is not None else "",
+            borrowed=admission.borrowed if admission is not None else None,
             namespaces=self._cache.namespace_labels,
-            claims=case.claims.names,
+            claims=context.claims.names,
         )
-        requests = encode(plan_of(case).requests).decode()
-        marks = {REQUESTS: requests, AMOUNTS: resources_checksum(whole["spec"])}
-        if not whole["spec"].get("ephemeralContainers"):  # none can be given at creation: they are still to go down
-            marks[FORWARDED] = above.fingerprint
-        below["metadata"]["annotations"] |= marks
-        if said is not None and said.behind:
-            below["metadata"]["annotations"][BEHIND] = said.behind
-        return below
+        requests = encode(plan_of(context).requests).decode()
+        state_annotations = {REQUESTS: requests, AMOUNTS: resources_checksum(pod["spec"])}
+        # Ephemeral containers cannot be set at creation; they are forwarded afterwards.
+        if not pod["spec"].get("ephemeralContainers"):
+            state_annotations[FORWARDED] = tenant_pod.fingerprint
+        compute_pod["metadata"]["annotations"] |= state_annotations
+        if admission is not None and admission.behind:
+            compute_pod["metadata"]["annotations"][BEHIND] = admission.behind
+        return compute_pod
 
-    async def _handle_existing(self, case: PodContext, below: Object) -> None:
-        metadata = below["metadata"]
-        raw = await case.link.client.get(resources.PODS, metadata["name"], namespace=metadata["namespace"])
+    async def _handle_existing(self, context: PodContext, compute_pod: Object) -> None:
+        metadata = compute_pod["metadata"]
+        raw = await context.link.client.get(resources.PODS, metadata["name"], namespace=metadata["namespace"])
         found = decode_compute_pod(raw)
-        uid = tenant_pod_of(case).metadata.uid
+        uid = tenant_pod_of(context).metadata.uid
         if not owned_by(self.tenant.name, found.metadata):
             self.name_taken_until[uid] = self._clock() + _NAME_TAKEN_RETRY
-            await self.report_name_taken(case)
+            await self.report_name_taken(context)
         elif found.tenant_uid == uid:
             self.created_until[uid] = self._clock() + _CREATED_GRACE
         else:
-            self._requeue_after(case.key, _STALE_RETRY)
+            self._requeue_after(context.key, _STALE_RETRY)
 
-    async def report_name_taken(self, case: PodContext) -> None:
-        """Tell that the name is taken below, and look again in a while."""
-        uid = tenant_pod_of(case).metadata.uid
-        self._requeue_after(case.key, max(_STALE_RETRY, self.name_taken_until.get(uid, 0.0) - self._clock()))
-        message = "the pod's name is taken in the compute cluster by something that is not this tenant's"
-        await self._mirror.report_waiting(case, "NameTaken", message)
+    async def report_name_taken(self, context: PodContext) -> None:
+        """Report that the name is taken in the compute cluster, and retry later."""
+        uid = tenant_pod_of(context).metadata.uid
+        self._requeue_after(context.key, max(_STALE_RETRY, self.name_taken_until.get(uid, 0.0) - self._clock()))
+        message = "an object that is not this tenant's has the pod's name in the compute cluster"
+        await self._mirror.report_waiting(context, "NameTaken", message)
 
-    async def _handle_refusal(self, case: PodContext, error: errors.ApiError) -> None:
-        """The compute cluster's own verdict; only what would be the same tomorrow is final."""
-        said = clean_message(case, error.server_message, namespace=compute_namespace(self.tenant.name, case.key[0]))
-        later = any(words in error.server_message for words in _RETRIABLE) or not is_object_refused(error)
-        if "NamespaceTerminating" in error.causes or later:
+    async def _handle_refusal(self, context: PodContext, error: errors.ApiError) -> None:
+        """Handle the compute cluster's refusal of a pod; the pod fails only if a retry cannot succeed."""
+        message = clean_message(
+            context, error.server_message, namespace=compute_namespace(self.tenant.name, context.key[0])
+        )
+        is_retriable = any(words in error.server_message for words in _RETRIABLE) or not is_object_refused(error)
+        if "NamespaceTerminating" in error.causes or is_retriable:
             if _MISSING_ACCOUNT in error.server_message:
-                self._namespaces.mark_incomplete(case.link, self._cache.namespace_uid(case.key[0]))
+                self._namespaces.mark_incomplete(context.link, self._cache.namespace_uid(context.key[0]))
             if lacks_rights(error):
-                said = "the compute cluster does not let the gateway make pods now"
-            await self._mirror.report_waiting(case, "ForwardingDelayed", said)
-            raise errors.TooManyRequests(said, status=429, reason="TooManyRequests") from error
-        await self._mirror.fail_pod(case, "ForwardingRefused", f"the compute cluster refused the pod: {said}")
+                message = "the compute cluster does not allow the gateway to create pods at the moment"
+            await self._mirror.report_waiting(context, "ForwardingDelayed", message)
+            raise errors.TooManyRequests(message, status=429, reason="TooManyRequests") from error
+        await self._mirror.fail_pod(context, "ForwardingRefused", f"the compute cluster refused the pod: {message}")
 
-    async def forward_changes(self, case: PodContext) -> None:
-        """Bring labels, annotations and mutable fields down where they differ, and keep tokens fresh."""
-        above, below = tenant_pod_of(case), compute_pod_of(case)
-        if below.forwarded_fingerprint != above.fingerprint:
-            await self._changes.forward_changes(case, self.tenant)
+    async def forward_changes(self, context: PodContext) -> None:
+        """Forward labels, annotations and mutable fields if they differ, and refresh tokens."""
+        tenant_pod, compute_pod = tenant_pod_of(context), compute_pod_of(context)
+        if compute_pod.forwarded_fingerprint != tenant_pod.fingerprint:
+            await self._changes.forward_changes(context, self.tenant)
         else:
-            above.raw = None
-        if case.plan is not None and case.plan.tokens:
-            await self._refresh_tokens(case)
+            tenant_pod.raw = None
+        if context.plan is not None and context.plan.tokens:
+            await self._refresh_tokens(context)
 
-    async def refresh_tokens(self, case: PodContext) -> None:
-        """Keep the tokens of a pod that is ending fresh: its containers may need them to its last moment.
+    async def refresh_tokens(self, context: PodContext) -> None:
+        """Refresh the tokens of a terminating pod, because its containers may need them until they end.
 
-        What its tenant's API server refuses by then (the account is gone, its namespace is going) stays as it is.
+        If the tenant's API server refuses (the account was deleted, the namespace is terminating), the tokens stay
+        unchanged.
         """
-        above = tenant_pod_of(case)
-        due = self._tokens.refresh_due_in(case.link, above.metadata)
+        tenant_pod = tenant_pod_of(context)
+        due = self._tokens.refresh_due_in(context.link, tenant_pod.metadata)
         if due is None:
             return
         if due > 0:
-            self._requeue_after(case.key, due)
+            self._requeue_after(context.key, due)
             return
         try:
-            case.plan = make_plan(decode(await self._mirror.read_pod(above)), tenant=self.tenant, pool=None)
-            await self._refresh_tokens(case)
+            context.plan = make_plan(decode(await self._mirror.read_pod(tenant_pod)), tenant=self.tenant, pool=None)
+            await self._refresh_tokens(context)
         except errors.ApiError as error:
             if error.is_transient:
                 raise
-            self._requeue_after(case.key, _REFUSED_RETRY)
+            self._requeue_after(context.key, _REFUSED_RETRY)
 
-    async def _refresh_tokens(self, case: PodContext) -> None:
-        plan = plan_of(case)
+    async def _refresh_tokens(self, context: PodContext) -> None:
+        plan = plan_of(context)
         due = await self._tokens.ensure_secret(
-            case.link, tenant_pod_of(case).metadata, plan.service_account, plan.tokens
+            context.link, tenant_pod_of(context).metadata, plan.service_account, plan.tokens
         )
-        self._requeue_after(case.key, due)
+        self._requeue_after(context.key, due)
 
-    async def delete_pod(self, case: PodContext) -> None:
-        """Delete the compute pod with its own grace, unless that is under way."""
-        if compute_pod_of(case).metadata.deletion_timestamp is None:
-            await self._delete_pod(case, grace=self._bounded_grace(case, None))
+    async def delete_pod(self, context: PodContext) -> None:
+        """Delete the compute pod with its own grace period, unless it is terminating already."""
+        if compute_pod_of(context).metadata.deletion_timestamp is None:
+            await self._delete_pod(context, grace=self._bounded_grace(context, None))
 
-    async def delete_like_tenant(self, case: PodContext) -> None:
-        """Delete below with what is left of the tenant's grace; never by force, since only a kubelet ends a pod.
+    async def delete_like_tenant(self, context: PodContext) -> None:
+        """Delete the compute pod with the tenant pod's remaining grace period; never by force, as only a kubelet ends a
+        pod.
 
-        Deletion times are told by three clocks: graces are compared, and what is left is never more than was given.
-        They are told in whole seconds, rounded down: so the second that has begun counts as left.
+        Deletion timestamps come from three clocks, so grace periods are compared, and the remaining period never
+        exceeds the given one. Timestamps are rounded down to whole seconds, so a started second counts as remaining.
         """
-        above, below = tenant_pod_of(case).metadata, compute_pod_of(case).metadata
-        given = self._bounded_grace(case, above.deletion_grace_period_seconds)
-        if below.deletion_timestamp is not None:
-            known = below.deletion_grace_period_seconds
-            if given is None or known is None or known <= max(given, 1):
+        tenant_meta, compute_meta = tenant_pod_of(context).metadata, compute_pod_of(context).metadata
+        tenant_grace = self._bounded_grace(context, tenant_meta.deletion_grace_period_seconds)
+        if compute_meta.deletion_timestamp is not None:
+            compute_grace = compute_meta.deletion_grace_period_seconds
+            if tenant_grace is None or compute_grace is None or compute_grace <= max(tenant_grace, 1):
                 return
-        deadline = _deletion_deadline(above)
-        left = given if deadline is None else math.ceil(deadline - self._clock())
-        await self._delete_pod(case, grace=None if given is None or left is None else max(1, min(left, given)))
+        deadline = _deletion_deadline(tenant_meta)
+        remaining = tenant_grace if deadline is None else math.ceil(deadline - self._clock())
+        await self._delete_pod(
+            context, grace=None if tenant_grace is None or remaining is None else max(1, min(remaining, tenant_grace))
+        )
 
-    def _bounded_grace(self, case: PodContext, grace: int | None) -> int | None:
-        """A grace in seconds (None: the pod's own), no longer than whoever waits for what it borrows has to wait.
+    def _bounded_grace(self, context: PodContext, grace: int | None) -> int | None:
+        """Return a grace period in seconds (None: the pod's own), capped for borrowing pods.
 
-        A pod that is ending is not told to go a second time: with years to end in, it would keep what is another's.
+        The cap bounds how long the owner of borrowed capacity waits. A terminating pod gets no second notice, so an
+        unbounded grace period would retain the capacity.
         """
-        below = compute_pod_of(case)
-        metadata = below.metadata
+        compute_pod = compute_pod_of(context)
+        metadata = compute_pod.metadata
         if metadata.annotations.get(BORROWED_ANNOTATION) != "true":
             return grace
-        most = self._grace_max((case.link.name, metadata.labels.get(POOL_LABEL, "")))
-        bounded = _cap_grace(below.spec.termination_grace_period_seconds if grace is None else grace, most)
-        return None if bounded == below.spec.termination_grace_period_seconds and grace is None else bounded
+        max_grace = self._grace_max((context.link.name, metadata.labels.get(POOL_LABEL, "")))
+        bounded = _cap_grace(compute_pod.spec.termination_grace_period_seconds if grace is None else grace, max_grace)
+        return None if bounded == compute_pod.spec.termination_grace_period_seconds and grace is None else bounded
 
-    async def _delete_pod(self, case: PodContext, *, grace: int | None, version: str | None = None) -> bool:
-        """Delete the compute pod; False where another has its name, or where it is not as in `version` any more."""
-        metadata = compute_pod_of(case).metadata
+    async def _delete_pod(self, context: PodContext, *, grace: int | None, version: str | None = None) -> bool:
+        """Delete the compute pod; return False if it was replaced or its version is not `version`."""
+        metadata = compute_pod_of(context).metadata
         try:
-            await case.link.client.delete(
+            await context.link.client.delete(
                 resources.PODS,
                 metadata.name,
                 namespace=metadata.namespace,
@@ -334,91 +347,95 @@ class PodForwarder:
             pass
         return True
 
-    async def delete_stale(self, case: PodContext) -> None:
-        """Delete a pod whose end concerns nobody: that of an earlier namesake, or one that was taken back.
+    async def delete_stale(self, context: PodContext) -> None:
+        """Delete a compute pod of an earlier tenant pod, or a reverted one; its end is not reported.
 
-        What was taken back is deleted only while it has no node: one that got it at the last moment may run by now, and
-        stands for its pod again.
+        A reverted pod is deleted only while it has no node. If a node took it at the last moment, it may be running,
+        and is the tenant pod's compute pod again.
         """
-        above, below = tenant_pod_of(case), compute_pod_of(case)
-        if below.tenant_uid != above.metadata.uid or below.metadata.deletion_timestamp is not None:
-            await self.delete_pod(case)
-        elif below.spec.node_name:
-            await self._patch_metadata(case, {"uid": below.metadata.uid, "annotations": {RETAKEN: None}})
+        tenant_pod, compute_pod = tenant_pod_of(context), compute_pod_of(context)
+        if compute_pod.tenant_uid != tenant_pod.metadata.uid or compute_pod.metadata.deletion_timestamp is not None:
+            await self.delete_pod(context)
+        elif compute_pod.spec.node_name:
+            await self._patch_metadata(context, {"uid": compute_pod.metadata.uid, "annotations": {RETAKEN: None}})
             return
-        elif not await self._delete_pod(case, grace=None, version=below.metadata.resource_version):
+        elif not await self._delete_pod(context, grace=None, version=compute_pod.metadata.resource_version):
             return
-        await self.remove_finalizer(case)
+        await self.remove_finalizer(context)
 
-    async def remove_finalizer(self, case: PodContext) -> None:
-        """Take our finalizer off; whatever finalizers others have put there stay."""
-        below = compute_pod_of(case)
-        if not below.has_finalizer:
+    async def remove_finalizer(self, context: PodContext) -> None:
+        """Remove vkgateway's finalizer from the compute pod; other finalizers stay."""
+        compute_pod = compute_pod_of(context)
+        if not compute_pod.has_finalizer:
             return
-        uid = below.metadata.uid
+        uid = compute_pod.metadata.uid
         if self._was_released(uid):
             return
-        await finalizers.remove_finalizers(case.link.client, resources.PODS, below.metadata, MIRROR_FINALIZER)
+        await finalizers.remove_finalizers(context.link.client, resources.PODS, compute_pod.metadata, MIRROR_FINALIZER)
         self._released_until[uid] = self._clock() + _RELEASED_FOR
 
     def _was_released(self, uid: str) -> bool:
-        """Whether the finalizer was taken off a moment ago; the end of a pod comes in several events."""
+        """Return whether the finalizer was just removed; several events report the end of a pod."""
         now = self._clock()
         while self._released_until and next(iter(self._released_until.values())) <= now:
             del self._released_until[next(iter(self._released_until))]
         return uid in self._released_until
 
-    async def delete_at_deadline(self, case: PodContext) -> None:
-        """Delete the pod once its notice has run out, and write down why."""
-        assert case.admission is not None
-        admission, below = case.admission, compute_pod_of(case)
-        left = (admission.deadline or 0.0) - self._clock()
-        if left > 0:
-            self._requeue_after(case.key, left)
+    async def delete_at_deadline(self, context: PodContext) -> None:
+        """Delete the pod after its notice has expired, and record the reason."""
+        assert context.admission is not None
+        admission, compute_pod = context.admission, compute_pod_of(context)
+        remaining = (admission.deadline or 0.0) - self._clock()
+        if remaining > 0:
+            self._requeue_after(context.key, remaining)
             return
-        await self._annotate_ending(case, {EVICTED: admission.reason_text})
-        if below.metadata.deletion_timestamp is None:
-            await self._delete_pod(case, grace=_cap_grace(below.spec.termination_grace_period_seconds, admission.grace))
+        await self._annotate_ending(context, {EVICTED: admission.reason_text})
+        if compute_pod.metadata.deletion_timestamp is None:
+            await self._delete_pod(
+                context, grace=_cap_grace(compute_pod.spec.termination_grace_period_seconds, admission.grace)
+            )
 
-    async def keep_logs(self, case: PodContext) -> None:
-        """Keep the last lines of the logs of a pod that somebody else deletes, while it still has them."""
-        await self._annotate_ending(case, {})
+    async def keep_logs(self, context: PodContext) -> None:
+        """Record the last log lines of a pod that is being deleted in the compute cluster, while its logs exist."""
+        await self._annotate_ending(context, {})
 
-    async def _annotate_ending(self, case: PodContext, annotations: Mapping[str, str]) -> None:
-        """Annotate a pod that the tenant did not delete, with the last lines of its logs as well; one write at most."""
-        below = compute_pod_of(case)
+    async def _annotate_ending(self, context: PodContext, annotations: Mapping[str, str]) -> None:
+        """Annotate a pod that the tenant did not delete, with its last log lines too; at most one write."""
+        compute_pod = compute_pod_of(context)
         wanted = dict(annotations)
-        if LOG_TAILS not in below.metadata.annotations and (tails := await read_tails(case.link.client, below)):
+        if LOG_TAILS not in compute_pod.metadata.annotations and (
+            tails := await read_tails(context.link.client, compute_pod)
+        ):
             wanted[LOG_TAILS] = encode(tails).decode()
-        if wanted.items() - below.metadata.annotations.items():
-            await self._patch_metadata(case, {"uid": below.metadata.uid, "annotations": wanted})
+        if wanted.items() - compute_pod.metadata.annotations.items():
+            await self._patch_metadata(context, {"uid": compute_pod.metadata.uid, "annotations": wanted})
 
-    async def revert_pod(self, case: PodContext) -> None:
-        """Remove a pod that no node took: it never ran, and is placed anew; nothing of it is told above.
+    async def revert_pod(self, context: PodContext) -> None:
+        """Delete a pod that no node took, so that it is placed again; the tenant cluster is not updated.
 
-        Should a node take it at this very moment, that is a conflict, and it stays: see `delete_stale`.
+        If a node takes it at this moment, the write conflicts and the pod stays: see `delete_stale`.
         """
-        below = compute_pod_of(case).metadata
-        metadata: Object = {"uid": below.uid, "resourceVersion": below.resource_version}
-        marked = await self._patch_metadata(case, {**metadata, "annotations": {RETAKEN: "true"}})
-        if marked is not None:
-            await self._delete_pod(case, grace=None, version=marked.resource_version)
+        current = compute_pod_of(context).metadata
+        metadata: Object = {"uid": current.uid, "resourceVersion": current.resource_version}
+        annotated = await self._patch_metadata(context, {**metadata, "annotations": {RETAKEN: "true"}})
+        if annotated is not None:
+            await self._delete_pod(context, grace=None, version=annotated.resource_version)
 
-    async def _patch_metadata(self, case: PodContext, metadata: Object) -> Meta | None:
-        """Patch the compute pod's metadata, and return what it is then; None where the pod is gone."""
-        below = compute_pod_of(case).metadata
+    async def _patch_metadata(self, context: PodContext, metadata: Object) -> Meta | None:
+        """Patch the compute pod's metadata and return the result; None if the pod was deleted."""
+        current = compute_pod_of(context).metadata
         try:
-            answer = await case.link.client.patch(
-                resources.PODS, below.name, {"metadata": metadata}, namespace=below.namespace, metadata_only=True
+            answer = await context.link.client.patch(
+                resources.PODS, current.name, {"metadata": metadata}, namespace=current.namespace, metadata_only=True
             )
         except errors.NotFound:
             return None
         return decode_object(answer).metadata
 
 
-def _cap_grace(grace: int | None, most: float | None) -> int | None:
-    """The pod's own grace, or the most that it is given, in seconds; None: its own."""
-    return grace if most is None or grace is None else min(grace, int(most))
+def _cap_grace(grace: int | None, max_grace: float | None) -> int | None:
+    """Return the pod's own grace period, capped at `most` seconds; None means the pod's own."""
+    return grace if max_grace is None or grace is None else min(grace, int(max_grace))
 
 
 def _deletion_deadline(metadata: Meta) -> float | None:

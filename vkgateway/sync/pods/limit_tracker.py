@@ -1,7 +1,7 @@
-"""Who uses what of a tenant's limits: told by what runs below, for above the tenant may write what it likes.
+"""Usage of a tenant's limits, counted from compute pods, because the tenant may write anything in its own cluster.
 
-A pod that is final above, or gone by force, uses its GPUs until the last of it has ended below; and how long that may
-take, its grace, is the tenant's choice too.
+A pod that is final or force-deleted in the tenant cluster uses its GPUs until its compute pod has ended. The tenant
+also chooses how long that takes, by the grace period.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vkgateway.sync.views.pods import TenantPodView
 
 
 class LimitTracker:
-    """The pods of one tenant that use or wait for room; `wake(key)` asks for a look at one that waits."""
+    """Pods of one tenant that use capacity or wait for it; `wake(key)` enqueues a waiting pod."""
 
     def __init__(self, tenant: str, limits: TenantLimits, *, wake: Callable[[Key], None]) -> None:
         self._tenant = tenant
@@ -29,14 +29,14 @@ class LimitTracker:
         self._counted_clusters: set[ComputeLink] = set()
 
     def set_limit(self, pool: str, limit: MilliResources) -> list[Key]:
-        """Set what may be used of a pool; returns the pods that were held there."""
+        """Set the limit of a pool and return the pods that were held there."""
         self._limits.set_limit(pool, limit)
         return [self._pending_pods[uid] for uid in self._limits.held_pods(pool) if uid in self._pending_pods]
 
     def admit_pod(
         self, key: Key, link: ComputeLink, *, uid: str, pool: str, requests: MilliResources, by_hand: bool = False
     ) -> Admission:
-        """Admit a pod that is not below yet, or hold it; what runs below already comes first."""
+        """Admit or hold a pod without a compute pod; running compute pods are counted first."""
         self._count_cluster(link)
         self._uids[key].add(uid)
         admission = self._limits.request_admission(uid, pool, requests, by_hand=by_hand)
@@ -47,18 +47,20 @@ class LimitTracker:
     def admit_manual(
         self, key: Key, link: ComputeLink, *, uid: str, pool: str, requests: MilliResources
     ) -> Admission | None:
-        """Let a pod that was put on a node by hand wait for the arbiter, if it fits there; else the rejection."""
+        """Return the rejection of a pod that was bound manually and exceeds the limit; None lets it wait for the
+        arbiter.
+        """
         self._count_cluster(link)
         self._uids[key].add(uid)
         return self._limits.hold_manual_pod(uid, pool, requests)
 
     def count_running(self, key: Key, *, uid: str, pool: str, requests: MilliResources) -> None:
-        """Note a pod that is known to run, where its compute pod does not tell what it was admitted with."""
+        """Count a running pod whose compute pod does not record its admitted requests."""
         self._uids[key].add(uid)
         self._limits.add_running(uid, pool, requests)
 
     def resize_pod(self, uid: str, pool: str, requests: MilliResources) -> Admission | None:
-        """Count a running pod with what it asks for now, where that fits; None where that is what it counts with."""
+        """Count a running pod with its current requests if they fit; return None if they are unchanged."""
         counted = self._limits.counted_requests(uid)
         if counted is None or counted == requests:
             return None
@@ -70,7 +72,7 @@ class LimitTracker:
         return admission
 
     def release_pending(self, key: Key, uid: str) -> None:
-        """Give back the room of a pod that is not below: it asks for other amounts by now."""
+        """Release the capacity of a pod without a compute pod, because its requests have changed."""
         if uid in self._uids.get(key, ()):
             self._release_pod(key, uid)
 
@@ -83,44 +85,44 @@ class LimitTracker:
         created: dict[str, float],
         now: float,
     ) -> float | None:
-        """Count what runs below under a name, and give back the room of what has ended.
+        """Count the compute pods of a tenant pod's name, and release the capacity of ended ones.
 
-        `created` are the UIDs of pods that were sent below, with the times until which the watch may not show them.
-        Those seen or given up are taken out of it. Returns the seconds until one is given up, None where none is.
+        `created` maps the UIDs of forwarded pods to the times until which the watch may not show them. Shown and
+        expired ones are removed from it. Returns the seconds until the next one expires, or None.
         """
         running: set[str] = set()
         ended: set[str] = set()
         for link in links:
-            below = link.pods.find_pod(self._tenant, key)
-            if below is not None:
-                (ended if below.has_ended else running).add(below.tenant_uid)
-                created.pop(below.tenant_uid, None)
+            compute_pod = link.pods.find_pod(self._tenant, key)
+            if compute_pod is not None:
+                (ended if compute_pod.has_ended else running).add(compute_pod.tenant_uid)
+                created.pop(compute_pod.tenant_uid, None)
                 self._count_pod(key, link)
-        wanted = view.metadata.uid if view is not None and not view.is_terminal else ""
-        left = None
+        live_uid = view.metadata.uid if view is not None and not view.is_terminal else ""
+        remaining = None
         for uid in self._uids.get(key, set()) - running:
             if uid not in ended and created.get(uid, 0.0) > now:
-                left = created[uid] - now
-            elif uid in ended or uid != wanted:
+                remaining = created[uid] - now
+            elif uid in ended or uid != live_uid:
                 created.pop(uid, None)
                 self._release_pod(key, uid)
-        return left
+        return remaining
 
     def _count_cluster(self, link: ComputeLink) -> None:
-        """Count what runs below already, the first time."""
+        """Count the existing compute pods of a cluster, the first time."""
         if link not in self._counted_clusters:
             self._counted_clusters.add(link)
             for other in link.pods.tenant_pod_keys(self._tenant):
                 self._count_pod(other, link)
 
     def _count_pod(self, key: Key, link: ComputeLink) -> None:
-        below = link.pods.find_pod(self._tenant, key)
-        if below is None or below.has_ended:
+        compute_pod = link.pods.find_pod(self._tenant, key)
+        if compute_pod is None or compute_pod.has_ended:
             return
-        requests = below.admitted_requests
+        requests = compute_pod.admitted_requests
         if requests is not None:
-            pool = virtual_node_name(below.metadata.labels.get(POOL_LABEL, ""), link.name)
-            self.count_running(key, uid=below.tenant_uid, pool=pool, requests=requests)
+            pool = virtual_node_name(compute_pod.metadata.labels.get(POOL_LABEL, ""), link.name)
+            self.count_running(key, uid=compute_pod.tenant_uid, pool=pool, requests=requests)
 
     def _release_pod(self, key: Key, uid: str) -> None:
         self._uids[key].discard(uid)

@@ -1,4 +1,4 @@
-"""Reads the last lines of a compute pod's logs before the pod is deleted, and keeps them on the pod until its end."""
+"""Last log lines of compute pods, read before a pod's deletion and recorded on it until its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkgateway.translate import log_tails
 log = structlog.get_logger(__name__)
 
 _READ_SECONDS: Final = 2.0
-"""How long a deletion waits for all logs of a pod; a kubelet answers within milliseconds."""
+"""Seconds that a deletion waits for all logs of a pod; a kubelet answers within milliseconds."""
 _READ_BYTES: Final = 256 * 1024
 _decode: Final = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -26,24 +26,24 @@ _decode: Final = msgspec.json.Decoder(dict[str, str]).decode
 async def read_tails(client: Client, pod: ComputePodView) -> dict[str, str]:
     """Return the last lines of each container's log; a log that cannot be read in time is left out."""
     names = log_tails.readable_containers(msgspec.json.decode(pod.status))
-    tails = await asyncio.gather(*(_read_tail(client, pod, name, of=len(names)) for name in names))
+    tails = await asyncio.gather(*(_read_tail(client, pod, name, containers=len(names)) for name in names))
     return {name: tail for name, tail in zip(names, tails, strict=True) if tail}
 
 
-async def _read_tail(client: Client, pod: ComputePodView, container: str, *, of: int) -> str:
+async def _read_tail(client: Client, pod: ComputePodView, container: str, *, containers: int) -> str:
     metadata = pod.metadata
     path = resources.PODS.path(metadata.namespace, metadata.name, "log")
     params: Params = {"container": container, "tailLines": log_tails.MAX_LINES, "limitBytes": _READ_BYTES}
     try:
-        said = await client.request("GET", path, params=params, timeout=_READ_SECONDS)
+        text = await client.request("GET", path, params=params, timeout=_READ_SECONDS)
     except errors.ApiError as error:
         log.info("log not kept", compute=client.name, pod=metadata.name, container=container, error=error.message)
         return ""
-    return log_tails.cut_log(said, containers=of)
+    return log_tails.cut_log(text, containers=containers)
 
 
 def kept_tails(pod: ComputePodView) -> dict[str, str]:
-    """Return what was kept of the pod's logs."""
+    """Return the recorded log lines of a pod."""
     text = pod.metadata.annotations.get(LOG_TAILS)
     try:
         return _decode(text) if text else {}

@@ -1,4 +1,4 @@
-"""What is written into the tenant's cluster about a pod: its status, how it ended, why it waits, and its removal."""
+"""Mirroring of pods to the tenant cluster: status, end, waiting reasons and removal."""
 
 from __future__ import annotations
 
@@ -44,29 +44,30 @@ FORWARDED_CONDITION: Final = "vkgateway.io/Forwarded"
 """Condition on a tenant pod that says why it is not in the compute cluster yet."""
 
 DELETED_IN_COMPUTE: Final = "DeletionByComputeCluster"
-"""Reason of DisruptionTarget where a pod was deleted below and nothing there says why."""
+"""Reason of DisruptionTarget if a pod was deleted in the compute cluster without a recorded reason."""
 _DELETED: Final = "the pod was deleted in the compute cluster"
 
 LOST: Final = Disruption(
     reason="Lost",
-    message="the pod ran, and nothing of it is left in the compute cluster; it is not started a second time",
+    message="the pod has run, but its compute pod no longer exists; it is not started a second time",
 )
 
 NEVER_STARTED: Final = Disruption(reason="Deleted", message="the pod was deleted before it was started")
 
 _REASON_SECONDS: Final = 60.0
-"""Seconds between two events of a pod about the compute scheduler's reason, which changes with the cluster."""
+"""Minimum seconds between two events of a pod about the compute scheduler's reason, which changes with the cluster."""
 _UNSCHEDULABLE: Final = b"Unschedulable"
 
 
 class FailureDelayedError(Exception):
-    """The pod fails later: too many pods of its controller have failed just now. It is reconciled again then."""
+    """The pod fails later, because too many pods of its controller have just failed. It is reconciled again then."""
 
 
 class PodMirror:
-    """Writes about one tenant's pods; every write names the pod's UID, so that it never meets a namesake.
+    """Mirror of one tenant's pods; every write names the pod's UID, so that it cannot affect another pod of the same
+    name.
 
-    `pace` says how soon pods may fail, and `later(view, seconds)` has a pod reconciled again.
+    `pace` decides when pods may fail, and `later(view, seconds)` enqueues a reconcile request for a pod.
     """
 
     def __init__(
@@ -86,138 +87,148 @@ class PodMirror:
         self._events = events
         self._clock = clock
         self._written_versions: dict[str, tuple[str, str]] = {}
-        """Pod UIDs to the version that our last write of a status began from, and the one that it made."""
+        """Base and result version of the last status write, by pod UID."""
         self._quiet_until: dict[str, float] = {}
-        """Pod UIDs to the time until which no other reason of the compute scheduler is reported."""
+        """Time until which no other reason of the compute scheduler is reported, by pod UID."""
         self._deleted_uids: set[str] = set()
-        """UIDs of pods that were removed, until the watch shows that they are gone."""
+        """UIDs of removed pods that the watch still shows."""
 
     def is_own_write(self, old: Meta, new: Meta) -> bool:
-        """Whether all that lies between two versions of a pod is our last write of its status.
+        """Return whether the only change between two versions of a pod is the last status write of the gateway.
 
-        Where it began from an earlier one than `old`, it told nothing of what others wrote in between.
+        A write that started from an earlier version than `old` may hide changes by others.
         """
         return self._written_versions.get(new.uid) == (old.resource_version, new.resource_version)
 
     def is_watch_behind(self, metadata: Meta) -> bool:
-        """Whether the watch has yet to tell what we wrote of a pod's status; versions of one object are numbers."""
+        """Return whether the watch has not shown the last status write yet; versions of one object are numbers."""
         _, written = self._written_versions.get(metadata.uid, ("", ""))
         shown = metadata.resource_version
         return written.isdecimal() and shown.isdecimal() and int(shown) < int(written)
 
     def was_removed(self, uid: str) -> bool:
-        """Whether a pod was removed; what still shows it is late, or finalizers of the tenant's own hold it."""
+        """Return whether a pod was removed; it may still be visible because of watch lag or the tenant's finalizers."""
         return uid in self._deleted_uids
 
     def forget_pod(self, uid: str) -> None:
-        """Drop what is remembered of a pod that is gone."""
+        """Drop the state of a deleted pod."""
         self._written_versions.pop(uid, None)
         self._quiet_until.pop(uid, None)
         self._deleted_uids.discard(uid)
 
     async def read_pod(self, view: TenantPodView) -> bytes:
-        """The pod with all that is in it: as it came, or asked for anew once it was let go; never a namesake."""
+        """Return the complete pod from the watch, or read it again if it was dropped; never another pod of the same
+        name.
+        """
         if view.raw is not None:
             return view.raw
         metadata = view.metadata
         found = await self._client.get(resources.PODS, metadata.name, namespace=metadata.namespace)
-        told = decode_object(found).metadata
-        if (told.uid, told.key) != (metadata.uid, metadata.key):
+        found_meta = decode_object(found).metadata
+        if (found_meta.uid, found_meta.key) != (metadata.uid, metadata.key):
             raise errors.Conflict("another pod has the name now", status=409, reason="Conflict")
         return found
 
-    async def update_status(self, case: PodContext) -> None:
-        """Make the status above equal to that below, where it differs."""
-        above, below = tenant_pod_of(case), compute_pod_of(case)
-        compute_pod, standing = as_object(below), msgspec.json.decode(above.status)
+    async def update_status(self, context: PodContext) -> None:
+        """Update the tenant pod's status to the compute pod's, if it differs."""
+        tenant_pod, compute_pod = tenant_pod_of(context), compute_pod_of(context)
+        document, current_status = as_object(compute_pod), msgspec.json.decode(tenant_pod.status)
         patch = mirror_status(
-            compute_pod,
-            standing,
-            node_ip=_node_ip(case),
-            node_name=above.spec.node_name,
-            observed=_observed_generation(above, below, compute_pod["status"]),
-            hide=_nodes_in_status(case),
+            document,
+            current_status,
+            node_ip=_node_ip(context),
+            node_name=tenant_pod.spec.node_name,
+            observed=_observed_generation(tenant_pod, compute_pod, document["status"]),
+            hide=_nodes_in_status(context),
         )
         if patch is not None:
-            await self._write_mirrored(above.metadata, patch, standing)
+            await self._write_mirrored(tenant_pod.metadata, patch, current_status)
             await self._report_unscheduled(
-                above.metadata, patch, standing, placed=COMPUTE_NODE_ANNOTATION in below.metadata.annotations
+                tenant_pod.metadata,
+                patch,
+                current_status,
+                placed=COMPUTE_NODE_ANNOTATION in compute_pod.metadata.annotations,
             )
 
-    async def _report_unscheduled(self, metadata: Meta, patch: Object, standing: Object, *, placed: bool) -> None:
-        """Emit the compute scheduler's reason as an event where it is new.
+    async def _report_unscheduled(self, metadata: Meta, patch: Object, current_status: Object, *, placed: bool) -> None:
+        """Emit a new reason of the compute scheduler as an event.
 
-        Pods that the arbiter placed are left out: one that its node does not take is placed again.
+        Pods that the arbiter placed are excluded: if the node does not take such a pod, it is placed again.
         """
-        told = unscheduled_reason(standing)
+        shown_reason = unscheduled_reason(current_status)
         reason = unscheduled_reason(patch)
         now = self._clock()
-        if not reason or reason == told or placed or (told and self._quiet_until.get(metadata.uid, 0.0) > now):
+        if (
+            not reason
+            or reason == shown_reason
+            or placed
+            or (shown_reason and self._quiet_until.get(metadata.uid, 0.0) > now)
+        ):
             return
         self._quiet_until[metadata.uid] = now + _REASON_SECONDS
         await self._events.emit_event(metadata, reason="FailedScheduling", message=reason)
 
-    async def write_end(self, case: PodContext) -> None:
-        """Write how the pod ended; a final status that stands above is never touched.
+    async def write_end(self, context: PodContext) -> None:
+        """Write the final status of the pod; an existing final status is never changed.
 
         Raises:
-            FailureDelayedError: the pod failed before any container ran, as many of its controller did.
+            FailureDelayedError: the pod failed before any container ran, as did many pods of its controller.
         """
-        above, below = tenant_pod_of(case), compute_pod_of(case)
-        if above.is_terminal:
+        tenant_pod, compute_pod = tenant_pod_of(context), compute_pod_of(context)
+        if tenant_pod.is_terminal:
             return
-        ended = as_object(below)
-        ended["status"] = with_tails(ended["status"], kept_tails(below))
-        if never_started(ended["status"]) and EVICTED not in below.metadata.annotations:
+        ended_pod = as_object(compute_pod)
+        ended_pod["status"] = with_tails(ended_pod["status"], kept_tails(compute_pod))
+        if never_started(ended_pod["status"]) and EVICTED not in compute_pod.metadata.annotations:
             message = clean_message(
-                case, ended["status"].get("message") or _DELETED, namespace=below.metadata.namespace
+                context, ended_pod["status"].get("message") or _DELETED, namespace=compute_pod.metadata.namespace
             )
-            await self._check_backoff(above, ended["status"].get("reason") or DELETED_IN_COMPUTE, message)
-        taken = None
-        if above.metadata.deletion_timestamp is None and below.metadata.deletion_timestamp is not None:
-            # What was deleted only after its end was not ended by that: nobody was there to tell of it.
-            taken = (
+            await self._check_backoff(tenant_pod, ended_pod["status"].get("reason") or DELETED_IN_COMPUTE, message)
+        disruption = None
+        if tenant_pod.metadata.deletion_timestamp is None and compute_pod.metadata.deletion_timestamp is not None:
+            # A deletion after the pod's end did not cause the end, and so is not reported as a disruption.
+            disruption = (
                 None
-                if has_ended_before(ended["status"], _deletion_requested(below.metadata))
-                else _disruption_of(below)
+                if has_ended_before(ended_pod["status"], _deletion_requested(compute_pod.metadata))
+                else _disruption_of(compute_pod)
             )
-        standing = msgspec.json.decode(above.status)
+        current_status = msgspec.json.decode(tenant_pod.status)
         patch = final_status(
-            ended,
-            standing,
-            taken=taken,
+            ended_pod,
+            current_status,
+            taken=disruption,
             now=self._utc_now(),
-            node_ip=_node_ip(case),
-            node_name=above.spec.node_name,
-            observed=above.metadata.generation,
+            node_ip=_node_ip(context),
+            node_name=tenant_pod.spec.node_name,
+            observed=tenant_pod.metadata.generation,
         )
         if patch is None:
             return
-        await self._write_mirrored(above.metadata, patch, standing)
-        if taken is not None:
-            self._meter.failed(taken.reason)
-            await self._events.emit_event(above.metadata, reason=taken.reason, message=taken.message)
+        await self._write_mirrored(tenant_pod.metadata, patch, current_status)
+        if disruption is not None:
+            self._meter.failed(disruption.reason)
+            await self._events.emit_event(tenant_pod.metadata, reason=disruption.reason, message=disruption.message)
 
-    async def end_deleted(self, case: PodContext) -> None:
-        """End a pod that goes before it has ended, as kubelets do, where somebody's finalizer keeps it there.
+    async def end_deleted(self, context: PodContext) -> None:
+        """Write the end of a pod that is deleted before it has ended, as kubelets do, if a finalizer retains it.
 
-        The controller of a Job may wait for that end, and takes its finalizer off only after it.
+        The Job controller may wait for this end before it removes its finalizer.
         """
-        above = tenant_pod_of(case)
-        if not above.metadata.finalizers or self.was_removed(above.metadata.uid):
+        tenant_pod = tenant_pod_of(context)
+        if not tenant_pod.metadata.finalizers or self.was_removed(tenant_pod.metadata.uid):
             return
-        standing = msgspec.json.decode(above.status)
-        end = LOST if above.has_run else NEVER_STARTED
-        patch = failed_status(end.reason, end.message, tenant_status=standing)
+        current_status = msgspec.json.decode(tenant_pod.status)
+        disruption = LOST if tenant_pod.has_run else NEVER_STARTED
+        patch = failed_status(disruption.reason, disruption.message, tenant_status=current_status)
         if patch is not None:
-            await self._patch_status(above.metadata, patch, standing)
+            await self._patch_status(tenant_pod.metadata, patch, current_status)
 
-    async def delete_pod(self, case: PodContext) -> None:
-        """Remove the pod: grace 0, that very UID; what then still holds it are finalizers of the tenant's own."""
-        metadata = tenant_pod_of(case).metadata
+    async def delete_pod(self, context: PodContext) -> None:
+        """Remove the tenant pod with grace period 0 and its UID; then only the tenant's finalizers retain it."""
+        metadata = tenant_pod_of(context).metadata
         if metadata.uid in self._deleted_uids:
             return
-        # Before the answer: the watch may tell sooner that the pod is gone, and nobody would forget it after that.
+        # Added before the request: the watch may report the deletion before the answer arrives, and clears the entry.
         self._deleted_uids.add(metadata.uid)
         try:
             await self._client.delete(
@@ -229,81 +240,81 @@ class PodMirror:
             self._deleted_uids.discard(metadata.uid)
             raise
 
-    async def fail_refused(self, case: PodContext) -> None:
-        """Fail the pod with the rule that it breaks. Raises FailureDelayedError."""
-        await self.refuse_pod(tenant_pod_of(case), plan_of(case).refusals)
+    async def fail_refused(self, context: PodContext) -> None:
+        """Fail the pod with the rule that it violates. Raises FailureDelayedError."""
+        await self.refuse_pod(tenant_pod_of(context), plan_of(context).refusals)
 
-    async def refuse_pod(self, above: TenantPodView, refusals: Sequence[Refusal]) -> None:
-        """Fail a pod with the first of the rules that it breaks. Raises FailureDelayedError."""
+    async def refuse_pod(self, tenant_pod: TenantPodView, refusals: Sequence[Refusal]) -> None:
+        """Fail a pod with the first of the rules that it violates. Raises FailureDelayedError."""
         first, *more = refusals
         suffix = f" (and {len(more)} more)" if more else ""
-        await self._fail_pod(above, "PolicyRefused", f"{first.message}{suffix}")
+        await self._fail_pod(tenant_pod, "PolicyRefused", f"{first.message}{suffix}")
 
-    async def fail_lost(self, case: PodContext) -> None:
-        """Fail the pod: it ran, and nothing of it is left below. Raises FailureDelayedError."""
-        above = tenant_pod_of(case)
-        await self._check_backoff(above, LOST.reason, LOST.message)
-        status = msgspec.json.decode(above.status)
+    async def fail_lost(self, context: PodContext) -> None:
+        """Fail a pod that has run and whose compute pod no longer exists. Raises FailureDelayedError."""
+        tenant_pod = tenant_pod_of(context)
+        await self._check_backoff(tenant_pod, LOST.reason, LOST.message)
+        status = msgspec.json.decode(tenant_pod.status)
         patch = final_status({"status": status}, status, taken=LOST, now=self._utc_now())
         if patch is not None:
-            await self._patch_status(above.metadata, patch, status)
+            await self._patch_status(tenant_pod.metadata, patch, status)
             self._meter.failed(LOST.reason)
-            await self._events.emit_event(above.metadata, reason=LOST.reason, message=LOST.message)
+            await self._events.emit_event(tenant_pod.metadata, reason=LOST.reason, message=LOST.message)
 
-    async def fail_pod(self, case: PodContext, reason: str, message: str) -> None:
-        """Fail a pod that never ran below, for good. Raises FailureDelayedError."""
-        await self._fail_pod(tenant_pod_of(case), reason, message)
+    async def fail_pod(self, context: PodContext, reason: str, message: str) -> None:
+        """Fail a pod that never ran in the compute cluster. Raises FailureDelayedError."""
+        await self._fail_pod(tenant_pod_of(context), reason, message)
 
-    async def _check_backoff(self, above: TenantPodView, reason: str, message: str) -> None:
-        """Return if the pod may fail now, and note that it does; else report why it waits.
+    async def _check_backoff(self, tenant_pod: TenantPodView, reason: str, message: str) -> None:
+        """Record a failure if the pod may fail now; otherwise report why it waits.
 
         Raises:
             FailureDelayedError: the pod is reconciled again when it may fail.
         """
-        if above.is_terminal or above.metadata.deletion_timestamp is not None:
+        if tenant_pod.is_terminal or tenant_pod.metadata.deletion_timestamp is not None:
             return
         now = self._clock()
-        wait = self._backoff.remaining_delay(above.owner, now=now)
+        wait = self._backoff.remaining_delay(tenant_pod.owner, now=now)
         if wait <= 0:
-            self._backoff.record_failure(above.owner, now=now)
+            self._backoff.record_failure(tenant_pod.owner, now=now)
             return
-        self._requeue_after(above, wait)
-        why = f"the pod fails later, because other pods of {above.owner[1]} have just failed"
-        await self._report_waiting(above, reason, f"{message}; {why}", kind="Warning")
+        self._requeue_after(tenant_pod, wait)
+        delay_reason = f"the pod fails later, because other pods of {tenant_pod.owner[1]} have just failed"
+        await self._report_waiting(tenant_pod, reason, f"{message}; {delay_reason}", kind="Warning")
         raise FailureDelayedError
 
-    async def _fail_pod(self, above: TenantPodView, reason: str, message: str) -> None:
-        await self._check_backoff(above, reason, message)
-        standing = msgspec.json.decode(above.status)
-        patch = failed_status(reason, message, tenant_status=standing)
+    async def _fail_pod(self, tenant_pod: TenantPodView, reason: str, message: str) -> None:
+        await self._check_backoff(tenant_pod, reason, message)
+        current_status = msgspec.json.decode(tenant_pod.status)
+        patch = failed_status(reason, message, tenant_status=current_status)
         if patch is not None:
-            await self._patch_status(above.metadata, patch, standing)
+            await self._patch_status(tenant_pod.metadata, patch, current_status)
             self._meter.failed(reason)
-            await self._events.emit_event(above.metadata, reason=reason, message=message)
+            await self._events.emit_event(tenant_pod.metadata, reason=reason, message=message)
 
     async def report_waiting(
-        self, case: PodContext, reason: str, message: str, *, kind: Literal["Normal", "Warning"] = "Warning"
+        self, context: PodContext, reason: str, message: str, *, kind: Literal["Normal", "Warning"] = "Warning"
     ) -> None:
-        """Tell why the pod waits: an event, and a condition that says the same for as long as it is so."""
-        await self._report_waiting(tenant_pod_of(case), reason, message, kind=kind)
+        """Report why the pod waits: an event, and a condition with the same reason while it waits."""
+        await self._report_waiting(tenant_pod_of(context), reason, message, kind=kind)
 
-    async def report_absences(self, case: PodContext, found: Sequence[Absence]) -> None:
-        """Emit an event for each kind of absent object; the condition has the first reason and names all of them."""
-        above = tenant_pod_of(case)
+    async def report_absences(self, context: PodContext, found: Sequence[Absence]) -> None:
+        """Emit an event for each kind of missing object; the condition has the first reason and names all objects."""
+        tenant_pod = tenant_pod_of(context)
         for absence in found:
-            await self._events.emit_event(above.metadata, reason=absence.reason, message=absence.message)
-        await self._set_not_forwarded(above, found[0].reason, ", ".join(absence.message for absence in found))
+            await self._events.emit_event(tenant_pod.metadata, reason=absence.reason, message=absence.message)
+        await self._set_not_forwarded(tenant_pod, found[0].reason, ", ".join(absence.message for absence in found))
 
     async def _report_waiting(
-        self, above: TenantPodView, reason: str, message: str, *, kind: Literal["Normal", "Warning"]
+        self, tenant_pod: TenantPodView, reason: str, message: str, *, kind: Literal["Normal", "Warning"]
     ) -> None:
-        await self._events.emit_event(above.metadata, reason=reason, message=message, kind=kind)
-        await self._set_not_forwarded(above, reason, message)
+        await self._events.emit_event(tenant_pod.metadata, reason=reason, message=message, kind=kind)
+        await self._set_not_forwarded(tenant_pod, reason, message)
 
-    async def _set_not_forwarded(self, above: TenantPodView, reason: str, message: str) -> None:
-        standing = msgspec.json.decode(above.status)
+    async def _set_not_forwarded(self, tenant_pod: TenantPodView, reason: str, message: str) -> None:
+        current_status = msgspec.json.decode(tenant_pod.status)
         patch = condition_status(
-            standing,
+            current_status,
             FORWARDED_CONDITION,
             status="False",
             reason=reason,
@@ -311,34 +322,34 @@ class PodMirror:
             now=self._utc_now(),
         )
         if patch is not None:
-            await self._patch_status(above.metadata, patch, standing)
+            await self._patch_status(tenant_pod.metadata, patch, current_status)
 
-    async def show_waiting(self, case: PodContext, containers: Sequence[Object], why: Mapping[str, str]) -> None:
-        """Show ephemeral containers that do not start as waiting, each by its name with the reason why."""
-        above = tenant_pod_of(case)
-        standing = msgspec.json.decode(above.status)
-        patch = waiting_status(containers, why, tenant_status=standing)
+    async def show_waiting(self, context: PodContext, containers: Sequence[Object], reasons: Mapping[str, str]) -> None:
+        """Show ephemeral containers that do not start as waiting; `reasons` are by container name."""
+        tenant_pod = tenant_pod_of(context)
+        current_status = msgspec.json.decode(tenant_pod.status)
+        patch = waiting_status(containers, reasons, tenant_status=current_status)
         if patch is not None:
-            await self._patch_status(above.metadata, patch, standing)
+            await self._patch_status(tenant_pod.metadata, patch, current_status)
 
-    async def emit_event(self, case: PodContext, reason: str, message: str) -> None:
-        """An event about the pod, and nothing else."""
-        await self._events.emit_event(tenant_pod_of(case).metadata, reason=reason, message=message)
+    async def emit_event(self, context: PodContext, reason: str, message: str) -> None:
+        """Emit an event about the tenant pod."""
+        await self._events.emit_event(tenant_pod_of(context).metadata, reason=reason, message=message)
 
-    async def _write_mirrored(self, metadata: Meta, patch: Object, standing: Object) -> None:
-        version = await self._patch_status(metadata, patch, standing)
+    async def _write_mirrored(self, metadata: Meta, patch: Object, current_status: Object) -> None:
+        version = await self._patch_status(metadata, patch, current_status)
         self._written_versions[metadata.uid] = metadata.resource_version, version
         self._meter.mirrored()
 
-    async def _patch_status(self, metadata: Meta, status: Object, standing: Object) -> str:
-        """Patch the pod's status, only if it is still that very pod; returns the version it then has.
+    async def _patch_status(self, metadata: Meta, status: Object, current_status: Object) -> str:
+        """Patch the pod's status if its UID still matches; return the resulting version.
 
-        `standing` is the status that the watch has shown. Others may have set conditions since, which stay.
+        `current_status` is the status that the watch has shown. Conditions that others have set since are retained.
         """
         answer = await self._client.patch(
             resources.PODS,
             metadata.name,
-            {"metadata": {"uid": metadata.uid}, "status": strategic_patch(status, standing)},
+            {"metadata": {"uid": metadata.uid}, "status": strategic_patch(status, current_status)},
             namespace=metadata.namespace,
             subresource="status",
             kind="strategic",
@@ -350,51 +361,56 @@ class PodMirror:
         return datetime.fromtimestamp(self._clock(), UTC)
 
 
-def _observed_generation(above: TenantPodView, below: ComputePodView, status: Object) -> int:
-    """The generation of the tenant's pod that is in force below; 0 where that cannot be told, or was told already.
+def _observed_generation(tenant_pod: TenantPodView, compute_pod: ComputePodView, status: Object) -> int:
+    """Return the tenant pod's generation that is in force in the compute cluster; 0 if unknown or already reported.
 
-    A deletion is a generation, too: it is told with the end, not by a write of its own.
+    A deletion increments the generation, too. It is reported with the pod's end and not by a separate write.
     """
-    if below.forwarded_fingerprint != above.fingerprint or above.metadata.deletion_timestamp is not None:
+    if (
+        compute_pod.forwarded_fingerprint != tenant_pod.fingerprint
+        or tenant_pod.metadata.deletion_timestamp is not None
+    ):
         return 0
-    seen = status.get("observedGeneration")
-    if seen is None:  # an older kubelet never tells
-        return above.metadata.generation if status.get("startTime") else 0
-    return above.metadata.generation if seen >= below.metadata.generation else 0
+    observed = status.get("observedGeneration")
+    if observed is None:  # an older kubelet does not report it
+        return tenant_pod.metadata.generation if status.get("startTime") else 0
+    return tenant_pod.metadata.generation if observed >= compute_pod.metadata.generation else 0
 
 
-def _nodes_in_status(case: PodContext) -> tuple[str, ...]:
-    """Return the compute nodes that the reason of a pod names which no node has taken."""
-    below = compute_pod_of(case)
-    status = bytes(below.status)
-    if below.spec.node_name or _UNSCHEDULABLE not in status:
+def _nodes_in_status(context: PodContext) -> tuple[str, ...]:
+    """Return the compute nodes that the scheduling message of an unbound pod names."""
+    compute_pod = compute_pod_of(context)
+    status = bytes(compute_pod.status)
+    if compute_pod.spec.node_name or _UNSCHEDULABLE not in status:
         return ()
     text = status.decode()
-    return tuple(name for _, name in case.link.nodes.store if name in text)
+    return tuple(name for _, name in context.link.nodes.store if name in text)
 
 
-def clean_message(case: PodContext, text: str, *, namespace: str) -> str:
-    """What the compute cluster said, in the tenant's own names; `namespace` is the compute namespace."""
-    node = case.tenant.spec.node_name if case.tenant is not None else "the node"
-    pairs = [(namespace, case.key[0])]
-    if case.compute is not None and case.compute.spec.node_name:
-        pairs.append((case.compute.spec.node_name, node))
+def clean_message(context: PodContext, text: str, *, namespace: str) -> str:
+    """Return a message of the compute cluster in the tenant's names; `namespace` is the compute namespace."""
+    node = context.tenant.spec.node_name if context.tenant is not None else "the node"
+    pairs = [(namespace, context.key[0])]
+    if context.compute is not None and context.compute.spec.node_name:
+        pairs.append((context.compute.spec.node_name, node))
     return Sanitizer(tuple(pairs)).sanitize_text(text)
 
 
-def _disruption_of(below: ComputePodView) -> Disruption:
-    """Why a pod that the tenant did not delete is being deleted below."""
-    reason, _, message = below.metadata.annotations.get(EVICTED, "").partition(": ")
+def _disruption_of(compute_pod: ComputePodView) -> Disruption:
+    """Return why a pod that the tenant did not delete is being deleted in the compute cluster."""
+    reason, _, message = compute_pod.metadata.annotations.get(EVICTED, "").partition(": ")
     if reason:
         return Disruption(reason=reason, message=message)
     return Disruption(reason=DELETED_IN_COMPUTE, message=_DELETED)
 
 
 def _deletion_requested(metadata: Meta) -> datetime:
-    """When a pod's deletion was asked for: servers tell when its grace is over (apimachinery's ObjectMeta)."""
+    """Return when a pod's deletion was requested; the timestamp is when its grace period ends (apimachinery's
+    ObjectMeta).
+    """
     grace = timedelta(seconds=metadata.deletion_grace_period_seconds or 0)
     return times.parse_time(metadata.deletion_timestamp or "") - grace
 
 
-def _node_ip(case: PodContext) -> str:
-    return case.binding.node_ip if case.binding is not None else ""
+def _node_ip(context: PodContext) -> str:
+    return context.binding.node_ip if context.binding is not None else ""

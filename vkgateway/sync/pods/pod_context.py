@@ -1,4 +1,4 @@
-"""One pod's case: everything that is known of it, gathered from the stores, and its record for the table."""
+"""Context of one pod: its state from the stores, and the table's states for it."""
 
 from __future__ import annotations
 
@@ -30,32 +30,34 @@ from vkgateway.translate.to_compute import is_scheduled
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardingPlan:
-    """What a pod's spec means for forwarding it; worked out once, and anew where the spec of a running pod changes."""
+    """Requirements and policy violations of a pod's spec; computed once, and again if the spec of a running pod
+    changes.
+    """
 
     uid: str
     state: str
-    """The state of the spec that it was worked out from: `TenantPodView.spec_state`."""
+    """State of the spec that the plan was computed from: `TenantPodView.spec_state`."""
     source: bytes
-    """A digest of the whole pod that it was worked out from."""
+    """Digest of the complete pod that the plan was computed from."""
     references: tuple[Reference, ...]
     mandatory: tuple[Reference, ...]
     optional: tuple[Reference, ...]
-    """References without which the pod starts all the same."""
+    """References to objects without which the pod starts."""
     tokens: tuple[TokenSource, ...]
     claims: tuple[str, ...]
-    """Names of the claims that its volumes are from."""
+    """Names of the claims that its volumes use."""
     service_account: str
     requests: MilliResources
     governed: bool
-    """It starts only when the arbiter says so."""
+    """Whether the pod starts only after the arbiter has admitted it."""
     scheduled: bool
-    """A scheduler bound it, rather than somebody who set `nodeName` by hand."""
+    """Whether a scheduler bound the pod, as opposed to a manually set `nodeName`."""
     refusals: tuple[Refusal, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class PodContext:
-    """A tenant pod and what stands for it in one compute cluster, as the stores show them now."""
+    """Tenant pod and its compute pod in one compute cluster, as the stores show them now."""
 
     key: Key
     link: ComputeLink
@@ -64,48 +66,48 @@ class PodContext:
     binding: VirtualNodeBinding | None
     plan: ForwardingPlan | None = None
     pod_document: tuple[bytes, Object] | None = None
-    """The whole pod that the plan was worked out from in this look, as it came and decoded."""
+    """Complete pod that the plan was computed from in this reconciliation, raw and decoded."""
     missing_references: list[Reference] = field(default_factory=list)
     claims: PodClaims = field(default_factory=PodClaims)
     admission: Admission | None = None
     resize_admission: Admission | None = None
-    """What limits say of the amounts that a running pod asks for now."""
+    """Decision about the current requests of a running pod."""
     resize_refused: bool = False
-    """The compute cluster did not take them, and never will."""
+    """Whether the compute cluster has refused the current requests for good."""
 
 
 def pod_digest(raw: bytes) -> bytes:
-    """By which two states of a pod are told apart, whoever made them."""
+    """Return a digest that differs for any two states of a pod."""
     return blake2b(raw, digest_size=16).digest()
 
 
 def make_plan(
     pod: Object, *, tenant: TenantContext, pool: PoolContext | None, state: str = "", source: bytes = b""
 ) -> ForwardingPlan:
-    """Read a tenant pod's spec for what forwarding it needs and what forbids it."""
-    refers = find_references(pod)
+    """Return the references, requests and policy violations of a tenant pod's spec."""
+    references = find_references(pod)
     namespace = pod["metadata"]["namespace"]
-    # Refused, but for that a copy of it would stand in the place of the tenant's root certificate.
-    config_maps = {name: optional for name, optional in refers.config_maps.items() if name != COMPUTE_ROOT_CA}
-    everything: list[Reference] = [("configmaps", namespace, name) for name in config_maps]
-    everything += [("secrets", namespace, name) for name in refers.secrets]
+    # This name is refused anyway, and a copy of it would replace the tenant's root certificate.
+    config_maps = {name: optional for name, optional in references.config_maps.items() if name != COMPUTE_ROOT_CA}
+    copied: list[Reference] = [("configmaps", namespace, name) for name in config_maps]
+    copied += [("secrets", namespace, name) for name in references.secrets]
     mandatory: list[Reference] = [
         ("configmaps", namespace, name) for name, optional in config_maps.items() if not optional
     ]
-    mandatory += [("secrets", namespace, name) for name, optional in refers.secrets.items() if not optional]
+    mandatory += [("secrets", namespace, name) for name, optional in references.secrets.items() if not optional]
     requests = pod_requests(pod)
     return ForwardingPlan(
         uid=pod["metadata"]["uid"],
         state=state,
         source=source,
-        references=tuple(everything),
+        references=tuple(copied),
         mandatory=tuple(mandatory),
-        optional=tuple(reference for reference in everything if reference not in mandatory),
-        tokens=refers.tokens,
-        claims=refers.claims,
+        optional=tuple(reference for reference in copied if reference not in mandatory),
+        tokens=references.tokens,
+        claims=references.claims,
         service_account=pod["spec"].get("serviceAccountName") or "default",
         requests=requests,
-        # Most pods ask for no device: those are not summed up a second time.
+        # Most pods request no device; the first check avoids a second summation.
         governed=has_mark(pod) or (any(map(is_extended, requests)) and bool(device_requests(pod))),
         scheduled=is_scheduled(pod),
         refusals=find_refusals(pod, tenant=tenant, pool=pool),
@@ -113,13 +115,13 @@ def make_plan(
 
 
 def decode(raw: bytes) -> Object:
-    """A whole object from its JSON."""
+    """Return a complete object from its JSON."""
     decoded: Object = msgspec.json.decode(raw)
     return decoded
 
 
 def tenant_state(view: TenantPodView | None) -> record.TenantPodState:
-    """The table's word for what the tenant's API server holds."""
+    """Return the table's state of the tenant pod."""
     if view is None:
         return record.TenantPodState.ABSENT
     deleting = view.metadata.deletion_timestamp is not None
@@ -132,15 +134,15 @@ def tenant_state(view: TenantPodView | None) -> record.TenantPodState:
     return record.TenantPodState.GATED if view.spec.scheduling_gates else record.TenantPodState.UNBOUND
 
 
-def compute_state(case: PodContext) -> record.ComputePodState:
-    """The table's word for what the compute cluster holds, as far as that can be trusted."""
-    view = case.compute
-    if not case.link.is_trusted:
+def compute_state(context: PodContext) -> record.ComputePodState:
+    """Return the table's state of the compute pod, as far as the cluster can be trusted."""
+    view = context.compute
+    if not context.link.is_trusted:
         return record.ComputePodState.UNKNOWN
     if view is None:
         return record.ComputePodState.ABSENT
-    if case.tenant is not None and (
-        view.tenant_uid != case.tenant.metadata.uid or RETAKEN in view.metadata.annotations
+    if context.tenant is not None and (
+        view.tenant_uid != context.tenant.metadata.uid or RETAKEN in view.metadata.annotations
     ):
         return record.ComputePodState.STALE
     deleting = view.metadata.deletion_timestamp is not None
@@ -149,52 +151,56 @@ def compute_state(case: PodContext) -> record.ComputePodState:
     return record.ComputePodState.DELETING if deleting else record.ComputePodState.LIVE
 
 
-def dependency_state(case: PodContext) -> record.DependencyState:
-    """The table's word for what the pod refers to."""
-    if case.plan is not None and case.plan.refusals:
+def dependency_state(context: PodContext) -> record.DependencyState:
+    """Return the table's state of the objects that the pod refers to."""
+    if context.plan is not None and context.plan.refusals:
         return record.DependencyState.REFUSED
     return (
         record.DependencyState.MISSING
-        if case.missing_references or case.claims.unready
+        if context.missing_references or context.claims.unready
         else record.DependencyState.READY
     )
 
 
-def admission_state(case: PodContext) -> record.AdmissionState:
-    """The table's word for what the arbiter says."""
-    return record.AdmissionState(case.admission.verdict) if case.admission is not None else record.AdmissionState.FREE
+def admission_state(context: PodContext) -> record.AdmissionState:
+    """Return the table's state of the pod's admission."""
+    return (
+        record.AdmissionState(context.admission.verdict)
+        if context.admission is not None
+        else record.AdmissionState.FREE
+    )
 
 
 def is_ended_by_platform(view: TenantPodView | None) -> bool:
-    """Whether the platform ended the tenant's pod: an eviction, or a deletion in the compute cluster."""
+    """Return whether the platform ended the tenant pod by an eviction or a deletion in the compute cluster."""
     return view is not None and view.is_terminal and is_disrupted(decode(view.status))
 
 
 def blocks_replacement(view: TenantPodView | None) -> bool:
-    """Whether the controller of a taken pod makes another only once this one does not exist any more."""
+    """Return whether the controller of a pod that the platform ended replaces it only after its deletion."""
     return view is not None and is_recreated_after_deletion(view.metadata.labels) and is_ended_by_platform(view)
 
 
-def tenant_pod_of(case: PodContext) -> TenantPodView:
-    """The tenant's pod of a case in which the table has seen one."""
-    assert case.tenant is not None
-    return case.tenant
+def tenant_pod_of(context: PodContext) -> TenantPodView:
+    """Return the tenant pod; the table has seen one."""
+    assert context.tenant is not None
+    return context.tenant
 
 
-def compute_pod_of(case: PodContext) -> ComputePodView:
-    """The compute pod of a case in which the table has seen one."""
-    assert case.compute is not None
-    return case.compute
+def compute_pod_of(context: PodContext) -> ComputePodView:
+    """Return the compute pod; the table has seen one."""
+    assert context.compute is not None
+    return context.compute
 
 
-def plan_of(case: PodContext) -> ForwardingPlan:
-    """The plan of a case that was prepared."""
-    assert case.plan is not None
-    return case.plan
+def plan_of(context: PodContext) -> ForwardingPlan:
+    """Return the plan of a prepared context."""
+    assert context.plan is not None
+    return context.plan
 
 
 def as_object(view: ComputePodView) -> Object:
-    """The part of a compute pod that the translation upward looks at."""
+    """Return the part of a compute pod that mirroring reads."""
     metadata = view.metadata
     return {
         "metadata": {

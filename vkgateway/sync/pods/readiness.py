@@ -1,4 +1,4 @@
-"""Conditions of readiness gates: the tenant writes them, the compute kubelet judges the pod's readiness by them."""
+"""Readiness gate conditions: the tenant sets them, and the compute kubelet derives the pod's readiness from them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.readiness_gates import gate_conditions_patch, tenant_gates
 
 _RETRY: Final = 30.0
-"""Seconds until a refused patch is tried again."""
-_NO_RIGHTS: Final = "the compute cluster does not let the gateway write conditions of pods now"
+"""Seconds until a refused patch is retried."""
+_NO_RIGHTS: Final = "the compute cluster does not allow the gateway to write pod conditions at the moment"
 
 
 class _Status(msgspec.Struct, gc=False):
@@ -28,31 +28,35 @@ _status = msgspec.json.Decoder(_Status)
 
 
 class ReadinessForwarder:
-    """Mirrors the conditions of one tenant's readiness gates; `later(key, seconds)` asks for another look at a pod."""
+    """Forwarder of one tenant's readiness gate conditions; `later(key, seconds)` enqueues a reconcile request for a
+    pod.
+    """
 
     def __init__(self, *, upward: PodMirror, later: Callable[[Key, float], None]) -> None:
         self._mirror = upward
         self._requeue_after = later
 
-    async def forward_conditions(self, case: PodContext) -> None:
-        """Make the conditions of the pod's gates in the compute cluster equal to those in the tenant cluster.
+    async def forward_conditions(self, context: PodContext) -> None:
+        """Copy the conditions of the pod's readiness gates from the tenant cluster to the compute cluster.
 
-        Raises ApiError if the compute cluster cannot be asked now. A refusal is reported to the tenant.
+        Raises ApiError if the request must be retried. A refusal is reported to the tenant.
         """
-        below = compute_pod_of(case)
-        gates = tenant_gates(below.metadata.annotations)
+        compute_pod = compute_pod_of(context)
+        gates = tenant_gates(compute_pod.metadata.annotations)
         if not gates:
             return
-        above = tenant_pod_of(case).status
-        differing = gate_conditions_patch(_decode_conditions(above), _decode_conditions(below.status), gates)
+        tenant_status = tenant_pod_of(context).status
+        differing = gate_conditions_patch(
+            _decode_conditions(tenant_status), _decode_conditions(compute_pod.status), gates
+        )
         if not differing:
             return
         try:
-            await case.link.client.patch(
+            await context.link.client.patch(
                 resources.PODS,
-                below.metadata.name,
-                {"metadata": {"uid": below.metadata.uid}, "status": {"conditions": differing}},
-                namespace=below.metadata.namespace,
+                compute_pod.metadata.name,
+                {"metadata": {"uid": compute_pod.metadata.uid}, "status": {"conditions": differing}},
+                namespace=compute_pod.metadata.namespace,
                 subresource="status",
                 kind="strategic",
                 metadata_only=True,
@@ -60,10 +64,10 @@ class ReadinessForwarder:
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
             if is_starting(error):
                 raise
-            said = clean_message(case, error.server_message, namespace=below.metadata.namespace)
-            why = _NO_RIGHTS if lacks_rights(error) else said
-            await self._mirror.emit_event(case, "ReadinessNotForwarded", f"conditions of readiness gates: {why}")
-            self._requeue_after(case.key, _RETRY)
+            message = clean_message(context, error.server_message, namespace=compute_pod.metadata.namespace)
+            reason = _NO_RIGHTS if lacks_rights(error) else message
+            await self._mirror.emit_event(context, "ReadinessNotForwarded", f"conditions of readiness gates: {reason}")
+            self._requeue_after(context.key, _RETRY)
 
 
 def _decode_conditions(status: bytes) -> list[Object]:

@@ -1,4 +1,4 @@
-"""One pod's whole situation, reduced to what the table needs to know."""
+"""Input and output of the pod table: states, record and instructions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class TenantPodState(StrEnum):
-    """What the tenant's API server holds under the pod's name."""
+    """Tenant pod in the tenant's API server."""
 
     ABSENT = "absent"
     GATED = "gated"
@@ -19,23 +19,23 @@ class TenantPodState(StrEnum):
 
 
 class ComputePodState(StrEnum):
-    """What the compute cluster holds for that tenant pod."""
+    """Compute pod of the tenant pod."""
 
     UNKNOWN = "unknown"
-    """The cluster cannot be reached, or its list is not complete yet."""
+    """The cluster is unreachable, or its list is not complete yet."""
     ABSENT = "absent"
     LIVE = "live"
     DELETING = "deleting"
     TERMINAL = "terminal"
     TERMINAL_DELETING = "terminal and deleting"
     STALE = "stale"
-    """It belongs to an earlier tenant pod of the same name."""
+    """The compute pod belongs to an earlier tenant pod of the same name."""
     FOREIGN = "foreign"
-    """The name is taken by something that is not ours."""
+    """An object that does not belong to vkgateway has the name."""
 
 
 class DependencyState(StrEnum):
-    """What the tenant pod refers to, and whether policy lets it run at all."""
+    """Objects that the tenant pod refers to, and whether policy permits the pod."""
 
     READY = "ready"
     MISSING = "missing"
@@ -43,29 +43,31 @@ class DependencyState(StrEnum):
 
 
 class AdmissionState(StrEnum):
-    """What the arbiter says of the pod."""
+    """Decision of the arbiter or of the tenant's limits."""
 
     FREE = "free"
     HELD = "held"
     REJECTED = "rejected"
-    """It was put by hand on a virtual node that has no room for it."""
+    """The pod was bound manually to a virtual node without free capacity for it."""
     ADMITTED = "admitted"
     EVICTING = "evicting"
     PENDING = "pending"
-    """It governs the pod, and has said nothing yet."""
+    """The arbiter governs the pod and has not decided yet."""
     RETAKEN = "retaken"
-    """No node took the pod in time: it is to be removed below, and placed anew."""
+    """No node took the pod in time: its compute pod must be deleted and the pod placed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One tenant pod as the world stands; the table's whole input.
+    """State of one tenant pod; the complete input of the pod table.
 
-    `has_run` says that the tenant pod's status already tells of containers: such a pod whose compute pod is gone
-    without a trace (somebody took its finalizer off by hand) has lived, and must not be started a second time.
-    `ended_by_platform` says that the platform ended the tenant pod (an eviction, a drain). `blocks_replacement` says so
-    of one whose controller makes another only once it does not exist any more.
-    `list_complete` says that the tenant's list of pods is known to be whole, so that absence is a fact.
+    `has_run` says that the tenant pod's status has container statuses. If the compute pod of such a pod is missing (its
+    finalizer was removed manually), the pod must not be started a second time.
+
+    `ended_by_platform` says that the platform ended the tenant pod by an eviction or a drain. `blocks_replacement` says
+    the same of a pod whose controller replaces it only after its deletion.
+
+    `list_complete` says that the tenant's pod list is complete, so that a missing pod does not exist.
     """
 
     tenant: TenantPodState
@@ -79,33 +81,33 @@ class Record:
 
 
 class Instruction(StrEnum):
-    """What the table may ask of the hands; each is idempotent and repeats nothing that is already so."""
+    """Action that the executor carries out; each is idempotent and does nothing if its result exists already."""
 
-    FORGET = "forget"
-    WAIT = "wait"
-    DELETE_COMPUTE = "delete the compute pod with its own grace"
-    DELETE_COMPUTE_LIKE_TENANT = "delete the compute pod with the tenant's remaining grace"
-    DELETE_AT_DEADLINE = "delete the compute pod once the notice has run out"
-    DELETE_STALE = "delete the stale compute pod; its end concerns nobody"
-    RELEASE = "take the finalizer off the compute pod"
-    NOTICE = "tell of the coming eviction, once"
-    WITHDRAW = "take a notice off that does not hold any more"
-    PROMOTE = "write down below that it does not borrow any more, and tell so"
-    TAKE_BACK = "mark the compute pod as one that stands for nobody, and delete it"
-    REPORT_TAKEN = "tell that the name is taken below, and back off"
-    REPORT_MISSING = "tell what is missing"
-    REPORT_HELD = "tell why it is held"
-    REPORT_UNDO = "log that the end cannot be undone above"
-    REJECT = "fail the tenant pod as a kubelet does that has no room for it"
-    REFUSE = "fail the tenant pod with the rule it breaks"
-    LOSE = "fail the tenant pod: it ran, and nothing of it is left below"
-    CREATE = "create namespace, copies, token and compute pod, in this order"
-    KEEP_LOGS = "keep the last lines of the logs of a pod that is deleted below, once"
-    STATUS_UP = "write the status up if it differs"
-    SPEC_DOWN = "write mutable fields and refreshed copies down if they differ"
-    READINESS_DOWN = "write the conditions of readiness gates down if they differ"
-    REFRESH = "keep the tokens of a pod that is ending fresh"
-    FINISH = "write the final status up"
-    CLOSE = "fail the tenant pod that is to go: nothing of it is below, and it never ended"
+    FORGET = "do nothing: the pod needs no compute pod"
+    WAIT = "wait for a change"
+    DELETE_COMPUTE = "delete the compute pod with its own grace period"
+    DELETE_LIKE_TENANT = "delete the compute pod with the tenant pod's remaining grace period"
+    DELETE_AT_DEADLINE = "delete the compute pod when the eviction notice has expired"
+    DELETE_STALE = "delete the compute pod of an earlier tenant pod or a reverted one"
+    REMOVE_FINALIZER = "remove the finalizer from the compute pod"
+    GIVE_NOTICE = "write the eviction notice, once"
+    WITHDRAW_NOTICE = "remove an eviction notice that does not apply any longer"
+    MARK_PROMOTED = "record and report that the pod does not borrow any longer"
+    REVERT = "mark the compute pod as reverted and delete it"
+    REPORT_NAME_TAKEN = "report that the name is taken in the compute cluster, and back off"
+    REPORT_MISSING = "report the missing objects"
+    REPORT_PENDING = "report why the pod is held"
+    REPORT_UNDO = "log that the end of the tenant pod cannot be undone"
+    FAIL_REJECTED = "fail the tenant pod as a kubelet without free capacity does"
+    FAIL_REFUSED = "fail the tenant pod with the policy rule that it violates"
+    FAIL_LOST = "fail the tenant pod, because it has run and its compute pod no longer exists"
+    CREATE = "create namespace, copies, tokens and compute pod, in this order"
+    KEEP_LOGS = "record the last log lines of a compute pod that is being deleted, once"
+    UPDATE_STATUS = "update the tenant pod's status if it differs"
+    FORWARD_CHANGES = "forward mutable fields and tokens if they differ"
+    FORWARD_READINESS = "forward the conditions of readiness gates if they differ"
+    REFRESH_TOKENS = "refresh the tokens of a terminating pod"
+    WRITE_END = "write the final status of the tenant pod"
+    END_DELETED = "fail the tenant pod that is being deleted without a compute pod"
     REMOVE_REPLACED = "remove the tenant pod a while after its end, if its controller has replaced it"
-    REMOVE_TENANT = "remove the tenant pod (grace 0, its uid)"
+    DELETE_TENANT = "remove the tenant pod (grace period 0, its UID)"

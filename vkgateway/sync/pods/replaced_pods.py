@@ -1,4 +1,4 @@
-"""Removes ended pods whose controller has made others in their place, as Kubernetes removes what it evicts."""
+"""Removal of ended pods that their controllers have replaced, as Kubernetes removes evicted pods."""
 
 from __future__ import annotations
 
@@ -14,37 +14,40 @@ from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.conditions import DISRUPTION_CONDITION
 
 SHOWN_SECONDS: Final = 30.0
-"""How long such a pod is shown after its end, for people and log collectors to read what became of it."""
+"""Seconds for which an ended pod stays visible for users and log collectors."""
 _REPLACING: Final = frozenset({("apps", "ReplicaSet"), ("", "ReplicationController")})
-"""Controllers that replace a failed pod and leave it where it is. StatefulSets and DaemonSets delete it; Jobs
-keep it, as their failure policies count it."""
+"""Controllers that replace a failed pod without deleting it. StatefulSets and DaemonSets delete it; Jobs retain it,
+because their failure policies count it.
+"""
 
 
 class ReplacedPods:
-    """Removes pods of one tenant that the platform took away; `later(key, seconds)` asks for another look at a pod."""
+    """Removal of one tenant's pods that the platform ended; `later(key, seconds)` enqueues a reconcile request for a
+    pod.
+    """
 
     def __init__(self, upward: PodMirror, *, later: Callable[[Key, float], None], clock: Callable[[], float]) -> None:
         self._mirror = upward
         self._requeue_after = later
         self._clock = clock
 
-    async def remove_replaced(self, case: PodContext) -> None:
-        """Remove the tenant pod once it has been shown for a while, if its controller is one that replaced it."""
-        above = tenant_pod_of(case)
-        left = _ended_at(decode(above.status), default=self._clock()) + SHOWN_SECONDS - self._clock()
-        if left > 0:
-            self._requeue_after(case.key, left)
+    async def remove_replaced(self, context: PodContext) -> None:
+        """Remove the tenant pod after it was visible for a while, if its controller has replaced it."""
+        tenant_pod = tenant_pod_of(context)
+        remaining = _ended_at(decode(tenant_pod.status), default=self._clock()) + SHOWN_SECONDS - self._clock()
+        if remaining > 0:
+            self._requeue_after(context.key, remaining)
             return
         try:
-            pod = decode(await self._mirror.read_pod(above))
+            pod = decode(await self._mirror.read_pod(tenant_pod))
         except (errors.NotFound, errors.Conflict):
             return
         if is_replaced(pod):
-            await self._mirror.delete_pod(case)
+            await self._mirror.delete_pod(context)
 
 
 def is_replaced(pod: Object) -> bool:
-    """Whether a pod's controller makes another in the place of a failed one, and leaves that one where it is."""
+    """Return whether a pod's controller replaces failed pods without deleting them."""
     owners = pod["metadata"].get("ownerReferences") or ()
     controllers = (owner for owner in owners if owner.get("controller"))
     return any((_api_group(owner["apiVersion"]), owner["kind"]) in _REPLACING for owner in controllers)
@@ -55,13 +58,13 @@ def _api_group(api_version: str) -> str:
 
 
 def _ended_at(status: Object, *, default: float) -> float:
-    """Return when the pod ended, in seconds since the epoch; `default` where its status does not say."""
+    """Return when the pod ended, in seconds since the epoch; `default` if its status has no time."""
     states = (one.get("state") or {} for one in status.get("containerStatuses") or ())
-    ends = [end for state in states if (end := (state.get("terminated") or {}).get("finishedAt"))]
+    end_times = [end for state in states if (end := (state.get("terminated") or {}).get("finishedAt"))]
     conditions = status.get("conditions") or ()
-    ends += [
+    end_times += [
         since
         for entry in conditions
         if entry["type"] == DISRUPTION_CONDITION and (since := entry.get("lastTransitionTime"))
     ]
-    return max((times.parse_time(end).timestamp() for end in ends), default=default)
+    return max((times.parse_time(end).timestamp() for end in end_times), default=default)

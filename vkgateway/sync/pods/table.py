@@ -1,4 +1,4 @@
-"""The table of a pod's life: from a record to the next instructions. Pure; first match wins; a gap is an error."""
+"""Pod table: instructions for each record. Pure. The first matching row applies; a record without a row is an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkgateway.sync.pods.record import TenantPodState as T
 
 
 class UncoveredRecordError(Exception):
-    """No row of the table covers a record: a defect of the table or of the observer, never a shrug."""
+    """No row of the table covers a record: a defect of the table or of the observer."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(f"no row of the pod table covers {record}")
@@ -22,7 +22,7 @@ class UncoveredRecordError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; `None` in a column matches anything."""
+    """Row of the table; `None` in a column matches any value."""
 
     tenant: frozenset[T] | None
     compute: frozenset[C] | None
@@ -35,7 +35,7 @@ class Row:
     list_complete: bool | None = None
 
     def matches_record(self, record: Record) -> bool:
-        """Whether every column of this row allows the record's value."""
+        """Return whether every column of this row matches the record."""
         return (
             (self.tenant is None or record.tenant in self.tenant)
             and (self.compute is None or record.compute in self.compute)
@@ -63,81 +63,93 @@ def _compute_states(*values: C) -> frozenset[C]:
 
 
 ROWS: tuple[Row, ...] = (
-    # Nothing is failed, deleted or created on what cannot be seen.
+    # While the compute cluster cannot be trusted, nothing is failed, deleted or created.
     Row(None, _compute_states(C.UNKNOWN), (I.WAIT,)),
-    # Nothing of this pod runs below, and nothing should.
+    # The pod has no compute pod, and needs none.
     Row(_NOT_BOUND, _compute_states(C.ABSENT, C.FOREIGN), (I.FORGET,)),
-    # Left over from a tenant pod that is gone: only once the tenant's list proves that it is gone.
+    # The tenant pod was deleted. Only a complete list proves that.
     Row(_tenant_states(T.ABSENT), None, (I.WAIT,), list_complete=False),
     Row(_tenant_states(T.ABSENT), _compute_states(C.LIVE, C.STALE), (I.DELETE_COMPUTE,)),
     Row(_tenant_states(T.ABSENT), _compute_states(C.DELETING), (I.WAIT,)),
-    Row(_tenant_states(T.ABSENT), _compute_states(C.TERMINAL, C.TERMINAL_DELETING), (I.RELEASE, I.DELETE_COMPUTE)),
-    # An earlier pod of the same name, removed above by force: out of the way first, whatever the new one is.
-    Row(None, _compute_states(C.STALE), (I.DELETE_STALE,)),
-    # The name below belongs to somebody else: never touched.
-    Row(_tenant_states(T.BOUND), _compute_states(C.FOREIGN), (I.REPORT_TAKEN,)),
-    Row(_tenant_states(T.DELETING), _compute_states(C.FOREIGN), (I.CLOSE, I.REMOVE_TENANT)),
-    Row(_tenant_states(T.TERMINAL_DELETING), _compute_states(C.FOREIGN), (I.REMOVE_TENANT,)),
-    Row(_tenant_states(T.TERMINAL), _compute_states(C.FOREIGN), (I.WAIT,)),
-    # Bound, and not below yet.
-    Row(_tenant_states(T.BOUND), _compute_states(C.ABSENT), (I.LOSE,), has_run=True),
-    Row(_tenant_states(T.BOUND), _compute_states(C.ABSENT), (I.REFUSE,), dependencies=frozenset({D.REFUSED})),
-    Row(_tenant_states(T.BOUND), _compute_states(C.ABSENT), (I.REPORT_MISSING,), dependencies=frozenset({D.MISSING})),
-    Row(_tenant_states(T.BOUND), _compute_states(C.ABSENT), (I.REJECT,), admission=frozenset({A.REJECTED})),
     Row(
-        _tenant_states(T.BOUND), _compute_states(C.ABSENT), (I.REPORT_HELD,), admission=frozenset({A.HELD, A.EVICTING})
+        _tenant_states(T.ABSENT),
+        _compute_states(C.TERMINAL, C.TERMINAL_DELETING),
+        (I.REMOVE_FINALIZER, I.DELETE_COMPUTE),
+    ),
+    # Compute pod of an earlier, force-deleted tenant pod of the same name: deleted first, whatever the new pod's state.
+    Row(None, _compute_states(C.STALE), (I.DELETE_STALE,)),
+    # An object of another owner has the name in the compute cluster; the gateway never touches it.
+    Row(_tenant_states(T.BOUND), _compute_states(C.FOREIGN), (I.REPORT_NAME_TAKEN,)),
+    Row(_tenant_states(T.DELETING), _compute_states(C.FOREIGN), (I.END_DELETED, I.DELETE_TENANT)),
+    Row(_tenant_states(T.TERMINAL_DELETING), _compute_states(C.FOREIGN), (I.DELETE_TENANT,)),
+    Row(_tenant_states(T.TERMINAL), _compute_states(C.FOREIGN), (I.WAIT,)),
+    # Bound, without a compute pod.
+    Row(_tenant_states(T.BOUND), _compute_states(C.ABSENT), (I.FAIL_LOST,), has_run=True),
+    Row(_tenant_states(T.BOUND), _compute_states(C.ABSENT), (I.FAIL_REFUSED,), dependencies=frozenset({D.REFUSED})),
+    Row(_tenant_states(T.BOUND), _compute_states(C.ABSENT), (I.REPORT_MISSING,), dependencies=frozenset({D.MISSING})),
+    Row(_tenant_states(T.BOUND), _compute_states(C.ABSENT), (I.FAIL_REJECTED,), admission=frozenset({A.REJECTED})),
+    Row(
+        _tenant_states(T.BOUND),
+        _compute_states(C.ABSENT),
+        (I.REPORT_PENDING,),
+        admission=frozenset({A.HELD, A.EVICTING}),
     ),
     Row(_tenant_states(T.BOUND), _compute_states(C.ABSENT), (I.WAIT,), admission=frozenset({A.PENDING, A.RETAKEN})),
     Row(_tenant_states(T.BOUND), _compute_states(C.ABSENT), (I.CREATE,)),
-    # Bound and running below.
+    # Bound and running in the compute cluster.
     Row(
         _tenant_states(T.BOUND),
         _compute_states(C.LIVE),
-        (I.STATUS_UP, I.READINESS_DOWN, I.NOTICE, I.DELETE_AT_DEADLINE),
+        (I.UPDATE_STATUS, I.FORWARD_READINESS, I.GIVE_NOTICE, I.DELETE_AT_DEADLINE),
         admission=frozenset({A.EVICTING}),
     ),
-    Row(_tenant_states(T.BOUND), _compute_states(C.LIVE), (I.TAKE_BACK,), admission=frozenset({A.RETAKEN})),
+    Row(_tenant_states(T.BOUND), _compute_states(C.LIVE), (I.REVERT,), admission=frozenset({A.RETAKEN})),
     Row(
         _tenant_states(T.BOUND),
         _compute_states(C.LIVE),
-        (I.STATUS_UP, I.READINESS_DOWN, I.WITHDRAW, I.PROMOTE, I.SPEC_DOWN),
+        (I.UPDATE_STATUS, I.FORWARD_READINESS, I.WITHDRAW_NOTICE, I.MARK_PROMOTED, I.FORWARD_CHANGES),
     ),
-    Row(_tenant_states(T.BOUND), _compute_states(C.DELETING), (I.STATUS_UP, I.READINESS_DOWN, I.KEEP_LOGS, I.REFRESH)),
-    Row(_tenant_states(T.BOUND), _compute_states(C.TERMINAL_DELETING), (I.FINISH, I.RELEASE)),
-    Row(_tenant_states(T.BOUND), _compute_states(C.TERMINAL), (I.FINISH,)),
-    # Final above: what still runs below cannot be undone above. This holds for a final pod being deleted, too.
+    Row(
+        _tenant_states(T.BOUND),
+        _compute_states(C.DELETING),
+        (I.UPDATE_STATUS, I.FORWARD_READINESS, I.KEEP_LOGS, I.REFRESH_TOKENS),
+    ),
+    Row(_tenant_states(T.BOUND), _compute_states(C.TERMINAL_DELETING), (I.WRITE_END, I.REMOVE_FINALIZER)),
+    Row(_tenant_states(T.BOUND), _compute_states(C.TERMINAL), (I.WRITE_END,)),
+    # Final in the tenant cluster, which cannot be undone. This includes final pods that are being deleted.
     Row(_TENANT_TERMINAL, _compute_states(C.LIVE), (I.REPORT_UNDO, I.DELETE_COMPUTE)),
     Row(_TENANT_TERMINAL, _compute_states(C.DELETING), (I.WAIT,)),
-    Row(_tenant_states(T.TERMINAL), _compute_states(C.TERMINAL_DELETING), (I.RELEASE,)),
-    # Its end stands above, and nothing else will remove it.
-    Row(_tenant_states(T.TERMINAL), _compute_states(C.ABSENT), (I.REMOVE_TENANT,), blocks_replacement=True),
+    Row(_tenant_states(T.TERMINAL), _compute_states(C.TERMINAL_DELETING), (I.REMOVE_FINALIZER,)),
+    # The end is written, and no controller will remove the tenant pod.
+    Row(_tenant_states(T.TERMINAL), _compute_states(C.ABSENT), (I.DELETE_TENANT,), blocks_replacement=True),
     Row(_tenant_states(T.TERMINAL), _compute_states(C.ABSENT), (I.REMOVE_REPLACED,), ended_by_platform=True),
     Row(_tenant_states(T.TERMINAL), _compute_states(C.ABSENT, C.TERMINAL), (I.WAIT,)),
-    # Deleted above: gone above only when it is gone below.
-    Row(_tenant_states(T.DELETING), _compute_states(C.ABSENT), (I.CLOSE, I.REMOVE_TENANT)),
-    Row(_tenant_states(T.TERMINAL_DELETING), _compute_states(C.ABSENT), (I.REMOVE_TENANT,)),
-    Row(_tenant_states(T.DELETING), _compute_states(C.LIVE), (I.DELETE_COMPUTE_LIKE_TENANT,)),
+    # Deleted in the tenant cluster: the tenant pod is removed only after its compute pod.
+    Row(_tenant_states(T.DELETING), _compute_states(C.ABSENT), (I.END_DELETED, I.DELETE_TENANT)),
+    Row(_tenant_states(T.TERMINAL_DELETING), _compute_states(C.ABSENT), (I.DELETE_TENANT,)),
+    Row(_tenant_states(T.DELETING), _compute_states(C.LIVE), (I.DELETE_LIKE_TENANT,)),
     Row(
         _tenant_states(T.DELETING),
         _compute_states(C.DELETING),
-        (I.DELETE_COMPUTE_LIKE_TENANT, I.STATUS_UP, I.READINESS_DOWN, I.REFRESH),
+        (I.DELETE_LIKE_TENANT, I.UPDATE_STATUS, I.FORWARD_READINESS, I.REFRESH_TOKENS),
     ),
-    Row(_TENANT_DELETING, _COMPUTE_ENDED, (I.FINISH, I.RELEASE, I.DELETE_COMPUTE, I.REMOVE_TENANT)),
+    Row(_TENANT_DELETING, _COMPUTE_ENDED, (I.WRITE_END, I.REMOVE_FINALIZER, I.DELETE_COMPUTE, I.DELETE_TENANT)),
 )
-"""`DELETE_COMPUTE` and its kin do nothing where the compute pod is already being deleted with no longer a grace, and
-`FINISH` nothing where the final status already stands above; so rows may name them without a second look."""
+"""`DELETE_COMPUTE` and similar instructions do nothing if the compute pod is being deleted with the same or a shorter
+grace period, and `WRITE_END` does nothing if the final status is written. Rows may therefore name them unconditionally.
+"""
 
 IMPOSSIBLE: tuple[Row, ...] = (
-    # A pod that is not bound was never sent below, and binding cannot be undone.
+    # A pod that is not bound was never forwarded, and a binding cannot be undone.
     Row(_tenant_states(T.GATED, T.UNBOUND), _compute_states(C.LIVE, C.DELETING, C.TERMINAL, C.TERMINAL_DELETING), ()),
 )
-"""Records that no order of events can bring about; they are errors when they come all the same."""
+"""Records that no order of events can cause; they are errors if they occur."""
 
 _MEMO: dict[Record, tuple[I, ...]] = {}
 
 
 def find_instructions(record: Record) -> tuple[I, ...]:
-    """The instructions for a record, in the order in which they must be carried out.
+    """Return the instructions for a record, in the order of execution.
 
     Raises:
         UncoveredRecordError: no row covers the record.

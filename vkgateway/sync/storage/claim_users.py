@@ -153,5 +153,5 @@ class ClaimUsers:
             return "", "has lost its volume" if name else "is not bound"
         return (
             volume.volume_handle,
-            f"is bound to {name}, which is no volume of the platform's" if not volume.volume_handle else "",
+            f"is bound to {name}, which is not a volume of the platform" if not volume.volume_handle else "",
         )

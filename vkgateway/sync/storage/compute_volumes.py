@@ -86,7 +86,9 @@ class ComputeVolumes:
                 self._created_claims[source.uid] = link, compute_claim, self._clock() + _MADE_FOR
                 return compute_claim
             if compute_claim.is_deleting:
-                raise UnavailableError(f"claim {name} of an earlier volume is still being removed below")
+                raise UnavailableError(
+                    f"claim {name} of an earlier volume is still being deleted in the compute cluster"
+                )
         raise ConflictError(f"persistentvolumeclaims/{source.name}: the name is taken in the compute cluster")
 
     async def _create_claim(self, link: ComputeLink, document: Object, namespace: str) -> ClaimView:
@@ -107,7 +109,7 @@ class ComputeVolumes:
         self._created_claims.pop(metadata.annotations.get(UID_ANNOTATION, ""), None)
         if compute_claim.is_deleting:
             return
-        log.info("removing volume", tenant=self._tenant, compute=link.name, claim="/".join(metadata.key))
+        log.info("deleting compute claim", tenant=self._tenant, compute=link.name, claim="/".join(metadata.key))
         try:
             await link.client.delete(
                 resources.PERSISTENT_VOLUME_CLAIMS, metadata.name, namespace=metadata.namespace, uid=metadata.uid

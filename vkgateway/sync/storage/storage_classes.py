@@ -91,7 +91,7 @@ class StorageClassReconciler:
             try:
                 await self._client.create(resources.STORAGE_CLASSES, wanted)
             except errors.AlreadyExists:
-                log.info("the tenant has a storage class of that name itself", tenant=self.tenant.name, name=name)
+                log.info("the tenant has its own storage class of this name", tenant=self.tenant.name, name=name)
             return
         try:
             await self._client.replace(resources.STORAGE_CLASSES, name, wanted)

@@ -123,7 +123,7 @@ class TenantVolumes:
                 return
             except errors.ApiError as error:
                 failures += 1
-                log.warning("volumes not looked for", tenant=self._tenant, error=error.message)
+                log.warning("volumes not listed", tenant=self._tenant, error=error.message)
             await asyncio.sleep(_BACKOFF.delay_after(failures))
 
     def _claim_changed(self, old: ClaimView | None, new: ClaimView | None) -> None:

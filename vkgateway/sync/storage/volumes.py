@@ -141,7 +141,9 @@ class VolumeReconciler:
         if claim.provisioner_name != PROVISIONER or link is None or not link.claims_trusted:
             return
         if target not in link.classes.class_names():
-            message = f"storage class {name} is not there in the compute cluster of node {claim.selected_node or 'any'}"
+            message = (
+                f"storage class {name} does not exist in the compute cluster of node {claim.selected_node or 'any'}"
+            )
             await self._report_event(claim.metadata, "StorageClassMissing", message)
             return
         try:
@@ -224,7 +226,7 @@ class VolumeReconciler:
         clusters = len(self._cluster_names())
         nodes_behind = [(b.pool, link.nodes.nodes_behind(b.pool)) for b in bindings if b.link is link]
         if compute_claim.is_bound and not link.nodes.is_complete:
-            raise UnavailableError("the nodes of the compute cluster are not known now")
+            raise UnavailableError("the nodes of the compute cluster are not known at the moment")
         nodes = await self._compute_volumes.reachable_nodes(link, compute_claim) if compute_claim.is_bound else None
         return volume_node_affinity(link.name, clusters=clusters, nodes_behind=nodes_behind, below=nodes)
 
@@ -240,7 +242,9 @@ class VolumeReconciler:
         if age < _SLOW_SECONDS:
             self._requeue_after(claim.metadata.uid, _SLOW_SECONDS - age)
             return
-        await self._report_event(claim.metadata, "VolumeDelayed", "the compute cluster has not made the volume yet")
+        await self._report_event(
+            claim.metadata, "VolumeDelayed", "the compute cluster has not provisioned the volume yet"
+        )
 
     # A volume without a claim
 
@@ -293,7 +297,7 @@ class VolumeReconciler:
         if now - since < _LOST_AFTER:
             self._requeue_after(uid, _LOST_AFTER - (now - since))
             return
-        log.warning("volume is gone below", tenant=self.tenant.name, volume=volume.metadata.name)
+        log.warning("compute claim of volume is missing", tenant=self.tenant.name, volume=volume.metadata.name)
         await self._lose_volume(volume)
 
     async def _lose_volume(self, volume: VolumeView | None) -> None:

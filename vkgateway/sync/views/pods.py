@@ -20,12 +20,13 @@ from vkgateway.model.requests import MilliResources
 from vkgateway.sync.views.annotations import FORWARDED, REQUESTS
 
 Owner = tuple[str, str]
-"""Namespace and name of what pods belong to, as `owner_of` gives it."""
+"""Namespace and name of the owner of pods, as returned by `owner_of`."""
 
 _RUN_OF_CRON_JOB: Final = re.compile(r"-\d{8,}$")
 
 _KEPT_MAX = 32 * 1024
-"""Bytes of a pod that are kept until it stands below. Tenants may hold back thousands of pods, of a megabyte each."""
+"""Maximum size of a pod that is retained until its compute pod exists. Tenants may hold thousands of pods of 1 MB each.
+"""
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
@@ -43,7 +44,7 @@ class _WorkloadReference(msgspec.Struct, gc=False):
 
 
 class PodSpecFields(msgspec.Struct, rename="camel", gc=False):
-    """The part of a pod's spec that the table and admission look at."""
+    """Part of a pod's spec that the table and admission read."""
 
     node_name: str = ""
     scheduling_gates: tuple[_Gate, ...] = ()
@@ -53,14 +54,14 @@ class PodSpecFields(msgspec.Struct, rename="camel", gc=False):
 
 
 class PodStatusFields(msgspec.Struct, rename="camel", gc=False):
-    """The part of a pod's status that the table looks at."""
+    """Part of a pod's status that the table reads."""
 
     phase: str = "Pending"
     container_statuses: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class _Parts(msgspec.Struct, gc=False):
-    """One pass over a pod: metadata decoded, spec and status left as bytes."""
+    """Result of the first pass over a pod: metadata decoded, spec and status left as bytes."""
 
     metadata: Meta
     spec: msgspec.Raw = msgspec.Raw(b"{}")
@@ -78,7 +79,7 @@ class _TenantMeta(Meta, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     owner_references: tuple[_OwnerReference, ...] = ()
 
     def take_owner(self) -> Owner:
-        """Return what the pod belongs to; the references, which nothing else reads, are dropped."""
+        """Return the pod's owner, and drop the owner references, which have no other use."""
         references, self.owner_references = self.owner_references, ()
         controller = next(((one.kind, one.name) for one in references if one.controller), None)
         return owner_of(self.namespace, self.name, self.generate_name, controller)
@@ -96,8 +97,9 @@ _status = msgspec.json.Decoder(PodStatusFields)
 
 
 class TenantPodView(msgspec.Struct, gc=False):
-    """A tenant's pod. `compute_fingerprint` covers what may change; `raw` is the whole object, kept until it stands
-    below if it is not large.
+    """Tenant pod. `compute_fingerprint` covers what may change.
+
+    `raw` is the complete object, unless it is large; it is retained until the compute pod exists.
     """
 
     metadata: Meta
@@ -116,18 +118,18 @@ class TenantPodView(msgspec.Struct, gc=False):
 
     @property
     def spec_state(self) -> str:
-        """Another one where the spec is another: the generation, or on servers without one, the fingerprint."""
+        """Identifier of the spec's state: the generation, or on servers without one the fingerprint."""
         return str(self.metadata.generation or self.fingerprint)
 
     @property
     def names_group(self) -> bool:
-        """Whether its spec itself names the gang that it is of."""
+        """Whether the pod's spec names a gang."""
         group, workload = self.spec.scheduling_group, self.spec.workload_ref
         return bool((group is not None and group.pod_group_name) or (workload is not None and workload.name))
 
 
 class ComputePodView(msgspec.Struct, gc=False):
-    """A compute cluster's pod that belongs to some tenant."""
+    """Compute pod of a tenant pod."""
 
     metadata: Meta
     spec: PodSpecFields
@@ -136,23 +138,23 @@ class ComputePodView(msgspec.Struct, gc=False):
 
     @property
     def tenant_name(self) -> str:
-        """The tenant it says to belong to."""
+        """Name of the tenant from the pod's label."""
         return self.metadata.labels.get(TENANT_LABEL, "")
 
     @property
     def tenant_key(self) -> tuple[str, str]:
-        """Namespace and name of the tenant pod that it says to stand for."""
+        """Namespace and name of the tenant pod from the pod's annotations."""
         annotations = self.metadata.annotations
         return annotations.get(NAMESPACE_ANNOTATION, ""), annotations.get(NAME_ANNOTATION, "")
 
     @property
     def tenant_uid(self) -> str:
-        """UID of the tenant pod that it says to stand for."""
+        """UID of the tenant pod from the pod's annotations."""
         return self.metadata.annotations.get(UID_ANNOTATION, "")
 
     @property
     def admitted_requests(self) -> MilliResources | None:
-        """What it was admitted with, in thousandths; None where it does not say."""
+        """Recorded requests at admission, in thousandths; None if not recorded."""
         text = self.metadata.annotations.get(REQUESTS)
         try:
             return _requests.decode(text) if text is not None else None
@@ -161,20 +163,20 @@ class ComputePodView(msgspec.Struct, gc=False):
 
     @property
     def forwarded_fingerprint(self) -> str:
-        """Fingerprint of the tenant pod that it was last made equal to."""
+        """Fingerprint of the tenant pod's last forwarded state."""
         return self.metadata.annotations.get(FORWARDED, "")
 
     @property
     def has_finalizer(self) -> bool:
-        """Whether our finalizer keeps it until its end is written above."""
+        """Whether vkgateway's finalizer retains the pod until its end is mirrored."""
         return MIRROR_FINALIZER in self.metadata.finalizers
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it runs any more.
+        """Whether no container of the pod can run any longer.
 
-        A pod that was deleted before it had a node is never ended by a kubelet: it has run nowhere, so its
-        deletion is its end.
+        No kubelet ends a pod that was deleted before it had a node. Such a pod has never run, so its deletion is its
+        end.
         """
         if self.phase in TERMINAL_PHASES:
             return True
@@ -207,11 +209,11 @@ def decode_compute_pod(data: bytes) -> ComputePodView:
 
 
 def owner_of(namespace: str, name: str, generate_name: str, controller: tuple[str, str] | None) -> Owner:
-    """Return what a pod belongs to; `controller` is the kind and name of its controller.
+    """Return the owner of a pod; `controller` is the kind and name of its controller.
 
-    Names, not UIDs, since controllers such as JobSet re-create what owns their pods. The runs of a CronJob, which are
-    Jobs named after the minute, count as one. A pod without a controller belongs to its name, or to what its name was
-    generated from.
+    Owners are identified by name, because controllers such as JobSet re-create the owners of their pods. The runs of a
+    CronJob, which are Jobs named after the minute, count as one owner. The owner of a pod without a controller is the
+    pod's name, or the name that it was generated from.
     """
     if controller is None:
         return namespace, f"Pod/{generate_name or name}"
@@ -220,9 +222,10 @@ def owner_of(namespace: str, name: str, generate_name: str, controller: tuple[st
 
 
 def compute_fingerprint(metadata: Meta, spec: bytes) -> str:
-    """Short mark of a tenant pod's labels, annotations and spec; equal marks mean nothing to write down.
+    """Return a short hash of a tenant pod's labels, annotations and spec; equal hashes mean that nothing must be
+    forwarded.
 
-    It is a hint that saves work, not a proof: where marks differ, the fields themselves are compared.
+    The hash only saves work: if hashes differ, the fields themselves are compared.
     """
     mark = zlib.crc32(spec)
     for part in (metadata.labels, metadata.annotations):

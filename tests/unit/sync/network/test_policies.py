@@ -246,8 +246,8 @@ async def test_a_change_that_is_refused_below_leaves_nothing_open_that_it_closes
         await until(lambda: not below(here, "deny"))
         (said,) = await until(lambda: [words for reason, words in here.events() if reason == "ForwardingRefused"])
         assert said == (
-            "the compute cluster refused it: default: not in this cluster; it is taken away there as it was before, "
-            "so the pods that it selects are closed"
+            "the compute cluster refused it: default: not in this cluster; the previous version is "
+            "deleted, so the pods that it selects are isolated"
         )
         assert below(here)["ingress"] == []
 
@@ -261,7 +261,8 @@ async def test_a_change_for_which_the_gateway_lacks_rights_is_said_not_to_be_in_
         refuse_changes(here, words, status=403)
         change(here, ingress=[])
         (said,) = await until(lambda: [words for reason, words in here.events() if reason == "ForwardingRefused"])
-        assert said == "the compute cluster does not let the gateway change it now: it stays in force there as it was"
+        reason = "change it at the moment: the previous version stays in force"
+        assert said == f"the compute cluster does not allow the gateway to {reason}"
         await here.settled()
         assert below(here, "deny")["ingress"]
 

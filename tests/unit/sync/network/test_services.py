@@ -87,7 +87,7 @@ async def test_a_service_is_made_below_with_selector_and_ports_and_an_address_of
     assert made["metadata"]["annotations"]["vkgateway.io/uid"] == above["metadata"]["uid"]
     assert (
         "NotOpened",
-        "type NodePort and externalIPs: not opened by the compute cluster; the cluster address works",
+        "type NodePort and externalIPs: not exposed by the compute cluster; the cluster IP works",
     ) in (here.events())
 
 

@@ -100,7 +100,7 @@ async def test_a_volume_of_somebody_else_is_not_mounted(here: World) -> None:
     bind_to(here, "mine")
     here.create(volumes=[DATA])
     async with here.gateway():
-        told = "is bound to mine, which is no volume of the platform's"
+        told = "is bound to mine, which is not a volume of the platform"
         await until(lambda: any(told in words for words in reasons(here, "PersistentVolumeClaimNotReady")))
         await here.settled()
     assert here.compute_pod() is None

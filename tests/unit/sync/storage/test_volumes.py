@@ -128,7 +128,11 @@ async def test_a_silent_compute_cluster_that_the_tenant_has_no_pools_of_holds_up
     ("spec", "reason", "said"),
     [
         ({"storageClassName": "gold"}, "StorageClassRefused", "gold is not allowed to this tenant; allowed: fast, loc"),
-        ({"storageClassName": "fast"}, "StorageClassMissing", "fast is not there in the compute cluster of node a100"),
+        (
+            {"storageClassName": "fast"},
+            "StorageClassMissing",
+            "fast does not exist in the compute cluster of node a100",
+        ),
         ({"dataSource": {"kind": "VolumeSnapshot", "name": "s"}}, "NotSupported", "a snapshot"),
         ({"dataSource": {"kind": "PersistentVolumeClaim", "name": "s"}}, "NotSupported", "another claim"),
         ({"selector": {"matchLabels": {"a": "b"}}}, "NotSupported", "selector"),
