@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from vkgateway.controlplane.plane import ComponentName, ControlPlaneSpec, Tuning
 from vkgateway.controlplane.plane_files import FRONT_PROXY_USER, PlaneFiles, has_admission_settings
-from vkgateway.programs.supervisor.spec import ProcessSpec
 
 PROGRAMS: Mapping[ComponentName, str] = {
     "apiserver": "kube-apiserver",
     "controller-manager": "kube-controller-manager",
     "scheduler": "kube-scheduler",
 }
-# Those that use the API server stop before it, and everything before etcd.
-_STOP_RANKS: Mapping[ComponentName, int] = {"apiserver": 40, "controller-manager": 60, "scheduler": 60}
-# Seconds between SIGTERM and SIGKILL. What they know stands in etcd, and whoever asked them something asks again.
-_STOP_TIMEOUTS: Mapping[ComponentName, float] = {"apiserver": 3.0, "controller-manager": 2.0, "scheduler": 2.0}
 # Controllers that have nothing to do without a cloud, without volumes that a machine attaches, or without
 # machines whose addresses are handed out. Names that 1.30 does not know cannot stand here: it refuses them.
 DISABLED_CONTROLLERS = (
@@ -76,11 +70,6 @@ UNCACHED_RESOURCES = (
 )
 # The collector starts when the heap has grown by half instead of doubled: 50 MB less, 2 ms of CPU a pod more.
 _SMALL_HEAP = {"GOGC": "50"}
-_TIMER_SLACK: Mapping[ComponentName, float] = {"apiserver": 0.0, "controller-manager": 0.02, "scheduler": 0.0}
-"""Seconds. The controller-manager runs a hundred timers a second with nothing to do; so late, most of them fire
-together, which halves what it costs while idle. Those whose answers are waited for must not be late by that
-much: Go's collector, which stops cores one by one, goes by such timers, too."""
-
 _NO_LAST_RELEASE = 1000
 
 # Releases that have MutatingAdmissionPolicy in this version have it switched off.
@@ -110,32 +99,19 @@ _LIST_FLAGS = frozenset({"feature-gates", "runtime-config"})
 _Flags = dict[str, str | None]
 
 
-def component_spec(
-    name: ComponentName, *, plane: ControlPlaneSpec, files: PlaneFiles, programs: Mapping[str, Path]
-) -> ProcessSpec:
-    """Describe one component's process; the files must have been written.
+def component_arguments(name: ComponentName, *, plane: ControlPlaneSpec, files: PlaneFiles) -> list[str]:
+    """Return the command-line arguments of a component, after the program's name."""
+    flags = _merge_flags(_FLAG_BUILDERS[name](plane, files), plane.tuning.get(name, Tuning()).flags)
+    return _flag_arguments(flags)
 
-    `programs` maps names such as `kube-apiserver` to their paths.
+
+def component_environment(name: ComponentName, *, plane: ControlPlaneSpec, files: PlaneFiles) -> dict[str, str]:
+    """Return the environment of a component.
+
+    Variables that start with `VKGATEWAY_` are read by no program. They are digests of files that the component reads
+    only at start, so that a changed file changes the component's description and restarts it.
     """
-    tuning = plane.tuning.get(name, Tuning())
-    flags = _merge_flags(_FLAG_BUILDERS[name](plane, files), tuning.flags)
-    return ProcessSpec(
-        name=f"{plane.group}/{name}",
-        argv=(str(programs[PROGRAMS[name]]), *_flag_arguments(flags)),
-        env={**_SMALL_HEAP, **tuning.env, **_restart_digests(name, plane, files)},
-        stop_rank=_STOP_RANKS[name],
-        stop_timeout=_STOP_TIMEOUTS[name],
-        timer_slack=_TIMER_SLACK[name] if tuning.timer_slack is None else tuning.timer_slack,
-        batch=True,
-    )
-
-
-def _restart_digests(name: ComponentName, plane: ControlPlaneSpec, files: PlaneFiles) -> dict[str, str]:
-    """Return variables that no program reads: digests of files that a program reads only when it starts.
-
-    Another digest makes another description, so that the supervisor restarts the process.
-    """
-    found = {"VKGATEWAY_TRUST": files.trust_digest()}
+    found = {**_SMALL_HEAP, **plane.tuning.get(name, Tuning()).env, "VKGATEWAY_TRUST": files.trust_digest()}
     if name == "apiserver" and has_admission_settings(plane):
         found["VKGATEWAY_ADMISSION"] = files.admission_digest()
     return found
@@ -165,8 +141,8 @@ def _flag_arguments(flags: _Flags) -> list[str]:
 def _api_server_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
     return {
         "advertise-address": plane.address,
-        "bind-address": plane.address,
-        "secure-port": str(plane.port),
+        "bind-address": plane.bind_address or plane.address,
+        "secure-port": str(plane.bind_port or plane.port),
         "service-cluster-ip-range": plane.service_cidr,
         "allow-privileged": "true",
         "anonymous-auth": "false",
@@ -223,7 +199,7 @@ def _identity_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
         "tls-private-key-file": str(files.key_path("apiserver")),
         "service-account-issuer": plane.token_issuer,
         "service-account-signing-key-file": str(files.key_path("sa")),
-        "service-account-key-file": str(files.directory / "sa.pub"),
+        "service-account-key-file": str(files.public_key_path),
         # Tokens live as long as was asked for, not a year: whoever mounts them has them refreshed in time.
         "service-account-extend-token-expiration": "false",
         "kubelet-certificate-authority": str(files.cert_path("kubelet-ca")),

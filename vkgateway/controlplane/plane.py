@@ -44,16 +44,17 @@ class Tuning:
 class ControlPlaneSpec:
     """One control plane: what its processes, certificates and kubeconfigs are made from.
 
-    `group` starts its processes' names (`compute`, `tenant/alpha`); `cluster` names it in kubeconfigs;
-    `kubelet_user` and `kubelet_groups` are who its API server is at the kubelets; `controllers_off` are controllers
-    that must not run, beside those that have nothing to do; `pod_security` is the level of the Pod Security Standards
-    in namespaces without labels of their own.
+    `cluster` is the cluster's name in kubeconfigs. Clients reach the API server at `address` and `port`; it listens at
+    `bind_address` and `bind_port` if these are set, else there, too. `kubelet_user` and `kubelet_groups` identify the
+    API server to kubelets. `controllers_off` are controllers that must not run, besides those without a purpose.
+    `pod_security` is the Pod Security level of namespaces without such labels.
     """
 
-    group: str
     cluster: str
     address: str
     port: int
+    bind_address: str = ""
+    bind_port: int = 0
     etcd_endpoints: tuple[str, ...]
     etcd_user: str
     etcd_prefix: str
@@ -121,7 +122,6 @@ def tenant_plane_spec(
 ) -> ControlPlaneSpec:
     """Describe a tenant's control plane. `webhooks_at` is the gateway's endpoint, which new releases never call so."""
     plane = ControlPlaneSpec(
-        group=f"tenant/{tenant}",
         cluster=tenant,
         address=address,
         port=port,
@@ -151,7 +151,6 @@ def compute_plane_spec(
 ) -> ControlPlaneSpec:
     """Describe the embedded compute cluster's control plane; its kubelets trust its own authority."""
     return ControlPlaneSpec(
-        group="compute",
         cluster="compute",
         address=address,
         port=port,

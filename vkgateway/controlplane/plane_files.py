@@ -1,12 +1,15 @@
-"""The files that a control plane's processes read, written from its credentials; all of them can be rebuilt."""
+"""The files that the components of a control plane read: certificates, keys, kubeconfigs, admission settings (pure).
+
+A driver decides where the files are: in a directory of this machine, or in a Secret that pods mount.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,6 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from vkgateway.controlplane.atomic_files import SECRET_MODE, write_file
 from vkgateway.controlplane.credentials import ADMIN_USER, Credentials
 from vkgateway.controlplane.pki import (
     Authority,
@@ -29,10 +31,13 @@ from vkgateway.kube import kubeconfig
 from vkgateway.model.api import PodSecurity
 
 FRONT_PROXY_USER = "front-proxy-client"
-_KUBELET_CLIENT = "kubelet-client"
-_PREVIOUS = "before"
-_WEBHOOKS = "webhooks"
 COREDNS = "coredns"
+_ADMISSION = "admission.yaml"
+_PUBLIC_KEY = "sa.pub"
+_KUBELET_CLIENT = "kubelet-client"
+_PREVIOUS_KUBELET_CLIENT = "kubelet-client-before"
+_WEBHOOKS = "webhooks"
+_SECRET_SUFFIXES = (".key", ".kubeconfig")
 _USERS = {
     "controller-manager": "system:kube-controller-manager",
     "scheduler": "system:kube-scheduler",
@@ -42,7 +47,7 @@ _USERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authorities:
-    """Who signs what the API server shows to others: its etcd certificate, its certificate for kubelets."""
+    """The authorities outside a tenant that sign certificates of its API server: for etcd and for kubelets."""
 
     etcd: Authority
     kubelet: Authority
@@ -50,84 +55,97 @@ class Authorities:
 
 @dataclass(frozen=True, slots=True)
 class PlaneFiles:
-    """Where the files lie; `name` is what `KeyPair.write` and the properties below put into `directory`."""
+    """Files of one control plane: the directory in which its components see them, and the content of each by name."""
 
     directory: Path
+    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     def cert_path(self, name: str) -> Path:
-        """Return the certificate file: of `ca`, `front-proxy-ca`, `etcd-ca`, `kubelet-ca`, or of a pair."""
-        return self.directory / f"{name}.crt"
+        """Return the certificate of `ca`, `front-proxy-ca`, `etcd-ca`, `kubelet-ca` or a key pair."""
+        return self.directory / _cert_name(name)
 
     def key_path(self, name: str) -> Path:
-        """Return the private key file of a pair."""
-        return self.directory / f"{name}.key"
-
-    def trust_digest(self) -> str:
-        """Return a digest of whom the processes trust: that they read once, when they start."""
-        names = ("ca.crt", "front-proxy-ca.crt", "etcd-ca.crt", "kubelet-ca.crt", "sa.pub")
-        content = b"".join((self.directory / name).read_bytes() for name in names)
-        return hashlib.sha256(content).hexdigest()[:16]
-
-    def kubelet_clients(self) -> frozenset[str]:
-        """Return the fingerprints of the certificates by which the API server may call kubelets.
-
-        The one before counts as well: a server that runs reads a new one only after some minutes. A broken file is as
-        good as none.
-        """
-        found = set()
-        for file in (self.cert_path(_KUBELET_CLIENT), self.cert_path(f"{_KUBELET_CLIENT}-{_PREVIOUS}")):
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                found.add(cert_fingerprint(file.read_bytes()))
-        return frozenset(found)
+        """Return the private key of a key pair."""
+        return self.directory / _key_name(name)
 
     def kubeconfig_path(self, name: str) -> Path:
         """Return the kubeconfig of `admin`, `controller-manager`, `scheduler`, `coredns` or `webhooks`."""
-        return self.directory / f"{name}.kubeconfig"
+        return self.directory / _kubeconfig_name(name)
+
+    @property
+    def public_key_path(self) -> Path:
+        """Public key that verifies service account tokens."""
+        return self.directory / _PUBLIC_KEY
 
     @property
     def admission_path(self) -> Path:
-        """Return the API server's settings of admission plugins."""
-        return self.directory / "admission.yaml"
+        """Settings of the API server's admission plugins."""
+        return self.directory / _ADMISSION
+
+    def has_kubeconfig(self, name: str) -> bool:
+        """Return whether the kubeconfig of a user was written."""
+        return _kubeconfig_name(name) in self.contents
+
+    def trust_digest(self) -> str:
+        """Return a digest of the authorities that the components trust. Components read them only at start."""
+        names = ("ca.crt", "front-proxy-ca.crt", "etcd-ca.crt", "kubelet-ca.crt", _PUBLIC_KEY)
+        return _short_digest(b"".join(self.contents[name] for name in names))
 
     def admission_digest(self) -> str:
-        """Return a digest of these settings, which the API server reads once, when it starts."""
-        return hashlib.sha256(self.admission_path.read_bytes()).hexdigest()[:16]
+        """Return a digest of the admission settings. The API server reads them only at start."""
+        return _short_digest(self.contents[_ADMISSION])
+
+    def kubelet_clients(self) -> frozenset[str]:
+        """Return the fingerprints of the client certificates that the API server may present to kubelets.
+
+        They include the previous certificate, since a running server reads a new one only after some minutes. A broken
+        certificate counts as missing.
+        """
+        found = set()
+        for name in (_KUBELET_CLIENT, _PREVIOUS_KUBELET_CLIENT):
+            with contextlib.suppress(KeyError, ValueError):
+                found.add(cert_fingerprint(self.contents[_cert_name(name)]))
+        return frozenset(found)
 
 
-def write_plane_files(
-    directory: Path,
-    *,
+def is_secret(name: str) -> bool:
+    """Return whether a file holds a private key."""
+    return name.endswith(_SECRET_SUFFIXES)
+
+
+def render_plane_files(
     plane: ControlPlaneSpec,
+    *,
     credentials: Credentials,
     authorities: Authorities,
+    current: PlaneFiles,
     now: datetime.datetime,
 ) -> PlaneFiles:
-    """Bring the folder up to date: certificates that are missing, broken, ending or no longer fit are issued.
+    """Return all files of a control plane, in the order in which they must be written.
 
-    What fits is left as it is. The processes notice new certificates by themselves and go on; new authorities
-    start them anew, since `PlaneFiles.trust_digest` is part of their description.
+    Certificates in `current` stay while they fit. Missing, broken, expiring and changed ones are issued again; the
+    components load those at run time. A new authority changes `PlaneFiles.trust_digest`, which restarts components.
     """
-    files = PlaneFiles(directory)
-    credentials.ca.write(directory, "ca")
-    credentials.signing_key.write(directory, "sa")
-    for name, authority in (
-        ("front-proxy-ca", credentials.front_proxy_ca),
-        ("etcd-ca", authorities.etcd),
-        ("kubelet-ca", authorities.kubelet),
-    ):
-        write_file(files.cert_path(name), authority.cert_pem)
+    files: dict[str, bytes] = {
+        **_pair_files("ca", credentials.ca.key_pair),
+        _key_name("sa"): credentials.signing_key.private_pem,
+        _PUBLIC_KEY: credentials.signing_key.public_pem,
+        _cert_name("front-proxy-ca"): credentials.front_proxy_ca.cert_pem,
+        _cert_name("etcd-ca"): authorities.etcd.cert_pem,
+        _cert_name("kubelet-ca"): authorities.kubelet.cert_pem,
+    }
     for wanted in _certificate_specs(plane, credentials=credentials, authorities=authorities):
-        wanted.ensure_current(files, now=now)
+        files |= wanted.ensure_current(current.contents, now=now)
     for name, user in _USERS.items():
-        _write_kubeconfig(files, name, plane=plane, user=user)
+        files[_kubeconfig_name(name)] = _render_kubeconfig(current, name, plane=plane, user=user)
     if has_admission_settings(plane):
-        _write_admission(files, plane)
-    kubeconfig.write_file(files.kubeconfig_path("admin"), admin_kubeconfig(plane, credentials=credentials))
-    return files
+        files |= _render_admission(current, plane)
+    files[_kubeconfig_name("admin")] = kubeconfig.dump(admin_kubeconfig(plane, credentials=credentials)).encode()
+    return PlaneFiles(current.directory, files)
 
 
 def admin_kubeconfig(plane: ControlPlaneSpec, *, credentials: Credentials) -> dict[str, Any]:
-    """Make the kubeconfig of the cluster's admin, certificates inline: to be handed out."""
+    """Return the kubeconfig of the cluster's admin, with certificates inline, for use elsewhere."""
     admin = credentials.admin
     return kubeconfig.build_document(
         plane.cluster,
@@ -141,7 +159,7 @@ def admin_kubeconfig(plane: ControlPlaneSpec, *, credentials: Credentials) -> di
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CertificateSpec:
-    """A certificate that should be there."""
+    """A certificate that a control plane needs."""
 
     name: str
     authority: Authority
@@ -150,22 +168,31 @@ class _CertificateSpec:
     dns: Sequence[str] = ()
     ips: Sequence[str] = ()
     server: bool = False
-    keep_previous: bool = False
-    """Whether the certificate that is renewed is kept beside the new one (without its key, which nobody needs)."""
+    previous_name: str = ""
+    """Name under which a renewal keeps the previous certificate, without its key; empty if it keeps none."""
 
-    def ensure_current(self, files: PlaneFiles, *, now: datetime.datetime) -> None:
-        if self._is_current(files, now=now):
-            return
-        if self.keep_previous:
-            self._keep_previous(files)
-        self._issue_pair().write(files.directory, self.name)
+    def ensure_current(self, contents: Mapping[str, bytes], *, now: datetime.datetime) -> dict[str, bytes]:
+        """Return the files of the certificate: those in `contents` if they fit, else new ones."""
+        if self._is_current(contents, now=now):
+            names = (_key_name(self.name), _cert_name(self.name))
+            return {**self._previous_files(contents, self.previous_name), **{name: contents[name] for name in names}}
+        previous = self._previous_files(contents, self.previous_name)
+        if self._is_own(contents.get(_cert_name(self.name), b"")):
+            previous = self._previous_files(contents, self.name)
+        return {**previous, **_pair_files(self.name, self._issue_pair())}
 
-    def _keep_previous(self, files: PlaneFiles) -> None:
-        """Keep what is there if it is of the same authority for the same user; anything else was never ours."""
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            cert = files.cert_path(self.name).read_bytes()
-            if self.authority.has_signed(cert) and common_name(cert) == self.cn:
-                write_file(files.cert_path(f"{self.name}-{_PREVIOUS}"), cert)
+    def _previous_files(self, contents: Mapping[str, bytes], source: str) -> dict[str, bytes]:
+        """Return the file of the previous certificate, taken from the certificate `source`."""
+        if not self.previous_name or _cert_name(source) not in contents:
+            return {}
+        return {_cert_name(self.previous_name): contents[_cert_name(source)]}
+
+    def _is_own(self, cert: bytes) -> bool:
+        """Return whether the authority signed a certificate for the same user. Any other was never in use."""
+        try:
+            return self.authority.has_signed(cert) and common_name(cert) == self.cn
+        except ValueError:
+            return False
 
     def _issue_pair(self) -> KeyPair:
         return self.authority.issue(
@@ -177,10 +204,10 @@ class _CertificateSpec:
             client=not self.server,
         )
 
-    def _is_current(self, files: PlaneFiles, *, now: datetime.datetime) -> bool:
+    def _is_current(self, contents: Mapping[str, bytes], *, now: datetime.datetime) -> bool:
         try:
-            cert = files.cert_path(self.name).read_bytes()
-            key = load_pem_private_key(files.key_path(self.name).read_bytes(), password=None)
+            cert = contents[_cert_name(self.name)]
+            key = load_pem_private_key(contents[_key_name(self.name)], password=None)
             return (
                 x509.load_pem_x509_certificate(cert).public_key() == key.public_key()
                 and self.authority.has_signed(cert)
@@ -188,7 +215,7 @@ class _CertificateSpec:
                 and common_name(cert) == self.cn
                 and alternative_names(cert) == {*self.dns, *self.ips}
             )
-        except (FileNotFoundError, ValueError, TypeError):
+        except (KeyError, ValueError, TypeError):
             return False
 
 
@@ -210,15 +237,15 @@ def _certificate_specs(
             authority=authorities.kubelet,
             cn=plane.kubelet_user,
             organizations=plane.kubelet_groups,
-            keep_previous=True,
+            previous_name=_PREVIOUS_KUBELET_CLIENT,
         ),
         _CertificateSpec(name="front-proxy", authority=credentials.front_proxy_ca, cn=FRONT_PROXY_USER),
         *(_CertificateSpec(name=name, authority=credentials.ca, cn=user) for name, user in _USERS.items()),
     ]
 
 
-def _write_kubeconfig(files: PlaneFiles, name: str, *, plane: ControlPlaneSpec, user: str) -> None:
-    """Point at certificate files instead of holding them: client-go reads those again when they change."""
+def _render_kubeconfig(files: PlaneFiles, name: str, *, plane: ControlPlaneSpec, user: str) -> bytes:
+    """Refer to certificate files instead of including them: client-go reads a file again when it changes."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -237,28 +264,30 @@ def _write_kubeconfig(files: PlaneFiles, name: str, *, plane: ControlPlaneSpec, 
         "contexts": [{"name": plane.cluster, "context": {"cluster": plane.cluster, "user": user}}],
         "current-context": plane.cluster,
     }
-    write_file(files.kubeconfig_path(name), yaml.safe_dump(document).encode(), mode=SECRET_MODE)
+    return yaml.safe_dump(document).encode()
 
 
 def has_admission_settings(plane: ControlPlaneSpec) -> bool:
-    """Tell whether the API server needs settings of admission plugins."""
+    """Return whether the API server needs settings of admission plugins."""
     return bool(plane.webhooks_at) or plane.pod_security != "privileged"
 
 
-def _write_admission(files: PlaneFiles, plane: ControlPlaneSpec) -> None:
+def _render_admission(files: PlaneFiles, plane: ControlPlaneSpec) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
     plugins = []
     if plane.pod_security != "privileged":
         plugins.append({"name": "PodSecurity", "configuration": _pod_security_settings(plane.pod_security)})
     if plane.webhooks_at:
-        plugins.append({"name": "MutatingAdmissionWebhook", "configuration": _webhook_settings(files, plane)})
+        found[_kubeconfig_name(_WEBHOOKS)] = _render_webhook_users(files, plane)
+        plugins.append({"name": "MutatingAdmissionWebhook", "configuration": _webhook_settings(files)})
     document = {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins}
-    write_file(files.admission_path, yaml.safe_dump(document).encode())
+    return {**found, _ADMISSION: yaml.safe_dump(document).encode()}
 
 
 def _pod_security_settings(level: PodSecurity) -> dict[str, Any]:
-    """Return the level of namespaces that name none, for pods and, as a warning, for what makes pods.
+    """Return the default level of namespaces: enforced for pods, a warning for workloads.
 
-    Labels of a namespace go over it, so the tenant's admission policy holds pods to the level everywhere.
+    Labels of a namespace override it, so the tenant's admission policy enforces the level everywhere.
     https://kubernetes.io/docs/tasks/configure-pod-container/enforce-standards-admission-controller/
     """
     modes = ("enforce", "warn")
@@ -270,10 +299,10 @@ def _pod_security_settings(level: PodSecurity) -> dict[str, Any]:
     }
 
 
-def _webhook_settings(files: PlaneFiles, plane: ControlPlaneSpec) -> dict[str, Any]:
-    """Have the API server prove itself to the gateway's webhook, at that host and port and nowhere else.
+def _render_webhook_users(files: PlaneFiles, plane: ControlPlaneSpec) -> bytes:
+    """Return the kubeconfig with which the API server authenticates to the gateway's webhook, and to no other host.
 
-    A tenant may well register other webhooks there: what it can ask for so is what its kubectl may ask for anyway.
+    A tenant may register other webhooks at that host. They can request no more than the tenant's kubectl can.
     https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#authenticate-apiservers
     """
     user = {
@@ -281,9 +310,33 @@ def _webhook_settings(files: PlaneFiles, plane: ControlPlaneSpec) -> dict[str, A
         "client-key": str(files.key_path(_KUBELET_CLIENT)),
     }
     users = {"apiVersion": "v1", "kind": "Config", "users": [{"name": plane.webhooks_at, "user": user}]}
-    write_file(files.kubeconfig_path(_WEBHOOKS), yaml.safe_dump(users).encode(), mode=SECRET_MODE)
+    return yaml.safe_dump(users).encode()
+
+
+def _webhook_settings(files: PlaneFiles) -> dict[str, Any]:
     return {
         "apiVersion": "apiserver.config.k8s.io/v1",
         "kind": "WebhookAdmissionConfiguration",
         "kubeConfigFile": str(files.kubeconfig_path(_WEBHOOKS)),
     }
+
+
+def _pair_files(name: str, pair: KeyPair) -> dict[str, bytes]:
+    """Return the files of a key pair; the key is first, so that no certificate is without one."""
+    return {_key_name(name): pair.key_pem, _cert_name(name): pair.cert_pem}
+
+
+def _cert_name(name: str) -> str:
+    return f"{name}.crt"
+
+
+def _key_name(name: str) -> str:
+    return f"{name}.key"
+
+
+def _kubeconfig_name(name: str) -> str:
+    return f"{name}.kubeconfig"
+
+
+def _short_digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

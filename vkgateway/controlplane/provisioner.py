@@ -17,7 +17,7 @@ import structlog
 
 from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.base import Driver
+from vkgateway.controlplane.drivers.base import Driver, ServerEndpoint
 from vkgateway.controlplane.kept_objects import (
     create_missing,
     delete_obsolete,
@@ -27,7 +27,6 @@ from vkgateway.controlplane.kept_objects import (
 )
 from vkgateway.controlplane.plane import ControlPlaneSpec, tenant_plane_spec
 from vkgateway.controlplane.plane_files import admin_kubeconfig
-from vkgateway.controlplane.ports import PortCheck, choose_port, is_port_free
 from vkgateway.controlplane.record_store import ControlPlaneRecord, RecordStore
 from vkgateway.controlplane.service_ranges import ServiceRanges
 from vkgateway.controlplane.templates import Template, Templates, TenantFacts
@@ -82,7 +81,7 @@ async def _ignore_step(step: Step) -> None:
 class Provisioner:
     """Makes control planes and takes them away. One call a tenant at a time; different tenants side by side.
 
-    `address` is where the API servers listen; `etcd_endpoints` is where they find etcd; `webhooks_at` is the host and
+    `etcd_endpoints` is where API servers find etcd; `webhooks_at` is the host and
     port of the gateway's endpoint, for those too old to gate pods themselves, and `webhooks_ca` who vouches for it.
     `endpoint` says the same of it for all, port 0 where that is not fixed.
     New tenants' Services get a range of `ranges` each; without it, all have their template's. `taken_ranges` may be set
@@ -96,13 +95,11 @@ class Provisioner:
         datastore: Datastore,
         driver: Driver,
         templates: Templates,
-        address: str,
         etcd_endpoints: tuple[str, ...],
         webhooks_at: str = "",
         endpoint: tuple[str, int] = ("", 0),
         webhooks_ca: bytes = b"",
         ranges: ServiceRanges | None = None,
-        can_bind: PortCheck = is_port_free,
         connect: Callable[[ControlPlane], Client] = ControlPlane.create_client,
         now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
         clock: Callable[[], float] = time.monotonic,
@@ -112,14 +109,12 @@ class Provisioner:
         self._datastore = datastore
         self._driver = driver
         self._templates = templates
-        self._address = address
         self._etcd_endpoints = etcd_endpoints
         self._webhooks_at = webhooks_at
         self._endpoint = endpoint
         self._webhooks_ca = webhooks_ca
         self._ranges = ranges
         self.taken_ranges: Callable[[], Collection[str]] = tuple
-        self._can_bind = can_bind
         self._connect = connect
         self._now = now
         self._clock = clock
@@ -170,21 +165,26 @@ class Provisioner:
         name = tenant.metadata.name
         validate_tenant_name(name)
         kept = await self._store.load(name)
-        kubelet_clients = self._driver.kubelet_clients(name)
-        if kept is None or not kept.objects or not kubelet_clients:
+        if kept is None or not kept.objects:
             return None
-        # What its template says is no matter to those who only call it.
-        plane = tenant_plane_spec(name, address=self._address, port=kept.port, etcd_endpoints=self._etcd_endpoints)
+        endpoint = await self._driver.find_endpoint(name, recorded_port=kept.port)
+        kubelet_clients = await self._driver.kubelet_clients(name)
+        if endpoint is None or not kubelet_clients:
+            return None
+        # Clients of the API server need nothing that the template sets.
+        plane = tenant_plane_spec(
+            name, address=endpoint.address, port=endpoint.port, etcd_endpoints=self._etcd_endpoints
+        )
         return ControlPlane.from_record(plane, kept, kubelet_clients)
 
-    async def restore_kept_objects(self, tenant: Tenant, *, client: Client, port: int) -> None:
-        """Undo what the admins of a tenant that serves did to the objects that are kept; `port` is its API server's.
+    async def restore_kept_objects(self, tenant: Tenant, *, client: Client, endpoint: ServerEndpoint) -> None:
+        """Restore the kept objects of a tenant that serves at `endpoint`, if its admins changed them.
 
         Raises:
             VkgatewayError: its template cannot be read, or its API server does not answer or refuses.
         """
         template = self._templates.load_template(tenant.spec.template)
-        facts = self._tenant_facts(tenant, self._plane_spec(tenant, template, port=port))
+        facts = self._tenant_facts(tenant, self._plane_spec(tenant, template, endpoint=endpoint))
         objects = template.render_objects(facts)
         await self._restore_objects(client, objects, tenant=facts.name)
         await self._delete_obsolete(client, objects, tenant=facts.name)
@@ -212,15 +212,20 @@ class Provisioner:
         name = tenant.metadata.name
         async with self._record_lock:
             kept = await self._store.load(name)
-            port = await self._choose_port(tenant, kept)
+            endpoint = await self._driver.ensure_endpoint(
+                name,
+                requested_port=tenant.spec.api_server.port,
+                recorded_port=kept.port if kept else 0,
+                assigned_ports=self._store.assigned_ports,
+            )
             credentials = kept.credentials if kept else await asyncio.to_thread(Credentials.create, name)
             credentials = credentials.renew_admin(now=self._now())
             service_range = kept.service_range if kept else await self._choose_range(name)
             service_cidr = (kept.service_cidr if kept else "") or service_range or template.service_cidr
-            plane = self._plane_spec(tenant, template, port=port, service_cidr=service_cidr)
+            plane = self._plane_spec(tenant, template, endpoint=endpoint, service_cidr=service_cidr)
             record = ControlPlaneRecord(
                 credentials=credentials,
-                port=port,
+                port=endpoint.port,
                 kubeconfig=kubeconfig.dump(admin_kubeconfig(plane, credentials=credentials)),
                 objects=kept.objects if kept else "",
                 service_range=service_range,
@@ -229,8 +234,9 @@ class Provisioner:
             if kept == record:
                 return record, plane
             saved = await self._store.save(name, record)
-        if (saved.port, saved.service_cidr) != (port, service_cidr):  # another replica was quicker
-            plane = self._plane_spec(tenant, template, port=saved.port, service_cidr=saved.service_cidr)
+        if (saved.port, saved.service_cidr) != (endpoint.port, service_cidr):  # another replica was quicker
+            endpoint = endpoint._replace(port=saved.port)
+            plane = self._plane_spec(tenant, template, endpoint=endpoint, service_cidr=saved.service_cidr)
         return saved, plane
 
     async def _forget_objects(self, tenant: str, record: ControlPlaneRecord) -> ControlPlaneRecord:
@@ -249,23 +255,13 @@ class Provisioner:
             _log.warning("no range of Services' addresses is free; the template's is used", tenant=tenant)
         return found
 
-    async def _choose_port(self, tenant: Tenant, kept: ControlPlaneRecord | None) -> int:
-        wanted = tenant.spec.api_server.port
-        if kept is not None and wanted in (0, kept.port):
-            return kept.port
-        return choose_port(
-            tenant.metadata.name,
-            wanted=wanted,
-            given=await self._store.assigned_ports(),
-            address=self._address,
-            can_bind=self._can_bind,
-        )
-
-    def _plane_spec(self, tenant: Tenant, template: Template, *, port: int, service_cidr: str = "") -> ControlPlaneSpec:
+    def _plane_spec(
+        self, tenant: Tenant, template: Template, *, endpoint: ServerEndpoint, service_cidr: str = ""
+    ) -> ControlPlaneSpec:
         return tenant_plane_spec(
             tenant.metadata.name,
-            address=self._address,
-            port=port,
+            address=endpoint.address,
+            port=endpoint.port,
             etcd_endpoints=self._etcd_endpoints,
             subject_alt_names=tenant.spec.api_server.subject_alt_names,
             service_cidr=service_cidr or template.service_cidr,

@@ -71,8 +71,11 @@ class ControlPlanes(_Section, frozen=True):
     """The tenants' control planes."""
 
     driver: Annotated[
-        Literal["process"], Meta(description="Driver; process: control planes run as processes under the supervisor.")
+        str, Meta(description="Driver; process: control planes run as processes under the supervisor.")
     ] = "process"
+    parameters: Annotated[
+        dict[str, str], Meta(description="Parameters of the driver, as in a StorageClass; the driver process has none.")
+    ] = {}
     templates_dir: Annotated[str, Meta(description="Directory of tenant templates; empty: the shipped templates.")] = ""
     program_dirs: Annotated[tuple[str, ...], Meta(description="Directories that are searched for programs first.")] = ()
     cache_dir: Annotated[
@@ -279,7 +282,8 @@ def iterate_settings(section: type[_Section] = Config, *, path: tuple[str, ...] 
         if isinstance(hint, type) and issubclass(hint, _Section):
             yield from iterate_settings(hint, path=field_path)
         else:
-            yield Setting(field_path, _unannotated_type(hint), field.default, _description(hint))
+            default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+            yield Setting(field_path, _unannotated_type(hint), default, _description(hint))
 
 
 def _unannotated_type(hint: Any) -> Any:

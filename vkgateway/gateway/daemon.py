@@ -100,6 +100,7 @@ async def _run_gateway(settings: Config, *, files: int) -> None:
             kubelet_authority=kubelet_authority,
             address=address,
         )
+        stack.push_async_callback(planes.close)
         tls = await stack.enter_async_context(kubelet_tls(kubelet_authority, address))
         await stack.enter_async_context(
             serve_metrics(

@@ -1,15 +1,14 @@
-"""Tenants' name servers, run as processes."""
+"""Tenants' name servers as the reconcilers call them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
 import structlog
 
-from vkgateway.controlplane.name_servers import PORTS, NameServerProcesses
+from vkgateway.controlplane.drivers.base import NameServers
 from vkgateway.gateway.settings_validation import address_and_port
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.sync.network.platform_service import Endpoint
@@ -20,19 +19,14 @@ log = structlog.get_logger(__name__)
 _CHECK_SECONDS = 60.0
 
 
-class ProcessNameServers:
-    """Implementation of `sync.network.name_service.NameServers` with processes.
+class ForwardingNameServers:
+    """Name servers of a driver, with the forwarder that answers for tenants without Services.
 
-    The processes listen at `address`; `forwarder` is HOST:PORT. `other_ports` are ports at the same address that tenant
-    pods may reach: the kubelet endpoint's.
+    Implements `sync.network.name_service.NameServers`. `forwarder` is ADDRESS:PORT.
     """
 
-    def __init__(
-        self, processes: NameServerProcesses, *, address: str, forwarder: str, other_ports: Collection[int] = ()
-    ) -> None:
-        self._processes = processes
-        self._other_ports = tuple(sorted(port for port in other_ports if port in PORTS))
-        self._address = address
+    def __init__(self, servers: NameServers, *, forwarder: str) -> None:
+        self._servers = servers
         self._forwarder = Endpoint(*address_and_port(forwarder))
 
     @property
@@ -43,24 +37,20 @@ class ProcessNameServers:
     @property
     def listening_range(self) -> NameServerRange | None:
         """See `NameServers`."""
-        try:
-            ipaddress.ip_address(self._address)
-        except ValueError:
-            return None
-        return NameServerRange(self._address, PORTS[0], PORTS[-1], self._other_ports)
+        return self._servers.listening_range
 
     async def serve_tenant(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
         """See `NameServers`."""
-        return Endpoint(self._address, await self._processes.ensure_server(tenant, cluster, addresses))
+        return Endpoint(*await self._servers.ensure_server(tenant, cluster, addresses))
 
     async def retire(self, clusters: Collection[str]) -> None:
         """Stop the name servers of all other compute clusters. Raises VkgatewayError."""
-        await self._processes.remove_stale(clusters)
+        await self._servers.remove_stale(clusters)
 
 
 @contextlib.asynccontextmanager
 async def retire_periodically(
-    names: ProcessNameServers, known: Callable[[], Collection[str] | None], *, seconds: float = _CHECK_SECONDS
+    names: ForwardingNameServers, known: Callable[[], Collection[str] | None], *, seconds: float = _CHECK_SECONDS
 ) -> AsyncIterator[None]:
     """Stop the name servers of deleted compute clusters periodically within the block.
 

@@ -1,42 +1,32 @@
-"""Control planes as the settings say: the provisioner with its store, datastore, driver and programs."""
+"""Control planes from the settings: the provisioner with its store, datastore and driver."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import structlog
+import msgspec
 
 from vkgateway.controlplane.access import ControlPlane
-from vkgateway.controlplane.drivers.process import ProcessDriver
-from vkgateway.controlplane.name_servers import NameServerProcesses
+from vkgateway.controlplane.drivers.base import Driver, DriverContext, ServerEndpoint
+from vkgateway.controlplane.drivers.registry import driver_factory
 from vkgateway.controlplane.pki import Authority
 from vkgateway.controlplane.plane_files import Authorities
 from vkgateway.controlplane.provisioner import Provisioner, Step
 from vkgateway.controlplane.record_store import SecretStore
 from vkgateway.controlplane.service_ranges import ServiceRanges
 from vkgateway.controlplane.templates import SHIPPED_FOLDER, Templates
-from vkgateway.gateway.config import Config, ControlPlanes, Services
+from vkgateway.gateway.config import Config, Services
 from vkgateway.gateway.datastore import LazyDatastore
 from vkgateway.gateway.interfaces import ApiServerAccess, OnStep
-from vkgateway.gateway.name_servers import ProcessNameServers
+from vkgateway.gateway.name_servers import ForwardingNameServers
 from vkgateway.kube.client import Client
-from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION, Tenant
-from vkgateway.programs.binaries.resolver import Resolver
-from vkgateway.programs.supervisor.client import SupervisorClient
-from vkgateway.programs.supervisor.spec import SupervisorPaths
-
-if TYPE_CHECKING:
-    pass
-
-log = structlog.get_logger(__name__)
+from vkgateway.model.api import Tenant
 
 STEP_MESSAGES: Mapping[Step, str] = {
     Step.TEMPLATE: "its template is being read",
     Step.CREDENTIALS: "its certificates are being made",
-    Step.PROGRAMS: "the programs of its Kubernetes version are being fetched or built",
+    Step.PROGRAMS: "the components of its Kubernetes version are being fetched or built",
     Step.DATASTORE: "its part of the datastore is being prepared",
     Step.PROCESSES: "its control plane is being started",
     Step.OBJECTS: "the objects it is born with are being made",
@@ -54,11 +44,13 @@ class ProvisionedControlPlanes:
         self,
         provisioner: Provisioner,
         *,
+        driver: Driver,
         templates: Templates,
         connections: int,
-        names: ProcessNameServers | None = None,
+        name_servers: ForwardingNameServers | None = None,
     ) -> None:
-        self.name_servers = names
+        self.name_servers = name_servers
+        self._driver = driver
         self._provisioner = provisioner
         self._templates = templates
         self._connections = connections
@@ -83,7 +75,9 @@ class ProvisionedControlPlanes:
 
     async def restore_kept_objects(self, tenant: Tenant, access: ApiServerAccess) -> None:
         """See `planes.ControlPlanes`."""
-        await self._provisioner.restore_kept_objects(tenant, client=access.client, port=access.port)
+        await self._provisioner.restore_kept_objects(
+            tenant, client=access.client, endpoint=ServerEndpoint(access.host, access.port)
+        )
 
     def _api_server_access(self, plane: ControlPlane) -> ApiServerAccess:
         return ApiServerAccess(
@@ -101,6 +95,10 @@ class ProvisionedControlPlanes:
         """See `planes.ControlPlanes`."""
         await self._provisioner.deprovision(name, on_step=lambda step: on_step(step.value, STEP_MESSAGES[step]))
 
+    async def close(self) -> None:
+        """Release the driver's connections."""
+        await self._driver.close()
+
 
 def build_control_planes(
     settings: Config,
@@ -111,87 +109,43 @@ def build_control_planes(
     kubelet_authority: Authority,
     address: str,
 ) -> ProvisionedControlPlanes:
-    """Set everything up that control planes need.
+    """Build the provisioner with the driver that the settings select.
 
-    Raises InputError where a setting is missing or a file that it names cannot be used.
+    Raises InputError if a setting is missing, or if a file or driver that it names cannot be used.
     """
-    planes = settings.control_planes
-    data_dir = Path(settings.data_dir)
-    templates = Templates(_expand_path(planes.templates_dir) or SHIPPED_FOLDER)
-    socket = _expand_path(planes.supervisor_socket) or SupervisorPaths(data_dir).socket_path
-    supervisor, versions = SupervisorClient(socket), ProgramVersions(planes)
-    driver = ProcessDriver(
-        data_dir=data_dir,
-        supervisor=supervisor,
-        programs=versions.programs_for,
-        authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
+    templates = Templates(_expand_path(settings.control_planes.templates_dir) or SHIPPED_FOLDER)
+    forwarder = settings.names.forwarder
+    driver = driver_factory(settings.control_planes.driver)(
+        DriverContext(
+            data_dir=Path(settings.data_dir),
+            address=address,
+            kubelet_port=settings.kubelet.port,
+            authorities=Authorities(etcd=datastore_authority, kubelet=kubelet_authority),
+            management=management,
+            forwarder=forwarder,
+            dns_sources=settings.names.sources,
+            settings=msgspec.to_builtins(settings.control_planes),
+        )
     )
     provisioner = Provisioner(
         store=SecretStore(management),
         datastore=datastore,
         driver=driver,
         templates=templates,
-        address=address,
         etcd_endpoints=settings.datastore.endpoints,
         webhooks_at=_webhook_address(address, settings.kubelet.port),
         endpoint=(address, settings.kubelet.port),
         webhooks_ca=kubelet_authority.cert_pem,
         ranges=_service_ranges(settings.services),
     )
-    names = None
-    if settings.names.forwarder:
-        processes = NameServerProcesses(
-            data_dir=data_dir,
-            supervisor=supervisor,
-            programs=versions.programs_for(DEFAULT_KUBERNETES_VERSION),
-            address=address,
-            forwarder=settings.names.forwarder,
-            sources=settings.names.sources,
-        )
-        names = ProcessNameServers(
-            processes, address=address, forwarder=settings.names.forwarder, other_ports=[settings.kubelet.port]
-        )
+    servers = driver.name_servers
     return ProvisionedControlPlanes(
         provisioner,
+        driver=driver,
         templates=templates,
         connections=settings.sync.tenant_connections,
-        names=names,
+        name_servers=ForwardingNameServers(servers, forwarder=forwarder) if servers is not None else None,
     )
-
-
-class CachedPrograms:
-    """Programs of one version. What was found once is not looked for again while it is there: that takes time."""
-
-    def __init__(self, resolver: Resolver) -> None:
-        self._resolver = resolver
-        self._found: dict[str, Path] = {}
-
-    async def resolve(self, *names: str) -> dict[str, Path]:
-        """Find or build programs."""
-        if not all(name in self._found and os.access(self._found[name], os.X_OK) for name in names):
-            self._found |= await self._resolver.resolve(*names)
-        return {name: self._found[name] for name in names}
-
-
-class ProgramVersions:
-    """Programs by Kubernetes version, as the settings say where they come from."""
-
-    def __init__(self, settings: ControlPlanes) -> None:
-        self._settings = settings
-        self._programs: dict[str, CachedPrograms] = {}
-
-    def programs_for(self, version: str) -> CachedPrograms:
-        """Return the programs of a version. Raises InputError for one that cannot be."""
-        if version not in self._programs:
-            settings = self._settings
-            resolver = Resolver(
-                cache_dir=_expand_path(settings.cache_dir),
-                program_dirs=[Path(folder).expanduser() for folder in settings.program_dirs],
-                report=lambda text: log.info("programs", version=version, doing=text),
-                kubernetes_version=version,
-            )
-            self._programs[version] = CachedPrograms(resolver)
-        return self._programs[version]
 
 
 def _service_ranges(settings: Services) -> ServiceRanges | None:

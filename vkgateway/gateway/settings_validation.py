@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from vkgateway.model.errors import InputError
 
 if TYPE_CHECKING:
-    from vkgateway.gateway.config import Config, Datastore, Names, Nodes, Observability, Services
+    from vkgateway.gateway.config import Config, ControlPlanes, Datastore, Names, Nodes, Observability, Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ def invalid_settings(config: Config) -> Iterator[InvalidSetting]:
     yield from _check_nodes(config.nodes)
     yield from _check_address(config.address)
     yield from _check_datastore(config.datastore)
+    yield from _check_control_planes(config.control_planes)
     yield from _check_names(config.names)
     yield from _check_services(config.services)
     yield from _check_observability(config.observability)
@@ -71,6 +72,15 @@ def _check_datastore(datastore: Datastore) -> Iterator[InvalidSetting]:
             grpc_targets((endpoint,))
         except InputError as error:
             yield InvalidSetting(f"datastore.endpoints[{number}]", str(error), error.hint)
+
+
+def _check_control_planes(control_planes: ControlPlanes) -> Iterator[InvalidSetting]:
+    from vkgateway.controlplane.drivers.registry import driver_factory
+
+    try:
+        driver_factory(control_planes.driver)
+    except InputError as error:
+        yield InvalidSetting("controlPlanes.driver", str(error), error.hint)
 
 
 def _check_names(names: Names) -> Iterator[InvalidSetting]:

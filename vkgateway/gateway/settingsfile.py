@@ -99,8 +99,17 @@ def _apply_environment(data: dict[str, Any], environment: Mapping[str, str]) -> 
         section = data
         for part in setting.path[:-1]:
             section = section.setdefault(part, {})
-        is_list = get_origin(setting.type) is tuple
-        section[setting.path[-1]] = [item for item in text.split(",") if item] if is_list else text
+        section[setting.path[-1]] = _read_variable(text, setting.type)
+
+
+def _read_variable(text: str, kind: Any) -> Any:
+    """Return the value of a variable: lists are separated by commas, entries of a map are KEY=VALUE."""
+    items = [item for item in text.split(",") if item]
+    if get_origin(kind) is tuple:
+        return items
+    if get_origin(kind) is dict:
+        return dict(item.partition("=")[::2] for item in items)
+    return text
 
 
 def _error_message(message: str, data: Any, *, source: str) -> str:

@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
-from vkgateway.controlplane.components import component_spec
+from vkgateway.controlplane.drivers.process.plane_directory import write_plane_files
+from vkgateway.controlplane.drivers.process.process_specs import component_process
 from vkgateway.controlplane.plane import ComponentName, ControlPlaneSpec, Tuning, compute_plane_spec
-from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, admin_kubeconfig, write_plane_files
+from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, admin_kubeconfig
 from vkgateway.gateway import recommended_policies
 from vkgateway.kube import kubeconfig
 from vkgateway.local import core_limit, etcd
@@ -86,7 +87,7 @@ def process_spec(
     name: ComponentName, *, record: PlatformRecord, files: PlaneFiles, programs: Mapping[str, Path]
 ) -> ProcessSpec:
     """Describe one of the control plane's processes."""
-    return component_spec(name, plane=plane_spec(record), files=files, programs=programs)
+    return component_process(name, group=GROUP, plane=plane_spec(record), files=files, programs=programs)
 
 
 def api_definitions() -> list[dict[str, Any]]:

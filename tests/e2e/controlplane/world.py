@@ -13,16 +13,18 @@ from pathlib import Path
 
 import psutil
 
-from vkgateway.controlplane.components import PROGRAMS, component_spec
+from vkgateway.controlplane.components import PROGRAMS
 from vkgateway.controlplane.credentials import Credentials
-from vkgateway.controlplane.drivers.process import ProcessDriver
+from vkgateway.controlplane.drivers.process.driver import ProcessDriver
+from vkgateway.controlplane.drivers.process.plane_directory import write_plane_files
+from vkgateway.controlplane.drivers.process.process_specs import component_process
 from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.endpoints import ClientTls
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.pki import Authority
 from vkgateway.controlplane.plane import ControlPlaneSpec, compute_plane_spec
-from vkgateway.controlplane.plane_files import Authorities, write_plane_files
+from vkgateway.controlplane.plane_files import Authorities
 from vkgateway.controlplane.provisioner import Provisioner
 from vkgateway.controlplane.record_store import SecretStore
 from vkgateway.controlplane.templates import Templates
@@ -50,6 +52,7 @@ class World:
         """A new provisioner, as after a restart of the gateway: it remembers nothing."""
         driver = ProcessDriver(
             data_dir=self.data_dir,
+            address=self.address,
             supervisor=self.supervisor,
             programs=lambda version: Resolver(report=print, kubernetes_version=version),
             authorities=self.authorities,
@@ -59,7 +62,6 @@ class World:
             datastore=Tenancy(self.etcd),
             driver=driver,
             templates=Templates(),
-            address=self.address,
             etcd_endpoints=(self.endpoint,),
         )
 
@@ -202,7 +204,9 @@ async def _start_management(
         authorities=Authorities(etcd=etcd_authority, kubelet=credentials.ca),
         now=datetime.datetime.now(datetime.UTC),
     )
-    await supervisor.ensure_process(component_spec("apiserver", plane=plane, files=files, programs=programs))
+    await supervisor.ensure_process(
+        component_process("apiserver", group="compute", plane=plane, files=files, programs=programs)
+    )
     client = Client.from_kubeconfig(files.kubeconfig_path("admin"))
     async with asyncio.timeout(60):
         while True:

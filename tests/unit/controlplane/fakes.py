@@ -1,4 +1,4 @@
-"""Stand-ins for what a control plane is made with: etcd, the supervisor, the programs, the Secrets."""
+"""Fakes of what a control plane needs: etcd, the supervisor, programs, the record store, a driver."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from vkgateway.controlplane.credentials import Credentials
+from vkgateway.controlplane.drivers.base import AssignedPorts, NameServers, ServerEndpoint
+from vkgateway.controlplane.drivers.process.ports import choose_port
 from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdExists, EtcdNotFound
 from vkgateway.controlplane.etcd.ranges import KeyRange
@@ -18,7 +20,7 @@ from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, in_gro
 
 
 class FakeEtcd(EtcdClient):
-    """An etcd in memory that keeps users and roles as the real one does; `changes` counts writes to them."""
+    """An etcd in memory with users and roles; `changes` counts writes to them."""
 
     def __init__(self, *, enabled: bool = True) -> None:
         self.keys_held: dict[bytes, bytes] = {}
@@ -116,7 +118,7 @@ class FakeEtcd(EtcdClient):
 
 
 class FakeSupervisor:
-    """Keeps specs and runs nothing; `starts` lists what would have been started, in order."""
+    """A supervisor that records specs and runs nothing; `starts` lists the processes that it would start, in order."""
 
     def __init__(self) -> None:
         self.specs: dict[str, ProcessSpec] = {}
@@ -151,7 +153,7 @@ class FakeSupervisor:
 
 
 class FakePrograms:
-    """Finds every program in /bin; `versions` lists the versions asked for."""
+    """A resolver that finds every program in /bin; `versions` lists the requested versions."""
 
     def __init__(self) -> None:
         self.versions: list[str] = []
@@ -192,21 +194,40 @@ class FakeStore:
         return {record.service_range: tenant for tenant, record in self.records.items() if record.service_range}
 
     def take(self, tenant: str, *, port: int) -> None:
-        """Give a port to a tenant."""
+        """Assign a port to a tenant."""
         some = ControlPlaneRecord(credentials=Credentials.create(tenant), port=port)
         self.records[tenant] = replace(some)
 
 
 @dataclass
 class FakeDriver:
-    """Notes what was asked of it."""
+    """A driver that records its calls and runs nothing; every port is free."""
 
     running: dict[str, tuple[ControlPlaneSpec, str]] = field(default_factory=dict)
     starts: int = 0
-    said: str = ""
+    failure: str = ""
+    name_servers: NameServers | None = None
 
     async def prepare(self, version: str) -> None:
-        """Everything is there."""
+        """Nothing is missing."""
+
+    async def ensure_endpoint(
+        self, tenant: str, *, requested_port: int, recorded_port: int, assigned_ports: AssignedPorts
+    ) -> ServerEndpoint:
+        if recorded_port and requested_port in (0, recorded_port):
+            return ServerEndpoint("10.0.0.1", recorded_port)
+        assigned = await assigned_ports()
+        port = choose_port(
+            tenant,
+            requested=requested_port,
+            assigned=assigned,
+            address="10.0.0.1",
+            can_bind=lambda _address, _port: True,
+        )
+        return ServerEndpoint("10.0.0.1", port)
+
+    async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
+        return ServerEndpoint("10.0.0.1", recorded_port)
 
     async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
         assert credentials.ca.has_signed(credentials.admin.cert_pem)
@@ -215,12 +236,15 @@ class FakeDriver:
         self.running[plane.cluster] = (plane, version)
         return frozenset({f"fingerprint of {plane.kubelet_user}"})
 
-    def kubelet_clients(self, tenant: str) -> frozenset[str]:
+    async def kubelet_clients(self, tenant: str) -> frozenset[str]:
         plane, _ = self.running.get(tenant, (None, ""))
         return frozenset({f"fingerprint of {plane.kubelet_user}"} if plane else ())
 
     async def failure_reason(self, plane: ControlPlaneSpec) -> str:
-        return self.said
+        return self.failure
 
     async def remove(self, tenant: str) -> None:
         self.running.pop(tenant, None)
+
+    async def close(self) -> None:
+        """Nothing is open."""

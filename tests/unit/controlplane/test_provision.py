@@ -13,6 +13,7 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.controlplane.fakes import FakeDriver, FakeEtcd, FakeStore
 from vkgateway.controlplane.access import ControlPlane
+from vkgateway.controlplane.drivers.base import Driver, ServerEndpoint
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.kept_objects import KEPT_ANNOTATION
 from vkgateway.controlplane.pki import common_name
@@ -59,17 +60,18 @@ class World:
         return Provisioner(
             store=self.store,
             datastore=Tenancy(self.etcd),
-            driver=self.driver,
+            driver=self.create_driver(),
             templates=self.templates,
-            address="10.0.0.1",
             etcd_endpoints=("https://10.0.0.1:2379",),
             ranges=self.ranges,
-            can_bind=lambda address, port: True,
             connect=self.connect,
             now=lambda: self.now,
             clock=lambda: self.time,
             sleep=self.sleep,
         )
+
+    def create_driver(self) -> Driver:
+        return self.driver
 
     def connect(self, control_plane: ControlPlane) -> Client:
         assert common_name(control_plane.identity.cert_pem) == "vkgateway"
@@ -307,7 +309,7 @@ async def test_of_two_replicas_that_make_a_tenant_the_first_ones_credentials_cou
 
 async def test_what_keeps_the_api_server_down_is_told(world: World) -> None:
     world.server.fail("GET", "/readyz", status=500, times=10_000)
-    world.driver.said = "tenant/alpha/apiserver does not stay up: no space left on device"
+    world.driver.failure = "tenant/alpha/apiserver does not stay up: no space left on device"
     with pytest.raises(UnavailableError, match="no space left"):
         await world.provisioner().provision(tenant())
 
@@ -372,7 +374,9 @@ async def test_what_is_kept_comes_back_between_two_looks_at_the_control_plane(wo
     before = len(world.server.requests)
 
     async with world.server.client() as client:
-        await world.provisioner().restore_kept_objects(tenant(), client=client, port=made.port)
+        await world.provisioner().restore_kept_objects(
+            tenant(), client=client, endpoint=ServerEndpoint(made.address, made.port)
+        )
 
     assert world.server.store.find(CONFIG_MAPS, "note", "default") is not None
     written = [request for request in world.server.requests[before:] if not request.startswith("GET")]

@@ -45,7 +45,7 @@ def test_the_file_goes_over_defaults_and_the_environment_over_the_file(tmp_path:
         ("kubelet: {prot: 1}", "prot"),
         ("nodes: {leaseSeconds: 0}", "nodes.leaseSeconds"),
         ("logging: {level: loud}", "logging.level: expected one of debug, info, warning, error; the value is 'loud'"),
-        ("controlPlanes: {driver: pods}", "controlPlanes.driver: expected one of process; the value is 'pods'"),
+        ("controlPlanes: {driver: pods}", "controlPlanes.driver: driver 'pods' does not exist"),
         ("- a list", "contains a list"),
         ("{", "not valid YAML"),
     ],

@@ -1,1 +1,1 @@
-"""How control planes run: one module a way."""
+"""Drivers of control planes: the protocol, the registry, and one package per driver."""

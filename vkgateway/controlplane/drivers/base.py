@@ -1,35 +1,128 @@
-"""What every way of running a control plane can do."""
+"""The interface between the gateway and a driver of control planes."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.plane import ControlPlaneSpec
+from vkgateway.controlplane.plane_files import Authorities
+from vkgateway.kube.client import Client
+from vkgateway.translate.egress_rules import NameServerRange
+
+AssignedPorts = Callable[[], Awaitable[Mapping[int, str]]]
+"""Read the recorded ports of all API servers, each with its tenant."""
+
+
+class ServerEndpoint(NamedTuple):
+    """IP address and port at which the gateway and the compute pods reach a server."""
+
+    address: str
+    port: int
+
+
+class NameServers(Protocol):
+    """Name servers of tenants, one per tenant and compute cluster. Every call may be repeated."""
+
+    @property
+    def listening_range(self) -> NameServerRange | None:
+        """Address and ports that the name servers of all tenants share; None if they share no address.
+
+        Egress rules of tenants exclude this range. A driver that returns None must itself keep the pods of one tenant
+        away from the name servers of the others.
+        """
+
+    async def ensure_server(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> ServerEndpoint:
+        """Start or update the name server of a tenant for one compute cluster; return where it answers.
+
+        `addresses` maps names of Services to their addresses in that cluster.
+
+        Raises:
+            UnavailableError: the name server does not answer yet.
+        """
+
+    async def remove_stale(self, clusters: Collection[str]) -> None:
+        """Remove the name servers of all compute clusters that are not in `clusters`."""
 
 
 class Driver(Protocol):
-    """Runs tenants' control planes. Each call may be repeated; nothing is done twice."""
+    """Runs the control planes of tenants. Every call may be repeated and changes nothing the second time.
+
+    The provisioner calls `prepare`, `ensure_endpoint` and `start` for a tenant in turn, and `remove` at its end. Calls
+    for different tenants run concurrently. After a restart of the gateway, `find_endpoint` and `kubelet_clients`
+    report what runs. So a driver keeps no state that it cannot read back.
+    """
+
+    @property
+    def name_servers(self) -> NameServers | None:
+        """Name servers of tenants; None if the settings name no forwarder, or the driver runs none."""
 
     async def prepare(self, version: str) -> None:
-        """Fetch what is needed to run that Kubernetes version; may take minutes the first time."""
+        """Fetch what a Kubernetes version needs; the first call may take minutes."""
 
-    async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
-        """Bring the components to what `plane` says and return before they serve.
+    async def ensure_endpoint(
+        self, tenant: str, *, requested_port: int, recorded_port: int, assigned_ports: AssignedPorts
+    ) -> ServerEndpoint:
+        """Return where the tenant's API server will serve, and reserve that if it is new.
 
-        Returns the fingerprints (SHA-256, hexadecimal) of the certificates by which the API server calls kubelets:
-        around a renewal the old one and the new one.
+        `requested_port` is the port in the Tenant's spec, 0 for any. `recorded_port` is the port of the last call, 0
+        for a new tenant. The caller holds a lock and calls again later, so a driver raises instead of waiting.
 
         Raises:
-            ConflictError: another program listens on the API server's port.
-            InputError: that version cannot be run.
+            ConflictError: the requested port is in use.
+            UnavailableError: no address or port is available yet.
         """
 
-    def kubelet_clients(self, tenant: str) -> frozenset[str]:
-        """Return the fingerprints that `start` returned last; none where it was never called for that tenant."""
+    async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:
+        """Return where the tenant's API server serves, without a change; None if nothing is reserved."""
+
+    async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
+        """Start or update the components as `plane` describes, and return before they serve.
+
+        Return the fingerprints (SHA-256, hexadecimal) of the client certificates that the API server presents to
+        kubelets. During a renewal these are the old and the new one.
+
+        Raises:
+            ConflictError: another program uses the API server's port.
+            InputError: the driver cannot run this version.
+        """
+
+    async def kubelet_clients(self, tenant: str) -> frozenset[str]:
+        """Return the fingerprints of the last `start`; an empty set if the tenant was never started."""
 
     async def failure_reason(self, plane: ControlPlaneSpec) -> str:
-        """Say in one sentence what keeps a component from running; empty where none is in trouble."""
+        """Return one sentence on why a component does not run; empty if all run or are starting."""
 
     async def remove(self, tenant: str) -> None:
-        """Stop a tenant's components and remove whatever they were given; nothing happens where there is none."""
+        """Stop the tenant's components and name servers, and delete everything that the driver made for them."""
+
+    async def close(self) -> None:
+        """Release connections when the gateway stops; control planes keep running."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverContext:
+    """What the gateway offers every driver. A driver ignores what it does not need."""
+
+    data_dir: Path
+    """Directory for files that can be rebuilt."""
+    address: str
+    """IP address of this machine at which the gateway listens."""
+    kubelet_port: int
+    """Port of the kubelet endpoint at that address; 0 if it changes at each start."""
+    authorities: Authorities
+    management: Client
+    """Client of the management cluster; the gateway closes it."""
+    forwarder: str = ""
+    """ADDRESS:PORT of the resolver that name servers forward to; empty if tenants have no name servers."""
+    dns_sources: tuple[str, ...] = ()
+    """Address ranges that name servers answer; empty for all."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """The section `controlPlanes` of the settings, by key. `parameters` in it belongs to the driver alone."""
+
+
+DriverFactory = Callable[[DriverContext], Driver]
+"""Create a driver. Raises InputError if a setting is wrong."""

@@ -1,4 +1,4 @@
-"""Choosing the port of a tenant's API server, and seeing whether somebody else sits on it."""
+"""Ports of API servers on this machine: choose one, and detect other programs that use it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from collections.abc import Callable, Iterator, Mapping
 
 from vkgateway.model.errors import ConflictError, InputError, UnavailableError
 
-# Below the range from which Linux picks ports for outgoing connections (32768 and up), so that a port stays
-# free while its server is down.
+# Below Linux's range for outgoing connections (32768 and up), so that a port stays free while its server is down.
 PORTS = range(20000, 30000)
 
 PortCheck = Callable[[str, int], bool]
 
 
 def is_port_free(address: str, port: int) -> bool:
-    """Whether a server could listen there now.
+    """Return whether a server can listen at an address and port.
 
     Raises:
-        InputError: the address is none of this machine's, or the port is one that we may not use.
+        InputError: this machine does not have the address, or forbids the port.
     """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as attempt:
-        # As Go's servers do: connections of a server just stopped do not count.
+        # Go's servers set it too: connections of a server that has just stopped do not block the port.
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             attempt.bind((address, port))
@@ -38,35 +37,35 @@ def is_port_free(address: str, port: int) -> bool:
 def choose_port(
     tenant: str,
     *,
-    wanted: int,
-    given: Mapping[int, str],
+    requested: int,
+    assigned: Mapping[int, str],
     address: str,
     ports: range = PORTS,
     can_bind: PortCheck = is_port_free,
 ) -> int:
-    """Choose a port for a tenant's new API server: `wanted`, or where that is 0 a free one of `ports`.
+    """Return a port for a tenant's new server: `requested`, or a free one of `ports` if that is 0.
 
-    `given` tells which ports belong to which tenant, running or not. Where the search starts depends on
-    the tenant's name, so that platforms that share an address rarely meet.
+    `assigned` maps the ports of all tenants, running or not, to their names. The search starts at a port that depends
+    on the tenant's name, so that platforms that share an address rarely collide.
 
     Raises:
-        ConflictError: the wanted port belongs to another tenant or program.
+        ConflictError: another tenant or program has the requested port.
         UnavailableError: no port of the range is free.
     """
-    if wanted:
-        owner = given.get(wanted, tenant)
+    if requested:
+        owner = assigned.get(requested, tenant)
         if owner != tenant:
-            raise ConflictError(f"port {wanted} belongs to tenant {owner!r}", hint="choose another, or none")
-        require_free(tenant, address=address, port=wanted, can_bind=can_bind)
-        return wanted
+            raise ConflictError(f"port {requested} belongs to tenant {owner!r}", hint="choose another, or none")
+        require_free(tenant, address=address, port=requested, can_bind=can_bind)
+        return requested
     for port in _ports_from_name(tenant, ports):
-        if given.get(port, tenant) == tenant and can_bind(address, port):
+        if assigned.get(port, tenant) == tenant and can_bind(address, port):
             return port
     raise UnavailableError(f"no port from {ports.start} to {ports.stop - 1} is free at {address}")
 
 
 def require_free(tenant: str, *, address: str, port: int, can_bind: PortCheck = is_port_free) -> None:
-    """Raise ConflictError where another program listens on the tenant's port."""
+    """Raise ConflictError if another program listens on the port of a tenant's API server."""
     if not can_bind(address, port):
         raise ConflictError(
             f"port {port} at {address}, where the API server of tenant {tenant!r} listens, is in use by"

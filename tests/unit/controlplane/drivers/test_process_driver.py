@@ -1,0 +1,129 @@
+"""The process driver: processes, files and logs of a tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
+from tests.unit.controlplane.planes import ALPHA, AUTHORITIES, NOW, tenant_plane
+from vkgateway.controlplane.drivers.process.driver import ProcessDriver
+from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
+from vkgateway.model.errors import ConflictError, UnavailableError
+
+
+class DriverFixture:
+    """A process driver with a fake supervisor; `free` is whether its port is free."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.supervisor = FakeSupervisor()
+        self.programs = FakePrograms()
+        self.free = True
+        self.data_dir = data_dir
+        self.driver = ProcessDriver(
+            data_dir=data_dir,
+            address="10.0.0.1",
+            supervisor=self.supervisor,
+            programs=self.programs,
+            authorities=AUTHORITIES,
+            can_bind=lambda address, port: self.free,
+        )
+
+    async def start(self, plane: ControlPlaneSpec) -> None:
+        await self.driver.start(plane, credentials=ALPHA, version="1.36.3")
+
+
+async def test_start_runs_three_processes_and_clients_stop_before_the_server(tmp_path: Path) -> None:
+    fixture = DriverFixture(tmp_path)
+    await fixture.start(tenant_plane())
+    assert fixture.supervisor.starts == [f"tenant/alpha/{name}" for name in COMPONENTS]
+    ranks = {name: fixture.supervisor.specs[f"tenant/alpha/{name}"].stop_rank for name in COMPONENTS}
+    assert ranks["apiserver"] < min(ranks["scheduler"], ranks["controller-manager"])
+    assert fixture.programs.versions == ["1.36.3"]
+
+
+async def test_second_start_restarts_nothing_while_the_api_server_uses_its_port(tmp_path: Path) -> None:
+    fixture = DriverFixture(tmp_path)
+    await fixture.start(tenant_plane())
+    fixture.free = False
+    await fixture.start(tenant_plane())
+    assert len(fixture.supervisor.starts) == 3
+
+
+async def test_start_fails_if_another_program_uses_the_port(tmp_path: Path) -> None:
+    fixture = DriverFixture(tmp_path)
+    fixture.free = False
+    with pytest.raises(ConflictError, match=r"port 20001 at 10\.0\.0\.1.*'alpha'"):
+        await fixture.start(tenant_plane())
+    assert fixture.supervisor.specs == {}
+    assert not (tmp_path / "tenants").exists()
+
+
+async def test_failure_reason_names_the_process_and_its_exit(tmp_path: Path) -> None:
+    fixture = DriverFixture(tmp_path)
+    await fixture.start(tenant_plane())
+    assert await fixture.driver.failure_reason(tenant_plane()) == ""
+    fixture.supervisor.failing["tenant/alpha/apiserver"] = "exit 1: no such flag"
+    assert "tenant/alpha/apiserver" in await fixture.driver.failure_reason(tenant_plane())
+    assert "no such flag" in await fixture.driver.failure_reason(tenant_plane())
+
+
+@pytest.mark.parametrize(("restarts", "has_failed"), [(2, False), (3, True)])
+async def test_client_that_exits_before_the_server_is_ready_has_not_failed_yet(
+    tmp_path: Path, restarts: int, has_failed: bool
+) -> None:
+    fixture = DriverFixture(tmp_path)
+    await fixture.start(tenant_plane())
+    fixture.supervisor.failing["tenant/alpha/scheduler"] = "connection refused"
+    fixture.supervisor.restarts = restarts
+    assert bool(await fixture.driver.failure_reason(tenant_plane())) == has_failed
+
+
+async def test_start_names_a_directory_that_is_not_writable(tmp_path: Path) -> None:
+    (tmp_path / "tenants").write_text("a file where a folder should be")
+    fixture = DriverFixture(tmp_path)
+    with pytest.raises(UnavailableError, match=r"'alpha' cannot be written to .*tenants/alpha"):
+        await fixture.start(tenant_plane())
+    assert fixture.supervisor.specs == {}
+
+
+async def test_remove_deletes_processes_files_and_logs_of_one_tenant(tmp_path: Path) -> None:
+    fixture = DriverFixture(tmp_path)
+    await fixture.start(tenant_plane())
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for name in ("tenant.alpha.apiserver.log", "tenant.alpha.apiserver.log.1", "tenant.alpha-b.apiserver.log"):
+        (logs / name).touch()
+    await fixture.driver.remove("alpha")
+    await fixture.driver.remove("alpha")
+    assert fixture.supervisor.specs == {}
+    assert not (tmp_path / "tenants" / "alpha").exists()
+    assert [file.name for file in logs.iterdir()] == ["tenant.alpha-b.apiserver.log"]
+
+
+async def test_remove_waits_for_a_pending_write(tmp_path: Path) -> None:
+    """A tenant that is deleted while it is being made: the thread that writes for it cannot be cancelled."""
+    begun, held = threading.Event(), threading.Event()
+
+    def now() -> datetime.datetime:
+        begun.set()
+        assert held.wait(10)
+        return NOW
+
+    fixture = DriverFixture(tmp_path)
+    fixture.driver._now = now
+    starting = asyncio.create_task(fixture.start(tenant_plane()))
+    assert await asyncio.to_thread(begun.wait, 10)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    removing = asyncio.create_task(fixture.driver.remove("alpha"))
+    await asyncio.sleep(0.05)
+    held.set()
+    await removing
+    await asyncio.sleep(0.2)
+    assert not (tmp_path / "tenants" / "alpha").exists()

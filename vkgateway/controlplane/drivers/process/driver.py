@@ -1,0 +1,236 @@
+"""Control planes as processes of this machine, kept running by the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from vkgateway.controlplane.components import PROGRAMS
+from vkgateway.controlplane.credentials import Credentials
+from vkgateway.controlplane.drivers.base import AssignedPorts, DriverContext, NameServers, ServerEndpoint
+from vkgateway.controlplane.drivers.process.interfaces import ProgramResolver, Supervisor
+from vkgateway.controlplane.drivers.process.name_servers import ProcessNameServers
+from vkgateway.controlplane.drivers.process.plane_directory import read_plane_files, write_plane_files
+from vkgateway.controlplane.drivers.process.ports import PortCheck, choose_port, is_port_free, require_free
+from vkgateway.controlplane.drivers.process.process_specs import component_process
+from vkgateway.controlplane.drivers.process.programs import ProgramVersions
+from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
+from vkgateway.controlplane.plane_files import Authorities, PlaneFiles
+from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
+from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway.programs.supervisor.client import SupervisorClient
+from vkgateway.programs.supervisor.spec import SupervisorPaths
+
+# A client of the API server may exit this often while that is still starting.
+_ALLOWED_RESTARTS = 3
+
+
+class _Settings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The settings of the section `controlPlanes` that this driver reads."""
+
+    program_dirs: tuple[str, ...] = ()
+    cache_dir: str = ""
+    supervisor_socket: str = ""
+    parameters: dict[str, str] = {}
+
+
+def create_driver(context: DriverContext) -> ProcessDriver:
+    """Create the driver, with name servers if the settings name a forwarder.
+
+    Raises:
+        InputError: the settings have driver parameters; this driver knows none.
+    """
+    settings = msgspec.convert(context.settings, _Settings)
+    if settings.parameters:
+        names = ", ".join(sorted(settings.parameters))
+        raise InputError(f"controlPlanes.parameters: driver 'process' has no parameters; found: {names}")
+    socket = _expand_path(settings.supervisor_socket) or SupervisorPaths(context.data_dir).socket_path
+    supervisor = SupervisorClient(socket)
+    versions = ProgramVersions(
+        cache_dir=_expand_path(settings.cache_dir),
+        program_dirs=[Path(directory).expanduser() for directory in settings.program_dirs],
+    )
+    name_servers = None
+    if context.forwarder:
+        name_servers = ProcessNameServers(
+            data_dir=context.data_dir,
+            supervisor=supervisor,
+            programs=versions.programs_for(DEFAULT_KUBERNETES_VERSION),
+            address=context.address,
+            forwarder=context.forwarder,
+            sources=context.dns_sources,
+            other_ports=[context.kubelet_port],
+        )
+    return ProcessDriver(
+        data_dir=context.data_dir,
+        address=context.address,
+        supervisor=supervisor,
+        programs=versions.programs_for,
+        authorities=context.authorities,
+        name_servers=name_servers,
+    )
+
+
+class ProcessDriver:
+    """Runs each tenant's processes as `tenant/NAME/...`, with files in `data_dir/tenants/NAME`.
+
+    All API servers listen at `address`. `programs` returns the resolver for a Kubernetes version.
+    """
+
+    def __init__(
+        self,
+        *,
+        data_dir: Path,
+        address: str,
+        supervisor: Supervisor,
+        programs: Callable[[str], ProgramResolver],
+        authorities: Authorities,
+        name_servers: NameServers | None = None,
+        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        can_bind: PortCheck = is_port_free,
+    ) -> None:
+        self._data_dir = data_dir
+        self._address = address
+        self._supervisor = supervisor
+        self._programs = programs
+        self._authorities = authorities
+        self._name_servers = name_servers
+        self._now = now
+        self._can_bind = can_bind
+        self._pending_writes: dict[str, asyncio.Task[PlaneFiles]] = {}
+        """Writes of files by tenant; a thread continues after its caller is cancelled."""
+
+    @property
+    def name_servers(self) -> NameServers | None:
+        """See `Driver`."""
+        return self._name_servers
+
+    async def prepare(self, version: str) -> None:
+        """Find or build the programs of that version."""
+        await self._resolve_programs(version)
+
+    async def ensure_endpoint(
+        self, tenant: str, *, requested_port: int, recorded_port: int, assigned_ports: AssignedPorts
+    ) -> ServerEndpoint:
+        """See `Driver`: the recorded port stays until the spec requests another one."""
+        if recorded_port and requested_port in (0, recorded_port):
+            return ServerEndpoint(self._address, recorded_port)
+        port = choose_port(
+            tenant,
+            requested=requested_port,
+            assigned=await assigned_ports(),
+            address=self._address,
+            can_bind=self._can_bind,
+        )
+        return ServerEndpoint(self._address, port)
+
+    async def find_endpoint(self, tenant: str, *, recorded_port: int) -> ServerEndpoint | None:  # noqa: ARG002 - all share an address
+        """See `Driver`."""
+        return ServerEndpoint(self._address, recorded_port)
+
+    async def start(self, plane: ControlPlaneSpec, *, credentials: Credentials, version: str) -> frozenset[str]:
+        """Write the files and start all processes at once; the clients wait for the API server themselves."""
+        programs = await self._resolve_programs(version)
+        await self._check_port(plane)
+        files = await self._write_shielded(plane, credentials)
+        group = _process_group(plane.cluster)
+        for name in COMPONENTS:
+            spec = component_process(name, group=group, plane=plane, files=files, programs=programs)
+            await self._supervisor.ensure_process(spec)
+        return files.kubelet_clients()
+
+    async def kubelet_clients(self, tenant: str) -> frozenset[str]:
+        """Read the fingerprints from the certificate files."""
+        files = await asyncio.to_thread(read_plane_files, self._tenant_dir(tenant))
+        return files.kubelet_clients()
+
+    async def failure_reason(self, plane: ControlPlaneSpec) -> str:
+        """Report the first process that is in back-off, and why it exited.
+
+        The clients of the API server may exit a few times while that is starting.
+        """
+        group = _process_group(plane.cluster)
+        for state in await self._supervisor.list_processes(group):
+            has_failed = state.name == f"{group}/apiserver" or state.restarts >= _ALLOWED_RESTARTS
+            if state.state == "backoff" and has_failed:
+                return f"{state.name} does not stay up: {state.reason}"
+        return ""
+
+    async def remove(self, tenant: str) -> None:
+        """Stop the processes, then remove files and logs."""
+        await self._supervisor.remove_group(_process_group(tenant))
+        if tenant in self._pending_writes:
+            await asyncio.wait([self._pending_writes[tenant]])
+        await asyncio.to_thread(self._remove_files, tenant)
+
+    async def close(self) -> None:
+        """Do nothing: each request to the supervisor has its own connection."""
+
+    async def _resolve_programs(self, version: str) -> Mapping[str, Path]:
+        return await self._programs(version).resolve(*PROGRAMS.values())
+
+    async def _check_port(self, plane: ControlPlaneSpec) -> None:
+        """Refuse a port on which a program other than the tenant's API server listens."""
+        states = await self._supervisor.list_processes(f"{_process_group(plane.cluster)}/apiserver")
+        if not any(_has_port_flag(state.argv, plane.port) and state.pid for state in states):
+            require_free(plane.cluster, address=plane.address, port=plane.port, can_bind=self._can_bind)
+
+    async def _write_shielded(self, plane: ControlPlaneSpec, credentials: Credentials) -> PlaneFiles:
+        def end(task: asyncio.Task[PlaneFiles]) -> None:
+            if self._pending_writes.get(tenant) is task:
+                del self._pending_writes[tenant]
+            if not task.cancelled():
+                task.exception()  # its caller may have been cancelled
+
+        tenant = plane.cluster
+        work = asyncio.to_thread(self._write_files, plane, credentials)
+        task = self._pending_writes[tenant] = asyncio.create_task(work, name=f"tenant/{tenant}/files")
+        task.add_done_callback(end)
+        return await asyncio.shield(task)
+
+    def _write_files(self, plane: ControlPlaneSpec, credentials: Credentials) -> PlaneFiles:
+        directory = self._tenant_dir(plane.cluster)
+        try:
+            return write_plane_files(
+                directory,
+                plane=plane,
+                credentials=credentials,
+                authorities=self._authorities,
+                now=self._now(),
+            )
+        except OSError as error:
+            raise UnavailableError(
+                f"the files of tenant {plane.cluster!r} cannot be written to {directory}: {error.strerror}"
+            ) from error
+
+    def _tenant_dir(self, tenant: str) -> Path:
+        return self._data_dir / "tenants" / tenant
+
+    def _remove_files(self, tenant: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._tenant_dir(tenant))
+        for name in COMPONENTS:
+            log = SupervisorPaths(self._data_dir).log_path(f"{_process_group(tenant)}/{name}")
+            for file in log.parent.glob(f"{log.name}*"):
+                file.unlink(missing_ok=True)
+        names = SupervisorPaths(self._data_dir).log_path(f"{_process_group(tenant)}/names")
+        for file in names.parent.glob(f"{names.stem}-*"):
+            file.unlink(missing_ok=True)
+
+
+def _process_group(tenant: str) -> str:
+    return f"tenant/{tenant}"
+
+
+def _has_port_flag(argv: Sequence[str], port: int) -> bool:
+    return f"--secure-port={port}" in argv
+
+
+def _expand_path(text: str) -> Path | None:
+    return Path(text).expanduser() if text else None
