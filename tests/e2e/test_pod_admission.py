@@ -148,7 +148,7 @@ def test_the_gateway_refuses_what_slips_through_and_a_policy_is_put_back_as_it_i
         assert alpha.get("pod", "inline")["status"]["reason"] == "PolicyRefused"
 
         change(["a"])
-        words = "spec.imagePullSecrets[b]: image pull secret b is not allowed to this tenant; allowed secrets: a"
+        words = "spec.imagePullSecrets[b]: image pull secret b is not allowed for this tenant; allowed secrets: a"
         eventually(lambda: denials(alpha, [private]).get("private") == words, what="the new policy in force")
     finally:
         change(["*"])

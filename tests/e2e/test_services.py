@@ -91,7 +91,7 @@ def test_a_load_balancer_is_what_the_tenants_policy_says(platform: Platform, alp
         eventually(lambda: [one["ip"] for one in ingress(alpha, "door")] == [address], what="the cluster address")
 
         change("Refuse")
-        words = "spec.type: LoadBalancer is not allowed to this tenant; use ClusterIP"
+        words = "spec.type: LoadBalancer is not allowed for this tenant; use ClusterIP"
         eventually(lambda: words in refusal(), what="the refusal")
         alpha.kubectl("label", "service", "door", "old=yes")
 

@@ -132,7 +132,7 @@ def test_a_generic_ephemeral_volume_comes_and_goes_with_its_pod(platform: Platfo
 def test_a_forbidden_class_is_told_with_those_that_are_not(gamma: Cluster) -> None:
     gamma.apply(claim("gold", storageClassName="gold"))
     said = eventually(lambda: [words for reason, words in gamma.events("gold") if reason == "StorageClassRefused"])
-    assert said == ["storage class gold is not allowed to this tenant; allowed: local"]
+    assert said == ["storage class gold is not allowed for this tenant; allowed: local"]
     gamma.kubectl("delete", "pvc", "gold", "--wait")
 
 

@@ -410,7 +410,7 @@ def test_mirroring_twice_is_once_and_shows_nothing_from_below(pod: Object, below
     before = copy.deepcopy((compute, above))
     patch = mirror_status(compute, above, node_ip="10.213.0.1", node_name="a100.local")
     taken = Disruption(reason="Taken", message="taken")
-    ending = final_status(compute, above, taken=taken, now=NOW, node_ip="10.213.0.1", node_name="a100.local")
+    ending = final_status(compute, above, disruption=taken, now=NOW, node_ip="10.213.0.1", node_name="a100.local")
     assert (compute, above) == before
     if above.get("phase") in ("Succeeded", "Failed"):
         assert "phase" not in (patch or {})

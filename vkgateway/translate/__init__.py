@@ -1,1 +1,1 @@
-"""Tenant objects to compute objects, compute status to tenant status, and policy. Pure."""
+"""Pure translation between tenant and compute clusters: objects, status and policy."""

@@ -1,9 +1,9 @@
-"""The rules of a tenant's policy in CEL, for ValidatingAdmissionPolicies in the tenant's API server.
+"""CEL rules of a tenant's policy, for ValidatingAdmissionPolicies in the tenant's API server.
 
 https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/
 
-Those for pods mirror the generators of `policy`. The messages take their texts from `words`. The expressions use only
-what Kubernetes 1.30 understands.
+The pod rules mirror the checks of `policy` and take their messages from `refusal_texts`. The expressions use only
+functions that Kubernetes 1.30 supports.
 """
 
 import json
@@ -35,18 +35,18 @@ _VOLUMES: Final = "object.spec.?volumes.orValue([])"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule for pods in CEL: whether a pod may break it, and the messages of what does."""
+    """CEL rule for pods: a cheap condition, and the messages for a pod that breaks the rule."""
 
     name: str
     condition: str
-    """True for each pod that breaks the rule, cheap for all others."""
+    """True for each pod that breaks the rule, and cheap to evaluate for every other pod."""
     messages: str
-    """A list, empty for a pod that keeps the rule; in the order in which `policy` has the messages."""
+    """Expression for a list of messages, empty for a pod that keeps the rule, in the order of `policy`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A named expression of an admission policy; later ones may use it."""
+    """Named expression of an admission policy. Later variables may use it."""
 
     name: str
     expression: str
@@ -54,9 +54,9 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRules:
-    """What an admission policy is made of: which objects it looks at, and its variables.
+    """Match condition and variables of an admission policy.
 
-    The last variable, `refusals`, has the messages of all rules that an object breaks.
+    The last variable, `refusals`, holds the messages of all rules that an object breaks.
     """
 
     condition: str
@@ -70,9 +70,9 @@ _SHARED_VARIABLES: Final = (
 
 
 def pod_rules(policy: PodPolicy) -> PolicyRules:
-    """Return all rules but those of the pod security level, for the pods of all namespaces.
+    """Return all pod rules except those of the pod security level, for every namespace.
 
-    Most pods break none. API servers evaluate one condition for these, and no variable.
+    Most pods break no rule. For them, API servers evaluate one condition and no variable.
     """
     rules = [rule for rule in _all_rules(policy) if rule.messages != "[]"]
     return PolicyRules(
@@ -88,16 +88,17 @@ def pod_rules(policy: PodPolicy) -> PolicyRules:
 def pod_security_rules(policy: PodPolicy) -> PolicyRules | None:
     """Return the rules of the tenant's pod security level, or None for level `privileged`.
 
-    They are for namespaces whose labels set another level; elsewhere the plugin PodSecurity applies the tenant's.
+    These rules apply in namespaces whose labels set another level. Elsewhere the PodSecurity plugin enforces the
+    tenant's level.
     """
     messages = cel.violations_expression(policy.pod_security)
     return PolicyRules("true", (*_SHARED_VARIABLES, Variable("refusals", messages))) if messages != "[]" else None
 
 
 def service_rules(policy: TenantPolicy) -> PolicyRules | None:
-    """Return the rule for types of Services, or None if the policy refuses none.
+    """Return the rule for types of Services, or None if the policy refuses no type.
 
-    A Service that has had its type before the policy refused it can still be changed.
+    A Service that had its type before the policy refused the type can still be changed.
     """
     types = {LOAD_BALANCER: policy.load_balancers, NODE_PORT: policy.node_ports}
     refused = [kind for kind, exposure in types.items() if exposure == "Refuse"]
@@ -204,7 +205,7 @@ def _pull_secrets(policy: PodPolicy) -> Rule:
 
 
 def _disallowed_names(names: str, allowed: tuple[str, ...], text: str) -> str:
-    """Refuse the names, other than "", that an allow-list lacks."""
+    """Return an expression for the messages about names that are not "" and not on an allow-list."""
     if ANY in allowed:
         return "[]"
     message = _text_expression(text, name="n", allowed=json.dumps(refusal_texts.render_names(allowed)))
@@ -235,7 +236,7 @@ def _reserved_references() -> Rule:
 
 
 def _is_reserved(key: str) -> str:
-    """Tell whether a key is reserved, as `names.is_reserved` does."""
+    """Return an expression that is true for a reserved key, as `names.is_reserved` is."""
     prefix = rf"^([^/]*\.)?{re.escape(GROUP)}/"
     return f"({key}.matches({json.dumps(prefix)}) && !{key}.startsWith({json.dumps(HOLLOW_DOMAIN + '/')}))"
 
@@ -253,7 +254,7 @@ def _list_literal(names: Iterable[str]) -> str:
 
 
 def _text_expression(text: str, **expressions: str) -> str:
-    """Return a text as an expression; `expressions` fill in its names."""
+    """Return a text as a CEL expression. `expressions` fill in the names in braces."""
     parts: list[Any] = _PLACEHOLDER.split(text)
     literals = [json.dumps(part) for part in parts[::2]]
     filled = [expressions[name] for name in parts[1::2]]

@@ -1,4 +1,4 @@
-"""Answers an API server that asks, as a webhook, whether a new pod is born gated."""
+"""Webhook response that adds the scheduling gate to a new pod."""
 
 import base64
 from collections.abc import Mapping
@@ -17,17 +17,18 @@ _GATE: Final = {"name": ADMISSION_GATE}
 
 
 def review_pod(review: Any) -> Object:
-    """Answer an AdmissionReview of a pod that is being made: allowed, and gated where it must wait for the arbiter.
+    """Answer an AdmissionReview for a new pod: allowed, and gated if the pod must wait for the arbiter.
 
     https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 
-    Raises InputError where it is no request for a review, or not in version v1.
+    Raises:
+        InputError: the document is not an AdmissionReview with a request, or its version is not v1.
     """
     request = review.get("request") if isinstance(review, Mapping) else None
     if not isinstance(request, Mapping) or not isinstance(request.get("uid"), str):
-        raise InputError("this is no AdmissionReview with a request")
+        raise InputError("the document is not an AdmissionReview with a request")
     if review.get("apiVersion") != _REVIEW_VERSION:
-        raise InputError(f"AdmissionReview is spoken in {_REVIEW_VERSION} only, not in {review.get('apiVersion')}")
+        raise InputError(f"AdmissionReview must have version {_REVIEW_VERSION}, not {review.get('apiVersion')}")
     response: Object = {"uid": request["uid"], "allowed": True}
     patch = _gate_patch(request)
     if patch:
@@ -37,7 +38,7 @@ def review_pod(review: Any) -> Object:
 
 
 def _gate_patch(request: Mapping[str, Any]) -> list[Object]:
-    """The JSON patch that gates the pod; none for what is no new pod, has a node already, or is not governed."""
+    """Return the JSON patch that gates the pod. It is empty if the pod is not new, has a node or is not governed."""
     pod = request.get("object")
     kind = (request.get("kind") or {}).get("kind")
     if kind != "Pod" or request.get("operation") != "CREATE" or not isinstance(pod, Mapping):

@@ -1,4 +1,4 @@
-"""Conditions of a tenant's pod: which come from below, and which were set above and stay."""
+"""Conditions of a tenant pod: those mirrored from the compute pod, and those set in the tenant cluster."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -9,17 +9,17 @@ from vkgateway.model.objects import Object
 Conditions = list[Object]
 
 FORWARDED_CONDITION: Final = "vkgateway.io/Forwarded"
-"""`False` while a pod cannot be forwarded, with the reason; gone once its compute pod is there."""
+"""`False`, with the reason, while a pod cannot be forwarded. Removed once the compute pod exists."""
 ADMITTED_CONDITION: Final = "vkgateway.io/Admitted"
-"""`False` while a pod waits for the arbiter, with the reason; gone once its compute pod is there."""
+"""`False`, with the reason, while a pod waits for the arbiter. Removed once the compute pod exists."""
 POOL_SCHEDULED_CONDITION: Final = "vkgateway.io/PoolScheduled"
-"""`False` while no node of the pool takes the pod, with the compute scheduler's reason; gone once one does."""
+"""`False`, with the compute scheduler's reason, while no node of the pool accepts the pod. Removed once one does."""
 
 DISRUPTION_CONDITION: Final = "DisruptionTarget"
-"""Kubernetes' own: the pod is ended, or about to be, by a disruption."""
+"""Kubernetes' condition for a pod that a disruption ended or is about to end."""
 
 _KUBELET_REASON: Final = "TerminationByKubelet"
-"""Its reason where a kubelet ended a pod for want of resources: the only disruption that leaves a pod there, failed."""
+"""Its reason if a kubelet ended the pod for lack of resources. After this disruption alone, the failed pod remains."""
 _POD_SCHEDULED: Final = "PodScheduled"
 _MIRRORED_TYPES: Final = frozenset(
     {
@@ -34,11 +34,11 @@ _MIRRORED_TYPES: Final = frozenset(
         POOL_SCHEDULED_CONDITION,
     }
 )
-"""Types that go above when they are gone below."""
+"""Types that are removed from the tenant pod when the compute pod no longer has them."""
 
 
 def is_disrupted(status: Object) -> bool:
-    """Whether a pod was ended in a way in which Kubernetes' own components delete it: preempted, drained, tainted."""
+    """Return whether a pod ended in a way after which Kubernetes deletes it: preemption, drain or taint."""
     return any(
         entry["type"] == DISRUPTION_CONDITION and entry["status"] == "True" and entry.get("reason") != _KUBELET_REASON
         for entry in status.get("conditions") or ()
@@ -52,36 +52,37 @@ def last_condition_change(status: Object, *, since: str | None) -> float:
 
 
 def mirror_conditions(
-    below: Sequence[Object],
-    above: Sequence[Object],
+    compute: Sequence[Object],
+    tenant: Sequence[Object],
     *,
     gates: Sequence[str],
-    clean: Callable[[str], str],
+    sanitize: Callable[[str], str],
     observed: int = 0,
 ) -> Conditions:
-    """The conditions that the tenant's pod should have, given those of the compute pod and those it has.
+    """Return the conditions of the tenant pod, from those of the compute pod and its current ones.
 
-    `observed` takes the place of the compute pod's generation; 0: none is told.
+    `observed` replaces the compute pod's observed generation. 0 removes it.
 
-    PodScheduled is the tenant's own, and so are the conditions of `gates` (`readiness.tenant_gates`), which the
-    compute pod has from the tenant. Conditions that only stand above stay, except those of `_MIRRORED_TYPES`.
+    The tenant pod keeps its own PodScheduled and the conditions of `gates` (`readiness_gates.tenant_gates`), which the
+    compute pod copies from the tenant. Conditions that only the tenant pod has are kept, except those of
+    `_MIRRORED_TYPES`.
     """
-    standing = {entry["type"]: entry for entry in above}
+    current = {entry["type"]: entry for entry in tenant}
     made: Conditions = []
-    for entry in below:
+    for entry in compute:
         kind = entry["type"]
         if kind in gates:
             continue
         if kind == _POD_SCHEDULED:
-            made += _mirror_scheduled(entry, standing, clean, observed)
+            made += _mirror_scheduled(entry, current, sanitize, observed)
         else:
-            made.append(_sanitize_condition(entry, clean, observed))
+            made.append(_sanitize_condition(entry, sanitize, observed))
     present = {entry["type"] for entry in made} | _MIRRORED_TYPES
-    return made + [entry for entry in above if entry["type"] not in present]
+    return made + [entry for entry in tenant if entry["type"] not in present]
 
 
 def unscheduled_reason(status: Object) -> str:
-    """Return why no node of the pool takes a pod, as its tenant reads it; empty: that is not the case."""
+    """Return why no node of the pool accepts a pod, as shown to the tenant. It is empty if a node accepted it."""
     return next(
         (
             entry.get("message") or entry.get("reason") or ""
@@ -92,9 +93,9 @@ def unscheduled_reason(status: Object) -> str:
     )
 
 
-def conditions_patch(wanted: Sequence[Object], standing: Sequence[Object]) -> Conditions:
-    """What a strategic merge patch must say of conditions to make `wanted` of those that stand; others are left."""
-    before = {entry["type"]: entry for entry in standing}
+def conditions_patch(wanted: Sequence[Object], current: Sequence[Object]) -> Conditions:
+    """Return the strategic merge patch that turns the `current` conditions into `wanted`, without unchanged ones."""
+    before = {entry["type"]: entry for entry in current}
     made: Conditions = []
     for entry in wanted:
         old = before.pop(entry["type"], {})
@@ -104,7 +105,7 @@ def conditions_patch(wanted: Sequence[Object], standing: Sequence[Object]) -> Co
 
 
 def set_condition(conditions: Sequence[Object], new: Object, *, now: str) -> Conditions:
-    """The conditions with `new` in the place of its type or at the end; its time is `now` if the status changed."""
+    """Return the conditions with `new` in place of its type or at the end. Its time is `now` if the status changed."""
     old = next((entry for entry in conditions if entry["type"] == new["type"]), None)
     same = old is not None and old["status"] == new["status"] and bool(old.get("lastTransitionTime"))
     made = {**new, "lastTransitionTime": old["lastTransitionTime"] if old is not None and same else now}
@@ -114,24 +115,25 @@ def set_condition(conditions: Sequence[Object], new: Object, *, now: str) -> Con
 
 
 def _mirror_scheduled(
-    entry: Object, standing: dict[str, Object], clean: Callable[[str], str], observed: int
+    entry: Object, current: dict[str, Object], sanitize: Callable[[str], str], observed: int
 ) -> Conditions:
-    """The tenant's PodScheduled, or without one the compute pod's once it is True.
+    """Return the tenant pod's PodScheduled, or the compute pod's if it is True and the tenant pod has none.
 
-    Above, a bound pod is scheduled. That no node below takes it is told by a condition of ours.
+    In the tenant cluster, a bound pod is scheduled. Condition PoolScheduled reports that no compute node accepts the
+    pod.
     """
     if entry["status"] == "True":
-        return [standing.get(_POD_SCHEDULED) or _sanitize_condition(entry, clean, observed)]
-    kept = [standing[_POD_SCHEDULED]] if _POD_SCHEDULED in standing else []
+        return [current.get(_POD_SCHEDULED) or _sanitize_condition(entry, sanitize, observed)]
+    kept = [current[_POD_SCHEDULED]] if _POD_SCHEDULED in current else []
     if not entry.get("reason"):
         return kept
-    return [*kept, {**_sanitize_condition(entry, clean, observed), "type": POOL_SCHEDULED_CONDITION}]
+    return [*kept, {**_sanitize_condition(entry, sanitize, observed), "type": POOL_SCHEDULED_CONDITION}]
 
 
-def _sanitize_condition(entry: Object, clean: Callable[[str], str], observed: int) -> Object:
-    """A condition with a clean message and the tenant pod's generation instead of the compute pod's, if it has one."""
+def _sanitize_condition(entry: Object, sanitize: Callable[[str], str], observed: int) -> Object:
+    """Return a condition with a sanitized message and with the tenant pod's generation, if the condition has one."""
     message = entry.get("message")
-    cleaned = clean(message) if message else message
+    cleaned = sanitize(message) if message else message
     generation = entry.get("observedGeneration")
     if cleaned == message and (generation is None or generation == observed):
         return entry

@@ -1,4 +1,4 @@
-"""ConfigMaps and Secrets on their way down: names kept, ownership marked, contents untouched."""
+"""Compute copies of ConfigMaps and Secrets: names kept, ownership marked, contents unchanged."""
 
 from typing import Literal
 
@@ -18,14 +18,15 @@ SERVICE_ACCOUNT_TOKEN_TYPE = "kubernetes.io/service-account-token"  # noqa: S105
 
 
 def compute_name(kind: Literal["configmaps", "secrets"], name: str) -> str:
-    """Name of the copy of a tenant's object; only the tenant's root certificate ConfigMap has another below."""
+    """Return the name of the copy of a tenant's object. Only the root certificate ConfigMap is renamed."""
     return COMPUTE_ROOT_CA if kind == "configmaps" and name == TENANT_ROOT_CA else name
 
 
 def forward_config_map(source: Object, *, tenant: TenantContext, namespace: str) -> Object:
-    """The compute copy of a tenant's ConfigMap; `namespace` is the tenant's.
+    """Return the compute copy of a ConfigMap in the tenant's `namespace`.
 
-    Labels and annotations stay above: nothing below reads them, and kubectl keeps whole copies of data in one.
+    Labels and annotations are not copied: nothing in the compute cluster reads them, and kubectl stores whole copies of
+    the data in one.
     """
     copy = {"apiVersion": "v1", "kind": "ConfigMap", **source}
     copy["metadata"] = _copy_metadata(source, tenant, namespace)
@@ -34,9 +35,10 @@ def forward_config_map(source: Object, *, tenant: TenantContext, namespace: str)
 
 
 def forward_secret(source: Object, *, tenant: TenantContext, namespace: str) -> Object:
-    """The compute copy of a tenant's Secret; `namespace` is the tenant's.
+    """Return the compute copy of a Secret in the tenant's `namespace`.
 
-    A service account token becomes Opaque: below, the type would make the token controller fill or delete it.
+    A service account token becomes Opaque. With its type, the compute cluster's token controller would fill or delete
+    it.
     """
     copy = {"apiVersion": "v1", "kind": "Secret", **source}
     copy["metadata"] = _copy_metadata(source, tenant, namespace)

@@ -1,4 +1,4 @@
-"""Containers on their way down: environment and volumes that show the tenant's names instead of the compute's."""
+"""Containers of compute pods: environment and volumes that show the tenant's names."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -14,17 +14,17 @@ from vkgateway.translate.pod_references import volume_claim
 from vkgateway.translate.size_budget import SizeBudget
 
 NO_RENAMED_CLAIMS: Final[Mapping[str, str]] = {}
-"""All claims are called below as they are above."""
+"""All claims have the same names in both clusters."""
 
 _PROJECTED_MODE: Final = 0o644
-"""Of files in projected volumes that name none (core/v1 ProjectedVolumeSource)."""
+"""File mode of projected volumes that set none (core/v1 ProjectedVolumeSource)."""
 _OTHERS_READ: Final = 0o004
 _ALL_READ: Final = 0o444
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodValues:
-    """What containers of one pod must see: the API server's variables and the tenant's own field values."""
+    """Values that the containers of one pod must see: API server variables and the tenant pod's field values."""
 
     variables: list[Object]
     variable_names: frozenset[str]
@@ -33,24 +33,27 @@ class PodValues:
     annotations: Mapping[str, str]
     token_secret: str
     tenant_only_prefixes: tuple[str, ...] = ()
-    """Prefixes of labels and annotations that stay above."""
+    """Prefixes of labels and annotations that are not forwarded."""
     pod_name: str = ""
-    """The pod's name."""
+    """Name of the pod."""
     spec: Mapping[str, Any] = field(default_factory=dict)
-    """The tenant's own."""
+    """Spec of the tenant pod."""
     renamed_claims: Mapping[str, str] = field(default_factory=dict)
-    """The tenant's claims that are called otherwise below."""
+    """Compute names of the tenant's claims, where they differ."""
     size_budget: SizeBudget = field(default_factory=SizeBudget)
-    """For values that are written out: each variable of a container may ask for the same large annotation."""
+    """Bound for inlined values: each variable of a container may refer to the same large annotation."""
     derived_annotations: dict[str, str] = field(default_factory=dict)
-    """Annotations that rewritten downward API volumes read, with the fields they hold; filled while those go down."""
+    """Annotations that rewritten downward API volumes read, with the fields they hold. Filled by `forward_volume`."""
 
 
 def forward_container(container: Object, values: PodValues) -> Object:
-    """A container with the tenant's environment; everything else in it stays as it is. Raises OversizeError.
+    """Return a container with the tenant's environment and otherwise unchanged.
 
-    The variables of the tenant's API server come first, as a kubelet would set them, unless the container sets them
-    itself. Fields that only the compute kubelet knows (addresses, resources) are left to it.
+    The variables of the tenant's API server come first, as a kubelet sets them, unless the container sets them. Fields
+    that only the compute kubelet knows (addresses, resources) are left to it.
+
+    Raises:
+        OversizeError: the inlined values are larger than any API server accepts.
     """
     env = container.get("env")
     made = {**container, "env": values.variables if not env else _forward_env(env, values)}
@@ -75,7 +78,7 @@ def _forward_variable(entry: Object, values: PodValues) -> Object:
         path = reference["fieldPath"]
         if path in values.field_values:
             return _inline_value(entry, values.field_values[path], values.size_budget)
-        if downward_api.is_tenant_only(path, staying=values.tenant_only_prefixes):
+        if downward_api.is_tenant_only(path, tenant_only=values.tenant_only_prefixes):
             own = downward_api.tenant_value(path, labels=values.labels, annotations=values.annotations)
             return _inline_value(entry, own, values.size_budget)
     elif _is_root_ca(source.get("configMapKeyRef")):
@@ -84,7 +87,10 @@ def _forward_variable(entry: Object, values: PodValues) -> Object:
 
 
 def _inline_value(entry: Object, value: str, budget: SizeBudget) -> Object:
-    """The variable with a fixed value; `$` is doubled, since plain values are expanded and field values are not."""
+    """Return the variable with a fixed value.
+
+    `$` is doubled because Kubernetes expands plain values, but not field values.
+    """
     budget.charge_size(len(value))
     made = {key: kept for key, kept in entry.items() if key != "valueFrom"}
     made["value"] = value.replace("$", "$$")
@@ -101,9 +107,10 @@ def _rename_root_ca(holder: Object, key: str) -> Object:
 
 
 def forward_volume(volume: Object, values: PodValues) -> Object:
-    """A volume whose projected tokens, root certificates and downward API fields are the tenant's.
+    """Return a volume whose projected tokens, root certificates and downward API fields are the tenant's.
 
-    A generic ephemeral one is from the claim that the tenant's own controller made for it: below, none makes another.
+    A generic ephemeral volume refers to the claim that the tenant cluster's controller created. The compute cluster
+    creates no other.
     """
     if volume.get("projected"):
         projected = volume["projected"]
@@ -138,10 +145,11 @@ def _forward_projection(source: Object, volume: str, index: int, mode: int, valu
 
 
 def _has_single_user(spec: Mapping[str, Any]) -> bool:
-    """Whether a kubelet gives tokens to the one user that all containers run as, so that it may read them.
+    """Return whether all containers run as one user, who may then read the token files of a kubelet.
 
-    Out of a Secret they are root's, whom only a mode lets others than a group of the pod's read. Ephemeral containers
-    count at the kubelet, too, but come when the file is there (`FsUserFrom` in Kubernetes' `pkg/volume/util`).
+    Files of a Secret belong to root: only their mode lets users outside the pod's groups read them. A kubelet also
+    counts ephemeral containers, but they start after the file was written (`FsUserFrom` in Kubernetes'
+    `pkg/volume/util`).
     """
     security = spec.get("securityContext") or {}
     if security.get("fsGroup") is not None:
@@ -161,7 +169,7 @@ def _forward_downward_api(source: Object, values: PodValues) -> Object:
 def _forward_downward_item(item: Object, values: PodValues) -> Object:
     reference: Object = item.get("fieldRef") or {}
     path = reference.get("fieldPath", "")
-    annotation = downward_api.volume_annotation(path, staying=values.tenant_only_prefixes)
+    annotation = downward_api.volume_annotation(path, tenant_only=values.tenant_only_prefixes)
     if annotation is None:
         return item
     if downward_api.is_derived(annotation):
@@ -171,10 +179,10 @@ def _forward_downward_item(item: Object, values: PodValues) -> Object:
 
 @lru_cache(maxsize=1024)
 def api_variables(host: str, port: int) -> tuple[list[Object], frozenset[str]]:
-    """The variables by which programs find the API server, as a kubelet sets them; and their names.
+    """Return the variables by which programs find the API server, as a kubelet sets them, and their names.
 
-    All of a kubelet's are named, so that none is left to show the compute cluster's own Service. The list is shared:
-    nobody may change it.
+    They replace all of a kubelet's variables, so that none shows the compute cluster's Service. The list is shared: do
+    not change it.
     """
     name = f"[{host}]" if ":" in host else host
     address = f"tcp://{name}:{port}"
@@ -193,10 +201,10 @@ def api_variables(host: str, port: int) -> tuple[list[Object], frozenset[str]]:
 
 @lru_cache(maxsize=1024)
 def api_host_aliases(host: str, cluster_domain: str, *, in_default: bool) -> list[Object]:
-    """hostAliases by which the names of the tenant's `kubernetes` Service lead to its API server.
+    """Return hostAliases that resolve the names of the tenant's `kubernetes` Service to its API server.
 
-    Empty if the API server is known by name only. The bare name is known in namespace `default` alone, as in DNS. The
-    list is shared: nobody may change it.
+    The result is empty if `host` is not an IP address. The bare name is set in namespace `default` only, as in DNS. The
+    list is shared: do not change it.
     """
     try:
         ipaddress.ip_address(host)
@@ -214,7 +222,7 @@ def pod_values(
     token_secret: str,
     claims: Mapping[str, str] = NO_RENAMED_CLAIMS,
 ) -> PodValues:
-    """Gather what a pod's containers must see."""
+    """Return the values that a pod's containers must see."""
     metadata, spec = pod["metadata"], pod["spec"]
     node = spec.get("nodeName") or node_name
     variables, names = api_variables(*tenant.api_endpoint)
@@ -225,7 +233,7 @@ def pod_values(
             "metadata.namespace": metadata["namespace"],
             "metadata.uid": metadata["uid"],
             "spec.nodeName": node,
-            "spec.host": node,  # an old name of it, which API servers take and kubelets know
+            "spec.host": node,  # deprecated name of spec.nodeName that API servers accept and kubelets resolve
             "spec.serviceAccountName": spec.get("serviceAccountName") or "default",
         },
         labels=metadata.get("labels") or {},

@@ -1,4 +1,4 @@
-"""What translation must know of a tenant and of a pool; gathered by the callers, never changed here."""
+"""Facts about a tenant and a pool that translation needs. Callers collect them, translation never changes them."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -15,13 +15,16 @@ HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 TYPE_LABEL: Final = "type"
 
 POOL_WIDE_LABELS: Final = frozenset({POOL_LABEL, COMPUTE_CLUSTER_LABEL, INSTANCE_TYPE_LABEL, TYPE_LABEL})
-"""Labels of a virtual node that tell pools apart; all nodes below one virtual node are one domain of them."""
+"""Labels of a virtual node that distinguish pools. All compute nodes of one virtual node are one domain of each."""
 
 VIRTUAL_NODE_LABELS: Final = POOL_WIDE_LABELS | {HOSTNAME_LABEL}
-"""Labels that mean the virtual node itself. Terms on them are used up by the tenant's scheduler, and never go down."""
+"""Labels that identify the virtual node.
+
+The tenant's scheduler evaluates terms on them, so they are never forwarded.
+"""
 
 DEFAULT_EXCLUDED_PREFIXES: Final = ("kubectl.kubernetes.io/last-applied-configuration",)
-"""Prefixes of labels and annotations that stay above unless the platform names others."""
+"""Prefixes of labels and annotations that are not forwarded, unless the platform sets others."""
 
 SCHEDULER_PREFIXES: Final = (
     "kueue.x-k8s.io/",
@@ -31,22 +34,25 @@ SCHEDULER_PREFIXES: Final = (
     "scheduling.x-k8s.io/",
     "pod-group.scheduling.sigs.k8s.io",
 )
-"""Prefixes of labels and annotations by which schedulers and queues know gangs. They are read above; below, a scheduler
-or queue of the compute cluster would act on them, and wait for objects that are not there."""
+"""Prefixes of labels and annotations by which schedulers and queues identify gangs.
+
+The gateway reads them in the tenant cluster. In the compute cluster, a scheduler or queue would act on them and wait
+for objects that do not exist there.
+"""
 
 ANY: Final = "*"
-"""In an allow-list: every name."""
+"""Entry of an allow-list that matches every name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantContext:
-    """A tenant's name, its policy, and where its API server is reached from compute pods.
+    """Name and policy of a tenant, and how compute pods reach its API server and DNS.
 
-    `api_host` is an IP address or a name that compute pods can resolve; `api_service`, if not empty, an address at
-    which they reach the API server at port 443. `dns_servers` are addresses, reached from compute pods, that answer
-    for the tenant's names. `service_range` is the range of its Services' addresses, if that is its own alone, so that
-    compute clusters may have the same. `image_pull_secrets` allows every name if it holds `*`. Labels and annotations
-    with one of `excluded_prefixes` are not copied down.
+    `api_host` is an IP address or a name that compute pods can resolve. `api_service`, if not empty, is an address at
+    which they reach the API server at port 443. `dns_servers` are addresses that answer for the tenant's names and that
+    compute pods can reach. `service_range` is the range of its Service addresses if no other tenant shares it, so that
+    compute clusters can use the same addresses. `image_pull_secrets` allows every name if it contains `*`. Labels and
+    annotations with one of `excluded_prefixes` are not forwarded.
     """
 
     name: str
@@ -55,12 +61,12 @@ class TenantContext:
     pod_security: PodSecurity = "baseline"
     runtime_classes: tuple[str, ...] = ()
     runtime_class_names: Mapping[str, str] = field(default_factory=dict)
-    """The names below of classes that are called otherwise there; all of them are allowed."""
+    """Compute names of runtime classes that are renamed. All of them are allowed."""
     storage_classes: tuple[str, ...] = ()
     storage_class_names: Mapping[str, str] = field(default_factory=dict)
-    """The same of storage classes."""
+    """Compute names of storage classes that are renamed. All of them are allowed."""
     default_storage_class: str = ""
-    """What claims get that name none; empty: what they get in the compute clusters."""
+    """Class of claims that name none. Empty: the compute cluster's default."""
     image_pull_secrets: tuple[str, ...] = (ANY,)
     user_namespaces: bool = False
     load_balancers: Exposure = "ClusterAddress"
@@ -70,14 +76,14 @@ class TenantContext:
     api_service: str = ""
     service_range: str = ""
     plugin_annotations: tuple[str, ...] = ()
-    """Beginnings of the annotations of plug-ins (`plugins.PLUGIN_PREFIXES`) that go down all the same."""
+    """Prefixes of plug-in annotations (`plugins.PLUGIN_PREFIXES`) that are forwarded."""
     excluded_prefixes: tuple[str, ...] = DEFAULT_EXCLUDED_PREFIXES
 
     @property
     def api_endpoint(self) -> tuple[str, int]:
-        """Where its pods are told to find the API server: as in any cluster at the first address of its Services.
+        """Host and port of the API server in the pods' environment: the first address of the tenant's Service range.
 
-        Where that does not lead there, at its own: its certificate names no other.
+        If compute pods cannot reach the API server there, its real host and port. Its certificate names no other.
         """
         if self.service_range and self.api_service == _first_address(self.service_range):
             return self.api_service, 443
@@ -85,12 +91,12 @@ class TenantContext:
 
     @property
     def tenant_only_prefixes(self) -> tuple[str, ...]:
-        """Prefixes of labels and annotations that stay above: those of the platform and those of schedulers."""
+        """Prefixes of labels and annotations that are not forwarded: those of the platform and those of schedulers."""
         return _tenant_only_prefixes(self.excluded_prefixes)
 
     @property
     def tenant_only_annotations(self) -> tuple[str, ...]:
-        """Prefixes of annotations that stay above: those of plug-ins, too."""
+        """Prefixes of annotations that are not forwarded, those of plug-ins included."""
         allowed = (ANY,) if self.pod_security == "privileged" else self.plugin_annotations
         return _tenant_only_annotations(self.excluded_prefixes, allowed)
 
@@ -112,11 +118,12 @@ def _tenant_only_annotations(kept: tuple[str, ...], allowed: tuple[str, ...]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolContext:
-    """A virtual node, and the pool of a compute cluster that it stands for, or a part of that pool.
+    """Virtual node, and the pool of a compute cluster, or the part of it, that it represents.
 
-    `node_selector` chooses the compute nodes behind the virtual node, of which none carries the label `without_label`.
-    `node_labels` are the labels that the virtual node carries. `carried_labels` are the label keys that any node of the
-    pool carries (`nodes.carried_labels`); without them, the virtual node's own count, less those that are virtual.
+    `node_selector` selects the compute nodes behind the virtual node, without nodes that carry the label
+    `without_label`. `node_labels` are the labels of the virtual node. `carried_labels` are the label keys that any node
+    of the pool carries (`PoolNodes.carried_labels`). Without them, the virtual node's labels count, except those that
+    identify it.
     """
 
     name: str
@@ -129,7 +136,7 @@ class PoolContext:
     carried_labels: frozenset[str] = frozenset()
 
     def virtual_labels(self) -> dict[str, str]:
-        """The virtual node's labels, those that mean itself included."""
+        """Return the virtual node's labels, including those that identify it."""
         return {
             **self.node_labels,
             TYPE_LABEL: VIRTUAL_NODE_TYPE,
@@ -141,7 +148,7 @@ class PoolContext:
 
     @property
     def pool_name(self) -> str:
-        """The name of the pool among those of all compute clusters."""
+        """Name of the pool, unique among all compute clusters."""
         return virtual_node_name(self.name, self.compute_cluster)
 
     def node_requirements(self) -> list[dict[str, Any]]:
@@ -150,5 +157,5 @@ class PoolContext:
         return [*chosen, *([{"key": self.without_label, "operator": "DoesNotExist"}] if self.without_label else [])]
 
     def has_label(self, key: str) -> bool:
-        """Tell whether real nodes of the pool carry a label."""
+        """Return whether nodes of the pool carry a label."""
         return key in self.carried_labels or (key in self.node_labels and key not in VIRTUAL_NODE_LABELS)

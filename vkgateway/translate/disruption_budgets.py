@@ -1,6 +1,6 @@
-"""PodDisruptionBudgets on their way down: what the tenant cluster counts, as an absolute number of healthy pods.
+"""Compute PodDisruptionBudgets, with an absolute number of healthy pods that the tenant cluster computes.
 
-A compute cluster cannot count percentages or `maxUnavailable` itself, since no controller owns compute pods there. The
+A compute cluster cannot evaluate percentages or `maxUnavailable`, because no controller owns compute pods there. The
 tenant cluster's disruption controller publishes the result in `status.desiredHealthy`.
 """
 
@@ -19,7 +19,10 @@ NONE_ALLOWED: Final = 2**31 - 1
 
 _DISRUPTION_ALLOWED: Final = "DisruptionAllowed"
 _SYNC_FAILED: Final = "SyncFailed"
-"""Reason of the condition `DisruptionAllowed` where the controller could not count: it allows no disruption then."""
+"""Reason of the condition `DisruptionAllowed` if the controller could not count the pods.
+
+No disruption is allowed then.
+"""
 
 
 class _BudgetStatus(msgspec.Struct, rename="camel", gc=False):
@@ -30,7 +33,7 @@ class _BudgetStatus(msgspec.Struct, rename="camel", gc=False):
 
 
 class DisruptionBudgetView(msgspec.Struct, kw_only=True):
-    """A PodDisruptionBudget. Its spec is small, and kept whole."""
+    """PodDisruptionBudget with its whole spec, which is small."""
 
     metadata: Meta
     spec: dict[str, Any] = {}
@@ -38,12 +41,12 @@ class DisruptionBudgetView(msgspec.Struct, kw_only=True):
 
     @property
     def is_status_current(self) -> bool:
-        """Whether the status is about the spec as it is."""
+        """Whether the status describes the current spec."""
         return self.status.observed_generation >= max(1, self.metadata.generation)
 
     @property
     def required_healthy(self) -> int:
-        """How many pods must stay healthy, as its cluster counted them."""
+        """Number of pods that must stay healthy, as computed by the budget's cluster."""
         allowed = find_condition(self.status.conditions or (), _DISRUPTION_ALLOWED)
         if not self.is_status_current or (allowed is not None and allowed.reason == _SYNC_FAILED):
             return NONE_ALLOWED
@@ -54,9 +57,9 @@ decode_budget: Final = msgspec.json.Decoder(DisruptionBudgetView).decode
 
 
 def forward_budget(source: DisruptionBudgetView, *, tenant: TenantContext, healthy_elsewhere: int = 0) -> Object:
-    """Return the compute PodDisruptionBudget for a tenant's.
+    """Return the compute PodDisruptionBudget for a tenant's budget.
 
-    `healthy_elsewhere` is the number of its healthy pods in other compute clusters: they count towards what must stay.
+    `healthy_elsewhere` is the number of healthy pods in other compute clusters. They count towards the required number.
     """
     required = source.required_healthy
     if required != NONE_ALLOWED:
@@ -84,13 +87,15 @@ def forward_budget(source: DisruptionBudgetView, *, tenant: TenantContext, healt
     }
 
 
-def is_up_to_date(below: DisruptionBudgetView, wanted: Mapping[str, Any]) -> bool:
-    """Tell whether a compute budget says what it should."""
-    same_uid = below.metadata.annotations.get(UID_ANNOTATION) == wanted["metadata"]["annotations"][UID_ANNOTATION]
-    return same_uid and _normalize_spec(below.spec) == _normalize_spec(wanted["spec"])
+def is_up_to_date(compute_budget: DisruptionBudgetView, wanted: Mapping[str, Any]) -> bool:
+    """Return whether a compute budget has the wanted spec and tenant UID."""
+    same_uid = (
+        compute_budget.metadata.annotations.get(UID_ANNOTATION) == wanted["metadata"]["annotations"][UID_ANNOTATION]
+    )
+    return same_uid and _normalize_spec(compute_budget.spec) == _normalize_spec(wanted["spec"])
 
 
 def _normalize_spec(spec: Mapping[str, Any]) -> Object:
-    """What a spec says; servers leave out parts of a selector that are empty."""
+    """Return a spec with an explicit selector. API servers drop empty parts of a selector."""
     selector = {key: value for key, value in (spec.get("selector") or {}).items() if value}
     return {**spec, "selector": selector if spec.get("selector") is not None else None}

@@ -1,4 +1,4 @@
-"""Name resolution of compute pods: the tenant's own DNS, and what the pod adds to it."""
+"""Name resolution of compute pods: the tenant's DNS plus the pod's own settings."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -10,16 +10,18 @@ _CLUSTER_POLICIES: Final = frozenset({"ClusterFirst", "ClusterFirstWithHostNet"}
 _NAMESERVERS_MAX: Final = 3
 _SEARCHES_MAX: Final = 32
 _SEARCH_CHARACTERS_MAX: Final = 2048
-"""What API servers take in a dnsConfig (core/v1 validation)."""
+"""Limit of API servers for a dnsConfig (core/v1 validation)."""
 _NDOTS: Final = {"name": "ndots", "value": "5"}
 
 
 def forward_dns(spec: Mapping[str, Any], *, tenant: TenantContext, namespace: str) -> Object:
-    """The dnsPolicy and dnsConfig of a compute pod whose tenant pod is in `namespace`; empty where they stay.
+    """Return the dnsPolicy and dnsConfig of a compute pod for a tenant pod in `namespace`.
 
-    A policy by which the cluster's names are found leads to the tenant's DNS, with the search paths of the tenant's
-    namespace, as its kubelet would write them. What the pod's own dnsConfig adds comes after that, and its options
-    win. A tenant without DNS, and a pod on its host's network that does not ask for more, use their node's resolver.
+    Empty: both are kept.
+
+    A policy that resolves cluster names uses the tenant's DNS, with the search paths of the tenant's namespace, as the
+    tenant's kubelet would write them. The pod's own dnsConfig is appended, and its options win. Pods of a tenant
+    without DNS use their node's resolver, as do pods with `hostNetwork` and policy ClusterFirst.
     """
     policy = spec.get("dnsPolicy") or "ClusterFirst"
     if policy not in _CLUSTER_POLICIES:
@@ -43,7 +45,7 @@ def _merge_unique(first: Iterable[str], more: Iterable[str] | None) -> list[str]
 
 
 def _limit_searches(searches: Sequence[str]) -> list[str]:
-    """As many search paths as are taken; kubelets leave the others out, too."""
+    """Return the search paths up to the limits of API servers. Kubelets drop the rest, too."""
     kept: list[str] = []
     for path in searches[:_SEARCHES_MAX]:
         if len(" ".join([*kept, path])) > _SEARCH_CHARACTERS_MAX:

@@ -1,4 +1,4 @@
-"""The downward API: which fields of a pod show the tenant's values instead of the compute pod's, and how."""
+"""Downward API fields that show the tenant's values instead of those of the compute pod."""
 
 import hashlib
 import re
@@ -10,12 +10,12 @@ from vkgateway.model.objects import Object
 from vkgateway.translate.labels import is_renamed
 
 LABELS_ANNOTATION: Final = "vkgateway.io/labels"
-"""On compute pods whose volumes ask for all labels: the tenant's, as a kubelet would write them."""
+"""Annotation of a compute pod whose volumes read all labels: the tenant pod's labels, as a kubelet would write them."""
 ANNOTATIONS_ANNOTATION: Final = "vkgateway.io/annotations"
-"""On compute pods whose volumes ask for all annotations: the tenant's, as a kubelet would write them."""
+"""Annotation of a compute pod whose volumes read all annotations: the tenant pod's, as a kubelet would write them."""
 
 FIELD_ANNOTATION: Final = "vkgateway.io/field-"
-"""How annotations of compute pods begin that hold one label or annotation which stays above."""
+"""Prefix of compute pod annotations that hold one label or annotation which is not forwarded."""
 
 _IDENTITY_FIELDS: Final = {"metadata.namespace": NAMESPACE_ANNOTATION, "metadata.uid": UID_ANNOTATION}
 _MAP_FIELDS: Final = {"metadata.labels": LABELS_ANNOTATION, "metadata.annotations": ANNOTATIONS_ANNOTATION}
@@ -33,59 +33,59 @@ _ESCAPES: Final = {
 }
 
 
-def volume_annotation(path: str, *, staying: tuple[str, ...]) -> str | None:
-    """Annotation of the compute pod that holds the tenant's value of a field, or None if the field is the same.
+def volume_annotation(path: str, *, tenant_only: tuple[str, ...]) -> str | None:
+    """Return the annotation of the compute pod that holds the tenant's value of a field, or None if both are the same.
 
-    `staying` are the prefixes of labels and annotations that stay above.
+    `tenant_only` are the prefixes of labels and annotations that are not forwarded.
     """
     known = _IDENTITY_FIELDS.get(path) or _MAP_FIELDS.get(path)
     if known is not None:
         return known
-    if not is_tenant_only(path, staying=staying):
+    if not is_tenant_only(path, tenant_only=tenant_only):
         return None
     return f"{FIELD_ANNOTATION}{hashlib.sha256(path.encode()).hexdigest()[:12]}"
 
 
 def is_derived(annotation: str) -> bool:
-    """Tell whether an annotation is made for a pod's volumes, rather than one that every compute pod has."""
+    """Return whether an annotation exists for a pod's volumes only."""
     return annotation not in _IDENTITY_FIELDS.values()
 
 
-def derived_annotations(pod: Object, *, staying: tuple[str, ...]) -> dict[str, str]:
-    """The annotations that a tenant pod's downward API volumes read below, each with the field that it holds."""
+def derived_annotations(pod: Object, *, tenant_only: tuple[str, ...]) -> dict[str, str]:
+    """Return the annotations that the compute pod's downward API volumes read, each with the field that it holds."""
     found: dict[str, str] = {}
     for volume in (pod.get("spec") or {}).get("volumes") or ():
         projected = (volume.get("projected") or {}).get("sources") or ()
         for source in (volume.get("downwardAPI"), *(one.get("downwardAPI") for one in projected)):
             for item in (source or {}).get("items") or ():
                 path = (item.get("fieldRef") or {}).get("fieldPath", "")
-                annotation = volume_annotation(path, staying=staying)
+                annotation = volume_annotation(path, tenant_only=tenant_only)
                 if annotation is not None and is_derived(annotation):
                     found[annotation] = path
     return found
 
 
 def annotation_path(annotation: str) -> str:
-    """Field path of an annotation, as the downward API writes it."""
+    """Return the field path of an annotation, as the downward API writes it."""
     return f"metadata.annotations['{annotation}']"
 
 
-def is_tenant_only(path: str, *, staying: tuple[str, ...]) -> bool:
-    """Tell whether a field path names a label or annotation that a compute pod does not carry under the same key.
+def is_tenant_only(path: str, *, tenant_only: tuple[str, ...]) -> bool:
+    """Return whether a field path names a label or annotation that a compute pod does not carry under the same key.
 
-    That is one of ours (but for those for workloads), one with a prefix that stays, or a label that is renamed.
+    Such a key is reserved for the platform, has a prefix of `tenant_only`, or is renamed.
     """
     match = _SUBSCRIPT.fullmatch(path)
     if match is None:
         return False
     key = match[2]
     if match[1] == "labels":
-        return is_renamed(key, staying)
-    return key.startswith(staying) or is_forbidden_annotation(key)
+        return is_renamed(key, tenant_only)
+    return key.startswith(tenant_only) or is_forbidden_annotation(key)
 
 
 def tenant_value(path: str, *, labels: Mapping[str, str], annotations: Mapping[str, str]) -> str:
-    """The tenant's own labels, annotations, or one of them, as a kubelet tells them; empty where there is none."""
+    """Return the tenant's labels, annotations or one of them, as a kubelet writes them. A missing one is empty."""
     if path in _MAP_FIELDS:
         return render_map(labels if path == "metadata.labels" else annotations)
     match = _SUBSCRIPT.fullmatch(path)
@@ -95,12 +95,14 @@ def tenant_value(path: str, *, labels: Mapping[str, str], annotations: Mapping[s
 
 
 def render_map(values: Mapping[str, str]) -> str:
-    """Write labels or annotations as a kubelet does in a volume: sorted lines of `key="value"`, quoted as in Go."""
+    """Return labels or annotations as a kubelet writes them to a volume: sorted lines of `key="value"`, quoted as in
+    Go.
+    """
     return "\n".join(f"{key}={quote_go(values[key])}" for key in sorted(values))
 
 
 def quote_go(text: str) -> str:
-    """Quote a text as Go's `strconv.Quote` does."""
+    """Return a text quoted as Go's `strconv.Quote` does."""
     if text.isascii() and text.isprintable() and '"' not in text and "\\" not in text:
         return f'"{text}"'
     return '"' + "".join(map(_quote_rune, text)) + '"'

@@ -1,4 +1,4 @@
-"""Egress rules without other people's name servers: a pod asks its tenant's own name server, or one on the internet."""
+"""Egress rules that exclude other tenants' name servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 PortRange = tuple[int, int]
 
 _PRIVATE_RANGES: Final = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
-"""Addresses that never are on the internet (RFC 1918, RFC 6598, RFC 4193): those of clusters and their nodes."""
+"""Addresses of clusters and their nodes, never on the internet (RFC 1918, RFC 6598, RFC 4193)."""
 _DNS_PORTS: Final = (53, 53)
 _ALL_PORTS: Final = (1, 65535)
 _PROTOCOLS: Final = ("TCP", "UDP", "SCTP")
@@ -23,9 +23,9 @@ _DNS_PROTOCOLS: Final = frozenset({"TCP", "UDP"})
 
 @dataclass(frozen=True, slots=True)
 class NameServerRange:
-    """Where the name servers of all tenants listen: an address and its ports, first and last.
+    """Address and port range, first to last, of the name servers of all tenants.
 
-    `other_ports` are ports among these at which no name server listens, but the kubelet endpoint of the gateway.
+    At `other_ports`, within the range, the gateway's kubelet endpoint listens and no name server.
     """
 
     address: str
@@ -36,17 +36,17 @@ class NameServerRange:
 
 @dataclass(frozen=True, slots=True)
 class _ClosedArea:
-    """Addresses where some ports stay closed."""
+    """Addresses at which some ports stay closed."""
 
     networks: Sequence[Network]
     closed: Sequence[PortRange]
 
 
 def exclude_name_servers(rule: Object, *, pod_ranges: tuple[str, ...], servers: NameServerRange | None) -> list[Object]:
-    """Return the rules that open what an egress rule opens, but for name servers at addresses of clusters.
+    """Return rules that allow what an egress rule allows, except name servers at addresses of clusters.
 
-    Peers that are selectors stay: those mean the tenant's own pods. A NetworkPolicy has no way to say "all ports but
-    one" for other protocols than TCP, UDP and SCTP, so these are closed at such addresses, too.
+    Peers with selectors are kept: they select the tenant's own pods. For protocols other than TCP, UDP and SCTP, a
+    NetworkPolicy cannot exclude single ports, so these protocols are closed at such addresses, too.
     """
     rules = [rule]
     for area in _closed_areas(pod_ranges, servers):
@@ -67,7 +67,7 @@ def _closed_areas(pod_ranges: tuple[str, ...], servers: NameServerRange | None) 
 
 
 def _outermost_networks(networks: Iterable[Network]) -> list[Network]:
-    """Networks that are in no other of them."""
+    """Return the networks that no other network contains."""
     found: list[Network] = []
     for one in sorted(set(networks), key=lambda network: network.prefixlen):
         if not any(_contains_network(other, one) for other in found):
@@ -96,7 +96,7 @@ def _split_rule(rule: Object, area: _ClosedArea) -> Iterator[Object]:
 
 
 def _split_block(block: Mapping[str, Any], networks: Sequence[Network]) -> tuple[list[Object], list[Object]]:
-    """Return the part of a block that lies outside some networks, and its parts inside."""
+    """Return the part of a block outside some networks, and its parts inside."""
     cidr = ipaddress.ip_network(block["cidr"])
     excepted = [ipaddress.ip_network(one) for one in block.get("except") or ()]
     if any(_contains_network(network, cidr) for network in networks):
@@ -118,26 +118,31 @@ def _contains_network(one: Network, other: Network) -> bool:
 
 
 def _open_ports(ports: Sequence[Mapping[str, Any]], closed: Sequence[PortRange]) -> Iterator[Object]:
-    """Yield ports without the closed ones. Names of ports mean ports of pods, and these are selected by labels."""
+    """Yield the ports without the closed ones.
+
+    Named ports are dropped: they refer to pods, which peers select by label.
+    """
     for port in ports or [{"protocol": protocol} for protocol in _PROTOCOLS]:
         number, protocol = port.get("port"), port.get("protocol") or "TCP"
         if isinstance(number, str):
             continue
-        asked = _ALL_PORTS if number is None else (number, port.get("endPort") or number)
-        shut = [one for one in closed if protocol in _DNS_PROTOCOLS and one[0] <= asked[1] and asked[0] <= one[1]]
+        requested = _ALL_PORTS if number is None else (number, port.get("endPort") or number)
+        shut = [
+            one for one in closed if protocol in _DNS_PROTOCOLS and one[0] <= requested[1] and requested[0] <= one[1]
+        ]
         if not shut:
             yield dict(port)
             continue
-        for first, last in _port_gaps(asked, shut):
+        for first, last in _port_gaps(requested, shut):
             yield {"port": first, **({"endPort": last} if last > first else {}), "protocol": protocol}
 
 
-def _port_gaps(asked: PortRange, shut: Sequence[PortRange]) -> Iterator[PortRange]:
-    """Yield what is left of a range without some ranges."""
-    first = asked[0]
-    for begin, end in sorted(shut):
+def _port_gaps(requested: PortRange, closed: Sequence[PortRange]) -> Iterator[PortRange]:
+    """Yield the parts of a port range that some ranges do not cover."""
+    first = requested[0]
+    for begin, end in sorted(closed):
         if first < begin:
             yield first, begin - 1
         first = max(first, end + 1)
-    if first <= asked[1]:
-        yield first, asked[1]
+    if first <= requested[1]:
+        yield first, requested[1]

@@ -1,4 +1,4 @@
-"""Ephemeral containers that do not go down: above they are shown as waiting, so that who waits for one is told why."""
+"""Status of ephemeral containers that are not forwarded: waiting, with the reason."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -6,25 +6,24 @@ from typing import Final
 from vkgateway.model.objects import Object
 
 NOT_FORWARDED: Final = "ChangeNotForwarded"
-"""Reason of such a container, and of the event about any change that cannot be made below."""
+"""Reason of such a status, and of the event about a change that the compute cluster cannot make."""
 
 _STATUSES: Final = "ephemeralContainerStatuses"
 
 
-def waiting_status(containers: Iterable[Object], why: Mapping[str, str], *, tenant_status: Object) -> Object | None:
-    """Merge patch that shows those of the pod's ephemeral containers as waiting that `why` has a reason for.
+def waiting_status(containers: Iterable[Object], reasons: Mapping[str, str], *, tenant_status: Object) -> Object | None:
+    """Return the merge patch that shows ephemeral containers as waiting, or None if it changes nothing.
 
-    `why` is by name. None where they are shown so already. `kubectl debug` prints the message of the container that it
-    waits for.
+    `reasons` holds a reason by container name. `kubectl debug` prints the message of the container that it waits for.
     """
     standing: Sequence[Object] = tenant_status.get(_STATUSES) or []
-    shown = [_waiting_container_status(one, why[one["name"]]) for one in containers if one["name"] in why]
-    wanted = [*(one for one in standing if one["name"] not in why), *shown]
+    shown = [_waiting_container_status(one, reasons[one["name"]]) for one in containers if one["name"] in reasons]
+    wanted = [*(one for one in standing if one["name"] not in reasons), *shown]
     return None if wanted == standing else {_STATUSES: wanted}
 
 
 def add_waiting_statuses(statuses: Sequence[Object] | None, tenant_status: Object) -> list[Object]:
-    """The statuses of ephemeral containers from below, with those that wait above and are not known there."""
+    """Return the statuses of a compute pod's ephemeral containers, plus waiting ones that only the tenant pod has."""
     known = list(statuses or ())
     names = {one["name"] for one in known}
     return [

@@ -1,4 +1,4 @@
-"""Services of type LoadBalancer and NodePort: what the tenant's policy makes of them."""
+"""Services of type LoadBalancer and NodePort under the tenant's policy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -20,22 +20,22 @@ _FORWARDED_FIELDS: Final = (
 
 
 def service_exposure(spec: Mapping[str, Any], *, tenant: TenantContext) -> Exposure | None:
-    """Return what the tenant's policy makes of a Service; None where the Service is not exposed at all."""
+    """Return the tenant's policy for a Service's type, or None if the Service is not exposed."""
     return {LOAD_BALANCER: tenant.load_balancers, NODE_PORT: tenant.node_ports}.get(spec.get("type") or "")
 
 
 def exposed_fields(spec: Mapping[str, Any]) -> Object:
-    """Return what a forwarded Service of these types has besides that of a cluster address.
+    """Return the fields of an exposed compute Service beyond those of a ClusterIP Service.
 
-    Not its external addresses, nor an address that it asks for: these lead traffic of others to the tenant's pods
-    (CVE-2020-8554), or to an address that another tenant has. Of a LoadBalancer, the compute cluster chooses the node
-    ports.
+    External addresses and requested load balancer addresses are left out: they would route other traffic to the
+    tenant's pods (CVE-2020-8554), or take the address of another tenant. The compute cluster chooses the node ports of
+    a LoadBalancer.
     """
     return {"type": spec["type"]} | {key: spec[key] for key in _FORWARDED_FIELDS if spec.get(key) not in (None, [])}
 
 
 def exposed_keys(entries: Mapping[str, str], *, tenant: TenantContext) -> dict[str, str]:
-    """Return the labels or annotations of a forwarded Service: load balancers are set up by them."""
+    """Return the labels or annotations of an exposed compute Service, which configure load balancers."""
     staying = tenant.tenant_only_prefixes
     return {key: value for key, value in entries.items() if not key.startswith(staying) and not is_reserved(key)}
 
@@ -49,9 +49,9 @@ def load_balancer_patch(
 ) -> Object | None:
     """Return a merge patch for the status of a tenant's Service, or None if nothing differs.
 
-    `helm install --wait` waits for a LoadBalancer's address. It is that of the compute clusters' load balancers, or the
-    cluster address; another one, which a program of the tenant's has written, stays. A class of load balancers that is
-    not forwarded has a controller in the tenant.
+    `helm install --wait` waits for a LoadBalancer's address. It is the address of the compute clusters' load balancers,
+    or the cluster address under policy `ClusterAddress`. Under that policy, an address that a tenant's program wrote is
+    kept, and a Service with a load balancer class is left to the tenant's controller.
     """
     if spec.get("type") != LOAD_BALANCER or tenant.load_balancers == "Refuse":
         return None
@@ -65,7 +65,7 @@ def load_balancer_patch(
 
 
 def _vip_address(address: str) -> Object:
-    """Return an address as API servers store it, which set its mode since Kubernetes 1.30."""
+    """Return an address as API servers store it. Since Kubernetes 1.30 they set its mode."""
     return {"ip": address, "ipMode": "VIP"}
 
 

@@ -1,4 +1,4 @@
-"""Fields of pods that API servers drop in silence where a feature gate is off: which a pod sets, what to do instead."""
+"""Pod fields that API servers drop silently while a feature gate is off, and alternatives to them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,10 @@ _ALTERNATIVES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class FeatureGatedField:
-    """A field that a pod sets, and the name of the feature gate without which an API server drops it.
+    """Field that a pod sets, and the feature gate without which an API server drops it.
 
-    Kubernetes' `pkg/api/pod/util.go` (`dropDisabledFields`) has them all; servers from before the gate know no such
-    field, and drop it as well.
+    Kubernetes' `pkg/api/pod/util.go` (`dropDisabledFields`) lists them. Servers older than the gate drop the field as
+    well.
     """
 
     gate: str
@@ -32,11 +32,11 @@ class FeatureGatedField:
 
 
 def feature_gated_fields(spec: Mapping[str, Any]) -> tuple[FeatureGatedField, ...]:
-    """The guarded fields of a pod spec that mean something, each once; of most pods none.
+    """Return the feature-gated fields of a pod spec that have an effect, each once.
 
-    Not counted is what means the same as nothing, so that it does no harm to lose: defaults that a newer API server may
-    have written into every pod, and `resizePolicy`, since where it is lost no container is resized at all. Nor what
-    never goes down as it is (`policy`, `down`), and pod affinity's label keys (`peers`).
+    Fields that mean the same as their absence are left out: defaults that a newer API server writes into every pod, and
+    `resizePolicy`, without which a container is not resized at all. Fields that are never forwarded (`policy`,
+    `to_compute`) and pod affinity's label keys (`peer_terms`) are left out, too.
     """
     found = [*_pod_fields(spec), *_spread_fields(spec)]
     for kind in CONTAINER_LISTS:
@@ -46,15 +46,15 @@ def feature_gated_fields(spec: Mapping[str, Any]) -> tuple[FeatureGatedField, ..
 
 
 def ephemeral_fields(container: Mapping[str, Any]) -> tuple[FeatureGatedField, ...]:
-    """Those of one ephemeral container, told as in the whole pod."""
+    """Return the feature-gated fields of one ephemeral container."""
     return feature_gated_fields({"ephemeralContainers": [container]})
 
 
-def lost_fields_message(lost: Sequence[FeatureGatedField]) -> str:
-    """What the tenant is told of fields that a compute cluster drops; there is at least one."""
-    first, *more = lost
-    why = f"its feature {first.gate} is off, or its Kubernetes is too old"
-    others = f" (so it is with {', '.join(one.field for one in more)})" if more else ""
+def lost_fields_message(dropped: Sequence[FeatureGatedField]) -> str:
+    """Return the message about fields that a compute cluster drops. `dropped` holds at least one."""
+    first, *more = dropped
+    why = f"its feature gate {first.gate} is off, or its Kubernetes version is too old"
+    others = f" (the same applies to {', '.join(one.field for one in more)})" if more else ""
     return (
         f"the compute cluster would drop {first.field}: {why}; {_ALTERNATIVES.get(first.gate, _REMOVE_FIELD)}{others}"
     )

@@ -1,4 +1,4 @@
-"""Pods that the arbiter governs: requests, gates, band, virtual nodes in reach, and the patch that admits them."""
+"""Pods that the arbiter governs: requests, gates, band, reachable virtual nodes, and the patch that admits them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -11,19 +11,19 @@ from vkgateway.translate.gangs.mark_detection import has_mark, has_unserved_mark
 from vkgateway.translate.node_terms import PREFERRED, REQUIRED, compare_numbers, term_matches
 
 VirtualNode = tuple[Mapping[str, str], Sequence[Taint]]
-"""A virtual node's labels and taints."""
+"""Labels and taints of a virtual node."""
 
 HOST_RESOURCES: Final = ("cpu", "memory")
-"""What a gang without devices waits for."""
+"""Governed resources of a gang without devices."""
 _NATIVE_DOMAIN: Final = "kubernetes.io"
 _OTHER_PREFIXES: Final = ("requests.", "hugepages-")
 _BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 CORDON_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-"""The taint of a node that is closed to new pods (`spec.unschedulable`)."""
+"""Taint of a cordoned node (`spec.unschedulable`)."""
 
 
 def is_extended(resource: str) -> bool:
-    """Tell whether a resource is an extended one: its name has a domain, which is not Kubernetes' own.
+    """Return whether a resource is extended: its name has a domain that is not Kubernetes' own.
 
     https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources
     """
@@ -33,39 +33,39 @@ def is_extended(resource: str) -> bool:
 
 
 def device_requests(pod: Mapping[str, Any]) -> MilliResources:
-    """Return the extended resources that a pod's containers ask for, in thousandths, summed as the scheduler sums them.
+    """Return the extended resources that a pod requests, in thousandths, summed as the scheduler sums them.
 
-    Init containers count; an amount of zero does not.
+    Init containers count. Zero amounts are left out.
     """
     spec = pod.get("spec") or {}
-    asked = pod_requests({"spec": {kind: spec.get(kind) for kind in ("containers", "initContainers")}})
-    return {name: amount for name, amount in asked.items() if amount and is_extended(name)}
+    requests = pod_requests({"spec": {kind: spec.get(kind) for kind in ("containers", "initContainers")}})
+    return {name: amount for name, amount in requests.items() if amount and is_extended(name)}
 
 
 def governed_requests(pod: Mapping[str, Any]) -> MilliResources:
-    """Return what a pod waits for, in thousandths: devices, or without any the cpu and memory of a gang's pod."""
-    asked = device_requests(pod)
-    if asked or not has_mark(pod):
-        return asked
+    """Return the governed requests of a pod, in thousandths: devices, or cpu and memory of a gang without devices."""
+    requests = device_requests(pod)
+    if requests or not has_mark(pod):
+        return requests
     return {name: amount for name, amount in pod_requests(pod).items() if amount and name in HOST_RESOURCES}
 
 
 def is_governed(pod: Mapping[str, Any], unserved: frozenset[Kind] = frozenset()) -> bool:
-    """Return whether a pod starts only when the arbiter says so: it asks for a device, or carries a gang's mark.
+    """Return whether a pod starts only when the arbiter admits it: it requests a device or carries a gang mark.
 
-    A mark counts unless its tenant's API server is known not to serve its kind.
+    A mark counts unless the tenant's API server is known not to serve its kind.
     """
     marked = has_mark(pod) and not (unserved and has_unserved_marks(pod, unserved))
     return marked or bool(device_requests(pod))
 
 
 def has_gate(pod: Mapping[str, Any]) -> bool:
-    """Tell whether our scheduling gate is on a pod."""
+    """Return whether a pod carries vkgateway's scheduling gate."""
     return ADMISSION_GATE in _gate_names(pod)
 
 
 def other_gates(pod: Mapping[str, Any]) -> tuple[str, ...]:
-    """The scheduling gates on a pod that are not ours, in their order."""
+    """Return the scheduling gates of a pod except vkgateway's, in their order."""
     return tuple(name for name in _gate_names(pod) if name != ADMISSION_GATE)
 
 
@@ -74,16 +74,16 @@ def _gate_names(pod: Mapping[str, Any]) -> list[str]:
 
 
 def pod_band(spec: Mapping[str, Any]) -> Literal["guaranteed", "low"]:
-    """The band that a pod's spec asks for: low by the class of that name or by a negative priority, else guaranteed."""
+    """Return the band that a pod's spec requests: low by its class or by a negative priority, else guaranteed."""
     low = spec.get("priorityClassName") == LOW_CLASS or (spec.get("priority") or 0) < 0
     return "low" if low else "guaranteed"
 
 
 def ungate_patch(uid: str, narrowing: Mapping[str, str]) -> Object:
-    """Return a strategic merge patch that takes our gate off a pod and adds `narrowing` to its node selector.
+    """Return a strategic merge patch that removes vkgateway's gate and adds `narrowing` to the pod's node selector.
 
-    Other gates stay. While a pod is gated, its nodeSelector may be added to (KEP-3838). The server refuses the patch as
-    a conflict if the pod is another than that of `uid`.
+    Other gates stay. A gated pod's nodeSelector may be extended (KEP-3838). The API server rejects the patch with a
+    conflict if the pod does not have the UID `uid`.
     """
     spec: Object = {"schedulingGates": [{"$patch": "delete", "name": ADMISSION_GATE}]}
     if narrowing:
@@ -92,10 +92,10 @@ def ungate_patch(uid: str, narrowing: Mapping[str, str]) -> Object:
 
 
 def reachable_nodes(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> tuple[str, ...]:
-    """The names of the tenant's virtual nodes on which its scheduler might put a pod, best liked first.
+    """Return the names of the virtual nodes to which the tenant's scheduler may bind a pod, most preferred first.
 
-    Of equally liked ones, in the order of `nodes`. Node selector, required node affinity and taints decide, preferred
-    node affinity orders. A pod that has its node already can be on that one only, whatever it asks for.
+    Equally preferred nodes keep the order of `nodes`. Node selector, required node affinity and taints filter the
+    nodes, preferred node affinity orders them. A pod that has a node can reach that node only.
     """
     spec = pod.get("spec") or {}
     settled = spec.get("nodeName")
@@ -112,9 +112,9 @@ def reachable_nodes(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) ->
 
 
 def has_pod_constraints(pod: Mapping[str, Any]) -> bool:
-    """Whether it is a matter of other pods which virtual node the tenant's scheduler may put a pod on.
+    """Return whether the choice of virtual node depends on other pods.
 
-    So it is with required affinity and anti-affinity among pods, and with topology spread that must be kept.
+    It does with required affinity or anti-affinity among pods, and with topology spread that must be satisfied.
     """
     spec = pod.get("spec") or {}
     affinity = spec.get("affinity") or {}
@@ -126,12 +126,12 @@ def has_pod_constraints(pod: Mapping[str, Any]) -> bool:
 
 
 def unreachable_reason(pod: Mapping[str, Any], nodes: Mapping[str, VirtualNode]) -> str:
-    """Say why a pod can reach none of the tenant's virtual nodes: what keeps it off those that it selects."""
+    """Return why a pod can reach none of the tenant's virtual nodes: what keeps it off those that it selects."""
     spec = pod.get("spec") or {}
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     selected = [name for name, (labels, _) in nodes.items() if _matches_node(spec, affinity, name, labels)]
     if not selected:
-        return f"no virtual node is one that its node selector and affinity ask for: there are {', '.join(nodes)}"
+        return f"no virtual node matches its node selector and affinity; available virtual nodes: {', '.join(nodes)}"
     tolerations = spec.get("tolerations") or ()
     return "; ".join(_closed_reason(name, tolerations, nodes[name][1]) for name in selected)
 
@@ -153,7 +153,7 @@ def _matches_node(spec: Mapping[str, Any], affinity: Mapping[str, Any], name: st
 
 
 def _preference_weight(affinity: Mapping[str, Any], name: str, labels: Mapping[str, str]) -> int:
-    """The sum of the weights of the preferred terms that hold."""
+    """Return the sum of the weights of the preferred terms that match."""
     return sum(
         weighted.get("weight") or 0
         for weighted in affinity.get(PREFERRED) or ()

@@ -1,4 +1,6 @@
-"""The last lines of a container's log, kept as its termination message when the pod ends by an eviction. Pure.
+"""Last lines of a container's log, stored as its termination message when an eviction ends the pod.
+
+Pure.
 
 The bounds are those of a kubelet that falls back to the log for a termination message (pkg/kubelet/container and
 pkg/kubelet/kuberuntime: MaxContainerTerminationMessageLogLength, MaxContainerTerminationMessageLogLines).
@@ -34,7 +36,7 @@ def _has_log(state: Object) -> bool:
 
 
 def cut_log(log: bytes, *, containers: int) -> str:
-    """Return the last lines of a log, for a pod of which `containers` logs are kept."""
+    """Return the last lines of a log, for a pod of which `containers` logs are stored."""
     most = min(MAX_BYTES, MAX_POD_BYTES // max(1, containers))
     lines = log.decode("utf-8", "replace").splitlines(keepends=True)[-MAX_LINES:]
     kept: list[str] = []
@@ -50,7 +52,7 @@ def cut_log(log: bytes, *, containers: int) -> str:
 
 
 def with_tails(status: Object, tails: Mapping[str, str]) -> Object:
-    """Return a pod's status with `tails` (by container) as the messages of terminated containers that have none."""
+    """Return a pod's status with `tails` (by container) as the messages of terminated containers without one."""
     if not tails:
         return status
     lists = {key: [_with_tail(one, tails) for one in status[key]] for key in _STATUS_LISTS if status.get(key)}

@@ -1,4 +1,4 @@
-"""Labels, annotations and ownership marks of a compute pod, made from those of the tenant's pod."""
+"""Labels, annotations and ownership marks of a compute pod."""
 
 import zlib
 from collections.abc import Mapping
@@ -21,12 +21,16 @@ from vkgateway.translate.labels import labels_to_compute
 from vkgateway.translate.readiness_gates import READINESS_GATES_ANNOTATION, render_gates
 
 COPIED_ANNOTATION: Final = "vkgateway.io/copied"
-"""Keys of the labels and, after `;`, annotations that were copied: what the tenant took away since can be told from
-what was put on the compute pod below."""
+"""Keys of the copied labels and, after `;`, annotations.
+
+They distinguish keys that the tenant removed from keys that the compute cluster added.
+"""
 
 IMAGES_ANNOTATION: Final = "vkgateway.io/images"
-"""Check sums of the images that the tenant's containers name, init containers first: webhooks below may have put others
-in their place, which is no change of the tenant's."""
+"""Checksums of the images in the tenant pod, init containers first.
+
+An image that a webhook of the compute cluster replaced is not a change by the tenant.
+"""
 
 _IMAGE_CONTAINERS: Final = ("initContainers", "containers")
 _OUR_LABELS: Final = frozenset({TENANT_LABEL, POOL_LABEL})
@@ -35,8 +39,9 @@ _OUR_LABELS: Final = frozenset({TENANT_LABEL, POOL_LABEL})
 def forward_metadata(
     pod: Object, *, tenant: TenantContext, pool: PoolContext, namespace: str, derived: Mapping[str, str]
 ) -> Object:
-    """Metadata of the compute pod; `derived` are the annotations that its downward API volumes read, with the field
-    of the tenant's pod that each holds.
+    """Return the metadata of the compute pod.
+
+    `derived` are the annotations that its downward API volumes read, with the field of the tenant pod that each holds.
     """
     source = pod["metadata"]
     labels = forward_labels(source, tenant=tenant, pool=pool)
@@ -50,7 +55,7 @@ def forward_metadata(
 
 
 def forward_labels(source: Mapping[str, Any], *, tenant: TenantContext, pool: PoolContext) -> dict[str, str]:
-    """Labels of the compute pod: the tenant's, translated by `labels`, and ours over them."""
+    """Return the labels of the compute pod: the tenant's, translated by `labels`, overridden by vkgateway's."""
     labels = labels_to_compute(source.get("labels"), tenant.tenant_only_prefixes)
     labels[TENANT_LABEL] = tenant.name
     labels[POOL_LABEL] = pool.name
@@ -60,7 +65,7 @@ def forward_labels(source: Mapping[str, Any], *, tenant: TenantContext, pool: Po
 def forward_annotations(
     pod: Object, *, tenant: TenantContext, labels: Mapping[str, str], derived: Mapping[str, str]
 ) -> dict[str, str]:
-    """Annotations of the compute pod: the tenant's, ownership, and what later steps must find again.
+    """Return the annotations of the compute pod: the tenant's, ownership, and state for later updates.
 
     `labels` are those of the compute pod (`forward_labels`).
     """
@@ -84,7 +89,7 @@ def forward_annotations(
 
 
 def unchanged_images(pod: Object, annotations: Mapping[str, str]) -> set[str]:
-    """Names of the tenant pod's containers whose image was sent down before; `annotations` are the compute pod's."""
+    """Return the names of tenant containers whose current image was forwarded. `annotations` are the compute pod's."""
     spec = pod["spec"]
     sums, sent = _image_sums(spec), annotations.get(IMAGES_ANNOTATION, "").split(",")
     if len(sums) != len(sent):
@@ -99,7 +104,7 @@ def _image_sums(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _forwardable_annotations(annotations: Mapping[str, str] | None, staying: tuple[str, ...]) -> dict[str, str]:
-    """The annotations that go down: neither ours, nor those with a prefix that stays above."""
+    """Return the annotations without reserved ones and without those that have a prefix of `staying`."""
     if not annotations:
         return {}
     return {
@@ -110,6 +115,6 @@ def _forwardable_annotations(annotations: Mapping[str, str] | None, staying: tup
 
 
 def copied_keys(annotations: Mapping[str, str]) -> tuple[set[str], set[str]]:
-    """The keys of labels and of annotations that an earlier forwarding copied to this compute pod."""
+    """Return the keys of labels and of annotations that were copied to this compute pod before."""
     labels, _, rest = annotations.get(COPIED_ANNOTATION, "").partition(";")
     return set(filter(None, labels.split(","))), set(filter(None, rest.split(",")))

@@ -1,4 +1,4 @@
-"""What a tenant's namespace becomes in the compute cluster: the namespace, and what fences it in."""
+"""Compute namespace of a tenant's namespace, and its isolation objects."""
 
 from collections.abc import Sequence
 
@@ -22,10 +22,9 @@ def namespace_objects(
     *,
     policies: Sequence[Object] | None = None,
 ) -> list[Object]:
-    """The compute namespace that stands for a tenant's namespace, first, and what belongs in it.
+    """Return the compute namespace of a tenant's namespace, followed by the objects in it.
 
-    `uid` is the tenant namespace's. `policies` are the network policies, of a tenant that has none of its own if not
-    given.
+    `uid` is the tenant namespace's. `policies` are the network policies, by default those of a tenant without its own.
     """
     name = compute_namespace(tenant.name, namespace)
     marks = {"labels": {TENANT_LABEL: tenant.name}, "annotations": _ownership_annotations(namespace, uid)}

@@ -1,4 +1,4 @@
-"""NetworkPolicies below: the fence around each tenant, and inside it what the tenant's own policies say."""
+"""NetworkPolicies of compute namespaces: isolation of each tenant, and the tenant's own policies within it."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ from vkgateway.translate.peer_terms import NAMESPACE_NAME_LABEL, matching_namesp
 from vkgateway.translate.size_budget import OversizeError, SizeBudget
 
 ISOLATION_POLICY: Final = "vkgateway-tenant"
-"""Name of the policy that closes a compute namespace off; names that start so are the platform's own."""
+"""Name of the policy that isolates a compute namespace. Names with this prefix are reserved for the platform."""
 
 _TENANT_SUFFIX: Final = ".tenant"
-"""How names of tenants' policies end below that begin like those."""
+"""Suffix of the compute names of tenant policies whose names have that prefix."""
 
 Direction = Literal["Ingress", "Egress"]
 Term = tuple[tuple[str, str, tuple[str, ...]], ...]
-"""Requirements on labels, all of which must hold: key, operator, values."""
+"""Requirements on labels, all of which must match: key, operator, values."""
 
 _NODE_ADDRESSES: Final = {4: ("169.254.0.0/16",), 6: ("fd00:ec2::254/128", "fd20:ce::254/128", "fe80::/10")}
-"""Link-local addresses, and others where clouds (EC2, GCE) answer for the node itself: nothing for a tenant's pod."""
+"""Link-local addresses, and others at which clouds (EC2, GCE) answer for the node. Tenant pods must not reach them."""
 _ANY_ADDRESS: Final = (
     {"ipBlock": {"cidr": "0.0.0.0/0", "except": [*_NODE_ADDRESSES[4]]}},
     {"ipBlock": {"cidr": "::/0", "except": [*_NODE_ADDRESSES[6]]}},
 )
 _IPV4_MAPPED: Final = ipaddress.IPv6Network("::ffff:0:0/96")
-"""IPv4 addresses in the writing of IPv6: network plug-ins take them for what they are (Go's `IPNet.String`)."""
+"""IPv4-mapped IPv6 addresses, which network plug-ins treat as IPv4 (Go's `IPNet.String`)."""
 _DNS_RULE: Final = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
 _PEER_FIELDS: Final[Mapping[Direction, str]] = {"Ingress": "from", "Egress": "to"}
 _NEGATED_OPERATORS: Final = {"In": "NotIn", "NotIn": "In", "Exists": "DoesNotExist", "DoesNotExist": "Exists"}
 _TERMS_MAX: Final = 64
-"""Policies by which pods that no policy of the tenant selects stay open; see `_unselected_terms`."""
+"""Limit of policies for pods that no policy of the tenant selects: see `_unselected_terms`."""
 _CANDIDATES_MAX: Final = 1024
-"""Alternatives among which those are looked for: each is compared with each."""
+"""Limit of candidate terms for these policies, because each is compared with each."""
 
 
 class NetworkPolicyView(msgspec.Struct, kw_only=True):
-    """A NetworkPolicy. Its spec is small, and kept whole."""
+    """NetworkPolicy with its whole spec, which is small."""
 
     metadata: Meta
     spec: dict[str, Any] = {}
 
     def direction_rules(self, direction: Direction) -> list[Object] | None:
-        """Its rules in a direction; None where it says nothing of that (networking/v1 defaults)."""
+        """Return the rules of a direction, or None if the policy does not apply to it (networking/v1 defaults)."""
         kinds = self.spec.get("policyTypes") or (["Ingress", "Egress"] if self.spec.get("egress") else ["Ingress"])
         return list(self.spec.get(direction.lower()) or ()) if direction in kinds else None
 
@@ -69,7 +69,7 @@ decode_policy: Final = msgspec.json.Decoder(NetworkPolicyView).decode
 
 
 def selects_namespaces(policy: NetworkPolicyView) -> bool:
-    """Whether some peer of a policy is namespaces by their labels."""
+    """Return whether any peer of a policy selects namespaces by label."""
     rules = ((rule, side) for way, side in _PEER_FIELDS.items() for rule in policy.spec.get(way.lower()) or ())
     return any(
         any((peer.get("namespaceSelector") or {}).values()) for rule, side in rules for peer in rule.get(side) or ()
@@ -78,9 +78,11 @@ def selects_namespaces(policy: NetworkPolicyView) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyContext:
-    """What policies depend on beside themselves: the labels of the tenant's namespaces by name, the ranges of pods in
-    the compute cluster (none: not known), who answers for names, as address and port (none: names are not served),
-    and where the name servers of all tenants listen.
+    """Facts outside the policies that they depend on.
+
+    `namespaces` are the labels of the tenant's namespaces by name. `pod_ranges` are the pod ranges of the compute
+    cluster, empty if unknown. `resolvers` are address and port of the tenant's name servers, empty if names are not
+    served. `name_servers` is the address range of the name servers of all tenants.
     """
 
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -91,9 +93,9 @@ class PolicyContext:
 
 @dataclass(slots=True)
 class IsolationPolicies:
-    """What stands below for one namespace: the policies in the order of writing, and what of the tenant's cannot.
+    """Policies of one compute namespace in the order of writing, and the tenant's rules that are left out.
 
-    The order is such that nothing is cut off on the way that is open in the end.
+    In this order, traffic that is allowed at the end is never blocked in between.
     """
 
     documents: list[Object] = field(default_factory=list)
@@ -106,14 +108,15 @@ def isolation_policies(
     uid: str,
     policies: Iterable[NetworkPolicyView] = (),
     *,
-    around: PolicyContext | None = None,
+    context: PolicyContext | None = None,
 ) -> IsolationPolicies:
-    """The policies of the compute namespace that stands for a tenant's namespace, whose UID is `uid`.
+    """Return the policies of the compute namespace of a tenant's namespace with UID `uid`.
 
-    Policies only ever add to what is allowed, so what a tenant closes must not be opened by the fence: in a direction
-    for which the tenant has policies the fence opens those pods alone that none of them selects, as Kubernetes has it.
+    Policies only add to what is allowed, so the isolation policy must not allow what a tenant's policy closes. In a
+    direction for which the tenant has policies, the isolation policies open only pods that none of them selects, as
+    Kubernetes does.
     """
-    made = _PolicyBuilder(tenant, namespace, uid, around or PolicyContext())
+    made = _PolicyBuilder(tenant, namespace, uid, context or PolicyContext())
     for policy in sorted(policies, key=lambda one: one.metadata.name):
         made.add_policy(policy)
     made.add_isolation()
@@ -121,7 +124,7 @@ def isolation_policies(
 
 
 def is_tenant_policy(document: Object) -> bool:
-    """Whether an object for a compute namespace is a policy that stands for one of the tenant's own."""
+    """Return whether an object of a compute namespace is the copy of one of the tenant's policies."""
     name: str = document["metadata"]["name"]
     return document["kind"] == "NetworkPolicy" and (
         not name.startswith(ISOLATION_POLICY) or name.endswith(_TENANT_SUFFIX)
@@ -138,18 +141,18 @@ def _compute_policy_name(name: str) -> str:
 
 
 class _PolicyBuilder:
-    def __init__(self, tenant: TenantContext, namespace: str, uid: str, around: PolicyContext) -> None:
+    def __init__(self, tenant: TenantContext, namespace: str, uid: str, context: PolicyContext) -> None:
         self._tenant = tenant
         self._namespace = namespace
         self._uid = uid
-        self._context = around
+        self._context = context
         self._tenant_peer = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: tenant.name}}}
         self._selected_terms: dict[Direction, list[Term]] = {"Ingress": [], "Egress": []}
         self._size_budget = SizeBudget()
         self.result = IsolationPolicies()
 
     def add_policy(self, policy: NetworkPolicyView) -> None:
-        """Take a policy of the tenant in."""
+        """Add the copy of a tenant's policy."""
         term = self._selector_term(policy.spec.get("podSelector"))
         spec: Object = {"podSelector": _term_selector(term), "policyTypes": []}
         for direction in _PEER_FIELDS:
@@ -165,7 +168,7 @@ class _PolicyBuilder:
         self._append_policy(_compute_policy_name(name), spec, source=name, uid=policy.metadata.uid)
 
     def add_isolation(self) -> None:
-        """Add the fence itself, last."""
+        """Add the isolation policies, after all tenant policies."""
         spec: Object = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
         for direction in _PEER_FIELDS:
             selected = self._selected_terms[direction]
@@ -182,10 +185,11 @@ class _PolicyBuilder:
         self._append_policy(ISOLATION_POLICY, spec, source=self._namespace, uid=self._uid)
 
     def _default_rules(self, direction: Direction) -> list[Object]:
-        """Nothing enters but from the tenant's own pods. Pods reach those, their name server, and what no rule closes.
+        """Return the rules for pods without a policy of the tenant.
 
-        Link-local addresses are closed, and name servers of others. What leaves for another tenant's pods is stopped
-        there, by the fence of that tenant's namespace.
+        Ingress is open to the tenant's pods only. Egress is open to those, to the tenant's name server, and to all
+        other addresses except link-local ones and other tenants' name servers. The ingress policy of another tenant's
+        namespace blocks traffic to its pods.
         """
         if direction == "Ingress":
             return [{"from": [self._tenant_peer]}]
@@ -193,7 +197,10 @@ class _PolicyBuilder:
         return [{"to": [self._tenant_peer]}, *names, *self._confine_dns({"to": list(_ANY_ADDRESS)})]
 
     def _confine_dns(self, rule: Object) -> list[Object]:
-        """Return an egress rule without name servers of others; pods whose names are not served ask their node's."""
+        """Return an egress rule without other tenants' name servers.
+
+        Pods without served names query their node's server.
+        """
         if not self._context.resolvers:
             return [rule]
         return exclude_name_servers(
@@ -201,7 +208,10 @@ class _PolicyBuilder:
         )
 
     def _resolver_rules(self, direction: Direction) -> list[Object]:
-        """What is open whatever the tenant's policies say: who answers for names is no pod that they could name."""
+        """Return the rules that open the tenant's name servers.
+
+        They are not pods, so no policy of the tenant can name them.
+        """
         if direction == "Ingress":
             return []
         return [
@@ -222,11 +232,11 @@ class _PolicyBuilder:
         return {_PEER_FIELDS[direction]: made, **ports} if made else None
 
     def _forward_peer(self, policy: NetworkPolicyView, direction: Direction, peer: Object) -> Object | None:
-        """A peer confined to this tenant; None where nothing of it may stand."""
+        """Return a peer confined to this tenant, or None if nothing of it is allowed."""
         try:
             return self._confine_peer(policy, direction, peer)
         except OversizeError:
-            self._skip_rule(policy, "the policies of this namespace mean too many namespaces and addresses")
+            self._skip_rule(policy, "the policies of this namespace select too many namespaces and addresses")
             return None
 
     def _confine_peer(self, policy: NetworkPolicyView, direction: Direction, peer: Object) -> Object | None:
@@ -240,7 +250,9 @@ class _PolicyBuilder:
         return made
 
     def _forward_namespace_selector(self, selector: Mapping[str, Any]) -> Object:
-        """Compute namespaces carry none of the tenant's labels: those that it means now, by name."""
+        """Return a selector for the names of the matching namespaces, since compute namespaces lack the tenant's
+        labels.
+        """
         made: Object = {"matchLabels": {TENANT_LABEL: self._tenant.name}}
         if selector.get("matchLabels") or selector.get("matchExpressions"):
             meant = matching_namespaces(
@@ -253,28 +265,34 @@ class _PolicyBuilder:
         return made
 
     def _forward_block(self, policy: NetworkPolicyView, direction: Direction, block: Object) -> Object | None:
-        """A block of addresses without those of other people's pods, or of the node itself.
+        """Return an address block without other tenants' pods and without node addresses.
 
-        What leaves for other tenants' pods is stopped at theirs; what enters from them must be stopped here.
+        Egress to other tenants' pods is blocked at those pods, so only ingress from them must be blocked here.
         """
         try:
             cidr = _parse_network(block["cidr"])
             excepted = [str(_parse_network(one)) for one in block.get("except") or ()]
         except ValueError:
-            self._skip_rule(policy, f"ipBlock {block['cidr']}: it is not clear which addresses that means")
+            self._skip_rule(policy, f"ipBlock {block['cidr']}: is not a valid address block")
             return None
         apart = self._context.pod_ranges if direction == "Ingress" else _NODE_ADDRESSES[cidr.version]
         if direction == "Egress":
-            self._size_budget.charge_size(looks=len(self._context.pod_ranges))
+            self._size_budget.charge_size(lookups=len(self._context.pod_ranges))
         if direction == "Ingress" and not apart:
-            self._skip_rule(policy, f"ipBlock {cidr}: the addresses of other tenants' pods are not known")
+            self._skip_rule(
+                policy,
+                f"ipBlock {cidr}: the pod ranges of the compute cluster are not known",
+            )
             return None
-        self._size_budget.charge_size(looks=len(apart))
+        self._size_budget.charge_size(lookups=len(apart))
         for one in map(_parse_network, apart):
             if one.version != cidr.version or not one.overlaps(cidr):
                 continue
             if one.prefixlen <= cidr.prefixlen:
-                self._skip_rule(policy, f"ipBlock {cidr}: these addresses are not opened; select pods instead")
+                self._skip_rule(
+                    policy,
+                    f"ipBlock {cidr}: pods and nodes are not allowed by address; select pods instead",
+                )
                 return None
             excepted.append(str(one))
         made: Object = {"cidr": str(cidr)}
@@ -283,13 +301,13 @@ class _PolicyBuilder:
         return {"ipBlock": made}
 
     def _selector_term(self, selector: Mapping[str, Any] | None) -> Term:
-        """Return a label selector over pods as requirements, translated as the labels of pods are."""
+        """Return a label selector over pods as requirements, translated as pod labels are."""
         wanted = requirements_to_compute(_selector_requirements(selector or {}), self._tenant.tenant_only_prefixes)
         made = ((entry["key"], entry["operator"], tuple(sorted(entry.get("values") or ()))) for entry in wanted)
         return tuple(dict.fromkeys(made))
 
-    def _skip_rule(self, policy: NetworkPolicyView, why: str) -> None:
-        self.result.skipped_rules.append((policy, why))
+    def _skip_rule(self, policy: NetworkPolicyView, reason: str) -> None:
+        self.result.skipped_rules.append((policy, reason))
 
     def _append_policy(self, name: str, spec: Object, *, source: str, uid: str) -> None:
         annotations = {NAMESPACE_ANNOTATION: self._namespace, NAME_ANNOTATION: source, UID_ANNOTATION: uid}
@@ -305,7 +323,13 @@ class _PolicyBuilder:
 
 @lru_cache(maxsize=8192)
 def _parse_network(cidr: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-    """A block of addresses; Kubernetes before 1.36 takes them with bits beyond the prefix. Raises ValueError."""
+    """Return an address block.
+
+    Kubernetes before 1.36 accepts host bits in it.
+
+    Raises:
+        ValueError: the text is not an address block.
+    """
     found = ipaddress.ip_network(cidr, strict=False)
     if isinstance(found, ipaddress.IPv4Network) or not found.subnet_of(_IPV4_MAPPED):
         return found
@@ -314,10 +338,10 @@ def _parse_network(cidr: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
 
 
 def _unselected_terms(selected: Sequence[Term]) -> list[Term]:
-    """The pods that none of some selectors chooses, as selectors of their own; none where each pod is chosen.
+    """Return terms for the pods that none of the given terms selects, empty if every pod is selected.
 
-    A pod is not chosen by a selector where one of its requirements does not hold; so it is one alternative for each
-    way to pick a requirement of each. Should these be too many, such pods are left to the tenant's policies, closed.
+    A term does not select a pod if one of its requirements fails. So each way to negate one requirement of each term
+    gives an alternative. If there are too many alternatives, the pods stay isolated under the tenant's policies.
     """
     terms: set[frozenset[tuple[str, str, tuple[str, ...]]]] = {frozenset()}
     if not selected:

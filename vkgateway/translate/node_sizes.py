@@ -1,8 +1,10 @@
-"""Whether one machine of a pool can take a pod: a virtual node offers the sum of its machines, and no pod uses two.
+"""Check that one machine of a pool fits a pod.
 
-The rule has two halves. `size_gate_policy` is the tenant's admission policy: it gates each pod that is larger than
-every machine of some pool, so that the tenant's scheduler does not bind it by the sum. `judge_size` then says to which
-of its virtual nodes such a pod may go, or why to none.
+A virtual node offers the sum of its machines, but a pod needs one.
+
+The rule has two halves. `size_gate_policy` is an admission policy in the tenant cluster: it gates each pod that is
+larger than every machine of some pool, so that the tenant's scheduler does not bind it by the sum. `judge_size` then
+selects the virtual nodes with a machine for such a pod, or returns why there is none.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ _POLICY_KIND: Final = "MutatingAdmissionPolicy"
 
 
 def is_node_resource(resource: str) -> bool:
-    """Return whether a resource is a machine's own: cpu, memory, local storage or huge pages."""
+    """Return whether a resource belongs to the machine: cpu, memory, local storage or huge pages."""
     return resource in _HOST_RESOURCES or resource.startswith(_HUGE_PAGES)
 
 
 def largest_nodes(nodes: Iterable[NodeView]) -> tuple[MilliResources, ...]:
-    """Return what the largest machines offer, in thousandths: those that no other one exceeds in every resource."""
+    """Return the largest machine sizes, in thousandths: those that no other machine exceeds in every resource."""
     sizes = {
         tuple(
             sorted((name, value) for name, value in to_milli(node.status.allocatable).items() if is_node_resource(name))
@@ -43,15 +45,15 @@ def largest_nodes(nodes: Iterable[NodeView]) -> tuple[MilliResources, ...]:
 
 
 def fits_any(requests: Mapping[str, int], machines: Iterable[MilliResources]) -> bool:
-    """Return whether one of the machines, empty, has all that a pod asks for."""
+    """Return whether any of the machines, when empty, fits a pod's requests."""
     wanted = [(name, amount) for name, amount in requests.items() if amount and is_node_resource(name)]
     return any(all(machine.get(name, 0) >= amount for name, amount in wanted) for machine in machines)
 
 
 def rejection_reason(requests: Mapping[str, int], machines: Sequence[MilliResources]) -> tuple[str, str] | None:
-    """Return reason and message, as a kubelet's, for a pod that no machine of a pool can take; None: one can.
+    """Return a kubelet's reason and message for a pod that no machine of a pool fits, or None if one does.
 
-    A pool without machines rejects no pod: its machines may come back.
+    A pool without machines rejects no pod, because its machines may come back.
     """
     if not machines or fits_any(requests, machines):
         return None
@@ -60,7 +62,7 @@ def rejection_reason(requests: Mapping[str, int], machines: Sequence[MilliResour
 
 
 def excess_resource(requests: Mapping[str, int], machines: Sequence[MilliResources]) -> tuple[str, int, int] | None:
-    """Return the first resource of which a pod asks for more than every machine has: name, request, largest offer."""
+    """Return the first resource of which a pod requests more than any machine has: name, request, largest offer."""
     for name in sorted(filter(is_node_resource, requests), key=lambda name: (name not in _HOST_RESOURCES, name)):
         most = max((machine.get(name, 0) for machine in machines), default=0)
         if requests[name] > most:
@@ -69,7 +71,7 @@ def excess_resource(requests: Mapping[str, int], machines: Sequence[MilliResourc
 
 
 def oversize_message(requests: Mapping[str, int], machines: Sequence[MilliResources], *, where: str) -> str:
-    """Return the sentence for a pod that no machine of `where` can take."""
+    """Return the sentence for a pod that no machine of `where` fits."""
     over = excess_resource(requests, machines)
     if over is not None:
         name, amount, most = over
@@ -81,53 +83,55 @@ def oversize_message(requests: Mapping[str, int], machines: Sequence[MilliResour
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNodeSizes:
-    """The machines of the pool behind one virtual node."""
+    """Machine sizes of the pool behind one virtual node."""
 
     virtual_node: str
     usable_sizes: tuple[MilliResources, ...]
-    """The largest of those that take pods now."""
+    """Largest sizes of usable machines."""
     all_sizes: tuple[MilliResources, ...]
-    """The largest of all, those included that are cordoned or down."""
+    """Largest sizes of all machines, including those that are cordoned or down."""
     has_several: bool = True
-    """More than one of them takes pods now."""
+    """More than one machine is usable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeVerdict:
-    """Where a pod may go by its size."""
+    """Virtual nodes that a pod may use by its size."""
 
     nodes: tuple[str, ...] = ()
-    """The virtual nodes with a machine for it; empty: it waits."""
+    """Virtual nodes with a machine for the pod. Empty: the pod waits."""
     is_narrowed: bool = False
-    """Other virtual nodes that it can reach have none."""
+    """Other reachable virtual nodes have no machine for the pod."""
     is_temporary: bool = False
-    """It waits for machines that exist and take no pods now."""
+    """The pod waits for machines that exist but are not usable now."""
     reason: str = ""
 
 
 def judge_size(requests: Mapping[str, int], pools: Sequence[PoolNodeSizes]) -> SizeVerdict:
-    """Judge a pod against the pools that it can reach."""
+    """Return the verdict for a pod on the pools that it can reach."""
     fitting = tuple(pool.virtual_node for pool in pools if fits_any(requests, pool.usable_sizes))
     if fitting:
         return SizeVerdict(nodes=fitting, is_narrowed=len(fitting) < len(pools))
     sleeping = [pool for pool in pools if fits_any(requests, pool.all_sizes)]
     if sleeping:
         names = ", ".join(pool.virtual_node for pool in sleeping)
-        return SizeVerdict(is_temporary=True, reason=f"the machines of {names} that are large enough take no pods now")
+        return SizeVerdict(
+            is_temporary=True, reason=f"the machines of {names} that are large enough are not usable now"
+        )
     return SizeVerdict(
         reason="; ".join(oversize_message(requests, pool.all_sizes, where=pool.virtual_node) for pool in pools)
     )
 
 
-def admit_patch(pod: Object, judgement: SizeVerdict) -> Object:
-    """Return the strategic merge patch that takes our gate off a pod and keeps it to the nodes of a judgement.
+def admit_patch(pod: Object, verdict: SizeVerdict) -> Object:
+    """Return the strategic merge patch that removes vkgateway's gate and restricts the pod to the nodes of a verdict.
 
     A gated pod's node affinity may be narrowed: expressions may be added to each of its terms (KEP-3838).
     """
-    only = {HOSTNAME_LABEL: judgement.nodes[0]} if _is_single(judgement) else {}
+    only = {HOSTNAME_LABEL: verdict.nodes[0]} if _is_single(verdict) else {}
     patch = ungate_patch(pod["metadata"]["uid"], only)
-    if judgement.is_narrowed and not _is_single(judgement):
-        expression = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(judgement.nodes)}
+    if verdict.is_narrowed and not _is_single(verdict):
+        expression = {"key": HOSTNAME_LABEL, "operator": "In", "values": list(verdict.nodes)}
         affinity = ((pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED) or {}
         terms = affinity.get("nodeSelectorTerms") or [{}]
         narrowed = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), expression]} for term in terms]
@@ -135,15 +139,15 @@ def admit_patch(pod: Object, judgement: SizeVerdict) -> Object:
     return patch
 
 
-def _is_single(judgement: SizeVerdict) -> bool:
-    return judgement.is_narrowed and len(judgement.nodes) == 1
+def _is_single(verdict: SizeVerdict) -> bool:
+    return verdict.is_narrowed and len(verdict.nodes) == 1
 
 
 def size_gate_policy(pools: Iterable[tuple[MilliResources, ...]], *, api_version: str) -> list[Object]:
-    """Return the policy and its binding for pools of these machines, each as `largest_nodes` returns them.
+    """Return the admission policy and its binding for pools with these machine sizes (`largest_nodes`).
 
-    The policy counts init containers as if they all ran at once: it may gate a pod that fits, and the gateway takes
-    the gate off again.
+    The policy counts init containers as if all ran at the same time. It may gate a pod that fits, and the gateway then
+    removes the gate.
     """
     shapes = sorted({json.dumps([_whole_units(machine) for machine in pool], sort_keys=True) for pool in pools if pool})
     names = sorted({name for shape in shapes for machine in json.loads(shape) for name in machine})
@@ -196,10 +200,10 @@ _ADD_GATE: Final = (
 
 
 def _larger_expression(shapes: Sequence[str], names: Sequence[str]) -> str:
-    """Return the CEL expression that holds for a pod which fits no machine of at least one pool.
+    """Return the CEL expression that is true for a pod that fits no machine of at least one pool.
 
-    Each pod that is created pays for it. So one condition asks for all, and most pods end at the cheap part: they fit
-    even the least that any machine has of each resource.
+    Each created pod pays for the evaluation. So one condition covers all pools, and most pods end at its cheap part:
+    they fit even the smallest amount that any machine has of each resource.
     """
     machines = [machine for shape in shapes for machine in json.loads(shape)]
     if not machines or not names:
@@ -214,7 +218,7 @@ def _larger_expression(shapes: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _request_expression(name: str) -> str:
-    """Return the CEL expression for the amount of a resource that a pod asks for, as a number."""
+    """Return the CEL expression for the amount of a resource that a pod requests, as a number."""
     whole = (
         f"{_has_request_expression('object.spec', name)} ? "
         f"{_request_value('object.spec', name)} : {_sum_expression(name)}"

@@ -1,4 +1,4 @@
-"""Node selectors and node affinity: what the tenant's scheduler has used up, and what the compute scheduler keeps."""
+"""Node selectors and node affinity: terms that the tenant's scheduler evaluated, and terms that are forwarded."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -8,7 +8,7 @@ from vkgateway.model.objects import Object
 from vkgateway.translate.context import VIRTUAL_NODE_LABELS, PoolContext
 
 Verdict = Literal["true", "false", "keep"]
-"""A requirement seen from above: holds on the virtual node, fails on it, or is left to the compute scheduler."""
+"""Verdict on a requirement: met by the virtual node, not met by it, or left to the compute scheduler."""
 
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -16,12 +16,12 @@ _NEGATIVE: Final = frozenset({"NotIn", "DoesNotExist"})
 
 
 class NodeTerms:
-    """Judges a pod's node terms against the virtual node that it is bound to.
+    """Translation of a pod's node terms for the virtual node to which it is bound.
 
-    A term on a label of the virtual node itself, or of the pool's selector, is judged here. A term on a label that
-    real nodes of the pool carry goes down. Any other label can only be the tenant's own, put on its virtual node: if
-    the tenant's scheduler placed the pod, the term is used up; if somebody set `nodeName` by hand, it goes down,
-    where no node meets it and the pod waits with a message that says so.
+    A term on a label of the virtual node or of the pool's selector is evaluated here. A term on a label that real nodes
+    of the pool carry is forwarded. Any other label can only be one that the tenant set on its virtual node. If the
+    tenant's scheduler bound the pod, such a term is dropped. If `nodeName` was set directly, the term is forwarded: no
+    node meets it, and the pod waits with a message about it.
     """
 
     def __init__(self, pool: PoolContext, *, scheduled: bool) -> None:
@@ -30,14 +30,14 @@ class NodeTerms:
         self._labels = pool.virtual_labels()
 
     def forward_selector(self, wanted: Mapping[str, str] | None) -> dict[str, str]:
-        """The compute pod's nodeSelector: the pool's, and of the tenant's what is not used up."""
+        """Return the compute pod's nodeSelector: the pool's, and the tenant's terms that are forwarded."""
         if not wanted:
             return self._pool.node_selector
         kept = {key: value for key, value in wanted.items() if self._judge_requirement(key, "In", (value,)) == "keep"}
         return {**kept, **self._pool.node_selector}
 
     def forward_affinity(self, node_affinity: Mapping[str, Any] | None) -> Object:
-        """The compute pod's nodeAffinity; empty if nothing is left of it."""
+        """Return the compute pod's nodeAffinity, empty if no term is left."""
         if not node_affinity:
             return {}
         left = {key: value for key, value in node_affinity.items() if key not in (REQUIRED, PREFERRED)}
@@ -52,7 +52,7 @@ class NodeTerms:
         return left
 
     def find_conflict(self, spec: Mapping[str, Any]) -> tuple[str, str] | None:
-        """Field and value of a required term that the virtual node can never meet, or None."""
+        """Return field and value of a required term that the virtual node can never meet, or None."""
         for key, value in (spec.get("nodeSelector") or {}).items():
             if self._judge_requirement(key, "In", (value,)) == "false":
                 return f"spec.nodeSelector[{key}]", str(value)
@@ -64,7 +64,7 @@ class NodeTerms:
         return None
 
     def _required_terms(self, terms: Sequence[Mapping[str, Any]]) -> tuple[list[Object], bool]:
-        """Of alternative terms, those that may still hold below, and whether one holds whatever is below."""
+        """Return the alternative terms that compute nodes may meet, and whether one is met on every node."""
         left: list[Object] = []
         for term in terms:
             verdict, kept = self._judge_term(term)
@@ -100,7 +100,7 @@ class NodeTerms:
         return "true" if self._scheduled or _requirement_matches(self._labels, requirement) else "keep"
 
     def _forward_preference(self, weighted: Mapping[str, Any]) -> Object | None:
-        """A preferred term without what is the same for all of the pool, or None if it prefers nothing there."""
+        """Return a preferred term without parts that are equal for the whole pool, or None if nothing is left."""
         preference = weighted.get("preference") or {}
         fields = preference.get("matchFields") or ()
         expressions = preference.get("matchExpressions") or ()
@@ -118,12 +118,14 @@ class NodeTerms:
 def real_node_terms(
     spec: Mapping[str, Any], *, carried: frozenset[str], scheduled: bool, nodes: Mapping[str, Mapping[str, str]]
 ) -> list[list[Object]]:
-    """What a pod requires of real nodes wherever it goes: alternatives, each some requirements; empty: nothing.
+    """Return a pod's requirements on real nodes in any pool, as alternatives of requirements.
 
-    It is what `NodeTerms` leaves of node selector and required node affinity, as far as that can be told without
-    knowing the pool: `carried` are the labels that real nodes of any pool carry, `nodes` the labels of the virtual
-    nodes in question by name. An alternative that none of these meets is left out. Where one names its virtual node,
-    it counts for all of them.
+    Empty: none.
+
+    The result is what `NodeTerms` keeps of node selector and required node affinity, as far as it is known without the
+    pool. `carried` are the labels that real nodes of any pool carry, `nodes` the labels of the candidate virtual nodes
+    by name. An alternative that no virtual node meets is left out. An alternative that names its virtual node counts
+    for all of them.
     """
     judged = _RealTerms(carried, scheduled, nodes)
     chosen: list[Object] = [
@@ -161,14 +163,17 @@ class _RealTerms:
         return [dict(entry) for entry in requirements if self._is_kept(entry["key"], entry["operator"])]
 
     def _is_kept(self, key: str, operator: str) -> bool:
-        """Reserved labels are the pools' own selectors, and used up; see `NodeTerms` for the others."""
+        """Return whether a requirement is forwarded.
+
+        Reserved labels are the pools' selectors. See `NodeTerms` for the rest.
+        """
         if key in VIRTUAL_NODE_LABELS or is_reserved(key):
             return False
         return key in self._carried or operator in _NEGATIVE or not self._scheduled
 
 
 def term_matches(term: Mapping[str, Any], *, name: str, labels: Mapping[str, str]) -> bool:
-    """Judge a node selector term on a node as the scheduler does: an empty one selects nothing."""
+    """Return whether a node selector term matches a node, as the scheduler decides. An empty term matches nothing."""
     fields, expressions = term.get("matchFields") or (), term.get("matchExpressions") or ()
     if not fields and not expressions:
         return False
@@ -176,12 +181,14 @@ def term_matches(term: Mapping[str, Any], *, name: str, labels: Mapping[str, str
 
 
 def all_match(labels: Mapping[str, str], requirements: Iterable[Mapping[str, Any]]) -> bool:
-    """Judge requirements of a node selector or a label selector: all of them must hold."""
+    """Return whether labels meet all requirements of a node selector or a label selector."""
     return all(_requirement_matches(labels, requirement) for requirement in requirements)
 
 
 def _requirement_matches(labels: Mapping[str, str], requirement: Mapping[str, Any]) -> bool:
-    """Judge a node selector requirement as the scheduler does (core/v1 NodeSelectorRequirement)."""
+    """Return whether labels meet a node selector requirement, as the scheduler decides (core/v1
+    NodeSelectorRequirement).
+    """
     value = labels.get(requirement["key"])
     operator: str = requirement["operator"]
     values: Sequence[str] = requirement.get("values") or ()
@@ -195,7 +202,7 @@ def _requirement_matches(labels: Mapping[str, str], requirement: Mapping[str, An
 
 
 def compare_numbers(value: str | None, operator: str, values: Sequence[str]) -> bool:
-    """Judge the operators Gt and Lt: whole numbers, the actual one first. Any other operator never holds."""
+    """Return whether `value` is greater (Gt) or less (Lt) than the first of `values`. Any other operator is False."""
     try:
         actual, bound = int(value or ""), int(values[0])
     except (ValueError, IndexError):

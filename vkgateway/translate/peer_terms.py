@@ -1,4 +1,4 @@
-"""Terms about other pods: which a pod means to be near to, away from or spread among, as they stand below."""
+"""Terms about other pods: affinity, anti-affinity and topology spread, translated for the compute cluster."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,29 +14,32 @@ from vkgateway.translate.size_budget import SizeBudget
 NAMESPACE_NAME_LABEL: Final = "kubernetes.io/metadata.name"
 
 _MERGED_KEYS: Final = frozenset({"matchLabelKeys", "mismatchLabelKeys"})
-"""Keys of labels of the pod itself, by which a term of pod affinity selects, too."""
+"""Fields that name label keys of the pod, by whose values a term of pod affinity also selects."""
 
 NamespaceLabels = Callable[[], Mapping[str, Mapping[str, str]]]
-"""Tells the labels of a tenant's namespaces by name."""
+"""Function that returns the labels of a tenant's namespaces by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTerms:
-    """Rewrites the terms of one pod so that they see its tenant's pods only."""
+    """Translation of a pod's terms about other pods, confined to pods of its tenant."""
 
     tenant: TenantContext
     namespace_labels: NamespaceLabels
     size_budget: SizeBudget = field(default_factory=SizeBudget)
-    """For namespaces that are written out: each term may mean all of them."""
+    """Bound for expanded namespace lists: each term may expand to all namespaces."""
 
     def forward_affinity_term(self, term: Mapping[str, Any]) -> Object:
-        """A pod affinity term, its namespaces named as they are below. Raises OversizeError.
+        """Return a pod affinity term with compute namespaces.
 
-        Compute namespaces carry none of the tenant's labels. A selector of namespaces by such labels goes down as
-        the names of those that it means now.
+        Compute namespaces do not carry the tenant's labels. A selector of namespaces by such labels becomes a list of
+        the names that it matches now.
 
-        Label keys stay above: the tenant's API server has merged them into the selector (KEP-3633), while a compute
-        API server before 1.31 would forget them, and later ones would merge them a second time.
+        Label keys are not forwarded: the tenant's API server merged them into the selector (KEP-3633). A compute API
+        server before 1.31 would drop them, and later ones would merge them a second time.
+
+        Raises:
+            OversizeError: the namespace lists are larger than any API server accepts.
         """
         made = {key: value for key, value in term.items() if key not in _MERGED_KEYS} | self._confine_selector(term)
         selector = term.get("namespaceSelector")
@@ -55,23 +58,23 @@ class PeerTerms:
         return made
 
     def forward_spread(self, constraint: Mapping[str, Any]) -> Object:
-        """A topology spread constraint that counts this tenant's pods only.
+        """Return a topology spread constraint that counts this tenant's pods only.
 
-        From 1.34 on API servers merge its label keys into the selector when the pod is created (KEP-3243). Such a key
-        stays above, since a compute API server would refuse it or merge it a second time. Keys that were not merged are
-        translated.
+        Since Kubernetes 1.34, API servers merge the label keys into the selector when the pod is created (KEP-3243).
+        Merged keys are not forwarded: a compute API server would reject them or merge them a second time. Other keys
+        are translated.
         """
         made = {**constraint, **self._confine_selector(constraint)}
         keys = made.pop("matchLabelKeys", None)
         if keys:
             expressions = (constraint.get("labelSelector") or {}).get("matchExpressions") or ()
             merged = {entry["key"] for entry in expressions}
-            staying = self.tenant.tenant_only_prefixes
-            made["matchLabelKeys"] = [label_to_compute(key, staying) for key in keys if key not in merged]
+            tenant_only = self.tenant.tenant_only_prefixes
+            made["matchLabelKeys"] = [label_to_compute(key, tenant_only) for key in keys if key not in merged]
         return made
 
     def _confine_selector(self, term: Mapping[str, Any]) -> Object:
-        """The term's label selector, narrowed to the tenant; without one the term matches nothing, and stays so."""
+        """Return the term's label selector, confined to the tenant. A term without one matches nothing and is kept."""
         selector = term.get("labelSelector")
         if selector is None:
             return {}
@@ -86,7 +89,10 @@ class PeerTerms:
         return sorted(matching_namespaces(wanted, self.namespace_labels(), self.size_budget))
 
     def _empty_selector(self) -> Object:
-        """A selector that no namespace meets; without any, a term would mean the pod's own."""
+        """Return a selector that matches no namespace.
+
+        Without a selector, a term would apply to the pod's namespace.
+        """
         return {
             "matchLabels": {TENANT_LABEL: self.tenant.name},
             "matchExpressions": [{"key": TENANT_LABEL, "operator": "DoesNotExist"}],
@@ -111,7 +117,7 @@ class PeerTerms:
 
 
 def _selects_by_name(selector: Mapping[str, Any]) -> bool:
-    """Whether a selector of namespaces looks at nothing but their names."""
+    """Return whether a namespace selector only refers to names."""
     keys = [*(selector.get("matchLabels") or ())]
     keys += [entry["key"] for entry in selector.get("matchExpressions") or ()]
     return all(key == NAMESPACE_NAME_LABEL for key in keys)
@@ -120,9 +126,12 @@ def _selects_by_name(selector: Mapping[str, Any]) -> bool:
 def matching_namespaces(
     wanted: Sequence[Mapping[str, Any]], namespaces: Mapping[str, Mapping[str, str]], budget: SizeBudget
 ) -> list[str]:
-    """Names of the tenant's namespaces, given with their labels, for which all requirements hold.
+    """Return the names of the namespaces that meet all requirements.
 
-    Raises OversizeError.
+    `namespaces` holds labels by name.
+
+    Raises:
+        OversizeError: the comparisons exceed the budget.
     """
-    budget.charge_size(looks=len(wanted) * len(namespaces))
+    budget.charge_size(lookups=len(wanted) * len(namespaces))
     return [name for name, labels in namespaces.items() if all_match({NAMESPACE_NAME_LABEL: name, **labels}, wanted)]

@@ -1,4 +1,4 @@
-"""Why a pod waits as its tenant reads it: one message out of sentence, place in line and expected start, and back."""
+"""Message for a waiting pod: reason, queue position and expected start, rendered and parsed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from typing import Final, Protocol
 
 _SOON_SECONDS: Final = 600.0
-"""Seconds ahead within which times are told as minutes from now."""
+"""Times less than this many seconds ahead are shown as minutes from now."""
 _ROUNDING_STEPS: Final = ((3600.0, 60), (6 * 3600.0, 300), (math.inf, 900))
-"""Up to so many seconds ahead, times of day are told to so many seconds."""
+"""Seconds ahead, and the seconds to which times of day up to there are rounded."""
 _MINUTE_STEPS: Final = (2, 5, 10)
 UNKNOWN: Final = "not known"
 
@@ -22,28 +22,28 @@ _MESSAGE_PATTERN: Final = re.compile(
 
 
 class PendingStatus(Protocol):
-    """What the arbiter says of a gang that waits; times are seconds since the epoch, None: not known."""
+    """Arbiter's status of a pending gang. Times are seconds since the epoch. None: unknown."""
 
     @property
     def message(self) -> str:
-        """Why it waits, in a sentence."""
+        """Sentence with the reason."""
 
     @property
     def place(self) -> int:
-        """Its place in line; 0: it stands in none."""
+        """Position in the queue. 0: the gang is not queued."""
 
     @property
     def earliest(self) -> float | None:
-        """When it may start at the earliest."""
+        """Earliest possible start."""
 
     @property
     def likely(self) -> float | None:
-        """When it starts if all goes as expected."""
+        """Expected start."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingMessage:
-    """The parts of a message; place 0: it stands in no line."""
+    """Parts of a message. Queue position 0: the gang is not queued."""
 
     reason: str
     queue_position: int = 0
@@ -51,18 +51,21 @@ class PendingMessage:
     expected_start: str = ""
 
 
-def render_message(hold: PendingStatus, *, pool: str, now: float) -> str:
-    """The message about a hold in the line of `pool`, a virtual node's name; it stays the same for a while."""
-    if not hold.place or not pool:
-        return hold.message
+def render_message(status: PendingStatus, *, pool: str, now: float) -> str:
+    """Return the message for a gang in the queue of `pool`, a virtual node's name.
+
+    Rounded times keep it stable for a while.
+    """
+    if not status.place or not pool:
+        return status.message
     return (
-        f"{hold.message}; place {hold.place} in {pool}; expected start "
-        f"{render_expected_start(hold.earliest, hold.likely, now=now)}"
+        f"{status.message}; place {status.place} in {pool}; expected start "
+        f"{render_expected_start(status.earliest, status.likely, now=now)}"
     )
 
 
 def parse_message(message: str) -> PendingMessage:
-    """The parts of a message of `sentence`; of any other the whole is the sentence."""
+    """Return the parts of a message of `render_message`. Of any other message, the whole text is the reason."""
     found = _MESSAGE_PATTERN.fullmatch(message)
     if found is None:
         return PendingMessage(message)
@@ -70,7 +73,7 @@ def parse_message(message: str) -> PendingMessage:
 
 
 def render_expected_start(earliest: float | None, likely: float | None, *, now: float) -> str:
-    """When it may start, like `within a minute` or `between 14:05 and 14:40 UTC`; of another day with the date."""
+    """Return the expected start, like `within a minute` or `between 14:05 and 14:40 UTC`, with another day's date."""
     if earliest is None:
         return UNKNOWN
     if likely is None:
@@ -96,7 +99,7 @@ def _utc_time(moment: float, now: float, *, up: bool) -> str:
 
 
 def _rounded_time(moment: float, now: float, *, up: bool) -> str:
-    """Rounded to what is worth telling so far ahead."""
+    """Return a time, rounded more coarsely the further ahead it is."""
     step = next(step for limit, step in _ROUNDING_STEPS if moment - now <= limit)
     rounded = (math.ceil(moment / step) if up else math.floor(moment / step)) * step
     then, today = (datetime.fromtimestamp(seconds, UTC) for seconds in (rounded, now))

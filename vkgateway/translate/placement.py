@@ -1,4 +1,4 @@
-"""Where a compute pod may run: affinity among pods, topology spread and tolerations, confined to tenant and pool."""
+"""Pod affinity, topology spread and tolerations of a compute pod, confined to tenant and pool."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,7 +17,7 @@ _EVICTING_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/u
 
 
 def forward_affinity(affinity: Mapping[str, Any], *, terms: NodeTerms, peers: PeerTerms) -> Object:
-    """The compute pod's affinity; empty if nothing is left of it."""
+    """Return the compute pod's affinity, empty if no term is left."""
     left: Object = {}
     for kind, value in affinity.items():
         if kind == "nodeAffinity":
@@ -32,12 +32,12 @@ def forward_affinity(affinity: Mapping[str, Any], *, terms: NodeTerms, peers: Pe
 
 
 def require_node(affinity: Mapping[str, Any], node: str) -> Object:
-    """An affinity that requires, beside what it says, the compute node of a name. It is not changed."""
+    """Return a copy of an affinity that also requires the compute node with a name."""
     return _require_match(affinity, "matchFields", {"key": "metadata.name", "operator": "In", "values": [node]})
 
 
 def exclude_label(affinity: Mapping[str, Any], label: str) -> Object:
-    """Return an affinity that requires, in addition, a compute node without a label. The given one is not changed."""
+    """Return a copy of an affinity that also requires a compute node without a label."""
     return _require_match(affinity, "matchExpressions", {"key": label, "operator": "DoesNotExist"})
 
 
@@ -65,26 +65,29 @@ def _forward_pod_affinity(affinity: Mapping[str, Any], peers: PeerTerms) -> Obje
 
 
 def _is_pool_wide(term: Mapping[str, Any]) -> bool:
-    """Below one virtual node all nodes are the same domain of such a key: the tenant's scheduler has used it up."""
+    """Return whether all compute nodes of one virtual node are one domain of the term's topology key.
+
+    The tenant's scheduler evaluated such a term.
+    """
     return term.get("topologyKey") in POOL_WIDE_LABELS
 
 
 def forward_spread_constraints(constraints: Sequence[Mapping[str, Any]], *, peers: PeerTerms) -> list[Object]:
-    """Topology spread constraints that count this tenant's pods only."""
+    """Return topology spread constraints that count this tenant's pods only."""
     return [peers.forward_spread(constraint) for constraint in constraints if not _is_pool_wide(constraint)]
 
 
 def forward_tolerations(tolerations: Sequence[Object] | None, pool: PoolContext) -> list[Object]:
-    """The tenant's tolerations as `tenant_tolerations` has them, and the pool's after them."""
+    """Return the tolerations of a compute pod: those of `tenant_tolerations`, then the pool's."""
     made = tenant_tolerations(tolerations)
     return made + [extra for extra in pool.tolerations if extra not in made]
 
 
 def tenant_tolerations(tolerations: Sequence[Object] | None) -> list[Object]:
-    """Of a tenant's tolerations, what goes down.
+    """Return the tenant's tolerations that are forwarded.
 
-    Those of the platform's own taints (cordoned nodes, roles, cloud providers) stay above. One that tolerates every
-    taint goes down as what it means to a running pod: not to be evicted when its node is away.
+    Tolerations of platform taints (cordoned nodes, roles, cloud providers) are dropped. A toleration of every taint is
+    reduced to what it means for a running pod: no eviction when its node is unreachable.
     """
     made: list[Object] = []
     for toleration in tolerations or ():

@@ -1,10 +1,10 @@
-"""Annotations by which network plug-ins, runtimes, nodes and clouds act on a pod beyond what its spec asks for."""
+"""Annotations by which network plug-ins, runtimes, nodes and clouds act on a pod beyond its spec."""
 
 from collections.abc import Sequence
 from typing import Final
 
 PLUGIN_PREFIXES: Final = (
-    # Networks: further ones, fixed addresses, tunnels and policies of a pod's own.
+    # Networks: additional networks, fixed addresses, tunnels and policies of a pod.
     "cni.cilium.io/",
     "cni.projectcalico.org/",
     "io.cilium",
@@ -17,7 +17,7 @@ PLUGIN_PREFIXES: Final = (
     "policy.cilium.io/",
     "v1.multus-cni.io/",
     "vpc.amazonaws.com/",
-    # Runtimes: devices, mounts, hooks, the machine under a sandbox.
+    # Runtimes: devices, mounts, hooks, sandbox virtual machines.
     "cdi.k8s.io/",
     "cpu-c-states.crio.io",
     "cpu-freq-governor.crio.io",
@@ -33,14 +33,14 @@ PLUGIN_PREFIXES: Final = (
     "nvidia.cdi.k8s.io/",
     "run.oci.",
     "ulimits.nri.",
-    # Kubelets tell by these where a pod is from.
+    # Kubelets record the source of a pod here.
     "kubernetes.io/config.",
-    # Clouds and vaults: an identity for whoever names it.
+    # Clouds and vaults: any pod that names an identity gets it.
     "azure.workload.identity/",
     "eks.amazonaws.com/",
     "iam.amazonaws.com/",
     "vault.hashicorp.com/",
-    # Meshes and agents that put containers into pods, or run what a pod tells them.
+    # Meshes and agents that inject containers into pods, or run commands from a pod.
     "ad.datadoghq.com/",
     "admission.datadoghq.com/",
     "inject.istio.io/",
@@ -49,17 +49,22 @@ PLUGIN_PREFIXES: Final = (
     "proxy.istio.io/",
     "sidecar.istio.io/",
     "traffic.sidecar.istio.io/",
-    # Who takes nodes away, and keeps them.
+    # Autoscalers that remove or keep nodes.
     "cluster-autoscaler.kubernetes.io/",
     "descheduler.alpha.kubernetes.io/",
     "karpenter.sh/",
     "scheduler.alpha.kubernetes.io/",
 )
-"""How such annotations begin. Labels of these names go down: Services of a tenant's own mesh select by them."""
+"""Prefixes of such annotations.
+
+Labels with these prefixes are forwarded: Services of a tenant's mesh select by them.
+"""
 
 
 def tenant_only_plugins(allowed: Sequence[str]) -> tuple[str, ...]:
-    """Of these prefixes those that stay above, where a policy allows all that begin with one of `allowed`; `*`: all."""
+    """Return the plug-in prefixes that are not forwarded, if a policy allows those that begin with `allowed` (`*`:
+    all).
+    """
     if "*" in allowed:
         return ()
     return tuple(prefix for prefix in PLUGIN_PREFIXES if not prefix.startswith(tuple(filter(None, allowed))))

@@ -1,4 +1,4 @@
-"""What may change in a pod that already stands below: the patch that makes it so, and what cannot be done yet."""
+"""Allowed changes of an existing compute pod: the patches that apply them, and changes that are not supported."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,10 +32,10 @@ _CONTAINER_KINDS: Final = ("initContainers", "containers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodDiff:
-    """Strategic merge patches for the compute pod and its subresources, and changes above that stay above.
+    """Strategic merge patches for the compute pod and its subresources, and changes that cannot be forwarded.
 
-    `patch` is None where there is nothing to do. `waiting_containers` are the ephemeral containers that do not start,
-    and why.
+    `patch` is None if there is nothing to change. `waiting_containers` holds the reasons of ephemeral containers that
+    do not start.
     """
 
     patch: Object | None = None
@@ -45,18 +45,18 @@ class PodDiff:
 
 
 def diff_pods(tenant_pod: Object, compute_pod: Object, *, tenant: TenantContext, pool: PoolContext) -> PodDiff:
-    """Compare what may change of a running pod, whole tenant pod against whole compute pod.
+    """Return the differences between tenant pod and compute pod that a running pod may change.
 
-    Forwarded are labels, annotations (and what downward API volumes read of both), images, activeDeadlineSeconds,
-    added tolerations and for how long any of them holds, added ephemeral containers and amounts of resources. What
-    others put on the compute pod below stays there.
+    Labels, annotations (and what downward API volumes read of both), images, activeDeadlineSeconds, added tolerations
+    and their seconds, added ephemeral containers and resource amounts are forwarded. Changes by components of the
+    compute cluster are kept.
     """
     patch: Object = {}
     metadata = _diff_metadata(tenant_pod, compute_pod, tenant=tenant, pool=pool)
     if metadata:
         patch["metadata"] = metadata
-    sent = unchanged_images(tenant_pod, compute_pod["metadata"].get("annotations") or {})
-    spec = _diff_specs(tenant_pod["spec"], compute_pod["spec"], pool, sent=sent)
+    forwarded_images = unchanged_images(tenant_pod, compute_pod["metadata"].get("annotations") or {})
+    spec = _diff_specs(tenant_pod["spec"], compute_pod["spec"], pool, forwarded_images=forwarded_images)
     if spec:
         patch["spec"] = spec
     unsupported = _reserved_keys(tenant_pod["metadata"])
@@ -82,17 +82,17 @@ def diff_pods(tenant_pod: Object, compute_pod: Object, *, tenant: TenantContext,
 
 
 def without_resize(changes: PodDiff) -> PodDiff:
-    """The changes where the tenant's amounts stand below already, whatever the compute cluster made of them."""
+    """Return the changes without those of resources, if the tenant's amounts were already forwarded."""
     left = dict(changes.subresources)
     left.pop("resize", None)
     return replace(changes, subresources=left)
 
 
 def _diff_metadata(tenant_pod: Object, compute_pod: Object, *, tenant: TenantContext, pool: PoolContext) -> Object:
-    below = compute_pod["metadata"]
-    labels: Mapping[str, str] = below.get("labels") or {}
-    annotations: Mapping[str, str] = below.get("annotations") or {}
-    derived = downward_api.derived_annotations(tenant_pod, staying=tenant.tenant_only_annotations)
+    compute_metadata = compute_pod["metadata"]
+    labels: Mapping[str, str] = compute_metadata.get("labels") or {}
+    annotations: Mapping[str, str] = compute_metadata.get("annotations") or {}
+    derived = downward_api.derived_annotations(tenant_pod, tenant_only=tenant.tenant_only_annotations)
     wanted_labels = forward_labels(tenant_pod["metadata"], tenant=tenant, pool=pool)
     wanted_annotations = forward_annotations(tenant_pod, tenant=tenant, labels=wanted_labels, derived=derived)
     copied_labels, copied_annotations = copied_keys(annotations)
@@ -119,9 +119,12 @@ def _diff_maps(
 
 
 def _diff_specs(
-    wanted: Mapping[str, Any], actual: Mapping[str, Any], pool: PoolContext, *, sent: Collection[str]
+    wanted: Mapping[str, Any], actual: Mapping[str, Any], pool: PoolContext, *, forwarded_images: Collection[str]
 ) -> Object:
-    """`sent` are the containers whose image stands below already, whatever the compute cluster made of it."""
+    """Return the patch of the spec.
+
+    The current images of `forwarded_images`, names of containers, were forwarded before.
+    """
     changes: Object = {}
     for kind in _CONTAINER_KINDS:
         images = {container["name"]: container.get("image") for container in actual.get(kind) or ()}
@@ -129,7 +132,7 @@ def _diff_specs(
             {"name": container["name"], "image": container["image"]}
             for container in wanted.get(kind) or ()
             if container["name"] in images
-            and container["name"] not in sent
+            and container["name"] not in forwarded_images
             and container.get("image") not in (None, images[container["name"]])
         ]
         if differing:
@@ -137,16 +140,16 @@ def _diff_specs(
     deadline = wanted.get("activeDeadlineSeconds")
     if deadline is not None and deadline != actual.get("activeDeadlineSeconds"):
         changes["activeDeadlineSeconds"] = deadline
-    standing = actual.get("tolerations") or []
-    tolerations = _merge_tolerations(forward_tolerations(wanted.get("tolerations"), pool), standing)
-    if tolerations != standing:
+    current = actual.get("tolerations") or []
+    tolerations = _merge_tolerations(forward_tolerations(wanted.get("tolerations"), pool), current)
+    if tolerations != current:
         changes["tolerations"] = tolerations
     return changes
 
 
-def _merge_tolerations(wanted: Sequence[Object], standing: Sequence[Object]) -> list[Object]:
-    """What stands below with what is added; of one that is there, only for how long it holds may have changed."""
-    made = list(standing)
+def _merge_tolerations(wanted: Sequence[Object], current: Sequence[Object]) -> list[Object]:
+    """Return the current tolerations plus the added ones. For an existing one, only its seconds may change."""
+    made = list(current)
     for entry in wanted:
         if entry in made:
             continue
@@ -168,7 +171,7 @@ def _reserved_keys(metadata: Mapping[str, Any]) -> list[Refusal]:
             field=f"metadata.{kind}[{key}]",
             value=value,
             rule=RESERVED,
-            message=f"{kind[:-1]} {key} is reserved to the platform; it has no effect",
+            message=f"{kind[:-1]} {key} is reserved for the platform and has no effect; remove it",
         )
         for kind, is_refused in (("labels", is_reserved), ("annotations", is_forbidden_annotation))
         for key, value in (metadata.get(kind) or {}).items()
@@ -179,17 +182,17 @@ def _reserved_keys(metadata: Mapping[str, Any]) -> list[Refusal]:
 def _check_ephemeral(
     tenant_pod: Object, compute_pod: Object, tenant: TenantContext
 ) -> tuple[list[Object], list[tuple[str, Refusal]]]:
-    """The new ephemeral containers that the tenant's policy allows; the names of others, and what is against."""
+    """Return the new ephemeral containers that the policy allows, and the names of others with their refusals."""
     allowed: list[Object] = []
     refused: list[tuple[str, Refusal]] = []
     for container in new_ephemeral_containers(tenant_pod, compute_pod):
         name = container["name"]
         alone = {"metadata": tenant_pod["metadata"], "spec": {"ephemeralContainers": [container]}}
-        # What kubectl asks for unless told otherwise (--profile=general) is more than the level baseline allows.
-        way_out = f"; what `kubectl debug --profile={tenant.pod_security}` asks for is allowed"
+        # kubectl's default profile (general) requests more than level baseline allows.
+        remedy = f"; use `kubectl debug --profile={tenant.pod_security}`"
         broken = [
             *(
-                _ephemeral_refusal(name, one.value, one.rule, one.message + way_out)
+                _ephemeral_refusal(name, one.value, one.rule, one.message + remedy)
                 for one in ephemeral_violations(tenant_pod, container, level=tenant.pod_security)
             ),
             *(_ephemeral_refusal(name, one.value, one.rule, one.message) for one in reserved_references(alone)),
@@ -200,6 +203,6 @@ def _check_ephemeral(
     return allowed, refused
 
 
-def _ephemeral_refusal(name: str, value: str, rule: str, why: str) -> tuple[str, Refusal]:
-    message = f"ephemeral container {name} does not start: {why}"
+def _ephemeral_refusal(name: str, value: str, rule: str, reason: str) -> tuple[str, Refusal]:
+    message = f"ephemeral container {name} does not start: {reason}"
     return name, Refusal(field=f"spec.ephemeralContainers[{name}]", value=value, rule=rule, message=message)

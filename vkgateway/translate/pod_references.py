@@ -1,4 +1,4 @@
-"""What a pod refers to by name: ConfigMaps, Secrets and service account tokens that must be below before it."""
+"""ConfigMaps, Secrets and service account tokens that must exist in the compute cluster before a pod."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from vkgateway.model.names import token_key
 from vkgateway.model.objects import Object
 
 DEFAULT_TOKEN_SECONDS: Final = 3600
-"""What a projected token lives if its source names no time (core/v1 ServiceAccountTokenProjection)."""
+"""Lifetime of a projected token whose source sets none (core/v1 ServiceAccountTokenProjection)."""
 
 SECRET_REF_VOLUMES: Final = ("cephfs", "rbd", "flexVolume", "scaleIO", "storageos", "iscsi", "cinder")
 """In-tree volume types that name a Secret as `secretRef`."""
@@ -18,7 +18,7 @@ CONTAINER_LISTS: Final = ("initContainers", "containers", "ephemeralContainers")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSource:
-    """A projected service account token: its key in the token Secret, and what to ask the tenant's API for."""
+    """Projected service account token: its key in the token Secret, and the parameters of the TokenRequest."""
 
     key: str
     audience: str
@@ -28,7 +28,7 @@ class TokenSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReferences:
-    """Names that a pod refers to, in its own namespace; the value tells whether all of its uses are optional."""
+    """Names that a pod refers to in its namespace. The value is True if all uses are optional."""
 
     config_maps: Mapping[str, bool]
     secrets: Mapping[str, bool]
@@ -37,7 +37,7 @@ class PodReferences:
 
 
 def find_references(pod: Object) -> PodReferences:
-    """Collect what a tenant's pod refers to; init, sidecar and ephemeral containers alike.
+    """Return the references of a tenant pod, from init, sidecar and ephemeral containers, too.
 
     Image pull secrets count as optional: a kubelet runs pods whose pull secrets are missing.
     """
@@ -57,15 +57,15 @@ def find_references(pod: Object) -> PodReferences:
 
 
 def pod_claims(pod: Object) -> tuple[str, ...]:
-    """Names of the claims that a pod's volumes are made from, each once."""
+    """Return the names of the claims that a pod's volumes use, each once."""
     volumes = (pod.get("spec") or {}).get("volumes") or ()
     return tuple(dict.fromkeys(name for volume in volumes if (name := volume_claim(volume, pod["metadata"]["name"]))))
 
 
 def volume_claim(volume: Mapping[str, Any], pod: str) -> str:
-    """Name of the claim that a volume of the pod is made from, or "".
+    """Return the name of the claim that a volume of the pod uses, or "".
 
-    For a generic ephemeral volume that is the one which the tenant's own controller makes for it
+    For a generic ephemeral volume, it is the claim that the tenant cluster's controller creates
     (https://kubernetes.io/docs/concepts/storage/ephemeral-volumes/#persistentvolumeclaim-naming).
     """
     if "ephemeral" in volume:
@@ -74,7 +74,7 @@ def volume_claim(volume: Mapping[str, Any], pod: str) -> str:
 
 
 def all_containers(spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """All containers of a pod spec: init and sidecars, main, ephemeral."""
+    """Yield all containers of a pod spec: init and sidecars, main, ephemeral."""
     for kind in CONTAINER_LISTS:
         yield from spec.get(kind) or ()
 

@@ -1,4 +1,4 @@
-"""What a tenant's pod may not be: against policy, against the platform's own names, or not supported yet."""
+"""Checks of a tenant's pod against policy, reserved names and unsupported fields."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ NODE_AFFINITY: Final = "NodeAffinity"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """Why a pod is not forwarded: the field, its value, the rule it breaks, and a sentence for the tenant.
+    """Reason why a pod is not forwarded: field, value, broken rule, and a sentence for the tenant.
 
     `rule` is a word without spaces: the name of a rule of the Pod Security Standards, or one of this module's.
     """
@@ -33,41 +33,42 @@ class Refusal:
 
 
 def make_refusal(text: str, rule: str, value: str, **names: str) -> Refusal:
-    """Return a refusal with a text of `words`, filled in; the text starts with the field."""
+    """Return a refusal with a text of `refusal_texts`, filled in. The text starts with the field."""
     message = text.format(**names)
     return Refusal(field=message.partition(": ")[0], value=value, rule=rule, message=message)
 
 
 class PodPolicy(Protocol):
-    """The part of a tenant's policy that pods are judged by."""
+    """Part of a tenant's policy that applies to pods."""
 
     @property
     def pod_security(self) -> PodSecurity:
-        """The level of the Pod Security Standards."""
+        """Level of the Pod Security Standards."""
 
     @property
     def runtime_classes(self) -> tuple[str, ...]:
-        """Runtime classes that are allowed."""
+        """Allowed runtime classes."""
 
     @property
     def runtime_class_names(self) -> Mapping[str, str]:
-        """Further ones, with their names in compute clusters."""
+        """Further allowed runtime classes, with their names in compute clusters."""
 
     @property
     def image_pull_secrets(self) -> tuple[str, ...]:
-        """Image pull secrets that are allowed."""
+        """Allowed image pull secrets."""
 
     @property
     def user_namespaces(self) -> bool:
-        """Whether pods may ask for a user namespace."""
+        """Whether pods may request a user namespace."""
 
 
 def find_refusals(pod: Object, *, tenant: PodPolicy, pool: PoolContext | None = None) -> tuple[Refusal, ...]:
-    """Return everything that stands against forwarding a tenant's pod; empty if nothing does.
+    """Return all reasons against forwarding a tenant's pod, empty if there are none.
 
-    All but the rule about the pool is refused by the tenant's API server, too, with the same words (`admission`).
-    With the pool that the pod is bound to, also required node terms that its virtual node can never meet. Ephemeral
-    containers are judged one by one, when they go down (`mutable.diff_pods`): none fails its pod.
+    The tenant's API server enforces the same rules with the same messages (`admission`), except the one about the pool.
+    With `pool`, the pod's required node terms are checked, too: the virtual node must be able to meet them. Ephemeral
+    containers are checked one by one when they are forwarded (`pod_diff.diff_pods`). A refused one does not fail its
+    pod.
     """
     spec = pod.get("spec") or {}
     if spec.get("ephemeralContainers"):
@@ -102,7 +103,7 @@ POD_VOLUMES: Final = frozenset(
         *refusal_texts.UNSUPPORTED_VOLUMES,
     }
 )
-"""Volumes that bring nothing but what is the tenant's; those that are not supported have a rule of their own."""
+"""Volume types that give access to the tenant's data only. Unsupported ones have a separate rule."""
 
 
 def _reserved_metadata(metadata: Mapping[str, Any]) -> Iterator[Refusal]:
@@ -135,10 +136,10 @@ def _unsupported_volume(volume: Mapping[str, Any]) -> Iterator[Refusal]:
 
 
 def _node_volume(volume: Mapping[str, Any], policy: PodPolicy) -> Iterator[Refusal]:
-    """Refuse disks and file systems that nodes mount with their own credentials: their ids are no secret.
+    """Refuse volumes that nodes mount with their own credentials, because volume ids are not secret.
 
-    Level baseline allows these volumes in a cluster of one owner; here the nodes serve many tenants. The level itself
-    refuses host paths.
+    Level baseline allows these volumes in a cluster with one owner, but these nodes serve many tenants. The level
+    itself refuses host paths.
     """
     if policy.pod_security == "privileged":
         return
@@ -168,7 +169,7 @@ def _disallowed_fields(spec: Mapping[str, Any], policy: PodPolicy) -> Iterator[R
 
 
 def allowed_runtime_classes(policy: PodPolicy) -> tuple[str, ...]:
-    """Return the runtime classes that a policy allows; `*` allows all."""
+    """Return the runtime classes that a policy allows. `*` allows all."""
     return (*policy.runtime_classes, *policy.runtime_class_names)
 
 
@@ -177,7 +178,7 @@ def _is_allowed(names: tuple[str, ...], name: str) -> bool:
 
 
 def reserved_references(pod: Object) -> Iterator[Refusal]:
-    """Return what a pod refers to under a name that the platform uses in compute namespaces."""
+    """Yield refusals of references to names that the platform uses in compute namespaces."""
     if COMPUTE_ROOT_CA in find_references(pod).config_maps:
         yield make_refusal(refusal_texts.ROOT_CA, RESERVED, COMPUTE_ROOT_CA)
 
@@ -186,5 +187,8 @@ def _affinity_conflict(spec: Mapping[str, Any], pool: PoolContext) -> Iterator[R
     found = NodeTerms(pool, scheduled=False).find_conflict(spec)
     if found is not None:
         field, value = found
-        message = f"node {pool.node_name}, named by hand, does not meet the pod's node affinity or selector"
+        message = (
+            f"node {pool.node_name} does not meet the pod's node affinity or selector; "
+            "remove nodeName to let the scheduler choose"
+        )
         yield Refusal(field=field, value=value, rule=NODE_AFFINITY, message=message)

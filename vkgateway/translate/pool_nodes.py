@@ -1,4 +1,4 @@
-"""The compute nodes behind a pool, and what they amount to together: worked out once for all its virtual nodes."""
+"""Compute nodes of a pool and their aggregates, computed once for all its virtual nodes."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from vkgateway.translate.governed import is_extended
 from vkgateway.translate.node_sizes import largest_nodes
 
 PASSTHROUGH_AMOUNT: Final = "1000000000"
-"""The amount of a passed-through resource that a node shows: more than any pod asks for."""
+"""Amount of a passed-through resource on a virtual node: more than any pod requests."""
 _OPERATING_SYSTEM: Final = "kubernetes.io/os"
 _ARCHITECTURE: Final = "kubernetes.io/arch"
 _NO_LABEL_PREFIXES: Final = ("node-role.kubernetes.io/", "beta.kubernetes.io/")
@@ -22,7 +22,7 @@ _NO_RESOURCE_PREFIXES: Final = ("attachable-volumes-",)
 
 
 def is_in_pool(node: NodeView, node_selector: Mapping[str, str], without_label: str = "") -> bool:
-    """Tell whether a selector chooses a compute node, and the node does not carry the label `without_label`."""
+    """Return whether a selector selects a compute node that does not carry the label `without_label`."""
     labels = node.metadata.labels
     if without_label and without_label in labels:
         return False
@@ -30,9 +30,9 @@ def is_in_pool(node: NodeView, node_selector: Mapping[str, str], without_label: 
 
 
 def order_resources(governed: tuple[str, ...], cell_resource: str) -> tuple[str, ...]:
-    """The resources that a pool's nodes offer, with that which cells are pieces of before all others, if it is said.
+    """Return the resources of a pool's nodes with the resource of its cells, if set, in first place.
 
-    It is the first also while no node offers it: devices vanish for a while when their driver is renewed.
+    It comes first even while no node offers it: devices disappear while their driver is upgraded.
     """
     if not is_extended(cell_resource):
         return governed
@@ -40,38 +40,38 @@ def order_resources(governed: tuple[str, ...], cell_resource: str) -> tuple[str,
 
 
 class PoolNodes:
-    """A pool's compute nodes as last seen. What is derived from them is kept: make a new one when a node changes."""
+    """Compute nodes of a pool as last seen. Aggregates are cached: create a new object when a node changes."""
 
     def __init__(self, nodes: Iterable[NodeView]) -> None:
         self.nodes: Final = tuple(nodes)
 
     @cached_property
     def node_names(self) -> frozenset[str]:
-        """The names of the nodes."""
+        """Names of the nodes."""
         return frozenset(node.metadata.name for node in self.nodes)
 
     def label_values(self, label: str) -> frozenset[str]:
-        """Return the values of a label on the nodes, with an empty one if some node does not carry it."""
+        """Return the values of a label on the nodes, including an empty one if some node does not carry it."""
         return frozenset(node.metadata.labels.get(label, "") for node in self.nodes)
 
     @cached_property
     def total_allocatable(self) -> dict[str, str]:
-        """The sum over nodes that are Ready and open."""
+        """Sum of allocatable resources of usable nodes."""
         return sum_resources(_summable_resources(node.status.allocatable) for node in self.nodes if node.is_usable)
 
     @cached_property
     def largest_sizes(self) -> tuple[MilliResources, ...]:
-        """What the largest nodes offer, be they usable or not: see `largest`."""
+        """Sizes of the largest nodes, usable or not: see `largest_nodes`."""
         return largest_nodes(self.nodes)
 
     @cached_property
     def usable_sizes(self) -> tuple[MilliResources, ...]:
-        """What the largest of the nodes offer that take pods now."""
+        """Sizes of the largest usable nodes."""
         return largest_nodes(node for node in self.nodes if node.is_usable)
 
     @cached_property
     def governed_resources(self) -> tuple[str, ...]:
-        """The extended resources that usable nodes offer, that of most nodes first."""
+        """Extended resources of usable nodes, ordered by the number of nodes that offer them."""
         offers = Counter(
             name
             for node in self.nodes
@@ -82,16 +82,16 @@ class PoolNodes:
         return tuple(sorted(offers, key=lambda name: (-offers[name], name)))
 
     def passthrough_resources(self, names: Iterable[str]) -> dict[str, str]:
-        """Return an ample amount of each extended resource that no node offers and that pods may ask for all the same.
+        """Return an ample amount of each extended resource that no node offers but pods may request.
 
-        A scheduler plug-in of the compute cluster gives such a resource its meaning.
+        A scheduler plug-in of the compute cluster implements such a resource.
         """
         offered = {name for node in self.nodes for name in node.status.allocatable}
         return {name: PASSTHROUGH_AMOUNT for name in names if name not in offered}
 
     @cached_property
     def common_labels(self) -> dict[str, str]:
-        """Labels that all nodes share, without those that name a host, a role, or the platform's own things."""
+        """Labels that all nodes share, except those that name a host, a role or platform objects."""
         if not self.nodes:
             return {}
         first, *rest = (node.metadata.labels for node in self.nodes)
@@ -109,7 +109,7 @@ class PoolNodes:
 
     @cached_property
     def carried_labels(self) -> frozenset[str]:
-        """Keys of the labels that any node carries and that tenants may choose by; never host names."""
+        """Keys of labels that any node carries and that tenants may select by, without host names."""
         return frozenset(
             key
             for node in self.nodes
@@ -119,14 +119,14 @@ class PoolNodes:
 
     @cached_property
     def platform_labels(self) -> dict[str, str]:
-        """Operating system and architecture, as the nodes tell them where they carry no such label."""
+        """Operating system and architecture from the nodes' status, for nodes without such labels."""
         info = self._common_info
         made = {_OPERATING_SYSTEM: info.get("operatingSystem", ""), _ARCHITECTURE: info.get("architecture", "")}
         return {key: value for key, value in made.items() if value}
 
     @cached_property
     def node_info(self) -> Object:
-        """What all nodes agree on; ids of hosts stay empty, and the oldest kubelet counts."""
+        """Values that all nodes share. Host ids are empty, and the oldest kubelet version counts."""
         info = self._common_info
         versions = [str(node.status.node_info.get("kubeletVersion") or "") for node in self.nodes]
         return {
@@ -143,7 +143,7 @@ class PoolNodes:
 
     @cached_property
     def kubelet_features(self) -> dict[str, bool]:
-        """What the kubelets can, each true if it is true of all of them."""
+        """Kubelet features, each True if all kubelets have it."""
         return _all_true([node.status.features for node in self.nodes])
 
     @cached_property
@@ -153,7 +153,7 @@ class PoolNodes:
 
     @cached_property
     def runtime_handlers(self) -> list[Object]:
-        """Handlers that all nodes have, each with the features that it has on all of them."""
+        """Runtime handlers that all nodes have, each with the features that it has on all of them."""
         offered = [{handler.name: handler.features for handler in node.status.runtime_handlers} for node in self.nodes]
         names = sorted(_intersect_all([frozenset(handlers) for handlers in offered]))
         return [{"name": name, "features": _all_true([handlers[name] for handlers in offered])} for name in names]
@@ -184,7 +184,7 @@ def _intersect_all(sets: Sequence[frozenset[str]]) -> frozenset[str]:
 
 
 def _all_true(maps: Sequence[Mapping[str, bool]]) -> dict[str, bool]:
-    """Features of the first map, each true if it is true in all of them."""
+    """Return the features of the first map, each True if it is True in all maps."""
     if not maps:
         return {}
     return {name: all(other.get(name, False) for other in maps) for name in maps[0]}

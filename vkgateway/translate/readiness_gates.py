@@ -1,4 +1,4 @@
-"""Readiness gates: which conditions the tenant writes for them, and how the compute pod gets the same ones."""
+"""Readiness gates: conditions that the tenant writes, copied to the compute pod."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -7,7 +7,7 @@ from vkgateway.model.names import is_reserved
 from vkgateway.model.objects import Object
 
 READINESS_GATES_ANNOTATION: Final = "vkgateway.io/readiness-gates"
-"""On compute pods: condition types of the tenant pod's readiness gates, separated by commas."""
+"""Annotation of compute pods: condition types of the tenant pod's readiness gates, separated by commas."""
 
 _KUBERNETES_CONDITIONS: Final = frozenset(
     {
@@ -24,18 +24,18 @@ _KUBERNETES_CONDITIONS: Final = frozenset(
 )
 """Conditions that kubelets, schedulers and Kubernetes' controllers write (core/v1 PodConditionType)."""
 _COMPARED_FIELDS: Final = ("type", "status", "reason", "message", "lastProbeTime", "lastTransitionTime")
-"""What a condition says. Its generation is left out: the compute pod has its own."""
+"""Compared fields of a condition. The generation is left out, because the compute pod has its own."""
 
 
 def render_gates(spec: Mapping[str, Any]) -> str:
-    """Return the value of `READINESS_GATES_ANNOTATION` for a tenant pod; empty if there are no gates."""
+    """Return the value of `READINESS_GATES_ANNOTATION` for a tenant pod, empty if it has no gates."""
     return ",".join(gate["conditionType"] for gate in spec.get("readinessGates") or ())
 
 
 def tenant_gates(annotations: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the condition types that the tenant, and nobody else, sets on a pod.
+    """Return the condition types that only the tenant sets on a pod.
 
-    `annotations` are those of the compute pod. A gate may name a condition that Kubernetes or vkgateway writes: such a
+    `annotations` are those of the compute pod. A gate may name a condition that Kubernetes or vkgateway writes. Such a
     condition is never the tenant's.
     """
     text = annotations.get(READINESS_GATES_ANNOTATION)
@@ -45,17 +45,17 @@ def tenant_gates(annotations: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(kind for kind in kinds if kind not in _KUBERNETES_CONDITIONS and not is_reserved(kind))
 
 
-def gate_conditions_patch(above: Sequence[Object], below: Sequence[Object], gates: Iterable[str]) -> list[Object]:
-    """Return what a strategic merge patch must say of the compute pod's conditions; empty if nothing differs.
+def gate_conditions_patch(tenant: Sequence[Object], compute: Sequence[Object], gates: Iterable[str]) -> list[Object]:
+    """Return the strategic merge patch of the compute pod's gate conditions, empty if nothing differs.
 
-    `above` and `below` are the conditions of the tenant pod and the compute pod. A condition that the tenant removed is
-    removed below, too.
+    `tenant` and `compute` are the conditions of the two pods. A condition that the tenant removed is removed from the
+    compute pod, too.
     """
-    wanted = {entry["type"]: _compared_fields(entry) for entry in above}
-    standing = {entry["type"]: _compared_fields(entry) for entry in below}
+    wanted = {entry["type"]: _compared_fields(entry) for entry in tenant}
+    current = {entry["type"]: _compared_fields(entry) for entry in compute}
     made: list[Object] = []
     for gate in gates:
-        new, old = wanted.get(gate), standing.get(gate)
+        new, old = wanted.get(gate), current.get(gate)
         if new is None and old is not None:
             made.append({"$patch": "delete", "type": gate})
         elif new is not None and new != old:

@@ -1,7 +1,7 @@
-"""What a tenant reads of a pod that its policy refuses: field, value and way out, for Python and for CEL alike.
+"""Messages about refused pods for the tenant, with field, value and remedy, shared by Python and CEL.
 
-A text starts with the field; a name in braces is filled in. `policy` fills the texts in for pods that the gateway
-judges, `admission` turns them into the expressions of the tenant's admission policy.
+A text starts with the field. Names in braces are placeholders. `policy` fills them in for pods that the gateway checks,
+`admission` turns the texts into expressions of the tenant's admission policy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ RESOURCE_CLAIM: Final = (
     "spec.resourceClaims[{name}]: dynamic resource allocation is not supported; request extended resources in limits"
 )
 USER_NAMESPACE: Final = (
-    "spec.hostUsers: false is not allowed to this tenant: its pods get no user namespace; remove the field"
+    "spec.hostUsers: false is not allowed for this tenant: its pods get no user namespace; remove the field"
 )
 UNSUPPORTED_VOLUMES: Final[Mapping[str, str]] = {
     "csi": "spec.volumes[{name}].csi: inline CSI volumes are not supported; use emptyDir or a PersistentVolumeClaim",
@@ -30,18 +30,18 @@ UNSUPPORTED_SOURCES: Final[Mapping[str, str]] = {
     "project a Secret with key and certificate",
 }
 EMPTY_SOURCE: Final = (
-    "spec.volumes[{name}].projected.sources[*]: a source is empty, which is what the API server leaves of the sources "
+    "spec.volumes[{name}].projected.sources[*]: a source is empty, which is what the API server makes of the sources "
     "clusterTrustBundle and podCertificate; they are not supported, project a ConfigMap or a Secret"
 )
 NODE_VOLUME: Final = (
-    "spec.volumes[{name}].{kind}: nodes mount {kind} volumes with their own credentials, which is not allowed to this "
+    "spec.volumes[{name}].{kind}: nodes mount {kind} volumes with their own credentials, which is not allowed for this "
     "tenant; use a PersistentVolumeClaim"
 )
 RUNTIME_CLASS: Final = (
-    "spec.runtimeClassName: runtime class {name} is not allowed to this tenant; allowed runtime classes: {allowed}"
+    "spec.runtimeClassName: runtime class {name} is not allowed for this tenant; allowed runtime classes: {allowed}"
 )
 IMAGE_PULL: Final = (
-    "spec.imagePullSecrets[{name}]: image pull secret {name} is not allowed to this tenant; allowed secrets: {allowed}"
+    "spec.imagePullSecrets[{name}]: image pull secret {name} is not allowed for this tenant; allowed secrets: {allowed}"
 )
 TOLERATION: Final = "spec.tolerations[{key}]: the taint {key} is reserved for the platform; remove the toleration"
 ROOT_CA: Final = (
@@ -49,7 +49,7 @@ ROOT_CA: Final = (
 )
 
 
-SERVICE_TYPE: Final = "spec.type: {kind} is not allowed to this tenant; use ClusterIP"
+SERVICE_TYPE: Final = "spec.type: {kind} is not allowed for this tenant; use ClusterIP"
 
 
 def render_names(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Messages from below, cleaned of what no tenant may see: names of hosts and namespaces, paths of hosts, uids."""
+"""Removal of host names, compute namespaces, host paths and UIDs from messages of compute clusters."""
 
 import re
 from collections.abc import Iterable
@@ -14,28 +14,30 @@ _HOST_PATH: Final = re.compile(
 )
 _HIDDEN_PATH: Final = "(a path of the node)"
 _VOLUME_NAME: Final = re.compile(r"\bpvc-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
-"""A compute volume by the name that provisioners give it."""
+"""Compute volume with a name that a provisioner generated."""
 _WORD: Final = re.compile(r"[^\s\"',:;)]+")
-"""What may be a path of a volume's data on a node."""
+"""Word that may be a path of a volume's data on a node."""
 _HIDDEN_VOLUME: Final = "(a volume)"
 _OBJECT_REFERENCE: Final = re.compile(r"(?<![\w./-])([a-z][a-z0-9-]*+)/[a-z0-9][a-z0-9.-]*+")
-"""An object in a namespace. Messages hold what tenants wrote (images, say), of any length: no pattern here may go over
-the same text twice.
+"""Object in a namespace.
+
+Messages contain text that tenants wrote, such as images, of any length: no pattern here may backtrack over the same
+text.
 """
 _HIDDEN_OBJECT: Final = "(an object elsewhere)"
 
 
 @dataclass(frozen=True, slots=True)
 class Sanitizer:
-    """Replaces names by others wherever they stand alone in a text, and paths of a node's own folders."""
+    """Replacement of names that are not part of a longer word, and of paths of a node's directories."""
 
     replacements: tuple[tuple[str, str], ...]
 
     @classmethod
     def for_pod(cls, compute_pod: Object, *, hide: Iterable[str], node_name: str, node_ip: str = "") -> "Sanitizer":
-        """For messages about one compute pod: its node, namespace and uid become the tenant's; `hide` the node.
+        """Return the sanitizer for messages about one compute pod: its node, namespace and UID become the tenant's.
 
-        The addresses of its host become `node_ip`, where there is one.
+        `hide` holds more node names. The host's addresses become `node_ip`, if it is set.
         """
         metadata = compute_pod.get("metadata") or {}
         status = compute_pod.get("status") or {}
@@ -53,14 +55,14 @@ class Sanitizer:
         return cls(tuple((old, new) for old, new in pairs if old and new and old != new))
 
     def sanitize_names(self, text: str) -> str:
-        """The text with the names replaced and all else as it is: for what a container itself has written."""
+        """Return the text with names replaced and otherwise unchanged, for text that a container wrote."""
         for old, new in self.replacements:
             if old in text:
                 text = _standalone_pattern(old).sub(lambda _, new=new: new, text)  # type: ignore[misc]
         return text
 
     def sanitize_text(self, text: str) -> str:
-        """The text without what is to be hidden; the very same text if nothing of it is in it."""
+        """Return the text without hidden parts, or the identical text if it has none."""
         text = self.sanitize_names(text)
         if "--" in text:
             text = _OBJECT_REFERENCE.sub(_hide_object, text)
@@ -71,7 +73,7 @@ class Sanitizer:
         return text
 
     def sanitize_json(self, value: Any) -> Any:
-        """A value of JSON with all texts in it clean."""
+        """Return a JSON value with all texts in it sanitized."""
         if isinstance(value, str):
             return self.sanitize_text(value)
         if isinstance(value, dict):
@@ -80,13 +82,13 @@ class Sanitizer:
 
 
 def _hide_object(match: re.Match[str]) -> str:
-    """Hides an object of a compute namespace, where `--` separates tenant and namespace."""
+    """Return the replacement for an object of a compute namespace, where `--` separates tenant and namespace."""
     namespace = match[1]
     return _HIDDEN_OBJECT if "--" in namespace and not namespace.endswith("-") else match[0]
 
 
 def _hide_volume(match: re.Match[str]) -> str:
-    """Hides a compute volume, or the path of its data on a node, to the word's end."""
+    """Return the replacement for a compute volume or the path of its data on a node, up to the end of the word."""
     word = match[0]
     found = _VOLUME_NAME.search(word)
     if found is None:
@@ -97,5 +99,5 @@ def _hide_volume(match: re.Match[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def _standalone_pattern(name: str) -> re.Pattern[str]:
-    """A name that is no part of a longer one; host names and namespaces are of letters, digits, dashes and dots."""
+    """Return a pattern for a name that is not part of a longer one. Names contain letters, digits, dashes and dots."""
     return re.compile(rf"(?<![A-Za-z0-9.-]){re.escape(name)}(?![A-Za-z0-9-]|\.[A-Za-z0-9])")

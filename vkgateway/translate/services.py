@@ -1,4 +1,4 @@
-"""Services on their way down: one cluster address below for each that has one above, and no outside address unasked."""
+"""Compute Services: a ClusterIP for each tenant Service that has one, exposed to the outside only by policy."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -20,19 +20,19 @@ from vkgateway.translate.exposure import LOAD_BALANCER, NODE_PORT, exposed_field
 from vkgateway.translate.labels import labels_to_compute
 
 API_SERVICE: Final = ("default", "kubernetes")
-"""The Service of the API server itself, which pods find by other means."""
+"""Service of the API server, which pods find by other means."""
 METRICS_SERVICE: Final = ("kube-system", "vkgateway-metrics")
-"""The Service behind which the tenant's API server finds the gateway's metrics.k8s.io."""
+"""Service through which the tenant's API server reaches the gateway's metrics.k8s.io."""
 DNS_SERVICE: Final = ("kube-system", "kube-dns")
-"""The Service of the name server."""
+"""Service of the name server."""
 NAME_SERVER_ANNOTATION: Final = "vkgateway.io/name-server"
-"""On the Service `DNS_SERVICE` of a tenant: it leads to the platform's name server, and the gateway made it."""
+"""Annotation of a tenant's `DNS_SERVICE` that the gateway created for the platform's name server."""
 SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"
 MANAGED_BY_GATEWAY: Final = f"{FIELD_MANAGER}.io"
-"""What `MANAGED_BY_LABEL` says on slices of ours: Kubernetes' own controller leaves those of others alone."""
+"""Value of `MANAGED_BY_LABEL` on EndpointSlices of the gateway. Kubernetes' controller ignores slices of others."""
 MANAGED_BY_KUBERNETES: Final = "endpointslice-controller.k8s.io"
-"""What it says on slices that Kubernetes makes from a Service's selector."""
+"""Value of the label on EndpointSlices that Kubernetes creates from a Service's selector."""
 
 _KEPT_FIELDS: Final = (
     "sessionAffinity",
@@ -46,7 +46,7 @@ _KEPT_CONDITIONS: Final = ("ready", "serving", "terminating")
 
 
 class ServiceView(msgspec.Struct, kw_only=True):
-    """A Service. Its spec is small, and kept whole."""
+    """Service with its whole spec, which is small."""
 
     metadata: Meta
     spec: dict[str, Any] = {}
@@ -54,26 +54,28 @@ class ServiceView(msgspec.Struct, kw_only=True):
 
     @property
     def cluster_ip(self) -> str:
-        """The address that leads to it inside its cluster; empty where it has none."""
+        """ClusterIP of the Service, empty if it has none."""
         address: str = self.spec.get("clusterIP") or ""
         return "" if address == "None" or self.spec.get("type") == "ExternalName" else address
 
     @property
     def external_exposure(self) -> list[str]:
-        """What it asks for beyond a cluster address: ports of nodes, load balancers, addresses of others."""
+        """Requested exposure beyond the ClusterIP: node ports, load balancers, external addresses."""
         kind = self.spec.get("type")
-        asked = [f"type {kind}"] if kind in (NODE_PORT, LOAD_BALANCER) else []
-        return asked + (["externalIPs"] if self.spec.get("externalIPs") else [])
+        exposure = [f"type {kind}"] if kind in (NODE_PORT, LOAD_BALANCER) else []
+        return exposure + (["externalIPs"] if self.spec.get("externalIPs") else [])
 
     def unforwarded_exposure(self, *, tenant: TenantContext) -> list[str]:
-        """Return what of that the compute cluster does not open for the tenant."""
+        """Return the requested exposure that the compute cluster does not provide for the tenant."""
         return [
-            asked for asked in self.external_exposure if asked == "externalIPs" or not is_forwarded(self, tenant=tenant)
+            exposure
+            for exposure in self.external_exposure
+            if exposure == "externalIPs" or not is_forwarded(self, tenant=tenant)
         ]
 
 
 class SliceView(msgspec.Struct, kw_only=True, rename="camel"):
-    """An EndpointSlice, whole but for its metadata."""
+    """EndpointSlice, whole except for parts of its metadata."""
 
     metadata: Meta
     address_type: str = ""
@@ -82,17 +84,17 @@ class SliceView(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def service_name(self) -> str:
-        """Name of the Service that it is of, or ""."""
+        """Name of the Service that the slice belongs to, or ""."""
         return self.metadata.labels.get(SERVICE_NAME_LABEL, "")
 
     @property
     def managed_by(self) -> str:
-        """Who writes it."""
+        """Controller that writes the slice."""
         return self.metadata.labels.get(MANAGED_BY_LABEL, "")
 
 
 def is_platform_service(view: ServiceView) -> bool:
-    """Whether a tenant's Service leads to the platform: own Services of the platform stand for it below."""
+    """Return whether a tenant's Service leads to the platform, which provides its own compute Services for it."""
     key = view.metadata.key
     return key in (API_SERVICE, METRICS_SERVICE) or (
         key == DNS_SERVICE and NAME_SERVER_ANNOTATION in view.metadata.annotations
@@ -104,11 +106,11 @@ decode_slice: Final = msgspec.json.Decoder(SliceView).decode
 
 
 def service_spec(spec: Object) -> Object:
-    """What counts of a Service's spec, above or below: selector, ports, and how a backend is chosen.
+    """Return the compared parts of a Service's spec: selector, ports, and the choice of backends.
 
-    Neither type, node ports, load balancers nor external addresses: those would open something on nodes, or draw
-    traffic of others to the tenant's pods (CVE-2020-8554). The selector chooses among the pods of one compute
-    namespace, which are the tenant's own.
+    Type, node ports, load balancers and external addresses are left out: they would open ports on nodes or route other
+    traffic to the tenant's pods (CVE-2020-8554). The selector selects among the pods of one compute namespace, which
+    belong to the tenant.
     """
     made: Object = {key: spec[key] for key in _KEPT_FIELDS if spec.get(key) not in (None, False)}
     made["selector"] = dict(spec.get("selector") or {})
@@ -120,12 +122,12 @@ def service_spec(spec: Object) -> Object:
 
 
 def is_forwarded(source: ServiceView, *, tenant: TenantContext) -> bool:
-    """Tell whether a Service is reached from outside in the compute cluster, too."""
+    """Return whether a Service is exposed by the compute cluster, too."""
     return service_exposure(source.spec, tenant=tenant) == "Forward"
 
 
 def exposed_spec(spec: Object) -> Object:
-    """Return what `service_spec` does, and what opens the Service to the outside."""
+    """Return the parts of `service_spec`, and those that expose the Service."""
     made = service_spec(spec) | exposed_fields(spec)
     if spec["type"] == NODE_PORT:
         numbers = [port.get("nodePort") for port in spec.get("ports") or ()]
@@ -136,26 +138,28 @@ def exposed_spec(spec: Object) -> Object:
 
 
 def forward_spec(source: ServiceView, *, tenant: TenantContext) -> Object:
-    """What `service_spec` says of the compute Service: compute pods carry some labels under other keys."""
+    """Return the spec of the compute Service, with its selector translated."""
     spec = exposed_spec(source.spec) if is_forwarded(source, tenant=tenant) else service_spec(source.spec)
     return spec | {"selector": labels_to_compute(spec["selector"], tenant.tenant_only_prefixes)}
 
 
-def is_service_current(source: ServiceView, below: ServiceView, *, tenant: TenantContext) -> bool:
-    """Tell whether a compute Service says what `forward_service` makes of the tenant's, its address aside."""
+def is_service_current(source: ServiceView, compute_service: ServiceView, *, tenant: TenantContext) -> bool:
+    """Return whether a compute Service matches `forward_service`, except for its address."""
     if not is_forwarded(source, tenant=tenant):
-        return not below.external_exposure and service_spec(below.spec) == forward_spec(source, tenant=tenant)
+        return not compute_service.external_exposure and service_spec(compute_service.spec) == forward_spec(
+            source, tenant=tenant
+        )
     wanted = forward_service(source, tenant=tenant)["metadata"]
     return (
-        below.spec.get("type") == source.spec["type"]
-        and exposed_spec(below.spec) == forward_spec(source, tenant=tenant)
-        and wanted["labels"].items() <= below.metadata.labels.items()
-        and wanted["annotations"].items() <= below.metadata.annotations.items()
+        compute_service.spec.get("type") == source.spec["type"]
+        and exposed_spec(compute_service.spec) == forward_spec(source, tenant=tenant)
+        and wanted["labels"].items() <= compute_service.metadata.labels.items()
+        and wanted["annotations"].items() <= compute_service.metadata.annotations.items()
     )
 
 
 def forward_service(source: ServiceView, *, tenant: TenantContext) -> Object:
-    """The compute Service that stands for a tenant's Service with a cluster address; the server chooses its address."""
+    """Return the compute Service of a tenant's Service with a ClusterIP. The server assigns its address."""
     spec = forward_spec(source, tenant=tenant)
     if not spec["selector"]:
         del spec["selector"]
@@ -167,16 +171,17 @@ def forward_service(source: ServiceView, *, tenant: TenantContext) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"type": "ClusterIP", **spec}}
 
 
-def slice_content(source: SliceView, *, own: Collection[str]) -> tuple[Object, list[str]]:
-    """What of a slice that a tenant wrote may stand below, and the addresses in it that may not.
+def slice_content(source: SliceView, *, pod_addresses: Collection[str]) -> tuple[Object, list[str]]:
+    """Return the parts of a tenant's EndpointSlice that are forwarded, and the addresses in it that are not.
 
-    `own` are the addresses of the tenant's pods: a Service leads to nothing else, no stranger's pod and no node.
+    `pod_addresses` are the addresses of the tenant's pods. A Service leads to nothing else, neither to another tenant's
+    pod nor to a node.
     """
     refused: list[str] = []
     endpoints: list[Object] = []
     for endpoint in source.endpoints or ():
         addresses = endpoint.get("addresses") or []
-        strange = [address for address in addresses if address not in own]
+        strange = [address for address in addresses if address not in pod_addresses]
         refused += strange
         if strange or not addresses:
             continue
@@ -188,7 +193,10 @@ def slice_content(source: SliceView, *, own: Collection[str]) -> tuple[Object, l
 
 
 def forward_slice(source: SliceView, content: Object, *, service: Meta, tenant: TenantContext) -> Object:
-    """The compute slice that stands for one that a tenant wrote; it goes with `service_name`, the compute Service."""
+    """Return the compute slice of a tenant's slice.
+
+    Garbage collection deletes it with the compute Service `service`.
+    """
     metadata = _forward_metadata(source.metadata, tenant)
     metadata["labels"] |= {SERVICE_NAME_LABEL: service.name, MANAGED_BY_LABEL: MANAGED_BY_GATEWAY}
     metadata["ownerReferences"] = [owner_reference(service)]
@@ -196,9 +204,11 @@ def forward_slice(source: SliceView, content: Object, *, service: Meta, tenant: 
 
 
 def resolve_aliases(targets: Mapping[str, str], addresses: Mapping[str, str]) -> dict[str, str]:
-    """The addresses of names that are other names of those in `addresses`; `targets` says of each what it stands for.
+    """Return the addresses of names that are aliases of names in `addresses`.
 
-    Each is followed once, since a tenant may chain thousands. A circle leads nowhere.
+    `targets` holds the target of each alias.
+
+    Each alias is followed once, since a tenant may chain thousands. A cycle has no address.
     """
     ends: dict[str, str] = {}
     for name in targets:
@@ -212,12 +222,12 @@ def resolve_aliases(targets: Mapping[str, str], addresses: Mapping[str, str]) ->
 
 
 def owner_reference(service: Meta) -> Object:
-    """By which a slice goes with its Service."""
+    """Return the owner reference by which a slice is deleted with its Service."""
     return {"apiVersion": "v1", "kind": "Service", "name": service.name, "uid": service.uid}
 
 
 def _forward_metadata(source: Meta, tenant: TenantContext) -> Object:
-    """Labels and annotations stay above: below, controllers of load balancers and meshes act on them."""
+    """Return the metadata of a compute Service, without labels and annotations that other controllers act on."""
     return {
         "name": source.name,
         "namespace": compute_namespace(tenant.name, source.namespace),

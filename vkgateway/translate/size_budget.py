@@ -1,27 +1,31 @@
-"""How large what is made of one object may become: a short text of a tenant's may mean a long one many times over."""
+"""Size limit of objects made from tenant input, because a short text can expand to a long one many times."""
 
 from typing import Final
 
 from vkgateway.model.errors import InputError
 
 MAX_REQUEST_BYTES: Final = 3 * 1024 * 1024
-"""Bytes that API servers take in one request: nothing larger could be made below."""
+"""Bytes that API servers accept in one request."""
 _LOOKUP_COST: Final = 8
-"""What one look at a namespace or a range of addresses costs beside: looks take time, as bytes take room."""
+"""Bytes charged for one comparison with a namespace or an address range, because comparisons take time."""
 
 
 class OversizeError(InputError):
-    """What is to be made is larger than any API server takes."""
+    """The translated object is larger than any API server accepts."""
 
 
 class SizeBudget:
-    """What may still be put into one object, in bytes."""
+    """Remaining bytes for one object."""
 
     def __init__(self) -> None:
         self._remaining = MAX_REQUEST_BYTES
 
-    def charge_size(self, size: int = 0, *, looks: int = 0) -> None:
-        """Note bytes that are about to be put in, and looks that are about to be taken. Raises OversizeError."""
-        self._remaining -= size + looks * _LOOKUP_COST
+    def charge_size(self, size: int = 0, *, lookups: int = 0) -> None:
+        """Charge bytes that are about to be added, and comparisons that are about to be made.
+
+        Raises:
+            OversizeError: the budget is exceeded.
+        """
+        self._remaining -= size + lookups * _LOOKUP_COST
         if self._remaining < 0:
-            raise OversizeError("it would be larger in the compute cluster than any API server takes")
+            raise OversizeError("the object is larger than any API server accepts; use fewer or shorter values")

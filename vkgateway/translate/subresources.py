@@ -1,4 +1,4 @@
-"""Changes of a running pod that API servers take by a subresource: ephemeral containers, and resizing in place."""
+"""Changes of a running pod through subresources: ephemeral containers, and in-place resize."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -19,51 +19,51 @@ _CONTAINER_KINDS: Final = ("initContainers", "containers")
 
 
 def new_ephemeral_containers(tenant_pod: Object, compute_pod: Object) -> list[Object]:
-    """The tenant's ephemeral containers that are not below yet; what stands there can never be changed."""
+    """Return the tenant's ephemeral containers that the compute pod lacks. Existing ones are immutable."""
     wanted = tenant_pod["spec"].get("ephemeralContainers")
     if not wanted:
         return []
-    standing = {container["name"] for container in compute_pod["spec"].get("ephemeralContainers") or ()}
-    return [container for container in wanted if container["name"] not in standing]
+    current = {container["name"] for container in compute_pod["spec"].get("ephemeralContainers") or ()}
+    return [container for container in wanted if container["name"] not in current]
 
 
 def ephemeral_violations(tenant_pod: Object, container: Object, *, level: PodSecurity) -> list[security.Violation]:
-    """The rules of a pod security level that an ephemeral container breaks in its pod."""
+    """Return the rules of a pod security level that an ephemeral container breaks in its pod."""
     spec = {**tenant_pod["spec"], "initContainers": [], "containers": [], "ephemeralContainers": [container]}
     return security.find_violations({**tenant_pod, "spec": spec}, level=level)
 
 
 def ephemeral_patch(added: Sequence[Object], values: PodValues) -> Object:
-    """Strategic merge patch of the subresource `ephemeralcontainers`."""
+    """Return the strategic merge patch for the subresource `ephemeralcontainers`."""
     return {"spec": {"ephemeralContainers": [forward_container(container, values) for container in added]}}
 
 
-def drop_lost_containers(patch: Object, lost: Collection[FeatureGatedField]) -> Object | None:
-    """A subresource's patch without the ephemeral containers that would lose some of these fields.
+def drop_lost_containers(patch: Object, dropped_fields: Collection[FeatureGatedField]) -> Object | None:
+    """Return a subresource's patch without ephemeral containers that would lose one of `dropped_fields`.
 
-    None where nothing is left of it; nothing is of a patch for `resize`.
+    The result is None if no container is left, and for a patch of `resize`.
     """
     added = patch["spec"].get("ephemeralContainers") or ()
-    kept = [container for container in added if not any(one in lost for one in ephemeral_fields(container))]
+    kept = [container for container in added if not any(one in dropped_fields for one in ephemeral_fields(container))]
     return {**patch, "spec": {"ephemeralContainers": kept}} if kept else None
 
 
 def split_patch(patch: Object) -> list[Object]:
-    """A patch of several ephemeral containers as one for each; none of a patch for `resize`."""
+    """Return one patch for each ephemeral container of a patch, empty for a patch of `resize`."""
     added = patch["spec"].get("ephemeralContainers") or ()
     return [{**patch, "spec": {"ephemeralContainers": [container]}} for container in added]
 
 
 def resources_checksum(spec: Mapping[str, Any]) -> str:
-    """A check sum of all resources that a pod spec asks for; a hint, which other amounts may have, too."""
+    """Return a checksum of all resources in a pod spec. Different amounts may share it."""
     whole = [container.get("resources") for kind in _CONTAINER_KINDS for container in spec.get(kind) or ()]
     return f"{crc32(msgspec.json.encode([*whole, spec.get('resources')], order='sorted')):08x}"
 
 
 def resize_patch(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> Object | None:
-    """Strategic merge patch of the subresource `resize`, from spec to spec; None where no amount differs.
+    """Return the strategic merge patch for the subresource `resize`, or None if no amount differs.
 
-    What was added below, by a LimitRange for instance, stays: API servers let no amount be taken away.
+    Amounts that the compute cluster added, for instance by a LimitRange, are kept: API servers allow no removal.
     """
     spec: Object = {}
     for kind in _CONTAINER_KINDS:
@@ -77,9 +77,9 @@ def resize_patch(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> Object
 
 
 def _resized_containers(wanted: Sequence[Object], actual: Sequence[Object]) -> Iterator[Object]:
-    standing = {container["name"]: container for container in actual}
+    current = {container["name"]: container for container in actual}
     for container in wanted:
-        other = standing.get(container["name"])
+        other = current.get(container["name"])
         amounts = _changed_amounts(container.get("resources"), other.get("resources")) if other is not None else {}
         if other is None or not amounts:
             continue
@@ -91,16 +91,14 @@ def _resized_containers(wanted: Sequence[Object], actual: Sequence[Object]) -> I
 
 
 def _changed_amounts(wanted: Mapping[str, Any] | None, actual: Mapping[str, Any] | None) -> Object:
-    """Requests and limits that the tenant names and that have another quantity below."""
+    """Return the tenant's requests and limits whose quantity differs in the compute pod."""
     made: Object = {}
     for kind in ("requests", "limits"):
         named = (wanted or {}).get(kind)
         if not named:
             continue
-        standing = (actual or {}).get(kind) or {}
-        changed = {
-            name: quantity for name, quantity in named.items() if _quantity_differs(quantity, standing.get(name))
-        }
+        current = (actual or {}).get(kind) or {}
+        changed = {name: quantity for name, quantity in named.items() if _quantity_differs(quantity, current.get(name))}
         if changed:
             made[kind] = changed
     return made

@@ -1,4 +1,4 @@
-"""A tenant's pod becomes a compute pod, ready to be created."""
+"""Compute pod made from a tenant's pod."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -35,18 +35,18 @@ from vkgateway.translate.placement import (
 )
 
 _TENANT_ONLY_FIELDS: Final = (
-    "nodeName",  # the compute scheduler's choice
+    "nodeName",  # the compute scheduler chooses
     "schedulerName",
-    "priority",  # the band's class brings its own value and preemption policy
+    "priority",  # the band's class sets value and preemption policy
     "preemptionPolicy",
     "serviceAccount",  # the old name of serviceAccountName
-    "overhead",  # the compute cluster's RuntimeClass brings its own
-    "ephemeralContainers",  # none can be given at creation
+    "overhead",  # the compute cluster's RuntimeClass sets it
+    "ephemeralContainers",  # not allowed at creation
     "subdomain",  # a kubelet would write the compute namespace's name into /etc/hosts
-    "schedulingGroup",  # gangs are the arbiter's, and the objects that they name are not below
+    "schedulingGroup",  # the arbiter schedules gangs, and the named objects do not exist in the compute cluster
     "workloadRef",
 )
-"""What stays above whatever its value."""
+"""Fields that are never forwarded."""
 
 _BAND_CLASSES: Final = {"low": LOW_CLASS, "guaranteed": GUARANTEED_CLASS}
 
@@ -66,22 +66,21 @@ def forward_pod(
     namespaces: NamespaceLabels = _no_namespaces,
     claims: Mapping[str, str] = NO_RENAMED_CLAIMS,
 ) -> Object:
-    """The compute pod that stands for a tenant's pod in the compute namespace `namespace`.
+    """Return the compute pod of a tenant pod, for the compute namespace `namespace`.
 
-    With `compute_node` it requires that node. Work that is `borrowed` is low, whatever class the tenant gave it; None:
-    the arbiter did not place it. Both are written down on the compute pod. `namespaces` tells the labels of the
-    tenant's namespaces, for pod affinity that chooses namespaces by them; `claims` what its claims are called below,
-    where that differs.
+    `compute_node`, if set, is required by node affinity. `borrowed` work gets the low band, whatever class the tenant
+    set. None: the arbiter did not place the pod. The compute pod records both. `namespaces` returns the labels of the
+    tenant's namespaces, for pod affinity with a namespace selector. `claims` holds the compute names of claims that are
+    renamed.
 
-    The pod must be one that `policy.find_refusals` finds nothing against, with name, namespace and uid. It is not
-    changed, and what need not differ is shared with it: callers change neither. Fields that are not known here go down
-    as they are.
+    The pod must have name, namespace and uid, and `policy.find_refusals` must return nothing for it. It is not changed.
+    The result shares unchanged parts with it, so callers must change neither. Unknown fields are forwarded unchanged.
+
+    A compute pod never uses the compute cluster's DNS, which would resolve other tenants' Services. Its Service
+    variables are those of its compute namespace, which contains only the tenant's Services.
 
     Raises:
-        OversizeError: what it would become is larger than any API server takes.
-
-    Never does a pod use the compute cluster's DNS, which would answer with other people's Services. The variables of
-    Services are those of its compute namespace, where nothing but the tenant's own stand.
+        OversizeError: the compute pod is larger than any API server accepts.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     secret = token_secret_name(metadata["name"], metadata["uid"])
@@ -102,7 +101,7 @@ def forward_pod(
 
 
 def is_scheduled(pod: Object) -> bool:
-    """Tell whether a scheduler bound the pod, rather than somebody who set `nodeName` by hand."""
+    """Return whether a scheduler bound the pod, as opposed to a `nodeName` that was set directly."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(entry["type"] == "PodScheduled" and entry["status"] == "True" for entry in conditions)
 
@@ -135,7 +134,7 @@ def _forward_placement(
 
 
 def _forward_hostname(made: dict[str, Any], pod: Object, *, tenant: TenantContext) -> None:
-    """The full name as hostname is told outright: a kubelet would make it of the compute namespace's name."""
+    """Set the fully qualified host name explicitly. A kubelet would derive it from the compute namespace."""
     metadata, spec = pod["metadata"], pod["spec"]
     if not (spec.get("setHostnameAsFQDN") and spec.get("subdomain")) or spec.get("hostnameOverride"):
         return

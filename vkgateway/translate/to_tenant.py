@@ -1,4 +1,4 @@
-"""The status of a compute pod becomes the status of the tenant's pod, as a merge patch of what differs."""
+"""Merge patch for the tenant pod's status, made from the compute pod's status."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,11 +47,11 @@ _REMOVABLE_FIELDS: Final = frozenset(
         "resources",
     }
 )
-"""Fields that were mirrored if they stand above, and so go when they are gone below."""
+"""Mirrored fields, removed from the tenant pod when the compute pod no longer has them."""
 
 _CONTAINER_KINDS: Final = frozenset({"initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"})
 _KNOWN_FIELDS: Final = _REMOVABLE_FIELDS | {"phase", "conditions"}
-"""Fields that hold no names but where they are cleaned one by one; whatever comes later is cleaned throughout."""
+"""Fields that are sanitized one by one. Unknown fields are sanitized as a whole."""
 
 _CONTAINER_FIELDS: Final = frozenset(
     {
@@ -71,18 +71,18 @@ _CONTAINER_FIELDS: Final = frozenset(
         "stopSignal",
     }
 )
-"""The same of a container's status."""
+"""Fields of a container's status that are sanitized one by one."""
 
 _MERGED_LISTS: Final = frozenset({"podIPs", "hostIPs"})
-"""Lists that a strategic merge patch would add to (core/v1 PodStatus); conditions are another."""
+"""Lists to which a strategic merge patch would append (core/v1 PodStatus). Conditions are handled separately."""
 
 _OWN_TERMINATION: Final = frozenset({"Completed", "Error", "OOMKilled"})
-"""Reasons of containers that ran: the message that goes with one is the container's own (its termination log)."""
+"""Reasons of containers that ran. Their message is the container's own (its termination log)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disruption:
-    """Why a pod was ended from outside: reason and message of its DisruptionTarget condition."""
+    """Reason why a pod was ended from outside: reason and message of its DisruptionTarget condition."""
 
     reason: str
     message: str
@@ -97,13 +97,13 @@ def mirror_status(
     node_name: str = "the node",
     observed: int = 0,
 ) -> Object | None:
-    """Merge patch (RFC 7386) for the tenant pod's `status`, or None if nothing differs.
+    """Return the merge patch (RFC 7386) for the tenant pod's `status`, or None if nothing differs.
 
-    Of the compute pod, `status` is read, and for cleaning messages `metadata` (namespace, uid, annotations) and
-    `spec.nodeName`. `node_ip` is the virtual node's address, `node_name` what stands in messages for its nodes,
-    `hide` more names of nodes. Lists are replaced whole, as merge patches do. A terminal phase above is final: if the
-    compute pod says otherwise, nothing is patched. `observed` is the generation of the tenant's pod that is in force
-    below; 0: as it was last told.
+    The result depends on the compute pod's `status`, and for sanitized messages on `metadata` (namespace, uid,
+    annotations) and `spec.nodeName`. `node_ip` is the virtual node's address. `node_name` replaces the names of compute
+    nodes in messages, `hide` holds more of these names. Lists are replaced as a whole, as in merge patches. A terminal
+    phase of the tenant pod is final: it is never patched. `observed` is the generation of the tenant pod that the
+    compute pod reflects. 0: the generation that was mirrored last.
     """
     wanted = _wanted_status(
         compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed
@@ -111,14 +111,14 @@ def mirror_status(
     return None if wanted is None else _status_diff(wanted, tenant_status)
 
 
-def strategic_patch(patch: Object, standing: Object) -> Object:
-    """A patch made for the status `standing` as a strategic merge patch, in which the tenant's pods are written.
+def strategic_patch(patch: Object, current: Object) -> Object:
+    """Return a merge patch for the status `current` as a strategic merge patch, with which tenant pods are updated.
 
-    A merge patch replaces lists, and would undo what others set since: readiness gates, or that the pod is disrupted.
+    A merge patch replaces lists. It would revert changes by others since, such as readiness gates or a disruption.
     """
     made = {**patch}
     if "conditions" in patch:
-        made["conditions"] = conditions_patch(patch["conditions"], standing.get("conditions") or [])
+        made["conditions"] = conditions_patch(patch["conditions"], current.get("conditions") or [])
     for key in _MERGED_LISTS & patch.keys():
         if patch[key]:
             made[key] = [{"$patch": "replace"}, *patch[key]]
@@ -129,17 +129,17 @@ def final_status(
     compute_pod: Object,
     tenant_status: Object,
     *,
-    taken: Disruption | None,
+    disruption: Disruption | None,
     now: datetime,
     node_ip: str = "",
     hide: Iterable[str] = (),
     node_name: str = "the node",
     observed: int = 0,
 ) -> Object | None:
-    """Merge patch that ends the tenant's pod as the compute pod ended, or None if it already has.
+    """Return the merge patch that ends the tenant pod as the compute pod ended, or None if it has ended.
 
-    A compute pod that is gone or going without a terminal phase of its own (its node is lost) ends as Failed. With
-    `taken`, the condition DisruptionTarget says why, unless one from below already does.
+    A compute pod that was deleted, or is being deleted, without a terminal phase (its node is lost) ends as Failed.
+    With `disruption`, the condition DisruptionTarget contains its reason, unless the compute pod has such a condition.
     """
     wanted = _wanted_status(
         compute_pod, tenant_status, node_ip=node_ip, hide=hide, node_name=node_name, observed=observed
@@ -150,20 +150,20 @@ def final_status(
     if wanted["phase"] not in TERMINAL_PHASES:
         wanted["phase"] = "Failed"
         conditions = _set_not_ready(conditions, now)
-    if taken is not None:
-        conditions = _set_disrupted(conditions, taken, now)
+    if disruption is not None:
+        conditions = _set_disrupted(conditions, disruption, now)
         if wanted["phase"] == "Failed":
-            wanted.setdefault("reason", taken.reason)
-            wanted.setdefault("message", taken.message)
+            wanted.setdefault("reason", disruption.reason)
+            wanted.setdefault("message", disruption.message)
     if conditions:
         wanted["conditions"] = conditions
     return _status_diff(wanted, tenant_status)
 
 
 def never_started(status: Object) -> bool:
-    """Tell whether a compute pod ends, other than well, before any of its containers ran.
+    """Return whether a compute pod ended, without success, before any of its containers ran.
 
-    A kubelet that never had a container says `ContainerStatusUnknown` of its end.
+    A kubelet reports `ContainerStatusUnknown` for a container that it never started.
     """
     statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     states = [one.get(kind) or {} for one in statuses for kind in ("state", "lastState")]
@@ -175,7 +175,7 @@ def never_started(status: Object) -> bool:
 
 
 def has_ended_before(status: Object, moment: datetime) -> bool:
-    """Whether a pod's phase is final, and its last container had ended before a moment; not where that is not told."""
+    """Return whether a pod's phase is final and its last container ended before a moment. Unknown times are False."""
     if status.get("phase") not in TERMINAL_PHASES:
         return False
     statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
@@ -187,7 +187,7 @@ def has_ended_before(status: Object, moment: datetime) -> bool:
 
 
 def failed_status(reason: str, message: str, *, tenant_status: Object) -> Object | None:
-    """Merge patch that fails a pod which never ran or of which nothing is left; None if its phase is final."""
+    """Return the merge patch that fails a pod that never ran or was lost, or None if its phase is final."""
     if tenant_status.get("phase") in TERMINAL_PHASES:
         return None
     return _status_diff({"phase": "Failed", "reason": reason, "message": message}, tenant_status, removable=frozenset())
@@ -196,7 +196,7 @@ def failed_status(reason: str, message: str, *, tenant_status: Object) -> Object
 def condition_status(
     tenant_status: Object, kind: str, *, status: str, reason: str, message: str, now: datetime
 ) -> Object | None:
-    """Merge patch that sets one condition of a pod, or None if it stands so already or the phase is final."""
+    """Return the merge patch that sets one condition of a pod, or None if it is set or the phase is final."""
     if tenant_status.get("phase") in TERMINAL_PHASES:
         return None
     new = {"type": kind, "status": status, "reason": reason, "message": message}
@@ -216,7 +216,7 @@ def _wanted_status(
     node_name: str,
     observed: int,
 ) -> Object | None:
-    """The whole status that the tenant's pod should have, its own fields left out; None if its phase is final."""
+    """Return the whole status that is mirrored to the tenant pod, or None if the tenant pod's phase is final."""
     status: Object = compute_pod.get("status") or {}
     phase = tenant_status.get("phase")
     if phase in TERMINAL_PHASES and status.get("phase") != phase:
@@ -242,7 +242,7 @@ def _wanted_status(
         status.get("conditions") or [],
         tenant_status.get("conditions") or [],
         gates=tenant_gates(annotations),
-        clean=cleaner.sanitize_text,
+        sanitize=cleaner.sanitize_text,
         observed=observed,
     )
     if observed:
@@ -254,7 +254,7 @@ def _wanted_status(
 
 
 def _set_host_addresses(wanted: Object, tenant_status: Object, node_ip: str) -> None:
-    """The virtual node's address in the place of the host's; without one, what the tenant's pod shows stays."""
+    """Set the virtual node's address in place of the host's. Without one, the tenant pod's addresses are kept."""
     for key, own in (("hostIP", node_ip), ("hostIPs", [{"ip": node_ip}])):
         if key in wanted and node_ip:
             wanted[key] = own
@@ -279,11 +279,11 @@ def _status_diff(
 
 
 def _is_field_equal(key: str, value: Any, tenant_status: Mapping[str, Any]) -> bool:
-    """Whether a field stands so already; in which order conditions stand is the server's affair."""
-    standing = tenant_status[key]
-    if value == standing or key != "conditions":
-        return bool(value == standing)
-    return not conditions_patch(value, standing or [])
+    """Return whether a field has the value already. The order of conditions does not count."""
+    current = tenant_status[key]
+    if value == current or key != "conditions":
+        return bool(value == current)
+    return not conditions_patch(value, current or [])
 
 
 def _mirror_container_statuses(statuses: Sequence[Object], cleaner: Sanitizer) -> list[Object]:
@@ -313,8 +313,8 @@ def _set_not_ready(conditions: Conditions, now: datetime) -> Conditions:
     return conditions
 
 
-def _set_disrupted(conditions: Conditions, taken: Disruption, now: datetime) -> Conditions:
+def _set_disrupted(conditions: Conditions, disruption: Disruption, now: datetime) -> Conditions:
     if any(entry["type"] == DISRUPTION_CONDITION and entry["status"] == "True" for entry in conditions):
         return conditions
-    new = {"type": DISRUPTION_CONDITION, "status": "True", "reason": taken.reason, "message": taken.message}
+    new = {"type": DISRUPTION_CONDITION, "status": "True", "reason": disruption.reason, "message": disruption.message}
     return set_condition(conditions, new, now=times.render_time(now))

@@ -1,4 +1,4 @@
-"""The virtual node of a pool: a Node object made from the compute nodes behind it and what the tenant may use."""
+"""Node object of a pool, made from its compute nodes and the tenant's quota."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -31,9 +31,9 @@ def pool_context(
     value: str = "",
     without_label: str = "",
 ) -> PoolContext:
-    """Gather the context of a virtual node from the compute nodes behind it.
+    """Return the context of a virtual node, from the compute nodes behind it.
 
-    `value` is the one that these nodes have of the label that divides the pool, where one does.
+    `value` is these nodes' value of the label that divides the pool, if there is one.
     """
     return PoolContext(
         name=name,
@@ -60,11 +60,11 @@ def virtual_node(
     now: datetime,
     previous: Object | None = None,
 ) -> Object:
-    """The Node object of a pool, status included, as the tenant's API server is to hold it.
+    """Return the Node object of a pool, including its status, for the tenant's API server.
 
-    `nodes` are the pool's compute nodes as last seen; `address` and `port` the gateway's kubelet endpoint; `version`
-    the gateway's. If the compute cluster is not `connected`, the node keeps its shape and is not Ready, with
-    `message` as the reason why. `previous` is the Node as it stands: transition times are taken over from it.
+    `nodes` are the pool's compute nodes as last seen. `address` and `port` are the gateway's kubelet endpoint, and
+    `version` is its version. If the compute cluster is not `connected`, the node keeps its capacity and is not Ready,
+    with `message` as the reason. `previous` is the current Node, whose transition times are kept.
     """
     offered = cap_resources(nodes.total_allocatable, limit)
     labels = {**nodes.common_labels, **nodes.platform_labels, **pool.virtual_labels()}
@@ -93,18 +93,18 @@ def virtual_node(
 
 def _node_conditions(connected: bool, message: str, now: datetime, previous: Mapping[str, Any]) -> list[Object]:
     if connected:
-        told = [
+        conditions = [
             ("Ready", "True", "ComputeReady", "the compute cluster takes pods"),
             (COMPUTE_CONNECTED, "True", "Connected", "the compute cluster answers"),
         ]
     else:
         why = message or "the compute cluster does not answer"
-        told = [
+        conditions = [
             ("Ready", "False", "ComputeUnreachable", why),
             (COMPUTE_CONNECTED, "False", "Unreachable", why),
         ]
-    told += [(kind, "False", reason, text) for kind, reason, text in _PRESSURE_CONDITIONS]
-    standing = {entry["type"]: entry for entry in (previous.get("status") or {}).get("conditions") or ()}
+    conditions += [(kind, "False", reason, text) for kind, reason, text in _PRESSURE_CONDITIONS]
+    current = {entry["type"]: entry for entry in (previous.get("status") or {}).get("conditions") or ()}
     stamp = times.render_time(now)
     return [
         {
@@ -113,14 +113,14 @@ def _node_conditions(connected: bool, message: str, now: datetime, previous: Map
             "reason": reason,
             "message": text,
             "lastHeartbeatTime": stamp,
-            "lastTransitionTime": _transition_time(standing.get(kind), status) or stamp,
+            "lastTransitionTime": _transition_time(current.get(kind), status) or stamp,
         }
-        for kind, status, reason, text in told
+        for kind, status, reason, text in conditions
     ]
 
 
-def _transition_time(standing: Mapping[str, Any] | None, status: str) -> str | None:
-    if standing is None or standing["status"] != status:
+def _transition_time(current: Mapping[str, Any] | None, status: str) -> str | None:
+    if current is None or current["status"] != status:
         return None
-    since: str | None = standing.get("lastTransitionTime")
+    since: str | None = current.get("lastTransitionTime")
     return since

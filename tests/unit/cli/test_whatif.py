@@ -116,7 +116,7 @@ async def test_what_waits_is_told_with_reason_and_what_would_help(cli: Cli) -> N
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "said", "way_out"),
+    ("line", "code", "said", "remedy"),
     [
         (("--tenant", "c", "--request", f"{GPU}=8"), 3, "tenant 'c' does not exist", "Available tenants: a, b."),
         (("--tenant", "a", "--request", f"{GPU}=8", "--pool", "x"), 3, "pool 'x' does not exist", "pool.compute"),
@@ -133,12 +133,12 @@ async def test_what_waits_is_told_with_reason_and_what_would_help(cli: Cli) -> N
     ],
 )
 async def test_bad_input_is_refused_with_a_way_out(
-    cli: Cli, line: tuple[str, ...], code: int, said: str, way_out: str
+    cli: Cli, line: tuple[str, ...], code: int, said: str, remedy: str
 ) -> None:
     async with gateway(cli, lent()):
         assert await cli("whatif", "gang", *line) == code
     assert said in cli.err
-    assert way_out in cli.err
+    assert remedy in cli.err
     assert cli.out == ""
 
 

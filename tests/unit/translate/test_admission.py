@@ -97,5 +97,6 @@ def test_the_words_say_what_is_allowed() -> None:
         pod_of("p", {"runtimeClassName": "kata"}), tenant=replace(TENANT, runtime_classes=("gvisor", "runc"))
     )
     assert refusal.message == (
-        "spec.runtimeClassName: runtime class kata is not allowed to this tenant; allowed runtime classes: gvisor, runc"
+        "spec.runtimeClassName: runtime class kata is not allowed for this tenant; "
+        "allowed runtime classes: gvisor, runc"
     )

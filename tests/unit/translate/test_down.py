@@ -543,7 +543,7 @@ def test_a_large_annotation_cannot_be_asked_for_without_end() -> None:
     note = {"annotations": {NOTE: "$" * 100_000}}
     made = forward(pod(metadata=note, containers=[container(env=few)]))["spec"]["containers"][0]["env"]
     assert sum(len(entry["value"]) for entry in made) > 2_000_000
-    with pytest.raises(OversizeError, match="larger in the compute cluster"):
+    with pytest.raises(OversizeError, match="larger than any API server accepts"):
         forward(pod(metadata=note, containers=[container(env=many)]))
 
 

@@ -207,8 +207,8 @@ def test_taints_of_virtual_nodes(taint: Taint, toleration: dict[str, Any], allow
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ({"nodeSelector": {"unknown": "x"}}, "no virtual node is one that its node selector and affinity ask for: "
-         "there are a100.local, v100.local"),
+        ({"nodeSelector": {"unknown": "x"}}, "no virtual node matches its node selector and affinity; "
+            "available virtual nodes: a100.local, v100.local"),
         ({}, "virtual node a100.local is cordoned; "
          "virtual node v100.local has a taint that it does not tolerate: k=v:NoSchedule"),
         ({"nodeSelector": {"vkgateway.io/pool": "a100"}}, "virtual node a100.local is cordoned"),

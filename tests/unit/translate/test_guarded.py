@@ -126,8 +126,9 @@ def test_what_an_api_server_answers_is_compared_by_names_not_by_places() -> None
 def test_what_is_lost_names_fields_and_the_way_out() -> None:
     lost = feature_gated_fields({"volumes": [{"name": "m", "image": {}}], "hostUsers": False})
     assert lost_fields_message(lost[::-1]) == (
-        "the compute cluster would drop spec.volumes[m].image: its feature ImageVolume is off, or its Kubernetes is too"
-        " old; bring the files in the container's image, or in a claim (so it is with spec.hostUsers)"
+        "the compute cluster would drop spec.volumes[m].image: its feature gate ImageVolume is off, or its "
+        "Kubernetes version is too old; bring the files in the container's image, or in a claim "
+        "(the same applies to spec.hostUsers)"
     )
     assert lost_fields_message(lost[:1]).endswith("; leave it out")
 

@@ -105,7 +105,7 @@ def test_a_pod_that_fits_nowhere_reads_the_most_of_each_pool() -> None:
 def test_machines_that_are_cordoned_are_waited_for() -> None:
     found = judge_size(size(90), [pool("big", size(8), also=(size(96),))])
     assert (found.is_temporary, found.nodes) == (True, ())
-    assert found.reason == "the machines of big that are large enough take no pods now"
+    assert found.reason == "the machines of big that are large enough are not usable now"
 
 
 GATED: dict[str, Any] = {

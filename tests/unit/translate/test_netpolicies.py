@@ -44,7 +44,7 @@ def policy(name: str = "mine", *, of: Mapping[str, Any] | None = None, **spec: A
 
 
 def made(*policies: NetworkPolicyView, around: PolicyContext = AROUND) -> IsolationPolicies:
-    return isolation_policies(TENANT, "web", "u", policies, around=around)
+    return isolation_policies(TENANT, "web", "u", policies, context=around)
 
 
 def named(found: IsolationPolicies) -> dict[str, Any]:

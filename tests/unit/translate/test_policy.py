@@ -115,7 +115,7 @@ def test_runtime_classes_by_allow_list() -> None:
     refusal = only(pod(runtimeClassName="kata"), runtime_classes=("gvisor",))
     assert (refusal.rule, refusal.value) == ("NotAllowed", "kata")
     assert refusal.message == (
-        "spec.runtimeClassName: runtime class kata is not allowed to this tenant; allowed runtime classes: gvisor"
+        "spec.runtimeClassName: runtime class kata is not allowed for this tenant; allowed runtime classes: gvisor"
     )
     assert find_refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("kata",))) == ()
     assert find_refusals(pod(runtimeClassName="kata"), tenant=replace(TENANT, runtime_classes=("*",))) == ()

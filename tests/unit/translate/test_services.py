@@ -185,7 +185,7 @@ def test_of_a_slice_the_endpoints_go_down_whose_addresses_are_all_ones_own() -> 
       "targetRef": {"kind": "Pod", "name": "p"}, "hostname": "h"}, {"addresses": ["10.1.0.1", "10.9.9.9"]},
       {"addresses": []}]}"""
     view = msgspec.json.decode(text, type=SliceView)
-    content, refused = slice_content(view, own={"10.1.0.1"})
+    content, refused = slice_content(view, pod_addresses={"10.1.0.1"})
     assert content["endpoints"] == [{"addresses": ["10.1.0.1"], "conditions": {"ready": True}}]
     assert content["ports"] == []
     assert refused == ["10.9.9.9"]
@@ -193,7 +193,7 @@ def test_of_a_slice_the_endpoints_go_down_whose_addresses_are_all_ones_own() -> 
     assert made["metadata"]["ownerReferences"] == [
         {"apiVersion": "v1", "kind": "Service", "name": "web", "uid": "s-1"},
     ]
-    assert slice_content(msgspec.structs.replace(view, endpoints=None), own=())[0]["endpoints"] == []
+    assert slice_content(msgspec.structs.replace(view, endpoints=None), pod_addresses=())[0]["endpoints"] == []
 
 
 class Counted(dict[str, str]):

@@ -294,7 +294,7 @@ def test_terminal_phases_are_final(phase: str) -> None:
 
 
 def final(below: Object, above: Object = PENDING, taken: Disruption | None = None) -> Object | None:
-    return final_status(compute_pod(pod(), below), above, taken=taken, now=NOW, node_ip="10.213.0.1")
+    return final_status(compute_pod(pod(), below), above, disruption=taken, now=NOW, node_ip="10.213.0.1")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

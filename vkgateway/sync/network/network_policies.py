@@ -160,7 +160,7 @@ class NetworkPolicyReconciler:
             for view in self.tenant_policies.store.values()
             if view.metadata.namespace == namespace and view.metadata.deletion_timestamp is None
         ]
-        return isolation_policies(self.tenant, namespace, uid, policies, around=policy_context)
+        return isolation_policies(self.tenant, namespace, uid, policies, context=policy_context)
 
     async def _write_policies(self, link: ComputeLink, namespace: str, wanted: list[Object]) -> None:
         namespace_name = compute_namespace(self.tenant.name, namespace)

@@ -116,7 +116,7 @@ class TenantSlices:
             if self._is_own(view.metadata)
         }
         for tenant_slice in self._slices_of(key):
-            content, _ = slice_content(tenant_slice, own=own)
+            content, _ = slice_content(tenant_slice, pod_addresses=own)
             if content["endpoints"]:
                 wanted = forward_slice(tenant_slice, content, service=service, tenant=self.tenant)
                 await write_slice(link, wanted, obsolete.pop(tenant_slice.metadata.name, None), owned=self._is_own)
@@ -126,7 +126,7 @@ class TenantSlices:
     def refused_addresses(self, service: Key, *, own: Collection[str]) -> Iterator[str]:
         """Yield a message for each slice with addresses that are not the tenant's pods'."""
         for view in self._slices_of(service):
-            if refused := slice_content(view, own=own)[1]:
+            if refused := slice_content(view, pod_addresses=own)[1]:
                 named = ", ".join(refused[:5])
                 yield f"EndpointSlice {view.metadata.name}: {named}: not the address of a running pod of this tenant"
 

@@ -196,7 +196,7 @@ class PodMirror:
         patch = final_status(
             ended_pod,
             current_status,
-            taken=disruption,
+            disruption=disruption,
             now=self._utc_now(),
             node_ip=_node_ip(context),
             node_name=tenant_pod.spec.node_name,
@@ -255,7 +255,7 @@ class PodMirror:
         tenant_pod = tenant_pod_of(context)
         await self._check_backoff(tenant_pod, LOST.reason, LOST.message)
         status = msgspec.json.decode(tenant_pod.status)
-        patch = final_status({"status": status}, status, taken=LOST, now=self._utc_now())
+        patch = final_status({"status": status}, status, disruption=LOST, now=self._utc_now())
         if patch is not None:
             await self._patch_status(tenant_pod.metadata, patch, status)
             self._meter.failed(LOST.reason)

@@ -131,7 +131,7 @@ class VolumeReconciler:
         if target is None:
             classes = (known for link in self._links.values() for known in link.classes.class_names())
             allowed = ", ".join(allowed_names(self.tenant, classes)) or "none"
-            message = f"storage class {name} is not allowed to this tenant; allowed: {allowed}"
+            message = f"storage class {name} is not allowed for this tenant; allowed: {allowed}"
             await self._report_event(claim.metadata, "StorageClassRefused", message)
             return
         if reason := unsupported_reason(claim):
@@ -228,7 +228,7 @@ class VolumeReconciler:
         if compute_claim.is_bound and not link.nodes.is_complete:
             raise UnavailableError("the nodes of the compute cluster are not known at the moment")
         nodes = await self._compute_volumes.reachable_nodes(link, compute_claim) if compute_claim.is_bound else None
-        return volume_node_affinity(link.name, clusters=clusters, nodes_behind=nodes_behind, below=nodes)
+        return volume_node_affinity(link.name, clusters=clusters, nodes_behind=nodes_behind, compute_affinity=nodes)
 
     def _cluster_names(self) -> set[str]:
         """Return the compute clusters in which the tenant has pools."""

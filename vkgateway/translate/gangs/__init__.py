@@ -1,4 +1,4 @@
-"""How a gang is said: readers of the marks that people and operators put on a tenant's pods, into one form."""
+"""Readers of gang marks: annotations, labels and fields of many integrations, read into one model."""
 
 from vkgateway.translate.gangs.integrations import INTEGRATIONS, gang_references, read_marks
 from vkgateway.translate.gangs.marks import FoundObjects, GangMarks, Kind, MarkError, Reference

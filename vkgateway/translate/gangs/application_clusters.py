@@ -1,4 +1,4 @@
-"""Clusters that an application brings up for itself: Ray's head and workers, Spark's driver and executors."""
+"""Gangs of clusters that an application starts: Ray head and workers, Spark driver and executors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SPARK_OBJECT: Final = "sparkoperator.k8s.io/app-name"
 
 @dataclass(frozen=True, slots=True)
 class _WorkerGroup:
-    """One of a Ray cluster's groups of workers, in pods."""
+    """Worker group of a Ray cluster, counted in pods."""
 
     name: str
     minimum: int
@@ -33,15 +33,15 @@ class _WorkerGroup:
     maximum: int
 
 
-def read_ray(asked: PodContext) -> GangDeclaration | None:
-    """A Ray cluster: the head and all workers; where Ray scales it by itself, the head and the least of workers."""
-    pod = asked.pod
+def read_ray(context: PodContext) -> GangDeclaration | None:
+    """Return the gang of a Ray cluster: head and all workers, or head and minimum workers if Ray scales the cluster."""
+    pod = context.pod
     name, node = pod.labels.get(RAY_CLUSTER_LABEL), pod.labels.get(_RAY_NODE)
     if not name or node not in (_HEAD, "worker"):
         return None
     role = _HEAD if node == _HEAD else pod.labels.get(_RAY_GROUP) or str(node)
     reference = pod.reference_to(RAY_KIND, name, mark=f"label {RAY_CLUSTER_LABEL}")
-    found = asked.find_object(reference)
+    found = context.find_object(reference)
     if found is None:
         rank = 0 if role == _HEAD else ROLE_STRIDE + pod.pod_index()
         return GangDeclaration(
@@ -67,22 +67,26 @@ def read_ray(asked: PodContext) -> GangDeclaration | None:
 
 
 def _read_worker_group(entry: ObjectFields) -> _WorkerGroup:
-    """A group's workers: within its bounds, times the hosts of a replica, none where it is suspended."""
+    """Return a group's worker pods: replicas within their bounds, times the hosts of a replica.
+
+    A suspended group has none.
+    """
     least, most = entry.get_count("minReplicas", missing=0), entry.get_limit("maxReplicas")
     if least > most:
-        way_out = f"lower it to at most {most}"
-        raise MarkError(entry.field_path("minReplicas"), least, f"is more than maxReplicas ({most})", way_out=way_out)
+        remedy = f"lower it to at most {most}"
+        raise MarkError(entry.field_path("minReplicas"), least, f"is more than maxReplicas ({most})", remedy=remedy)
     wanted = max(least, min(entry.get_count("replicas", missing=least), most))
     hosts = 0 if entry.is_true("suspend") else max(1, entry.get_count("numOfHosts", missing=1))
     return _WorkerGroup(entry.get_text("groupName"), least * hosts, wanted * hosts, most * hosts)
 
 
-def read_spark(asked: PodContext) -> GangDeclaration | None:
-    """A Spark application: the driver for itself, since it makes the executors; these start from the first one on.
+def read_spark(context: PodContext) -> GangDeclaration | None:
+    """Return the gang of a Spark application: its driver alone, or its executors from the first one on.
 
-    A driver that waited for executors would wait for ever, and any number of executors gets work done.
+    The driver creates the executors, so a driver that waited for them would wait forever. Any number of executors makes
+    progress.
     """
-    pod = asked.pod
+    pod = context.pod
     name, role = pod.labels.get(_SPARK_APPLICATION), pod.labels.get(_SPARK_ROLE)
     if not name or role not in ("driver", "executor"):
         return None
@@ -92,7 +96,7 @@ def read_spark(asked: PodContext) -> GangDeclaration | None:
     size = maximum = None
     if application:
         reference = pod.reference_to(_SPARK_KIND, application, mark=f"label {_SPARK_OBJECT}")
-        found = asked.find_object(reference)
+        found = context.find_object(reference)
         if found is not None:
             size, maximum = _executor_counts(ObjectFields.of_spec(found, reference))
     return GangDeclaration(
@@ -107,7 +111,7 @@ def read_spark(asked: PodContext) -> GangDeclaration | None:
 
 
 def _executor_counts(spec: ObjectFields) -> tuple[int | None, int | None]:
-    """How many executors an application asks for, and how many it may come to ask for; None: not told."""
+    """Return the number of executors that an application requests, and its upper bound. None: not specified."""
     dynamic = spec.get_object("dynamicAllocation")
     if not dynamic.is_true("enabled"):
         return max(1, spec.get_object("executor").get_count("instances", missing=1)), None

@@ -1,4 +1,6 @@
-"""What the controller of a pod adds to the marks of its gang: how many pods can still arrive, and which run it is."""
+"""Facts that a pod's controller adds to the marks of its gang: how many pods can still arrive, and the run of a
+CronJob.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +12,20 @@ from vkgateway.translate.gangs.marks import GangMarks
 from vkgateway.translate.gangs.pod_view import GangPodView
 
 
-def add_controller(marks: GangMarks, pod: GangPodView, look: Lookup, *, named: bool) -> GangMarks:
-    """Return the marks with the controller's UID and what its Job, where it is one, says of its pods.
+def add_controller(marks: GangMarks, pod: GangPodView, lookup: Lookup, *, named: bool) -> GangMarks:
+    """Return the marks with the controller's UID and, for a pod of a Job, the Job's pod counts.
 
-    `named`: a person chose the gang's name. Then several Jobs may carry it, and one that creates all of a gang's pods
-    by itself is a gang of its own: the next run of a CronJob does not join the one before. While the Job is not known
-    such a gang is not judged.
+    `named`: a person chose the gang's name, so several Jobs may carry it. A Job that creates all pods of the gang is
+    then a gang by itself: the next run of a CronJob does not join the previous one. The arbiter does not decide about
+    such a gang until the Job is known.
 
     Raises:
-        MarkError: a field of the Job is not of its type.
+        MarkError: a field of the Job has the wrong type.
     """
-    restarts = pod.spec.get("restartPolicy") == "Always"  # Such a pod succeeds only where it is deleted.
+    restarts = pod.spec.get("restartPolicy") == "Always"  # Such a pod succeeds only if it is deleted.
     marks = replace(marks, controller_uid=pod.controller_uid, replaces_succeeded=marks.replaces_succeeded or restarts)
     reference = job_reference(pod)
-    found = look(reference) if reference is not None else None
+    found = lookup(reference) if reference is not None else None
     if reference is None:
         return marks
     if found is None:
@@ -34,7 +36,10 @@ def add_controller(marks: GangMarks, pod: GangPodView, look: Lookup, *, named: b
 
 
 def _creates_all(pods: JobPods, marks: GangMarks) -> bool:
-    """Whether a Job creates all pods of the gang. Without a size only a CronJob tells that its runs are apart."""
+    """Return whether a Job creates all pods of the gang.
+
+    Without a size, that is certain only for the Jobs of a CronJob.
+    """
     if marks.missing_reference is not None:
         return False
     if marks.size is not None:

@@ -1,4 +1,4 @@
-"""What one way says of a pod's gang, and how our own annotations refine it."""
+"""Declaration of a pod's gang by one integration, refined by vkgateway's annotations."""
 
 from __future__ import annotations
 
@@ -12,140 +12,146 @@ from vkgateway.translate.gangs.own_annotations import MAX_MARK, MIN_MARK, SIZE_M
 from vkgateway.translate.gangs.pod_view import GangPodView
 
 Lookup = Callable[[Reference], Object | None]
-"""Finds an object beside the pod; None: it does not exist, or is not known yet."""
+"""Function that returns a referenced object, or None if it does not exist or is not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodContext:
-    """What a way is asked about: a pod, what our annotations on it say, and where to find objects beside it."""
+    """Input of an integration: a pod, its vkgateway annotations, and a lookup for referenced objects."""
 
     pod: GangPodView
     own_annotations: OwnAnnotations
     find_object: Lookup
     unserved_kinds: Container[Kind] = frozenset()
-    """Kinds that the tenant's API server does not serve, as far as that is known."""
+    """Kinds that the tenant's API server is known not to serve."""
 
-    def needs_unserved_kind(self, said: GangDeclaration) -> bool:
-        """Return whether the number of pods is up to an object that cannot exist: its kind is not served."""
-        own = self.own_annotations.minimum is not None or self.own_annotations.size is not None
-        counted = said.minimum is not None or (own and not said.is_explicit)
+    def needs_unserved_kind(self, declaration: GangDeclaration) -> bool:
+        """Return whether the gang's pod count depends on an object whose kind is not served."""
+        counted_by_annotation = self.own_annotations.minimum is not None or self.own_annotations.size is not None
+        counted = declaration.minimum is not None or (counted_by_annotation and not declaration.is_explicit)
         return (
             not counted
-            and said.missing_reference is not None
-            and said.missing_reference.object_kind in self.unserved_kinds
+            and declaration.missing_reference is not None
+            and declaration.missing_reference.object_kind in self.unserved_kinds
         )
 
 
 ROLE_STRIDE: Final = 1_000_000
-"""Ranks of one role lie this far from those of the next: more than any gang has pods of a role."""
+"""Distance between the ranks of two roles, larger than the number of pods of any role."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangDeclaration:
-    """What a way says, before our annotations are taken into account."""
+    """Gang as one integration declares it, without vkgateway's annotations."""
 
     name: str
-    """The gang's name among those that were said in this way, in its namespace."""
+    """Name of the gang, unique among the gangs of this integration in its namespace."""
     is_standalone: bool = False
-    """It says that the pod is in no gang."""
+    """The pod belongs to no gang."""
     is_explicit: bool = False
-    """The minimum was written down as such, and is not only what we conclude: nobody else may say another."""
+    """The minimum was declared, not inferred. No other mark may declare a different one."""
     minimum_source: str = ""
-    """Where the minimum comes from, for messages."""
+    """Source of the minimum, for messages."""
     minimum: int | None = None
     size: int | None = None
     maximum: int | None = None
     elastic: bool | None = None
-    """None: where there can be more pods than the minimum."""
+    """None: elastic if the gang can have more pods than the minimum."""
     remaining: int | None = None
-    """How many pods it can still have at once, where some have ended well."""
+    """Number of pods that can still run at the same time after some have succeeded."""
     role: str = ""
     role_minimum: Mapping[str, int] = field(default_factory=dict)
     required_roles: Mapping[str, int] = field(default_factory=dict)
-    """The part of `role_minimum` that the gang cannot run without even where its minimum is lowered."""
+    """Part of `role_minimum` that the gang needs even with a lower minimum."""
     rank: int = 0
     required_level: str = ""
     run_limit: float | None = None
     replaces_succeeded: bool = False
     replaces_failed: bool = True
     missing_reference: Reference | None = None
-    """The object that would say how many, where it was not found."""
+    """Object that would declare the pod count, if it was not found."""
 
 
-def apply_annotations(said: GangDeclaration, own: OwnAnnotations, *, group: str, way: str) -> GangMarks:
-    """The gang's counts, from a way and from our annotations beside it.
+def apply_annotations(
+    declaration: GangDeclaration, annotations: OwnAnnotations, *, group: str, integration: str
+) -> GangMarks:
+    """Return the gang's marks, from an integration and the pod's vkgateway annotations.
 
-    A lower minimum than the one concluded from a job is a tenant's to declare; one that was written down stays.
+    A tenant may declare a lower minimum than an inferred one, but not change a declared one.
 
     Raises:
-        MarkError: the two contradict each other, or the minimum is above the size.
+        MarkError: the two contradict each other, or the minimum exceeds the size.
     """
-    size = _resolve_size(said, own)
-    minimum = _resolve_minimum(said, own, size)
-    maximum = own.maximum if own.maximum is not None else said.maximum
-    if own.maximum is not None and own.maximum < max(minimum or 0, size or 0):
+    size = _resolve_size(declaration, annotations)
+    minimum = _resolve_minimum(declaration, annotations, size)
+    maximum = annotations.maximum if annotations.maximum is not None else declaration.maximum
+    if annotations.maximum is not None and annotations.maximum < max(minimum or 0, size or 0):
         other = max(minimum or 0, size or 0)
-        way_out = f"raise it to at least {other}, or take it off"
-        raise MarkError(MAX_MARK, own.maximum, f"is less than the gang's {other} pods", way_out=way_out)
+        remedy = f"raise it to at least {other}, or remove the annotation"
+        raise MarkError(MAX_MARK, annotations.maximum, f"is less than the gang's {other} pods", remedy=remedy)
     needed = minimum or 1
-    if said.remaining is not None:
-        needed = max(1, min(needed, said.remaining))
+    if declaration.remaining is not None:
+        needed = max(1, min(needed, declaration.remaining))
     return GangMarks(
         group=group,
-        integration=way,
+        integration=integration,
         minimum=needed,
-        excludes_succeeded=said.remaining is not None,
+        excludes_succeeded=declaration.remaining is not None,
         size=size,
         maximum=maximum,
-        elastic=_resolve_elastic(said, own, minimum, size, maximum),
-        role=said.role,
-        role_minimum=_role_minimum(said, needed),
-        rank=said.rank,
-        replaces_succeeded=said.replaces_succeeded,
-        replaces_failed=said.replaces_failed,
-        required_level=said.required_level,
-        missing_reference=said.missing_reference if minimum is None else None,
+        elastic=_resolve_elastic(declaration, annotations, minimum, size, maximum),
+        role=declaration.role,
+        role_minimum=_role_minimum(declaration, needed),
+        rank=declaration.rank,
+        replaces_succeeded=declaration.replaces_succeeded,
+        replaces_failed=declaration.replaces_failed,
+        required_level=declaration.required_level,
+        missing_reference=declaration.missing_reference if minimum is None else None,
     )
 
 
-def _resolve_size(said: GangDeclaration, own: OwnAnnotations) -> int | None:
-    if own.size is None or said.size is None or own.size == said.size:
-        return said.size if own.size is None else own.size
-    problem = f"contradicts the {said.size} pods that follow from {said.minimum_source}"
-    raise MarkError(SIZE_MARK, own.size, problem, way_out="take it off, the number is known without it")
+def _resolve_size(declaration: GangDeclaration, annotations: OwnAnnotations) -> int | None:
+    if annotations.size is None or declaration.size is None or annotations.size == declaration.size:
+        return declaration.size if annotations.size is None else annotations.size
+    problem = f"contradicts the {declaration.size} pods of {declaration.minimum_source}"
+    raise MarkError(SIZE_MARK, annotations.size, problem, remedy="remove the annotation")
 
 
-def _resolve_minimum(said: GangDeclaration, own: OwnAnnotations, size: int | None) -> int | None:
-    minimum, mark = said.minimum, said.minimum_source
-    if own.minimum is not None:
-        if said.is_explicit and minimum is not None and minimum != own.minimum:
-            problem = f"contradicts {said.minimum_source} ({minimum})"
-            raise MarkError(MIN_MARK, own.minimum, problem, way_out="take one of the two off")
-        if minimum is None and said.is_explicit:
+def _resolve_minimum(declaration: GangDeclaration, annotations: OwnAnnotations, size: int | None) -> int | None:
+    minimum, mark = declaration.minimum, declaration.minimum_source
+    if annotations.minimum is not None:
+        if declaration.is_explicit and minimum is not None and minimum != annotations.minimum:
+            problem = f"contradicts {declaration.minimum_source} ({minimum})"
+            raise MarkError(MIN_MARK, annotations.minimum, problem, remedy="remove one of the two")
+        if minimum is None and declaration.is_explicit:
             return None
-        minimum, mark = own.minimum, MIN_MARK
-    elif minimum is None and not said.is_explicit:
-        minimum = own.size
+        minimum, mark = annotations.minimum, MIN_MARK
+    elif minimum is None and not declaration.is_explicit:
+        minimum = annotations.size
     if minimum is not None and size is not None and minimum > size:
         problem = f"is more than the gang's {size} pods"
-        raise MarkError(mark, minimum, problem, way_out=f"lower it to at most {size}, or make more pods")
+        raise MarkError(mark, minimum, problem, remedy=f"lower it to at most {size}, or create more pods")
     return minimum
 
 
 def _resolve_elastic(
-    said: GangDeclaration, own: OwnAnnotations, minimum: int | None, size: int | None, maximum: int | None
+    declaration: GangDeclaration,
+    annotations: OwnAnnotations,
+    minimum: int | None,
+    size: int | None,
+    maximum: int | None,
 ) -> bool:
-    if own.maximum is not None:
-        return minimum is not None and own.maximum > minimum
-    if said.elastic is not None:
-        return said.elastic
+    if annotations.maximum is not None:
+        return minimum is not None and annotations.maximum > minimum
+    if declaration.elastic is not None:
+        return declaration.elastic
     if minimum is None:
         return False
     return size is None or size > minimum or (maximum is not None and maximum > minimum)
 
 
-def _role_minimum(said: GangDeclaration, minimum: int) -> Mapping[str, int]:
-    for roles in (said.role_minimum, said.required_roles):
+def _role_minimum(declaration: GangDeclaration, minimum: int) -> Mapping[str, int]:
+    for roles in (declaration.role_minimum, declaration.required_roles):
         if sum(roles.values()) <= minimum:
             return roles
     return {}

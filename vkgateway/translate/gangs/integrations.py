@@ -1,4 +1,4 @@
-"""The ways in which a gang is said, in order of precedence, and the reading of a pod's marks by them."""
+"""Integrations that declare gangs, in order of precedence, and the marks of a pod read through them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LONGEST_RUN: Final = "kueue.x-k8s.io/max-exec-time-seconds"
 
 @dataclass(frozen=True, slots=True)
 class Integration:
-    """One way of saying a gang: a short name for keys, one for people, its reader, and where it is documented."""
+    """Integration that declares gangs: its key, its title for people, its reader and its documentation."""
 
     key: str
     title: str
@@ -65,7 +65,7 @@ _EXPLICIT_INTEGRATIONS: Final = (
     ),
     Integration("kueue", "Kueue pod group", read_kueue, "https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/"),
 )
-"""Ways in which a person writes down a group and its minimum."""
+"""Integrations in which a person declares a group and its minimum."""
 
 _INFERRED_INTEGRATIONS: Final = (
     Integration(
@@ -89,52 +89,59 @@ _INFERRED_INTEGRATIONS: Final = (
     ),
     Integration("job", "Job", read_job, "https://kubernetes.io/docs/concepts/workloads/controllers/job/"),
 )
-"""Ways in which it follows from what a controller makes."""
+"""Integrations that infer the gang from the object that creates its pods."""
 
 INTEGRATIONS: Final = (*_EXPLICIT_INTEGRATIONS, *_INFERRED_INTEGRATIONS)
-"""First what a person wrote down, ours before all; then what operators put on their pods; a plain Job is last."""
+"""Explicit integrations first, vkgateway's annotations before all. Then those of operators. A plain Job comes last."""
 
 
 _NO_KINDS: Final[frozenset[Kind]] = frozenset()
 
 
 def read_marks(pod: Object, found: FoundObjects, unserved: Container[Kind] = _NO_KINDS) -> GangMarks:
-    """What a tenant's pod says of its gang; a pod that says nothing stands alone.
+    """Return the gang marks of a tenant pod.
 
-    `found` holds the objects beside it that `gang_references` names and that exist. Without the one that says how many
-    pods the gang takes, `waits_for` names it. `unserved` are kinds that the tenant's API server does not serve: a mark
-    that needs an object of such a kind counts only where no other mark says anything.
+    A pod without marks is a gang of one.
+
+    `found` holds the existing objects among `gang_references`. If the object that declares the pod count is missing,
+    `missing_reference` names it. `unserved` are kinds that the tenant's API server does not serve: a mark that needs an
+    object of such a kind counts only if the pod has no other mark.
 
     Raises:
-        MarkError: its marks contradict each other or make no sense.
+        MarkError: the marks contradict each other or are invalid.
     """
     view = GangPodView(pod)
-    own = read_own_annotations(view)
-    way, said = _select_integration(PodContext(view, own, found.get, unserved))
+    annotations = read_own_annotations(view)
+    integration, declaration = _select_integration(PodContext(view, annotations, found.get, unserved))
     required, preferred = _topology_levels(view)
-    limits = (own.run_limit, None if said is None else said.run_limit, *_run_limits(view))
-    if way is None or said is None or said.is_standalone:
-        _check_unnamed(own)
-        counted = None
+    limits = (annotations.run_limit, None if declaration is None else declaration.run_limit, *_run_limits(view))
+    if integration is None or declaration is None or declaration.is_standalone:
+        _check_unnamed(annotations)
+        marks = None
     else:
-        counted = apply_annotations(said, own, group=f"{view.namespace}/{way.key}/{said.name}", way=way.title)
-        counted = add_controller(counted, view, found.get, named=way in _EXPLICIT_INTEGRATIONS)
-        counted = replace(
-            counted,
-            is_unserved=counted.missing_reference is not None and counted.missing_reference.object_kind in unserved,
+        marks = apply_annotations(
+            declaration,
+            annotations,
+            group=f"{view.namespace}/{integration.key}/{declaration.name}",
+            integration=integration.title,
+        )
+        marks = add_controller(marks, view, found.get, named=integration in _EXPLICIT_INTEGRATIONS)
+        marks = replace(
+            marks,
+            is_unserved=marks.missing_reference is not None and marks.missing_reference.object_kind in unserved,
         )
     return replace(
-        counted or GangMarks(group=f"{view.namespace}/pod/{view.unique_id}"),
-        required_level=(said.required_level if said is not None else "") or required,
+        marks or GangMarks(group=f"{view.namespace}/pod/{view.unique_id}"),
+        required_level=(declaration.required_level if declaration is not None else "") or required,
         preferred_level=preferred,
         run_limit=_smallest_limit(limits),
-        checkpoint=own.checkpoint or 0.0,
-        restart_cost=own.restart_cost or 0.0,
+        checkpoint=annotations.checkpoint or 0.0,
+        restart_cost=annotations.restart_cost or 0.0,
     )
 
 
 def gang_references(pod: Object, unserved: Container[Kind] = _NO_KINDS) -> tuple[Reference, ...]:
-    """The objects beside a pod that `read_marks` wants to see, where these kinds are not served."""
+    """Return the objects that `read_marks` needs for a pod. `unserved` are kinds that the API server does not serve."""
     wanted: dict[Reference, None] = {}
 
     def note(reference: Reference) -> None:
@@ -142,56 +149,64 @@ def gang_references(pod: Object, unserved: Container[Kind] = _NO_KINDS) -> tuple
 
     view = GangPodView(pod)
     try:
-        asked = PodContext(view, read_own_annotations(view), note, unserved)
-        way, said = _select_integration(asked)
+        context = PodContext(view, read_own_annotations(view), note, unserved)
+        integration, declaration = _select_integration(context)
         job = job_reference(view)
-        if way is not None and said is not None and not said.is_standalone and job is not None:
+        if integration is not None and declaration is not None and not declaration.is_standalone and job is not None:
             note(job)
         if view.spec.get("schedulingGroup"):
-            # Only the group itself tells whether it is what counts, or what is said of its Job.
-            next((way for way in _INFERRED_INTEGRATIONS if way.read(asked) is not None), None)
+            # Whether the PodGroup or its Job declares the gang depends on the PodGroup.
+            next((integration for integration in _INFERRED_INTEGRATIONS if integration.read(context) is not None), None)
     except MarkError:
-        # What is wrong is told by read_marks; until then it needs no more objects than these.
+        # read_marks raises the same error for the user. Until then it needs no more objects.
         return tuple(wanted)
     return tuple(wanted)
 
 
-def _select_integration(asked: PodContext) -> tuple[Integration | None, GangDeclaration | None]:
-    """What the first way says that says anything; where it writes down a minimum, no other may write down another.
+def _select_integration(context: PodContext) -> tuple[Integration | None, GangDeclaration | None]:
+    """Return the first integration that applies to a pod, with its declaration.
 
-    A way whose object is of a kind that is not served is the last resort: the pod waits, and is told for what.
+    An integration whose object is of a kind that is not served comes last: the pod waits, and its message names the
+    object.
 
     Raises:
-        MarkError: two ways contradict each other.
+        MarkError: two integrations declare different minimums.
     """
     first: tuple[Integration | None, GangDeclaration | None] = None, None
-    passed: tuple[Integration | None, GangDeclaration | None] = None, None
-    for way in INTEGRATIONS:
+    fallback: tuple[Integration | None, GangDeclaration | None] = None, None
+    for integration in INTEGRATIONS:
         decided = first[1]
-        if decided is not None and way not in _EXPLICIT_INTEGRATIONS:
+        if decided is not None and integration not in _EXPLICIT_INTEGRATIONS:
             break
-        said = way.read(asked)
-        if said is None:
+        declaration = integration.read(context)
+        if declaration is None:
             continue
-        if asked.needs_unserved_kind(said):
-            passed = passed if passed[1] is not None else (way, said)
+        if context.needs_unserved_kind(declaration):
+            fallback = fallback if fallback[1] is not None else (integration, declaration)
         elif decided is None:
-            first = way, said
-        elif None not in (decided.minimum, said.minimum) and decided.minimum != said.minimum:
+            first = integration, declaration
+        elif None not in (decided.minimum, declaration.minimum) and decided.minimum != declaration.minimum:
             problem = f"contradicts {decided.minimum_source} ({decided.minimum})"
-            raise MarkError(said.minimum_source, said.minimum, problem, way_out="take one of the two marks off the pod")
-    return first if first[1] is not None else passed
+            raise MarkError(
+                declaration.minimum_source,
+                declaration.minimum,
+                problem,
+                remedy="remove one of the two from the pod",
+            )
+    return first if first[1] is not None else fallback
 
 
-def _check_unnamed(own: OwnAnnotations) -> None:
-    """Numbers of a gang that is not named are told, rather than passed over."""
-    if own.name == JOB_OWNER:
-        way_out = "set it in the pod template of a Job, or give the gang another name and a size"
-        raise MarkError(NAME_MARK, own.name, "means the gang of the pod's job, but no job made it", way_out=way_out)
-    if own.first_number is not None:
-        mark, number = own.first_number
-        way_out = f"name it with the {NAME_MARK} on all its pods"
-        raise MarkError(mark, number, "counts a gang, but no mark says which", way_out=way_out)
+def _check_unnamed(annotations: OwnAnnotations) -> None:
+    """Raise MarkError for counts of a gang that has no name, instead of ignoring them."""
+    if annotations.name == JOB_OWNER:
+        remedy = "set it in the pod template of a Job, or set another name and a size"
+        raise MarkError(
+            NAME_MARK, annotations.name, "means the pods of the pod's Job, but no Job created the pod", remedy=remedy
+        )
+    if annotations.first_number is not None:
+        mark, number = annotations.first_number
+        remedy = f"set the {NAME_MARK} on all pods of the gang"
+        raise MarkError(mark, number, "counts the pods of a gang without a name", remedy=remedy)
 
 
 def _topology_levels(pod: GangPodView) -> tuple[str, str]:
@@ -199,7 +214,7 @@ def _topology_levels(pod: GangPodView) -> tuple[str, str]:
     if required and preferred:
         problem = f"contradicts {_PREFERRED_TOPOLOGY} ({preferred})"
         raise MarkError(
-            f"annotation {_REQUIRED_TOPOLOGY}", required, problem, way_out="take one of the two off the pod"
+            f"annotation {_REQUIRED_TOPOLOGY}", required, problem, remedy="remove one of the two from the pod"
         )
     return required, preferred
 

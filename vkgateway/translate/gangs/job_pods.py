@@ -1,4 +1,4 @@
-"""How many pods a Job runs at once, and how many of them exist or can still arrive by what its status says."""
+"""Number of pods that a Job runs at the same time, and how many of them exist or can still be created."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _FINAL_CONDITIONS: Final = frozenset({"Complete", "Failed", "SuccessCriteriaMet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobPods:
-    """A Job's pods at one time."""
+    """Pod counts of a Job at one time."""
 
     desired: int
-    """The number that runs at once while none has ended."""
+    """Number of pods that run at the same time until the first pod ends."""
     remaining: int
-    """The number that exists or can still be created at once."""
+    """Number of pods that exist or can still be created at the same time."""
     has_cron_job: bool = False
-    """A CronJob created the Job: each run has a Job of its own."""
+    """A CronJob created the Job: each run has its own Job."""
 
     @property
     def ended_count(self) -> int:
-        """The number of those wanted that ended and are not replaced."""
+        """Number of desired pods that ended and are not replaced."""
         return max(0, self.desired - self.remaining)
 
 
@@ -39,7 +39,7 @@ def job_reference(pod: GangPodView) -> Reference | None:
     """Return the Job that controls a pod, or None.
 
     Raises:
-        MarkError: the name of the controller is no object's name.
+        MarkError: the controller's name is not a valid object name.
     """
     group, kind, name = pod.controller_key
     if (group, kind) != JOB_KIND[:2] or not name:
@@ -48,15 +48,16 @@ def job_reference(pod: GangPodView) -> Reference | None:
 
 
 def read_job_pods(found: Object, reference: Reference) -> JobPods:
-    """Read a Job's spec and status.
+    """Return the pod counts of a Job, from its spec and status.
 
     The Job controller runs no more pods than there is work left. It replaces neither a completed index nor one that
-    failed for good (`backoffLimitPerIndex`); without `completions` it creates no pod after the first success; a Job
-    that has a final condition creates none at all.
+    failed for good (`backoffLimitPerIndex`). Without `completions` it creates no pod after the first success. A Job
+    with a final condition creates none at all.
+
     https://kubernetes.io/docs/concepts/workloads/controllers/job/
 
     Raises:
-        MarkError: a field is not of its type.
+        MarkError: a field has the wrong type.
     """
     spec, status = ObjectFields.of_spec(found, reference), ObjectFields.of_status(found, reference)
     wanted = spec.get_count("parallelism", missing=1)
@@ -83,6 +84,6 @@ def _remaining_pods(status: ObjectFields, wanted: int, completions: int | None) 
 
 
 def _count_indexes(text: str) -> int:
-    """The number of indexes in a text like `1,3-5`; what is none is passed over."""
+    """Return the number of indexes in a text like `1,3-5`. Other parts are ignored."""
     found = (_INDEXES.fullmatch(part) for part in text.split(","))
     return sum(int(each[2] or each[1]) - int(each[1]) + 1 for each in found if each is not None)

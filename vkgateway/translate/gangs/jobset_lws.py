@@ -1,4 +1,4 @@
-"""Sets of Kubernetes' own SIGs: JobSet, several Jobs as one; LeaderWorkerSet, groups of a leader and workers."""
+"""Gangs of two SIG projects: JobSet, several Jobs as one, and LeaderWorkerSet, groups of a leader and workers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ JOBSET_LABEL: Final = "jobset.sigs.k8s.io/jobset-name"
 _REPLICATED_JOB: Final = "jobset.sigs.k8s.io/replicatedjob-name"
 _JOB_INDEX: Final = "jobset.sigs.k8s.io/job-index"
 _ATTEMPT: Final = "jobset.sigs.k8s.io/restart-attempt"
-"""How many times all Jobs of the set were made anew before this one."""
+"""Number of times that all Jobs of the set were re-created."""
 _JOB_DOMAIN: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _NODES_LABELLED: Final = "alpha.jobset.sigs.k8s.io/node-selector"
-"""Somebody gave each Job its nodes before: then all pods of an exclusive Job are made at once."""
+"""The nodes were assigned to the Jobs beforehand, so all pods of an exclusive Job are created together."""
 
 LWS_LABEL: Final = "leaderworkerset.sigs.k8s.io/name"
 _GROUP: Final = "leaderworkerset.sigs.k8s.io/group-index"
@@ -37,82 +37,82 @@ _LEADER: Final = "leader"
 
 @dataclass(frozen=True, slots=True)
 class _ReplicatedJob:
-    """Equal Jobs of a JobSet, and how many pods run of each at once."""
+    """Identical Jobs of a JobSet, with the number of pods that run at the same time in each."""
 
     name: str
     replicas: int
     pods: int
     run_limit: float | None
     startup_stage: Hashable
-    """Equal for those that are made at the same time."""
+    """Equal for Jobs that are created together."""
     is_exclusive: bool
-    """Each has a domain of the network for itself: its other pods are made once its first one has a node."""
+    """Each Job has a topology domain to itself: its other pods are created once its first pod has a node."""
 
 
-def read_jobset(asked: PodContext) -> GangDeclaration | None:
-    """A JobSet: the pods of all its Jobs; where some Jobs are made only after others, those that are made together.
+def read_jobset(context: PodContext) -> GangDeclaration | None:
+    """Return the gang of a JobSet: the pods of all its Jobs, or of those Jobs that are created together.
 
-    With exclusive topology each Job's first pod starts for itself, and its others as a gang. Pods of a restarted set
-    are a gang of their own: those of before may still be there, running, ending or done, and none is a member of it.
+    With exclusive topology, the first pod of each Job starts alone, and the other pods of the Job are a gang. The pods
+    of a restarted set are a new gang: pods of the previous attempt may still exist, and none is a member of it.
     """
-    pod = asked.pod
+    pod = context.pod
     name, role = pod.labels.get(JOBSET_LABEL), pod.labels.get(_REPLICATED_JOB)
-    if not name or not role or asked.own_annotations.name == JOB_OWNER:
+    if not name or not role or context.own_annotations.name == JOB_OWNER:
         return None
     reference = pod.reference_to(JOBSET_KIND, name, mark=f"label {JOBSET_LABEL}")
     attempt = _parse_index(pod.labels.get(_ATTEMPT, ""))
     if attempt:
         name = f"{name}/restart-{attempt}"
-    said = GangDeclaration(
+    declaration = GangDeclaration(
         name=name, minimum_source=str(reference), role=role, rank=pod.pod_index(), missing_reference=reference
     )
-    found = asked.find_object(reference)
+    found = context.find_object(reference)
     if found is None:
-        return said
+        return declaration
     jobs = _all_jobs(ObjectFields.of_metadata(found, reference), ObjectFields.of_spec(found, reference))
-    own = next((each for each in jobs if each.name == role), None)
-    if own is None:
-        way_out = f"use one of those it has: {', '.join(each.name for each in jobs) or 'none'}"
-        raise MarkError(f"label {_REPLICATED_JOB}", role, f"is no job of {reference}", way_out=way_out)
-    if own.is_exclusive:
-        return _in_exclusive_domain(said, own, asked.pod)
-    together = [each for each in jobs if each.startup_stage == own.startup_stage and not each.is_exclusive]
+    job = next((each for each in jobs if each.name == role), None)
+    if job is None:
+        remedy = f"use one of: {', '.join(each.name for each in jobs) or 'none'}"
+        raise MarkError(f"label {_REPLICATED_JOB}", role, f"is not a job of {reference}", remedy=remedy)
+    if job.is_exclusive:
+        return _in_exclusive_domain(declaration, job, context.pod)
+    together = [each for each in jobs if each.startup_stage == job.startup_stage and not each.is_exclusive]
     size = max(1, sum(each.replicas * each.pods for each in together))
     return replace(
-        said,
+        declaration,
         name=name if len(together) == len(jobs) else f"{name}/{together[0].name}",
         minimum=size,
         size=size,
         role_minimum={each.name: each.replicas * each.pods for each in together if each.replicas * each.pods},
-        rank=together.index(own) * ROLE_STRIDE
-        + _parse_index(pod.labels.get(_JOB_INDEX, "")) * own.pods
+        rank=together.index(job) * ROLE_STRIDE
+        + _parse_index(pod.labels.get(_JOB_INDEX, "")) * job.pods
         + pod.pod_index(),
-        run_limit=own.run_limit,
+        run_limit=job.run_limit,
         missing_reference=None,
     )
 
 
 def _parse_index(index: str) -> int:
-    """An index or a number of restarts; what is no number is passed over."""
+    """Return an index or a number of restarts, or 0 if the text is not a number."""
     return int(index) if index.isascii() and index.isdigit() and len(index) < 7 else 0
 
 
-def _in_exclusive_domain(said: GangDeclaration, own: _ReplicatedJob, pod: GangPodView) -> GangDeclaration:
-    """A pod of a Job that has a domain for itself."""
-    name = f"{said.name}/{own.name}/{_parse_index(pod.labels.get(_JOB_INDEX, ''))}"
+def _in_exclusive_domain(declaration: GangDeclaration, job: _ReplicatedJob, pod: GangPodView) -> GangDeclaration:
+    """Return the gang of a pod whose Job has a topology domain to itself."""
+    name = f"{declaration.name}/{job.name}/{_parse_index(pod.labels.get(_JOB_INDEX, ''))}"
     index = pod.pod_index()
     if not index:
         return replace(
-            said, name=f"{name}/{_LEADER}", is_standalone=True, run_limit=own.run_limit, missing_reference=None
+            declaration, name=f"{name}/{_LEADER}", is_standalone=True, run_limit=job.run_limit, missing_reference=None
         )
-    others = max(1, own.pods - 1)
+    others = max(1, job.pods - 1)
     return replace(
-        said,
+        declaration,
         name=f"{name}/others",
         minimum=others,
         size=others,
         rank=index,
-        run_limit=own.run_limit,
+        run_limit=job.run_limit,
         missing_reference=None,
     )
 
@@ -127,7 +127,7 @@ def _all_jobs(metadata: ObjectFields, spec: ObjectFields) -> list[_ReplicatedJob
 
 
 def _is_exclusive(metadata: ObjectFields) -> bool:
-    """Whether a JobSet, or the template of its Jobs, asks for a domain of the network for each Job."""
+    """Return whether a JobSet, or the template of its Jobs, requests a topology domain for each Job."""
     annotations = metadata.get_object("annotations")
     return bool(annotations.get_text(_JOB_DOMAIN)) and _NODES_LABELLED not in annotations
 
@@ -150,12 +150,13 @@ def _read_replicated_job(entry: ObjectFields, *, in_order: bool, exclusive: bool
     )
 
 
-def read_leader_worker_set(asked: PodContext) -> GangDeclaration | None:
-    """A LeaderWorkerSet: each of its groups by itself, the leader and all its workers.
+def read_leader_worker_set(context: PodContext) -> GangDeclaration | None:
+    """Return the gang of a LeaderWorkerSet: one group, with the leader and all its workers.
 
-    Where workers are made only once their leader is ready, or has a node, it starts for itself and they as a gang.
+    If workers are created only once their leader is ready or has a node, the leader starts alone and the workers are a
+    gang.
     """
-    pod = asked.pod
+    pod = context.pod
     name, index = pod.labels.get(LWS_LABEL), pod.labels.get(_GROUP)
     if not name or not index:
         return None
@@ -163,7 +164,7 @@ def read_leader_worker_set(asked: PodContext) -> GangDeclaration | None:
     reference = pod.reference_to(LWS_KIND, name, mark=f"label {LWS_LABEL}")
     rank = pod.pod_index(_MEMBER)
     role = "worker" if rank else _LEADER
-    found = asked.find_object(reference)
+    found = context.find_object(reference)
     if found is None:
         return GangDeclaration(
             name=group, minimum_source=str(reference), role=role, rank=rank, missing_reference=reference
@@ -171,7 +172,7 @@ def read_leader_worker_set(asked: PodContext) -> GangDeclaration | None:
     spec, text = ObjectFields.of_spec(found, reference), pod.annotations.get(_SIZE)
     size, mark = spec.get_object("leaderWorkerTemplate").get_count("size", missing=1), str(reference)
     if text is not None:
-        # Of the revision that this group was made from.
+        # The annotation holds the size of the revision that created this group.
         size, mark = mark_values.parse_count(f"annotation {_SIZE}", text), f"annotation {_SIZE}"
     workers = max(0, size - 1)
     if workers and _starts_leader_first(found, spec):

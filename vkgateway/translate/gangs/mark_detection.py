@@ -1,4 +1,4 @@
-"""Which pods carry the mark of a gang: told from the pod alone, the same way in every place that asks."""
+"""Detection of gang marks from the pod alone, with one rule for every caller."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from vkgateway.translate.gangs.pod_view import GangPodView
 from vkgateway.translate.gangs.training_jobs import TRAINING_JOB_LABEL, training_kinds
 
 OWN_MARKS: Final = (GANG_ANNOTATION, GANG_MIN_ANNOTATION, GANG_SIZE_ANNOTATION, GANG_MAX_ANNOTATION)
-"""Our marks. As labels they are an error, which the tenant reads only if the pod is governed."""
+"""Marks of vkgateway. As labels they are an error, which is reported only for governed pods."""
 
 MARK_ANNOTATIONS: Final = (
     *OWN_MARKS,
     *VOLCANO_ANNOTATIONS,
     KUEUE_COUNT_ANNOTATION,
 )
-"""A pod group of Kueue is known by its size: the label with its name alone, which other programs use, too, is none."""
+"""Kueue pod groups are detected by their size. Other programs also use the label with the group's name."""
 
 MARK_LABELS: Final = (
     *OWN_MARKS,
@@ -44,13 +44,13 @@ MARK_LABELS: Final = (
     JOBSET_LABEL,
     LWS_LABEL,
 )
-"""Labels of Spark applications are not among them: a driver runs alone, and executors start from the first one on."""
+"""Labels of Spark applications are not included: a driver runs alone, and executors start from the first one on."""
 
 MARK_FIELDS: Final = ("schedulingGroup", "workloadRef")
 """Fields of a pod's spec by which Kubernetes names a PodGroup (1.36) or a Workload (1.35)."""
 
 _STANDALONE_MARKS: Final = frozenset({*OWN_MARKS, KUEUE_COUNT_ANNOTATION})
-"""Marks that count whatever kinds there are: the pods alone say how many of them the gang takes."""
+"""Marks that are valid whatever kinds are served: the pods alone declare the gang's pod count."""
 
 _KINDS_BY_MARK: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(VOLCANO_ANNOTATIONS, VOLCANO_KIND),
@@ -61,7 +61,7 @@ _KINDS_BY_MARK: Final[Mapping[str, Kind]] = {
     "schedulingGroup": POD_GROUP_KIND,
     "workloadRef": WORKLOAD_KIND,
 }
-"""The kind of object that gives each other mark its meaning. That of a training job depends on the pod, too."""
+"""Kind of the object that each other mark refers to. The kind of a training job depends on the pod, too."""
 
 _ANNOTATIONS: Final = frozenset(MARK_ANNOTATIONS)
 _LABELS: Final = frozenset(MARK_LABELS)
@@ -86,9 +86,11 @@ def find_marks(*, labels: Iterable[str], annotations: Iterable[str]) -> frozense
 
 
 def mark_kinds(pod: Mapping[str, Any]) -> tuple[Kind, ...]:
-    """Return the kinds of the objects that a pod's marks refer to, each once; none for marks that count by themselves.
+    """Return the kinds of the objects that a pod's marks refer to, each once.
 
-    Of a training job whose kind the pod does not tell, they are all that it may be.
+    Standalone marks refer to none.
+
+    For a training job of unknown kind, the result contains all possible kinds.
     """
     kinds: dict[Kind, None] = {}
     for mark in _pod_marks(pod):
@@ -100,13 +102,13 @@ def mark_kinds(pod: Mapping[str, Any]) -> tuple[Kind, ...]:
 
 
 def needs_served_kind(pod: Mapping[str, Any]) -> bool:
-    """Return whether a pod carries marks, and all of them mean something only where their kind is served."""
+    """Return whether a pod carries marks, and all of them are valid only if their kind is served."""
     marks = _pod_marks(pod)
     return bool(marks) and _STANDALONE_MARKS.isdisjoint(marks)
 
 
 def has_unserved_marks(pod: Mapping[str, Any], unserved: Container[Kind]) -> bool:
-    """Return whether a pod carries marks, and none of them means anything: none of their kinds is served."""
+    """Return whether a pod carries marks, and none of their kinds is served."""
     return needs_served_kind(pod) and all(kind in unserved for kind in mark_kinds(pod))
 
 

@@ -1,4 +1,4 @@
-"""Values of marks: counts, names, durations, times and amounts, read strictly, with the way out in each complaint."""
+"""Strict parsers for the values of marks: counts, names, durations, times and amounts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from vkgateway.model.names import OBJECT_NAME_MAX
 from vkgateway.translate.gangs.marks import MarkError
 
 MAX_PODS: Final = 100_000
-"""More pods than this in one gang is taken for a slip."""
+"""A gang with more pods than this is considered a mistake."""
 MAX_SECONDS: Final = 366 * 86400.0
-"""A longer time than this (seconds) is taken for a slip."""
+"""A longer duration than this, in seconds, is considered a mistake."""
 
 _COUNT: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -23,63 +23,63 @@ _SECONDS: Final = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
 
 def parse_count(mark: str, text: str) -> int:
-    """A number of pods, from 1 to `MAX_PODS`.
+    """Return a number of pods, from 1 to `MAX_PODS`.
 
     Raises:
-        MarkError: it is none.
+        MarkError: the text is not such a number.
     """
     if not _COUNT.fullmatch(text.strip()) or not 1 <= int(text) <= MAX_PODS:
-        raise MarkError(mark, text, "is no number of pods", way_out=f"write a whole number from 1 to {MAX_PODS}")
+        raise MarkError(mark, text, "is not a number of pods", remedy=f"use a whole number from 1 to {MAX_PODS}")
     return int(text)
 
 
 def parse_object_name(mark: str, text: str) -> str:
-    """The name of an object: a DNS subdomain (RFC 1123), which is safe in a request's path.
+    """Return the name of an object: a DNS subdomain (RFC 1123), which is safe in a request's path.
 
     Raises:
-        MarkError: it is none.
+        MarkError: the text is not such a name.
     """
     if len(text) > OBJECT_NAME_MAX or not _OBJECT_NAME.fullmatch(text):
-        way_out = "use lower-case letters, digits, and inner dashes and dots"
-        raise MarkError(mark, text, "is no name of an object", way_out=way_out)
+        remedy = "use lower-case letters, digits, and dashes or dots between them"
+        raise MarkError(mark, text, "is not a valid object name", remedy=remedy)
     return text
 
 
 def parse_name(mark: str, text: str) -> str:
-    """A gang's name, which obeys the rules of a label's value.
+    """Return a gang's name, which follows the rules for label values.
 
     Raises:
-        MarkError: it does not.
+        MarkError: the text is not such a name.
     """
     if not _NAME.fullmatch(text):
         raise MarkError(
             mark,
             text,
-            "is no name of a gang",
-            way_out="use at most 63 letters, digits and inner dashes, dots and underscores",
+            "is not a valid gang name",
+            remedy="use at most 63 letters and digits, with dashes, dots or underscores between them",
         )
     return text
 
 
 def parse_duration(mark: str, text: str) -> float:
-    """Seconds, out of `90m`, `1h30m`, `2d` or a plain number of seconds.
+    """Return seconds for `90m`, `1h30m`, `2d` or a plain number of seconds.
 
     Raises:
-        MarkError: it is none of these, zero, or longer than a year.
+        MarkError: the text is not a duration, zero, or longer than a year.
     """
     plain = text.strip()
     seconds = float(plain) if _NUMBER.fullmatch(plain) else _sum_parts(plain)
     if not seconds or seconds > MAX_SECONDS:
-        problem = "is no length of time" if not seconds else "is longer than a year"
-        raise MarkError(mark, text, problem, way_out="write one like 90m, 1h30m, 2d, or a number of seconds")
+        problem = "is not a duration" if not seconds else "is longer than a year"
+        raise MarkError(mark, text, problem, remedy="use a value like 90m, 1h30m, 2d, or a number of seconds")
     return seconds
 
 
 def parse_time(mark: str, text: str) -> float:
-    """Seconds since the epoch, out of an RFC 3339 time or that very number.
+    """Return seconds since the epoch for an RFC 3339 time or a plain number of seconds.
 
     Raises:
-        MarkError: it is neither.
+        MarkError: the text is neither.
     """
     plain = text.strip()
     if _NUMBER.fullmatch(plain):
@@ -87,19 +87,19 @@ def parse_time(mark: str, text: str) -> float:
     try:
         return max(0.0, times.parse_time(plain).timestamp())
     except (ValueError, OverflowError):
-        way_out = "write one like 2026-03-01T12:00:00Z, or seconds since the epoch"
-        raise MarkError(mark, text, "is no time with a zone", way_out=way_out) from None
+        remedy = "use a value like 2026-03-01T12:00:00Z, or seconds since the epoch"
+        raise MarkError(mark, text, "is not a time with a time zone", remedy=remedy) from None
 
 
 def parse_amount(mark: str, text: str) -> float:
-    """A number that is not negative.
+    """Return a non-negative number.
 
     Raises:
-        MarkError: it is none.
+        MarkError: the text is not such a number.
     """
     plain = text.strip()
     if not _NUMBER.fullmatch(plain):
-        raise MarkError(mark, text, "is no number of GPU-seconds", way_out="write one like 0 or 7200")
+        raise MarkError(mark, text, "is not a number of GPU-seconds", remedy="use a value like 0 or 7200")
     return float(plain)
 
 

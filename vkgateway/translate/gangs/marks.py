@@ -1,4 +1,4 @@
-"""What is read of how a gang is said: the marks of one pod, the objects they refer to, and the error of bad marks."""
+"""Gang marks of a pod, the objects they refer to, and the error for invalid marks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MAX_SHOWN = 80
 
 
 class Kind(NamedTuple):
-    """A kind of objects that say more about gangs; the server's version of it is left open."""
+    """Kind of object that declares a gang. The API version is the one that the server prefers."""
 
     group: str
-    """API group, without version: any version that the server prefers will do."""
+    """API group without version. Any version that the server prefers is accepted."""
     kind: str
     plural: str
 
@@ -26,7 +26,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """An object beside the pod, in the pod's namespace, that says more about its gang."""
+    """Reference to an object in the pod's namespace that declares its gang."""
 
     group: str
     kind: str
@@ -36,7 +36,7 @@ class Reference:
 
     @property
     def object_kind(self) -> Kind:
-        """The object's kind."""
+        """Kind of the object."""
         return Kind(self.group, self.kind, self.plural)
 
     def __str__(self) -> str:
@@ -44,71 +44,73 @@ class Reference:
 
 
 FoundObjects = Mapping[Reference, Object]
-"""The objects beside a pod that exist, as plain JSON. What is not in it does not exist, or is not known yet."""
+"""Referenced objects that exist, as plain JSON. An object that is not in the map does not exist or is not known yet."""
 
 
 class MarkError(InputError):
-    """The marks of a gang contradict each other or make no sense: its pods are held until they are put right.
+    """Contradictory or invalid gang marks.
 
-    `mark` names the label, annotation or field, `value` what stands there; the message holds both, and the way out.
+    The pods wait until the marks are corrected.
+
+    `mark` names the label, annotation or field, and `value` is its value. The message contains both, and how to fix it.
     """
 
-    def __init__(self, mark: str, value: object, problem: str, *, way_out: str) -> None:
+    def __init__(self, mark: str, value: object, problem: str, *, remedy: str) -> None:
         self.mark = mark
         self.value = str(value)
-        super().__init__(f"{mark} is {quote_value(self.value)}, which {problem}; {way_out}")
+        super().__init__(f"{mark} is {quote_value(self.value)}, which {problem}; {remedy}")
 
 
 def quote_value(value: str) -> str:
-    """A value as it stands in a message: quoted, control characters escaped, cut where it is long."""
+    """Return a value for a message: quoted, with control characters escaped, and cut if it is long."""
     return repr(value if len(value) <= _MAX_SHOWN else f"{value[:_MAX_SHOWN]}...")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangMarks:
-    """What one pod's marks say about its gang, whichever way they were written in.
+    """Marks of one pod about its gang, whatever integration declares them.
 
-    All counts are of pods, those that ask for no governed resource included. Times are seconds.
+    All counts are numbers of pods, including pods that request no governed resource. Times are in seconds.
     """
 
     group: str
-    """The gang within its tenant: `namespace/way/name`. Pods with the same one are of one gang."""
+    """Gang within its tenant: `namespace/integration/name`. Pods with the same value belong to one gang."""
     integration: str = ""
-    """The way it was said in, for people; empty: in none, the pod stands alone."""
+    """Title of the integration that declares the gang. Empty: none, the pod is a gang of one."""
     minimum: int = 1
     excludes_succeeded: bool = False
-    """Its minimum says how many are still needed: pods that have ended well are not taken off it once more."""
+    """The minimum counts pods that are still needed, so succeeded pods are not subtracted again."""
     size: int | None = None
-    """How many pods it has in full; None: not said."""
+    """Full number of pods. None: not declared."""
     maximum: int | None = None
-    """To how many pods it may grow; None: not said."""
+    """Number of pods to which the gang may grow. None: not declared."""
     elastic: bool = False
-    """Its pods beyond the minimum may come and go one by one."""
+    """Pods beyond the minimum may start and end one by one."""
     role: str = ""
-    """The kind of task that this pod is: launcher, worker, ps."""
+    """Role of this pod: launcher, worker, ps."""
     role_minimum: Mapping[str, int] = field(default_factory=dict)
     rank: int = 0
-    """This pod's place in the gang. Only the order of ranks means something; they need not follow each other."""
+    """Position of this pod in the gang. Only the order of ranks counts. They need not be consecutive."""
     required_level: str = ""
-    """All its pods within one value of this node label."""
+    """Node label of which all pods must share one value."""
     preferred_level: str = ""
     run_limit: float | None = None
-    """Seconds after which it will have ended."""
+    """Seconds after which the gang has ended."""
     checkpoint: float = 0.0
-    """When its work was last saved (seconds since the epoch); 0: never."""
+    """When the gang last saved its work, in seconds since the epoch. 0: never."""
     restart_cost: float = 0.0
-    """GPU-seconds that a restart takes, as its owner declared."""
+    """Cost of a restart in GPU-seconds, as declared by the owner."""
     controller_uid: str = ""
-    """UID of the object that made this pod; empty: no controller made it."""
+    """UID of the object that created this pod. Empty: no controller created it."""
     job_desired: int = 0
-    """The number of pods that the pod's Job runs at once while none has ended; 0: no Job is known that made it."""
+    """Number of pods that the pod's Job runs at the same time until the first one ends. 0: no Job is known."""
     job_ended: int = 0
-    """The number of those that ended and are not replaced."""
+    """Number of those pods that ended and are not replaced."""
     replaces_succeeded: bool = False
-    """Its controller creates another pod where this one succeeds."""
+    """The controller creates another pod if this one succeeds."""
     replaces_failed: bool = True
-    """Somebody may create another pod where this one fails."""
+    """Another pod may be created if this one fails."""
     missing_reference: Reference | None = None
-    """The object that says how many pods it takes, where that is not there: the gang is not judged before."""
+    """Missing object that declares the pod count. The arbiter does not decide about the gang until it exists."""
     is_unserved: bool = False
     """The tenant's API server does not serve the kind of that object."""

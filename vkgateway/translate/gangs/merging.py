@@ -1,4 +1,4 @@
-"""The marks of a gang, out of those of its pods: what all must say alike, and what one of them may say for all."""
+"""Marks of a gang, merged from those of its pods."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _EQUAL_FIELDS: Final[tuple[tuple[str, _FieldGetter], ...]] = (
 
 
 def merge_marks(pods: Sequence[GangMarks]) -> GangMarks:
-    """The gang's marks, from those of its pods that exist; `role` and `rank` are left out.
+    """Return the gang's marks, merged from those of its existing pods, without `role` and `rank`.
 
-    Its last checkpoint is the latest that a pod tells, its restart cost the largest; it has ended after the longest
-    run limit, if all its pods have one. A level of the network that some of them ask for is asked for all.
+    The checkpoint is the latest of all pods, and the restart cost the largest. The run limit is the longest, if all
+    pods have one. A topology level that some pods request applies to all.
 
     Raises:
-        MarkError: its pods do not say the same.
-        ValueError: there are no pods, or they are of several gangs.
+        MarkError: the pods contradict each other.
+        ValueError: there are no pods, or they belong to several gangs.
     """
     first = pods[0] if pods else None
     if first is None or any(marks.group != first.group for marks in pods):
         raise ValueError("the marks of one gang are agreed on at a time")
     waiting = next((marks for marks in pods if marks.missing_reference is not None), None)
     if waiting is None:
-        for what, say in _EQUAL_FIELDS:
-            _require_equal(first.group, what, (say(marks) for marks in pods))
+        for what, get_value in _EQUAL_FIELDS:
+            _require_equal(first.group, what, (get_value(marks) for marks in pods))
     required = _require_equal(
-        first.group, "required level of the network", _set_values(pods, lambda marks: marks.required_level)
+        first.group, "required topology level", _set_values(pods, lambda marks: marks.required_level)
     )
     preferred = _require_equal(
-        first.group, "preferred level of the network", _set_values(pods, lambda marks: marks.preferred_level)
+        first.group, "preferred topology level", _set_values(pods, lambda marks: marks.preferred_level)
     )
     limits = [marks.run_limit for marks in pods if marks.run_limit is not None]
     return replace(
@@ -57,16 +57,18 @@ def merge_marks(pods: Sequence[GangMarks]) -> GangMarks:
     )
 
 
-def _set_values(pods: Iterable[GangMarks], say: _FieldGetter) -> Iterable[object]:
-    return (value for marks in pods if (value := say(marks)))
+def _set_values(pods: Iterable[GangMarks], get_value: _FieldGetter) -> Iterable[object]:
+    return (value for marks in pods if (value := get_value(marks)))
 
 
 def _require_equal(group: str, what: str, values: Iterable[object]) -> object:
-    """The value that all say; None where there is none."""
+    """Return the value that all pods share, or None if there are no values."""
     found: object = None
     for position, value in enumerate(values):
         if position and value != found:
-            problem = f"is {found} on another of its pods"
-            raise MarkError(f"the {what} of gang {group}", value, problem, way_out="say the same on all its pods")
+            problem = f"is {found} on another pod of the gang"
+            raise MarkError(
+                f"the {what} of gang {group}", value, problem, remedy="set the same value on all pods of the gang"
+            )
         found = value
     return found

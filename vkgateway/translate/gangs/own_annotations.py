@@ -1,4 +1,4 @@
-"""Our own annotations: what a tenant says of a gang to this platform, alone or beside another way of saying it."""
+"""vkgateway's gang annotations, alone or in addition to another integration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vkgateway.translate.gangs.marks import MarkError
 from vkgateway.translate.gangs.pod_view import GangPodView
 
 JOB_OWNER: Final = "job"
-"""As a gang's name: the pods of the job that made this one."""
+"""Name of a gang that consists of the pods of one Job."""
 
 MIN_MARK: Final = f"annotation {GANG_MIN_ANNOTATION}"
 SIZE_MARK: Final = f"annotation {GANG_SIZE_ANNOTATION}"
@@ -33,7 +33,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnAnnotations:
-    """What our annotations say; None: nothing. Counts are of pods, times are seconds."""
+    """Values of vkgateway's annotations. None: not set. Counts are numbers of pods, times are in seconds."""
 
     name: str | None = None
     minimum: int | None = None
@@ -45,12 +45,12 @@ class OwnAnnotations:
 
     @property
     def is_job_gang(self) -> bool:
-        """The gang is meant to be the pods of the job that made this one."""
+        """Whether the gang consists of the pods of the Job that created this pod."""
         return self.name == JOB_OWNER or (self.name is None and self.first_number is not None)
 
     @property
     def first_number(self) -> tuple[str, int] | None:
-        """The first mark that holds a number of pods, and the number; None: none does."""
+        """First mark that holds a number of pods, with the number, or None."""
         numbers = ((MIN_MARK, self.minimum), (SIZE_MARK, self.size), (MAX_MARK, self.maximum))
         return next(((mark, number) for mark, number in numbers if number is not None), None)
 
@@ -59,14 +59,14 @@ _NO_ANNOTATIONS: Final = OwnAnnotations()
 
 
 def read_own_annotations(pod: GangPodView) -> OwnAnnotations:
-    """Read our annotations.
+    """Return the values of vkgateway's annotations on a pod.
 
     Raises:
-        MarkError: one makes no sense, two contradict each other, or one was set as a label.
+        MarkError: one is invalid, two contradict each other, or one was set as a label.
     """
     for key in () if GANG_ANNOTATIONS.isdisjoint(pod.labels) else sorted(GANG_ANNOTATIONS & pod.labels.keys()):
         problem = "is read from annotations only"
-        raise MarkError(f"label {key}", pod.labels[key], problem, way_out="make it an annotation of the pod")
+        raise MarkError(f"label {key}", pod.labels[key], problem, remedy="set it as an annotation of the pod")
     if GANG_ANNOTATIONS.isdisjoint(pod.annotations):
         return _NO_ANNOTATIONS
     own = OwnAnnotations(
@@ -91,5 +91,5 @@ def _read_annotation(pod: GangPodView, key: str, parse: Callable[[str, str], _Va
 
 def _check_order(lower_mark: str, lower: int | None, upper_mark: str, upper: int | None) -> None:
     if lower is not None and upper is not None and lower > upper:
-        way_out = f"lower it to at most {upper}, or raise that"
-        raise MarkError(lower_mark, lower, f"is more than {upper_mark} ({upper})", way_out=way_out)
+        remedy = f"lower it to at most {upper}, or raise that"
+        raise MarkError(lower_mark, lower, f"is more than {upper_mark} ({upper})", remedy=remedy)

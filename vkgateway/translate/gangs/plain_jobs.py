@@ -1,4 +1,4 @@
-"""Plain Jobs with parallelism, which are gangs only where our annotations on the pod template say so."""
+"""Gangs of plain Jobs with parallelism, declared by annotations on the pod template."""
 
 from __future__ import annotations
 
@@ -12,23 +12,28 @@ from vkgateway.translate.gangs.job_pods import JOB_KIND, read_job_pods
 _NAME: Final = "batch.kubernetes.io/job-name"
 
 
-def read_job(asked: PodContext) -> GangDeclaration | None:
-    """A Job whose pods say `vkgateway.io/gang: job`, or a number without a name: all that run at once are the gang."""
-    if not asked.own_annotations.is_job_gang:
+def read_job(context: PodContext) -> GangDeclaration | None:
+    """Return the gang of a Job whose pods carry `vkgateway.io/gang: job` or a count without a name.
+
+    All pods that the Job runs at the same time are the gang.
+    """
+    if not context.own_annotations.is_job_gang:
         return None
-    pod = asked.pod
+    pod = context.pod
     group, kind, owner = pod.controller_key
     name = owner if (group, kind) == JOB_KIND[:2] else pod.labels.get(_NAME)
     if not name:
         return None
     reference = pod.reference_to(JOB_KIND, name, mark="the owner's name")
-    said = GangDeclaration(name=name, minimum_source=str(reference), rank=pod.pod_index(), missing_reference=reference)
-    found = asked.find_object(reference)
+    declaration = GangDeclaration(
+        name=name, minimum_source=str(reference), rank=pod.pod_index(), missing_reference=reference
+    )
+    found = context.find_object(reference)
     if found is None:
-        return said
+        return declaration
     pods = read_job_pods(found, reference)
     return replace(
-        said,
+        declaration,
         minimum=pods.desired,
         size=pods.desired,
         remaining=pods.remaining,

@@ -1,4 +1,4 @@
-"""A pod as the readers of gangs look at it: metadata that may be missing, its controller, its place among its like."""
+"""Pod as the gang readers see it: optional metadata, its controller, and its index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBERED_NAME: Final = re.compile(r".*-([0-9]{1,6})", re.ASCII)
 
 
 class GangPodView:
-    """Reads a pod's marks; nothing is missing, only empty."""
+    """Accessors for a pod's marks. Missing maps and fields are empty."""
 
     __slots__ = ("_metadata", "annotations", "labels", "name", "namespace", "spec")
 
@@ -31,31 +31,31 @@ class GangPodView:
 
     @property
     def unique_id(self) -> str:
-        """What tells the pod from all others: its uid, or where it has none yet, its name."""
+        """UID of the pod, or its name while it has no UID."""
         return self._metadata.get("uid") or self.name
 
     @property
     def run_limit(self) -> float | None:
-        """Seconds that the pod may run (`spec.activeDeadlineSeconds`); None: no end is set."""
+        """Seconds that the pod may run (`spec.activeDeadlineSeconds`), or None if there is no limit."""
         seconds = self.spec.get("activeDeadlineSeconds")
         return None if seconds is None else float(seconds)
 
     @property
     def controller_key(self) -> tuple[str, str, str]:
-        """API group, kind and name of the object that made the pod; three empty texts where there is none."""
+        """API group, kind and name of the object that created the pod. All three are empty if there is none."""
         return _controller_key(self._metadata)
 
     @property
     def controller_uid(self) -> str:
-        """UID of the object that made the pod; empty where there is none."""
+        """UID of the object that created the pod, or empty."""
         owners = self._metadata.get("ownerReferences") or ()
         return next((str(owner.get("uid") or "") for owner in owners if owner.get("controller")), "")
 
     def pod_index(self, *marks: str) -> int:
-        """The pod's place among its like: by the first of these labels or annotations that holds a number.
+        """Return the pod's index: the first number among these labels or annotations.
 
-        After them come those of Indexed Jobs and StatefulSets, and last the number that the pod's name ends with;
-        0 where nothing tells. It only orders the pods, so what is no number is passed over.
+        Then the labels of Indexed Jobs and StatefulSets count, and last the number at the end of the pod's name. The
+        default is 0. The index only orders pods, so invalid values are ignored.
         """
         for mark in (*marks, *_INDEX_MARKS):
             value = self.labels.get(mark) or self.annotations.get(mark) or ""
@@ -65,16 +65,16 @@ class GangPodView:
         return int(numbered[1]) if numbered else 0
 
     def reference_to(self, kind: Kind, name: str, *, mark: str) -> Reference:
-        """A reference to an object in the pod's namespace, which `mark` names.
+        """Return a reference to an object in the pod's namespace, which `mark` names.
 
         Raises:
-            MarkError: what stands there can be no object's name.
+            MarkError: the value of `mark` is not a valid object name.
         """
         return Reference(*kind, self.namespace, mark_values.parse_object_name(mark, name))
 
 
 def controller_key(found: Object) -> tuple[str, str, str]:
-    """The same of any object."""
+    """Return API group, kind and name of an object's controller. All three are empty if there is none."""
     return _controller_key(found.get("metadata") or {})
 
 

@@ -1,4 +1,4 @@
-"""Kubernetes' Pod Security Standards: the same verdicts as its admission plugin, in the same words."""
+"""Kubernetes' Pod Security Standards: same verdicts and messages as the PodSecurity admission plugin."""
 
 from vkgateway.translate.security.levels import Violation, find_violations
 

@@ -1,4 +1,4 @@
-"""The rules of level baseline; each gives what is wrong in the words of the PodSecurity admission plugin."""
+"""Rules of level baseline. Each returns a finding in the words of the PodSecurity admission plugin."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -23,7 +23,7 @@ APPARMOR_ANNOTATION: Final = "container.apparmor.security.beta.kubernetes.io/"
 
 
 def check_app_armor(pod: SecurityPodView) -> Finding:
-    """AppArmor profiles: the runtime's default or one of the node's."""
+    """Check that AppArmor profiles are the runtime's default or one of the node's."""
 
     def bad_type(context: Mapping[str, Any]) -> str | None:
         profile = context.get("appArmorProfile")
@@ -71,7 +71,7 @@ DEFAULT_CAPABILITIES: Final = frozenset(
 
 
 def check_capabilities(pod: SecurityPodView) -> Finding:
-    """Capabilities: none added beyond the runtime's defaults."""
+    """Check that no capability is added beyond the runtime's defaults."""
     bad = added_capabilities(pod, DEFAULT_CAPABILITIES)
     if not bad:
         return None
@@ -80,7 +80,7 @@ def check_capabilities(pod: SecurityPodView) -> Finding:
 
 
 def check_host_namespaces(pod: SecurityPodView) -> Finding:
-    """Host namespaces: network, processes and IPC stay the pod's own."""
+    """Check that the pod does not share the host's network, process or IPC namespace."""
     used = [name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.spec.get(name)]
     if not used:
         return None
@@ -88,7 +88,7 @@ def check_host_namespaces(pod: SecurityPodView) -> Finding:
 
 
 def check_host_paths(pod: SecurityPodView) -> Finding:
-    """Volumes of the host's paths: none."""
+    """Check that no volume is a host path."""
     bad = [volume["name"] for volume in pod.spec.get("volumes") or () if volume.get("hostPath") is not None]
     if not bad:
         return None
@@ -101,7 +101,7 @@ def check_host_paths(pod: SecurityPodView) -> Finding:
 
 
 def check_host_ports(pod: SecurityPodView) -> Finding:
-    """Host ports: none."""
+    """Check that no container uses a host port."""
     used = {
         c["name"]: {str(port["hostPort"]) for port in c.get("ports") or () if port.get("hostPort")}
         for c in pod.containers
@@ -129,7 +129,7 @@ def _probe_hosts(container: Container) -> set[str]:
 
 
 def check_host_probes(pod: SecurityPodView) -> Finding:
-    """Hosts of probes and lifecycle handlers: none but the pod itself."""
+    """Check that probes and lifecycle handlers name no other host."""
     bad = {c["name"]: found for c in pod.containers if (found := _probe_hosts(c))}
     if not bad:
         return None
@@ -140,7 +140,7 @@ def check_host_probes(pod: SecurityPodView) -> Finding:
 
 
 def check_privileged(pod: SecurityPodView) -> Finding:
-    """Privileged containers: none."""
+    """Check that no container is privileged."""
     bad = [c["name"] for c in pod.containers if container_context(c).get("privileged")]
     if not bad:
         return None
@@ -149,7 +149,7 @@ def check_privileged(pod: SecurityPodView) -> Finding:
 
 
 def check_proc_mount_restricted(pod: SecurityPodView) -> Finding:
-    """/proc mounts: the default."""
+    """Check that /proc mounts are the default."""
     found = {c["name"]: container_context(c).get("procMount") for c in pod.containers}
     bad = {name: kind for name, kind in found.items() if kind not in (None, "Default")}
     if not bad:
@@ -160,7 +160,7 @@ def check_proc_mount_restricted(pod: SecurityPodView) -> Finding:
 
 
 def check_proc_mount(pod: SecurityPodView) -> Finding:
-    """/proc mounts: the default, unless the pod has a user namespace."""
+    """Check that /proc mounts are the default, unless the pod has a user namespace."""
     return None if pod.has_user_namespace else check_proc_mount_restricted(pod)
 
 
@@ -168,7 +168,7 @@ SELINUX_TYPES: Final = ("", "container_t", "container_init_t", "container_kvm_t"
 
 
 def check_selinux(pod: SecurityPodView) -> Finding:
-    """SELinux options: no user, no role, and the container types only."""
+    """Check that SELinux options set no user, no role, and only container types."""
 
     def is_bad(context: Mapping[str, Any]) -> bool:
         options = context.get("seLinuxOptions") or {}
@@ -192,7 +192,7 @@ def check_selinux(pod: SecurityPodView) -> Finding:
 
 
 def seccomp_type(context: Mapping[str, Any]) -> str | None:
-    """The type of a context's seccomp profile; None where no profile is set."""
+    """Return the type of a context's seccomp profile, or None if it has no profile."""
     profile = context.get("seccompProfile")
     return None if profile is None else profile.get("type", "")
 
@@ -201,7 +201,7 @@ SECCOMP_TYPES: Final = ("RuntimeDefault", "Localhost")
 
 
 def check_seccomp(pod: SecurityPodView) -> Finding:
-    """Seccomp profiles: not switched off."""
+    """Check that no seccomp profile is Unconfined."""
     by_pod = seccomp_type(pod.security_context)
     types = {c["name"]: kind for c in pod.containers if (kind := seccomp_type(container_context(c))) is not None}
     bad = {name: kind for name, kind in types.items() if kind not in SECCOMP_TYPES}
@@ -233,7 +233,7 @@ SAFE_SYSCTLS: Final = frozenset(
 
 
 def check_sysctls(pod: SecurityPodView) -> Finding:
-    """Sysctls: those that are safe and of the pod alone."""
+    """Check that sysctls are safe and apply to the pod alone."""
     bad = [entry["name"] for entry in pod.security_context.get("sysctls") or () if entry["name"] not in SAFE_SYSCTLS]
     if not bad:
         return None
@@ -241,7 +241,7 @@ def check_sysctls(pod: SecurityPodView) -> Finding:
 
 
 def check_windows_host_process(pod: SecurityPodView) -> Finding:
-    """Windows host processes: none."""
+    """Check that no container is a Windows host process."""
 
     def is_bad(context: Mapping[str, Any]) -> bool:
         return bool((context.get("windowsOptions") or {}).get("hostProcess"))

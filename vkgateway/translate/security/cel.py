@@ -1,7 +1,7 @@
-"""The rules of `levels` in CEL: each a list with the message of the broken rule, in the plugin's words, or empty.
+"""Rules of `levels` in CEL: each a list with the plugin's message for a broken rule, or empty.
 
-Where several containers or values break one rule, they are listed in the pod's order: the CEL of Kubernetes 1.30 cannot
-sort. The expressions use `variables.containers` and `variables.volumes`.
+If several containers or values break one rule, they are listed in the pod's order: CEL of Kubernetes 1.30 cannot sort.
+The expressions use `variables.containers` and `variables.volumes`.
 """
 
 import json
@@ -18,13 +18,13 @@ _WINDOWS: Final = "object.spec.?os.?name.orValue('') == 'windows'"
 
 
 def violations_expression(level: PodSecurity) -> str:
-    """Return an expression for the messages of a level's rules that a pod breaks; `[]` for level `privileged`."""
+    """Return an expression for the messages of a level's broken rules, `[]` for level `privileged`."""
     start = f'violates PodSecurity "{level}:latest": '
     return " + ".join(f"{_RULES[rule]}.map(m, {json.dumps(start)} + m)" for rule in rule_names(level)) or "[]"
 
 
 def _container_names(condition: str) -> str:
-    """Return the names of the containers `c` that meet a condition."""
+    """Return an expression for the names of the containers `c` that meet a condition."""
     return f"variables.containers.filter(c, {condition}).map(c, c.name)"
 
 
@@ -45,7 +45,7 @@ def _uses_verb(names: str) -> str:
 
 
 def _finding_expression(items: str, reason: str, detail: str) -> str:
-    """Return reason and detail if there are items; `detail` is an expression of the items, `b`."""
+    """Return an expression for reason and detail if there are items. `detail` is an expression of the items, `b`."""
     return f"[{items}].filter(b, b.size() > 0).map(b, {reason} + ' (' + {detail} + ')')"
 
 
@@ -58,18 +58,18 @@ def _list_literal(values: Iterable[str]) -> str:
 
 
 def _setter_names(in_pod: str, condition: str) -> str:
-    """Return who meets a condition: the pod, containers, or both, as a list of texts."""
+    """Return an expression for the setters that meet a condition (pod, containers or both), as a list of texts."""
     containers = f"[{_container_names(condition)}].filter(n, n.size() > 0).map(n, {_named_containers('n')})"
     return f"(({in_pod}) ? ['pod'] : []) + {containers}"
 
 
 def _set_values(in_pod: str, pod_value: str, condition: str, value: str) -> str:
-    """Return what the pod and its containers `c` set where they meet a condition."""
+    """Return an expression for the values that the pod and its containers `c` set, if they meet a condition."""
     return f"((({in_pod}) ? [{pod_value}] : []) + variables.containers.filter(c, {condition}).map(c, {value}))"
 
 
 def _must_not_set(field: str, allowed: Iterable[str]) -> tuple[str, str]:
-    """Return conditions of the pod and of a container `c`: a field is set to something that is not allowed."""
+    """Return conditions of the pod and of a container `c` that a field is set to a value that is not allowed."""
     outside = f"!(%s.{_CONTEXT}.{field}.orValue({_json_literal(min(allowed))}) in {_list_literal(allowed)})"
     return outside % "object.spec", outside % "c"
 
@@ -107,7 +107,7 @@ def _added_capabilities(allowed: Iterable[str]) -> str:
 
 
 def _must_not_add(allowed: Iterable[str]) -> tuple[str, str]:
-    """Return the containers that add other capabilities than allowed, and what is said of them as names `b`."""
+    """Return expressions for the containers that add other capabilities than allowed, and for the message about `b`."""
     added = _added_capabilities(allowed)
     each = f"""variables.containers.filter(c, {added}.size() > 0).map(c, {_quoted_values(added)}).join(', ')"""
     detail = f"{_named_containers('b')} + ' must not include ' + {each} + ' in securityContext.capabilities.add'"

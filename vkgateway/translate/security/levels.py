@@ -1,7 +1,7 @@
-"""Which rules make up a level of the Pod Security Standards, and which of them a pod breaks.
+"""Rules of each level of the Pod Security Standards, and the rules that a pod breaks.
 
 The rules are those of https://kubernetes.io/docs/concepts/security/pod-security-standards/ as of Kubernetes 1.36
-("latest"); the words are those of the PodSecurity admission plugin, which the same pod would meet below.
+("latest"). The messages are those of the PodSecurity admission plugin, which checks the pod in the compute cluster.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ _LEVELS: Final[Mapping[PodSecurity, tuple[tuple[str, Check], ...]]] = {
     "baseline": _BASELINE,
     "restricted": _RESTRICTED,
 }
-"""A restricted rule that is stricter than a baseline one stands in its place; baseline rules come first."""
+"""Baseline rules come first. A stricter restricted rule replaces its baseline rule."""
 
 
 def rule_names(level: PodSecurity) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def rule_names(level: PodSecurity) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """One rule of a level that a pod breaks: the rule's name, the field, what stands there, and the plugin's words."""
+    """Rule of a level that a pod breaks: the rule's name, the field, its value, and the plugin's message."""
 
     rule: str
     field: str
@@ -69,7 +69,7 @@ class Violation:
 
 
 def find_violations(pod: Mapping[str, Any], *, level: PodSecurity) -> list[Violation]:
-    """The rules of a level that a pod breaks, in the plugin's order; none for level `privileged`."""
+    """Return the rules of a level that a pod breaks, in the plugin's order. Level `privileged` has none."""
     checks = _LEVELS[level]
     if not checks:
         return []

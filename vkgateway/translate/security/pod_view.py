@@ -1,4 +1,4 @@
-"""A pod as the rules of pod security look at it, and the words that they share."""
+"""Pod as the security rules see it, and the words that the rules share."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ Container = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class SecurityPodView:
-    """A pod as the rules look at it."""
+    """Accessors for the parts of a pod that security rules check."""
 
     spec: Mapping[str, Any]
     annotations: Mapping[str, str]
@@ -17,17 +17,17 @@ class SecurityPodView:
 
     @property
     def security_context(self) -> Mapping[str, Any]:
-        """The pod's own security context."""
+        """Security context of the pod."""
         return self.spec.get("securityContext") or {}
 
     @property
     def is_windows(self) -> bool:
-        """Whether the pod says it is a Windows pod."""
+        """Whether the pod declares itself a Windows pod."""
         return (self.spec.get("os") or {}).get("name") == "windows"
 
     @property
     def has_user_namespace(self) -> bool:
-        """Whether the pod has a user namespace, and so is no root on the host."""
+        """Whether the pod has a user namespace, so that its root user is not root on the host."""
         return self.spec.get("hostUsers") is False
 
 
@@ -37,52 +37,52 @@ Check = Callable[[SecurityPodView], Finding]
 
 
 def quote_names(items: Iterable[str]) -> str:
-    """Names in double quotes, separated by commas."""
+    """Return names in double quotes, separated by commas."""
     return ", ".join(f'"{item}"' for item in items)
 
 
 def pluralize_noun(count: int, singular: str) -> str:
-    """A noun for a count."""
+    """Return the noun for a count."""
     return singular if count == 1 else f"{singular}s"
 
 
 def name_containers(bad: Sequence[str]) -> str:
-    """ "container" or "containers", and which."""
+    """Return "container" or "containers" with their names."""
     return f"{pluralize_noun(len(bad), 'container')} {quote_names(bad)}"
 
 
 def uses_verb(bad: Sequence[str]) -> str:
-    """The verb for a number of containers."""
+    """Return the verb for a number of containers."""
     return "uses" if len(bad) == 1 else "use"
 
 
 def container_context(container: Container) -> Mapping[str, Any]:
-    """A container's security context."""
+    """Return a container's security context."""
     return container.get("securityContext") or {}
 
 
 def name_setters(pod_is_bad: bool, bad: Sequence[str]) -> str:
-    """Who set something: the pod, containers, or both."""
+    """Return the words for pod, containers or both, whichever set a value."""
     return " and ".join([*(["pod"] if pod_is_bad else []), *([name_containers(bad)] if bad else [])])
 
 
 def any_path(field: str) -> str:
-    """Path of a field in the security context of any container."""
+    """Return the path of a field in the security context of any container."""
     return f"spec.containers[*].securityContext.{field}"
 
 
 def container_capabilities(container: Container, kind: str) -> Sequence[str]:
-    """The capabilities that a container adds or drops."""
+    """Return the capabilities that a container adds or drops."""
     return (container_context(container).get("capabilities") or {}).get(kind) or ()
 
 
 def added_capabilities(pod: SecurityPodView, allowed: Iterable[str]) -> dict[str, set[str]]:
-    """Containers that add capabilities beyond those allowed, and which."""
+    """Return the containers that add capabilities beyond those allowed, with these capabilities."""
     wanted = {c["name"]: set(container_capabilities(c, "add")) - set(allowed) for c in pod.containers}
     return {name: extra for name, extra in wanted.items() if extra}
 
 
 def forbidden_capabilities(bad: Mapping[str, set[str]]) -> str:
-    """The words for capabilities that may not be added."""
+    """Return the words for capabilities that must not be added."""
     extra = sorted(set().union(*bad.values()))
     return f"{name_containers(list(bad))} must not include {quote_names(extra)} in securityContext.capabilities.add"

@@ -1,4 +1,4 @@
-"""The rules that level restricted adds; each gives what is wrong in the PodSecurity admission plugin's words."""
+"""Rules that level restricted adds. Each returns a finding in the words of the PodSecurity admission plugin."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ from vkgateway.translate.security.pod_view import (
 
 
 def check_privilege_escalation(pod: SecurityPodView) -> Finding:
-    """Privilege escalation: ruled out in each container."""
+    """Check that each container disallows privilege escalation."""
     bad = [c["name"] for c in pod.containers if container_context(c).get("allowPrivilegeEscalation") is not False]
     if pod.is_windows or not bad:
         return None
@@ -29,7 +29,7 @@ def check_privilege_escalation(pod: SecurityPodView) -> Finding:
 
 
 def check_capabilities_restricted(pod: SecurityPodView) -> Finding:
-    """Capabilities: all dropped, and none added but NET_BIND_SERVICE."""
+    """Check that all capabilities are dropped and none but NET_BIND_SERVICE is added."""
     if pod.is_windows:
         return None
     missing = [c["name"] for c in pod.containers if "ALL" not in container_capabilities(c, "drop")]
@@ -61,7 +61,7 @@ RESTRICTED_VOLUMES: Final = frozenset(
 
 
 def check_volume_types(pod: SecurityPodView) -> Finding:
-    """Volume types: those that bring nothing of the host or its networks; none named means emptyDir."""
+    """Check that volumes give no access to the host or its networks. A volume without a type is an emptyDir."""
     bad = {
         volume["name"]: next((kind for kind in volume if kind != "name"), "unknown")
         for volume in pod.spec.get("volumes") or ()
@@ -78,7 +78,7 @@ def check_volume_types(pod: SecurityPodView) -> Finding:
 
 
 def check_run_as_non_root(pod: SecurityPodView) -> Finding:
-    """Users: declared not to be root."""
+    """Check that the user is declared not to be root."""
     if pod.has_user_namespace:
         return None
     field, reason = "spec.securityContext.runAsNonRoot", "runAsNonRoot != true"
@@ -95,7 +95,7 @@ def check_run_as_non_root(pod: SecurityPodView) -> Finding:
 
 
 def check_run_as_user(pod: SecurityPodView) -> Finding:
-    """Users: not 0."""
+    """Check that the user is not 0."""
     if pod.has_user_namespace:
         return None
     by_pod = pod.security_context.get("runAsUser") == 0
@@ -107,7 +107,7 @@ def check_run_as_user(pod: SecurityPodView) -> Finding:
 
 
 def check_seccomp_restricted(pod: SecurityPodView) -> Finding:
-    """Seccomp profiles: set for each container."""
+    """Check that a seccomp profile is set for each container."""
     if pod.is_windows:
         return None
     explicit = check_seccomp(pod)

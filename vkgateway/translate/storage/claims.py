@@ -1,4 +1,4 @@
-"""Claims: what of a tenant's claim stands below, and what of the compute claim's status is told above."""
+"""PersistentVolumeClaims: the compute claim of a tenant's claim, and the mirrored status."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from vkgateway.translate.storage.views import STORAGE, ClaimView
 
 _UNSUPPORTED: Final = {
     "data_source": "volumes made from another claim or from a snapshot are not supported yet; copy the data with a pod",
-    "data_source_ref": "volumes made from other data are not supported yet; copy the data with a pod",
+    "data_source_ref": "volumes with a data source are not supported; copy the data with a pod",
     "selector": "volumes are made for claims here, not chosen by labels; leave the selector out",
     "volume_attributes_class_name": "volume attributes classes are not supported yet; leave the class out",
 }
 
 
 def unsupported_reason(claim: ClaimView) -> str:
-    """Why no volume can be made for a claim as it is written; empty where one can."""
+    """Return why no volume can be provisioned for a claim, empty if one can."""
     return next((why for field, why in _UNSUPPORTED.items() if getattr(claim.spec, field)), "")
 
 
 def forward_claim(claim: ClaimView, *, name: str, class_name: str, tenant: TenantContext) -> Object:
-    """The compute claim that stands for a tenant's, called `name`, of the compute cluster's class `class_name`.
+    """Return the compute claim of a tenant's claim, called `name`, with the compute cluster's class `class_name`.
 
-    Labels and annotations stay above: below, controllers of backups and snapshots act on them. So does which node the
-    tenant's scheduler chose, for there is none of that name.
+    Labels and annotations are not forwarded: controllers of backups and snapshots would act on them. The node that the
+    tenant's scheduler selected is not forwarded either, because no compute node has that name.
     """
     source = claim.metadata
     return {
@@ -59,16 +59,18 @@ def forward_claim(claim: ClaimView, *, name: str, class_name: str, tenant: Tenan
     }
 
 
-def claim_status_patch(above: ClaimView, below: ClaimView) -> Object | None:
-    """The merge patch that tells a bound claim what it has and how its growing goes; None where it says so already.
+def claim_status_patch(tenant_claim: ClaimView, compute_claim: ClaimView) -> Object | None:
+    """Return the merge patch that mirrors capacity and resize of a bound claim, or None if nothing differs.
 
-    Its phase and access modes are told by the tenant's own controller, from the volume.
+    The tenant cluster's controller sets phase and access modes, from the volume.
     """
-    old, new = above.status, below.status
+    old, new = tenant_claim.status, compute_claim.status
     patch: Object = {}
-    if below.storage_capacity is not None and not is_same_quantity(above.storage_capacity, below.storage_capacity):
-        patch["capacity"] = {STORAGE: below.storage_capacity}
-    conditions = sanitize_conditions(below, above.metadata.namespace)
+    if compute_claim.storage_capacity is not None and not is_same_quantity(
+        tenant_claim.storage_capacity, compute_claim.storage_capacity
+    ):
+        patch["capacity"] = {STORAGE: compute_claim.storage_capacity}
+    conditions = sanitize_conditions(compute_claim, tenant_claim.metadata.namespace)
     if conditions != list(old.conditions):
         patch["conditions"] = conditions or None
     if old.allocated_resources.get(STORAGE) != new.allocated_resources.get(STORAGE):
@@ -78,21 +80,21 @@ def claim_status_patch(above: ClaimView, below: ClaimView) -> Object | None:
     return patch or None
 
 
-def sanitize_conditions(below: ClaimView, namespace: str) -> list[dict[str, Any]]:
-    """The conditions of a compute claim with its names replaced by the tenant's; `namespace` is the tenant's."""
-    metadata = below.metadata
+def sanitize_conditions(compute_claim: ClaimView, namespace: str) -> list[dict[str, Any]]:
+    """Return the conditions of a compute claim with the tenant's names. `namespace` is the tenant's."""
+    metadata = compute_claim.metadata
     pairs = (
         (metadata.namespace, namespace),
-        (below.spec.volume_name, "the volume"),
+        (compute_claim.spec.volume_name, "the volume"),
         (metadata.uid, metadata.annotations.get(UID_ANNOTATION, "")),
         (metadata.name, metadata.annotations.get(NAME_ANNOTATION, "")),
     )
     cleaner = Sanitizer(tuple((old, new) for old, new in pairs if old and old != new))
-    return [cleaner.sanitize_json(condition) for condition in below.status.conditions]
+    return [cleaner.sanitize_json(condition) for condition in compute_claim.status.conditions]
 
 
 def is_same_quantity(one: Quantity | None, other: Quantity | None) -> bool:
-    """Tell whether two amounts are equal, however they are written."""
+    """Return whether two amounts are equal, however they are written."""
     if one is None or other is None:
         return one is other
     return parse_quantity(one) == parse_quantity(other)

@@ -1,4 +1,4 @@
-"""Storage classes: which of a compute cluster's a tenant sees, under what names, and what of them it is told."""
+"""Storage classes that a tenant sees: their names and fields."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from vkgateway.translate.storage.views import (
 )
 
 MIRRORED_LABEL: Final = "vkgateway.io/mirrored"
-"""On storage classes that the gateway keeps in a tenant: those are made as the policy says, and taken away again."""
+"""Label of storage classes that the gateway manages in a tenant cluster. The policy decides which exist."""
 
 NodeLabelsByPool = Sequence[tuple[PoolContext, Sequence[Mapping[str, str]]]]
-"""A tenant's virtual nodes in one compute cluster, each with the labels of the compute nodes behind it."""
+"""Tenant's virtual nodes in one compute cluster, each with the labels of the compute nodes behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassOffer:
-    """A class of one compute cluster, and the tenant's virtual nodes there."""
+    """Class of one compute cluster, and the tenant's virtual nodes there."""
 
     compute_cluster: str
     storage_class: StorageClassView
@@ -34,38 +34,41 @@ class ClassOffer:
 
 
 def allows_volumes(tenant: TenantContext) -> bool:
-    """Tell whether the tenant may have volumes at all."""
+    """Return whether the tenant may have volumes at all."""
     return bool(tenant.storage_classes or tenant.storage_class_names)
 
 
 def compute_class_name(tenant: TenantContext, name: str) -> str | None:
-    """Name below of a class that the tenant names; None where the policy does not allow it."""
+    """Return the compute name of a class that the tenant names, or None if the policy does not allow it."""
     if name in tenant.storage_class_names:
         return tenant.storage_class_names[name]
     return name if name in tenant.storage_classes or ANY in tenant.storage_classes else None
 
 
-def tenant_class_names(tenant: TenantContext, below: str) -> list[str]:
-    """The names by which a tenant knows a class of a compute cluster; none where it may not have it."""
-    names = [name for name, target in tenant.storage_class_names.items() if target == below]
-    if below not in tenant.storage_class_names and compute_class_name(tenant, below) is not None:
-        names.append(below)
+def tenant_class_names(tenant: TenantContext, compute_name: str) -> list[str]:
+    """Return the tenant's names of a compute cluster's class, empty if the tenant may not use it."""
+    names = [name for name, target in tenant.storage_class_names.items() if target == compute_name]
+    if compute_name not in tenant.storage_class_names and compute_class_name(tenant, compute_name) is not None:
+        names.append(compute_name)
     return names
 
 
-def allowed_names(tenant: TenantContext, below: Iterable[str]) -> list[str]:
-    """All class names that the tenant may use, for messages; `below` are those that compute clusters have."""
+def allowed_names(tenant: TenantContext, compute_name: Iterable[str]) -> list[str]:
+    """Return all class names that the tenant may use, for messages.
+
+    `compute_name` are those that compute clusters have.
+    """
     named = {*tenant.storage_class_names, *(name for name in tenant.storage_classes if name != ANY)}
     if ANY in tenant.storage_classes:
-        named.update(name for target in below for name in tenant_class_names(tenant, target))
+        named.update(name for target in compute_name for name in tenant_class_names(tenant, target))
     return sorted(named)
 
 
 def tenant_class(name: str, offers: Sequence[ClassOffer], *, clusters: int, default: bool) -> Object:
-    """The class as the tenant sees it: who makes volumes there, and where, stays below.
+    """Return the class as the tenant sees it, without provisioner and topology of the compute cluster.
 
-    `offers` are the classes that stand behind it, at least one; `clusters` counts the compute clusters in which the
-    tenant has pools. With several, its volumes wait for the pod that uses them first: before, nobody knows where.
+    `offers` are the compute classes behind it, at least one. `clusters` is the number of compute clusters in which the
+    tenant has pools. With several, volumes wait for their first consumer, because their cluster is not known before.
     """
     first = offers[0].storage_class
     waits = clusters > 1 or any(offer.storage_class.waits_for_consumer for offer in offers)
@@ -89,7 +92,7 @@ def tenant_class(name: str, offers: Sequence[ClassOffer], *, clusters: int, defa
 
 
 def _topology_term(offer: ClassOffer) -> Object:
-    """Where volumes may be, on the labels of virtual nodes."""
+    """Return the allowed topology of volumes, on the labels of virtual nodes."""
     expressions = [{"key": COMPUTE_CLUSTER_LABEL, "values": [offer.compute_cluster]}]
     terms = offer.storage_class.allowed_topologies
     if terms:
@@ -105,9 +108,9 @@ def _topology_term(offer: ClassOffer) -> Object:
 
 
 NO_POOL: Final = "none"
-"""A pool that there is not: a topology must name one."""
+"""Name of a pool that does not exist, because a topology must name one."""
 
 
 def _term_matches(labels: Mapping[str, str], term: Mapping[str, Any]) -> bool:
-    """Judge a topology selector term (core/v1 TopologySelectorTerm): all its expressions must hold."""
+    """Return whether labels meet all expressions of a topology selector term (core/v1 TopologySelectorTerm)."""
     return all(labels.get(entry["key"]) in entry["values"] for entry in term.get("matchLabelExpressions") or ())

@@ -1,4 +1,4 @@
-"""Labels that choose some of a tenant's virtual nodes, for volumes and storage classes."""
+"""Labels that select some of a tenant's virtual nodes, for volumes and storage classes."""
 
 from collections.abc import Sequence
 
@@ -6,14 +6,14 @@ from vkgateway.model.names import POOL_LABEL
 from vkgateway.translate.context import HOSTNAME_LABEL, PoolContext
 
 
-def select_label(reached: Sequence[PoolContext], among: Sequence[PoolContext]) -> tuple[str, list[str]] | None:
-    """Return the key of a label, and its values, that choose some virtual nodes of a cluster among all of them.
+def select_label(selected: Sequence[PoolContext], candidates: Sequence[PoolContext]) -> tuple[str, list[str]] | None:
+    """Return key and values of a label that selects the `selected` virtual nodes among the `candidates` of a cluster.
 
-    It is the pool's label where pools are reached as a whole, else the host name's. None where all are reached.
+    The key is the pool's label if whole pools are selected, else the host name's. None: all are selected.
     """
-    if len(reached) == len(among):
+    if len(selected) == len(candidates):
         return None
-    pools = {pool.name for pool in reached}
-    if all(pool in reached for pool in among if pool.name in pools):
+    pools = {pool.name for pool in selected}
+    if all(pool in selected for pool in candidates if pool.name in pools):
         return POOL_LABEL, sorted(pools)
-    return HOSTNAME_LABEL, sorted(pool.node_name for pool in reached)
+    return HOSTNAME_LABEL, sorted(pool.node_name for pool in selected)

@@ -1,4 +1,4 @@
-"""Claims, volumes and storage classes as narrow as they are needed, of tenants and of compute clusters alike."""
+"""Narrow views of claims, volumes and storage classes, for tenant and compute clusters alike."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from vkgateway.model.objects import Meta, Object
 from vkgateway.model.quantity import Quantity
 
 PROVISIONER: Final = f"storage.{GROUP}"
-"""Who makes a tenant's volumes, as its storage classes and volumes name it: the gateway."""
+"""Provisioner in a tenant's storage classes and volumes: the gateway."""
 STORAGE: Final = "storage"
-"""The resource that claims ask for and volumes offer."""
+"""Resource that claims request and volumes offer."""
 WAIT_FOR_CONSUMER: Final = "WaitForFirstConsumer"
 DEFAULT_CLASS_ANNOTATION: Final = "storageclass.kubernetes.io/is-default-class"
 PROVISIONAL_ANNOTATION: Final = "vkgateway.io/provisional"
-"""On a tenant's volume: nothing stands for it below yet, since that waits for the pod that will use it first."""
+"""Annotation of a tenant's volume without a compute volume, which waits for its first consumer."""
 PROVISIONER_ANNOTATIONS: Final = (
     "volume.kubernetes.io/storage-provisioner",
     "volume.beta.kubernetes.io/storage-provisioner",
 )
-"""By which a cluster's own controller asks somebody to make the volume of a claim."""
+"""Annotations by which a cluster's controller requests the volume of a claim from a provisioner."""
 SELECTED_NODE_ANNOTATION: Final = "volume.kubernetes.io/selected-node"
-"""On a claim of a class that waits for its first consumer: where the scheduler wants the volume."""
+"""Annotation of a claim that waits for its first consumer: the node that the scheduler selected."""
 _CLASS_ANNOTATION: Final = "volume.beta.kubernetes.io/storage-class"
 
 
@@ -33,7 +33,7 @@ class _ResourceRequests(msgspec.Struct, gc=False):
 
 
 class ClaimSpec(msgspec.Struct, kw_only=True, rename="camel"):
-    """What is wanted of a claim."""
+    """Spec of a claim."""
 
     access_modes: tuple[str, ...] = ()
     resources: _ResourceRequests = msgspec.field(default_factory=_ResourceRequests)
@@ -47,7 +47,7 @@ class ClaimSpec(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ClaimStatus(msgspec.Struct, kw_only=True, rename="camel"):
-    """What there is of it."""
+    """Status of a claim."""
 
     phase: str = "Pending"
     access_modes: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class ClaimStatus(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ClaimView(msgspec.Struct, kw_only=True, rename="camel"):
-    """A PersistentVolumeClaim."""
+    """PersistentVolumeClaim."""
 
     metadata: Meta
     spec: ClaimSpec = msgspec.field(default_factory=ClaimSpec)
@@ -66,43 +66,43 @@ class ClaimView(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def class_name(self) -> str:
-        """Its storage class, by the old annotation, too; empty where it names none."""
+        """Storage class, also from the deprecated annotation. Empty: none is named."""
         return self.metadata.annotations.get(_CLASS_ANNOTATION) or self.spec.storage_class_name or ""
 
     @property
     def requested_storage(self) -> Quantity:
-        """How much storage it asks for."""
+        """Requested storage."""
         return self.spec.resources.requests.get(STORAGE, "0")
 
     @property
     def storage_capacity(self) -> Quantity | None:
-        """How much it has; None before it is bound."""
+        """Capacity, or None before the claim is bound."""
         return self.status.capacity.get(STORAGE)
 
     @property
     def is_bound(self) -> bool:
-        """Whether it has its volume."""
+        """Whether the claim is bound."""
         return self.status.phase == "Bound"
 
     @property
     def is_deleting(self) -> bool:
-        """Whether it is to go."""
+        """Whether the claim is being deleted."""
         return self.metadata.deletion_timestamp is not None
 
     @property
     def provisioner_name(self) -> str:
-        """Who was asked to make its volume; empty as long as nobody was."""
+        """Provisioner that must create the volume, empty until one is requested."""
         annotations = self.metadata.annotations
         return next((annotations[key] for key in PROVISIONER_ANNOTATIONS if key in annotations), "")
 
     @property
     def selected_node(self) -> str:
-        """Where the scheduler wants its volume, or ""."""
+        """Node that the scheduler selected for the volume, or ""."""
         return self.metadata.annotations.get(SELECTED_NODE_ANNOTATION, "")
 
 
 class ClaimReference(msgspec.Struct, kw_only=True, gc=False):
-    """The claim that a volume is reserved for."""
+    """Claim that a volume is reserved for."""
 
     namespace: str = ""
     name: str = ""
@@ -115,7 +115,7 @@ class _CSISource(msgspec.Struct, kw_only=True, rename="camel", gc=False):
 
 
 class VolumeSpec(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a volume is."""
+    """Spec of a volume."""
 
     capacity: dict[str, Quantity] = {}
     claim_ref: ClaimReference | None = None
@@ -125,13 +125,13 @@ class VolumeSpec(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class VolumeStatus(msgspec.Struct, kw_only=True):
-    """Its phase: `Available`, `Bound`, `Released`, ..."""
+    """Phase of a volume: `Available`, `Bound`, `Released`, ..."""
 
     phase: str = "Pending"
 
 
 class VolumeView(msgspec.Struct, kw_only=True, rename="camel"):
-    """A PersistentVolume."""
+    """PersistentVolume."""
 
     metadata: Meta
     spec: VolumeSpec = msgspec.field(default_factory=VolumeSpec)
@@ -139,34 +139,34 @@ class VolumeView(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def volume_handle(self) -> str:
-        """Which volume of ours it stands for; empty where it is none of ours. It cannot be changed."""
+        """Handle of a volume of the gateway, empty for other volumes. It is immutable."""
         source = self.spec.csi
         return source.volume_handle if source is not None and source.driver == PROVISIONER else ""
 
     @property
     def storage_capacity(self) -> Quantity | None:
-        """How much it holds."""
+        """Capacity of the volume."""
         return self.spec.capacity.get(STORAGE)
 
     @property
     def compute_cluster(self) -> str:
-        """Where it was last seen; empty where that was not noted."""
+        """Compute cluster of the volume, empty if it is not recorded."""
         return self.metadata.labels.get(COMPUTE_CLUSTER_LABEL, "")
 
     @property
     def is_provisional(self) -> bool:
-        """Whether nothing stands for it below yet."""
+        """Whether the volume has no compute volume yet."""
         return PROVISIONAL_ANNOTATION in self.metadata.annotations
 
     @property
     def is_released(self) -> bool:
-        """Whether it is to go, now that no claim has it: it was deleted, or released to be deleted."""
+        """Whether the volume must be deleted: it is being deleted, or was released with reclaim policy Delete."""
         released = self.status.phase == "Released" and self.spec.persistent_volume_reclaim_policy == "Delete"
         return released or self.metadata.deletion_timestamp is not None
 
 
 class StorageClassView(msgspec.Struct, kw_only=True, rename="camel"):
-    """A StorageClass, without its parameters."""
+    """StorageClass without its parameters."""
 
     metadata: Meta
     provisioner: str = ""
@@ -177,7 +177,7 @@ class StorageClassView(msgspec.Struct, kw_only=True, rename="camel"):
 
     @property
     def waits_for_consumer(self) -> bool:
-        """Whether its volumes are made only once a pod that uses them has a node."""
+        """Whether volumes are provisioned only once a pod that uses them has a node."""
         return self.volume_binding_mode == WAIT_FOR_CONSUMER
 
     @property

@@ -1,4 +1,4 @@
-"""Volumes as a tenant sees them: a name of its own, an honest source that leads nowhere, and where they can be used."""
+"""Tenant volumes: name, source and node affinity."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from vkgateway.translate.storage.topology import select_label
 from vkgateway.translate.storage.views import PROVISIONAL_ANNOTATION, PROVISIONER, STORAGE, ClaimView, VolumeView
 
 VOLUME_FINALIZER: Final = f"{GROUP}/volume"
-"""On a tenant's volume: it stays until what stands for it below is gone."""
+"""Finalizer of a tenant's volume: it exists until its compute volume was deleted."""
 PROTECTION_FINALIZER: Final = "kubernetes.io/pv-protection"
-"""By which a cluster keeps volumes that claims have."""
+"""Kubernetes' finalizer of volumes that claims use."""
 PROVISIONED_BY_ANNOTATION: Final = "pv.kubernetes.io/provisioned-by"
 
 
 def volume_name(uid: str) -> str:
-    """What the volume of a claim is called above, after the claim's UID, as provisioners do."""
+    """Return the name of a claim's volume in the tenant cluster, from the claim's UID, as provisioners do."""
     return f"pvc-{uid}"
 
 
 def tenant_volume(
     claim: ClaimView,
-    below: ClaimView,
+    compute_claim: ClaimView,
     *,
     cluster: str,
     reclaim_policy: str,
     node_affinity: Object | None,
     provisional: bool,
 ) -> Object:
-    """The tenant's volume for its claim, reserved for it, so that the tenant's own controller binds the two.
+    """Return the tenant's volume for its claim, reserved for it, so that the tenant cluster's controller binds the two.
 
-    It says who keeps the data (`csi.driver`), by what name (the claim's UID) and in which compute cluster, neither host
-    nor path. What is `provisional` has the size that was asked for until there is a true one.
+    The volume names the driver (`csi.driver`), the handle (the claim's UID) and the compute cluster, but neither host
+    nor path. A `provisional` volume has the requested size until the real one is known.
     """
-    metadata, capacity = claim.metadata, below.storage_capacity if not provisional else None
+    metadata, capacity = claim.metadata, compute_claim.storage_capacity if not provisional else None
     annotations = {PROVISIONED_BY_ANNOTATION: PROVISIONER} | ({PROVISIONAL_ANNOTATION: "true"} if provisional else {})
     spec: Object = {
         "capacity": {STORAGE: capacity or claim.requested_storage},
@@ -74,9 +74,9 @@ def tenant_volume(
 
 
 def volume_patch(volume: VolumeView, *, capacity: Quantity | None, node_affinity: Object | None) -> Object | None:
-    """What of a volume must be made true once the one below is known; None where all of it is.
+    """Return the patch that completes a volume once its compute volume is known, or None if nothing differs.
 
-    Where it can be used is told once; Kubernetes lets nobody change that.
+    The node affinity is set once, because Kubernetes does not allow changes.
     """
     spec: Object = {}
     if capacity is not None and not is_same_quantity(volume.storage_capacity, capacity):
@@ -94,18 +94,18 @@ def volume_node_affinity(
     *,
     clusters: int,
     nodes_behind: Sequence[tuple[PoolContext, PoolNodes]],
-    below: Object | None = None,
+    compute_affinity: Object | None = None,
 ) -> Object | None:
-    """Where above a volume can be used, on the labels of virtual nodes; None: wherever the tenant has pools.
+    """Return a volume's node affinity on the labels of virtual nodes, or None if every virtual node can use it.
 
-    `cluster` is the compute cluster that it is in, one of `clusters`; `nodes_behind` the tenant's virtual nodes there,
-    with the compute nodes behind each; `below` what the compute volume says of nodes, where that is known. Virtual
-    nodes without any compute node that can reach the volume are left out.
+    `cluster` is the volume's compute cluster, one of `clusters`. `nodes_behind` are the tenant's virtual nodes there,
+    with the compute nodes behind each. `compute_affinity` is the compute volume's node affinity, if known. Virtual
+    nodes without a compute node that can reach the volume are left out.
     """
     expressions: list[Object] = []
     if clusters > 1:
         expressions.append({"key": COMPUTE_CLUSTER_LABEL, "operator": "In", "values": [cluster]})
-    terms = required_node_terms(below)
+    terms = required_node_terms(compute_affinity)
     if terms:
         reached = [
             pool
@@ -121,7 +121,7 @@ def volume_node_affinity(
 
 
 def required_node_terms(affinity: Object | None) -> list[Object]:
-    """The alternatives of a volume's node affinity; none: every node can reach it."""
+    """Return the alternatives of a volume's node affinity. Empty: every node can reach it."""
     return ((affinity or {}).get("required") or {}).get("nodeSelectorTerms") or []
 
 

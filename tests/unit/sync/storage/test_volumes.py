@@ -127,7 +127,7 @@ async def test_a_silent_compute_cluster_that_the_tenant_has_no_pools_of_holds_up
 @pytest.mark.parametrize(
     ("spec", "reason", "said"),
     [
-        ({"storageClassName": "gold"}, "StorageClassRefused", "gold is not allowed to this tenant; allowed: fast, loc"),
+        ({"storageClassName": "gold"}, "StorageClassRefused", "gold is not allowed for this tenant; allowed: fast"),
         (
             {"storageClassName": "fast"},
             "StorageClassMissing",

@@ -41,7 +41,7 @@ def test_an_end_is_known_only_if_all_pods_have_one() -> None:
 def test_levels_of_the_network() -> None:
     assert merge_marks([ONE, replace(ONE, required_level="rack")]).required_level == "rack"
     assert merge_marks([replace(ONE, preferred_level="rack"), ONE]).preferred_level == "rack"
-    with pytest.raises(MarkError, match="required level of the network"):
+    with pytest.raises(MarkError, match="required topology level"):
         merge_marks([replace(ONE, required_level="rack"), ONE, replace(ONE, required_level="domain")])
 
 

@@ -72,7 +72,7 @@ def test_ray_workers_stay_within_their_bounds(group: dict[str, Any], pods: int) 
     ("group", "says"),
     [
         ({**GPUS, "minReplicas": 7}, r"workerGroupSpecs\[0\]\.minReplicas of RayCluster rc .* maxReplicas \(5\)"),
-        ({**GPUS, "replicas": -1}, r"workerGroupSpecs\[0\]\.replicas .* no number of pods"),
+        ({**GPUS, "replicas": -1}, r"workerGroupSpecs\[0\]\.replicas .* not a number of pods"),
     ],
 )
 def test_ray_nonsense(group: dict[str, Any], says: str) -> None:

@@ -114,5 +114,5 @@ def test_a_minimum_above_the_parallelism() -> None:
 
 def test_an_owner_with_an_impossible_name() -> None:
     marked = pod("x", annotations=ours(gang="job"), owner=("batch/v1", "Job", "../x"))
-    with pytest.raises(MarkError, match="no name of an object"):
+    with pytest.raises(MarkError, match="not a valid object name"):
         read(marked)

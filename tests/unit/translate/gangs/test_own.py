@@ -57,10 +57,10 @@ def test_a_run_limit_is_the_least_that_is_known() -> None:
         ({"gang": "a", "min": "9", "size": "8"}, "vkgateway.io/gang-min", "9", "lower it to at most 8"),
         ({"gang": "a", "size": "8", "elastic_max": "6"}, "vkgateway.io/gang-size", "8", "lower it to at most 6"),
         ({"gang": "a", "min": "8", "elastic_max": "6"}, "vkgateway.io/gang-min", "8", "lower it to at most 6"),
-        ({"gang": "a/b", "min": "1"}, "vkgateway.io/gang", "a/b", "letters, digits"),
-        ({"gang": "a"}, "vkgateway.io/gang", "a", "add vkgateway.io/gang-size"),
-        ({"min": "4"}, "vkgateway.io/gang-min", "4", "name it with the annotation vkgateway.io/gang"),
-        ({"elastic_max": "4"}, "vkgateway.io/gang-elastic-max", "4", "name it with"),
+        ({"gang": "a/b", "min": "1"}, "vkgateway.io/gang", "a/b", "letters and digits"),
+        ({"gang": "a"}, "vkgateway.io/gang", "a", "set vkgateway.io/gang-size"),
+        ({"min": "4"}, "vkgateway.io/gang-min", "4", "set the annotation vkgateway.io/gang on all pods"),
+        ({"elastic_max": "4"}, "vkgateway.io/gang-elastic-max", "4", "set the annotation"),
         ({"gang": "job"}, "vkgateway.io/gang", "job", "pod template of a Job"),
         ({"run_limit": "soon"}, "vkgateway.io/gang-run-limit", "soon", "90m"),
         ({"run_limit": "0s"}, "vkgateway.io/gang-run-limit", "0s", "90m"),
@@ -80,7 +80,7 @@ def test_nonsense_is_told_with_mark_value_and_way_out(marks: dict[str, str], mar
 
 
 def test_a_label_in_place_of_an_annotation_is_told() -> None:
-    with pytest.raises(MarkError, match="make it an annotation") as caught:
+    with pytest.raises(MarkError, match="set it as an annotation") as caught:
         read(pod(labels=ours(gang="train")))
     assert caught.value.mark == "label vkgateway.io/gang"
 

@@ -72,7 +72,7 @@ def test_workers_that_meet_at_the_first_of_them_do_not_get_on_without_it() -> No
     [
         ({"minReplicas": 4, "maxReplicas": 2}, r"minReplicas of PyTorchJob bert .* more than maxReplicas \(2\)"),
         ({"minReplicas": 5, "maxReplicas": 9}, r"more than the replicas of Worker \(3\)"),
-        ({"minReplicas": -1}, "no number of pods"),
+        ({"minReplicas": -1}, "not a number of pods"),
     ],
 )
 def test_elastic_nonsense(policy: Any, says: str) -> None:
@@ -159,7 +159,7 @@ def test_a_tenant_may_declare_a_lower_minimum() -> None:
     ("marks", "says"),
     [
         ({"min": "9"}, "gang-min is '9', which is more than the gang's 4 pods"),
-        ({"size": "5"}, "contradicts the 4 pods that follow from PyTorchJob bert"),
+        ({"size": "5"}, "contradicts the 4 pods of PyTorchJob bert"),
         ({"elastic_max": "3"}, "gang-elastic-max is '3', which is less than the gang's 4 pods"),
     ],
 )
@@ -206,7 +206,7 @@ def test_deadline(deadline: int | None, seconds: float | None) -> None:
 @pytest.mark.parametrize("deadline", [-1, True, "90", 1.5])
 def test_deadline_nonsense(deadline: Any) -> None:
     found = pytorch(runPolicy={"activeDeadlineSeconds": deadline})
-    with pytest.raises(MarkError, match=r"activeDeadlineSeconds of PyTorchJob bert .* no number of seconds"):
+    with pytest.raises(MarkError, match=r"activeDeadlineSeconds of PyTorchJob bert .* not a number of seconds"):
         read(replica("PyTorchJob", "worker", 0), found)
 
 

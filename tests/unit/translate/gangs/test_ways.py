@@ -53,7 +53,7 @@ def test_two_minimums_contradict_each_other(annotations: dict[str, str], says: s
     labels = KUEUE_LABEL if kueue(0).keys() & annotations.keys() else {}
     with pytest.raises(MarkError, match=says) as caught:
         read(pod(labels=labels, annotations=annotations), volcano_group("g", minMember=3))
-    assert "take one of the two" in str(caught.value)
+    assert "remove one of the two" in str(caught.value)
 
 
 def test_the_same_minimum_twice_is_no_contradiction() -> None:
@@ -111,7 +111,7 @@ def test_our_number_does_not_stand_for_a_group_that_cannot_exist() -> None:
 
 
 def test_a_size_beside_kueues_count() -> None:
-    with pytest.raises(MarkError, match="contradicts the 6 pods that follow from annotation kueue"):
+    with pytest.raises(MarkError, match="contradicts the 6 pods of annotation kueue"):
         read(pod(labels=KUEUE_LABEL, annotations={**kueue(6), **ours(size="5")}))
 
 
@@ -120,7 +120,7 @@ def test_levels_of_the_network() -> None:
     assert read(pod(annotations={required: "example.com/rack"})).required_level == "example.com/rack"
     marks = read(pod(labels=KUEUE_LABEL, annotations={**kueue(2), preferred: "example.com/domain"}))
     assert (marks.required_level, marks.preferred_level) == ("", "example.com/domain")
-    with pytest.raises(MarkError, match="take one of the two off"):
+    with pytest.raises(MarkError, match="remove one of the two"):
         read(pod(annotations={required: "a", preferred: "b"}))
 
 

@@ -102,7 +102,7 @@ def pool(*hosts: str) -> PoolNodes:
 
 def reached(below: dict[str, Any] | None, *, clusters: int = 1) -> list[list[str]]:
     behind = [(virtual("cpu"), pool("c1", "c2")), (virtual("gpu"), pool("g1"))]
-    found = volume_node_affinity("east", clusters=clusters, nodes_behind=behind, below=below)
+    found = volume_node_affinity("east", clusters=clusters, nodes_behind=behind, compute_affinity=below)
     if found is None:
         return []
     (term,) = found["required"]["nodeSelectorTerms"]
@@ -180,7 +180,7 @@ def test_of_a_divided_pool_only_the_virtual_nodes_that_reach_a_volume_are_named(
     parts = [(virtual("gpu", "a"), pool("g1")), (virtual("gpu", "b"), pool("g2")), (virtual("cpu"), pool("c1"))]
 
     def place(*hosts: str) -> list[dict[str, Any]]:
-        found = volume_node_affinity("east", clusters=1, nodes_behind=parts, below=on(*hosts))
+        found = volume_node_affinity("east", clusters=1, nodes_behind=parts, compute_affinity=on(*hosts))
         assert found is not None
         (term,) = found["required"]["nodeSelectorTerms"]
         expressions: list[dict[str, Any]] = term["matchExpressions"]
