@@ -1,4 +1,4 @@
-"""What the arbiter answers: who starts where, who must go for whom, who waits and why. Plain data."""
+"""Output of a scheduling cycle: admissions, evictions, reprieves, promotions and pending reasons. Plain data."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from vkgateway.arbiter.snapshot import PoolKey, PreemptionPlan
 
 
 class PendingReason(StrEnum):
-    """Why a gang waits."""
+    """Reason why a gang waits."""
 
     QUOTA = "WaitingForQuota"
     ROOM = "WaitingForRoom"
     MEMBERS = "WaitingForMembers"
     EVICTION = "WaitingForEviction"
-    """Its room is being made: others were told to go."""
+    """Victims that free its resources were notified."""
     RESERVATION = "BehindReservation"
     MAXIMUM = "AtMaximum"
-    """As many of its pods run as it may grow to."""
+    """It runs its maximum number of pods."""
     INFEASIBLE = "Infeasible"
     INVALID = "Invalid"
-    """Its marks contradict each other."""
+    """Its annotations contradict each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit:
-    """These pods start now, each on its node; all of the gang's minimum are among them or run already."""
+    """Start of pods now, each on its node. All min members of the gang are among them or run already."""
 
     gang: str
     pool: PoolKey
     nodes: Mapping[str, str]
-    """Pod uid to node."""
+    """Node name by pod uid."""
     borrowed: bool
-    """Outside the tenant's cells: may be evicted later."""
+    """Outside the tenant's cells: the pods may be evicted later."""
     behind: str = ""
-    """The gang in whose reserved place it starts, and for which it goes when that one's time has come; to be told
-    again as `Pod.behind`."""
+    """Gang whose reservation these pods backfill: they are evicted when that gang can start. Snapshots repeat it as
+    `Pod.behind`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """These pods of a gang go at the deadline: all of them, or some of an elastic gang's surplus.
+    """Eviction of a gang's pods at the deadline: of all of them, or of surplus pods of an elastic gang.
 
-    Those that were inside their tenant's cells borrow from now on (`Pod.borrowed`): a gang of its that outranks them
-    has the cells.
+    Evicted pods inside their tenant's cells borrow from now on (`Pod.borrowed`): a gang of a higher rank of the same
+    tenant uses the cells.
     """
 
     gang: str
@@ -56,14 +56,14 @@ class Evict:
     makes_room_for: str
     deadline: float
     lost: float
-    """GPU-seconds of work that are lost by it."""
+    """GPU-seconds of work that the eviction loses."""
     saved: float = 0.0
-    """GPU-seconds of those who were chosen first for the same gang, in all, and could stay."""
+    """GPU-seconds of all candidates that were chosen first for the same gang and then spared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reprieve:
-    """These pods were told to go, and may stay: what they made room for is not there any more, or needs less."""
+    """Withdrawal of an eviction: the gang that needed the pods' resources no longer needs them, or needs less."""
 
     gang: str
     pods: tuple[str, ...]
@@ -71,51 +71,54 @@ class Reprieve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promote:
-    """These pods run, borrowed, and count from now on as inside their tenant's cells (`Pod.borrowed` is false)."""
+    """Move of running, borrowing pods into their tenant's cells (`Pod.borrowed` becomes false)."""
 
     gang: str
     pods: tuple[str, ...]
 
 
 class PendingReport(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A gang, or the waiting rest of one, does not start now.
+    """Reason why a gang, or the waiting rest of one, does not start now.
 
-    There may be a hundred thousand in each cycle, and a struct is made in a quarter of the time of a dataclass.
+    A cycle may hold 100,000 of them, and msgspec creates a struct in a quarter of the time of a dataclass.
     """
 
     gang: str
     code: PendingReason
     message: str
-    """For the tenant to read: names no other tenant, none of its gangs, no compute node."""
+    """Text for the tenant: it names no other tenant, no gang of another tenant and no compute node."""
     behind: str = ""
-    """The gang ahead for which room is kept; not for other tenants to read."""
+    """Gang ahead that has a reservation; hidden from other tenants."""
     numbers: Mapping[str, float] = msgspec.field(default_factory=dict)
     place: int = 0
-    """Gangs of the same pool before it, plus one; 0 where it does not stand in line."""
+    """Place in the pool's queue, from 1; 0: not queued."""
     pool: PoolKey | None = None
-    """The pool of that line, for a gang in several pools; None: the one that the gang likes best."""
+    """Pool of that queue, for a gang in several pools; None: the gang's preferred pool."""
     earliest: float | None = None
     likely: float | None = None
-    """When it may start (seconds since the epoch); None: not known."""
+    """Expected start (seconds since the epoch); None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuaranteeLoss:
-    """What a tenant's guarantee in a pool has lost because nodes are missing, until they are back."""
+    """Loss of a tenant's guarantee in a pool while nodes are missing."""
 
     pool: PoolKey
     tenant: str
     units: int
-    """Whole units lost; 0: nothing, but its cells are smaller."""
+    """Number of whole units lost; 0: only the cells are smaller."""
     asked: Mapping[int, int]
-    """Its cells by right: how many of each size."""
+    """Number of cells of each size that the quota grants."""
     held: Mapping[int, int]
-    """Its cells now."""
+    """Number of cells of each size that the tenant has now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decisions:
-    """All of one cycle. Deciding again with them carried out, and nothing new, gives none but the same holds."""
+    """Decisions of one cycle.
+
+    After they are carried out, and without news, the next cycle only repeats the pending reports.
+    """
 
     admits: tuple[Admit, ...] = ()
     evicts: tuple[Evict, ...] = ()
@@ -123,6 +126,6 @@ class Decisions:
     promotes: tuple[Promote, ...] = ()
     holds: tuple[PendingReport, ...] = ()
     plans: Mapping[str, PreemptionPlan] = field(default_factory=dict)
-    """By gang, all plans that are in force from now on: to be told again in the next cycle."""
+    """Preemption plans in force, by gang id. The next snapshot repeats them."""
     losses: tuple[GuaranteeLoss, ...] = ()
-    """Guarantees that are reduced now, by pool and tenant."""
+    """Reduced guarantees, by pool and tenant."""

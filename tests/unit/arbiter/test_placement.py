@@ -314,7 +314,7 @@ def test_of_equal_nodes_the_liked_come_first_and_the_order_stays() -> None:
             names = [f"n{at}" for at in (*first, *others) if among is None or among[at]]
             for count in range(2, len(names) + 1):
                 mark = there.mark()
-                found = place_pods(there, pods(*[gpus(4)] * count), liked=mask, among=among)
+                found = place_pods(there, pods(*[gpus(4)] * count), preferred_nodes=mask, among=among)
                 there.undo(mark)
                 assert found is not None
                 assert sorted(found.values()) == sorted(names[:count])

@@ -1,1 +1,1 @@
-"""Node resources: what nodes have and have left, which shapes fit where, when pods end, and placement."""
+"""Free capacity of nodes, feasibility of shapes, expected ends of pods, and placement."""

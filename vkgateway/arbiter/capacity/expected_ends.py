@@ -1,4 +1,4 @@
-"""When the pods of one pool will have gone, as far as that is known, in arrays that are kept from cycle to cycle."""
+"""Expected ends of the pods of one pool, in arrays that last from cycle to cycle."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vkgateway.arbiter.snapshot import ENDING, NOTIFIED, PLACED, Gang, Pod, Poli
 _NEVER = float("inf")
 
 _MAX_SHAPES = 256
-"""Shapes that are known by their identity."""
+"""Number of shapes that are found by identity."""
 
 
 class PodEnd(NamedTuple):
-    """A pod, as far as room goes, and when it will have gone (seconds since the epoch)."""
+    """Resources that a pod frees, and the time of its end (seconds since the epoch)."""
 
     time: float
     node: str
@@ -27,35 +27,38 @@ class PodEnd(NamedTuple):
 
 
 class ExpectedEnds:
-    """Ends by pod: declared run limits, observed run times with a margin, deadlines. What was added can be undone."""
+    """Expected ends by pod: from declared run limits, observed run times with a margin, and deadlines.
 
-    def __init__(self, room: NodeResources, policy: Policy) -> None:
-        self._node_resources = room
+    Changes can be undone.
+    """
+
+    def __init__(self, resources: NodeResources, policy: Policy) -> None:
+        self._node_resources = resources
         self._policy = policy
         self._end_by_pod: dict[str, PodEnd] = {}
         self._columns: dict[Shape, _ShapeColumn] = {}
         self._columns_by_id: dict[int, tuple[Shape, _ShapeColumn]] = {}
-        """The same by the identity of shapes: pods of one shape mostly share the object, and it is slow to hash."""
+        """Columns by the identity of shapes: equal pods mostly share the shape, and its hash is slow."""
         self._journal: list[tuple[str, PodEnd | None]] = []
         self._schedule: tuple[float, FreeingSchedule] | None = None
 
-    def update_nodes(self, room: NodeResources) -> None:
-        """The room of the same nodes, after some of them have changed."""
-        self._node_resources = room
+    def update_nodes(self, resources: NodeResources) -> None:
+        """Set the resources of the same nodes after some of them changed."""
+        self._node_resources = resources
 
     def end_of(self, uid: str) -> float | None:
-        """When a pod will have gone; None: not known."""
+        """Return when a pod ends; None: unknown."""
         end = self._end_by_pod.get(uid)
         return end.time if end is not None else None
 
     def expected_run_time(self, gang: Gang) -> float | None:
-        """Seconds that a gang runs, as far as that is known; the time that it was seen to take is stretched."""
+        """Return the expected run time of a gang in seconds; None: unknown. Observed run times include the margin."""
         if gang.run_limit is not None:
             return gang.run_limit
         return gang.expected_run * self._policy.run_margin if gang.expected_run is not None else None
 
     def ends_on(self, nodes: Collection[str], *, until: float) -> Iterator[tuple[str, Shape]]:
-        """What will have gone from these nodes by a time: nodes and shapes, one for each pod."""
+        """Yield the node and shape of each pod that ends on these nodes by a time."""
         wanted = np.array([self._node_resources.position_of(node) for node in nodes], dtype=np.int64)
         for shape, column in self._columns.items():
             times, positions = column.row_arrays()
@@ -63,7 +66,7 @@ class ExpectedEnds:
                 yield self._node_resources.names[position], shape
 
     def freeing_schedule(self, now: float) -> FreeingSchedule:
-        """All that is known; nothing ends before now."""
+        """Return all known ends; none is before now."""
         if self._schedule is None or self._schedule[0] != now:
             self._schedule = now, self._build_schedule(now)
         return self._schedule[1]
@@ -82,7 +85,7 @@ class ExpectedEnds:
     # Changes
 
     def update_pod(self, gang: Gang, pod: Pod) -> None:
-        """Take in a placed pod as it is."""
+        """Record the expected end of a placed pod."""
         time = self._compute_end(gang, pod)
         if time is not None and pod.node in self._node_resources:
             self._set_end(pod.uid, PodEnd(time, pod.node, pod.shape))
@@ -90,73 +93,73 @@ class ExpectedEnds:
             self.remove_pod(pod.uid)
 
     def remove_pod(self, uid: str) -> None:
-        """Forget a pod."""
+        """Remove a pod."""
         if uid in self._end_by_pod:
             self._set_end(uid, None)
 
     def add_notified(self, gang: Gang, pods: Iterable[Pod], deadline: float) -> None:
-        """Pods that were just told to go."""
+        """Record the ends of pods that were just notified of their eviction."""
         for pod in pods:
             if pod.node in self._node_resources:
                 self._set_end(pod.uid, PodEnd(deadline + gang.grace, pod.node, pod.shape))
 
     def add_started(self, gang: Gang, pods: Sequence[Pod], nodes: Mapping[str, str], now: float) -> None:
-        """Pods that start now."""
-        run = self.expected_run_time(gang)
-        if run is not None:
+        """Record the ends of pods that start now."""
+        run_time = self.expected_run_time(gang)
+        if run_time is not None:
             for pod in pods:
-                self._set_end(pod.uid, PodEnd(now + run, nodes[pod.uid], pod.shape))
+                self._set_end(pod.uid, PodEnd(now + run_time, nodes[pod.uid], pod.shape))
 
     def mark(self) -> int:
-        """A state to go back to."""
+        """Return a mark for `undo`."""
         return len(self._journal)
 
     def undo(self, mark: int) -> None:
-        """Back to the mark."""
+        """Undo all changes since the mark."""
         while len(self._journal) > mark:
             self._write_end(*self._journal.pop())
 
     def forget_marks(self) -> None:
-        """Everything so far stays."""
+        """Keep all changes so far: earlier marks become invalid."""
         self._journal.clear()
 
     def _set_end(self, uid: str, end: PodEnd | None) -> None:
         self._journal.append((uid, self._write_end(uid, end)))
 
     def _write_end(self, uid: str, end: PodEnd | None) -> PodEnd | None:
-        """Returns what was known before."""
+        """Write an end and return the previous one."""
         self._schedule = None
-        before = self._end_by_pod.pop(uid, None)
-        if before is not None:
-            self._find_column(before.shape).drop_row(uid)
+        previous = self._end_by_pod.pop(uid, None)
+        if previous is not None:
+            self._find_column(previous.shape).drop_row(uid)
         if end is not None:
             self._end_by_pod[uid] = end
             self._find_column(end.shape).add_row(uid, end.time, self._node_resources.position_of(end.node))
-        return before
+        return previous
 
     def _find_column(self, shape: Shape) -> _ShapeColumn:
-        known = self._columns_by_id.get(id(shape))
-        if known is None:
+        entry = self._columns_by_id.get(id(shape))
+        if entry is None:
             if len(self._columns_by_id) >= _MAX_SHAPES:
                 self._columns_by_id.clear()
             column = self._columns.get(shape)
             if column is None:
                 column = self._columns[shape] = _ShapeColumn()
-            # As long as the shape is here its id is its own.
-            known = self._columns_by_id[id(shape)] = shape, column
-        return known[1]
+            # The stored reference keeps the shape alive, so its id stays unique.
+            entry = self._columns_by_id[id(shape)] = shape, column
+        return entry[1]
 
     def _compute_end(self, gang: Gang, pod: Pod) -> float | None:
         if pod.state is ENDING:
             return pod.deadline
         if pod.state is NOTIFIED:
             return pod.deadline + gang.grace
-        run = self.expected_run_time(gang)
-        return pod.since + run if run is not None and pod.state is PLACED else None
+        run_time = self.expected_run_time(gang)
+        return pod.since + run_time if run_time is not None and pod.state is PLACED else None
 
 
 class _ShapeColumn:
-    """Times and positions of the pods of one shape, in rows that are used again."""
+    """End times and node positions of the pods of one shape, in reusable rows."""
 
     def __init__(self) -> None:
         self._times: FloatArray = np.full(16, _NEVER)
@@ -165,7 +168,7 @@ class _ShapeColumn:
         self._free_rows = list(range(15, -1, -1))
 
     def row_arrays(self) -> tuple[FloatArray, IntArray]:
-        """Free rows are there too: they never end."""
+        """Return the times and positions of all rows. Free rows never end."""
         return self._times, self._positions
 
     def add_row(self, uid: str, time: float, position: int) -> None:

@@ -1,4 +1,4 @@
-"""The future of one pool: when which room comes free, and a place in it that is kept for the first who waits."""
+"""Forecast of one pool's free capacity, and the reservation for the first waiting gang."""
 
 from __future__ import annotations
 
@@ -16,29 +16,39 @@ from vkgateway.model.requests import MilliResources
 
 
 class PoolForecast:
-    """What becomes free in a pool, as far as ends of pods are known. No question changes the room."""
+    """Forecast of a pool's free capacity from the expected ends of pods. Queries do not change the node resources."""
 
     def __init__(
-        self, room: NodeResources, ends: ExpectedEnds, now: float, also: Sequence[PodEnd] = (), *, leaves: int = 0
+        self,
+        resources: NodeResources,
+        ends: ExpectedEnds,
+        now: float,
+        extra_ends: Sequence[PodEnd] = (),
+        *,
+        idle_reserve: int = 0,
     ) -> None:
-        """`also`: ends beyond those that are known. `leaves`: thousandths of the unit that must be idle beside pods."""
-        self._node_resources = room
-        self._idle_reserve = leaves
+        """Create a forecast.
+
+        `extra_ends` are ends beyond the expected ones. `idle_reserve` is the amount of the unit, in thousandths, that a
+        placement must leave idle.
+        """
+        self._node_resources = resources
+        self._idle_reserve = idle_reserve
         self._known_ends = ends.freeing_schedule(now)
-        self._extra_ends = make_schedule(also, room)
+        self._extra_ends = make_schedule(extra_ends, resources)
 
     def earliest_start(
         self, pods: Sequence[Pod], *, required_level: str = "", among: AllowedNodes = None, after: float | None = None
     ) -> float | None:
-        """When these pods can start for all that is known; None: no known end lets them.
+        """Return the earliest time at which these pods can start; None: no known end frees enough.
 
-        `after`: it is known that they cannot start before; they may soon after.
+        `after`: the pods are known not to fit before this time, and likely to fit soon after.
         """
         shape = pods[0].shape
         equal = all(pod.shape is shape or pod.shape == shape for pod in pods)
         if not equal or self._node_resources.has_zones or self._idle_reserve:
             return self._bisect_start(pods, required_level, among, after, equal=equal)
-        # Whether equals fit is a matter of counting.
+        # Counting decides whether equal pods fit.
         mask = None if among is None else self._node_resources.node_mask(among)
         found = first_fit_time(
             self._node_resources, self._known_ends, self._extra_ends, WantedPods(shape, len(pods), required_level, mask)
@@ -48,29 +58,29 @@ class PoolForecast:
     def place_at(
         self, pods: Sequence[Pod], time: float, *, required_level: str = "", among: AllowedNodes = None
     ) -> dict[str, str] | None:
-        """Where these pods can start at a time; None: they cannot."""
-        room = self._node_resources
-        mark = room.mark()
+        """Return the nodes on which these pods can start at a time; None: they do not fit."""
+        resources = self._node_resources
+        mark = resources.mark()
         for ends in (self._known_ends, self._extra_ends):
-            for shape, counts in ends.ends_until(time).counts_by_shape(len(room)):
-                room.remove_counts(shape, counts)
-        found = place_pods(room, pods, required_level=required_level, among=among)
-        if found is not None and self._idle_reserve and room.idle_units < self._idle_reserve:
+            for shape, counts in ends.ends_until(time).counts_by_shape(len(resources)):
+                resources.remove_counts(shape, counts)
+        found = place_pods(resources, pods, required_level=required_level, among=among)
+        if found is not None and self._idle_reserve and resources.idle_units < self._idle_reserve:
             found = None
-        room.undo(mark)
+        resources.undo(mark)
         return found
 
     def _first_time_from(self, time: float) -> float:
-        """The first known time that is not before this one; where there is none, the last."""
+        """Return the first known time from this one on, or the last known time."""
         times = [each for each in (self._known_ends.times, self._extra_ends.times) if len(each)]
-        later: list[float] = [each.item(at) for each in times if (at := int(each.searchsorted(time))) < len(each)]
+        later: list[float] = [each.item(index) for each in times if (index := int(each.searchsorted(time))) < len(each)]
         last: list[float] = [each.item(-1) for each in times]
         return min(later) if later else max(last)
 
     def _bisect_start(
         self, pods: Sequence[Pod], required_level: str, among: AllowedNodes, after: float | None, *, equal: bool
     ) -> float | None:
-        """The same by placing them: more room never hurts, so the time is found by halving."""
+        """Return the earliest start by placing the pods: free capacity only grows, so bisection finds the time."""
         times = np.unique(np.concatenate([self._known_ends.times, self._extra_ends.times]))
         if not len(times):
             return None
@@ -80,7 +90,7 @@ class PoolForecast:
 
         high = last = len(times) - 1
         low = min(int(times.searchsorted(after)), last) if after is not None else 0
-        # Whether equals fit may be tried at any time, and the next is the likeliest.
+        # Equal pods are cheap to place, and the next times are the likeliest.
         found = not equal and fits(last)
         if not equal and not found:
             return None
@@ -106,42 +116,42 @@ class PoolForecast:
 
 @dataclass(slots=True)
 class Reservation:
-    """A place in the future, kept for the first gang that does not fit."""
+    """Future start of the first gang that does not fit, with its nodes."""
 
     gang: str
     start: float | None
-    """Seconds since the epoch; None: not known, its nodes are kept free as they empty."""
+    """Seconds since the epoch; None: unknown, and capacity that its nodes free stays reserved."""
     refused_classes: set[int] = field(default_factory=set)
-    """Kinds of gangs that would have fitted but for it."""
+    """Equivalence classes of gangs that only the reservation keeps from starting."""
     _needed: dict[str, MilliResources] = field(default_factory=dict)
-    """What must be left free now on each of its nodes, or it will be missing at the start."""
+    """Amounts by node that must stay free now for the start to succeed."""
 
     @classmethod
     def for_gang(
         cls, gang: Gang, pods: Iterable[Pod], nodes: Mapping[str, str], start: float | None, *, ends: ExpectedEnds
     ) -> Reservation:
-        """A place for these pods of a gang, where pods end as is known."""
-        found = cls(gang.id, start)
+        """Return the reservation of these pods on these nodes, given the expected ends."""
+        reservation = cls(gang.id, start)
         for pod in pods:
-            _add_requests(found._needed.setdefault(nodes[pod.uid], {}), pod.shape, 1)
+            _add_requests(reservation._needed.setdefault(nodes[pod.uid], {}), pod.shape, 1)
         if start is not None:
-            for node, shape in ends.ends_on(found._needed, until=start):
-                found.count_as_freed(node, shape)
-        return found
+            for node, shape in ends.ends_on(reservation._needed, until=start):
+                reservation.count_as_freed(node, shape)
+        return reservation
 
     def count_as_freed(self, node: str, shape: Shape) -> None:
-        """What a pod holds will be free when it is needed."""
-        here = self._needed.get(node)
-        if here is not None:
-            _add_requests(here, shape, -1)
+        """Count the resources of a pod as free at the start."""
+        needed = self._needed.get(node)
+        if needed is not None:
+            _add_requests(needed, shape, -1)
 
     def can_backfill(self, ends: ExpectedEnds, gang: Gang, now: float) -> bool:
-        """Whether the gang, started now, will have gone when the place is needed."""
-        run = ends.expected_run_time(gang)
-        return self.start is not None and run is not None and now + run <= self.start
+        """Return whether the gang, started now, ends before the reserved start."""
+        run_time = ends.expected_run_time(gang)
+        return self.start is not None and run_time is not None and now + run_time <= self.start
 
     def can_lend_to(self, gang: Gang, now: float) -> bool:
-        """Whether the gang may start in the place itself, to be let go when its time has come."""
+        """Return whether the gang may start on reserved capacity and be evicted when the reserved gang can start."""
         if gang.band is not LOW:
             return False
         return gang.minimum_run <= 0 or (self.start is not None and now + gang.minimum_run <= self.start)
@@ -153,24 +163,31 @@ class Reservation:
 
     def withhold_needed(
         self,
-        room: NodeResources,
+        resources: NodeResources,
         *,
-        counted: Iterable[tuple[str, Shape]] = (),
-        coming: Iterable[tuple[str, Shape]] = (),
+        freed_pods: Iterable[tuple[str, Shape]] = (),
+        terminating_pods: Iterable[tuple[str, Shape]] = (),
     ) -> None:
-        """Take of what is free now all that will be missing at the start unless it is left free; to be undone.
+        """Take the free amounts that the reserved start needs; the caller undoes this.
 
-        `counted`: nodes and shapes of pods that the start counts on as gone, and whose room another gang might take
-        instead. `coming`: those of other pods that leave: what becomes free is left free, too.
+        `freed_pods`: nodes and shapes of pods that the start expects to have ended, and whose resources another gang
+        could take. `terminating_pods`: nodes and shapes of other terminating pods; the capacity that they free stays
+        reserved, too.
         """
-        taken, leaves = _amounts_by_node(counted), _amounts_by_node(coming)
-        for node, here in self._needed.items():
-            free, back, more = room.free_on_node(node), taken.get(node, {}), leaves.get(node, {})
+        freed, terminating = _amounts_by_node(freed_pods), _amounts_by_node(terminating_pods)
+        for node, needed in self._needed.items():
+            free, returned, expected = resources.free_on_node(node), freed.get(node, {}), terminating.get(node, {})
             amounts = {
-                name: max(0, min(amount + back.get(name, 0), free.get(name, 0) + back.get(name, 0) + more.get(name, 0)))
-                for name, amount in here.items()
+                name: max(
+                    0,
+                    min(
+                        amount + returned.get(name, 0),
+                        free.get(name, 0) + returned.get(name, 0) + expected.get(name, 0),
+                    ),
+                )
+                for name, amount in needed.items()
             }
-            room.add_pods(node, Shape.from_requests(amounts))
+            resources.add_pods(node, Shape.from_requests(amounts))
 
 
 def _amounts_by_node(pods: Iterable[tuple[str, Shape]]) -> dict[str, MilliResources]:

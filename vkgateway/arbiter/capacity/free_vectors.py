@@ -1,4 +1,4 @@
-"""The free amounts of nodes in arrays, and a log of which of them were touched."""
+"""Free amounts of nodes in arrays, and a log of the touched nodes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from vkgateway.arbiter.snapshot import Node, Shape
 from vkgateway.model.requests import MilliResources
 
 MAX_AMOUNT = 1 << 56
-"""Amounts are cut here, so that sums of a hundred stay within 64 bits; 72 TB of memory in thousandths of a byte."""
+"""Upper bound of amounts, so that sums of a hundred fit 64 bits: 72 TB of memory in thousandths of a byte."""
 
 SPARE_BITS = 10
 SPARE = (1 << SPARE_BITS) - 1
-"""The largest part of what a node has, as it is told of resources besides the unit."""
+"""Largest value of the free fraction of a node's resources other than the unit."""
 
 FEW, SHARE = 8, 4
-"""Up to so many nodes are counted, or worked out, one by one; numpy is quicker for more. Where more than one in so many
-was touched, all are worked out."""
+"""Up to `FEW` nodes are updated one by one; numpy is quicker for more. If more than one in `SHARE` nodes was touched,
+all are recomputed."""
 
 _MAX_LINES = 256
-"""Shapes of which the lines are kept."""
+"""Number of shapes whose lines are cached."""
 
 
 class SavedCapacity(NamedTuple):
-    """Free amounts to come back to, and how long the log was then."""
+    """Saved free amounts, with the length of the log at that time."""
 
     free: dict[str, IntArray]
     log: int
@@ -36,32 +36,32 @@ class SavedCapacity(NamedTuple):
 
 
 class FreeCapacity:
-    """The free amounts of nodes by resource, and a log of the nodes that were touched."""
+    """Free amounts of nodes by resource, and a log of the touched nodes."""
 
-    def __init__(self, nodes: Sequence[Node], unit: str) -> None:
+    def __init__(self, nodes: Sequence[Node], unit_resource: str) -> None:
         self.node_filter = NodeFilter(nodes)
-        self.unit = unit
+        self.unit = unit_resource
         self.zones = NumaZones(nodes) if any(node.topology is not None for node in nodes) else None
-        """What NUMA zones allow; None: no node has any that matter."""
+        """NUMA limits; None: no node has relevant zones."""
         self.size = len(nodes)
         self.touched: list[int] = []
         self.dropped = 0
-        """How many entries were cut off the front of the log."""
+        """Number of log entries removed from the front."""
         self._lines_by_shape: dict[int, tuple[Shape, list[tuple[IntArray, int]]]] = {}
-        """The lines of shapes by their identity: pods of one shape mostly share the object."""
+        """Lines by the identity of shapes: equal pods mostly share the shape."""
         self._free: dict[str, IntArray] = {}
         self._ceiling: IntArray | None = None
         self._scale: dict[str, FloatArray] = {}
-        for resource in sorted({name for node in nodes for name in node.allocatable} | {unit}):
+        for resource in sorted({name for node in nodes for name in node.allocatable} | {unit_resource}):
             allocatable = _amount_column([node.allocatable for node in nodes], resource)
             self._free[resource] = allocatable - _amount_column([node.used for node in nodes], resource)
             self._scale[resource] = SPARE / np.maximum(allocatable, 1)
-        sizes = [node.allocatable.get(unit, 0) for node in nodes if node.usable]
+        sizes = [node.allocatable.get(unit_resource, 0) for node in nodes if node.usable]
         self.whole = min(max(sizes, default=0), MAX_AMOUNT)
-        """Thousandths of the unit of the largest usable node."""
+        """Thousandths of the unit on the largest usable node."""
 
     def copy(self, ceiling: IntArray | None = None) -> FreeCapacity:
-        """The same nodes, their free amounts to be changed apart; no more units than a ceiling are handed out."""
+        """Return an independent copy whose nodes offer no more units than the ceiling."""
         other = FreeCapacity.__new__(FreeCapacity)
         other.__dict__.update(self.__dict__)
         other._free = {name: free.copy() for name, free in self._free.items()}
@@ -74,7 +74,7 @@ class FreeCapacity:
         return other
 
     def save(self) -> SavedCapacity:
-        """What is free now."""
+        """Return the current free amounts."""
         return SavedCapacity(
             {name: free.copy() for name, free in self._free.items()},
             self.dropped + len(self.touched),
@@ -82,7 +82,7 @@ class FreeCapacity:
         )
 
     def restore(self, saved: SavedCapacity) -> None:
-        """Back to what was free then; that costs the same however much was changed."""
+        """Restore saved free amounts. The cost does not depend on the number of changes."""
         for name, free in saved.free.items():
             self._free[name][:] = free
         if self.zones is not None and saved.zones is not None:
@@ -93,11 +93,11 @@ class FreeCapacity:
             self._log_touched((0,), many=True)
 
     def free_amounts(self, resource: str) -> IntArray:
-        """What is free of a resource on each node; not to be written to."""
+        """Return the free amount of a resource on each node; read-only."""
         return self._free[resource]
 
     def requested_lines(self, shape: Shape) -> list[tuple[IntArray, int]] | None:
-        """For each resource that a shape asks for what is free and how much it asks; None: no node has one of them."""
+        """Return free and requested amounts for each resource of a shape; None: no node has one of the resources."""
         if any(name not in self._free for name, _ in shape.requests):
             return None
         return self._lines_of(shape)
@@ -107,7 +107,7 @@ class FreeCapacity:
         if found is None:
             if len(self._lines_by_shape) >= _MAX_LINES:
                 self._lines_by_shape.clear()
-            # As long as the shape is here its id is its own.
+            # The stored reference keeps the shape alive, so its id stays unique.
             found = self._lines_by_shape[id(shape)] = shape, self._build_lines(shape)
         return found[1]
 
@@ -118,15 +118,15 @@ class FreeCapacity:
         return lines
 
     def weighted_amounts(self, resource: str) -> tuple[IntArray, FloatArray]:
-        """What is free of a resource, and by what to multiply it for its part of what the node has."""
+        """Return the free amounts of a resource, and the factors that turn them into fractions of node capacity."""
         return self._free[resource], self._scale[resource]
 
     def free_at(self, position: int) -> MilliResources:
-        """What is free on one node."""
+        """Return the free amounts on one node."""
         return {name: int(free[position]) for name, free in self._free.items()}
 
     def change_pods(self, shape: Shape, positions: Sequence[int] | IntArray, counts: Sequence[int] | IntArray) -> None:
-        """Put pods of a shape on nodes; below zero: take them away. Each position is named once."""
+        """Add pods of a shape to nodes; negative counts remove them. Each position occurs once."""
         few = len(positions) <= FEW
         many = len(positions) * SHARE > self.size > FEW
         lines = self._lines_of(shape)
@@ -142,11 +142,11 @@ class FreeCapacity:
         self._log_touched((0,) if many else _as_list(positions), many=many)
 
     def touch_node(self, position: int) -> None:
-        """Something about a node changed that is not told by its free amounts."""
+        """Log a change of a node that does not show in its free amounts."""
         self._log_touched((position,), many=False)
 
     def _log_touched(self, positions: Iterable[int], *, many: bool) -> None:
-        # A log that was cut off says that all were touched.
+        # A truncated log means that all nodes were touched.
         self.touched.extend(positions)
         if many or len(self.touched) > 2 * self.size + 64:
             self.dropped += len(self.touched)

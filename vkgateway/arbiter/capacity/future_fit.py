@@ -1,4 +1,4 @@
-"""When enough equal pods of a gang fit, by counting over the known ends of pods instead of placing them each time."""
+"""Earliest fit of equal pods, counted over the expected ends instead of placed at each of them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from vkgateway.arbiter.capacity.shape_views import PLENTY, sum_by_code
 from vkgateway.arbiter.snapshot import Shape
 
 _FIRST_ENDS, _GROWTH_FACTOR = 256, 8
-"""The search counts the first ends, then this many times more, until the pods fit or no end is left."""
+"""Number of ends that the search counts first, and the factor by which it grows until the pods fit or no end is left.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedPods:
-    """Equal pods, and where they may run."""
+    """Equal pods with their placement constraints."""
 
     shape: Shape
     count: int
     required_level: str = ""
     mask: BoolArray | None = None
-    """Nodes by position; None: all."""
+    """Allowed nodes by position; None: all."""
 
 
 class FreeingSchedule:
-    """Ends of pods in the order of time, and what they free on each node; positions are those of the room."""
+    """Ends of pods in the order of time, with the node and shape of each; positions are those of the node resources."""
 
     def __init__(self, times: FloatArray, positions: IntArray, kinds: IntArray, shapes: Sequence[Shape]) -> None:
-        """`times` rise; `kinds` are indices of `shapes`."""
+        """Create a schedule from ascending `times`; `kinds` are indices into `shapes`."""
         self.times = times
         self.positions = positions
         self.kinds = kinds
@@ -41,7 +42,7 @@ class FreeingSchedule:
         self._prefixes: dict[int, FreeingSchedule] = {}
 
     def first_ends(self, count: int) -> FreeingSchedule:
-        """Return the first ends."""
+        """Return the first `count` ends."""
         if count >= len(self.times):
             return self
         found = self._prefixes.get(count)
@@ -55,7 +56,7 @@ class FreeingSchedule:
         return self.first_ends(int(self.times.searchsorted(time, side="right")))
 
     def growing_prefixes(self) -> Iterator[FreeingSchedule]:
-        """Yield ever more of the first ends, all of them at last."""
+        """Yield growing prefixes of the schedule, the whole schedule last."""
         count = _FIRST_ENDS
         while count < len(self.times):
             yield self.first_ends(count)
@@ -63,7 +64,7 @@ class FreeingSchedule:
         yield self
 
     def merged_with(self, others: FreeingSchedule) -> FreeingSchedule:
-        """Return these ends together with others."""
+        """Return a schedule of these ends and others."""
         if not len(others.times):
             return self
         times = np.concatenate([self.times, others.times])
@@ -73,7 +74,7 @@ class FreeingSchedule:
         return FreeingSchedule(times[order], positions[order], kinds[order], [*self.shapes, *others.shapes])
 
     def counts_by_shape(self, size: int) -> Iterator[tuple[Shape, IntArray]]:
-        """Yield how many pods of each shape end on each of the nodes."""
+        """Yield the number of pods of each shape that end on each node."""
         if not len(self.times):
             return
         found = np.bincount(self.kinds * size + self.positions, minlength=len(self.shapes) * size)
@@ -81,17 +82,17 @@ class FreeingSchedule:
 
     @cached_property
     def node_order(self) -> IntArray:
-        """The order of the ends by node, and by time on each of them."""
+        """Indices of the ends sorted by node, then by time."""
         return np.argsort(self.positions, kind="stable")
 
     @cached_property
     def node_positions(self) -> IntArray:
-        """The position of each end, in the order `node_order`."""
+        """Node position of each end, in `node_order`."""
         return self.positions[self.node_order]
 
     @cached_property
     def node_begins(self) -> BoolArray:
-        """Which ends are the first of their node, in the order `node_order`."""
+        """Mask of the ends that are the first of their node, in `node_order`."""
         return _group_begins(self.node_positions)
 
     @cached_property
@@ -99,7 +100,7 @@ class FreeingSchedule:
         return {}
 
     def freed_amounts(self, resource: str) -> IntArray:
-        """Return what each end and those before it on its node free of a resource, in the order `node_order`."""
+        """Return the amount that each end and the earlier ends of its node free, in `node_order`."""
         found = self._freed_cache.get(resource)
         if found is None:
             amounts = np.array([min(shape.amount_of(resource), MAX_AMOUNT) for shape in self.shapes], dtype=np.int64)
@@ -107,8 +108,8 @@ class FreeingSchedule:
         return found
 
 
-def make_schedule(ends: Sequence[tuple[float, str, Shape]], room: NodeResources) -> FreeingSchedule:
-    """Return ends that are given by time, node and shape."""
+def make_schedule(ends: Sequence[tuple[float, str, Shape]], resources: NodeResources) -> FreeingSchedule:
+    """Return the schedule of ends given by time, node and shape."""
     numbers: dict[int, int] = {}
     shapes: list[Shape] = []
     for _, _, shape in ends:
@@ -116,37 +117,37 @@ def make_schedule(ends: Sequence[tuple[float, str, Shape]], room: NodeResources)
             numbers[id(shape)] = len(shapes)
             shapes.append(shape)
     times = np.array([time for time, _, _ in ends], dtype=np.float64)
-    positions = np.array([room.position_of(node) for _, node, _ in ends], dtype=np.int64)
+    positions = np.array([resources.position_of(node) for _, node, _ in ends], dtype=np.int64)
     kinds = np.array([numbers[id(shape)] for _, _, shape in ends], dtype=np.int64)
     order = np.argsort(times, kind="stable")
     return FreeingSchedule(times[order], positions[order], kinds[order], shapes)
 
 
 def first_fit_time(
-    room: NodeResources, known: FreeingSchedule, others: FreeingSchedule, wanted: WantedPods
+    resources: NodeResources, known: FreeingSchedule, others: FreeingSchedule, wanted: WantedPods
 ) -> float | None:
-    """Return the first of these ends at which the pods fit; None: they never do.
+    """Return the first of these ends at which the pods fit; None: they never fit.
 
-    Without NUMA zones only: what zones allow is no matter of sums.
+    Valid only without NUMA zones: sums do not describe what zones admit.
     """
     for part in known.growing_prefixes():
         last = part is known
         both = part.merged_with(others if last else others.ends_until(part.times.item(-1)))
-        found = _first_fit_time(room, both, wanted)
+        found = _first_fit_time(resources, both, wanted)
         if found is not None or last:
             return found
     return None
 
 
-def _first_fit_time(room: NodeResources, ends: FreeingSchedule, wanted: WantedPods) -> float | None:
-    gains = _capacity_gains(room, ends, wanted)
+def _first_fit_time(resources: NodeResources, ends: FreeingSchedule, wanted: WantedPods) -> float | None:
+    gains = _capacity_gains(resources, ends, wanted)
     if gains is None or not len(ends.times):
         return None
-    capacity = room.shape_view(wanted.shape).capacity
+    capacity = resources.shape_view(wanted.shape).capacity
     if wanted.mask is not None:
         capacity = np.where(wanted.mask, capacity, 0)
     if wanted.required_level:
-        return _first_fit_in_domain(room, ends, gains, capacity, wanted)
+        return _first_fit_in_domain(resources, ends, gains, capacity, wanted)
     in_time = np.empty_like(gains)
     in_time[ends.node_order] = gains
     index = int(np.cumsum(in_time).searchsorted(wanted.count - int(capacity.sum())))
@@ -154,11 +155,11 @@ def _first_fit_time(room: NodeResources, ends: FreeingSchedule, wanted: WantedPo
 
 
 def _first_fit_in_domain(
-    room: NodeResources, ends: FreeingSchedule, gains: IntArray, capacity: IntArray, wanted: WantedPods
+    resources: NodeResources, ends: FreeingSchedule, gains: IntArray, capacity: IntArray, wanted: WantedPods
 ) -> float | None:
-    column = room.node_filter.label_column(wanted.required_level)
+    column = resources.node_filter.label_column(wanted.required_level)
     offers = sum_by_code(column.codes, capacity, len(column.values))
-    offers[-1] = 0  # nodes without the label are no domain
+    offers[-1] = 0  # nodes without the label belong to no domain
     if offers.max() >= wanted.count:
         return ends.times.item(0)
     times, codes = ends.times[ends.node_order], column.codes[ends.node_positions]
@@ -169,22 +170,22 @@ def _first_fit_in_domain(
     return float(enough.min()) if len(enough) else None
 
 
-def _capacity_gains(room: NodeResources, ends: FreeingSchedule, wanted: WantedPods) -> IntArray | None:
-    """How many more pods fit after each end, in the order `node_order`; None: none ever does."""
+def _capacity_gains(resources: NodeResources, ends: FreeingSchedule, wanted: WantedPods) -> IntArray | None:
+    """Return how many more pods fit after each end, in `node_order`; None: a requested resource is missing."""
     nodes, begins, shape = ends.node_positions, ends.node_begins, wanted.shape
     fits = np.full(len(nodes), PLENTY, dtype=np.int64)
     for resource, amount in shape.requests:
         try:
-            free = room.free_amounts(resource)
+            free = resources.free_amounts(resource)
         except KeyError:
             return None
         np.minimum(fits, (free[nodes] + ends.freed_amounts(resource)) // min(amount, MAX_AMOUNT), out=fits)
     np.maximum(fits, 0, out=fits)
     before = np.empty_like(fits)
     before[1:] = fits[:-1]
-    before[begins] = room.shape_view(shape).capacity[nodes[begins]]
+    before[begins] = resources.shape_view(shape).capacity[nodes[begins]]
     gains = fits - before
-    allowed = room.node_filter.feasible_nodes(shape)
+    allowed = resources.node_filter.feasible_nodes(shape)
     if wanted.mask is not None:
         allowed = allowed & wanted.mask
     gains[~allowed[nodes]] = 0
@@ -192,7 +193,7 @@ def _capacity_gains(room: NodeResources, ends: FreeingSchedule, wanted: WantedPo
 
 
 def _group_begins(groups: IntArray) -> BoolArray:
-    """Where another group begins among numbers that stand together by group."""
+    """Return a mask of the first element of each run of equal numbers."""
     begins = np.empty(len(groups), dtype=bool)
     begins[:1] = True
     np.not_equal(groups[1:], groups[:-1], out=begins[1:])
@@ -200,7 +201,7 @@ def _group_begins(groups: IntArray) -> BoolArray:
 
 
 def _running_sums(amounts: IntArray, begins: BoolArray) -> IntArray:
-    """The sum of each group up to each of its amounts. Sums that overflow come out right all the same."""
+    """Return the running sums within each group. Overflow of the total cancels out."""
     total = np.cumsum(amounts)
     starts = np.flatnonzero(begins)
     before = total[starts] - amounts[starts]

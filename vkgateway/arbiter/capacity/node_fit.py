@@ -1,4 +1,4 @@
-"""On which of a pool's nodes a shape may run, and how gladly: all nodes at once, by the rules of `matching`."""
+"""Feasible and preferred nodes of a shape, for all nodes of a pool together, by the rules of `node_matching`."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 ABSENT = -1
-"""The code of nodes that do not have a label."""
+"""Code of nodes without the label."""
 
 _MAX_MEMO = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LabelColumn:
-    """One label over all nodes: its values in order, and for each node the index of its value, or ABSENT."""
+    """Values of one label over all nodes: the sorted values and, for each node, the index of its value or ABSENT."""
 
     values: tuple[str, ...]
     codes: IntArray
     number: Mapping[str, int]
-    """The index of each value."""
+    """Index of each value."""
 
 
 class NodeFilter:
-    """The rules above for all nodes at once: each distinct value of a label and each set of taints is judged once.
+    """Rules of `node_matching` for all nodes: each distinct label value and taint set is evaluated once.
 
-    The arrays handed out are in the order of the nodes, are kept for the next who asks, and must not be written to.
+    The returned arrays are in node order, cached and read-only.
     """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = nodes
         self.usable: BoolArray = np.array([node.usable for node in nodes], dtype=bool)
-        """Which nodes take new pods."""
+        """Nodes that accept new pods."""
         self._taints, self._taint_codes = _number_taints([node.taints for node in nodes])
         self._columns: dict[str, LabelColumn] = {}
         self._masks: dict[object, BoolArray] = {}
@@ -53,7 +53,7 @@ class NodeFilter:
         self._image_positions: dict[str, list[int]] | None = None
 
     def label_column(self, label: str) -> LabelColumn:
-        """The values of a label."""
+        """Return the column of a label."""
         found = self._columns.get(label)
         if found is None:
             given = [node.labels.get(label) for node in self._nodes]
@@ -64,7 +64,7 @@ class NodeFilter:
         return found
 
     def feasible_nodes(self, shape: Shape) -> BoolArray:
-        """Which nodes the shape may run on, as `fits` tells for each."""
+        """Return the mask of the nodes on which the shape may run, as `node_fits` decides for each."""
         key = shape.terms, shape.tolerations
         found = self._masks.get(key)
         if found is None:
@@ -78,7 +78,7 @@ class NodeFilter:
         return found
 
     def taint_penalty(self, shape: Shape) -> IntArray:
-        """For each node the number of taints for which the shape should rather go elsewhere."""
+        """Return for each node the number of PreferNoSchedule taints that the shape does not tolerate."""
         key = shape.tolerations
         found = self._penalties.get(key)
         if found is None:
@@ -90,7 +90,7 @@ class NodeFilter:
         return found
 
     def known_images(self, shape: Shape) -> frozenset[str]:
-        """Those of the shape's images that are on any of the nodes: the others make no difference."""
+        """Return the images of the shape that any node has: the others do not matter."""
         return (
             frozenset(image for image in shape.images if image in self._positions_by_image())
             if shape.images
@@ -98,7 +98,7 @@ class NodeFilter:
         )
 
     def missing_images(self, shape: Shape) -> IntArray:
-        """For each node the number of the shape's images that it would have to fetch."""
+        """Return for each node the number of the shape's images that it would have to pull."""
         missing = np.full(len(self._nodes), len(shape.images), dtype=np.int64)
         for image in shape.images:
             missing[self._positions_by_image().get(image, [])] -= 1
@@ -121,9 +121,9 @@ class NodeFilter:
 
     def _matches_requirement(self, requirement: Requirement) -> BoolArray:
         column = self.label_column(requirement.key)
-        # The last place of the table is that of ABSENT, which is -1.
+        # The last entry of the table belongs to ABSENT, which is -1.
         if requirement.operator in ("In", "NotIn"):
-            # A name among those of thousands of nodes: not all of them are looked at.
+            # One name among thousands of nodes: only the named values are evaluated.
             named = requirement.operator == "In"
             table = np.full(len(column.values) + 1, not named and bool(requirement.values))
             table[[column.number[value] for value in requirement.values if value in column.number]] = named
@@ -138,14 +138,14 @@ class NodeFilter:
 
 
 def _number_taints(taints: Sequence[tuple[Taint, ...]]) -> tuple[list[tuple[Taint, ...]], IntArray]:
-    """The distinct sets of taints, and for each node the index of its own."""
+    """Return the distinct taint sets and, for each node, the index of its set."""
     number: dict[tuple[Taint, ...], int] = {}
     codes = [number.setdefault(each, len(number)) for each in taints]
     return list(number), np.array(codes, dtype=np.int64)
 
 
 def _store_recent(memo: dict[K, V], key: K, value: V) -> None:
-    """Remember what was worked out last; the oldest goes."""
+    """Store a value and drop the oldest one when the memo is full."""
     if len(memo) >= _MAX_MEMO:
         del memo[next(iter(memo))]
     memo[key] = value

@@ -1,7 +1,7 @@
-"""Whether a node's labels meet a pod's affinity, and which taints it tolerates: Kubernetes' rules, one node at a time.
+"""Node affinity and taints of a single node, by the rules of Kubernetes.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/ and
-https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/. Amounts are no matter of this file.
+https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/. Amounts do not matter here.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _INT64 = 1 << 63
 
 
 def meets_requirement(requirement: Requirement, value: str | None) -> bool:
-    """Whether a node whose label has this value (None: it does not have the label) meets the requirement.
+    """Return whether a node with this label value (None: without the label) meets the requirement.
 
-    A requirement that the API server would not accept (an unknown operator, values missing) is met by no node.
+    No node meets a requirement that the API server would reject (unknown operator, missing values).
     """
     match requirement.operator:
         case "In":
@@ -41,29 +41,32 @@ def meets_requirement(requirement: Requirement, value: str | None) -> bool:
 
 
 def matches_terms(terms: Sequence[Sequence[Requirement]], labels: Mapping[str, str]) -> bool:
-    """Whether the labels meet all of one of the terms. No terms: any node. An empty term selects nothing."""
+    """Return whether the labels meet all requirements of one term.
+
+    Without terms, every node matches. An empty term matches no node.
+    """
     if not terms:
         return True
     return any(term and all(meets_requirement(each, labels.get(each.key)) for each in term) for term in terms)
 
 
 def is_tolerated(tolerations: Sequence[Toleration], taint: Taint) -> bool:
-    """Whether one of the tolerations takes the taint."""
+    """Return whether one of the tolerations matches the taint."""
     return any(_tolerates_taint(toleration, taint) for toleration in tolerations)
 
 
 def has_untolerated_taint(tolerations: Sequence[Toleration], taints: Sequence[Taint]) -> bool:
-    """Whether a taint that is not tolerated keeps the pod away."""
+    """Return whether a NoSchedule or NoExecute taint is not tolerated."""
     return any(taint.effect in ("NoSchedule", "NoExecute") and not is_tolerated(tolerations, taint) for taint in taints)
 
 
 def count_disliked_taints(tolerations: Sequence[Toleration], taints: Sequence[Taint]) -> int:
-    """How many taints that are not tolerated say that the pod should rather go elsewhere."""
+    """Return the number of PreferNoSchedule taints that are not tolerated."""
     return sum(taint.effect == "PreferNoSchedule" and not is_tolerated(tolerations, taint) for taint in taints)
 
 
 def node_fits(shape: Shape, node: Node) -> bool:
-    """Whether the shape may run on the node as far as labels, taints and the node's state go."""
+    """Return whether the node's state, labels and taints let the shape run there."""
     return (
         node.usable
         and matches_terms(shape.terms, node.labels)
@@ -93,7 +96,7 @@ def _compare_integers(value: str, operator: str, bound: str) -> bool:
 
 
 def _parse_integer(text: str) -> int | None:
-    """A whole number of 64 bits in plain decimal digits; None: it is none."""
+    """Return a 64-bit integer in plain decimal digits; None: the text is not one."""
     if _INTEGER.fullmatch(text) is None:
         return None
     number = int(text)

@@ -1,8 +1,8 @@
-"""What is free on the nodes of a pool, how many pods of a shape fit on each, and trials that can be undone.
+"""Free resources of a pool's nodes, the number of pods that fit, and trials that can be undone.
 
-Nodes stand in the order of the network: by the pool's levels, the widest first, then by name; a node's position is its
-index in this order, and all arrays are in it. A room is one state: for "what if all of these were evicted", give their
-places back after a mark, look, and undo, or work on a copy.
+Nodes are in topology order: by the pool's levels, the widest first, then by name. A node's position is its index in
+this order, and all arrays follow it. `NodeResources` holds one state. To test "what if all of these were evicted",
+mark, remove the pods, query and undo, or work on a copy.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from vkgateway.arbiter.snapshot import Node, Pool, Shape
 from vkgateway.model.requests import MilliResources
 
 AllowedNodes = Iterable[str] | BoolArray | None
-"""Nodes that are allowed: names (others than the pool's are passed over), or a mask by position; None: all."""
+"""Allowed nodes: names (those of other pools are ignored) or a mask by position; None: all."""
 
 _MAX_VIEWS = 256
 _MAX_UNFIT = 4096
 
 
 class Mark(NamedTuple):
-    """A state to go back to."""
+    """State that `undo` returns to."""
 
     changes: int
     version: int
@@ -37,7 +37,7 @@ class Mark(NamedTuple):
 
 @dataclass(slots=True)
 class _Change:
-    """So many pods of a shape put on nodes (below zero: taken away)."""
+    """Change of the number of pods of a shape on nodes; negative counts remove pods."""
 
     shape: Shape
     positions: Sequence[int] | IntArray
@@ -45,10 +45,11 @@ class _Change:
 
 
 class NodeResources:
-    """The free amounts of a pool's nodes, in thousandths.
+    """Free amounts of a pool's nodes, in thousandths.
 
-    Whatever is taken is counted, even beyond what a node has and on nodes that are not usable: what runs, runs. It
-    is `capacity_by_node` that never offers more than there is. Resources that no node of the pool has are not counted.
+    All pods count, even beyond a node's capacity and on unusable nodes: running pods keep running. Only
+    `capacity_by_node` and its relatives limit new pods to what is free. Resources that no node of the pool has are not
+    counted.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -56,12 +57,12 @@ class NodeResources:
         self.nodes: tuple[Node, ...] = tuple(sorted(pool.nodes, key=lambda node: _network_order(node, pool.levels)))
         self.names: tuple[str, ...] = tuple(node.name for node in self.nodes)
         self.version = 0
-        """Grows when room appears. What did not fit does not fit as long as the version stays the same."""
+        """Grows when capacity is freed. A shape that did not fit still does not fit while the version is unchanged."""
         self._positions = {name: index for index, name in enumerate(self.names)}
         self._free_capacity = FreeCapacity(self.nodes, pool.unit_resource)
         self._views: dict[Shape, ShapeView] = {}
         self._views_by_id: dict[int, tuple[Shape, ShapeView]] = {}
-        """The same by the identity of shapes: pods of one shape mostly share the object, and it is slow to hash."""
+        """Views by the identity of shapes: equal pods mostly share the shape, and its hash is slow."""
         self._changes: list[_Change | object] = []
         self._last_version = 0
         self._known_unfit: dict[object, int] = {}
@@ -73,60 +74,60 @@ class NodeResources:
         return len(self.nodes)
 
     def copy(self) -> NodeResources:
-        """A second state of the same nodes, to be changed apart from this one. Marks are not carried over."""
+        """Return an independent copy without marks."""
         return self._with_capacity(self._free_capacity.copy())
 
     def with_ceiling(self, ceiling: IntArray) -> NodeResources:
-        """A copy that offers no more of the pool's unit on each node than the ceiling, by position, in thousandths.
+        """Return a copy whose nodes offer at most the ceiling of the pool's unit, by position, in thousandths.
 
-        Which nodes are full and which are whole is judged by what is free, not by the ceiling.
+        Free amounts, not the ceiling, decide which nodes are full and which are whole.
         """
         return self._with_capacity(self._free_capacity.copy(ceiling))
 
-    def _with_capacity(self, yard: FreeCapacity) -> NodeResources:
+    def _with_capacity(self, free_capacity: FreeCapacity) -> NodeResources:
         other = NodeResources.__new__(NodeResources)
         other.__dict__.update(self.__dict__)
-        other._free_capacity = yard
+        other._free_capacity = free_capacity
         other._views, other._views_by_id, other._changes, other._known_unfit = {}, {}, [], {}
         return other
 
     @cached_property
     def pool_order(self) -> IntArray:
-        """By position the index of the node among the pool's, as these were told."""
+        """Index of each node in the pool's own order, by position."""
         index = {node.name: number for number, node in enumerate(self.pool.nodes)}
         return np.array([index[name] for name in self.names], dtype=np.int64)
 
     @property
     def node_filter(self) -> NodeFilter:
-        """What labels and taints allow, by position."""
+        """Feasibility of nodes by labels and taints."""
         return self._free_capacity.node_filter
 
     def free_amounts(self, resource: str) -> IntArray:
-        """What is free of a resource on each node, by position: below zero where too much was taken.
+        """Return the free amount of a resource on each node, by position; negative where it is overcommitted.
 
-        To be read before the next change, and not written to. Raises KeyError for a resource that no node has.
+        The array is read-only and valid until the next change. Raises KeyError for a resource that no node has.
         """
         return self._free_capacity.free_amounts(resource)
 
     @property
     def largest_node_units(self) -> int:
-        """Thousandths of the pool's unit on its largest usable node: a node with as much free is a whole one."""
+        """Thousandths of the pool's unit on its largest usable node: a node with this amount free is whole."""
         return self._free_capacity.whole
 
     @property
     def idle_units(self) -> int:
         """Thousandths of the unit that are free on usable nodes.
 
-        On a node where plans take more than is free, nothing is idle.
+        A node that plans overcommit has no idle units.
         """
         return int(self._idle_by_node().sum())
 
     def take_idle_units(self) -> None:
-        """Count all that is idle as taken."""
+        """Count all idle units as used."""
         idle = self._idle_by_node()
         for amount in np.unique(idle[idle > 0]).tolist():
-            at = np.flatnonzero(idle == amount).tolist()
-            self.add_pods_at(at, Shape.from_requests({self.pool.unit_resource: amount}), [1] * len(at))
+            positions = np.flatnonzero(idle == amount).tolist()
+            self.add_pods_at(positions, Shape.from_requests({self.pool.unit_resource: amount}), [1] * len(positions))
 
     def _idle_by_node(self) -> IntArray:
         free = np.maximum(self.free_amounts(self.pool.unit_resource), 0)
@@ -134,63 +135,63 @@ class NodeResources:
 
     @property
     def has_zones(self) -> bool:
-        """Whether NUMA zones limit what fits on any of the nodes."""
+        """Whether NUMA zones limit the pods on any node."""
         return self._free_capacity.zones is not None
 
     def is_zoned(self, name: str) -> bool:
-        """Whether they do on this one. Raises KeyError for a node that is not the pool's."""
+        """Return whether NUMA zones limit the pods on this node. Raises KeyError for a node outside the pool."""
         return self._free_capacity.zones is not None and self._positions[name] in self._free_capacity.zones
 
     def count_published(self, name: str, shape: Shape, count: int = 1) -> None:
-        """So many more pods on a node are in what was published of its zones; below zero: fewer."""
+        """Count pods as included in the published zones of a node; a negative count removes them."""
         if self._free_capacity.zones is not None:
             self._free_capacity.zones.count_published(shape, self._positions[name], count)
             self._free_capacity.touch_node(self._positions[name])
             self._bump_version()
 
     def fits_zones(self, placed: Iterable[tuple[str, Shape]]) -> bool:
-        """Whether the zones have places for these pods, by node and shape, which are placed already."""
+        """Return whether the zones hold these placed pods, given by node and shape."""
         zones = self._free_capacity.zones
         return zones is None or zones.fits_placed([(self._positions[name], shape) for name, shape in placed])
 
     def nodes_in_domain(self, name: str, level: str) -> BoolArray:
-        """The nodes, by position, in the same domain of a network level as this one; without the label only itself.
+        """Return the mask of nodes in the node's domain of a topology level; without the label, only the node itself.
 
-        Raises KeyError for a node that is not the pool's.
+        Raises KeyError for a node outside the pool.
         """
         codes = self.node_filter.label_column(level).codes
         code = codes[self._positions[name]]
         return codes == code if code != ABSENT else self.node_mask([name])
 
     def position_of(self, name: str) -> int:
-        """A node's index in all arrays. Raises KeyError for a node that is not the pool's."""
+        """Return a node's index in all arrays. Raises KeyError for a node outside the pool."""
         return self._positions[name]
 
     def free_on_node(self, name: str) -> MilliResources:
-        """What is free on a node, for each resource that the pool has. Raises KeyError for a foreign node."""
+        """Return the free amounts on a node by resource. Raises KeyError for a node outside the pool."""
         return self._free_capacity.free_at(self._positions[name])
 
     def add_pods(self, name: str, shape: Shape, count: int = 1) -> None:
-        """Count pods of a shape as placed on a node. Raises KeyError for a node that is not the pool's."""
+        """Add pods of a shape to a node. Raises KeyError for a node outside the pool."""
         self.add_pods_at([self._positions[name]], shape, [count])
 
     def remove_pods(self, name: str, shape: Shape, count: int = 1) -> None:
-        """Count pods of a shape as gone from a node. Raises KeyError for a node that is not the pool's."""
+        """Remove pods of a shape from a node. Raises KeyError for a node outside the pool."""
         self._apply_change(_Change(shape, [self._positions[name]], [-count]))
         self._bump_version()
 
     def add_many(self, placed: Iterable[tuple[str, Shape]]) -> None:
-        """Count many pods as placed, given by node and shape: the quick way to fill a new room.
+        """Add many pods, given by node and shape: the fast way to fill new node resources.
 
-        Raises KeyError for a node that is not the pool's; the room is as it was then.
+        Raises KeyError for a node outside the pool, without a change.
         """
         for shape, counts in self._counts_by_shape(placed).items():
             self.add_pods_at(list(counts), shape, list(counts.values()))
 
     def remove_many(self, placed: Iterable[tuple[str, Shape]]) -> None:
-        """Count many pods as gone, given by node and shape.
+        """Remove many pods, given by node and shape.
 
-        Raises KeyError for a node that is not the pool's; the room is as it was then.
+        Raises KeyError for a node outside the pool, without a change.
         """
         by_shape = self._counts_by_shape(placed)
         for shape, counts in by_shape.items():
@@ -199,58 +200,61 @@ class NodeResources:
             self._bump_version()
 
     def _counts_by_shape(self, placed: Iterable[tuple[str, Shape]]) -> Mapping[Shape, Mapping[int, int]]:
-        """By shape how many pods there are at each position."""
+        """Return the number of pods by shape and position."""
         by_shape: dict[Shape, defaultdict[int, int]] = {}
-        # Pods of one shape mostly share the object, and a shape is slow to hash.
+        # Equal pods mostly share the shape, and its hash is slow.
         by_identity: dict[int, defaultdict[int, int]] = {}
         shapes: list[Shape] = []
         for name, shape in placed:
             counts = by_identity.get(id(shape))
             if counts is None:
                 counts = by_identity[id(shape)] = by_shape.setdefault(shape, defaultdict(int))
-                shapes.append(shape)  # as long as it is here its id is its own
+                shapes.append(shape)  # the reference keeps the shape alive, so its id stays unique
             counts[self._positions[name]] += 1
         return by_shape
 
     def add_pods_at(self, positions: Sequence[int], shape: Shape, counts: Sequence[int]) -> None:
-        """Count pods of a shape as placed on several nodes at once; each position is named once."""
+        """Add pods of a shape to several nodes; each position occurs once."""
         self._apply_change(_Change(shape, positions, counts))
 
     def remove_counts(self, shape: Shape, counts: IntArray) -> None:
-        """Count pods of a shape as gone: so many from each node by position. The quick way for many nodes."""
+        """Remove pods of a shape, with the count by position: the fast way for many nodes."""
         positions = np.flatnonzero(counts)
         if not len(positions):
             return
-        gone = -counts[positions]
-        # A few are changed one by one, which is quicker with plain numbers.
+        negated = -counts[positions]
+        # For few nodes plain integers are quicker than numpy.
         few = len(positions) <= FEW
         self._apply_change(
-            _Change(shape, positions.tolist(), gone.tolist()) if few else _Change(shape, positions, gone)
+            _Change(shape, positions.tolist(), negated.tolist()) if few else _Change(shape, positions, negated)
         )
         self._bump_version()
 
     def mark(self) -> Mark:
-        """Where a trial begins."""
+        """Return a mark at which a trial begins."""
         return Mark(len(self._changes), self.version)
 
     def undo(self, mark: Mark) -> None:
-        """Back to the mark, which stays good for further trials; costs what was changed since. Later marks are void."""
+        """Undo all changes since the mark, which stays valid; later marks become invalid.
+
+        Cost: the number of changes.
+        """
         while len(self._changes) > mark.changes:
             change = self._changes.pop()
             if isinstance(change, _Change):
                 counts = change.counts
-                back = -counts if isinstance(counts, np.ndarray) else [-count for count in counts]
-                self._free_capacity.change_pods(change.shape, change.positions, back)
+                negated = -counts if isinstance(counts, np.ndarray) else [-count for count in counts]
+                self._free_capacity.change_pods(change.shape, change.positions, negated)
             else:
                 self._known_unfit.pop(change, None)
         self.version = mark.version
 
     def save(self) -> tuple[Mark, SavedCapacity]:
-        """A state to go back to that is far away: much may be changed before."""
+        """Return the state for a `restore` after many changes."""
         return self.mark(), self._free_capacity.save()
 
     def restore(self, saved: tuple[Mark, SavedCapacity]) -> None:
-        """Back to what was saved; all marks since then are void."""
+        """Restore a saved state; marks set after it become invalid."""
         mark, state = saved
         for change in self._changes[mark.changes :]:
             if not isinstance(change, _Change):
@@ -260,26 +264,26 @@ class NodeResources:
         self.version = mark.version
 
     def forget_marks(self) -> None:
-        """Everything so far stays: all marks are void, and the memory of how to undo is freed."""
+        """Keep all changes so far: all marks become invalid, and the undo log is freed."""
         self._changes.clear()
 
     def capacity_by_node(self, shape: Shape, among: AllowedNodes = None) -> IntArray:
-        """How many pods of the shape fit on each node, each node seen alone; 0 outside `among`."""
+        """Return how many pods of the shape fit on each node separately; 0 outside `among`."""
         capacity = self.shape_view(shape).capacity.copy()
         if among is not None:
             capacity[~self.node_mask(among)] = 0
         return capacity
 
     def capacity_on_node(self, name: str, shape: Shape) -> int:
-        """How many pods of the shape fit on one node. Raises KeyError for a node that is not the pool's."""
+        """Return how many pods of the shape fit on one node. Raises KeyError for a node outside the pool."""
         return int(self.shape_view(shape).capacity[self._positions[name]])
 
     def total_capacity(self, shape: Shape) -> int:
-        """How many pods of the shape fit at all."""
+        """Return how many pods of the shape fit on all nodes together."""
         return self.shape_view(shape).total
 
     def node_mask(self, among: AllowedNodes) -> BoolArray:
-        """The allowed nodes by position."""
+        """Return the mask of the allowed nodes."""
         if isinstance(among, np.ndarray):
             return among
         if among is None:
@@ -289,48 +293,48 @@ class NodeResources:
         return mask
 
     def shape_view(self, shape: Shape) -> ShapeView:
-        """What the nodes are worth to a shape at this moment; to be read before the next change, and not written to."""
-        known = self._views_by_id.get(id(shape))
-        if known is None:
+        """Return the capacity and rank of all nodes for a shape; read-only, valid until the next change."""
+        entry = self._views_by_id.get(id(shape))
+        if entry is None:
             if len(self._views_by_id) >= _MAX_VIEWS:
                 self._views_by_id.clear()
-            # As long as the shape is here its id is its own.
-            known = self._views_by_id[id(shape)] = shape, self._views.get(shape) or self._add_view(shape)
-        view = known[1]
+            # The stored reference keeps the shape alive, so its id stays unique.
+            entry = self._views_by_id[id(shape)] = shape, self._views.get(shape) or self._add_view(shape)
+        view = entry[1]
         view.refresh()
         return view
 
     def _add_view(self, shape: Shape) -> ShapeView:
         images = self.node_filter.known_images(shape)
-        alike = replace(shape, images=images) if images != shape.images else shape
-        found = self._views.get(alike) or ShapeView(self._free_capacity, alike)
-        for key in (alike, shape):
+        view_shape = replace(shape, images=images) if images != shape.images else shape
+        found = self._views.get(view_shape) or ShapeView(self._free_capacity, view_shape)
+        for key in (view_shape, shape):
             if len(self._views) >= _MAX_VIEWS and key not in self._views:
                 del self._views[next(iter(self._views))]
             self._views[key] = found
         return found
 
-    def is_known_unfit(self, what: object) -> bool:
-        """Whether this was found not to fit, and no room has appeared since."""
-        return self._known_unfit.get(what) == self.version
+    def is_known_unfit(self, key: object) -> bool:
+        """Return whether this was found not to fit and no capacity was freed since."""
+        return self._known_unfit.get(key) == self.version
 
-    def remember_unfit(self, what: object) -> None:
-        """Remember that this does not fit; what was found out in a trial is forgotten with it."""
+    def remember_unfit(self, key: object) -> None:
+        """Remember that this does not fit; `undo` of a trial drops what the trial remembered."""
         if len(self._known_unfit) >= _MAX_UNFIT:
             self._known_unfit.clear()
-        self._known_unfit[what] = self.version
-        self._changes.append(what)
+        self._known_unfit[key] = self.version
+        self._changes.append(key)
 
     def _apply_change(self, change: _Change) -> None:
         self._free_capacity.change_pods(change.shape, change.positions, change.counts)
         self._changes.append(change)
 
     def _bump_version(self) -> None:
-        # Never a number that was in use before, even after an undo: what was remembered then was another state.
+        # A version is never reused, not even after an undo: entries of that version describe another state.
         self._last_version += 1
         self.version = self._last_version
 
 
 def _network_order(node: Node, levels: Sequence[str]) -> tuple[tuple[tuple[bool, str], ...], str]:
-    """Neighbours in the network stand together; nodes that do not have a level's label come last."""
+    """Return the sort key of the topology order; nodes without a level's label come last."""
     return tuple((level not in node.labels, node.labels.get(level, "")) for level in levels), node.name

@@ -1,8 +1,8 @@
-"""Pods that end so late that nobody waits for them as if their room were there already.
+"""Pods that end too late to count as free capacity.
 
-Who borrows has gone within notice and grace. A pod inside its guarantee may take hours to end if its owner wants it so,
-and one that hangs may never. A guarantee calls in others instead, if there are any; and what is free beside such a pod
-is not kept for who borrows and would need both, but used meanwhile.
+Borrowing pods terminate within the notice plus the grace period. A pod inside its guarantee may take hours if its owner
+configured so, and a hanging pod may never terminate. A guaranteed gang preempts other pods instead, if possible. Free
+capacity next to such a pod is not reserved for a borrowing gang that needs both: other gangs use it in the meantime.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from collections.abc import Iterable, Iterator
 from vkgateway.arbiter.snapshot import ENDING, Gang, Pod
 
 _EXTRA_WAIT = 30.0
-"""Seconds that a guarantee waits for longer, rather than have anybody go."""
+"""Additional seconds that a guaranteed gang waits rather than preempt pods."""
 
 _OVERDUE_AFTER = 60.0
-"""Seconds beyond its deadline after which nobody can tell when a pod will have gone."""
+"""Seconds beyond its deadline after which the end of a pod is unknown."""
 
 
 def termination_seconds(gangs: Iterable[Gang]) -> float:
-    """Seconds in which any of these have gone, once they are told to go."""
+    """Return the seconds within which all pods of these gangs terminate after an eviction notice."""
     return max((gang.notice + gang.grace for gang in gangs), default=0.0)
 
 
 def find_late_pods(pods: Iterable[Pod], seconds: float, *, since: float, now: float) -> Iterator[Pod]:
     """Yield the pods that end after others would have terminated, which takes `seconds` from the time `since` on.
 
-    An evicted pod ends within its grace, which the platform caps: it is waited for, whatever else could be evicted.
+    An evicted pod ends within its grace period, which the platform caps: the gang waits for it, whatever else could be
+    evicted.
     """
     last = since + seconds + _EXTRA_WAIT
     for pod in pods:
@@ -35,5 +36,5 @@ def find_late_pods(pods: Iterable[Pod], seconds: float, *, since: float, now: fl
 
 
 def is_overdue(pod: Pod, now: float) -> bool:
-    """Whether it should have gone long ago, so that nobody knows when it will have."""
+    """Return whether the pod is so far beyond its deadline that its end is unknown."""
     return pod.state is ENDING and pod.deadline + _OVERDUE_AFTER < now

@@ -1,4 +1,4 @@
-"""The domains of a network level (racks, say): which could take a gang, in which order to try them, and which few."""
+"""Domains of a topology level (for example racks): which fit a gang, their order, and the fewest that do."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from vkgateway.arbiter.snapshot import Shape
 
 @dataclass(frozen=True, slots=True)
 class PodDemand:
-    """So many pods of a shape."""
+    """Number of pods of one shape."""
 
     shape: Shape
     count: int
 
 
 class TopologyDomains:
-    """The domains of one level among some nodes, by what they offer to a gang at this moment.
+    """Domains of one level among some nodes, by their current capacity for a gang.
 
-    Nodes that do not have the level's label belong to no domain. To be asked before the next change of the room.
+    Nodes without the level's label belong to no domain. Valid until the next change of the node resources.
     """
 
     def __init__(
-        self, room: NodeResources, demands: Sequence[PodDemand], level: str, positions: IntArray | None
+        self, resources: NodeResources, demands: Sequence[PodDemand], level: str, positions: IntArray | None
     ) -> None:
-        column = room.node_filter.label_column(level)
-        self._node_resources = room
+        column = resources.node_filter.label_column(level)
+        self._node_resources = resources
         self._demands = demands
         self._domain_count = len(column.values)
         self._codes = column.codes if positions is None else column.codes[positions]
         self._positions = positions
-        views = [room.shape_view(demand.shape) for demand in demands]
+        views = [resources.shape_view(demand.shape) for demand in demands]
         if positions is None:
             self._offers = [view.domain_sums(level) for view in views]
         else:
@@ -50,7 +50,7 @@ class TopologyDomains:
             ]
 
     def nodes_in_domain(self, domain: int) -> IntArray:
-        """The nodes of a domain."""
+        """Return the positions of a domain's nodes."""
         return self._positions_where(self._codes == domain)
 
     def rank_by_fit(self) -> Iterator[int]:
@@ -62,14 +62,14 @@ class TopologyDomains:
         fewest = np.flatnonzero(broken == broken.min())
         best = int(found[fewest[left[fewest].argmin()]])
         yield best
-        # One is enough as a rule; only pods of several shapes may not fit together where each shape does.
+        # Usually the first domain fits; only pods of several shapes may not fit together where each shape does.
         if len(found) > 1:
             offered = self._has_resources()
             order = found[np.lexsort((left, broken))]
             yield from order[(order != best) & offered[order]].tolist()
 
     def rank_by_capacity(self) -> Iterator[tuple[int, int]]:
-        """How many pods fit at most in each domain, and which it is; the most promising first."""
+        """Yield an upper bound of the pods that fit in each domain, and the domain; the highest bound first."""
         bounds = np.zeros(self._domain_count, dtype=np.int64)
         for fits, demand in self._capacity_by_demand():
             bounds += np.minimum(fits, demand.count)
@@ -77,53 +77,53 @@ class TopologyDomains:
             yield int(bounds[domain]), domain
 
     def growing_unions(self, steps: int) -> Iterator[IntArray]:
-        """Nodes of ever more domains, beginning with as few as could take the gang; all of them at last.
+        """Yield the nodes of growing sets of domains, from the fewest that could fit the gang to all.
 
-        After so many steps of one domain more the number is doubled.
+        After `steps` sets that grow by one domain, the size doubles.
         """
         order = self._domain_order()
-        few = self._count_needed(order)
-        if few > self._domain_count:
+        count = self._count_needed(order)
+        if count > self._domain_count:
             return
         if len(self._demands) == 1:
-            yield self._nodes_in_domains(self._with_tightest_last(order[:few]))
+            yield self._nodes_in_domains(self._with_tightest_last(order[:count]))
             return
         step = 0
-        while few < self._domain_count:
-            yield self._nodes_in_domains(order[:few])
+        while count < self._domain_count:
+            yield self._nodes_in_domains(order[:count])
             step += 1
-            few += 1 if step <= steps else few
+            count += 1 if step <= steps else count
         yield self._positions_where(self._codes >= 0)
 
     def min_domains(self) -> int:
-        """How many domains it takes at least; more than there are: all of them do not do."""
+        """Return the least number of domains that fit the gang; more than exist: all of them together do not fit it."""
         return self._count_needed(self._domain_order())
 
     def _capacity_by_demand(self) -> Iterator[tuple[IntArray, PodDemand]]:
-        """For each demand how many of its pods fit in each domain."""
+        """Yield for each demand how many of its pods fit in each domain."""
         for offer, demand in zip(self._offers, self._demands, strict=True):
             yield offer.capacity[:-1], demand
 
     def _has_capacity(self) -> BoolArray:
-        """Where there is room for each demand by itself: no proof that they fit together."""
+        """Return the mask of domains that fit each demand by itself: necessary, not sufficient."""
         enough = np.ones(self._domain_count, dtype=bool)
         for fits, demand in self._capacity_by_demand():
             enough &= fits >= demand.count
         return enough
 
     def _has_resources(self) -> BoolArray:
-        """Where there is as much of every resource as the gang asks for in all; no proof either."""
+        """Return the mask of domains with enough of each resource for the gang: necessary, not sufficient."""
         offers = np.ones(self._domain_count, dtype=bool)
         usable = self._node_resources.node_filter.usable
         for resource in sorted({name for demand in self._demands for name, _ in demand.shape.requests}):
-            asked = sum(demand.shape.amount_of(resource) * demand.count for demand in self._demands)
+            requested = sum(demand.shape.amount_of(resource) * demand.count for demand in self._demands)
             free = np.where(usable, np.maximum(self._node_resources.free_amounts(resource), 0), 0)
             offered = self._sum_by_domain(free if self._positions is None else free[self._positions])
-            offers &= offered[:-1] >= asked
+            offers &= offered[:-1] >= requested
         return offers
 
     def _domain_order(self) -> IntArray:
-        """The domains, those first that take most of the gang."""
+        """Return the domains, those that take most of the gang first."""
         return np.argsort(-self._domain_weights(), kind="stable")
 
     def _count_needed(self, order: IntArray) -> int:
@@ -136,7 +136,7 @@ class TopologyDomains:
         return needed
 
     def _with_tightest_last(self, chosen: IntArray) -> IntArray:
-        """The last domain changed for the one that the rest fits into with the least left over."""
+        """Replace the last domain by the one that fits the rest with the least capacity left."""
         fits = self._offers[0].capacity[:-1]
         rest = self._demands[0].count - fits[chosen[:-1]].sum()
         others = np.setdiff1d(np.arange(self._domain_count), chosen[:-1])
@@ -144,7 +144,7 @@ class TopologyDomains:
         return np.append(chosen[:-1], others[np.argmin(fits[others])])
 
     def _domain_weights(self) -> IntArray:
-        """How much of the gang a domain could take, by units (by pods where none are asked for)."""
+        """Return how much of the gang each domain could take, in units (in pods where none are requested)."""
         sizes = [demand.shape.amount_of(self._node_resources.pool.unit_resource) for demand in self._demands]
         weights = np.zeros(self._domain_count, dtype=np.int64)
         for (fits, demand), size in zip(self._capacity_by_demand(), sizes, strict=True):
@@ -152,13 +152,13 @@ class TopologyDomains:
         return weights
 
     def _free_units(self) -> IntArray:
-        """What is free in units, of which all of the gang's will be taken; pods' places where it asks for no units."""
+        """Return the free units of each domain, or free pod places where the gang requests no units."""
         first = self._offers[0]
-        asks = any(demand.shape.amount_of(self._node_resources.pool.unit_resource) for demand in self._demands)
-        return (first.units if asks else first.capacity)[:-1]
+        has_units = any(demand.shape.amount_of(self._node_resources.pool.unit_resource) for demand in self._demands)
+        return (first.units if has_units else first.capacity)[:-1]
 
     def _broken_nodes(self) -> IntArray:
-        """How many whole nodes at least would be broken into: those that the nodes in use cannot save."""
+        """Return the least number of whole nodes that the gang would break in each domain."""
         missing = np.zeros(self._domain_count, dtype=np.int64)
         for offer, demand in zip(self._offers, self._demands, strict=True):
             size = demand.shape.amount_of(self._node_resources.pool.unit_resource)

@@ -276,7 +276,7 @@ class _CellSearch:
             required_level=self._required_level,
             preferred_level=self._preferred_level,
             among=among,
-            liked=self._near_nodes,
+            preferred_nodes=self._near_nodes,
         )
         room.undo(mark)
         return found

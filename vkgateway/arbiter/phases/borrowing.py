@@ -432,7 +432,7 @@ def _find_reservation(ledger: CycleState, standing: PoolState, ask: PendingGang)
     mark = standing.node_resources.mark()
     standing.remove_pods(lent)
     leaves, near = reserve_for(standing, ask.min_members), allowed_nodes(standing, ask)
-    future = PoolForecast(standing.node_resources, standing.expected_ends, ledger.now, leaves=leaves)
+    future = PoolForecast(standing.node_resources, standing.expected_ends, ledger.now, idle_reserve=leaves)
     start = future.earliest_start(ask.min_members, required_level=gang.required_level, among=near)
     places = None
     if start is not None:

@@ -187,7 +187,7 @@ def place_borrowed(standing: PoolState, ask: PendingGang, pods: Sequence[Pod]) -
         required_level=gang.required_level,
         preferred_level=gang.preferred_level,
         among=allowed_nodes(standing, ask),
-        liked=standing.unbound_nodes,
+        preferred_nodes=standing.unbound_nodes,
     )
 
 
@@ -204,7 +204,7 @@ def place_borrowed_last(standing: PoolState, ask: PendingGang, pods: Sequence[Po
             required_level=gang.required_level,
             preferred_level=gang.preferred_level,
             among=standing.node_resources.node_mask(allowed_nodes(standing, ask)) & standing.nodes_without_spare,
-            liked=standing.unbound_nodes,
+            preferred_nodes=standing.unbound_nodes,
         )
         if nodes is not None:
             return nodes

@@ -298,8 +298,8 @@ def _hide_reserved(
     counted |= {uid: pod for uid, pod in leaves.items() if kept.starts_after(standing.expected_ends, uid)}
     kept.withhold_needed(
         standing.node_resources,
-        counted=[(pod.node, pod.shape) for pod in counted.values()],
-        coming=[(pod.node, pod.shape) for uid, pod in leaves.items() if uid not in counted],
+        freed_pods=[(pod.node, pod.shape) for pod in counted.values()],
+        terminating_pods=[(pod.node, pod.shape) for uid, pod in leaves.items() if uid not in counted],
     )
 
 

@@ -82,7 +82,7 @@ class StartForecast:
         leaves = reserve_for(standing, ask.min_members)
         if leaves and standing.has_guarantee_left(ask.gang, ask.min_members):
             leaves = 0
-        return PoolForecast(room, standing.expected_ends, self._cycle_state.now, also, leaves=leaves)
+        return PoolForecast(room, standing.expected_ends, self._cycle_state.now, also, idle_reserve=leaves)
 
     @contextmanager
     def _without_backfill(self, room: NodeResources, ask: PendingGang) -> Iterator[None]:
