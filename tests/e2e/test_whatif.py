@@ -97,7 +97,7 @@ def test_a_guarantee_is_judged_as_the_gateway_judges_the_tenant(
     assert (made.code, "nvidia.com/gpu" in made.err) == (2, True)
     fits = platform.try_vkgateway(*line, f"{POOL}:guarantee=nvidia.com/gpu=8", "--dry-run")
     assert (fits.code, "kind: Tenant" in fits.out) == (0, True)
-    assert "It fits beside the guarantees of the others" in fits.err
+    assert "It fits next to the existing guarantees" in fits.err
 
 
 def test_more_nodes_are_told_of_by_what_starts_on_them(platform: Platform, asker: Cluster, lender: Cluster) -> None:

@@ -47,7 +47,7 @@ def test_no_run_of_rows_is_cheaper(
     ties = TieBreakers(np.arange(len(node)), np.zeros(len(node), dtype=np.int64), np.zeros(len(node), dtype=np.int64))
     before, node_costs._MAX_EXACT_ROWS = node_costs._MAX_EXACT_ROWS, 0 if many else node_costs._MAX_EXACT_ROWS
     try:
-        found = best_victim_options(kept, share, useful, ties=ties, want=want)
+        found = best_victim_options(kept, share, useful, tie_breakers=ties, shortage=want)
     finally:
         node_costs._MAX_EXACT_ROWS = before
     expected = {}

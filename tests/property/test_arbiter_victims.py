@@ -33,7 +33,7 @@ class Case:
         for pod in self.coming:
             room.add_pods(pod.node, pod.shape)
         return choose_victims(
-            room, evictable, self.asking, self.asking.pods, now=NOW, over={"t1": 1.0}, coming=self.coming
+            room, evictable, self.asking, self.asking.pods, now=NOW, excess={"t1": 1.0}, ending=self.coming
         )
 
     def room(self, gone: Sequence[str]) -> NodeResources:

@@ -29,8 +29,8 @@ def test_what_fits_is_not_refused() -> None:
 
 def test_a_whole_node_too_much_is_refused_with_the_largest_that_fits() -> None:
     assert find_refusals(pool(2), [quota("a", 12_000), quota("b", 8000, granted=1.0)]) == [
-        "tenant b asks for 8 nvidia.com/gpu guaranteed in pool east/a100: 8 in cells of 4 or more, of which 4 are left "
-        "beside the guarantees of others; the largest that would fit is 4"
+        "tenant b requests a guarantee of 8 nvidia.com/gpu in pool east/a100: 8 in cells of 4 or more, of which other "
+        "guarantees leave 4; the largest guarantee that fits is 4"
     ]
 
 
@@ -48,7 +48,7 @@ def test_who_is_refused_takes_nothing_from_others() -> None:
 
 def test_other_resources_must_be_there_in_sum() -> None:
     assert find_refusals(pool(2), [quota("a", 8000, 100_000), quota("b", 8000, 20_500, granted=1.0)]) == [
-        "tenant b asks for 20500m cpu guaranteed in pool east/a100; not guaranteed to others are 20"
+        "tenant b requests a guarantee of 20500m cpu in pool east/a100; other guarantees leave 20"
     ]
 
 
@@ -58,21 +58,21 @@ def test_only_nodes_that_are_usable_count() -> None:
 
 def test_cells_must_have_a_size_of_the_pool_and_be_the_guarantee() -> None:
     assert find_refusals(pool(2), [quota("a", 8000, cells=(3, 3, 2))]) == [
-        "tenant a asks for 8 nvidia.com/gpu guaranteed in pool east/a100 in cells of 3; "
-        "the largest of the pool is 8, its sizes are 8, 4, 2, 1"
+        "tenant a requests a guarantee of 8 nvidia.com/gpu in pool east/a100 in cells of 3; "
+        "the cell sizes of the pool are 8, 4, 2, 1"
     ]
     assert find_refusals(pool(2), [quota("a", 8000, cells=(4, 2))]) == [
-        "tenant a asks for 8 nvidia.com/gpu guaranteed in pool east/a100, and for cells of 4, 2, which hold 6; "
-        "the two must be equal: ask for 6 guaranteed, or leave the cells out"
+        "tenant a requests a guarantee of 8 nvidia.com/gpu in pool east/a100, but its cells of 4, 2 hold 6; "
+        "the two must be equal: request a guarantee of 6, or omit the cells"
     ]
     assert find_refusals(pool(2), [quota("a", 8000, cells=(4, 2, 1, 1))]) == []
 
 
 def test_nonsense_is_refused() -> None:
     assert find_refusals(pool(2), [quota("a", -1000), quota("b", 500)]) == [
-        "tenant a asks for -1 nvidia.com/gpu guaranteed in pool east/a100; a guarantee cannot be less than 0",
-        "tenant b asks for 500m nvidia.com/gpu guaranteed in pool east/a100; "
-        "only whole units can be guaranteed: ask for 0 or 1",
+        "tenant a requests a guarantee of -1 nvidia.com/gpu in pool east/a100; a guarantee cannot be less than 0",
+        "tenant b requests a guarantee of 500m nvidia.com/gpu in pool east/a100; "
+        "only whole units can be guaranteed: request 0 or 1",
     ]
 
 

@@ -147,7 +147,7 @@ async def test_a_guarantee_is_told_of_cell_by_cell(cli: Cli) -> None:
         line = ("whatif", "guarantee", "--tenant", "new", "--pool")
         assert await cli(*line, f"pool.compute:guarantee={GPU}=8,cells=4+4") == 0, cli.err
         assert f"Question:       tenant new is guaranteed {GPU} 8 of pool.compute in cells of 4, 4\n" in cli.out
-        assert "Answer:         It fits beside the guarantees of the others." in cli.out
+        assert "Answer:         It fits next to the existing guarantees." in cli.out
         _, cells, evicted, _ = cli.out.split("\n\n")
         assert [row.split()[:2] for row in cells.splitlines()[2:]] == [["4", "lent"], ["4", "lent"]]
         assert evicted.startswith("Evicted if the guarantee is used at once:\n")
@@ -225,7 +225,7 @@ async def test_a_dry_run_of_a_tenant_says_what_its_guarantees_would_mean(cli: Cl
             assert await cli(*line, *options) == 0, cli.err
             made = yaml.safe_load(cli.out)
             assert (made["kind"], made["metadata"]["name"]) == ("Tenant", "new"), "only that goes to standard output"
-            assert "It fits beside the guarantees of the others" in cli.err
+            assert "It fits next to the existing guarantees" in cli.err
             assert "Evicted if the guarantee is used at once:" in cli.err
             assert await cli(*line[:4], "--pool", "pool.compute", *options) == 0
             assert cli.err == "", "nothing is guaranteed"

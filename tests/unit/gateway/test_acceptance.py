@@ -208,16 +208,16 @@ def test_a_guarantee_that_no_nodes_can_hold_is_refused_though_the_sum_is_there()
     assert ledger.decide_acceptance(tenant("d", cells), computes=[cluster()], templates=TEMPLATES).is_true
     verdict = ledger.decide_acceptance(tenant("e", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
     assert verdict.reason == "GuaranteeBeyondPool"
-    assert "tenant e asks for 8 nvidia.com/gpu guaranteed in pool local/a100" in verdict.message
-    assert "the largest that would fit is 4" in verdict.message
+    assert "tenant e requests a guarantee of 8 nvidia.com/gpu in pool local/a100" in verdict.message
+    assert "the largest guarantee that fits is 4" in verdict.message
     assert ledger.decide_acceptance(tenant("e", guarantee(4)), computes=[cluster()], templates=TEMPLATES).is_true
 
 
 def test_whole_nodes_cannot_be_put_together_from_halves() -> None:
     ledger = AcceptedSpecs(nodes_of(8, 4, 4))
     verdict = ledger.decide_acceptance(tenant("a", guarantee(16)), computes=[cluster()], templates=TEMPLATES)
-    assert "16 in cells of 8 or more, of which 8 are left" in verdict.message
-    assert "the largest that would fit is 15" in verdict.message
+    assert "16 in cells of 8 or more, of which other guarantees leave 8" in verdict.message
+    assert "the largest guarantee that fits is 15" in verdict.message
     assert ledger.decide_acceptance(tenant("a", guarantee(15)), computes=[cluster()], templates=TEMPLATES).is_true
 
 
@@ -232,7 +232,7 @@ def test_resources_that_the_arbiter_does_not_hand_out_are_judged_by_their_sum() 
 def test_written_cells_must_have_sizes_of_the_pool() -> None:
     asked = tenant("a", TenantPool(name="a100", guarantee={GPU: 8}, cells=(3, 3, 2)))
     verdict = AcceptedSpecs(nodes_of(8, 8, 8, 8)).decide_acceptance(asked, computes=[cluster()], templates=TEMPLATES)
-    assert "its sizes are 8, 4, 2, 1" in verdict.message
+    assert "the cell sizes of the pool are 8, 4, 2, 1" in verdict.message
 
 
 def test_when_nodes_died_whoever_was_accepted_keeps_it_and_nobody_gets_more() -> None:
@@ -246,7 +246,7 @@ def test_when_nodes_died_whoever_was_accepted_keeps_it_and_nobody_gets_more() ->
     assert ledger.decide_acceptance(tenant("a", guarantee(24)), computes=few, templates=TEMPLATES).is_true
     assert not ledger.decide_acceptance(tenant("a", guarantee(25)), computes=few, templates=TEMPLATES).is_true
     verdict = ledger.decide_acceptance(tenant("b", guarantee(8)), computes=few, templates=TEMPLATES)
-    assert "do not hold what is guaranteed to others already" in verdict.message
+    assert "do not hold the existing guarantees" in verdict.message
     assert ledger.decide_acceptance(tenant("b", TenantPool(name="a100")), computes=few, templates=TEMPLATES).is_true
 
 
@@ -291,7 +291,7 @@ def test_a_guarantee_waits_for_pods_that_stand_where_its_cells_would_be() -> Non
 
     verdict = ledger.decide_acceptance(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
     assert (verdict.reason, verdict.is_true) == ("GuaranteeBeyondPool", False)
-    assert "pods that run inside guarantees stand where its cells would be" in verdict.message
+    assert "guaranteed pods run where its cells would be" in verdict.message
     assert "it is accepted once enough of them have ended" in verdict.message
     standing.pop()
     assert ledger.decide_acceptance(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES).is_true
@@ -306,5 +306,5 @@ def test_what_pods_that_are_not_ours_hold_is_not_promised() -> None:
     verdict = ledger.decide_acceptance(tenant("a", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
 
     assert verdict.reason == "GuaranteeBeyondPool"
-    assert "the largest that would fit is 7; 9 are held by pods that are not the gateway's" in verdict.message
+    assert "the largest guarantee that fits is 7; 9 are used by unmanaged pods" in verdict.message
     assert ledger.decide_acceptance(tenant("a", guarantee(7)), computes=[cluster()], templates=TEMPLATES).is_true

@@ -54,7 +54,7 @@ class TopologyDomains:
         return self._positions_where(self._codes == domain)
 
     def rank_by_fit(self) -> Iterator[int]:
-        """The domains that may take the gang: fewest whole nodes broken into first, then least left over."""
+        """Yield the domains that may fit the gang: the fewest broken whole nodes first, then the least capacity."""
         found = np.flatnonzero(self._has_capacity())
         if len(found) == 0:
             return

@@ -1,4 +1,4 @@
-"""Which tenant's cells are bound to which nodes, and what its pods use there; every change can be taken back."""
+"""Bindings of tenants' cells to nodes, and the tenants' usage there; every change can be undone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkgateway.arbiter.guarantees.cell_sizes import (
 
 
 class TenantCells:
-    """One tenant's cells in a pool. Nodes are numbers, cells are counts by level."""
+    """Cells of one tenant in a pool. Nodes are numbers, cells are counts by level."""
 
     __slots__ = ("bound_by_node", "tenant", "unused", "used_by_node", "version")
 
@@ -26,7 +26,7 @@ class TenantCells:
         self.unused = list(cells)
         self.bound_by_node: dict[int, CellCounts] = {}
         self.used_by_node: dict[int, int] = {}
-        """Thousandths that its guaranteed pods use on each node, in cells or not."""
+        """Thousandths that its guaranteed pods use on each node, inside cells or not."""
         self.version = 0
         """Grows with each change."""
 
@@ -35,11 +35,11 @@ _Entry = tuple[TenantCells, int, CellCounts | None, int, int]
 
 
 class CellBindings:
-    """All tenants' cells in one pool, with a journal: a trial costs what it touches."""
+    """Cells of all tenants in one pool, with a journal: undoing a trial costs what it changed."""
 
-    def __init__(self, levels: Sequence[int], tally: CellSlack, nodes: Iterable[str]) -> None:
+    def __init__(self, levels: Sequence[int], cell_slack: CellSlack, nodes: Iterable[str]) -> None:
         self.levels = tuple(levels)
-        self.cell_slack = tally
+        self.cell_slack = cell_slack
         self.names = list(nodes)
         self.numbers = {name: number for number, name in enumerate(self.names)}
         self.cells_by_tenant: dict[str, TenantCells] = {}
@@ -49,133 +49,137 @@ class CellBindings:
 
     @property
     def state_version(self) -> tuple[int, int]:
-        """What is bound and used, as a number: equal only where nothing differs; what is taken back has its old one."""
+        """Version of bindings and usage: equal versions mean equal state, and an undo restores the old version."""
         return self._granted_version, self._state_version
 
     def add_cells(self, tenant: str, cells: Sequence[int]) -> TenantCells:
-        """Give a tenant cells, on top of what it has; they are unused."""
-        holding = self.cells_of(tenant)
-        for level, number in enumerate(cells):
-            self.add_unused(holding, level, number)
-        return holding
+        """Add unused cells to a tenant."""
+        tenant_cells = self.cells_of(tenant)
+        for level, count in enumerate(cells):
+            self.add_unused(tenant_cells, level, count)
+        return tenant_cells
 
     def cells_of(self, tenant: str) -> TenantCells:
-        """A tenant's cells; one that has no quota has none."""
+        """Return a tenant's cells; a tenant without a quota has none."""
         found = self.cells_by_tenant.get(tenant)
         if found is None:
             found = self.cells_by_tenant[tenant] = TenantCells(tenant, self._no_cells)
         return found
 
-    def add_unused(self, holding: TenantCells, level: int, number: int) -> None:
-        """Give a tenant so many unused cells, or take them away where the number is negative; not in the journal."""
-        holding.unused[level] += number
-        holding.version += 1
+    def add_unused(self, tenant_cells: TenantCells, level: int, count: int) -> None:
+        """Change the number of a tenant's unused cells; the journal does not record it."""
+        tenant_cells.unused[level] += count
+        tenant_cells.version += 1
         self._granted_version += 1
-        self.cell_slack.add_unused(level, number)
+        self.cell_slack.add_unused(level, count)
 
     def node_number(self, node: str) -> int:
-        """A node's number; one that the pool does not have gets one, and no room."""
+        """Return a node's number; a node outside the pool gets a number without free units."""
         found = self.numbers.get(node)
         if found is None:
             found = self.numbers[node] = self.cell_slack.add_node()
             self.names.append(node)
         return found
 
-    def bound_cells(self, holding: TenantCells, node: int) -> CellCounts:
-        """The tenant's cells that are bound to a node; not to be written to."""
-        return holding.bound_by_node.get(node, self._no_cells)
+    def bound_cells(self, tenant_cells: TenantCells, node: int) -> CellCounts:
+        """Return the tenant's cells that are bound to a node; read-only."""
+        return tenant_cells.bound_by_node.get(node, self._no_cells)
 
-    def bound_units(self, holding: TenantCells, node: int) -> int:
-        """Units in the tenant's cells that are bound to a node."""
-        counts = holding.bound_by_node.get(node)
+    def bound_units(self, tenant_cells: TenantCells, node: int) -> int:
+        """Return the units of the tenant's cells that are bound to a node."""
+        counts = tenant_cells.bound_by_node.get(node)
         return total_units(counts, self.levels) if counts is not None else 0
 
-    def spare_amount(self, holding: TenantCells, node: int) -> int:
-        """Thousandths that the tenant may still use inside cells bound to the node."""
-        return max(0, self.bound_units(holding, node) * MILLI_PER_UNIT - holding.used_by_node.get(node, 0))
+    def spare_amount(self, tenant_cells: TenantCells, node: int) -> int:
+        """Return the thousandths that the tenant may still use inside its cells bound to the node."""
+        return max(0, self.bound_units(tenant_cells, node) * MILLI_PER_UNIT - tenant_cells.used_by_node.get(node, 0))
 
-    def excess_amount(self, holding: TenantCells, node: int) -> int:
-        """Thousandths that the tenant's pods use on the node beyond its cells there."""
-        return max(0, holding.used_by_node.get(node, 0) - self.bound_units(holding, node) * MILLI_PER_UNIT)
+    def excess_amount(self, tenant_cells: TenantCells, node: int) -> int:
+        """Return the thousandths that the tenant's pods use on the node beyond its cells there."""
+        return max(0, tenant_cells.used_by_node.get(node, 0) - self.bound_units(tenant_cells, node) * MILLI_PER_UNIT)
 
-    def possible_bindings(self, holding: TenantCells, node: int, used: int) -> Iterator[CellCounts]:
-        """What could be bound to the node to hold what is used, from the cells there and the unused ones.
+    def possible_bindings(self, tenant_cells: TenantCells, node: int, used: int) -> Iterator[CellCounts]:
+        """Yield sets of bound and unused cells of the tenant that hold this usage of the node.
 
-        The last is of those there only: fewer cells may always be bound.
+        The last set contains only cells bound there: binding fewer cells is always possible.
         """
-        bound = self.bound_cells(holding, node)
-        available = [here + free for here, free in zip(bound, holding.unused, strict=True)]
+        bound = self.bound_cells(tenant_cells, node)
+        available = [
+            bound_count + unused_count for bound_count, unused_count in zip(bound, tenant_cells.unused, strict=True)
+        ]
         yield from find_covers(available, self.levels, round_up_units(used))
         fewer = smallest_cover(bound, self.levels, round_up_units(used))
         if fewer is not None:
             yield fewer
 
-    def can_rebind(self, holding: TenantCells, node: int, cells: Sequence[int]) -> bool:
-        """Whether these may be bound to the node in place of what is: with room, and so that the rest can be bound."""
-        old, tally = self.bound_cells(holding, node), self.cell_slack
-        return tally.allows_change(tally.free_units[node], tally.free_units_after(node, old, cells), old, cells)
+    def can_rebind(self, tenant_cells: TenantCells, node: int, cells: Sequence[int]) -> bool:
+        """Return whether these cells can replace the bound ones: they fit, and the unused cells stay bindable."""
+        old, cell_slack = self.bound_cells(tenant_cells, node), self.cell_slack
+        return cell_slack.allows_change(
+            cell_slack.free_units[node], cell_slack.free_units_after(node, old, cells), old, cells
+        )
 
-    def bind_for_usage(self, holding: TenantCells, node: int, used: int) -> bool:
-        """The tenant's pods use so much of the node: bind the cells that hold it with the fewest units to spare.
+    def bind_for_usage(self, tenant_cells: TenantCells, node: int, used: int) -> bool:
+        """Bind the cells that hold this usage of the node with the fewest spare units.
 
-        False: there is no way that leaves room for everybody's unused cells; then nothing has changed.
+        Return False without a change if no choice keeps the unused cells of all tenants bindable.
         """
-        for cells in self.possible_bindings(holding, node, used):
-            if self.can_rebind(holding, node, cells):
-                self.set_bound_cells(holding, node, cells, used)
+        for cells in self.possible_bindings(tenant_cells, node, used):
+            if self.can_rebind(tenant_cells, node, cells):
+                self.set_bound_cells(tenant_cells, node, cells, used)
                 return True
         return False
 
-    def bind_excess(self, holding: TenantCells, node: int) -> None:
-        """Bind as many units as can be to what the tenant uses on a node in excess, the largest cells first."""
-        need = round_up_units(self.excess_amount(holding, node))
+    def bind_excess(self, tenant_cells: TenantCells, node: int) -> None:
+        """Bind as many units as possible for the tenant's excess usage on a node, the largest cells first."""
+        need = round_up_units(self.excess_amount(tenant_cells, node))
         for level, size in enumerate(self.levels):
-            while need >= size and holding.unused[level]:
-                cells = list(self.bound_cells(holding, node))
+            while need >= size and tenant_cells.unused[level]:
+                cells = list(self.bound_cells(tenant_cells, node))
                 cells[level] += 1
-                if not self.can_rebind(holding, node, cells):
+                if not self.can_rebind(tenant_cells, node, cells):
                     break
-                self.set_bound_cells(holding, node, cells, holding.used_by_node[node])
+                self.set_bound_cells(tenant_cells, node, cells, tenant_cells.used_by_node[node])
                 need -= size
 
-    def set_bound_cells(self, holding: TenantCells, node: int, cells: Sequence[int], used: int) -> None:
-        """Have just these cells bound to the node, and so much of it used; what was bound there is unused."""
-        old = holding.bound_by_node.get(node)
-        self._journal.append((holding, node, old, holding.used_by_node.get(node, 0), self._state_version))
+    def set_bound_cells(self, tenant_cells: TenantCells, node: int, cells: Sequence[int], used: int) -> None:
+        """Bind exactly these cells to the node and set its usage; cells bound before become unused."""
+        old = tenant_cells.bound_by_node.get(node)
+        self._journal.append((tenant_cells, node, old, tenant_cells.used_by_node.get(node, 0), self._state_version))
         self._latest_version += 1
         self._state_version = self._latest_version
-        self._write_node(holding, node, list(cells), used)
+        self._write_node(tenant_cells, node, list(cells), used)
 
     def mark(self) -> int:
-        """A point to come back to."""
+        """Return a mark for `undo`."""
         return len(self._journal)
 
     def undo(self, mark: int) -> None:
-        """Take back everything since the mark."""
+        """Undo all changes since the mark."""
         while len(self._journal) > mark:
-            holding, node, cells, used, self._state_version = self._journal.pop()
-            self._write_node(holding, node, self._no_cells if cells is None else cells, used)
+            tenant_cells, node, cells, used, self._state_version = self._journal.pop()
+            self._write_node(tenant_cells, node, self._no_cells if cells is None else cells, used)
 
     def forget_marks(self) -> None:
-        """Nothing that was done up to now can be taken back any more; marks from before are void."""
+        """Keep all changes so far: earlier marks become invalid."""
         self._journal.clear()
 
-    def _write_node(self, holding: TenantCells, node: int, cells: CellCounts, used: int) -> None:
-        old = self.bound_cells(holding, node)
-        holding.version += 1
+    def _write_node(self, tenant_cells: TenantCells, node: int, cells: CellCounts, used: int) -> None:
+        old = self.bound_cells(tenant_cells, node)
+        tenant_cells.version += 1
         if old != cells:
             self.cell_slack.rebind_node(node, old, cells)
-            for level, (was, is_) in enumerate(zip(old, cells, strict=True)):
-                holding.unused[level] += was - is_
+            for level, (old_count, new_count) in enumerate(zip(old, cells, strict=True)):
+                tenant_cells.unused[level] += old_count - new_count
             if any(cells):
-                holding.bound_by_node[node] = cells
+                tenant_cells.bound_by_node[node] = cells
             else:
-                del holding.bound_by_node[node]
+                del tenant_cells.bound_by_node[node]
         if used:
-            holding.used_by_node[node] = used
+            tenant_cells.used_by_node[node] = used
         else:
-            holding.used_by_node.pop(node, None)
+            tenant_cells.used_by_node.pop(node, None)
 
     def list_cell_sizes(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """Cells as their sizes, the largest first."""
+        """Return cells as sizes, the largest first."""
         return tuple(list_sizes(counts, self.levels))

@@ -1,4 +1,4 @@
-"""A place for a gang inside its tenant's cells: where pods go is a matter of room, how many of cells."""
+"""Placement of a gang inside its tenant's cells, by free capacity and by what the cells allow."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from vkgateway.arbiter.preemption.search_stage import has_resources
 from vkgateway.arbiter.snapshot import Pod, Shape
 
 CellUses = list[tuple[str, int]]
-"""What was held in cells, in order: nodes, and thousandths of the unit."""
+"""Allocations inside cells, in order: node and thousandths of the unit."""
 
 
 class GuaranteedPlacement:
-    """Finds places for these pods in whatever room it is called with; it changes neither the room nor the cells."""
+    """Placement of some pods inside a tenant's cells; it changes neither node resources nor cells."""
 
     def __init__(
         self,
@@ -33,139 +33,146 @@ class GuaranteedPlacement:
         required_level: str = "",
         preferred_level: str = "",
         among: BoolArray | None = None,
-        beside: CellReservation | None = None,
-        filling: bool = False,
+        reservation: CellReservation | None = None,
+        only_bound: bool = False,
     ) -> None:
-        """`beside`: cells that are reserved for a gang ahead, and must be left to it. `filling`: only in cells that are
-        bound already.
+        """Create the placement.
+
+        `reservation`: cells reserved for a gang ahead, which these pods must leave to it. `only_bound`: use only cells
+        that are already bound.
         """
-        self._only_bound = filling
+        self._only_bound = only_bound
         self._cells = cells
         self._tenant = tenant
         self._pods = pods
-        self._cell_reservation = beside
+        self._cell_reservation = reservation
         self._required_level = required_level
         self._preferred_level = preferred_level
         self._allowed_nodes = among
         self._uses_by_placement: dict[frozenset[tuple[str, str]], CellUses] = {}
 
-    def __call__(self, room: NodeResources) -> dict[str, str] | None:
-        """Pod uid to node; None: they do not all fit. Cells that are bound already are filled first."""
-        if not self._fits_some_node(room):
+    def __call__(self, resources: NodeResources) -> dict[str, str] | None:
+        """Return node names by pod uid; None: the pods do not all fit. Bound cells are filled first."""
+        if not self._fits_some_node(resources):
             return None
-        mark, held = room.mark(), self._cells.mark()
-        near = self._nodes_near_cells(room)
-        ways = list(_PlacementMode)
-        if room.has_zones or len({pod.shape for pod in self._pods}) == 1:
-            ways.remove(_PlacementMode.MIXED)
-        for way, bound_first in [(_PlacementMode.SPREAD, True)] if self._only_bound else product(ways, (True, False)):
-            for among in self._search_domains(room, apart=way is not _PlacementMode.SPREAD):
+        mark, cells_mark = resources.mark(), self._cells.mark()
+        near_nodes = self._nodes_near_cells(resources)
+        modes = list(_PlacementMode)
+        if resources.has_zones or len({pod.shape for pod in self._pods}) == 1:
+            modes.remove(_PlacementMode.MIXED)
+        for mode, bound_first in [(_PlacementMode.SPREAD, True)] if self._only_bound else product(modes, (True, False)):
+            for among in self._search_domains(resources, separate=mode is not _PlacementMode.SPREAD):
                 found = None
                 if self._cell_reservation is None or self._cell_reservation.apply_to(self._cells):
                     search = _CellSearch(
-                        self._cells, self._tenant, room, self._required_level, self._preferred_level, near=near
+                        self._cells,
+                        self._tenant,
+                        resources,
+                        self._required_level,
+                        self._preferred_level,
+                        near_nodes=near_nodes,
                     )
                     found = (
                         search.fill_bound_cells(self._pods, among)
                         if self._only_bound
-                        else search.place_pods(self._pods, among, bound_first=bound_first, way=way)
+                        else search.place_pods(self._pods, among, bound_first=bound_first, mode=mode)
                     )
-                room.undo(mark)
-                self._cells.undo(held)
+                resources.undo(mark)
+                self._cells.undo(cells_mark)
                 if found is not None and (self._cell_reservation is None or self._is_allowed_now(found[1])):
-                    nodes, holds = found
-                    self._uses_by_placement[frozenset(nodes.items())] = holds
+                    nodes, uses = found
+                    self._uses_by_placement[frozenset(nodes.items())] = uses
                     return {pod.uid: nodes[pod.uid] for pod in self._pods}
         return None
 
-    def _fits_some_node(self, room: NodeResources) -> bool:
-        """Whether a lone pod fits on any node by room and cells; of several pods it is not told.
+    def _fits_some_node(self, resources: NodeResources) -> bool:
+        """Return whether a single pod fits on any node by free capacity and cells; True for several pods.
 
-        What cells hold on one node may free others of the tenant's for the next, so for these only a trial tells.
+        Cells bound for one pod of several may free other cells of the tenant for the next: only a trial decides.
         """
         if len(self._pods) > 1:
             return True
         shape = self._pods[0].shape
-        capacity = room.shape_view(shape).capacity
+        capacity = resources.shape_view(shape).capacity
         fits = capacity > 0 if self._allowed_nodes is None else (capacity > 0) & self._allowed_nodes
-        amount = shape.amount_of(room.pool.unit_resource)
+        amount = shape.amount_of(resources.pool.unit_resource)
         if amount and fits.any():
-            fits = fits & (self.usable_amounts(room) >= amount)
+            fits = fits & (self.usable_amounts(resources) >= amount)
         return bool(fits.any())
 
-    def _is_allowed_now(self, holds: CellUses) -> bool:
-        """Whether the cells allow it also as they are, while the gang ahead still waits."""
+    def _is_allowed_now(self, uses: CellUses) -> bool:
+        """Return whether the current cells also allow this while the gang ahead still waits."""
         mark = self._cells.mark()
-        allowed = all(self._cells.allocate_cells(self._tenant, node, amount) for node, amount in holds)
+        allowed = all(self._cells.allocate_cells(self._tenant, node, amount) for node, amount in uses)
         self._cells.undo(mark)
         return allowed
 
-    def _nodes_near_cells(self, room: NodeResources) -> BoolArray | None:
-        """The nodes in those domains of the narrowest level where the tenant has cells bound already."""
-        bound = self._cells.bound_cells(self._tenant) if room.pool.levels else None
+    def _nodes_near_cells(self, resources: NodeResources) -> BoolArray | None:
+        """Return the mask of nodes in those domains of the narrowest level that have bound cells of the tenant."""
+        bound = self._cells.bound_cells(self._tenant) if resources.pool.levels else None
         if not bound:
             return None
-        codes = room.node_filter.label_column(room.pool.levels[-1]).codes
-        there = codes[room.node_mask(bound)]
-        return np.isin(codes, there[there != ABSENT])
+        codes = resources.node_filter.label_column(resources.pool.levels[-1]).codes
+        codes_with_cells = codes[resources.node_mask(bound)]
+        return np.isin(codes, codes_with_cells[codes_with_cells != ABSENT])
 
-    def _search_domains(self, room: NodeResources, *, apart: bool) -> Iterator[BoolArray]:
-        """Where to look; `apart`: in each domain of the required level by itself."""
-        among = room.node_mask(self._allowed_nodes)
-        if not apart or not self._required_level:
+    def _search_domains(self, resources: NodeResources, *, separate: bool) -> Iterator[BoolArray]:
+        """Yield masks of nodes to search; `separate`: each domain of the required level by itself."""
+        among = resources.node_mask(self._allowed_nodes)
+        if not separate or not self._required_level:
             yield among
             return
-        codes = room.node_filter.label_column(self._required_level).codes
+        codes = resources.node_filter.label_column(self._required_level).codes
         for code in np.unique(codes[among & (codes != ABSENT)]):
             yield among & (codes == code)
 
-    def usable_amounts(self, room: NodeResources) -> IntArray:
-        """Thousandths of the unit that the tenant may start to use on each node by position, each seen alone."""
+    def usable_amounts(self, resources: NodeResources) -> IntArray:
+        """Return the thousandths of the unit that the tenant may additionally use on each node, each node by itself."""
         find = spare_by_position if self._only_bound else usable_by_position
-        now = find(self._cells, self._tenant, room)
+        current = find(self._cells, self._tenant, resources)
         if self._cell_reservation is None:
-            return now
+            return current
         mark = self._cells.mark()
-        then = (
-            find(self._cells, self._tenant, room)
+        after_start = (
+            find(self._cells, self._tenant, resources)
             if self._cell_reservation.apply_to(self._cells)
-            else np.zeros_like(now)
+            else np.zeros_like(current)
         )
         self._cells.undo(mark)
-        return np.minimum(now, then)
+        return np.minimum(current, after_start)
 
     def cell_uses(self, nodes: Mapping[str, str]) -> CellUses:
-        """Return what a placement that was found holds in cells."""
+        """Return what a found placement allocates inside cells."""
         return self._uses_by_placement[frozenset(nodes.items())]
 
     def commit_placement(self, nodes: Mapping[str, str]) -> None:
-        """Hold the cells for a placement that was found; nothing else may have been held since."""
+        """Allocate the cells of a found placement; no other allocation may have happened since."""
         for node, amount in self.cell_uses(nodes):
             if not self._cells.allocate_cells(self._tenant, node, amount):
                 raise AssertionError(f"the cells of {self._tenant} on {node} were found to hold {amount}")
 
 
-def usable_by_position(cells: PoolCells, tenant: str, room: NodeResources) -> IntArray:
-    """Thousandths of the unit that a tenant may start to use on each node by position, each seen alone."""
-    return cells.usable_amounts(tenant)[room.pool_order]
+def usable_by_position(cells: PoolCells, tenant: str, resources: NodeResources) -> IntArray:
+    """Return the thousandths of the unit that a tenant may additionally use, by position, each node by itself."""
+    return cells.usable_amounts(tenant)[resources.pool_order]
 
 
-def spare_by_position(cells: PoolCells, tenant: str, room: NodeResources) -> IntArray:
-    """The same inside cells that are bound already."""
-    found = np.zeros(len(room), dtype=np.int64)
+def spare_by_position(cells: PoolCells, tenant: str, resources: NodeResources) -> IntArray:
+    """Return the spare thousandths of a tenant's bound cells by position."""
+    found = np.zeros(len(resources), dtype=np.int64)
     for name in cells.bound_cells(tenant):
-        if name in room:
-            found[room.position_of(name)] = cells.spare_amount(tenant, name)
+        if name in resources:
+            found[resources.position_of(name)] = cells.spare_amount(tenant, name)
     return found
 
 
 def allocate_placed(cells: PoolCells, tenant: str, unit: str, placed: Sequence[tuple[Pod, str]]) -> bool:
-    """Hold cells for pods that have their nodes already: for all of them, or nothing is held."""
+    """Allocate cells for all of these placed pods, or for none."""
     amounts: dict[str, int] = {}
     for pod, node in placed:
         amounts[node] = amounts.get(node, 0) + pod.shape.amount_of(unit)
     mark = cells.mark()
-    # Mostly the largest first leave the most to the others; but what is bound for them may be what another needs.
+    # Largest first usually leaves the most to the others, but its bindings may take what another node needs.
     nodes = sorted(amounts, key=lambda node: (-amounts[node], node))
     for order in (nodes, nodes[::-1])[: len(nodes)]:
         if all(cells.allocate_cells(tenant, node, amounts[node]) for node in order):
@@ -182,46 +189,45 @@ def _group_by_shape(pods: Sequence[Pod]) -> dict[Shape, list[Pod]]:
 
 
 class _PlacementMode(Enum):
-    """How pods are put on nodes; each is tried where those before it find nothing."""
+    """Strategies, each tried where the earlier ones find no placement."""
 
     SPREAD = auto()
-    """Each where it fits best."""
+    """Each pod on its best node."""
     PACKED = auto()
-    """Node by node, each time the one that takes the most of those that are equal; so a cell is filled before the next.
-    """
+    """Node by node: the node that takes the most equal pods next, so that a cell is filled before the next."""
     MIXED = auto()
-    """Node by node, each time the one that takes the most of all: where pods of several sizes share a cell."""
+    """Node by node: the node that takes the most units next, for pods of several sizes that share a cell."""
 
 
 class _CellSearch:
-    """One way of placing; what it does to room and cells is undone by the caller."""
+    """Trial of one strategy; the caller undoes its changes to node resources and cells."""
 
     def __init__(
         self,
         cells: PoolCells,
         tenant: str,
-        room: NodeResources,
+        resources: NodeResources,
         required_level: str,
         preferred_level: str,
         *,
-        near: BoolArray | None,
+        near_nodes: BoolArray | None,
     ) -> None:
-        self._cells, self._tenant, self._node_resources = cells, tenant, room
+        self._cells, self._tenant, self._node_resources = cells, tenant, resources
         self._required_level, self._preferred_level = required_level, preferred_level
-        self._near_nodes = near
-        self._unit = room.pool.unit_resource
+        self._near_nodes = near_nodes
+        self._unit = resources.pool.unit_resource
         self._nodes: dict[str, str] = {}
         self._cell_uses: CellUses = []
 
     def place_pods(
-        self, pods: Sequence[Pod], among: BoolArray, *, bound_first: bool, way: _PlacementMode
+        self, pods: Sequence[Pod], among: BoolArray, *, bound_first: bool, mode: _PlacementMode
     ) -> tuple[dict[str, str], CellUses] | None:
-        """The nodes, and what is held on them; None: this way they do not all fit."""
+        """Return the nodes and the allocations inside cells; None: the pods do not all fit this way."""
         attempt = {
             _PlacementMode.SPREAD: self._place_all,
             _PlacementMode.PACKED: self._place_most_equal,
             _PlacementMode.MIXED: self._place_most_units,
-        }[way]
+        }[mode]
         left = sorted(pods, key=lambda pod: (-pod.shape.amount_of(self._unit), pod.rank, pod.uid))
         if bound_first:
             left = self._place_in_bound(left, among)
@@ -230,23 +236,23 @@ class _CellSearch:
                 among = among & self._node_resources.nodes_in_domain(
                     next(iter(self._nodes.values())), self._required_level
                 )
-            most = usable_by_position(self._cells, self._tenant, self._node_resources)
-            found = attempt(left, most, among)
+            usable = usable_by_position(self._cells, self._tenant, self._node_resources)
+            found = attempt(left, usable, among)
             if found is None:
                 return None
-            kept = self._keep_placed([pod for pod in left if pod.uid in found], found)
-            if not kept:
+            allocated = self._keep_placed([pod for pod in left if pod.uid in found], found)
+            if not allocated:
                 return None
-            left = [pod for pod in left if pod.uid not in kept]
+            left = [pod for pod in left if pod.uid not in allocated]
         return self._nodes, self._cell_uses
 
     def fill_bound_cells(self, pods: Sequence[Pod], among: BoolArray) -> tuple[dict[str, str], CellUses] | None:
-        """The same in what is spare of cells that are bound, and nowhere else."""
+        """Place the pods only in spare capacity of bound cells."""
         left = sorted(pods, key=lambda pod: (-pod.shape.amount_of(self._unit), pod.rank, pod.uid))
         return None if self._place_in_bound(left, among) else (self._nodes, self._cell_uses)
 
     def _place_in_bound(self, left: Sequence[Pod], among: BoolArray) -> list[Pod]:
-        """As many as fit into what is spare of cells that are bound; returns the others."""
+        """Place the pods that fit into spare capacity of bound cells; return the others."""
         bound = [name for name in self._cells.bound_cells(self._tenant) if name in self._node_resources]
         if not bound:
             return list(left)
@@ -266,51 +272,53 @@ class _CellSearch:
                 others.append(pod)
         return others
 
-    def _place_all(self, pods: Sequence[Pod], most: IntArray, among: BoolArray) -> dict[str, str] | None:
-        """A place for each where no node is used beyond what it may; the room is left as it was."""
-        room, mark = self._node_resources, self._node_resources.mark()
-        self._limit_nodes(most, among)
+    def _place_all(self, pods: Sequence[Pod], usable: IntArray, among: BoolArray) -> dict[str, str] | None:
+        """Return a placement that keeps each node within its usable amount; the node resources are unchanged."""
+        resources, mark = self._node_resources, self._node_resources.mark()
+        self._limit_nodes(usable, among)
         found = place_pods(
-            room,
+            resources,
             pods,
             required_level=self._required_level,
             preferred_level=self._preferred_level,
             among=among,
             preferred_nodes=self._near_nodes,
         )
-        room.undo(mark)
+        resources.undo(mark)
         return found
 
-    def _place_most_equal(self, pods: Sequence[Pod], most: IntArray, among: BoolArray) -> dict[str, str] | None:
-        """The node that takes the most of the equals of the first pod, of such nodes the fullest; with those pods."""
-        room, mark, shape = self._node_resources, self._node_resources.mark(), pods[0].shape
+    def _place_most_equal(self, pods: Sequence[Pod], usable: IntArray, among: BoolArray) -> dict[str, str] | None:
+        """Return the node that takes the most pods equal to the first, the fullest of such nodes, with those pods."""
+        resources, mark, shape = self._node_resources, self._node_resources.mark(), pods[0].shape
         equals = [pod for pod in pods if pod.shape == shape]
-        self._limit_nodes(most, among)
-        capacity = room.capacity_by_node(shape, among)
-        room.undo(mark)
+        self._limit_nodes(usable, among)
+        capacity = resources.capacity_by_node(shape, among)
+        resources.undo(mark)
         taken = np.minimum(capacity, len(equals))
         if not len(taken) or not taken.max():
             return None
         best = int(np.lexsort((capacity, -taken))[0])
-        return dict.fromkeys((pod.uid for pod in equals[: int(taken[best])]), room.names[best])
+        return dict.fromkeys((pod.uid for pod in equals[: int(taken[best])]), resources.names[best])
 
-    def _place_most_units(self, pods: Sequence[Pod], most: IntArray, among: BoolArray) -> dict[str, str] | None:
-        """The node that takes the most units of these, then the most pods, then the fullest; with those pods."""
-        room, by_shape = self._node_resources, _group_by_shape(pods)
+    def _place_most_units(self, pods: Sequence[Pod], usable: IntArray, among: BoolArray) -> dict[str, str] | None:
+        """Return the node that takes the most units, then the most pods, then the fullest node, with those pods."""
+        node_resources, by_shape = self._node_resources, _group_by_shape(pods)
         resources = sorted({name for shape in by_shape for name, _ in shape.requests})
-        if not has_resources(room, resources):
+        if not has_resources(node_resources, resources):
             return None
-        free = np.array([*(room.free_amounts(name) for name in resources), most], dtype=np.int64)
-        units, count = np.zeros((2, len(room)), dtype=np.int64)
+        free = np.array([*(node_resources.free_amounts(name) for name in resources), usable], dtype=np.int64)
+        units, count = np.zeros((2, len(node_resources)), dtype=np.int64)
         fits = {}
         for shape, same in by_shape.items():
-            ask = np.array(
+            request = np.array(
                 [*(shape.amount_of(name) for name in resources), shape.amount_of(self._unit)], dtype=np.int64
             )
             fit = np.where(
-                among & room.node_filter.feasible_nodes(shape), np.minimum(count_fitting_pods(free, ask), len(same)), 0
+                among & node_resources.node_filter.feasible_nodes(shape),
+                np.minimum(count_fitting_pods(free, request), len(same)),
+                0,
             )
-            free -= fit * ask[:, None]
+            free -= fit * request[:, None]
             units += fit * shape.amount_of(self._unit)
             count += fit
             fits[shape] = fit
@@ -318,31 +326,35 @@ class _CellSearch:
             return None
         left = free[resources.index(self._unit)] if self._unit in resources else count
         best = int(np.lexsort((left, -count, -units))[0])
-        return {pod.uid: room.names[best] for shape, same in by_shape.items() for pod in same[: fits[shape].item(best)]}
+        return {
+            pod.uid: node_resources.names[best]
+            for shape, same in by_shape.items()
+            for pod in same[: fits[shape].item(best)]
+        }
 
-    def _limit_nodes(self, most: IntArray, among: BoolArray) -> None:
-        """Take from each node what may not be used of it; to be undone."""
-        room = self._node_resources
+    def _limit_nodes(self, usable: IntArray, among: BoolArray) -> None:
+        """Take from each node what exceeds its usable amount; the caller undoes this."""
+        resources = self._node_resources
         try:
-            free = room.free_amounts(self._unit)
+            free = resources.free_amounts(self._unit)
         except KeyError:
             return
-        over = np.where(among, free - most, 0)
-        beyond = np.flatnonzero(over > 0)
-        if len(beyond):
-            room.add_pods_at(beyond.tolist(), Shape.from_requests({self._unit: 1}), over[beyond].tolist())
+        excess = np.where(among, free - usable, 0)
+        positions = np.flatnonzero(excess > 0)
+        if len(positions):
+            resources.add_pods_at(positions.tolist(), Shape.from_requests({self._unit: 1}), excess[positions].tolist())
 
     def _keep_placed(self, pods: Sequence[Pod], found: Mapping[str, str]) -> set[str]:
-        """Hold what the cells allow, node by node, and take the room; returns the uids."""
+        """Allocate cells and node resources as far as the cells allow, node by node; return the uids."""
         by_node: dict[str, list[Pod]] = {}
         for pod in pods:
             by_node.setdefault(found[pod.uid], []).append(pod)
-        kept: set[str] = set()
-        for node, here in by_node.items():
-            for group in [here] if len(here) == 1 else [here, *([pod] for pod in here)]:
-                if group[0].uid not in kept and self._allocate_on(node, group):
-                    kept.update(pod.uid for pod in group)
-        return kept
+        allocated: set[str] = set()
+        for node, group_pods in by_node.items():
+            for group in [group_pods] if len(group_pods) == 1 else [group_pods, *([pod] for pod in group_pods)]:
+                if group[0].uid not in allocated and self._allocate_on(node, group):
+                    allocated.update(pod.uid for pod in group)
+        return allocated
 
     def _allocate_on(self, node: str, pods: Sequence[Pod]) -> bool:
         amount = sum(pod.shape.amount_of(self._unit) for pod in pods)

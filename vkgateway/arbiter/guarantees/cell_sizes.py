@@ -1,8 +1,8 @@
-"""How guarantees are cut into cells: sizes that divide each other, and the cells that hold an amount.
+"""Cell sizes that divide each other, and the cells that hold an amount.
 
-A node of 8 is halved to 4, 2 and 1, one of 12 gives 6, 3 and 1: each size divides all that are larger. Cells of such
-sizes fit together like a ruler's marks, so that whether they fit is found by counting (see `tally`). Within this
-package cells are counts by level: `[2, 0, 1, 0]` with levels 8, 4, 2, 1 is two cells of 8 and one of 2.
+A node of 8 has the sizes 8, 4, 2 and 1; a node of 12 has 12, 6, 3 and 1: each size divides all larger ones. Whether
+cells of such sizes fit is decided by counting (see `bindability`). In this package cells are counts by level: `[2, 0,
+1, 0]` with the levels 8, 4, 2, 1 is two cells of 8 and one of 2.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ MILLI_PER_UNIT = 1000
 """Thousandths in a unit."""
 
 CellCounts = list[int]
-"""How many cells of each level."""
+"""Number of cells of each level."""
 
 
 @lru_cache(maxsize=256)
 def cell_sizes(size: int) -> tuple[int, ...]:
-    """The cell sizes of a node, the largest first: divided by the smallest prime factor until 1 is reached."""
+    """Return the cell sizes of a node, the largest first: divided by the smallest prime factor down to 1."""
     sizes = [max(1, size)]
     while sizes[-1] > 1:
         sizes.append(sizes[-1] // _smallest_factor(sizes[-1]))
@@ -38,33 +38,33 @@ def _smallest_factor(number: int) -> int:
 
 
 def node_units(node: Node, unit: str) -> int:
-    """Whole units of the node, whoever holds them."""
+    """Return the whole units of the node, used or not."""
     return max(0, node.allocatable.get(unit, 0)) // MILLI_PER_UNIT
 
 
 def units_for_cells(node: Node, unit: str) -> int:
-    """Whole units of the node that unmanaged pods leave for cells; a unit held in part is held."""
+    """Return the whole units that unmanaged pods leave for cells; a partly used unit counts as used."""
     left = node.allocatable.get(unit, 0) // MILLI_PER_UNIT - round_up_units(node.used.get(unit, 0))
     return max(0, left)
 
 
 def round_up_units(amount: int) -> int:
-    """Whole units that hold an amount in thousandths."""
+    """Return the number of whole units that hold an amount in thousandths."""
     return -(-max(0, amount) // MILLI_PER_UNIT)
 
 
 def pool_levels(pool: Pool) -> tuple[int, ...]:
-    """A pool's cell sizes: those of its largest node, be it usable now or not."""
+    """Return a pool's cell sizes: those of its largest node, usable or not."""
     return cell_sizes(max((node_units(node, pool.unit_resource) for node in pool.nodes), default=0))
 
 
 def split_guarantee(amount: int, levels: Sequence[int]) -> tuple[int, ...]:
-    """Cut a guarantee, in whole units, into as large cells as there are; the largest comes first."""
+    """Split a guarantee in whole units into the largest possible cells, the largest first."""
     return tuple(list_sizes(count_cells(amount, levels), levels))
 
 
 def count_cells(amount: int, levels: Sequence[int]) -> CellCounts:
-    """Like `split_guarantee`, as counts by level: right for amounts of any size."""
+    """Return the cells of `split_guarantee` as counts by level, for amounts of any size."""
     counts: CellCounts = []
     for size in levels:
         number, amount = divmod(max(0, amount), size)
@@ -73,26 +73,26 @@ def count_cells(amount: int, levels: Sequence[int]) -> CellCounts:
 
 
 def list_sizes(counts: Sequence[int], levels: Sequence[int]) -> Iterator[int]:
-    """The sizes of cells one by one, the largest first."""
+    """Yield the sizes of cells one by one, the largest first."""
     for number, size in zip(counts, levels, strict=True):
         for _ in range(number):
             yield size
 
 
 def total_units(counts: Sequence[int], levels: Sequence[int]) -> int:
-    """Units in all these cells."""
+    """Return the units in all these cells."""
     return sum(number * size for number, size in zip(counts, levels, strict=True))
 
 
 def guaranteed_units(quota: Quota, unit: str) -> int:
-    """Whole units that a quota promises: those of its written cells, or else of its guarantee."""
+    """Return the whole units that a quota guarantees: those of its explicit cells, else of its guarantee."""
     if quota.cells:
         return sum(max(0, cell) for cell in quota.cells)
     return max(0, quota.guarantee.get(unit, 0)) // MILLI_PER_UNIT
 
 
 def quota_cells(quota: Quota, unit: str, levels: Sequence[int]) -> CellCounts:
-    """A quota's cells; a written one of a size that the pool does not have is cut into those that it has."""
+    """Return a quota's cells; explicit cells of a size that the pool lacks are split into its sizes."""
     pieces = quota.cells or (guaranteed_units(quota, unit),)
     counts = [0] * len(levels)
     for piece in pieces:
@@ -102,24 +102,24 @@ def quota_cells(quota: Quota, unit: str, levels: Sequence[int]) -> CellCounts:
 
 
 def smallest_cover(available: Sequence[int], levels: Sequence[int], need: int) -> CellCounts | None:
-    """The cells that hold `need` units with the fewest to spare; of equal ones, those of the largest cells.
+    """Return the cells that hold `need` units with the fewest spare units; of equal sets, the one of the largest cells.
 
-    Taking what fits, from the largest, leaves a rest that is smaller than every cell not taken. If there is a rest,
-    the smallest of those must be added, and it stands in for all smaller ones: together they are less than it is.
-    None: all that is available is not enough.
+    Taking what fits, from the largest, leaves a rest smaller than every cell not taken. The smallest of those cells
+    must then be added, and it replaces all smaller ones: together they hold less than it does. None: the available
+    cells do not hold `need` units.
     """
     taken, rest = _take_largest_first(available, levels, need)
     if rest <= 0:
         return taken
     for level in range(len(levels) - 1, -1, -1):
         if available[level] > taken[level]:
-            held = total_units(taken[: level + 1], levels[: level + 1]) + levels[level]
-            return _take_largest_first(available, levels, held)[0]
+            needed = total_units(taken[: level + 1], levels[: level + 1]) + levels[level]
+            return _take_largest_first(available, levels, needed)[0]
     return None
 
 
 def _take_largest_first(available: Sequence[int], levels: Sequence[int], most: int) -> tuple[CellCounts, int]:
-    """As many units as can be had without more than `most`, in the largest cells; and what is left of `most`."""
+    """Return the largest cells that hold at most `most` units in total, and the rest of `most`."""
     taken = [0] * len(levels)
     for level, size in enumerate(levels):
         if most < size:
@@ -130,7 +130,7 @@ def _take_largest_first(available: Sequence[int], levels: Sequence[int], most: i
 
 
 def find_covers(available: Sequence[int], levels: Sequence[int], need: int) -> Iterator[CellCounts]:
-    """Ways to hold `need` units, each with larger cells than the one before, the one with the fewest to spare first."""
+    """Yield covers of `need` units, the fewest spare units first, each of larger cells than the one before."""
     last: CellCounts | None = None
     for level in reversed(range(len(levels))):
         usable = [*available[: level + 1], *[0] * (len(levels) - level - 1)]

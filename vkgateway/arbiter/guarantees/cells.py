@@ -1,4 +1,4 @@
-"""Guarantees as cells: what tenants may still bind, where, and what they may use there."""
+"""Guarantees as cells: the cells that tenants can still bind, where, and the amounts that they may use."""
 
 from __future__ import annotations
 
@@ -24,32 +24,33 @@ from vkgateway.arbiter.guarantees.usable_amounts import usable_amounts
 from vkgateway.arbiter.snapshot import Pool, Quota
 
 PlacedAmount = tuple[str, str, int]
-"""A guaranteed pod that is placed: its tenant, its node, and thousandths of the pool's unit that it asks for."""
+"""Placed guaranteed pod: tenant, node, and requested thousandths of the pool's unit."""
 
 
 class PoolCells:
-    """The cells of one pool, counted from its nodes, its tenants' quotas and the guaranteed pods that are placed.
+    """Cells of one pool, derived from its nodes, its quotas and the placed guaranteed pods.
 
-    The invariant: after each change, all unused cells could be bound at once. A change that would break it is refused.
-    Equal input gives equal cells. What was placed earlier in a cycle is carried on by `allocate_cells` and
-    `release_cells`; the next cycle counts again. Where pods stand and what cells they are in is not kept anywhere else.
+    Invariant: after each change, all unused cells can be bound at the same time. A change that would break this is
+    refused. Equal input gives equal cells. Within a cycle, `allocate_cells` and `release_cells` update them; the next
+    cycle derives them again. No other module stores which cells hold which pods.
 
-    Sizes of cells are whole units (GPUs), amounts that pods use are thousandths. Nodes and tenants that are not known
-    have nothing.
+    Cell sizes are whole units (GPUs); amounts that pods use are thousandths. Unknown nodes and tenants have no cells.
     """
 
     def __init__(self, pool: Pool, quotas: Iterable[Quota], placed: Iterable[PlacedAmount] = ()) -> None:
-        self._pool, unit, mine = pool.key, pool.unit_resource, _sort_by_grant(pool, quotas)
+        self._pool, unit, pool_quotas = pool.key, pool.unit_resource, _sort_by_grant(pool, quotas)
         self.levels = pool_levels(pool)
-        """Sizes of cells, the largest first."""
-        rooms = [units_for_cells(node, unit) for node in pool.nodes]
-        tally = CellSlack(self.levels, rooms, [node.usable for node in pool.nodes])
-        self._bindings = bindings = CellBindings(self.levels, tally, (node.name for node in pool.nodes))
+        """Cell sizes, the largest first."""
+        free_units = [units_for_cells(node, unit) for node in pool.nodes]
+        cell_slack = CellSlack(self.levels, free_units, [node.usable for node in pool.nodes])
+        self._bindings = bindings = CellBindings(self.levels, cell_slack, (node.name for node in pool.nodes))
         self._usable_cache: dict[str, tuple[tuple[int, int], NDArray[np.int64]]] = {}
-        """What `usable_amounts` told last, and of which state."""
-        for quota in mine:
+        """Last result of `usable_amounts` by tenant, with the state version that it belongs to."""
+        for quota in pool_quotas:
             bindings.add_cells(quota.tenant, quota_cells(quota, unit, self.levels))
-        self._granted_cells = {tenant: list(holding.unused) for tenant, holding in bindings.cells_by_tenant.items()}
+        self._granted_cells = {
+            tenant: list(tenant_cells.unused) for tenant, tenant_cells in bindings.cells_by_tenant.items()
+        }
         for tenant, node, amount in placed:
             used, number = bindings.cells_of(tenant).used_by_node, bindings.node_number(node)
             used[number] = used.get(number, 0) + amount
@@ -57,8 +58,8 @@ class PoolCells:
         derive_bindings(bindings, order)
         self._bind_excess(order)
         self._losses: tuple[GuaranteeLoss, ...] = ()
-        if not tally.is_feasible():
-            self._reduce_cells(mine, order)
+        if not cell_slack.is_feasible():
+            self._reduce_cells(pool_quotas, order)
         bindings.forget_marks()
 
     def _reduce_cells(self, quotas: Iterable[Quota], order: Sequence[str]) -> None:
@@ -72,7 +73,7 @@ class PoolCells:
         }
         reduce_cells(bindings, claims)
         self._bind_excess(order)
-        # What is given back may hold pods on nodes that are not usable, and so leave room for more.
+        # A restored cell may hold pods on unusable nodes, which leaves capacity for more.
         while restore_cells(bindings, claims):
             self._bind_excess(order)
         self._losses = tuple(
@@ -88,210 +89,231 @@ class PoolCells:
         )
 
     def _bind_excess(self, order: Iterable[str]) -> None:
-        """Bind what is unused to where pods have no cell, as far as all the rest can still be bound."""
+        """Bind unused cells where pods have none, as far as the other unused cells stay bindable."""
         bindings = self._bindings
-        for holding in map(bindings.cells_of, order):
-            nodes = [node for node in holding.used_by_node if bindings.excess_amount(holding, node)]
-            for node in sorted(nodes, key=lambda node: (-holding.used_by_node[node], bindings.names[node])):
-                if not bindings.bind_for_usage(holding, node, holding.used_by_node[node]):
-                    bindings.bind_excess(holding, node)
+        for tenant_cells in map(bindings.cells_of, order):
+            nodes = [node for node in tenant_cells.used_by_node if bindings.excess_amount(tenant_cells, node)]
+            for node in sorted(nodes, key=lambda node: (-tenant_cells.used_by_node[node], bindings.names[node])):
+                if not bindings.bind_for_usage(tenant_cells, node, tenant_cells.used_by_node[node]):
+                    bindings.bind_excess(tenant_cells, node)
 
     def _held_cells(self, tenant: str) -> CellCounts:
-        holding = self._bindings.cells_of(tenant)
-        counts = list(holding.unused)
-        for bound in holding.bound_by_node.values():
-            counts = [one + more for one, more in zip(counts, bound, strict=True)]
+        tenant_cells = self._bindings.cells_of(tenant)
+        counts = list(tenant_cells.unused)
+        for bound in tenant_cells.bound_by_node.values():
+            counts = [count + bound_count for count, bound_count in zip(counts, bound, strict=True)]
         return counts
 
     def _counts_by_size(self, counts: CellCounts) -> dict[int, int]:
-        return {size: number for size, number in zip(self.levels, counts, strict=True) if number}
+        return {size: count for size, count in zip(self.levels, counts, strict=True) if count}
 
-    # Questions
+    # Queries
 
     def guarantee_losses(self) -> tuple[GuaranteeLoss, ...]:
-        """Whose cells had to be reduced when they were counted, by tenant; nobody's while all cells fit."""
+        """Return the guarantees that were reduced, by tenant; empty while all cells fit."""
         return self._losses
 
     def unused_cells(self, tenant: str) -> dict[int, int]:
-        """The tenant's cells that are not bound: how many of each size."""
-        holding = self._tenant_cells(tenant)
-        return self._counts_by_size(holding.unused) if holding is not None else {}
+        """Return the number of the tenant's unbound cells by size."""
+        tenant_cells = self._tenant_cells(tenant)
+        return self._counts_by_size(tenant_cells.unused) if tenant_cells is not None else {}
 
     def tenant_version(self, tenant: str) -> int:
-        """A number that grows with each change of what the tenant holds."""
-        holding = self._tenant_cells(tenant)
-        return holding.version if holding is not None else 0
+        """Return a number that grows with each change of the tenant's cells."""
+        tenant_cells = self._tenant_cells(tenant)
+        return tenant_cells.version if tenant_cells is not None else 0
 
     def bound_cells(self, tenant: str) -> dict[str, tuple[int, ...]]:
-        """The nodes that the tenant's cells are bound to, with the cells' sizes, the largest first."""
-        holding, names = self._tenant_cells(tenant), self._bindings.names
-        if holding is None:
+        """Return the sizes of the tenant's bound cells by node, the largest first."""
+        tenant_cells, names = self._tenant_cells(tenant), self._bindings.names
+        if tenant_cells is None:
             return {}
         return {
-            names[node]: self._bindings.list_cell_sizes(holding.bound_by_node[node])
-            for node in sorted(holding.bound_by_node)
+            names[node]: self._bindings.list_cell_sizes(tenant_cells.bound_by_node[node])
+            for node in sorted(tenant_cells.bound_by_node)
         }
 
     def bound_nodes(self) -> set[str]:
-        """The nodes that anybody's cells are bound to."""
+        """Return the nodes with bound cells of any tenant."""
         names = self._bindings.names
-        return {names[node] for holding in self._bindings.cells_by_tenant.values() for node in holding.bound_by_node}
+        return {
+            names[node]
+            for tenant_cells in self._bindings.cells_by_tenant.values()
+            for node in tenant_cells.bound_by_node
+        }
 
     def spare_amount(self, tenant: str, node: str) -> int:
-        """Thousandths that the tenant may still use on a node inside the cells that are bound there."""
-        holding, number = self._find_cells(tenant, node)
-        if holding is None or not self._bindings.cell_slack.usable[number]:
+        """Return the thousandths that the tenant may still use inside its cells bound to a node."""
+        tenant_cells, node_number = self._find_cells(tenant, node)
+        if tenant_cells is None or not self._bindings.cell_slack.usable[node_number]:
             return 0
-        return self._bindings.spare_amount(holding, number)
+        return self._bindings.spare_amount(tenant_cells, node_number)
 
     def excess_by_node(self, tenant: str) -> dict[str, int]:
-        """Thousandths that the tenant's guaranteed pods use on nodes beyond its cells there, where they do.
+        """Return the thousandths that the tenant's guaranteed pods use beyond its cells, by node, where positive.
 
-        So many of its pods there count as borrowed from now on; whoever decides which takes them out by
-        `release_cells`.
+        Pods of this amount count as borrowing; the caller removes them with `release_cells`.
         """
-        holding, bindings = self._tenant_cells(tenant), self._bindings
-        if holding is None:
+        tenant_cells, bindings = self._tenant_cells(tenant), self._bindings
+        if tenant_cells is None:
             return {}
-        nodes = sorted(holding.used_by_node, key=bindings.names.__getitem__)
-        return {bindings.names[node]: over for node in nodes if (over := bindings.excess_amount(holding, node))}
+        nodes = sorted(tenant_cells.used_by_node, key=bindings.names.__getitem__)
+        return {
+            bindings.names[node]: excess for node in nodes if (excess := bindings.excess_amount(tenant_cells, node))
+        }
 
     def can_bind(self, tenant: str, size: int, node: str) -> bool:
-        """Whether the tenant has an unused cell of this size that may be bound to the node."""
-        holding, number = self._find_cells(tenant, node)
-        if holding is None or size not in self.levels or not self._bindings.cell_slack.usable[number]:
+        """Return whether the tenant has an unused cell of this size that can be bound to the node."""
+        tenant_cells, node_number = self._find_cells(tenant, node)
+        if tenant_cells is None or size not in self.levels or not self._bindings.cell_slack.usable[node_number]:
             return False
         level = self.levels.index(size)
-        return holding.unused[level] > 0 and self._bindings.can_rebind(
-            holding, number, self._with_added_cell(holding, number, level)
+        return tenant_cells.unused[level] > 0 and self._bindings.can_rebind(
+            tenant_cells, node_number, self._with_added_cell(tenant_cells, node_number, level)
         )
 
     def usable_amounts(self, tenant: str) -> NDArray[np.int64]:
-        """Thousandths that the tenant may start to use on each node of the pool, as `allocate_cells` would allow.
+        """Return the thousandths that `allocate_cells` would allow the tenant on each node of the pool.
 
-        In the order of the pool's nodes, and for each node by itself: what is taken on one may be missing on others.
-        Not to be written to.
+        The order is that of the pool's nodes. Each node counts by itself: use on one may reduce others. The array is
+        read-only.
         """
-        holding = self._tenant_cells(tenant)
-        if holding is None:
+        tenant_cells = self._tenant_cells(tenant)
+        if tenant_cells is None:
             return np.zeros(len(self._bindings.cell_slack.free_array), dtype=np.int64)
-        now, known = self._bindings.state_version, self._usable_cache.get(tenant)
-        if known is None or known[0] != now:
-            known = self._usable_cache[tenant] = now, usable_amounts(self._bindings, holding)
-        return known[1]
+        version, cached = self._bindings.state_version, self._usable_cache.get(tenant)
+        if cached is None or cached[0] != version:
+            cached = self._usable_cache[tenant] = version, usable_amounts(self._bindings, tenant_cells)
+        return cached[1]
 
     # Changes
 
     def allocate_cells(self, tenant: str, node: str, amount: int) -> bool:
-        """Start to use so many thousandths of a node: inside cells bound there, or in what is bound there for it.
+        """Use thousandths of a node: inside the cells bound there, or by binding cells for it.
 
-        Bound is what has the fewest units to spare, be it in place of what was bound there. False, and nothing has
-        changed: the tenant's cells do not allow it there.
+        The cells with the fewest spare units are bound, if necessary in place of those bound there. Return False
+        without a change if the tenant's cells do not allow it.
         """
-        holding, number = self._find_cells(tenant, node)
-        if holding is None or not self._bindings.cell_slack.usable[number]:
+        tenant_cells, node_number = self._find_cells(tenant, node)
+        if tenant_cells is None or not self._bindings.cell_slack.usable[node_number]:
             return False
-        used = holding.used_by_node.get(number, 0) + amount
-        if amount <= self._bindings.spare_amount(holding, number):
-            self._bindings.set_bound_cells(holding, number, self._bindings.bound_cells(holding, number), used)
+        used = tenant_cells.used_by_node.get(node_number, 0) + amount
+        if amount <= self._bindings.spare_amount(tenant_cells, node_number):
+            self._bindings.set_bound_cells(
+                tenant_cells, node_number, self._bindings.bound_cells(tenant_cells, node_number), used
+            )
             return True
-        return self._bindings.bind_for_usage(holding, number, used)
+        return self._bindings.bind_for_usage(tenant_cells, node_number, used)
 
     def release_cells(self, tenant: str, node: str, amount: int) -> None:
-        """A guaranteed pod has gone from a node, or borrows from now on; cells that it leaves empty are let go.
+        """Record that a guaranteed pod left a node or borrows from now on, and unbind the cells that it leaves empty.
 
         Raises:
-            ValueError: the tenant's guaranteed pods use less than that there.
+            ValueError: The tenant's guaranteed pods use less than this amount there.
         """
-        holding, number = self._find_cells(tenant, node)
-        used = (holding.used_by_node.get(number, 0) if holding is not None else 0) - amount
-        if holding is None or used < 0:
+        tenant_cells, node_number = self._find_cells(tenant, node)
+        used = (tenant_cells.used_by_node.get(node_number, 0) if tenant_cells is not None else 0) - amount
+        if tenant_cells is None or used < 0:
             raise ValueError(f"{tenant} uses less than {amount} thousandths of {node}")
-        if not self._bindings.bind_for_usage(holding, number, used):
-            self._bindings.set_bound_cells(holding, number, self._bindings.bound_cells(holding, number), used)
+        if not self._bindings.bind_for_usage(tenant_cells, node_number, used):
+            self._bindings.set_bound_cells(
+                tenant_cells, node_number, self._bindings.bound_cells(tenant_cells, node_number), used
+            )
 
     def bind_cell(self, tenant: str, size: int, node: str) -> None:
-        """Bind an unused cell to a node, on top of those that are bound there; `use` or `allocate_cells` then fill it.
+        """Bind an additional unused cell to a node; `allocate_cells` then fills it.
 
         Raises:
             ValueError: `can_bind` does not allow it.
         """
         if not self.can_bind(tenant, size, node):
             raise ValueError(f"{tenant} may not bind a cell of {size} to {node}")
-        holding, number = self._bindings.cells_of(tenant), self._bindings.node_number(node)
-        cells = self._with_added_cell(holding, number, self.levels.index(size))
-        self._bindings.set_bound_cells(holding, number, cells, holding.used_by_node.get(number, 0))
+        tenant_cells, node_number = self._bindings.cells_of(tenant), self._bindings.node_number(node)
+        cells = self._with_added_cell(tenant_cells, node_number, self.levels.index(size))
+        self._bindings.set_bound_cells(tenant_cells, node_number, cells, tenant_cells.used_by_node.get(node_number, 0))
 
     def rebind_tenants(self, tenants: Collection[str]) -> bool:
-        """Bind what these tenants use now as if they had nothing bound: what it was bound in view of may be so no more.
+        """Bind the cells for these tenants' current usage again, because what decided the bindings may have changed.
 
-        False: that is just what is bound, or would hold less; then nothing has changed. Whoever has nothing to spare in
-        cells that are bound keeps them as they are.
+        Return False without a change if the bindings are the same or would hold less. A tenant without spare units in
+        bound cells keeps its bindings.
         """
         bindings, mark = self._bindings, self._bindings.mark()
         order = [
             tenant for tenant in self._tenant_order if tenant in tenants and self._has_spare(bindings.cells_of(tenant))
         ]
-        holdings = [bindings.cells_of(tenant) for tenant in order]
-        before, missing = [dict(holding.bound_by_node) for holding in holdings], self._total_excess(holdings)
-        for holding in holdings:
-            for node in list(holding.bound_by_node):
-                bindings.set_bound_cells(holding, node, [0] * len(self.levels), holding.used_by_node.get(node, 0))
+        all_cells = [bindings.cells_of(tenant) for tenant in order]
+        before, excess = [dict(tenant_cells.bound_by_node) for tenant_cells in all_cells], self._total_excess(all_cells)
+        for tenant_cells in all_cells:
+            for node in list(tenant_cells.bound_by_node):
+                bindings.set_bound_cells(
+                    tenant_cells, node, [0] * len(self.levels), tenant_cells.used_by_node.get(node, 0)
+                )
         derive_bindings(bindings, order)
-        others = [holding.bound_by_node for holding in holdings] != before
-        if others and bindings.cell_slack.is_feasible() and self._total_excess(holdings) <= missing:
+        changed = [tenant_cells.bound_by_node for tenant_cells in all_cells] != before
+        if changed and bindings.cell_slack.is_feasible() and self._total_excess(all_cells) <= excess:
             return True
         bindings.undo(mark)
         return False
 
     def allocate_with_rebinding(self, tenant: str, amounts: Mapping[str, int]) -> bool:
-        """Like `allocate_cells` for several nodes at once, with everybody's cells bound anew, as they will be when next
-        counted.
+        """Use amounts of several nodes, with all tenants' cells bound again as the next cycle would.
 
-        So it is found where cells of others are bound to nodes that would do as well with other cells of theirs. False,
-        and nothing has changed: then, too, somebody would not have what it has, or might not bind what it does not use.
+        This finds a solution where other tenants' cells are bound to nodes that other cells of theirs would hold.
+        Return False without a change if a tenant would lose usage or bindable cells even then.
         """
         bindings, mark = self._bindings, self._bindings.mark()
-        mine = bindings.cells_of(tenant)
-        holdings = [bindings.cells_of(name) for name in self._tenant_order]
-        missing = self._total_excess([*holdings, mine])
-        for holding in holdings:
-            for node in list(holding.bound_by_node):
-                bindings.set_bound_cells(holding, node, [0] * len(self.levels), holding.used_by_node.get(node, 0))
+        own_cells = bindings.cells_of(tenant)
+        all_cells = [bindings.cells_of(name) for name in self._tenant_order]
+        excess = self._total_excess([*all_cells, own_cells])
+        for tenant_cells in all_cells:
+            for node in list(tenant_cells.bound_by_node):
+                bindings.set_bound_cells(
+                    tenant_cells, node, [0] * len(self.levels), tenant_cells.used_by_node.get(node, 0)
+                )
         for name, amount in amounts.items():
             node = bindings.node_number(name)
             bindings.set_bound_cells(
-                mine, node, bindings.bound_cells(mine, node), mine.used_by_node.get(node, 0) + amount
+                own_cells,
+                node,
+                bindings.bound_cells(own_cells, node),
+                own_cells.used_by_node.get(node, 0) + amount,
             )
         derive_bindings(bindings, self._tenant_order)
-        if bindings.cell_slack.is_feasible() and self._total_excess([*holdings, mine]) <= missing:
+        if bindings.cell_slack.is_feasible() and self._total_excess([*all_cells, own_cells]) <= excess:
             return True
         bindings.undo(mark)
         return False
 
-    def _has_spare(self, holding: TenantCells) -> bool:
-        return any(self._bindings.spare_amount(holding, node) >= MILLI_PER_UNIT for node in holding.bound_by_node)
+    def _has_spare(self, tenant_cells: TenantCells) -> bool:
+        return any(
+            self._bindings.spare_amount(tenant_cells, node) >= MILLI_PER_UNIT for node in tenant_cells.bound_by_node
+        )
 
-    def _total_excess(self, holdings: Iterable[TenantCells]) -> int:
-        return sum(self._bindings.excess_amount(holding, node) for holding in holdings for node in holding.used_by_node)
+    def _total_excess(self, all_cells: Iterable[TenantCells]) -> int:
+        return sum(
+            self._bindings.excess_amount(tenant_cells, node)
+            for tenant_cells in all_cells
+            for node in tenant_cells.used_by_node
+        )
 
     def mark(self) -> int:
-        """A point to come back to by `undo`."""
+        """Return a mark for `undo`."""
         return self._bindings.mark()
 
     def undo(self, mark: int) -> None:
-        """Take back every change since the mark; this costs what the changes did."""
+        """Undo all changes since the mark, at the cost of those changes."""
         self._bindings.undo(mark)
 
     def _tenant_cells(self, tenant: str) -> TenantCells | None:
         return self._bindings.cells_by_tenant.get(tenant)
 
     def _find_cells(self, tenant: str, node: str) -> tuple[TenantCells | None, int]:
-        number = self._bindings.numbers.get(node)
-        return (self._tenant_cells(tenant), number) if number is not None else (None, -1)
+        node_number = self._bindings.numbers.get(node)
+        return (self._tenant_cells(tenant), node_number) if node_number is not None else (None, -1)
 
-    def _with_added_cell(self, holding: TenantCells, node: int, level: int) -> CellCounts:
-        cells = list(self._bindings.bound_cells(holding, node))
+    def _with_added_cell(self, tenant_cells: TenantCells, node: int, level: int) -> CellCounts:
+        cells = list(self._bindings.bound_cells(tenant_cells, node))
         cells[level] += 1
         return cells
 

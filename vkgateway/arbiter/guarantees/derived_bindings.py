@@ -1,9 +1,9 @@
-"""Which cells are bound where, told by nothing but the pods that run: so that a restart finds what was decided.
+"""Cell bindings derived only from the running pods, so that a restart finds the same bindings.
 
-Each node gets the smallest set of its tenant's cells that holds the tenant's guaranteed pods there: a single pod shall
-not hold a whole node. That is not always what was bound when the pods started. A tenant with cells of 8 and 4 whose
-pods of 4 and 4 filled a whole node has one of them left: with 4 bound there, no other node may have room for the 8. So
-where not all unused cells could be bound, larger ones are bound in place of smaller ones until they can.
+Each node gets the smallest set of its tenant's cells that holds the tenant's guaranteed pods there: a single pod must
+not occupy a whole node. These are not always the cells that were bound when the pods started. For example, a tenant has
+cells of 8 and 4, and its pods of 4 and 4 filled a whole node. One pod remains. With 4 bound there, no other node may
+fit the cell of 8. Therefore larger cells replace smaller ones until all unused cells can be bound.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from vkgateway.arbiter.guarantees.rebinding import enlarge_cells, exchange_cells
 
 
 def derive_bindings(bindings: CellBindings, order: Sequence[str]) -> None:
-    """Bind cells to where they are used; `order` are the tenants, the first granted first.
+    """Bind cells for the recorded usage; `order` lists the tenants, the first granted first.
 
-    Uses must stand in the holdings, and no cell be bound. What no cell can hold stays in excess, and what is unused
-    may be too much for the rooms: then cells must be reduced.
+    The usage must be recorded and no cell bound. Usage that no cell holds stays in excess. If the unused cells do not
+    fit afterwards, the cells must be reduced.
     """
     mark, slack = bindings.mark(), list(bindings.cell_slack.slack)
-    if _try_derive(bindings, order, generous=False) or _is_hopeless(bindings, slack):
+    if _try_derive(bindings, order, prefer_largest=False) or _is_hopeless(bindings, slack):
         return
     bindings.undo(mark)
-    if not _try_derive(bindings, order, generous=True):
+    if not _try_derive(bindings, order, prefer_largest=True):
         bindings.undo(mark)
-        _try_derive(bindings, order, generous=False)
+        _try_derive(bindings, order, prefer_largest=False)
 
 
-def _try_derive(bindings: CellBindings, order: Sequence[str], *, generous: bool) -> bool:
-    _CoverSearch(bindings, order, generous=generous).bind_all()
+def _try_derive(bindings: CellBindings, order: Sequence[str], *, prefer_largest: bool) -> bool:
+    _CoverSearch(bindings, order, prefer_largest=prefer_largest).bind_all()
     level = bindings.cell_slack.short_level()
     while level is not None and (enlarge_cells(bindings, level) or exchange_cells(bindings, level)):
         level = bindings.cell_slack.short_level()
@@ -41,107 +41,112 @@ def _try_derive(bindings: CellBindings, order: Sequence[str], *, generous: bool)
 
 
 def _is_hopeless(bindings: CellBindings, slack: list[int]) -> bool:
-    """Whether there would be too little room even if no pod ran on a usable node; `slack` is from before any bound."""
-    for holding in bindings.cells_by_tenant.values():
-        for node, cells in holding.bound_by_node.items():
+    """Return whether capacity is short even without pods on usable nodes; `slack` predates any binding."""
+    for tenant_cells in bindings.cells_by_tenant.values():
+        for node, cells in tenant_cells.bound_by_node.items():
             if not bindings.cell_slack.usable[node]:
                 for level, number in enumerate(cells):
-                    for at in range(level, len(slack)):
-                        slack[at] += number * bindings.levels[level]
+                    for lower in range(level, len(slack)):
+                        slack[lower] += number * bindings.levels[level]
     return min(slack) < 0
 
 
 class _CoverSearch:
-    """Finds cells for what is used, tenant by tenant, and leaves the others' pods the room that they need at least."""
+    """Search for cells that hold the usage, tenant by tenant.
 
-    def __init__(self, bindings: CellBindings, order: Sequence[str], *, generous: bool) -> None:
+    The search leaves the units that pods of later tenants need at least.
+    """
+
+    def __init__(self, bindings: CellBindings, order: Sequence[str], *, prefer_largest: bool) -> None:
         self._bindings = bindings
-        self._prefer_largest = generous
-        """Bind the largest cells that there is room for, not the smallest."""
+        self._prefer_largest = prefer_largest
+        """Bind the largest cells that fit, not the smallest."""
         self._tenants = [bindings.cells_of(tenant) for tenant in order]
         self._reserved_units: dict[int, int] = defaultdict(int)
-        """Units of a node that tenants whose turn has not come will need there."""
+        """Units of a node that tenants later in the order will need there."""
 
     def bind_all(self) -> None:
         """Bind the cells of all tenants."""
-        least = [self._least_units(holding) for holding in self._tenants]
+        least = [self._least_units(tenant_cells) for tenant_cells in self._tenants]
         for needs in least:
             self._reserve_units(needs, 1)
-        for holding, needs in zip(self._tenants, least, strict=True):
+        for tenant_cells, needs in zip(self._tenants, least, strict=True):
             self._reserve_units(needs, -1)
-            self._bind_tenant(holding)
+            self._bind_tenant(tenant_cells)
 
-    def _least_units(self, holding: TenantCells) -> dict[int, int]:
-        """The fewest units that the tenant's cells can hold its pods in, on each node by itself."""
+    def _least_units(self, tenant_cells: TenantCells) -> dict[int, int]:
+        """Return the fewest units of cells that hold the tenant's pods on each node, each node by itself."""
         levels, least = self._bindings.levels, {}
-        for need in set(map(round_up_units, holding.used_by_node.values())):
-            cells = smallest_cover(holding.unused, levels, need)
+        for need in set(map(round_up_units, tenant_cells.used_by_node.values())):
+            cells = smallest_cover(tenant_cells.unused, levels, need)
             least[need] = total_units(cells, levels) if cells is not None else need
-        return {node: least[round_up_units(used)] for node, used in holding.used_by_node.items()}
+        return {node: least[round_up_units(used)] for node, used in tenant_cells.used_by_node.items()}
 
     def _reserve_units(self, needs: Mapping[int, int], sign: int) -> None:
         for node, need in needs.items():
             self._reserved_units[node] += sign * need
 
-    def _bind_tenant(self, holding: TenantCells) -> None:
+    def _bind_tenant(self, tenant_cells: TenantCells) -> None:
         bindings, mark = self._bindings, self._bindings.mark()
-        if self._bind_by_usage(holding):
+        if self._bind_by_usage(tenant_cells):
             return
-        missing = self._total_excess(holding)
-        in_turn = dict(holding.bound_by_node)
+        excess = self._total_excess(tenant_cells)
+        by_usage = dict(tenant_cells.bound_by_node)
         bindings.undo(mark)
-        self._bind_largest_first(holding)
-        if self._total_excess(holding) >= missing:
+        self._bind_largest_first(tenant_cells)
+        if self._total_excess(tenant_cells) >= excess:
             bindings.undo(mark)
-            for node in sorted(in_turn, key=bindings.names.__getitem__):
-                bindings.set_bound_cells(holding, node, in_turn[node], holding.used_by_node[node])
+            for node in sorted(by_usage, key=bindings.names.__getitem__):
+                bindings.set_bound_cells(tenant_cells, node, by_usage[node], tenant_cells.used_by_node[node])
 
-    def _total_excess(self, holding: TenantCells) -> int:
-        return sum(self._bindings.excess_amount(holding, node) for node in holding.used_by_node)
+    def _total_excess(self, tenant_cells: TenantCells) -> int:
+        return sum(self._bindings.excess_amount(tenant_cells, node) for node in tenant_cells.used_by_node)
 
-    def _has_free_units(self, holding: TenantCells, node: int, cells: CellCounts) -> bool:
-        tally = self._bindings.cell_slack
-        if not tally.usable[node]:
+    def _has_free_units(self, tenant_cells: TenantCells, node: int, cells: CellCounts) -> bool:
+        cell_slack = self._bindings.cell_slack
+        if not cell_slack.usable[node]:
             return True
         return (
-            tally.free_units_after(node, self._bindings.bound_cells(holding, node), cells) >= self._reserved_units[node]
+            cell_slack.free_units_after(node, self._bindings.bound_cells(tenant_cells, node), cells)
+            >= self._reserved_units[node]
         )
 
-    def _bind_by_usage(self, holding: TenantCells) -> bool:
-        """A set for each node, the node with the most use first; whether all were found."""
+    def _bind_by_usage(self, tenant_cells: TenantCells) -> bool:
+        """Bind a set for each node, the most used node first; return whether every node has one."""
         bindings, complete = self._bindings, True
-        rooms, names = bindings.cell_slack.free_units, bindings.names
+        free_units, names = bindings.cell_slack.free_units, bindings.names
         for node in sorted(
-            holding.used_by_node, key=lambda node: (-holding.used_by_node[node], rooms[node], names[node])
+            tenant_cells.used_by_node,
+            key=lambda node: (-tenant_cells.used_by_node[node], free_units[node], names[node]),
         ):
-            used = holding.used_by_node[node]
-            ways = bindings.possible_bindings(holding, node, used)
-            for cells in reversed(list(ways)) if self._prefer_largest else ways:
-                if self._has_free_units(holding, node, cells):
-                    bindings.set_bound_cells(holding, node, cells, used)
+            used = tenant_cells.used_by_node[node]
+            covers = bindings.possible_bindings(tenant_cells, node, used)
+            for cells in reversed(list(covers)) if self._prefer_largest else covers:
+                if self._has_free_units(tenant_cells, node, cells):
+                    bindings.set_bound_cells(tenant_cells, node, cells, used)
                     break
             else:
                 complete = False
         return complete
 
-    def _bind_largest_first(self, holding: TenantCells) -> None:
-        """Each cell, the largest first, to the node that needs the most among those with room for it.
+    def _bind_largest_first(self, tenant_cells: TenantCells) -> None:
+        """Bind each cell, the largest first, to the node that needs the most units and fits it.
 
-        It finds cells for all pods of a tenant wherever there are some: in any solution, the largest cell can change
-        places with what is bound to that node, or with as much of it as the cell is large.
+        This finds cells for all pods of a tenant whenever a solution exists: in any solution, the largest cell can be
+        exchanged with what is bound to that node, or with the same amount of it.
         """
         bindings = self._bindings
-        need = {node: round_up_units(used) for node, used in holding.used_by_node.items()}
+        need = {node: round_up_units(used) for node, used in tenant_cells.used_by_node.items()}
         for level, size in enumerate(bindings.levels):
             waiting = [(-wanted, bindings.names[node], node) for node, wanted in need.items() if wanted > 0]
             heapify(waiting)
-            while waiting and holding.unused[level]:
+            while waiting and tenant_cells.unused[level]:
                 _, name, node = heappop(waiting)
-                cells = list(bindings.bound_cells(holding, node))
+                cells = list(bindings.bound_cells(tenant_cells, node))
                 cells[level] += 1
-                if not self._has_free_units(holding, node, cells):
+                if not self._has_free_units(tenant_cells, node, cells):
                     continue
-                bindings.set_bound_cells(holding, node, cells, holding.used_by_node[node])
+                bindings.set_bound_cells(tenant_cells, node, cells, tenant_cells.used_by_node[node])
                 need[node] -= size
                 if need[node] > 0:
                     heappush(waiting, (-need[node], name, node))

@@ -1,4 +1,4 @@
-"""Guarantees that cannot be kept: what must be refused before a tenant is told that it has them."""
+"""Guarantees that do not fit a pool and must be refused."""
 
 from __future__ import annotations
 
@@ -14,88 +14,88 @@ from vkgateway.model.quantity import render_quantity
 
 
 def find_refusals(pool: Pool, quotas: Iterable[Quota]) -> list[str]:
-    """Why not all these guarantees can be kept on the nodes that are usable now; one sentence for each fault.
+    """Return one sentence for each reason why the usable nodes do not hold all these guarantees.
 
-    Guarantees are granted in their order in time; one that does not fit takes nothing from those after it. Of each
-    governed resource the sum must be there; of the pool's unit all cells must be bindable at once.
+    Guarantees count in the order of their grants; one that does not fit takes nothing from later ones. The sum of each
+    governed resource must fit; for the pool's unit, all cells must be bindable at the same time.
     """
     levels = pool_levels(pool)
     usable = [node for node in pool.nodes if node.usable]
-    tally = CellSlack(levels, [units_for_cells(node, pool.unit_resource) for node in usable], [True] * len(usable))
+    cell_slack = CellSlack(levels, [units_for_cells(node, pool.unit_resource) for node in usable], [True] * len(usable))
     left = {
         name: sum(max(0, node.allocatable.get(name, 0) - node.used.get(name, 0)) for node in usable)
         for name in pool.governed
     }
-    said: list[str] = []
-    mine = (quota for quota in quotas if quota.pool == pool.key)
-    for quota in sorted(mine, key=lambda quota: (quota.granted, quota.tenant)):
+    refusals: list[str] = []
+    in_pool = (quota for quota in quotas if quota.pool == pool.key)
+    for quota in sorted(in_pool, key=lambda quota: (quota.granted, quota.tenant)):
         faults = [*_input_faults(pool, quota, levels), *_sum_faults(pool, quota, left)]
-        faults = faults or list(_cell_faults(pool, quota, tally))
-        said += faults
+        faults = faults or list(_cell_faults(pool, quota, cell_slack))
+        refusals += faults
         if not faults:
-            _count_grant(pool, quota, tally, left)
-    return said
+            _count_grant(pool, quota, cell_slack, left)
+    return refusals
 
 
-def refusal_reasons(pool: Pool, others: Sequence[Quota], mine: Quota) -> list[str]:
-    """Why a guarantee cannot be kept by cells that are bound at the same time as all others', in sentences.
+def refusal_reasons(pool: Pool, others: Sequence[Quota], new_quota: Quota) -> list[str]:
+    """Return the sentences that say why a new guarantee does not fit next to all existing ones.
 
-    Whoever was accepted before comes first: also where nodes have died since and not even that can be kept.
+    Existing guarantees take precedence, also where nodes failed since and even those no longer fit.
     """
     before = find_refusals(pool, others)
-    last = replace(mine, granted=max((quota.granted for quota in others), default=0.0) + 1.0)
+    last = replace(new_quota, granted=max((quota.granted for quota in others), default=0.0) + 1.0)
     found = [sentence for sentence in find_refusals(pool, [*others, last]) if sentence not in before]
-    strangers = sum(node.used.get(pool.unit_resource, 0) for node in pool.nodes if node.usable) // MILLI_PER_UNIT
-    more = f"; {strangers} are held by pods that are not the gateway's" if strangers else ""
-    if before and not found and any(mine.guarantee.get(name, 0) for name in pool.governed):
+    unmanaged = sum(node.used.get(pool.unit_resource, 0) for node in pool.nodes if node.usable) // MILLI_PER_UNIT
+    suffix = f"; {unmanaged} are used by unmanaged pods" if unmanaged else ""
+    if before and not found and any(new_quota.guarantee.get(name, 0) for name in pool.governed):
         found = [
-            f"tenant {mine.tenant} asks for a guarantee in pool {'/'.join(pool.key)}, whose usable nodes do not hold "
-            "what is guaranteed to others already; the largest that would fit is 0"
+            f"tenant {new_quota.tenant} requests a guarantee in pool {'/'.join(pool.key)}, whose usable nodes do not "
+            "hold the existing guarantees; the largest guarantee that fits is 0"
         ]
-    return [f"{sentence}{more}" for sentence in found]
+    return [f"{sentence}{suffix}" for sentence in found]
 
 
-def deferral_reason(pool: Pool, others: Sequence[Quota], mine: Quota, placed: Sequence[PlacedAmount]) -> str:
-    """Say that guaranteed pods stand where a guarantee's cells would be, though empty nodes would hold it; or ""."""
-    if not mine.guarantee.get(pool.unit_resource, 0) or not displaces_pods(pool, others, mine, placed):
+def deferral_reason(pool: Pool, others: Sequence[Quota], new_quota: Quota, placed: Sequence[PlacedAmount]) -> str:
+    """Return why a guarantee that empty nodes would hold must wait for guaranteed pods; empty: no wait."""
+    if not new_quota.guarantee.get(pool.unit_resource, 0) or not displaces_pods(pool, others, new_quota, placed):
         return ""
     return (
-        f"tenant {mine.tenant} asks for a guarantee that pool {'/'.join(pool.key)} could hold, but pods that run "
-        "inside guarantees stand where its cells would be; it is accepted once enough of them have ended"
+        f"tenant {new_quota.tenant} requests a guarantee that pool {'/'.join(pool.key)} could hold, but guaranteed "
+        "pods run where its cells would be; it is accepted when enough of them have ended"
     )
 
 
 def largest_free_guarantee(pool: Pool, quotas: Iterable[Quota]) -> int:
-    """The most whole units that could be guaranteed to one more tenant on the nodes that are usable now."""
+    """Return the most whole units that one more tenant can be guaranteed on the usable nodes."""
     levels = pool_levels(pool)
     usable = [node for node in pool.nodes if node.usable]
-    tally = CellSlack(levels, [units_for_cells(node, pool.unit_resource) for node in usable], [True] * len(usable))
+    cell_slack = CellSlack(levels, [units_for_cells(node, pool.unit_resource) for node in usable], [True] * len(usable))
     left = dict.fromkeys(pool.governed, 0)
     for quota in quotas:
         if quota.pool == pool.key:
-            _count_grant(pool, quota, tally, left)
-    return largest_guarantee(tally)
+            _count_grant(pool, quota, cell_slack, left)
+    return largest_guarantee(cell_slack)
 
 
-def displaces_pods(pool: Pool, quotas: Sequence[Quota], more: Quota, placed: Sequence[PlacedAmount]) -> bool:
-    """Whether a guarantee that would fit empty nodes fits no more as guaranteed pods stand now.
+def displaces_pods(pool: Pool, quotas: Sequence[Quota], new_quota: Quota, placed: Sequence[PlacedAmount]) -> bool:
+    """Return whether a guarantee that fits empty nodes conflicts with the placed guaranteed pods.
 
-    They are never moved. With it somebody's cells would have to be reduced, perhaps those that such pods run in.
+    Guaranteed pods never move: the guarantee would reduce cells of some tenant, perhaps cells in use.
     """
-    before = {each for each in _find_conflicts(PoolCells(pool, quotas, placed), placed) if each[0] != more.tenant}
-    return not _find_conflicts(PoolCells(pool, [*quotas, more], placed), placed) <= before
+    before = {each for each in _find_conflicts(PoolCells(pool, quotas, placed), placed) if each[0] != new_quota.tenant}
+    return not _find_conflicts(PoolCells(pool, [*quotas, new_quota], placed), placed) <= before
 
 
 def _find_conflicts(cells: PoolCells, placed: Sequence[PlacedAmount]) -> set[tuple[object, ...]]:
-    """What is wrong: cells that are lost, and pods that stand beyond those of their tenants."""
+    """Return the conflicts: lost cells, and pods beyond the cells of their tenants."""
     lost = {(loss.tenant, loss.units, tuple(sorted(loss.held.items()))) for loss in cells.guarantee_losses()}
     tenants = {tenant for tenant, _, _ in placed}
     return lost | {(tenant, *each) for tenant in tenants for each in cells.excess_by_node(tenant).items()}
 
 
-def _count_grant(pool: Pool, quota: Quota, tally: CellSlack, left: dict[str, int]) -> None:
-    for level, number in enumerate(quota_cells(quota, pool.unit_resource, tally.levels)):
-        tally.add_unused(level, number)
+def _count_grant(pool: Pool, quota: Quota, cell_slack: CellSlack, left: dict[str, int]) -> None:
+    for level, number in enumerate(quota_cells(quota, pool.unit_resource, cell_slack.levels)):
+        cell_slack.add_unused(level, number)
     for name in left:
         left[name] -= quota.guarantee.get(name, 0)
 
@@ -104,59 +104,61 @@ def _input_faults(pool: Pool, quota: Quota, levels: Sequence[int]) -> Iterator[s
     for name in pool.governed:
         if quota.guarantee.get(name, 0) < 0:
             yield f"{_request_text(pool, quota, name)}; a guarantee cannot be less than 0"
-    asked, cells = quota.guarantee.get(pool.unit_resource, 0), sum(quota.cells)
-    if asked > 0 and asked % MILLI_PER_UNIT:
-        below, above = asked // MILLI_PER_UNIT, asked // MILLI_PER_UNIT + 1
+    requested, cells = quota.guarantee.get(pool.unit_resource, 0), sum(quota.cells)
+    if requested > 0 and requested % MILLI_PER_UNIT:
+        below, above = requested // MILLI_PER_UNIT, requested // MILLI_PER_UNIT + 1
         yield (
             f"{_request_text(pool, quota, pool.unit_resource)}; only whole units can be "
-            f"guaranteed: ask for {below} or {above}"
+            f"guaranteed: request {below} or {above}"
         )
-    odd = sorted(set(quota.cells).difference(levels), reverse=True)
-    if odd:
+    unknown_sizes = sorted(set(quota.cells).difference(levels), reverse=True)
+    if unknown_sizes:
         yield (
-            f"{_request_text(pool, quota, pool.unit_resource)} in cells of {_join_sizes(odd)}; "
-            f"the largest of the pool is {levels[0]}, its sizes are {_join_sizes(levels)}"
+            f"{_request_text(pool, quota, pool.unit_resource)} in cells of {_join_sizes(unknown_sizes)}; "
+            f"the cell sizes of the pool are {_join_sizes(levels)}"
         )
-    elif quota.cells and cells * MILLI_PER_UNIT != asked:
+    elif quota.cells and cells * MILLI_PER_UNIT != requested:
         yield (
-            f"{_request_text(pool, quota, pool.unit_resource)}, and for cells of "
-            f"{_join_sizes(quota.cells)}, which hold {cells}; the two "
-            f"must be equal: ask for {cells} guaranteed, or leave the cells out"
+            f"{_request_text(pool, quota, pool.unit_resource)}, but its cells "
+            f"of {_join_sizes(quota.cells)} hold {cells}; the two "
+            f"must be equal: request a guarantee of {cells}, or omit the cells"
         )
 
 
 def _sum_faults(pool: Pool, quota: Quota, left: Mapping[str, int]) -> Iterator[str]:
     for name in pool.governed:
         if name != pool.unit_resource and quota.guarantee.get(name, 0) > left[name]:
-            yield f"{_request_text(pool, quota, name)}; not guaranteed to others are {_amount_text(max(0, left[name]))}"
+            yield f"{_request_text(pool, quota, name)}; other guarantees leave {_amount_text(max(0, left[name]))}"
 
 
-def _cell_faults(pool: Pool, quota: Quota, tally: CellSlack) -> Iterator[str]:
+def _cell_faults(pool: Pool, quota: Quota, cell_slack: CellSlack) -> Iterator[str]:
     wanted = 0
     for size, number, slack in zip(
-        tally.levels, quota_cells(quota, pool.unit_resource, tally.levels), tally.slack, strict=True
+        cell_slack.levels, quota_cells(quota, pool.unit_resource, cell_slack.levels), cell_slack.slack, strict=True
     ):
         wanted += number * size
         if wanted > slack:
             yield (
                 f"{_request_text(pool, quota, pool.unit_resource)}: {wanted} in cells of {size} or more, "
-                f"of which {max(0, slack)} are left beside the guarantees of others; "
-                f"the largest that would fit is {largest_guarantee(tally)}"
+                f"of which other guarantees leave {max(0, slack)}; "
+                f"the largest guarantee that fits is {largest_guarantee(cell_slack)}"
             )
             return
 
 
-def largest_guarantee(tally: CellSlack) -> int:
-    """The most whole units that could be guaranteed on top of the cells counted, cut as large as they can be.
+def largest_guarantee(cell_slack: CellSlack) -> int:
+    """Return the most whole units that can be guaranteed in addition, in the largest possible cells.
 
-    A guarantee of n asks for floor(n / s) x s units in cells of size s and larger, which never falls as n grows.
+    A guarantee of n needs floor(n / s) x s units in cells of size s and larger, which never falls as n grows.
     """
-    return max(0, min(slack // size * size + size - 1 for size, slack in zip(tally.levels, tally.slack, strict=True)))
+    return max(
+        0, min(slack // size * size + size - 1 for size, slack in zip(cell_slack.levels, cell_slack.slack, strict=True))
+    )
 
 
 def _request_text(pool: Pool, quota: Quota, resource: str) -> str:
     amount = _amount_text(quota.guarantee.get(resource, 0))
-    return f"tenant {quota.tenant} asks for {amount} {resource} guaranteed in pool {'/'.join(pool.key)}"
+    return f"tenant {quota.tenant} requests a guarantee of {amount} {resource} in pool {'/'.join(pool.key)}"
 
 
 def _amount_text(amount: int) -> str:

@@ -1,4 +1,4 @@
-"""Cells that a tenant's gang waits for and will be placed in: its later gangs must leave it just these."""
+"""Cells reserved for a waiting gang of a tenant, which its later gangs must not use."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from vkgateway.arbiter.guarantees.cells import PoolCells
 from vkgateway.arbiter.snapshot import Gang
 
 CellUse = tuple[str, int]
-"""A node, and thousandths of the pool's unit that are used there inside cells."""
+"""Node, and thousandths of the pool's unit used there inside cells."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellReservation:
-    """The nominated placement of a gang, and what it waits for."""
+    """Nominated placement of a gang, and the usage that must end before it starts."""
 
     gang: Gang
     awaited: Sequence[CellUse]
-    """What later gangs of its tenant hold, that must end first."""
+    """Usage of later gangs of its tenant that must end first."""
     nominated: Sequence[CellUse]
-    """What the gang will hold."""
+    """Usage of the gang after its start."""
     start: float | None
-    """When all that has ended (seconds since the epoch); None: not known."""
+    """Time at which the awaited usage has ended (seconds since the epoch); None: unknown."""
 
     def apply_to(self, cells: PoolCells) -> bool:
-        """Change the cells to what they are once the gang has started; False: they no longer allow it."""
+        """Change the cells to their state after the gang's start; return False if they no longer allow it."""
         tenant = self.gang.tenant
         try:
             for node, amount in self.awaited:
                 cells.release_cells(tenant, node, amount)
         except ValueError:
-            return False  # Some of it has left by now, or counts as borrowing.
+            return False  # Part of the awaited usage has ended or counts as borrowing.
         return all(cells.allocate_cells(tenant, node, amount) for node, amount in self.nominated)

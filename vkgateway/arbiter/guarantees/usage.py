@@ -1,4 +1,4 @@
-"""Which placed pods of a pool are inside their tenants' cells, and the cells that hold them."""
+"""Placed pods of a pool that are inside their tenants' cells, and these cells."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ Mark = tuple[int, int]
 
 
 class GuaranteeUsage:
-    """Kept from cycle to cycle; cells are counted anew when what is inside them has changed."""
+    """Usage of guarantees across cycles; the cells are derived again when the pods inside change."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.pods: set[str] = set()
-        """Uids of the placed pods that are inside."""
+        """UIDs of the placed pods inside cells."""
         self.entered_gangs: dict[str, None] = {}
-        """Gangs of which pods were moved in since the cycle began."""
+        """Gangs with pods that entered the guarantee since the cycle began."""
         self._used: dict[str, MilliResources] = {}
         self._units: dict[tuple[str, str], int] = {}
         """Thousandths of the unit by tenant and node."""
         self._plans: dict[str, list[PlacedAmount]] = {}
-        """By gang what was planned for it inside cells in earlier cycles."""
+        """Usage that plans of earlier cycles nominate inside cells, by gang."""
         self.planned: set[str] = set()
-        """Gangs of which the plan's cells are held since the cycle began."""
+        """Gangs whose plan holds cells since the cycle began."""
         self._cells: PoolCells | None = None
         self._demoted: list[tuple[Gang, Pod]] = []
         self._changed_gangs: set[str] = set()
-        """Gangs of which, since cells were counted last, pods are inside that were not, or the other way round."""
+        """Gangs with pods that entered or left cells since the last derivation."""
         self._journal: list[tuple[str, Pod, bool]] = []
-        """Pods that were moved in (True) or out since the cycle began."""
+        """Pods that entered (True) or left (False) the guarantee since the cycle began."""
         self._left_by_tenant: dict[str, tuple[int, int]] = {}
 
     @property
     def cells(self) -> PoolCells:
-        """As they are now; to be asked for after `recount_cells`."""
+        """Current cells; available after `recount_cells`."""
         if self._cells is None:
             raise AssertionError("cells are asked for before they were counted")
         return self._cells
@@ -45,7 +45,7 @@ class GuaranteeUsage:
     # Between cycles
 
     def add_pod(self, tenant: str, pod: Pod) -> None:
-        """A placed pod is inside."""
+        """Add a placed pod inside cells."""
         self._invalidate_cells()
         self._add_usage(tenant, pod)
         amount = pod.shape.amount_of(self.pool.unit_resource)
@@ -53,7 +53,7 @@ class GuaranteeUsage:
             self._units[tenant, pod.node] = self._units.get((tenant, pod.node), 0) + amount
 
     def remove_pod(self, tenant: str, pod: Pod) -> None:
-        """A pod that was inside has gone."""
+        """Remove a pod that was inside cells and ended."""
         self._invalidate_cells()
         self._remove_usage(tenant, pod)
         key, amount = (tenant, pod.node), pod.shape.amount_of(self.pool.unit_resource)
@@ -64,36 +64,36 @@ class GuaranteeUsage:
             del self._units[key]
 
     def set_plan(self, gang: Gang) -> None:
-        """Take in what is planned for a gang inside cells, or that nothing is any more."""
+        """Record what a gang's plan nominates inside cells, or that it no longer does."""
         plan = gang.plan
         if plan is None and gang.id not in self._plans:
             return
-        wanted = []
+        placed = []
         if plan is not None and not plan.borrowed and plan.pool == self.pool.key:
             waiting = (pod for pod in gang.pods if pod.state is PodState.WAITING and pod.uid in plan.nodes)
-            wanted = [(gang.tenant, plan.nodes[pod.uid], self._units_of(pod)) for pod in waiting]
-        self._replace_plan(gang.id, wanted)
+            placed = [(gang.tenant, plan.nodes[pod.uid], self._units_of(pod)) for pod in waiting]
+        self._replace_plan(gang.id, placed)
 
     def remove_plan(self, gang: str) -> None:
-        """A gang has gone."""
+        """Remove the plan of a gang that no longer exists."""
         if gang in self._plans:
             self._replace_plan(gang, [])
 
-    def _replace_plan(self, gang: str, wanted: list[PlacedAmount]) -> None:
-        if wanted != self._plans.get(gang, []):
+    def _replace_plan(self, gang: str, placed: list[PlacedAmount]) -> None:
+        if placed != self._plans.get(gang, []):
             self._invalidate_cells()
-            if wanted:
-                self._plans[gang] = wanted
+            if placed:
+                self._plans[gang] = placed
             else:
                 del self._plans[gang]
 
     def replace_pool(self, pool: Pool) -> None:
-        """The pool's nodes have changed."""
+        """Replace the pool after its nodes changed."""
         self._invalidate_cells()
         self.pool = pool
 
     def reset_cells(self) -> None:
-        """Guarantees have changed."""
+        """Invalidate the cells after quotas changed."""
         self._invalidate_cells()
 
     def _invalidate_cells(self) -> None:
@@ -105,7 +105,7 @@ class GuaranteeUsage:
             self._demoted.clear()
 
     def recount_cells(self, quotas: Iterable[Quota], gangs: Mapping[str, Gang]) -> set[str]:
-        """Count the cells, where anything has changed; returns the gangs of which other pods are inside by that."""
+        """Derive the cells again if anything changed; return the gangs whose pods inside changed because of it."""
         self.entered_gangs.clear()
         if self._cells is not None:
             return set()
@@ -116,9 +116,9 @@ class GuaranteeUsage:
         return other
 
     def _build_cells(self, quotas: Sequence[Quota]) -> PoolCells:
-        """With what is planned as if it ran, if that fits: what has been found for one is not taken by another then.
+        """Return the cells with plans counted as running, if that fits, so that no other gang takes their cells.
 
-        Plans on nodes that take nobody now are not kept, and hold no cells.
+        Plans on nodes that accept no pods are dropped and hold no cells.
         """
         placed = [(tenant, node, units) for (tenant, node), units in sorted(self._units.items())]
         usable = {node.name for node in self.pool.nodes if node.usable} if self._plans else set()
@@ -133,22 +133,22 @@ class GuaranteeUsage:
         return PoolCells(self.pool, quotas, placed)
 
     def release_plan(self, gang: str) -> None:
-        """A plan whose cells are held since the cycle began is not kept."""
+        """Release the cells of a dropped plan that holds them since the cycle began."""
         for tenant, node, amount in self._plans[gang]:
             self.cells.release_cells(tenant, node, amount)
 
     def _demote_excess(self, gangs: Mapping[str, Gang]) -> None:
-        """Where cells do not hold all that they did (nodes have gone), whole gangs borrow from now on."""
+        """Make whole gangs borrow where the cells no longer hold them, for example after nodes failed."""
         for tenant in sorted({tenant for tenant, _ in self._units}):
-            while over := self.cells.excess_by_node(tenant):
-                node = next(iter(over))
-                there = [
+            while excess := self.cells.excess_by_node(tenant):
+                node = next(iter(excess))
+                candidates = [
                     gang
                     for gang in gangs.values()
                     if gang.tenant == tenant
                     and any(pod.node == node and pod.uid in self.pods and self._units_of(pod) for pod in gang.pods)
                 ]
-                gang = min(there, key=lambda gang: (gang.priority, -gang.created, gang.id))
+                gang = min(candidates, key=lambda gang: (gang.priority, -gang.created, gang.id))
                 self._changed_gangs.add(gang.id)
                 for pod in gang.pods:
                     if pod.uid in self.pods:
@@ -157,7 +157,7 @@ class GuaranteeUsage:
                         self.cells.release_cells(tenant, pod.node, self._units_of(pod))
 
     def demoted_gangs(self) -> set[str]:
-        """Gangs of which pods were inside before nodes went."""
+        """Return the gangs with pods that were inside before cells were lost."""
         return {gang.id for gang, _ in self._demoted}
 
     def _units_of(self, pod: Pod) -> int:
@@ -166,50 +166,52 @@ class GuaranteeUsage:
     # In a cycle
 
     def mark(self) -> Mark:
-        """A state to go back to."""
+        """Return a mark for `undo`."""
         return self.cells.mark(), len(self._journal)
 
     def undo(self, mark: Mark) -> list[str]:
-        """Back to the mark; returns the gangs of which pods had been moved in."""
+        """Undo all changes since the mark; return the gangs whose pods had entered the guarantee."""
         cells, journal = mark
         self.cells.undo(cells)
         while len(self._journal) > journal:
-            tenant, pod, moved_in = self._journal.pop()
-            (self._remove_usage if moved_in else self._add_usage)(tenant, pod)
-        moved = list(self.entered_gangs)
+            tenant, pod, is_entry = self._journal.pop()
+            (self._remove_usage if is_entry else self._add_usage)(tenant, pod)
+        entered = list(self.entered_gangs)
         self.entered_gangs.clear()
         self._left_by_tenant.clear()
-        return moved
+        return entered
 
-    def restore_mark(self, mark: Mark, moved: Mapping[str, None]) -> list[str]:
-        """Undo what was done since the mark, when these gangs had been moved in; return those of now."""
-        now = self.undo(mark)
-        self.entered_gangs.update(moved)
-        return now
+    def restore_mark(self, mark: Mark, entered: Mapping[str, None]) -> list[str]:
+        """Undo all changes since the mark and restore the gangs that had entered by then; return the current ones."""
+        version = self.undo(mark)
+        self.entered_gangs.update(entered)
+        return version
 
     def enter_pod(self, tenant: str, pod: Pod, *, gang: str) -> None:
-        """A pod is inside from now on; its cells are held already."""
+        """Count a pod as inside; its cells are already allocated."""
         self._add_usage(tenant, pod)
         self._journal.append((tenant, pod, True))
         self.entered_gangs[gang] = None
 
     def revert_entry(self, tenant: str, pod: Pod) -> None:
-        """A pod that was moved in since the cycle began is not inside after all; its cells are let go already."""
+        """Revert the entry of a pod in this cycle; its cells are already released."""
         self._journal.remove((tenant, pod, True))
         self._remove_usage(tenant, pod)
 
     def demote_pod(self, tenant: str, pod: Pod) -> None:
-        """A placed pod that is inside borrows from now on: its cells are for a gang of a higher rank."""
+        """Make a placed pod borrow: a gang of a higher rank uses its cells."""
         self.cells.release_cells(tenant, pod.node, self._units_of(pod))
         self._journal.append((tenant, pod, False))
         self._remove_usage(tenant, pod)
 
-    def may_hold(self, quota: Quota, gang: Gang, pods: Sequence[Pod], *, gone: Mapping[str, int] | None = None) -> bool:
-        """Return whether the sums of a guarantee have room for these pods of a gang; a necessary condition.
+    def may_hold(
+        self, quota: Quota, gang: Gang, pods: Sequence[Pod], *, freed: Mapping[str, int] | None = None
+    ) -> bool:
+        """Return whether the sums of a guarantee allow these pods of a gang; a necessary condition.
 
-        `gone` is the part of the guarantee in use that counts as free. The unit is judged by cells. Pods without
-        devices follow those of their gang that ask for devices; a gang without any is judged by the other resources of
-        the guarantee, cpu and memory in most cases.
+        `freed` is the part of the used guarantee that counts as free. Cells decide for the unit. Pods without devices
+        follow the pods of their gang with devices. For a gang without devices, the other resources of the guarantee
+        decide, mostly CPU and memory.
         """
         judged, named = self._judged_pods(quota, gang, pods)
         if not judged:
@@ -220,13 +222,13 @@ class GuaranteeUsage:
             return False
         used = self._used.get(quota.tenant, {})
         for name in named:
-            held = used.get(name, 0) - (gone or {}).get(name, 0)
+            held = used.get(name, 0) - (freed or {}).get(name, 0)
             if held + sum(pod.shape.amount_of(name) for pod in judged) > quota.guarantee[name]:
                 return False
         return sum(self._units_of(pod) for pod in judged) <= self.units_left(quota.tenant)
 
     def _judged_pods(self, quota: Quota, gang: Gang, pods: Sequence[Pod]) -> tuple[Sequence[Pod], list[str]]:
-        """Return the pods that the guarantee must hold, and the resources whose sums count beside the unit's cells."""
+        """Return the pods that the guarantee must hold, and the resources whose sums count besides the unit's cells."""
         devices = self.pool.governed
         judged = [pod for pod in pods if self.pool.requests_devices(pod.shape)]
         if judged or any(self.pool.requests_devices(pod.shape) for pod in gang.pods):
@@ -234,18 +236,18 @@ class GuaranteeUsage:
         return pods, [name for name in quota.guarantee if name not in devices]
 
     def has_room(self, tenant: str, gang: Gang) -> bool:
-        """Return whether pods of a gang may move into the guarantee at all; a cheap test before `may_hold`."""
+        """Return whether a gang's pods may enter the guarantee at all; a cheap test before `may_hold`."""
         return self.units_left(tenant) > 0 or not any(self.pool.requests_devices(pod.shape) for pod in gang.pods)
 
     def units_left(self, tenant: str) -> int:
-        """Thousandths of the unit that the tenant's cells still hold, bound or not."""
-        now = self.cells.tenant_version(tenant)
-        known = self._left_by_tenant.get(tenant)
-        if known is None or known[0] != now:
+        """Return the thousandths of the unit that the tenant's cells can still take, bound or not."""
+        version = self.cells.tenant_version(tenant)
+        cached = self._left_by_tenant.get(tenant)
+        if cached is None or cached[0] != version:
             unused = sum(size * number for size, number in self.cells.unused_cells(tenant).items()) * 1000
             spare = sum(self.cells.spare_amount(tenant, node) for node in self.cells.bound_cells(tenant))
-            known = self._left_by_tenant[tenant] = now, unused + spare
-        return known[1]
+            cached = self._left_by_tenant[tenant] = version, unused + spare
+        return cached[1]
 
     def _add_usage(self, tenant: str, pod: Pod) -> None:
         self.pods.add(pod.uid)

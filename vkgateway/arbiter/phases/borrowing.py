@@ -461,10 +461,10 @@ def _nodes_after_eviction(
         ask.gang,
         ask.min_members,
         now=ledger.now,
-        over=standing.shares_by_tenant(),
+        excess=standing.shares_by_tenant(),
         among=allowed_nodes(standing, ask),
-        coming=[pod for uid, pod in standing.terminating_pods.items() if uid not in slow],
-        leaves=reserve_for(standing, ask.min_members),
+        ending=[pod for uid, pod in standing.terminating_pods.items() if uid not in slow],
+        idle_reserve=reserve_for(standing, ask.min_members),
     )
     standing.node_resources.undo(mark)
     return choice.nodes if choice is not None else None

@@ -83,7 +83,7 @@ def _nominated_cells(standing: PoolState, ask: PendingGang, leaves: Sequence[_La
         standing.cells.release_cells(ask.tenant, node, amount)
     gone = sum_requests(pod for each in leaves for pod in each.pods)
     found = None
-    if standing.guarantee_usage.may_hold(quota, ask.gang, ask.min_members, gone=gone):
+    if standing.guarantee_usage.may_hold(quota, ask.gang, ask.min_members, freed=gone):
         inside = placement_in_guarantee(standing, ask, ask.min_members)
         nodes = inside(standing.empty)
         found = inside.cell_uses(nodes) if nodes is not None else None

@@ -109,7 +109,7 @@ def _costed_candidates(
     if ask.tenant not in tenants:
         return
     found = preemption_costs(
-        evictable, now=now, over={}, exempt={*ask.gang.part_ids, *standing.preemptors_of(ask.gang)}
+        evictable, now=now, excess={}, exempt={*ask.gang.part_ids, *standing.preemptors_of(ask.gang)}
     )
     mine = (evictable.as_table().tenant == tenants.index(ask.tenant)) & (found.stage > 0)
     for number in np.flatnonzero(mine).tolist():
@@ -133,7 +133,7 @@ def _capacity_victims(
         own.update_gang(gang)
     ceiling = inside.usable_amounts(standing.node_resources) if inside is not None else None
     choice = choose_victims(
-        standing.node_resources, own, ask.gang, ask.min_members, now=now, ceiling=ceiling, coming=coming, placer=inside
+        standing.node_resources, own, ask.gang, ask.min_members, now=now, ceiling=ceiling, ending=coming, placer=inside
     )
     going = {uid for evict in (choice.evicts if choice is not None else ()) for uid in evict.pods}
     return {

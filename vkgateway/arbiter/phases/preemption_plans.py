@@ -86,13 +86,13 @@ def _search_candidate_plan(
             ask.gang,
             ask.min_members,
             now=ledger.now,
-            over=standing.shares_by_tenant(),
+            excess=standing.shares_by_tenant(),
             among=allowed_nodes(standing, ask),
             ceiling=inside.usable_amounts(standing.node_resources) if inside is not None else None,
-            coming=[*coming, *evicted_pods(standing, own)],
+            ending=[*coming, *evicted_pods(standing, own)],
             exempt={evict.gang for evict in own} | (standing.preemptors_of(ask.gang) if inside is not None else set()),
             placer=inside,
-            leaves=reserve_for(standing, ask.min_members) if inside is None else 0,
+            idle_reserve=reserve_for(standing, ask.min_members) if inside is None else 0,
         )
         if choice is not None:
             return CandidatePlan(choice, (*own, *choice.evicts), told, inside)
@@ -233,8 +233,8 @@ def placement_in_guarantee(
         required_level=gang.required_level,
         preferred_level=gang.preferred_level,
         among=allowed_nodes(standing, ask),
-        beside=standing.cells_reserved_ahead(gang),
-        filling=filling,
+        reservation=standing.cells_reserved_ahead(gang),
+        only_bound=filling,
     )
 
 

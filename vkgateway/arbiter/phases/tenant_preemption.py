@@ -217,7 +217,7 @@ def _choose_with_reserve(
             ask.min_members,
             now=ledger.now,
             among=allowed_nodes(standing, ask),
-            coming=[*coming, *victims],
+            ending=[*coming, *victims],
             exempt={evict.gang for evict in own},
         )
         standing.node_resources.undo(mark)

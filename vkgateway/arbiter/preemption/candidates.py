@@ -1,6 +1,6 @@
-"""All lots of a pool, that is what of its running work may be evicted, kept in arrays from cycle to cycle.
+"""Preemption candidates of a pool in arrays that last from cycle to cycle.
 
-Lots that are dropped leave holes, which are closed now and then.
+Removed candidates leave holes, which are compacted occasionally.
 """
 
 from __future__ import annotations
@@ -22,58 +22,59 @@ from vkgateway.arbiter.snapshot import LOW, Gang, Pod, PoolKey, Shape
 FloatArray = npt.NDArray[np.float64]
 
 _MAX_HOLES = 1024
-"""Fewer dropped lots than this are not worth closing up."""
+"""Number of removed candidates below which compaction is not worth the cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateTable:
-    """All lots in arrays, by their number, dropped ones among them; good until the next change, not to be written to.
+    """Candidates as arrays by number, including removed ones; read-only, valid until the next change.
 
-    Rows say what each lot frees on each of its nodes.
+    Rows hold what each candidate frees on each of its nodes.
     """
 
     alive: IntArray
-    """0: dropped."""
+    """0: removed."""
     stage: IntArray
     units: IntArray
-    """Thousandths of the pool's unit that are worked with by what goes, companions and what is idle then included."""
+    """Thousandths of the pool's unit on which the evicted pods work, including dependents and idled pods."""
     priority: IntArray
-    """By the number that `priority_values` gives."""
+    """Index into `priority_values`."""
     low: IntArray
-    """1: of the low band."""
+    """1: low band."""
     rank: IntArray
     tenant: IntArray
-    """By the number that `tenant_names` gives."""
+    """Index into `tenant_names`."""
     digest: IntArray
-    """A number made of the name alone: the last word between equals."""
+    """Hash of the name, the last tie breaker."""
     work_begun: FloatArray
-    """Units times when the work on them began or was last saved."""
+    """Units times the start of the work on them, or its last checkpoint."""
     restart_cost: FloatArray
-    """GPU-seconds that a restart takes."""
+    """Cost of a restart in GPU-seconds."""
     protected_until: FloatArray
-    """Until when its minimum run time lasts (seconds since the epoch)."""
+    """End of the minimum run time (seconds since the epoch)."""
     since: FloatArray
     created: FloatArray
-    """When its gang was created (seconds since the epoch)."""
+    """Creation of its gang (seconds since the epoch)."""
     row_candidate: IntArray
     row_node: IntArray
-    """By the number that `node_indices` translates."""
+    """Node number, which `node_indices` translates."""
     row_freed: IntArray
-    """Resources by rows, in thousandths."""
+    """Freed thousandths, resources by rows."""
 
 
 class PreemptionCandidates:
-    """The lots of one pool. `update_gang` a gang whenever something of it has changed, `remove_gang` it when it has
-    gone.
+    """Preemption candidates of one pool.
+
+    Call `update_gang` after each change of a gang and `remove_gang` after its end.
     """
 
     def __init__(self, pool: PoolKey, unit: str) -> None:
         self.pool = pool
         self.unit = unit
         self.candidates: list[PreemptionCandidate | None] = []
-        """By number; None: dropped."""
+        """Candidates by number; None: removed."""
         self.dependents: dict[int, tuple[int, ...]] = {}
-        """For the core of a gang the lots beyond it, which go when it goes."""
+        """For the min members of a gang, the surplus candidates that are evicted with them."""
         self._numbers_by_gang: dict[str, tuple[int, ...]] = {}
         self._numbers = _NameNumbers(unit)
         self._int_rows = _RowBuffer[np.int64](np.int64, 8)
@@ -89,14 +90,14 @@ class PreemptionCandidates:
         return len(self.candidates) - self._holes
 
     def update_gang(self, gang: Gang) -> None:
-        """Take in a gang as it is now; what was known of it before is forgotten."""
+        """Replace the candidates of a gang by those of its current state."""
         self.remove_gang(gang.id)
-        lots = candidates_of(gang, self.pool)
-        if lots:
-            self._add_gang(gang, lots)
+        candidates = candidates_of(gang, self.pool)
+        if candidates:
+            self._add_gang(gang, candidates)
 
     def remove_gang(self, gang: str) -> None:
-        """Forget a gang, if it is known."""
+        """Remove a gang, if it is known."""
         for number in self._numbers_by_gang.pop(gang, ()):
             self.candidates[number] = None
             self.dependents.pop(number, None)
@@ -106,24 +107,24 @@ class PreemptionCandidates:
             self._compact_rows()
 
     def numbers_of_gang(self, gang: str) -> Sequence[int]:
-        """The numbers of a gang's lots."""
+        """Return the numbers of a gang's candidates."""
         return self._numbers_by_gang.get(gang, ())
 
     def gang_ids(self) -> Iterable[str]:
-        """The gangs that have lots."""
+        """Return the gangs with candidates."""
         return self._numbers_by_gang.keys()
 
     def all_pods(self) -> Iterator[Pod]:
-        """All pods of all lots."""
-        for lot in self.candidates:
-            if lot is not None:
-                yield from lot.pods
+        """Yield all pods of all candidates."""
+        for candidate in self.candidates:
+            if candidate is not None:
+                yield from candidate.pods
 
     def as_table(self) -> CandidateTable:
-        """All lots as they are now; good until the next change."""
+        """Return the current candidates as arrays, valid until the next change."""
         rows = self._freed_rows.to_array()
         alive, stage, units, priority, low, rank, tenant, digest = self._int_rows.to_array()
-        begun, restart, protected, since, created = self._float_rows.to_array()
+        work_begun, restart, protected, since, created = self._float_rows.to_array()
         return CandidateTable(
             alive=alive,
             stage=stage,
@@ -133,7 +134,7 @@ class PreemptionCandidates:
             rank=rank,
             tenant=tenant,
             digest=digest,
-            work_begun=begun,
+            work_begun=work_begun,
             restart_cost=restart,
             protected_until=protected,
             since=since,
@@ -144,81 +145,83 @@ class PreemptionCandidates:
         )
 
     def resource_columns(self) -> Mapping[str, int]:
-        """The column of each resource in `row_freed`."""
+        """Return the column of each resource in `row_freed`."""
         return self._numbers.resources
 
     def tenant_names(self) -> Iterable[str]:
-        """Tenants in the order of their numbers."""
+        """Return the tenants in the order of their numbers."""
         return self._numbers.tenants
 
     def priority_values(self) -> Iterable[int]:
-        """Priorities in the order of their numbers."""
+        """Return the priorities in the order of their numbers."""
         return self._numbers.priorities
 
     def node_indices(self, names: Sequence[str]) -> IntArray:
-        """For each node number the node's index among the names; -1 where it is not one of them."""
+        """Return for each node number the index of the node among the names, or -1."""
         known = self._numbers.nodes
         if self._translation is None or self._translation[0] is not names or len(self._translation[1]) != len(known):
             index = {name: position for position, name in enumerate(names)}
             self._translation = names, np.array([index.get(name, -1) for name in known], dtype=np.int64)
         return self._translation[1]
 
-    def _add_gang(self, gang: Gang, lots: Sequence[PreemptionCandidate]) -> None:
+    def _add_gang(self, gang: Gang, candidates: Sequence[PreemptionCandidate]) -> None:
         first = len(self.candidates)
-        mine = tuple(range(first, first + len(lots)))
-        self._numbers_by_gang[gang.id] = mine
-        if lots[-1].whole and len(lots) > 1:
-            self.dependents[mine[-1]] = mine[:-1]
+        numbers = tuple(range(first, first + len(candidates)))
+        self._numbers_by_gang[gang.id] = numbers
+        if candidates[-1].whole and len(candidates) > 1:
+            self.dependents[numbers[-1]] = numbers[:-1]
         protected = 0.0
         if gang.minimum_run > 0:
-            protected = min(pod.since for pod in lots[0].running_pods) + gang.minimum_run
+            protected = min(pod.since for pod in candidates[0].running_pods) + gang.minimum_run
         tenant, priority = self._numbers.tenant_number(gang.tenant), self._numbers.priority_number(gang.priority)
-        for number, lot in zip(mine, lots, strict=True):
-            self._append_candidate(number, lot, tenant=tenant, priority=priority, protected=protected)
+        for number, candidate in zip(numbers, candidates, strict=True):
+            self._append_candidate(number, candidate, tenant=tenant, priority=priority, protected=protected)
 
     def _append_candidate(
-        self, number: int, lot: PreemptionCandidate, *, tenant: int, priority: int, protected: float
+        self, number: int, candidate: PreemptionCandidate, *, tenant: int, priority: int, protected: float
     ) -> None:
-        # Called for each pod of a full cluster: the lone pod takes the short way through each of these.
-        gang, going, saved = lot.gang, lot.evicted_pods + lot.idled_pods, lot.gang.checkpoint
-        self.candidates.append(lot)
-        units, begun, since = 0, 0.0, going[0].since
-        for pod in going:
+        # Called for each pod of a full cluster: a single pod must take a short path through each of these.
+        gang, evicted, saved = candidate.gang, candidate.evicted_pods + candidate.idled_pods, candidate.gang.checkpoint
+        self.candidates.append(candidate)
+        units, work_begun, since = 0, 0.0, evicted[0].since
+        for pod in evicted:
             amount = self._numbers.request_row(pod.shape)[0]
             units += amount
-            begun += amount * max(pod.since, saved)
+            work_begun += amount * max(pod.since, saved)
             since = min(since, pod.since)
-        restart, rank = (max(0.0, gang.restart_cost), 0) if lot.whole else (0.0, lot.pods[0].rank)
+        restart, rank = (max(0.0, gang.restart_cost), 0) if candidate.whole else (0.0, candidate.pods[0].rank)
         low = gang.band is LOW
-        self._int_rows.append_row((1, lot.stage, units, priority, low, rank, tenant, _hash_name(lot.candidate_id)))
-        self._float_rows.append_row((begun, restart, protected, since, gang.created))
-        for node, amounts in self._freed_by_node(lot).items():
+        self._int_rows.append_row(
+            (1, candidate.stage, units, priority, low, rank, tenant, _hash_name(candidate.candidate_id))
+        )
+        self._float_rows.append_row((work_begun, restart, protected, since, gang.created))
+        for node, amounts in self._freed_by_node(candidate).items():
             self._freed_rows.append_row((number, node, *amounts))
 
-    def _freed_by_node(self, lot: PreemptionCandidate) -> dict[int, tuple[int, ...]]:
-        """By node the amounts of each resource."""
+    def _freed_by_node(self, candidate: PreemptionCandidate) -> dict[int, tuple[int, ...]]:
+        """Return the freed amounts by node number."""
         freed: dict[int, tuple[int, ...]] = {}
-        for pod in lot.pods:
+        for pod in candidate.pods:
             node, amounts = self._numbers.node_number(pod.node), self._numbers.request_row(pod.shape)[1]
-            before = freed.get(node)
-            freed[node] = amounts if before is None else _add_amounts(before, amounts)
+            previous = freed.get(node)
+            freed[node] = amounts if previous is None else _add_amounts(previous, amounts)
         return freed
 
     def _compact_rows(self) -> None:
-        """Number the lots anew, without holes, in the order that they have."""
+        """Renumber the candidates without holes, in their order."""
         left: dict[str, list[PreemptionCandidate]] = {}
-        for lot in self.candidates:
-            if lot is not None:
-                left.setdefault(lot.gang.id, []).append(lot)
+        for candidate in self.candidates:
+            if candidate is not None:
+                left.setdefault(candidate.gang.id, []).append(candidate)
         self.candidates, self.dependents, self._numbers_by_gang, self._holes = [], {}, {}, 0
-        for lines in (self._int_rows, self._float_rows, self._freed_rows):
-            lines.clear_rows()
-        for lots in left.values():
-            self._add_gang(lots[0].gang, lots)
+        for buffer in (self._int_rows, self._float_rows, self._freed_rows):
+            buffer.clear_rows()
+        for candidates in left.values():
+            self._add_gang(candidates[0].gang, candidates)
 
 
 class _NameNumbers:
-    """Numbers for names, in the order in which they were first seen."""
+    """Numbers for names, in the order of first use."""
 
     def __init__(self, unit: str) -> None:
         self.nodes: dict[str, int] = {}
@@ -238,13 +241,13 @@ class _NameNumbers:
         return self.priorities.setdefault(value, len(self.priorities))
 
     def request_row(self, shape: Shape) -> tuple[int, tuple[int, ...]]:
-        """What a pod holds of the unit, and of each resource by its number, up to the last that it holds."""
+        """Return what a pod holds of the unit, and of each resource by its number, up to the last one that it holds."""
         requests = shape.requests
         found = self._request_rows.get(requests)
         if found is None:
             amounts = {self.resources.setdefault(name, len(self.resources)): amount for name, amount in requests}
-            line = tuple(min(amounts.get(column, 0), MAX_AMOUNT) for column in range(max(amounts, default=-1) + 1))
-            found = self._request_rows[requests] = shape.amount_of(self._unit), line
+            row = tuple(min(amounts.get(column, 0), MAX_AMOUNT) for column in range(max(amounts, default=-1) + 1))
+            found = self._request_rows[requests] = shape.amount_of(self._unit), row
         return found
 
 
@@ -256,7 +259,7 @@ N = TypeVar("N", np.int64, np.float64)
 
 
 class _RowBuffer(Generic[N]):
-    """Lines of numbers, gathered in a list and put into an array when it is asked for; columns are contiguous."""
+    """Rows of numbers, collected in a list and written to an array on demand; columns are contiguous."""
 
     def __init__(self, dtype: type[N], width: int) -> None:
         self._dtype: type[N] = dtype
@@ -264,34 +267,36 @@ class _RowBuffer(Generic[N]):
         self._lines: npt.NDArray[N] = np.zeros((width, 64), dtype=dtype)
         self._count = 0
 
-    def append_row(self, line: tuple[float, ...]) -> None:
-        """Add a line; it may be longer than those before, which then have zeros there."""
-        self._pending.append(line)
+    def append_row(self, row: tuple[float, ...]) -> None:
+        """Append a row. If it is longer than earlier rows, those get zeros."""
+        self._pending.append(row)
 
     def clear_rows(self) -> None:
         self._pending, self._count = [], 0
 
     def to_array(self) -> npt.NDArray[N]:
-        """Columns by lines."""
+        """Return the array, columns by rows."""
         if self._pending:
             width, count = max(map(len, self._pending)), self._count + len(self._pending)
             self._grow_array(width, count)
             first = self._count
             for column in range(width):
-                values = [line[column] if column < len(line) else 0 for line in self._pending]
+                values = [row[column] if column < len(row) else 0 for row in self._pending]
                 self._lines[column, first:count] = values
             self._lines[width:, first:count] = 0
             self._pending, self._count = [], count
         return self._lines[:, : self._count]
 
     def _grow_array(self, width: int, count: int) -> None:
-        wide, long = self._lines.shape
-        if width > wide or count > long:
-            grown = np.zeros((max(width, wide), long if count <= long else 2 * count), dtype=self._dtype)
-            grown[:wide, : self._count] = self._lines[:, : self._count]
+        old_width, old_length = self._lines.shape
+        if width > old_width or count > old_length:
+            grown = np.zeros(
+                (max(width, old_width), old_length if count <= old_length else 2 * count), dtype=self._dtype
+            )
+            grown[:old_width, : self._count] = self._lines[:, : self._count]
             self._lines = grown
 
 
 def _hash_name(name: str) -> int:
-    """A number of 63 bits."""
+    """Return a hash of 63 bits."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big") >> 1

@@ -1,7 +1,7 @@
-"""Lots: which of a gang's running pods may be evicted, and in which company.
+"""Preemption candidates: the running pods of a gang that can be evicted together.
 
-A lot is a pod of an elastic gang's surplus, or what is left of a gang: its core, which only goes together with all the
-rest. Pods inside their tenant's cells are in no lot, and stay.
+A candidate is one surplus pod of an elastic gang, or the min members of a gang, whose eviction evicts the whole gang.
+Pods inside their tenant's cells are no candidates.
 """
 
 from __future__ import annotations
@@ -14,91 +14,97 @@ from vkgateway.arbiter.snapshot import PLACED, Gang, Pod, PoolKey
 
 
 class EvictionStage(IntEnum):
-    """How far it must have come before a lot is called in."""
+    """Order in which candidates are considered."""
 
     SURPLUS = 1
-    """Beyond an elastic gang's minimum: nothing is lost by it, the gang goes on with the rest."""
+    """Surplus of an elastic gang: no work is lost, the gang continues with the rest."""
     WORK = 2
     PROTECTED = 3
-    """Inside its minimum run time: only if nothing else will do."""
+    """Within its minimum run time: the last resort."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionCandidate:
-    """Pods of one gang that are evicted together or not at all; `whole`: the rest of the gang goes with them."""
+    """Pods of one gang that are evicted together or not at all; `whole`: the rest of the gang is evicted with them."""
 
     gang: Gang
     pods: tuple[Pod, ...]
     stage: EvictionStage
     whole: bool
     running_pods: tuple[Pod, ...]
-    """All of the gang's pods that run and may go."""
+    """All running pods of the gang that may be evicted."""
     idled_pods: tuple[Pod, ...] = ()
-    """Pods inside their tenant's cells, which stay and are of no use without these, and the gang's pods elsewhere."""
+    """Pods that stop working without these: pods inside their tenant's cells, which stay, and the gang's pods in other
+    pools."""
 
     @property
     def evicted_pods(self) -> tuple[Pod, ...]:
-        """All who go when it goes."""
+        """Pods that an eviction of the candidate evicts."""
         return self.running_pods if self.whole else self.pods
 
     @property
     def candidate_id(self) -> str:
-        """Names no other lot."""
+        """Unique id of the candidate."""
         return self.gang.id if self.whole else f"{self.gang.id}/{self.pods[0].uid}"
 
 
 def candidates_of(gang: Gang, pool: PoolKey) -> list[PreemptionCandidate]:
-    """The lots of a gang: what of its pods that run in the pool may go, and in which company.
+    """Return the candidates among a gang's running pods in the pool.
 
-    Its core are the pods of lowest rank: of each role its minimum, then up to the gang's minimum. Of a gang of which
-    pods are inside its tenant's cells these are its core first, and stay; all that it borrows can still be called in,
-    or a pod that was replaced, and whose cells were taken, would stand in the way of others' guarantees.
+    The min members are the pods of lowest rank: for each role its minimum, then up to the gang's minimum. Pods inside
+    cells count as min members first, and stay. The pods that such a gang borrows remain candidates. Otherwise a pod
+    whose cells were taken would block other guarantees.
     """
-    runs = [pod for pod in gang.pods if pod.state is PLACED and pod.node and pod.pool == pool]
-    may_go = tuple(pod for pod in runs if pod.borrowed)
+    running = [pod for pod in gang.pods if pod.state is PLACED and pod.node and pod.pool == pool]
+    evictable = tuple(pod for pod in running if pod.borrowed)
     elsewhere = gang.part_info.pods_elsewhere if gang.part_info is not None else ()
-    if len(may_go) == len(runs) and (not gang.elastic or len(runs) <= gang.minimum):
+    if len(evictable) == len(running) and (not gang.elastic or len(running) <= gang.minimum):
         return (
             [
                 PreemptionCandidate(
-                    gang, may_go, EvictionStage.WORK, whole=True, running_pods=may_go, idled_pods=elsewhere
+                    gang, evictable, EvictionStage.WORK, whole=True, running_pods=evictable, idled_pods=elsewhere
                 )
             ]
-            if runs
+            if running
             else []
         )
-    chosen = {pod.uid for pod in select_min_members(gang, runs)}
-    core, idle = (tuple(pod for pod in runs if pod.uid in chosen and pod.borrowed is side) for side in (True, False))
+    chosen = {pod.uid for pod in select_min_members(gang, running)}
+    min_members, idle = (
+        tuple(pod for pod in running if pod.uid in chosen and pod.borrowed is is_borrowed)
+        for is_borrowed in (True, False)
+    )
     stage = EvictionStage.SURPLUS if gang.elastic else EvictionStage.WORK
-    beyond = [pod for pod in may_go if pod.uid not in chosen]
-    lots = [PreemptionCandidate(gang, (pod,), stage, whole=False, running_pods=may_go) for pod in beyond]
+    surplus = [pod for pod in evictable if pod.uid not in chosen]
+    candidates = [PreemptionCandidate(gang, (pod,), stage, whole=False, running_pods=evictable) for pod in surplus]
     return (
         [
-            *lots,
+            *candidates,
             PreemptionCandidate(
-                gang, core, EvictionStage.WORK, whole=True, running_pods=may_go, idled_pods=idle + elsewhere
+                gang, min_members, EvictionStage.WORK, whole=True, running_pods=evictable, idled_pods=idle + elsewhere
             ),
         ]
-        if core
-        else lots
+        if min_members
+        else candidates
     )
 
 
 def has_min_members(gang: Gang, pods: Sequence[Pod]) -> bool:
-    """Whether the gang runs with these pods: they are its minimum, of each role too."""
+    """Return whether these pods satisfy the gang's minimum, in total and by role."""
     roles = all(sum(pod.role == role for pod in pods) >= number for role, number in gang.role_minimum.items())
     return len(pods) >= gang.minimum and roles
 
 
 def select_min_members(gang: Gang, pods: Iterable[Pod], *, inside_first: bool = True) -> list[Pod]:
-    """The pods that make up the gang's minimum, those inside cells and then of low rank first; all of them where there
-    are no more. `inside_first=False`: of low rank alone."""
+    """Return the pods that make up the gang's minimum, or all of them if there are no more.
+
+    Pods inside cells come first, then pods of low rank. `inside_first=False`: by rank only.
+    """
     missing = dict(gang.role_minimum)
-    core, others = [], []
+    min_members, others = [], []
     for pod in sorted(pods, key=lambda pod: (inside_first and pod.borrowed, pod.rank, pod.uid)):
         if missing.get(pod.role, 0) > 0:
             missing[pod.role] -= 1
-            core.append(pod)
+            min_members.append(pod)
         else:
             others.append(pod)
-    return core + others[: max(0, gang.minimum - len(core))]
+    return min_members + others[: max(0, gang.minimum - len(min_members))]

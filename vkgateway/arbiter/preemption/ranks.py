@@ -7,7 +7,7 @@ from collections import Counter
 from vkgateway.arbiter.snapshot import GUARANTEED, Band, Gang
 
 Rank = tuple[bool, int]
-"""Whether a gang is of the guaranteed band, and its priority; age does not count."""
+"""Whether a gang is in the guaranteed band, and its priority; age does not count."""
 
 
 def rank_of(gang: Gang) -> Rank:
@@ -16,9 +16,9 @@ def rank_of(gang: Gang) -> Rank:
 
 
 def may_preempt(gang: Gang, other: Gang, *, by_priority: bool) -> bool:
-    """Return whether a gang that waits may preempt another one of its tenant.
+    """Return whether a waiting gang may preempt another gang of its tenant.
 
-    `by_priority`: the tenant allows it between priorities. Guaranteed work reclaims from low work in any case.
+    `by_priority`: the tenant allows preemption between priorities. Guaranteed work reclaims from low work in any case.
     """
     return gang.tenant == other.tenant and _outranks(gang, rank_of(other), by_priority=by_priority)
 
@@ -31,14 +31,14 @@ def _outranks(gang: Gang, other: Rank, *, by_priority: bool) -> bool:
 
 
 class RankIndex:
-    """The gangs of each tenant that have something in a pool, and their ranks."""
+    """Gangs of each tenant with pods in a pool, and their ranks."""
 
     def __init__(self) -> None:
         self._gangs: dict[str, dict[str, None]] = {}
         self._ranks: dict[str, Counter[Rank]] = {}
 
     def add_gang(self, gang: Gang) -> None:
-        """Take in a gang."""
+        """Add a gang."""
         names = self._gangs.get(gang.tenant)
         if names is None:
             names = self._gangs[gang.tenant] = {}
@@ -47,7 +47,7 @@ class RankIndex:
         self._ranks[gang.tenant][rank_of(gang)] += 1
 
     def remove_gang(self, gang: Gang) -> None:
-        """Forget a gang that was taken in as it is."""
+        """Remove a gang in the state in which it was added."""
         names, ranks, rank = self._gangs[gang.tenant], self._ranks[gang.tenant], rank_of(gang)
         del names[gang.id]
         ranks[rank] -= 1
@@ -57,19 +57,19 @@ class RankIndex:
             del self._gangs[gang.tenant], self._ranks[gang.tenant]
 
     def gang_ids(self, tenant: str) -> list[str]:
-        """Return the names of a tenant's gangs, sorted."""
+        """Return the ids of a tenant's gangs, sorted."""
         return sorted(self._gangs.get(tenant, ()))
 
     def lowest_priority(self, tenant: str, band: Band) -> int | None:
-        """Return the lowest priority of a tenant's gangs of a band; None: there are none."""
+        """Return the lowest priority of a tenant's gangs of a band; None: no such gang."""
         guaranteed = band is GUARANTEED
         return min((rank[1] for rank in self._ranks.get(tenant, ()) if rank[0] is guaranteed), default=None)
 
     def has_preemptible(self, gang: Gang, *, by_priority: bool) -> bool:
-        """Return whether there is any gang that this one may preempt."""
+        """Return whether this gang may preempt any gang of its tenant."""
         ranks = self._ranks.get(gang.tenant, ())
         return any(_outranks(gang, rank, by_priority=by_priority) for rank in ranks)
 
     def has_higher(self, gang: Gang) -> bool:
-        """Return whether there is any gang of a higher rank."""
+        """Return whether its tenant has a gang of a higher rank."""
         return any(rank > rank_of(gang) for rank in self._ranks.get(gang.tenant, ()))

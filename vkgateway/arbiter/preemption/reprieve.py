@@ -1,7 +1,7 @@
-"""Give back: of lots that make room together, each is tried again, the dearest first, and spared if it can be.
+"""Reprieve: each victim of a sufficient set, the costliest first, is spared if the gang still fits.
 
-Where all pods are equal, whether they fit is a matter of counting: the search is then exact and touches little.
-Otherwise every answer but a clear no comes from the placement itself, and all are tried until nobody more is spared.
+If all pods are equal, counting decides whether they fit: the search is exact and cheap. Otherwise counting only rules
+victims out, the placement decides, and all victims are tried until no more is spared.
 """
 
 from __future__ import annotations
@@ -18,68 +18,73 @@ from vkgateway.arbiter.preemption.eviction_units import PreemptionCandidate
 from vkgateway.arbiter.preemption.node_costs import count_fitting_pods
 
 NodesByPod = Mapping[str, str]
-"""Pod uids to nodes."""
+"""Node name by pod uid."""
 
 
-def sort_costliest_first(market: PricedCandidates, lots: Sequence[int] | IntArray) -> list[int]:
-    """The order in which lots are tried again: the reverse of that in which equals would be called in."""
-    found = np.asarray(lots, dtype=np.int64)
-    ties = market.tie_breakers
-    order = np.lexsort((ties.digest[found], ties.rank[found], ties.gang_order[found], market.cost[found]))
-    return [int(lot) for lot in found[order][::-1]]
+def sort_costliest_first(candidates: PricedCandidates, victims: Sequence[int] | IntArray) -> list[int]:
+    """Return the order in which victims are tried: the reverse of the order of eviction among equals."""
+    found = np.asarray(victims, dtype=np.int64)
+    tie_breakers = candidates.tie_breakers
+    order = np.lexsort(
+        (tie_breakers.digest[found], tie_breakers.rank[found], tie_breakers.gang_order[found], candidates.cost[found])
+    )
+    return [int(victim) for victim in found[order][::-1]]
 
 
-def reprieve_by_count(ground: SearchSpace, market: PricedCandidates, lots: IntArray) -> list[int]:
-    """Who must go of the lots for the one group of equal pods. No one of those left could stay if the others go."""
-    left = dict.fromkeys(sort_costliest_first(market, lots))
-    core = _find_cores(market, left)
-    count = _CapacityCount(ground, market, left)
-    for lot in tuple(left):
-        if core.get(lot) not in left and count.fits_if_reprieved(lot):
-            count.count_reprieved(lot)
-            del left[lot]
+def reprieve_by_count(space: SearchSpace, candidates: PricedCandidates, victims: IntArray) -> list[int]:
+    """Return the victims that one group of equal pods needs.
+
+    None of them can be spared while the others are evicted.
+    """
+    left = dict.fromkeys(sort_costliest_first(candidates, victims))
+    min_members = _find_cores(candidates, left)
+    count = _CapacityCount(space, candidates, left)
+    for victim in tuple(left):
+        if min_members.get(victim) not in left and count.fits_if_reprieved(victim):
+            count.count_reprieved(victim)
+            del left[victim]
     return list(left)
 
 
 class _CapacityCount:
-    """How many pods of each group fit in each domain if certain lots go: the gang fits nowhere else."""
+    """Number of pods of each group that fit in each domain if certain candidates are evicted."""
 
-    def __init__(self, ground: SearchSpace, market: PricedCandidates, lots: Iterable[int]) -> None:
-        self._space, self._candidates = ground, market
-        self._free = ground.free_amounts.copy()
-        for lot in lots:
-            rows = market.rows_of(lot)
+    def __init__(self, space: SearchSpace, candidates: PricedCandidates, victims: Iterable[int]) -> None:
+        self._space, self._candidates = space, candidates
+        self._free = space.free_amounts.copy()
+        for victim in victims:
+            rows = candidates.rows_of(victim)
             self._free[:, rows.node] += rows.freed
-        self._allowed = [group.allowed_nodes & (ground.domain >= 0) for group in ground.groups]
+        self._allowed = [group.allowed_nodes & (space.domain >= 0) for group in space.groups]
         self._capacity = [
             np.where(allowed, count_fitting_pods(self._free, group.request), 0)
-            for group, allowed in zip(ground.groups, self._allowed, strict=True)
+            for group, allowed in zip(space.groups, self._allowed, strict=True)
         ]
-        number = int(ground.domain.max(initial=0)) + 1
+        domain_count = int(space.domain.max(initial=0)) + 1
         self._totals: list[FloatArray] = [
-            np.bincount(ground.domain[allowed], weights=fit[allowed], minlength=number).astype(np.float64)
+            np.bincount(space.domain[allowed], weights=fit[allowed], minlength=domain_count).astype(np.float64)
             for allowed, fit in zip(self._allowed, self._capacity, strict=True)
         ]
 
-    def fits_if_reprieved(self, lot: int) -> bool:
-        """Whether there is a domain with room for each group by itself if this lot stays."""
-        may: BoolArray | None = None
-        for group, (_, totals) in zip(self._space.groups, self._counts_if_reprieved(lot), strict=True):
+    def fits_if_reprieved(self, victim: int) -> bool:
+        """Return whether a domain fits each group by itself if this candidate is spared."""
+        feasible: BoolArray | None = None
+        for group, (_, totals) in zip(self._space.groups, self._counts_if_reprieved(victim), strict=True):
             enough = totals >= group.count
-            may = enough if may is None else may & enough
-        return may is None or bool(may.any())
+            feasible = enough if feasible is None else feasible & enough
+        return feasible is None or bool(feasible.any())
 
-    def count_reprieved(self, lot: int) -> None:
-        """This lot stays."""
-        rows = self._candidates.rows_of(lot)
-        for number, (fit, totals) in enumerate(self._counts_if_reprieved(lot)):
+    def count_reprieved(self, victim: int) -> None:
+        """Count this candidate as spared."""
+        rows = self._candidates.rows_of(victim)
+        for number, (fit, totals) in enumerate(self._counts_if_reprieved(victim)):
             self._capacity[number][rows.node] = fit
             self._totals[number] = totals
         self._free[:, rows.node] -= rows.freed
 
-    def _counts_if_reprieved(self, lot: int) -> Iterator[tuple[IntArray, FloatArray]]:
-        """For each group how many fit on the lot's nodes and in all domains."""
-        rows = self._candidates.rows_of(lot)
+    def _counts_if_reprieved(self, victim: int) -> Iterator[tuple[IntArray, FloatArray]]:
+        """Yield for each group how many pods fit on the candidate's nodes, and in all domains."""
+        rows = self._candidates.rows_of(victim)
         node, domain = rows.node, self._space.domain
         for group, allowed, fit, totals in zip(
             self._space.groups, self._allowed, self._capacity, self._totals, strict=True
@@ -92,52 +97,53 @@ class _CapacityCount:
 
 
 def reprieve_by_trial(
-    room: NodeResources,
-    ground: SearchSpace,
-    market: PricedCandidates,
-    lots: Mapping[int, PreemptionCandidate],
+    resources: NodeResources,
+    space: SearchSpace,
+    candidates: PricedCandidates,
+    victims: Mapping[int, PreemptionCandidate],
     *,
     place: Callable[[], NodesByPod | None],
     nodes: NodesByPod,
     anywhere: bool = False,
 ) -> tuple[list[int], NodesByPod]:
-    """Who must go of the lots, whose pods the room counts as gone already, and where the gang is then.
+    """Return the victims that the gang needs, and its nodes.
 
-    `place` tries the placement and leaves the room as it is; `nodes` is what it says now. Afterwards the room counts
-    only those as gone that must go. `anywhere`: lots may also be needed that free nothing on the gang's nodes.
+    The node resources count all victims as evicted at first, and only the returned ones afterwards. `place` tries the
+    placement without changing the resources; `nodes` is its current result. `anywhere`: victims may also be needed that
+    free nothing on the gang's nodes.
     """
-    left = dict.fromkeys(sort_costliest_first(market, tuple(lots)))
-    core = _find_cores(market, left)
+    left = dict.fromkeys(sort_costliest_first(candidates, tuple(victims)))
+    min_members = _find_cores(candidates, left)
     used = set(nodes.values())
-    for lot in tuple(left) if not anywhere else ():
-        if core.get(lot) not in left and not any(pod.node in used for pod in lots[lot].pods):
-            _take_back(room, lots[lot])
-            del left[lot]
-    count = _CapacityCount(ground, market, left)
+    for victim in tuple(left) if not anywhere else ():
+        if min_members.get(victim) not in left and not any(pod.node in used for pod in victims[victim].pods):
+            _take_back(resources, victims[victim])
+            del left[victim]
+    count = _CapacityCount(space, candidates, left)
     spared = True
     while spared:
         spared = False
-        for lot in tuple(left):
-            if core.get(lot) in left or not count.fits_if_reprieved(lot):
+        for victim in tuple(left):
+            if min_members.get(victim) in left or not count.fits_if_reprieved(victim):
                 continue
-            mark = room.mark()
-            _take_back(room, lots[lot])
+            mark = resources.mark()
+            _take_back(resources, victims[victim])
             found = place()
             if found is None:
-                room.undo(mark)
+                resources.undo(mark)
             else:
                 nodes, spared = found, True
-                count.count_reprieved(lot)
-                del left[lot]
+                count.count_reprieved(victim)
+                del left[victim]
     return list(left), nodes
 
 
-def _find_cores(market: PricedCandidates, lots: Iterable[int]) -> dict[int, int]:
-    """For each lot that goes with the core of its gang, which that is: it cannot stay as long as the core goes."""
-    return {companion: lot for lot in lots for companion in market.dependents.get(lot, ())}
+def _find_cores(candidates: PricedCandidates, victims: Iterable[int]) -> dict[int, int]:
+    """Return the min-members candidate for each dependent: the dependent cannot be spared while those are evicted."""
+    return {dependent: victim for victim in victims for dependent in candidates.dependents.get(victim, ())}
 
 
-def _take_back(room: NodeResources, lot: PreemptionCandidate) -> None:
-    for pod in lot.pods:
-        if pod.node in room:
-            room.add_pods(pod.node, pod.shape)
+def _take_back(resources: NodeResources, victim: PreemptionCandidate) -> None:
+    for pod in victim.pods:
+        if pod.node in resources:
+            resources.add_pods(pod.node, pod.shape)

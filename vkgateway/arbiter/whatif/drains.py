@@ -203,7 +203,7 @@ def _drain_notes(snapshot: Snapshot, closed: _Closed, gangs: list[Gang]) -> Iter
             held = sum(node.used.get(name, 0) for node in here)
             if held:
                 amount = render_milli({name: held})
-                yield f"Pods that are not the gateway's hold {amount} there; where they go is not known."
+                yield f"Unmanaged pods use {amount} there; where they will run is unknown."
     if gangs:
         yield "Drained pods count as created again at once, with the same requests; a controller may take longer."
     if any(pod.state is NOTIFIED and _is_on_closed_node(pod, closed) for gang in gangs for pod in gang.pods):

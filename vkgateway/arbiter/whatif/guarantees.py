@@ -202,7 +202,7 @@ def _guarantee_summary(used: CellFill, *, later: bool) -> str:
     fits = (
         "Its cells fit into empty nodes, but pods inside guarantees are in the way: the gateway accepts it later."
         if later
-        else "It fits beside the guarantees of the others."
+        else "It fits next to the existing guarantees."
     )
     if not used.cells:
         return fits

@@ -107,7 +107,7 @@ def test_the_note_tells_of_pods_that_are_not_ours_and_of_nodes_that_are_closed()
     there = Cluster([replace(node("n0"), used={GPU: 2000}), node("n1", usable=False)], [quota("a")])
     assert drained(there, "n0", "n1").notes == (
         "n1 of pool.compute: closed already, or not ready.",
-        f"Pods that are not the gateway's hold {GPU} 2 there; where they go is not known.",
+        f"Unmanaged pods use {GPU} 2 there; where they will run is unknown.",
     )
 
 

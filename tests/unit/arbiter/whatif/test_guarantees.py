@@ -32,7 +32,7 @@ def test_into_idle_nodes_a_new_tenant_can_bind_all_its_cells_now() -> None:
         (8, False, Verdict.STARTS),
         (1, False, Verdict.STARTS),
     ]
-    assert answer.summary == "It fits beside the guarantees of the others. Of its 2 cells, used at once: 2 free now."
+    assert answer.summary == "It fits next to the existing guarantees. Of its 2 cells, used at once: 2 free now."
 
 
 def test_who_borrows_where_its_cells_would_be_is_evicted_if_it_is_used_at_once() -> None:
@@ -52,7 +52,7 @@ def test_beside_others_guarantees_it_does_not_fit_and_the_ways_out_are_named() -
     there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
     answer = guaranteed(there, "new", 16)
     assert (answer.verdict, answer.cells, answer.evictions, answer.pools) == (Verdict.REFUSED, (), (), ())
-    assert "of which 8 are left beside the guarantees of others; the largest that would fit is 8." in answer.summary
+    assert "of which other guarantees leave 8; the largest guarantee that fits is 8." in answer.summary
     assert answer.notes == (
         "1 more node like n0 would hold it: see `vkgateway whatif grow pool.compute`.",
         f"{GPU} is guaranteed to: a 8. A smaller guarantee of one of them makes room, too.",
@@ -63,7 +63,7 @@ def test_a_fault_of_its_own_is_not_mended_by_nodes() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
     answer = guaranteed(there, "new", 5, cells=(3, 2))
     assert (answer.verdict, answer.notes) == (Verdict.REFUSED, ())
-    assert "its sizes are 8, 4, 2, 1" in answer.summary
+    assert "the cell sizes of the pool are 8, 4, 2, 1" in answer.summary
 
 
 def test_pods_inside_guarantees_in_the_way_put_it_off_until_they_have_ended() -> None:
@@ -148,7 +148,7 @@ def test_what_pods_that_are_not_ours_hold_is_nobodys_to_promise() -> None:
     there = Cluster([replace(node("n0"), used={GPU: 1000})], [quota("a")])
     answer = guaranteed(there, "a", 8)
     assert answer.verdict is Verdict.REFUSED
-    assert "1 are held by pods that are not the gateway's" in answer.summary
+    assert "1 are used by unmanaged pods" in answer.summary
 
 
 def test_a_guarantee_of_cpu_is_a_sum() -> None:
@@ -156,7 +156,7 @@ def test_a_guarantee_of_cpu_is_a_sum() -> None:
     fits = asked(there, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28"}))
     assert (fits.verdict, fits.cells) == (Verdict.ACCEPTED, ())
     assert fits.notes[0].startswith("A guarantee of cpu or memory is a sum without cells")
-    assert fits.summary == "It fits beside the guarantees of the others."
+    assert fits.summary == "It fits next to the existing guarantees."
     refused = asked(there, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28500m"}))
     assert refused.verdict is Verdict.REFUSED
     assert "holds 128, of which 100 are guaranteed to other tenants; ask for at most 28" in refused.summary
