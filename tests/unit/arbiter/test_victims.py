@@ -89,7 +89,7 @@ def test_what_is_ending_anyway_comes_first() -> None:
     ending = [replace(placed("e", "n1", 8), state=PodState.ENDING, deadline=NOW + 5)]
     there = world(nodes(2), [running("a", ["n0"], 8, age=0)])
     there[0].add_pods("n1", gpus(8))
-    choice = ask(there, waiting(1), coming=ending)
+    choice = ask(there, waiting(1), ending=ending)
     assert choice == VictimChoice(nodes={"new-0": "n1"}, evicts=(), awaited_pods=("e",), lost=0, saved=0)
 
 
@@ -101,7 +101,7 @@ def test_it_waits_only_for_those_whose_room_it_needs_the_soonest_first() -> None
     ]
     there = world(nodes(1))
     there[0].add_pods("n0", gpus(4), 2)
-    choice = ask(there, waiting(1, 4), coming=coming)
+    choice = ask(there, waiting(1, 4), ending=coming)
     assert choice is not None
     assert choice.awaited_pods == ("soon",)
 
@@ -218,7 +218,7 @@ def test_between_equals(attribute: dict[str, object]) -> None:
     if "age" in options:
         options["restart_cost"] = 8.0
     gangs[1] = running("b", ["n1"], 8, **options)  # type: ignore[arg-type]
-    assert going(ask(world(nodes(3), gangs), waiting(1), over={"over": 2.0, "low": 1.0})).keys() == {"b"}
+    assert going(ask(world(nodes(3), gangs), waiting(1), excess={"over": 2.0, "low": 1.0})).keys() == {"b"}
 
 
 def test_a_gang_on_many_nodes_counts_by_what_is_wanted_of_it() -> None:
@@ -362,7 +362,7 @@ def test_surplus_rather_than_work_that_has_just_begun() -> None:
     both = [running(f"old{index}", [f"n{index}"], 4, age=1) for index in range(2)]
     fresh, dear = running("fresh", ["n1"], 4, tenant="over", age=0), running("dear", ["n2"], 4)
     there = world(nodes(3), [elastic, *both, fresh, dear])
-    assert going(ask(there, waiting(1), over={"over": 1.0})).keys() == {"elastic", "old0"}
+    assert going(ask(there, waiting(1), excess={"over": 1.0})).keys() == {"elastic", "old0"}
 
 
 def test_a_second_on_the_same_node_where_that_is_cheapest() -> None:

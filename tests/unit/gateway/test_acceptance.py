@@ -292,7 +292,7 @@ def test_a_guarantee_waits_for_pods_that_stand_where_its_cells_would_be() -> Non
     verdict = ledger.decide_acceptance(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES)
     assert (verdict.reason, verdict.is_true) == ("GuaranteeBeyondPool", False)
     assert "guaranteed pods run where its cells would be" in verdict.message
-    assert "it is accepted once enough of them have ended" in verdict.message
+    assert "it is accepted when enough of them have ended" in verdict.message
     standing.pop()
     assert ledger.decide_acceptance(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES).is_true
 
