@@ -1,1 +1,1 @@
-"""Tenant control planes: certificates, datastore tenancy, processes, and what a tenant is born with."""
+"""Tenant control planes: credentials, datastore tenancy, templates, and the drivers that run them."""

@@ -1,4 +1,4 @@
-"""A tenant's control plane that serves, and the gateway's way into it."""
+"""Access of the gateway to a running control plane."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkgateway.kube.client import Client
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlane:
-    """A tenant's control plane that serves, and the gateway's way in as its administrator."""
+    """A running control plane, with the gateway's admin certificate for it."""
 
     tenant: str
     url: str
@@ -22,15 +22,15 @@ class ControlPlane:
     ca: bytes
     identity: KeyPair
     kubelet_clients: frozenset[str]
-    """Fingerprints of the certificates by which its API server calls the kubelet endpoint."""
+    """Fingerprints of the client certificates that its API server presents to the kubelet endpoint."""
     front_proxy_ca: bytes = b""
-    """The authority (PEM) of the certificate by which its API server proves itself to aggregated APIs."""
+    """CA (PEM) of the certificate that its API server presents to aggregated APIs."""
     service_range: str = ""
-    """The range of its Services' addresses, if that is its own alone in the platform."""
+    """Range of its Services, if no other tenant of the platform has it; else empty."""
 
     @classmethod
     def from_record(cls, plane: ControlPlaneSpec, record: ControlPlaneRecord, kubelet_clients: frozenset[str]) -> Self:
-        """The one that was made so."""
+        """Return the access to a control plane with this spec and record."""
         return cls(
             tenant=plane.cluster,
             url=plane.server_url,
@@ -44,7 +44,7 @@ class ControlPlane:
         )
 
     def create_client(self, *, max_connections: int = 64) -> Client:
-        """Make a client with the gateway's own certificate; the caller closes it."""
+        """Return a client with the gateway's certificate; the caller closes it."""
         return Client.from_pem(
             self.url,
             ca=self.ca,
@@ -52,7 +52,7 @@ class ControlPlane:
             key=self.identity.key_pem,
             name=self.tenant,
             max_connections=max_connections,
-            # Its API server was started without them, and each try to have one costs a connection.
+            # Tenants' API servers run without streaming lists, and each attempt to use one costs a connection.
             streaming_lists=False,
             single_server=True,
         )

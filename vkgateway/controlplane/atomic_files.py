@@ -1,4 +1,4 @@
-"""Write small files so that a crash never leaves half of one, and a secret is never readable by others."""
+"""Atomic writes of small files; a secret is readable by its owner only at all times."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ PUBLIC_MODE = 0o644
 
 
 def write_file(path: Path, data: bytes, *, mode: int = PUBLIC_MODE) -> bool:
-    """Put `data` at `path` by writing beside it and renaming; False where it already stood there.
+    """Write `data` to `path` atomically; return False if the file is already up to date.
 
-    The file is created with `mode` from the start, so a secret is at no moment readable by others; its
-    folder, where missing, is made private to the user. Whatever reads it meets the old
-    bytes or the new, never a part.
+    A reader sees the old content or the new, never a part. The temporary file has `mode` from the start. A missing
+    directory is created with mode 0700.
     """
     if _is_unchanged(path, data, mode=mode):
         return False

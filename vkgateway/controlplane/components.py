@@ -1,4 +1,4 @@
-"""The command lines of API server, controller-manager and scheduler; every flag is known to 1.30 and later."""
+"""Command lines of API server, controller-manager and scheduler; Kubernetes 1.30 and later know every flag."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ PROGRAMS: Mapping[ComponentName, str] = {
     "controller-manager": "kube-controller-manager",
     "scheduler": "kube-scheduler",
 }
-# Controllers that have nothing to do without a cloud, without volumes that a machine attaches, or without
-# machines whose addresses are handed out. Names that 1.30 does not know cannot stand here: it refuses them.
+# Controllers without a purpose here: no cloud, no attachable volumes, no node CIDRs. Kubernetes 1.30 rejects unknown
+# names, so names of later releases must not be in this list.
 DISABLED_CONTROLLERS = (
     "cloud-node-lifecycle-controller",
     "node-ipam-controller",
@@ -22,8 +22,8 @@ DISABLED_CONTROLLERS = (
     "persistentvolume-expander-controller",
     "service-lb-controller",
 )
-# What changes seldom and has few watchers. A watch cache wakes up twice a second though nothing happens, for each of
-# some sixty resources; without one a watch is etcd's own. Names that a release does not know do no harm.
+# Resources that change rarely and have few watchers. Each watch cache wakes twice a second even when idle, and there
+# are some sixty. Without a cache, a watch goes to etcd. Releases ignore names that they do not know.
 UNCACHED_RESOURCES = (
     "apiservices.apiregistration.k8s.io",
     "certificatesigningrequests.certificates.k8s.io",
@@ -68,32 +68,33 @@ UNCACHED_RESOURCES = (
     "volumeattachments.storage.k8s.io",
     "volumeattributesclasses.storage.k8s.io",
 )
-# The collector starts when the heap has grown by half instead of doubled: 50 MB less, 2 ms of CPU a pod more.
+# The garbage collector starts when the heap has grown by half instead of doubled: 50 MB less memory, 2 ms more CPU time
+# per pod.
 _SMALL_HEAP = {"GOGC": "50"}
 _NO_LAST_RELEASE = 1000
 
-# Releases that have MutatingAdmissionPolicy in this version have it switched off.
+# Releases that serve MutatingAdmissionPolicy in this version disable it by default.
 _BETA = "v1beta1"
 
-# Features that do not work for an etcd user who is not root, or that one server alone has no use for, by the releases
-# that have them switched on.
+# Feature gates to disable, by the minor releases that enable them: features that fail for an etcd user other than root,
+# and features that a single API server does not need.
 _DISABLED_GATES: Mapping[str, range] = {
-    # etcd tells version and progress to root only. Streaming lists would fail for good; refused outright, clients list
-    # and watch the plain way.
+    # etcd reports its version and progress to root only. Streaming lists would always fail. With the gate off the
+    # server refuses them, and clients list and watch.
     "WatchList": range(30, _NO_LAST_RELEASE),
-    # Watch caches count their keys every second for an estimate of what lists cost, and wait in vain to catch up.
+    # Watch caches count their keys every second to estimate the cost of lists, and wait in vain until they are current.
     "SizeBasedListCostEstimate": range(34, _NO_LAST_RELEASE),
-    # Old states of lists are kept for as many events as a watch cache holds, or until etcd compacts them. That a server
-    # learns from a key which it may not read, though it asks for it once a second.
+    # Snapshots of lists stay until the watch cache drops their events or etcd compacts them. The server learns of a
+    # compaction from a key that a tenant's etcd user must not read.
     "ListFromCacheSnapshot": range(34, _NO_LAST_RELEASE),
-    # Everything is read from etcd twice in ten minutes, to switch the snapshots off where the cache is wrong.
+    # The server reads everything from etcd twice in ten minutes to detect a wrong cache.
     "DetectCacheInconsistency": range(34, _NO_LAST_RELEASE),
-    # Leases by which several servers of a cluster know each other, and what each of them serves.
+    # Leases by which several API servers of a cluster identify each other and the versions that they serve.
     "APIServerIdentity": range(30, _NO_LAST_RELEASE),
     "UnknownVersionInteroperabilityProxy": range(36, _NO_LAST_RELEASE),
 }
 
-# Flags that hold a list of names, each with a value: a template's go over ours name by name.
+# Flags whose value is a list of NAME=VALUE; a template overrides single names.
 _LIST_FLAGS = frozenset({"feature-gates", "runtime-config"})
 
 _Flags = dict[str, str | None]
@@ -118,16 +119,16 @@ def component_environment(name: ComponentName, *, plane: ControlPlaneSpec, files
 
 
 def _merge_flags(ours: _Flags, wanted: Mapping[str, str | None]) -> _Flags:
-    """Our flags with those of a template over them.
+    """Return the default flags, overridden by those of a template.
 
-    What we switch on and off differs by release, so a template says what it wants besides, and need not repeat ours.
+    The default feature gates differ by release. A template adds its own and need not repeat the default ones.
     """
     merged = {name: _merge_settings(ours.get(name), wanted[name]) for name in _LIST_FLAGS & wanted.keys()}
     return {**ours, **wanted, **merged}
 
 
 def _merge_settings(ours: str | None, wanted: str | None) -> str | None:
-    """Settings such as `A=true,B=false` with others over them by name; None takes all of them away."""
+    """Merge lists such as `A=true,B=false` by name; None for `wanted` removes the flag."""
     if wanted is None:
         return None
     entries = [entry.strip() for text in (ours, wanted) for entry in (text or "").split(",")]
@@ -149,9 +150,9 @@ def _api_server_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
         "authorization-mode": "Node,RBAC",
         "enable-admission-plugins": "NodeRestriction",
         "profiling": "false",
-        # Otherwise a server that is told to stop waits a minute for the watches of its clients to end.
+        # Without it, a stopping server waits a minute for its clients' watches to end.
         "shutdown-watch-termination-grace-period": "1s",
-        # The `kubernetes` endpoints are an object of the template: no lease to renew, no address to guess.
+        # A template object has the `kubernetes` endpoints, so the server needs no lease and no address detection.
         "endpoint-reconciler-type": "none",
         **_etcd_flags(plane, files),
         **_feature_flags(plane, files),
@@ -167,7 +168,7 @@ def _etcd_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
         "etcd-cafile": str(files.cert_path("etcd-ca")),
         "etcd-certfile": str(files.cert_path("etcd")),
         "etcd-keyfile": str(files.key_path("etcd")),
-        # etcd compacts by itself, for all clusters in it; member status and defragmentation are not ours to ask.
+        # etcd compacts automatically for all clusters. A tenant's user may not read member status or defragment.
         "etcd-compaction-interval": "0",
         "etcd-db-metric-poll-interval": "0",
         "etcd-count-metric-poll-period": "0",
@@ -176,7 +177,7 @@ def _etcd_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
 
 
 def _feature_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
-    """What differs between releases: above all, how pods are born gated."""
+    """Return the flags that depend on the release, above all on how it gates new pods."""
     flags: _Flags = {"feature-gates": ",".join(_feature_gates(plane))}
     if has_admission_settings(plane):
         flags["admission-control-config-file"] = str(files.admission_path)
@@ -186,7 +187,7 @@ def _feature_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
 
 
 def _feature_gates(plane: ControlPlaneSpec) -> list[str]:
-    """What is switched, each gate only in releases that have it so that it matters."""
+    """Return the feature gates to set, each only for releases in which it has an effect."""
     gates = [f"{gate}=false" for gate, releases in _DISABLED_GATES.items() if plane.minor_version in releases]
     if plane.policies_version == _BETA:
         gates.append("MutatingAdmissionPolicy=true")
@@ -200,7 +201,7 @@ def _identity_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:
         "service-account-issuer": plane.token_issuer,
         "service-account-signing-key-file": str(files.key_path("sa")),
         "service-account-key-file": str(files.public_key_path),
-        # Tokens live as long as was asked for, not a year: whoever mounts them has them refreshed in time.
+        # A token lives as long as its pod spec requests, not a year: kubelets refresh mounted tokens.
         "service-account-extend-token-expiration": "false",
         "kubelet-certificate-authority": str(files.cert_path("kubelet-ca")),
         "kubelet-client-certificate": str(files.cert_path("kubelet-client")),
@@ -241,7 +242,7 @@ def _scheduler_flags(plane: ControlPlaneSpec, files: PlaneFiles) -> _Flags:  # n
 
 
 def _client_flags(files: PlaneFiles, name: str) -> _Flags:
-    """What the two clients have in common: one of each runs, so none is elected; nobody asks them over HTTP."""
+    """Return the flags of both clients: a single instance without leader election and without an HTTP endpoint."""
     return {
         "kubeconfig": str(files.kubeconfig_path(name)),
         "leader-elect": "false",

@@ -1,4 +1,4 @@
-"""What a control plane cannot do without and cannot rebuild: its authorities, its signing key, its admin."""
+"""The parts of a control plane that cannot be rebuilt: CAs, service account signing key, admin certificate."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _SIGNING_KEY = "sa.key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """A cluster's own root of trust; everything else that proves an identity is issued from it.
+    """Root of trust of a cluster; it issues all other certificates.
 
-    `ca` signs the API server's certificate and its clients', `front_proxy_ca` only the certificate by which
-    the API server proves itself to aggregated APIs
+    `ca` signs the certificates of the API server and its clients. `front_proxy_ca` signs only the certificate that the
+    API server presents to aggregated APIs
     (https://kubernetes.io/docs/tasks/extend-kubernetes/configure-aggregation-layer/).
     """
 
@@ -34,7 +34,7 @@ class Credentials:
 
     @classmethod
     def create(cls, cluster: str) -> Self:
-        """Make new ones for the cluster of that name."""
+        """Create the credentials of a new cluster."""
         ca = Authority.create(f"{cluster} ca")
         return cls(
             ca=ca,
@@ -45,7 +45,7 @@ class Credentials:
 
     @classmethod
     def from_files(cls, files: dict[str, bytes]) -> Self:
-        """Read back what `to_files` gave; KeyError names what is missing, ValueError says what is broken."""
+        """Parse the result of `to_files`. Raises KeyError with a missing name, and ValueError for a broken file."""
         return cls(
             ca=Authority.from_pem(*(files[name] for name in _CA)),
             front_proxy_ca=Authority.from_pem(*(files[name] for name in _FRONT_PROXY_CA)),
@@ -54,7 +54,7 @@ class Credentials:
         )
 
     def to_files(self) -> dict[str, bytes]:
-        """All of it as PEM by file name, as a Secret or a private folder keeps it."""
+        """Return all credentials as PEM by file name, for a Secret or a private directory."""
         return {
             _CA[0]: self.ca.cert_pem,
             _CA[1]: self.ca.key_pem,
@@ -66,15 +66,15 @@ class Credentials:
         }
 
     def renew_admin(self, *, now: datetime.datetime) -> Self:
-        """Return the same with a new admin certificate where the old one nears its end or is not the
-        authority's; itself otherwise.
+        """Return the credentials with a valid admin certificate: a new one if the current one expires soon or another
+        CA signed it.
         """
         if self.ca.has_signed(self.admin.cert_pem) and not needs_renewal(self.admin.cert_pem, now=now):
             return self
         return replace(self, admin=_issue_admin_pair(self.ca))
 
     def issue_gateway_pair(self) -> KeyPair:
-        """Issue the certificate by which the gateway administers the cluster; it is kept in memory only."""
+        """Issue the gateway's admin certificate, which stays in memory."""
         return self.ca.issue(GATEWAY_USER, organizations=(ADMIN_GROUP,), client=True, days=AUTHORITY_DAYS)
 
 

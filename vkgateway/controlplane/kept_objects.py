@@ -1,4 +1,4 @@
-"""Objects of a template that stay as they are: what the tenant's admins changed or deleted of them is put back."""
+"""Objects of a template that tenants' admins cannot change for long: changed and deleted ones are restored."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from vkgateway.model.names import FIELD_MANAGER, RESERVED_PREFIX
 from vkgateway.model.objects import decode_object
 
 KEPT_ANNOTATION: Final = f"{RESERVED_PREFIX}kept"
-"""A template's object with this annotation, whatever it says, is kept. Such an object spells every field out."""
+"""Annotation of a kept object in a template, with any value. Such an object must set every field."""
 
 INITIAL_ANNOTATION: Final = f"{RESERVED_PREFIX}initial"
-"""A template's object with this annotation is created wherever it does not exist, and is otherwise the tenant's."""
+"""Annotation of an initial object in a template: it is created if missing, and otherwise belongs to the tenant."""
 
 _IGNORED_FIELDS: Final = frozenset({"metadata", "status"})
 
@@ -31,23 +31,23 @@ _ADMISSION_KINDS: Final = {
     "ValidatingAdmissionPolicyBinding": ("v1",),
     "ValidatingAdmissionPolicy": ("v1",),
 }
-"""What may gate or refuse pods, by kind with the versions in which releases have it."""
+"""Kinds that can gate or refuse pods, with the versions in which releases serve them."""
 
 Object = dict[str, Any]
 
 
 def kept_objects(objects: Iterable[Object]) -> list[Object]:
-    """Choose the objects that are kept."""
+    """Return the objects that are kept."""
     return [found for found in objects if KEPT_ANNOTATION in (found["metadata"].get("annotations") or {})]
 
 
 def is_initial(wanted: Object) -> bool:
-    """Whether an object of a template is created where it does not exist, and otherwise left to the tenant."""
+    """Return whether an object is created only if missing, and otherwise belongs to the tenant."""
     return INITIAL_ANNOTATION in (wanted["metadata"].get("annotations") or {})
 
 
 async def create_missing(client: Client, objects: Iterable[Object]) -> None:
-    """Create those of these objects that are initial and do not exist. Raises ApiError."""
+    """Create the initial objects that do not exist. Raises ApiError."""
     discovery = Discovery(client)
     for wanted in filter(is_initial, objects):
         resource = await discovery.get_resource(wanted["apiVersion"], wanted["kind"])
@@ -60,9 +60,9 @@ async def create_missing(client: Client, objects: Iterable[Object]) -> None:
 
 
 async def restore_objects(client: Client, objects: Iterable[Object]) -> list[str]:
-    """Bring each object to what it should be; returns those that were not, as `Kind/name`.
+    """Restore each object; return the ones that had changed, as `Kind/name`.
 
-    Whole objects are replaced: what others added would survive an apply. Nothing is written where nothing differs.
+    Replaces whole objects, since fields that others added would survive an apply. Writes nothing if nothing differs.
     Raises ApiError.
     """
     discovery = Discovery(client)
@@ -75,10 +75,10 @@ async def restore_objects(client: Client, objects: Iterable[Object]) -> list[str
 
 
 async def delete_obsolete(client: Client, objects: Iterable[Object]) -> list[str]:
-    """Delete what gates or refuses pods and was kept once, but is none of these objects; returns it, as `Kind/name`.
+    """Delete admission objects that were kept earlier but are not in `objects`; return them as `Kind/name`.
 
-    A tenant that is upgraded to a release in which a policy does what a webhook did, or whose template leaves the gate
-    out by now, would have both for ever. Raises ApiError.
+    An upgrade may replace a webhook with a policy, or a template may drop a gate. Without this, a tenant would keep
+    both. Raises ApiError.
     """
     discovery = Discovery(client)
     wanted = {(one["kind"], one["metadata"]["name"]) for one in objects}
@@ -95,7 +95,7 @@ async def delete_obsolete(client: Client, objects: Iterable[Object]) -> list[str
 
 
 async def _find_served_resource(discovery: Discovery, kind: str, versions: Iterable[str]) -> Resource | None:
-    """The kind in the first version that the server has."""
+    """Return the kind in the first version that the server serves."""
     for version in versions:
         with contextlib.suppress(errors.NotFound):
             return await discovery.get_resource(f"{_ADMISSION_GROUP}/{version}", kind)
@@ -114,7 +114,7 @@ async def _restore_object(client: Client, resource: Resource, wanted: Object) ->
     version = found["metadata"]["resourceVersion"]
     body = {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": version}}
     stored = msgspec.json.decode(await client.replace(resource, name, body, namespace=namespace))
-    # A server that knows more fields than the template fills them in, and then changes nothing.
+    # A newer server fills in fields that the template does not know; such a replace changes nothing.
     return bool(stored["metadata"]["resourceVersion"] != version)
 
 

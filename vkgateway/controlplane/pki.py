@@ -1,4 +1,4 @@
-"""Certificate authorities, the certificates they issue, and service account signing keys."""
+"""Certificate authorities, the certificates that they issue, and service account signing keys."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vkgateway.controlplane.atomic_files import PUBLIC_MODE, SECRET_MODE, write_
 
 AUTHORITY_DAYS = 3650
 CERTIFICATE_DAYS = 365
-# Clocks of machines differ a little: a certificate is valid from a moment before it was made.
+# Clock skew between machines: a certificate is valid from slightly before its creation.
 _CLOCK_SKEW = datetime.timedelta(minutes=5)
-# Renewed when less than this part of its life is left.
+# A certificate is renewed when less than this share of its lifetime remains.
 _RENEWAL_SHARE = 1 / 3
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """A certificate and its private key, both PEM. The key never shows in `repr`."""
+    """A certificate and its private key, both PEM. `repr` does not show the key."""
 
     cert_pem: bytes
     key_pem: bytes
@@ -34,7 +34,7 @@ class KeyPair:
         return f"KeyPair({common_name(self.cert_pem)!r})"
 
     def write(self, directory: Path, name: str) -> tuple[Path, Path]:
-        """Write `name.crt` (0644) and `name.key` (0600) into `directory`; their paths, certificate first."""
+        """Write `name.crt` (0644) and `name.key` (0600) into `directory`; return their paths, certificate first."""
         certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
         write_file(key, self.key_pem, mode=SECRET_MODE)
         write_file(certificate, self.cert_pem, mode=PUBLIC_MODE)
@@ -42,7 +42,7 @@ class KeyPair:
 
 
 class Authority:
-    """A certificate authority (ECDSA P-256): it signs leaf certificates only."""
+    """A certificate authority (ECDSA P-256) that signs leaf certificates only."""
 
     def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self._certificate = certificate
@@ -53,7 +53,7 @@ class Authority:
 
     @classmethod
     def create(cls, cn: str, *, days: int = AUTHORITY_DAYS, now: datetime.datetime | None = None) -> Authority:
-        """Make a new self-signed authority named `cn`, valid for `days`."""
+        """Create a self-signed authority named `cn`, valid for `days`."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = _subject_name(cn, organizations=())
         builder = (
@@ -65,7 +65,7 @@ class Authority:
 
     @classmethod
     def from_pem(cls, cert_pem: bytes, key_pem: bytes) -> Authority:
-        """Read an authority back; ValueError if either PEM is broken or the two do not belong together."""
+        """Parse an authority. Raises ValueError if a PEM is broken or the key does not match the certificate."""
         certificate = x509.load_pem_x509_certificate(cert_pem)
         key = serialization.load_pem_private_key(key_pem, password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
@@ -76,21 +76,21 @@ class Authority:
 
     @property
     def cert_pem(self) -> bytes:
-        """The authority's certificate: what others trust."""
+        """Certificate of the authority, which others trust."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     @property
     def key_pem(self) -> bytes:
-        """The authority's private key: a secret."""
+        """Private key of the authority, a secret."""
         return _private_pem(self._key)
 
     @property
     def key_pair(self) -> KeyPair:
-        """Both as one, to be written or kept."""
+        """Certificate and private key together."""
         return KeyPair(self.cert_pem, self.key_pem)
 
     def write(self, directory: Path, name: str = "ca") -> tuple[Path, Path]:
-        """Write `name.crt` and `name.key` (0600) into `directory`; their paths."""
+        """Write `name.crt` and `name.key` (0600) into `directory`; return their paths."""
         return self.key_pair.write(directory, name)
 
     def issue(
@@ -105,7 +105,7 @@ class Authority:
         days: int = CERTIFICATE_DAYS,
         now: datetime.datetime | None = None,
     ) -> KeyPair:
-        """Make a key and a certificate for it: user `cn`, groups `organizations`, names `dns` and `ips`.
+        """Issue a certificate with a new key: user `cn`, groups `organizations`, alternative names `dns` and `ips`.
 
         Kubernetes reads a client's user name from the common name and its groups from the organizations
         (https://kubernetes.io/docs/reference/access-authn-authz/authentication/#x509-client-certificates).
@@ -131,7 +131,7 @@ class Authority:
         return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), _private_pem(key))
 
     def has_signed(self, cert_pem: bytes) -> bool:
-        """Whether this authority signed the certificate."""
+        """Return whether this authority signed the certificate."""
         try:
             x509.load_pem_x509_certificate(cert_pem).verify_directly_issued_by(self._certificate)
         except Exception:  # noqa: BLE001 - invalid signature, other issuer, other algorithm: all mean no
@@ -141,7 +141,7 @@ class Authority:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """The pair with which an API server signs service account tokens, PEM."""
+    """Key pair (PEM) with which an API server signs service account tokens."""
 
     private_pem: bytes
     public_pem: bytes
@@ -151,12 +151,12 @@ class SigningKey:
 
     @classmethod
     def create(cls) -> SigningKey:
-        """Make a new ECDSA P-256 pair (tokens are signed ES256)."""
+        """Create an ECDSA P-256 key pair (tokens are signed with ES256)."""
         return cls._from_key(ec.generate_private_key(ec.SECP256R1()))
 
     @classmethod
     def from_pem(cls, private_pem: bytes) -> SigningKey:
-        """Read a pair back from its private key; ValueError if that is broken."""
+        """Parse the pair from its private key. Raises ValueError if it is broken."""
         key = serialization.load_pem_private_key(private_pem, password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError("the signing key is not an elliptic curve key")
@@ -170,7 +170,7 @@ class SigningKey:
         return cls(_private_pem(key), public)
 
     def write(self, directory: Path, name: str = "sa") -> tuple[Path, Path]:
-        """Write `name.key` (0600) and `name.pub` into `directory`; their paths, private key first."""
+        """Write `name.key` (0600) and `name.pub` into `directory`; return their paths, private key first."""
         private, public = directory / f"{name}.key", directory / f"{name}.pub"
         write_file(private, self.private_pem, mode=SECRET_MODE)
         write_file(public, self.public_pem, mode=PUBLIC_MODE)
@@ -178,19 +178,19 @@ class SigningKey:
 
 
 def common_name(cert_pem: bytes) -> str:
-    """Return the subject's common name, or "" where it has none."""
+    """Return the common name of the subject, "" if it has none."""
     subject = x509.load_pem_x509_certificate(cert_pem).subject
     names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
 
 
 def cert_fingerprint(cert_pem: bytes) -> str:
-    """Return the SHA-256 of the certificate (of its DER form), 64 hexadecimal digits."""
+    """Return the SHA-256 of the certificate's DER form, 64 hexadecimal digits."""
     return x509.load_pem_x509_certificate(cert_pem).fingerprint(hashes.SHA256()).hex()
 
 
 def is_matching_pair(cert_pem: bytes, key_pem: bytes) -> bool:
-    """Whether the key is that of the certificate; what cannot be read belongs to nothing."""
+    """Return whether the key matches the certificate; False if either is unreadable."""
     try:
         key = serialization.load_pem_private_key(key_pem, password=None)
         return key.public_key() == x509.load_pem_x509_certificate(cert_pem).public_key()
@@ -199,7 +199,7 @@ def is_matching_pair(cert_pem: bytes, key_pem: bytes) -> bool:
 
 
 def alternative_names(cert_pem: bytes) -> frozenset[str]:
-    """Return the certificate's DNS names and IP addresses, as text."""
+    """Return the DNS names and IP addresses of the certificate."""
     certificate = x509.load_pem_x509_certificate(cert_pem)
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -210,7 +210,7 @@ def alternative_names(cert_pem: bytes) -> frozenset[str]:
 
 
 def is_authority(cert_pem: bytes) -> bool:
-    """Whether the certificate is an authority's."""
+    """Return whether the certificate is a CA certificate."""
     extensions = x509.load_pem_x509_certificate(cert_pem).extensions
     try:
         return extensions.get_extension_for_class(x509.BasicConstraints).value.ca
@@ -219,16 +219,15 @@ def is_authority(cert_pem: bytes) -> bool:
 
 
 def cert_expiry(cert_pem: bytes) -> datetime.datetime:
-    """Return when the certificate ends (UTC, aware)."""
+    """Return the time at which the certificate expires (UTC, aware)."""
     return x509.load_pem_x509_certificate(cert_pem).not_valid_after_utc
 
 
 def needs_renewal(cert_pem: bytes, *, now: datetime.datetime) -> bool:
-    """Whether less than a third of the certificate's life is left at `now` (aware), or it was made by a clock that was
-    ahead and is not valid yet.
+    """Return whether less than a third of the certificate's lifetime remains at `now` (aware), or it is not valid yet.
 
-    Where its beginning is further away than a third of its life, it is rather this clock that is behind, and what it
-    would make worth little once it is set.
+    A certificate that starts more than a third of its lifetime in the future is not renewed. Rather this machine's
+    clock is slow, and a new certificate would expire early once the clock is set.
     """
     certificate = x509.load_pem_x509_certificate(cert_pem)
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc

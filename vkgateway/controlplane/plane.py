@@ -1,4 +1,4 @@
-"""The description of one control plane, tenant's or compute's: names, addresses, flags that differ."""
+"""Spec of one control plane, of a tenant or the compute cluster: names, addresses, flags that differ."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ COMPONENTS: tuple[ComponentName, ...] = get_args(ComponentName)
 
 CLUSTER_DOMAIN = "cluster.local"
 SERVICE_CIDR = "10.96.0.0/16"
-# The common name of a tenant's API server at the gateway's kubelet endpoint starts so; the tenant's name follows.
+# Prefix of the common name that a tenant's API server has at the kubelet endpoint; the tenant's name follows.
 TENANT_KUBELET_USER = "vkgateway:tenant:"
-# A compute cluster that is away makes virtual nodes NotReady. Its pods may well go on, so nothing may delete them
-# above. On its own since 1.29 (KEP-3902); before, it was part of node-lifecycle-controller.
+# An unreachable compute cluster makes virtual nodes NotReady. Its pods may still run, so no controller may delete the
+# tenant pods. A separate controller since 1.29 (KEP-3902); before, part of node-lifecycle-controller.
 TENANT_CONTROLLERS_OFF = ("taint-eviction-controller",)
 POLICIES_SINCE = 34
-"""The first minor release whose API server can gate pods itself, by a MutatingAdmissionPolicy (KEP-3962: beta in 1.34,
-on by itself from 1.36)."""
+"""First minor release whose API server gates pods with a MutatingAdmissionPolicy (KEP-3962: beta in 1.34, enabled by
+default from 1.36).
+"""
 _POLICIES_STABLE_SINCE = 36
 
 Flags = Mapping[str, str | None]
@@ -31,8 +32,10 @@ Flags = Mapping[str, str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """What a template changes of one component: flags without dashes (None takes one away), environment, and the
-    seconds by which its timers may be late (None: what is usual for that component).
+    """What a template changes in one component.
+
+    `flags` are without dashes; None removes a flag. `timer_slack` is the maximum delay of timers in seconds, None for
+    the default; only the process driver uses it.
     """
 
     flags: Flags = field(default_factory=dict)
@@ -42,11 +45,11 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneSpec:
-    """One control plane: what its processes, certificates and kubeconfigs are made from.
+    """One control plane: the source of its command lines, certificates and kubeconfigs.
 
-    `cluster` is the cluster's name in kubeconfigs. Clients reach the API server at `address` and `port`; it listens at
-    `bind_address` and `bind_port` if these are set, else there, too. `kubelet_user` and `kubelet_groups` identify the
-    API server to kubelets. `controllers_off` are controllers that must not run, besides those without a purpose.
+    `cluster` is the cluster's name in kubeconfigs. Clients reach the API server at `address` and `port`. It listens at
+    `bind_address` and `bind_port`, or at the former if these are not set. `kubelet_user` and `kubelet_groups` identify
+    the API server to kubelets. `controllers_off` are disabled in addition to controllers without a purpose.
     `pod_security` is the Pod Security level of namespaces without such labels.
     """
 
@@ -71,37 +74,37 @@ class ControlPlaneSpec:
 
     @property
     def minor_version(self) -> int:
-        """The release's second number: 36 of 1.36.3."""
+        """Minor release: 36 of 1.36.3."""
         return int(self.kubernetes_version.split(".")[1])
 
     @property
     def policies_version(self) -> str:
-        """The version in which its API server has MutatingAdmissionPolicy, `v1` or `v1beta1`; before 1.34 none, ""."""
+        """Version in which its API server serves MutatingAdmissionPolicy: `v1`, `v1beta1`, or "" before 1.34."""
         if self.minor_version < POLICIES_SINCE:
             return ""
         return "v1" if self.minor_version >= _POLICIES_STABLE_SINCE else "v1beta1"
 
     @property
     def server_url(self) -> str:
-        """The API server's address, `https://HOST:PORT`."""
+        """URL of the API server, `https://HOST:PORT`."""
         host = f"[{self.address}]" if ":" in self.address else self.address
         return f"https://{host}:{self.port}"
 
     @property
     def token_issuer(self) -> str:
-        """Who the cluster's service account tokens say they are from."""
+        """Issuer of the cluster's service account tokens."""
         return f"https://kubernetes.default.svc.{self.cluster_domain}"
 
     @property
     def server_dns(self) -> tuple[str, ...]:
-        """The names by which the API server may be called."""
+        """DNS names of the API server."""
         service = "kubernetes.default.svc"
         own = ("kubernetes", "kubernetes.default", service, f"{service}.{self.cluster_domain}", "localhost")
         return own + tuple(name for name in self.subject_alt_names if not _is_ip(name))
 
     @property
     def server_ips(self) -> tuple[str, ...]:
-        """The addresses at which it may be called, the first of the service range (`kubernetes`) among them."""
+        """IP addresses of the API server, including the first of the Service range (`kubernetes`)."""
         service = next(ipaddress.ip_network(self.service_cidr).hosts())
         own = (self.address, "127.0.0.1", str(service))
         return tuple(dict.fromkeys(own + tuple(name for name in self.subject_alt_names if _is_ip(name))))
@@ -120,7 +123,10 @@ def tenant_plane_spec(
     pod_security: PodSecurity = "privileged",
     tuning: Mapping[ComponentName, Tuning] | None = None,
 ) -> ControlPlaneSpec:
-    """Describe a tenant's control plane. `webhooks_at` is the gateway's endpoint, which new releases never call so."""
+    """Return the spec of a tenant's control plane.
+
+    `webhooks_at` is HOST:PORT of the gateway's webhook; releases that gate pods by policy do not call it.
+    """
     plane = ControlPlaneSpec(
         cluster=tenant,
         address=address,
@@ -149,7 +155,7 @@ def compute_plane_spec(
     kubernetes_version: str = DEFAULT_KUBERNETES_VERSION,
     tuning: Mapping[ComponentName, Tuning] | None = None,
 ) -> ControlPlaneSpec:
-    """Describe the embedded compute cluster's control plane; its kubelets trust its own authority."""
+    """Return the spec of the embedded compute cluster's control plane; its own CA signs its kubelets' certificates."""
     return ControlPlaneSpec(
         cluster="compute",
         address=address,

@@ -1,4 +1,4 @@
-"""Making a tenant's control plane and taking it away: ordered steps, each of which may be repeated."""
+"""Creation and removal of tenants' control planes, in ordered steps that may be repeated."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ _log = structlog.get_logger(__name__)
 _SERVING_SECONDS = 60.0
 _POLL_SECONDS = 0.05
 _FAILURE_CHECK_SECONDS = 1.0
-# The roles take a second longer than the rest; an admin needs none of them, so objects are made meanwhile.
+# The bootstrap roles take a second longer than the rest. An admin needs none of them, so objects are created meanwhile.
 _ROLES_HOOK = "poststarthook/rbac/bootstrap-roles"
 
 
 class Step(enum.StrEnum):
-    """What is being done; the values serve as reasons of a condition."""
+    """Current step of the provisioner; the values are reasons of a condition."""
 
     TEMPLATE = "ReadingTemplate"
     CREDENTIALS = "MakingCredentials"
@@ -65,27 +65,26 @@ OnStep = Callable[[Step], Awaitable[None]]
 
 
 class Datastore(Protocol):
-    """The part of `etcd.tenancy.Tenancy` that is used here."""
+    """The subset of `etcd.tenancy.Tenancy` that the provisioner uses."""
 
     async def ensure_tenant(self, tenant: str) -> bool:
-        """Give a tenant its user, role and key range; whether it had no user."""
+        """Ensure that a tenant has its user, role and key range; return whether the user is new."""
 
     async def remove_tenant(self, tenant: str) -> int:
-        """Take them away, keys included."""
+        """Delete a tenant's user, role and keys; return the number of keys."""
 
 
 async def _ignore_step(step: Step) -> None:
-    """Tell nobody."""
+    """Ignore the step."""
 
 
 class Provisioner:
-    """Makes control planes and takes them away. One call a tenant at a time; different tenants side by side.
+    """Creates and removes control planes. One call per tenant at a time; calls for different tenants run concurrently.
 
-    `etcd_endpoints` is where API servers find etcd; `webhooks_at` is the host and
-    port of the gateway's endpoint, for those too old to gate pods themselves, and `webhooks_ca` who vouches for it.
-    `endpoint` says the same of it for all, port 0 where that is not fixed.
-    New tenants' Services get a range of `ranges` each; without it, all have their template's. `taken_ranges` may be set
-    to what tells the ranges that none of them may have.
+    `etcd_endpoints` is where API servers reach etcd. `endpoint` is the host and port of the gateway's endpoint, with
+    port 0 if the port is not fixed. `webhooks_at` is the same as HOST:PORT for API servers too old to gate pods by
+    policy; `webhooks_ca` signed its certificate. New tenants get their Service range from `ranges`; without it, from
+    their template. `taken_ranges` returns the ranges that no tenant may get; the gateway sets it later.
     """
 
     def __init__(
@@ -122,14 +121,14 @@ class Provisioner:
         self._record_lock = asyncio.Lock()
 
     async def provision(self, tenant: Tenant, *, on_step: OnStep = _ignore_step) -> ControlPlane:
-        """Bring a tenant's control plane to what its spec says, and return once it serves.
+        """Create or update a tenant's control plane as its spec says, and return once it serves.
 
-        `on_step` is awaited before each step. Stopped at any point and called again, it goes on from
-        what it finds; called for a control plane that runs, it changes nothing.
+        Awaits `on_step` before each step. A call that was interrupted may be repeated and continues from the current
+        state. For a control plane that is up to date, nothing changes.
 
         Raises:
-            VkgatewayError: what stands in the way; `ApiError` and `EtcdError` tell by `transient` whether
-                trying again helps.
+            VkgatewayError: the reason of the failure; `ApiError.transient` and `EtcdError.transient` say whether a
+            retry helps.
         """
         name = tenant.metadata.name
         validate_tenant_name(name)
@@ -158,9 +157,9 @@ class Provisioner:
         return control_plane
 
     async def load_existing(self, tenant: Tenant) -> ControlPlane | None:
-        """Say how a tenant's control plane was last made; None where that was never finished.
+        """Return a tenant's control plane as it was last provisioned; None if that never finished.
 
-        Nothing is checked or changed, so it takes one look at the store where `provision` takes seconds.
+        Reads the record and checks nothing, so it is much faster than `provision`.
         """
         name = tenant.metadata.name
         validate_tenant_name(name)
@@ -181,7 +180,7 @@ class Provisioner:
         """Restore the kept objects of a tenant that serves at `endpoint`, if its admins changed them.
 
         Raises:
-            VkgatewayError: its template cannot be read, or its API server does not answer or refuses.
+            VkgatewayError: the template is not readable, or the API server does not answer or refuses.
         """
         template = self._templates.load_template(tenant.spec.template)
         facts = self._tenant_facts(tenant, self._plane_spec(tenant, template, endpoint=endpoint))
@@ -190,10 +189,10 @@ class Provisioner:
         await self._delete_obsolete(client, objects, tenant=facts.name)
 
     async def deprovision(self, tenant: str, *, on_step: OnStep = _ignore_step) -> None:
-        """Remove everything a tenant's control plane had, and nothing else; credentials go last.
+        """Remove a tenant's control plane, however much of it exists; credentials last.
 
-        It does not matter how much of it was ever made. What the tenant has in compute clusters is not
-        touched: that must be gone before. A name that no tenant can have has nothing to be removed.
+        The tenant's objects in compute clusters must be deleted before. Nothing happens for an invalid tenant name,
+        since no such tenant can exist.
         """
         try:
             validate_tenant_name(tenant)
@@ -208,7 +207,7 @@ class Provisioner:
         _log.info("control plane removed", tenant=tenant, keys=keys)
 
     async def _ensure_record(self, tenant: Tenant, template: Template) -> tuple[ControlPlaneRecord, ControlPlaneSpec]:
-        """Load the record or make it; renew the admin's certificate; follow a port that was changed."""
+        """Load or create the record; renew the admin certificate; apply a changed port."""
         name = tenant.metadata.name
         async with self._record_lock:
             kept = await self._store.load(name)
@@ -234,25 +233,29 @@ class Provisioner:
             if kept == record:
                 return record, plane
             saved = await self._store.save(name, record)
-        if (saved.port, saved.service_cidr) != (endpoint.port, service_cidr):  # another replica was quicker
+        if (saved.port, saved.service_cidr) != (endpoint.port, service_cidr):  # another replica saved its record first
             endpoint = endpoint._replace(port=saved.port)
             plane = self._plane_spec(tenant, template, endpoint=endpoint, service_cidr=saved.service_cidr)
         return saved, plane
 
     async def _forget_objects(self, tenant: str, record: ControlPlaneRecord) -> ControlPlaneRecord:
-        """Forget that a tenant was born: etcd did not know it, so what it was born with is lost as well."""
+        """Clear the digest of the initial objects: etcd did not know the tenant, so its objects are lost."""
         if not record.objects:
             return record
-        _log.warning("the datastore did not know a tenant; what it is born with is made anew", tenant=tenant)
+        _log.warning("tenant missing in the datastore; its initial objects are created again", tenant=tenant)
         return await self._store.save(tenant, replace(record, objects=""))
 
     async def _choose_range(self, tenant: str) -> str:
-        """Choose a new tenant's range; "" where it has its template's. It stays for good, as API servers want it."""
+        """Return a new tenant's Service range, "" if it uses its template's. API servers do not allow to change it
+        later.
+        """
         if self._ranges is None:
             return ""
-        found = self._ranges.choose_range(tenant, given=await self._store.assigned_ranges(), taken=self.taken_ranges())
+        found = self._ranges.choose_range(
+            tenant, assigned=await self._store.assigned_ranges(), taken=self.taken_ranges()
+        )
         if not found:
-            _log.warning("no range of Services' addresses is free; the template's is used", tenant=tenant)
+            _log.warning("no Service range is free; the tenant uses its template's", tenant=tenant)
         return found
 
     def _plane_spec(
@@ -287,9 +290,9 @@ class Provisioner:
         )
 
     async def _wait_until_ready(self, client: Client, plane: ControlPlaneSpec, *, exclude: str = "") -> None:
-        """Wait until the API server says that it is ready, but for the check called `exclude`."""
+        """Wait until the API server is ready, apart from the check `exclude`."""
         params = {"exclude": exclude} if exclude else None
-        started = looked = self._clock()
+        started = checked = self._clock()
         while True:
             try:
                 await client.request("GET", "/readyz", params=params, timeout=5)
@@ -297,10 +300,10 @@ class Provisioner:
             except errors.ApiError as error:
                 failure = error
             now = self._clock()
-            if now - looked >= _FAILURE_CHECK_SECONDS:
-                looked = now
-                if trouble := await self._driver.failure_reason(plane):
-                    raise UnavailableError(trouble)
+            if now - checked >= _FAILURE_CHECK_SECONDS:
+                checked = now
+                if reason := await self._driver.failure_reason(plane):
+                    raise UnavailableError(reason)
             if now - started >= _SERVING_SECONDS:
                 raise UnavailableError(
                     f"the API server of {plane.cluster!r} is not ready after {_SERVING_SECONDS:.0f} s: {failure}"
@@ -310,17 +313,17 @@ class Provisioner:
     async def _ensure_objects(
         self, client: Client, record: ControlPlaneRecord, objects: list[dict[str, Any]], *, tenant: str
     ) -> None:
-        """Make what the tenant is born with, once for each state of its template; keep what is to be kept.
+        """Apply the template's objects once per version of the template; restore kept objects each time.
 
-        A tenant that has been born once may refuse changes later, by webhooks or policies of its own: that
-        is told in the log and holds nothing up.
+        Later changes may fail because of the tenant's own webhooks or policies. Such a failure is logged and delays
+        nothing.
         """
         digest = hashlib.sha256(msgspec.json.encode(objects, order="deterministic")).hexdigest()[:16]
         if digest == record.objects:
             try:
                 await self._restore_objects(client, objects, tenant=tenant)
             except errors.ApiError as error:
-                _log.warning("kept objects were not put back", tenant=tenant, error=str(error))
+                _log.warning("failed to restore kept objects", tenant=tenant, error=str(error))
             return
         try:
             await self._apply_with_retry(client, [one for one in objects if not is_initial(one)])
@@ -328,26 +331,26 @@ class Provisioner:
         except errors.ApiError as error:
             if not record.objects:
                 raise
-            _log.warning("the tenant refuses its template's objects", tenant=tenant, error=str(error))
+            _log.warning("the tenant's API server refuses its template's objects", tenant=tenant, error=str(error))
             return
         await self._store.save(tenant, replace(record, objects=digest))
 
     async def _restore_objects(self, client: Client, objects: list[dict[str, Any]], *, tenant: str) -> None:
         await create_missing(client, objects)
         if changed := await restore_objects(client, kept_objects(objects)):
-            _log.warning("kept objects had been changed, and were put back", tenant=tenant, objects=changed)
+            _log.warning("kept objects restored", tenant=tenant, objects=changed)
 
     async def _delete_obsolete(self, client: Client, objects: list[dict[str, Any]], *, tenant: str) -> None:
         try:
             removed = await delete_obsolete(client, kept_objects(objects))
         except errors.ApiError as error:
-            _log.warning("outgrown admission objects were not removed", tenant=tenant, error=str(error))
+            _log.warning("failed to delete obsolete admission objects", tenant=tenant, error=str(error))
             return
         if removed:
-            _log.info("removed outgrown admission objects", tenant=tenant, objects=removed)
+            _log.info("obsolete admission objects deleted", tenant=tenant, objects=removed)
 
     async def _apply_with_retry(self, client: Client, objects: list[dict[str, Any]]) -> None:
-        """Apply, and again while a server that has just started lacks its first namespaces."""
+        """Apply objects; retry while a new API server has not created its first namespaces."""
         started = self._clock()
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Where tenants' credentials live: one Secret a tenant in the management cluster, the source of truth."""
+"""Store of tenants' credentials: one Secret per tenant in the management cluster, the source of truth."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from vkgateway.model.objects import Meta
 
 PORT_KEY = "port"
 RANGE_KEY = "service-range"
-"""Key of the range of a tenant's Services; tenants that have none of their own lack it."""
+"""Key of a tenant's Service range; absent if the tenant uses its template's range."""
 CIDR_KEY = "service-cidr"
-"""Key of the range that its API server was born with, its own or its template's."""
+"""Key of the Service range with which the API server was created, own or from the template."""
 KUBECONFIG_KEY = "kubeconfig"
-"""Key of the admin's kubeconfig in a tenant's Secret."""
+"""Key of the admin's kubeconfig."""
 _OBJECTS_ANNOTATION = "vkgateway.io/objects"
 _SECRET_TYPE = "vkgateway.io/tenant"  # noqa: S105 - the kind of Secret, none itself
 
 
 class BrokenCredentials(VkgatewayError):  # noqa: N818 - named by the reason
-    """A tenant's Secret is there, but something in it is missing or cannot be read."""
+    """A tenant's Secret lacks a key, or a value in it is unreadable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPlaneRecord:
-    """What is kept of a tenant: its credentials, the port of its API server, the kubeconfig handed out.
+    """Stored state of a tenant's control plane: credentials, port of the API server, admin kubeconfig.
 
-    `objects` is a digest of the objects that it was born with, empty until it has been. `service_range` is the range of
-    its Services' addresses, if that is its own alone; `service_cidr` is the same or what its template said when it was
-    made, empty for tenants from before that was kept: an API server must not be given another.
+    `objects` is a digest of the template objects that were applied; empty before the first time. `service_range` is the
+    range of its Services if no other tenant has it. `service_cidr` is the same, or the template's range when the tenant
+    was created. It is empty for tenants older than this field. An API server must keep its range.
     """
 
     credentials: Credentials
@@ -52,22 +52,22 @@ class ControlPlaneRecord:
 
 
 class RecordStore(Protocol):
-    """Keeps a record for each tenant."""
+    """Stores one record per tenant."""
 
     async def load(self, tenant: str) -> ControlPlaneRecord | None:
-        """Return the tenant's record, None where there is none yet."""
+        """Return the tenant's record, None if there is none."""
 
     async def save(self, tenant: str, record: ControlPlaneRecord) -> ControlPlaneRecord:
-        """Keep the record; where there is one already, its credentials stay. Returns what is now kept."""
+        """Save the record and return the stored one; credentials that are already stored win."""
 
     async def delete(self, tenant: str) -> None:
-        """Forget the tenant; nothing happens where it is not known."""
+        """Delete the tenant's record; no error if there is none."""
 
     async def assigned_ports(self) -> dict[int, str]:
-        """Tell which ports are given to which tenant."""
+        """Return the tenant of each assigned port."""
 
     async def assigned_ranges(self) -> dict[str, str]:
-        """Tell which ranges of Services' addresses are given to which tenant."""
+        """Return the tenant of each assigned Service range."""
 
 
 class _Secret(msgspec.Struct):
@@ -79,14 +79,14 @@ _decode_secret = msgspec.json.Decoder(_Secret).decode
 
 
 class SecretStore:
-    """The store in the management cluster."""
+    """Record store in Secrets of the management cluster."""
 
     def __init__(self, client: Client, *, namespace: str = SYSTEM_NAMESPACE) -> None:
         self._client = client
         self._namespace = namespace
 
     async def load(self, tenant: str) -> ControlPlaneRecord | None:
-        """Return the tenant's record, None where there is none yet; BrokenCredentials names what is wrong."""
+        """Return the tenant's record, None if there is none. Raises BrokenCredentials with the broken key."""
         try:
             body = await self._client.get(SECRETS, tenant_secret_name(tenant), namespace=self._namespace)
         except errors.NotFound:
@@ -94,9 +94,9 @@ class SecretStore:
         return self._parse_record(_decode_secret(body))
 
     async def save(self, tenant: str, record: ControlPlaneRecord) -> ControlPlaneRecord:
-        """Create the Secret, or bring port, kubeconfig, digest and admin certificate of it up to date.
+        """Create the Secret, or update its port, kubeconfig, digest and admin certificate.
 
-        Of two that create it at the same time the first one's authorities stay, and both get them back.
+        If two replicas create it at the same time, the first one's CAs win, and both get these back.
         """
         name = tenant_secret_name(tenant)
         secret = _build_secret(tenant, record)
@@ -112,28 +112,28 @@ class SecretStore:
         return record
 
     async def delete(self, tenant: str) -> None:
-        """Delete the Secret; nothing happens where there is none."""
+        """Delete the Secret; no error if there is none."""
         with contextlib.suppress(errors.NotFound):
             await self._client.delete(SECRETS, tenant_secret_name(tenant), namespace=self._namespace)
 
     async def assigned_ports(self) -> dict[int, str]:
-        """Tell which ports are given to which tenant, by the Secrets there are."""
-        given: dict[int, str] = {}
+        """Return the tenant of each assigned port, from all Secrets."""
+        assigned: dict[int, str] = {}
         for tenant, port in (await self._values_by_tenant(PORT_KEY)).items():
             with contextlib.suppress(ValueError):
-                given[int(port)] = tenant
-        return given
+                assigned[int(port)] = tenant
+        return assigned
 
     async def assigned_ranges(self) -> dict[str, str]:
-        """Tell which ranges of Services' addresses are given to which tenant, by the Secrets there are."""
-        given: dict[str, str] = {}
+        """Return the tenant of each assigned Service range, from all Secrets."""
+        assigned: dict[str, str] = {}
         for tenant, cidr in (await self._values_by_tenant(RANGE_KEY)).items():
             with contextlib.suppress(ValueError):
-                given[str(ipaddress.ip_network(cidr))] = tenant
-        return given
+                assigned[str(ipaddress.ip_network(cidr))] = tenant
+        return assigned
 
     async def _values_by_tenant(self, key: str) -> dict[str, str]:
-        """What tenants have under a key, by tenant; those that lack it, or hold something unreadable, are left out."""
+        """Return the value of a key by tenant, without tenants that lack it or whose value is unreadable."""
         found: dict[str, str] = {}
         pages = self._client.list_pages(SECRETS, namespace=self._namespace, label_selector=TENANT_LABEL)
         async for page in pages:
@@ -166,11 +166,11 @@ class SecretStore:
         except KeyError as error:
             raise BrokenCredentials(f"Secret {name} lacks the key {error.args[0]!r}", hint=_RESTORE_HINT) from error
         except (binascii.Error, ValueError) as error:
-            # What was read may be a private key: no part of it is repeated.
-            raise BrokenCredentials(f"Secret {name} holds something unreadable", hint=_RESTORE_HINT) from error
+            # The value may be a private key, so the message contains no part of it.
+            raise BrokenCredentials(f"Secret {name} has an unreadable value", hint=_RESTORE_HINT) from error
 
 
-_RESTORE_HINT = "put back the Secret as it was; a tenant without its authority has to be deleted and made again"
+_RESTORE_HINT = "Restore the Secret from a backup. A tenant without its CA must be deleted and created again."
 
 
 def _build_secret(tenant: str, record: ControlPlaneRecord) -> dict[str, Any]:

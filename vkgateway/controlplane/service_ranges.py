@@ -1,4 +1,4 @@
-"""Choosing the addresses of a tenant's Services: a range that is its own, so that compute clusters can have it too."""
+"""Choice of a tenant's Service range; it is unique, so that compute clusters can use it too."""
 
 from __future__ import annotations
 
@@ -13,43 +13,46 @@ from vkgateway.model.errors import InputError
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _LONGEST_PREFIX = {4: 28, 6: 124}
-"""Longest prefix of a tenant's range: the first address is the API server's, the tenth that of names."""
+"""Longest prefix of a tenant's range by IP version. The API server uses the first address, the name server the tenth.
+"""
 _SHORTEST_PREFIX = {4: 12, 6: 108}
-"""Shortest one: API servers take no more than a million addresses (`--service-cluster-ip-range`)."""
+"""Shortest prefix by IP version: API servers take at most a million addresses (`--service-cluster-ip-range`)."""
 _MAX_ATTEMPTS = 65536
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceRanges:
-    """Cuts `parent_range` into tenants' ranges of `prefix` bits each."""
+    """Splits `parent_range` into tenants' ranges with the prefix length `prefix`."""
 
     parent_range: IpNetwork
     prefix: int
 
     @classmethod
-    def parse(cls, within: str, *, prefix: int) -> ServiceRanges:
-        """Read what the settings say.
+    def parse(cls, parent_range: str, *, prefix: int) -> ServiceRanges:
+        """Parse the settings.
 
         Raises:
-            InputError: it is no range, or none of that length can be cut from it.
+            InputError: `parent_range` is not a CIDR, or has no ranges of that prefix length.
         """
         try:
-            found = ipaddress.ip_network(within)
+            found = ipaddress.ip_network(parent_range)
         except ValueError as error:
             raise InputError(f"services.range: {error}") from error
         shortest, longest = max(found.prefixlen, _SHORTEST_PREFIX[found.version]), _LONGEST_PREFIX[found.version]
         if not shortest <= prefix <= longest:
-            raise InputError(f"services.tenantPrefix: {prefix} is not from {shortest} to {longest}, as {within} needs")
+            raise InputError(
+                f"services.tenantPrefix: {prefix} is not from {shortest} to {longest}, as {parent_range} needs"
+            )
         return cls(found, prefix)
 
-    def choose_range(self, tenant: str, *, given: Mapping[str, str], taken: Collection[str] = ()) -> str:
-        """Choose a range for a new tenant; "" where none is free.
+    def choose_range(self, tenant: str, *, assigned: Mapping[str, str], taken: Collection[str] = ()) -> str:
+        """Return a range for a new tenant; "" if none is free.
 
-        `given` tells which ranges belong to which tenant, `taken` what else no tenant may have: ranges of compute
-        clusters' Services and pods. Where the search starts depends on the tenant's name, so that platforms that
-        share a compute cluster rarely meet.
+        `assigned` maps assigned ranges to their tenants. `taken` are ranges that no tenant may have: those of compute
+        clusters' Services and pods. The search starts at a range that depends on the tenant's name, so that platforms
+        that share a compute cluster rarely collide.
         """
-        others = [cidr for cidr, owner in given.items() if owner != tenant]
+        others = [cidr for cidr, owner in assigned.items() if owner != tenant]
         avoided = [
             parsed
             for cidr in (*others, *taken)

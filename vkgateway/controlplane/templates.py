@@ -1,4 +1,4 @@
-"""Tenant templates: a folder each, with the control plane's shape and the objects a tenant is born with."""
+"""Tenant templates: a directory each, with settings of the control plane and the initial objects of a tenant."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Description(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantFacts:
-    """What a template's objects may say of the tenant, as `tenant.name` and so on."""
+    """Facts about a tenant for a template's objects, as `tenant.name` and so on."""
 
     name: str
     template: str
@@ -63,17 +63,17 @@ class TenantFacts:
     cluster_domain: str
     policy: TenantPolicy = _DEFAULT_POLICY
     endpoint_host: str = ""
-    """Where the gateway's endpoint listens, which virtual nodes and the resource metrics API have in common."""
+    """Host of the gateway's endpoint, which serves the virtual nodes and the resource metrics API."""
     endpoint_port: int = 0
-    """Its port; 0 where it is another one at each start."""
+    """Port of that endpoint; 0 if it changes at each start."""
     webhooks_url: str = ""
-    """Where the tenant's API server may ask the gateway as a webhook; empty where it cannot, or need not."""
+    """URL of the gateway's webhook for the tenant's API server; empty if it cannot or need not call it."""
     webhooks_ca: str = ""
-    """The authority that vouches for that server: PEM, in base64."""
+    """CA of the gateway's endpoint (PEM, base64)."""
 
     @property
     def kubelet_ca(self) -> str:
-        """The authority that vouches for the virtual nodes' kubelet endpoint, which is that server, too: PEM."""
+        """CA of the virtual nodes' kubelet endpoint (PEM); the same server as the webhook's."""
         return base64.b64decode(self.webhooks_ca).decode()
 
     @property
@@ -83,23 +83,23 @@ class TenantFacts:
 
     @property
     def pod_security_rules(self) -> PolicyRules | None:
-        """The rules of the tenant's pod security level, for namespaces whose labels set another; None: no rules."""
+        """Rules of the tenant's Pod Security level for namespaces whose labels set another; None if there are none."""
         return pod_security_rules(self.policy)
 
     @property
     def service_rules(self) -> PolicyRules | None:
-        """The tenant's rules for types of Services, for an admission policy; None: no rules."""
+        """The tenant's rules for types of Services, for an admission policy; None if there are none."""
         return service_rules(self.policy)
 
     @property
     def minor(self) -> int:
-        """The Kubernetes release's second number: 36 of 1.36.3."""
+        """Minor release: 36 of 1.36.3."""
         return int(self.kubernetes_version.split(".")[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """One kind of tenant, read from its folder."""
+    """One kind of tenant, read from its directory."""
 
     name: str
     folder: Path
@@ -109,12 +109,12 @@ class Template:
     values: Mapping[str, Any]
 
     def render_objects(self, tenant: TenantFacts) -> list[dict[str, Any]]:
-        """Render the objects that `tenant` is born with, in the order of their file names.
+        """Render the initial objects of `tenant`, in the order of file names.
 
         Raises:
-            InputError: a file uses what is not defined, or renders to something that is no object.
+            InputError: a file uses an undefined value, or renders to something that is not an object.
         """
-        import jinja2  # here, for it takes long to load, and is needed for new tenants only
+        import jinja2  # slow to load, and needed for new tenants only
 
         environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(self.folder / _OBJECTS_FOLDER),
@@ -135,29 +135,29 @@ class Template:
             raise InputError(f"template file {where} cannot be used: {' '.join(str(error).split())}") from error
         for document in documents:
             if not isinstance(document, dict) or not {"apiVersion", "kind", "metadata"} <= document.keys():
-                raise InputError(f"template file {where} holds something without apiVersion, kind or metadata")
+                raise InputError(f"template file {where} has an object without apiVersion, kind or metadata")
         return documents
 
 
 @dataclass(frozen=True, slots=True)
 class Templates:
-    """The templates in a folder, one sub-folder each."""
+    """The templates in a directory, one subdirectory each."""
 
     folder: Path = SHIPPED_FOLDER
 
     def list_names(self) -> list[str]:
-        """List the templates there are."""
+        """Return the names of all templates, sorted."""
         return sorted(path.parent.name for path in self.folder.glob(f"*/{_FILE}"))
 
     def load_template(self, name: str) -> Template:
         """Read a template.
 
         Raises:
-            InputError: there is none of that name (the message lists those there are), or its file is wrong.
+            InputError: the template does not exist (the hint lists those that do), or its file is invalid.
         """
         if name not in self.list_names():
             known = ", ".join(self.list_names()) or "none"
-            raise InputError(f"template {name!r} does not exist in {self.folder}", hint=f"there is: {known}")
+            raise InputError(f"template {name!r} does not exist in {self.folder}", hint=f"available: {known}")
         path = self.folder / name / _FILE
         try:
             found = msgspec.yaml.decode(path.read_bytes(), type=_Description)

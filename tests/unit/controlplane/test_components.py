@@ -30,7 +30,7 @@ from vkgateway.programs.supervisor.spec import ProcessSpec
 
 
 def test_only_the_compute_cluster_runs_the_taint_eviction_controller(tmp_path: Path) -> None:
-    """A compute cluster that is away makes virtual nodes NotReady, and must delete nothing."""
+    """An unreachable compute cluster makes virtual nodes NotReady and must not cause deletions."""
     planes = {
         "tenant": tenant_plane(),
         "compute": compute_plane_spec(address="10.0.0.1", port=6443, etcd_endpoints=("https://127.0.0.1:2379",)),
@@ -168,7 +168,7 @@ def test_feature_gates_without_a_purpose_are_disabled(tmp_path: Path, version: s
 
 
 def list_flag(flag: str, argv: Sequence[str]) -> dict[str, str]:
-    """The entries of a flag that holds a list of names, each with a value."""
+    """Return the entries of a flag that holds a list of NAME=VALUE."""
     (text,) = (argument.partition("=")[2] for argument in argv if argument.startswith(f"--{flag}="))
     return dict(entry.split("=", 1) for entry in text.split(","))
 

@@ -1,4 +1,4 @@
-"""Certificates carry the names, groups and usages asked for, and keys stay private on disk."""
+"""Certificates have the requested names, groups and usages, and keys stay private on disk."""
 
 import datetime
 import ssl
@@ -13,7 +13,7 @@ from vkgateway.controlplane import pki
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
-def test_issue_carries_user_groups_names_and_usages() -> None:
+def test_issued_certificate_has_user_groups_names_and_usages() -> None:
     authority = pki.Authority.create("ca", now=NOW)
     pair = authority.issue(
         "alice", organizations=("a", "b"), dns=("localhost",), ips=("10.0.0.1", "::1"), client=True, now=NOW
@@ -28,14 +28,14 @@ def test_issue_carries_user_groups_names_and_usages() -> None:
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
-def test_signed_knows_its_own_from_anothers_of_the_same_name() -> None:
+def test_has_signed_distinguishes_authorities_of_the_same_name() -> None:
     first, second = pki.Authority.create("ca"), pki.Authority.create("ca")
     pair = first.issue("x", client=True)
     assert first.has_signed(pair.cert_pem)
     assert not second.has_signed(pair.cert_pem)
 
 
-def test_an_authority_survives_writing_and_reading(tmp_path: Path) -> None:
+def test_authority_is_read_back(tmp_path: Path) -> None:
     authority = pki.Authority.create("ca")
     certificate, key = authority.write(tmp_path)
     again = pki.Authority.from_pem(certificate.read_bytes(), key.read_bytes())
@@ -43,12 +43,12 @@ def test_an_authority_survives_writing_and_reading(tmp_path: Path) -> None:
     assert authority.has_signed(again.issue("x").cert_pem)
 
 
-def test_load_refuses_a_key_that_is_not_the_certificates() -> None:
+def test_key_of_another_certificate_is_refused() -> None:
     with pytest.raises(ValueError, match="'one'"):
         pki.Authority.from_pem(pki.Authority.create("one").cert_pem, pki.Authority.create("two").key_pem)
 
 
-def test_keys_are_private_on_disk_and_in_text(tmp_path: Path) -> None:
+def test_keys_are_readable_by_the_owner_only_and_not_in_repr(tmp_path: Path) -> None:
     pair = pki.Authority.create("ca").issue("x", server=True, dns=("x",))
     certificate, key = pair.write(tmp_path / "deep" / "er", "x")
     private, _ = pki.SigningKey.create().write(tmp_path)
@@ -59,7 +59,7 @@ def test_keys_are_private_on_disk_and_in_text(tmp_path: Path) -> None:
     assert "PRIVATE" not in repr(pair)
 
 
-def test_writing_tightens_a_key_that_others_could_read(tmp_path: Path) -> None:
+def test_write_restricts_the_mode_of_an_existing_key(tmp_path: Path) -> None:
     pair = pki.Authority.create("ca").issue("x")
     _, key = pair.write(tmp_path, "x")
     key.chmod(0o644)
@@ -76,18 +76,18 @@ def test_python_tls_accepts_the_chain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("day", "due"), [(0, False), (190, False), (200, True), (400, True)])
-def test_renewal_is_due_when_a_third_of_the_life_is_left(day: int, due: bool) -> None:
+def test_renewal_is_due_when_a_third_of_the_lifetime_is_left(day: int, due: bool) -> None:
     pair = pki.Authority.create("ca", now=NOW).issue("x", days=300, now=NOW)
     assert pki.needs_renewal(pair.cert_pem, now=NOW + datetime.timedelta(days=day, hours=1)) == due
     assert pki.cert_expiry(pair.cert_pem) == NOW + datetime.timedelta(days=300)
 
 
-def test_a_signing_key_survives_writing_and_reading() -> None:
+def test_signing_key_is_read_back() -> None:
     key = pki.SigningKey.create()
     assert pki.SigningKey.from_pem(key.private_pem) == key
 
 
-def test_a_certificate_from_a_clock_that_was_ahead_is_renewed_and_none_for_a_clock_that_is_far_behind() -> None:
+def test_certificate_from_the_future_is_renewed_unless_this_clock_is_slow() -> None:
     now = datetime.datetime(2026, 6, 1, tzinfo=datetime.UTC)
     pair = pki.Authority.create("ca").issue("a", client=True, now=now)
     assert not pki.needs_renewal(pair.cert_pem, now=now)

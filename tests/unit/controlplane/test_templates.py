@@ -1,4 +1,4 @@
-"""Templates are read strictly: what is misspelt or undefined is named, nothing is guessed."""
+"""Templates are parsed strictly: misspelt and undefined names are errors."""
 
 import base64
 from dataclasses import replace
@@ -31,7 +31,7 @@ def write(folder: Path, *, template: str = "description: some\n", **objects: str
     return Templates(folder)
 
 
-def test_a_tenant_is_born_with_the_two_classes_and_the_way_to_its_server() -> None:
+def test_initial_objects_include_priority_classes_and_api_server_endpoints() -> None:
     objects = Templates().load_template("default").render_objects(FACTS)
     named = {(found["kind"], found["metadata"]["name"]): found for found in objects}
     assert not any(found.get("globalDefault") for found in objects), "a chart may bring a global default"
@@ -42,7 +42,7 @@ def test_a_tenant_is_born_with_the_two_classes_and_the_way_to_its_server() -> No
     assert named["Endpoints", "kubernetes"]["subsets"][0]["addresses"] == [{"ip": "10.0.0.1"}]
 
 
-def test_a_tenant_is_told_the_authority_of_its_nodes_kubelet() -> None:
+def test_initial_objects_include_the_ca_of_the_kubelet_endpoint() -> None:
     facts = replace(FACTS, webhooks_ca=base64.b64encode(b"-----BEGIN\nQ0E=\n").decode())
     objects = Templates().load_template("default").render_objects(facts)
     (told,) = [found for found in objects if found["metadata"]["name"] == "vkgateway-kubelet-ca"]
@@ -51,7 +51,7 @@ def test_a_tenant_is_told_the_authority_of_its_nodes_kubelet() -> None:
 
 
 def metrics(**facts: Any) -> dict[str, dict[str, Any]]:
-    """The default template's objects for metrics.k8s.io, by kind."""
+    """Return the default template's objects for metrics.k8s.io, by kind."""
     template = Templates().load_template("default")
     values = {**template.values, "metrics": facts.pop("metrics", True)}
     made = replace(template, values=values).render_objects(replace(FACTS, **facts))
@@ -59,7 +59,7 @@ def metrics(**facts: Any) -> dict[str, dict[str, Any]]:
     return {found["kind"]: found for found in made if found["metadata"]["name"] in names}
 
 
-def test_a_tenant_finds_the_metrics_api_at_the_gateway() -> None:
+def test_metrics_api_leads_to_the_gateway() -> None:
     found = metrics(endpoint_host="10.0.0.9", endpoint_port=10350)
     assert set(found) == {"Service", "EndpointSlice", "ClusterRole", "APIService"}
     assert found["APIService"]["spec"]["service"] == {
@@ -73,7 +73,7 @@ def test_a_tenant_finds_the_metrics_api_at_the_gateway() -> None:
     assert ("kube-system", found["Service"]["metadata"]["name"]) == METRICS_SERVICE
 
 
-def test_an_older_server_finds_it_by_endpoints() -> None:
+def test_older_server_finds_the_metrics_api_by_endpoints() -> None:
     found = metrics(kubernetes_version="1.32.13", endpoint_host="10.0.0.9", endpoint_port=10350)
     assert found["Endpoints"]["subsets"][0]["addresses"] == [{"ip": "10.0.0.9"}]
 
@@ -81,12 +81,12 @@ def test_an_older_server_finds_it_by_endpoints() -> None:
 @pytest.mark.parametrize(
     "facts", [{"metrics": False, "endpoint_port": 10350}, {"endpoint_port": 0}], ids=["off", "no fixed port"]
 )
-def test_there_is_no_metrics_api_where_it_is_off_or_cannot_be_found(facts: dict[str, Any]) -> None:
+def test_no_metrics_api_if_disabled_or_without_a_fixed_port(facts: dict[str, Any]) -> None:
     assert metrics(**facts) == {}
 
 
 def gate(version: str, *, webhooks_url: str = "", webhooks_ca: str = "") -> list[dict[str, Any]]:
-    """The default template's objects by which pods are born gated in a tenant of that version."""
+    """Return the default template's objects that gate pods in a tenant of that version."""
     template = Templates().load_template("default")
     gated = replace(template, values={**template.values, "admissionGate": True})
     facts = replace(FACTS, kubernetes_version=version, webhooks_url=webhooks_url, webhooks_ca=webhooks_ca)
@@ -95,7 +95,7 @@ def gate(version: str, *, webhooks_url: str = "", webhooks_ca: str = "") -> list
 
 
 @pytest.mark.parametrize(("version", "api"), [("1.34.0", "v1beta1"), ("1.35.4", "v1beta1"), ("1.36.3", "v1")])
-def test_the_gate_is_a_policy_in_the_api_server(version: str, api: str) -> None:
+def test_pods_are_gated_by_an_admission_policy(version: str, api: str) -> None:
     policy, binding = gate(version)
 
     assert (policy["kind"], binding["kind"]) == ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
@@ -107,7 +107,7 @@ def test_the_gate_is_a_policy_in_the_api_server(version: str, api: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.30.0", "1.33.13"])
-def test_where_the_api_server_is_older_it_asks_the_gateway_under_the_same_conditions(version: str) -> None:
+def test_older_api_server_calls_the_webhook_under_the_same_conditions(version: str) -> None:
     (configuration,) = gate(version, webhooks_url="https://10.0.0.1:10352", webhooks_ca="Q0E=")
     (webhook,) = configuration["webhooks"]
 
@@ -118,18 +118,18 @@ def test_where_the_api_server_is_older_it_asks_the_gateway_under_the_same_condit
     assert kept_objects([configuration])
 
 
-def test_where_it_can_neither_gate_nor_ask_nothing_is_made() -> None:
+def test_no_gate_without_policy_support_and_webhook() -> None:
     assert gate("1.33.13") == []
 
 
-def test_without_the_value_nothing_gates() -> None:
+def test_no_gate_if_the_template_disables_it() -> None:
     template = Templates().load_template("default")
     objects = replace(template, values={**template.values, "admissionGate": False}).render_objects(FACTS)
 
     assert "vkgateway-admission" not in {found["metadata"]["name"] for found in objects}
 
 
-def test_files_render_in_order_and_may_hold_nothing_or_several(tmp_path: Path) -> None:
+def test_files_render_in_order_with_any_number_of_objects(tmp_path: Path) -> None:
     text = "{apiVersion: v1, kind: A, metadata: {name: %s}}\n"
     templates = write(
         tmp_path,
@@ -142,7 +142,7 @@ def test_files_render_in_order_and_may_hold_nothing_or_several(tmp_path: Path) -
     assert names == ["one", "zwei", "alpha"]
 
 
-def test_flags_and_environment_become_text(tmp_path: Path) -> None:
+def test_flags_and_environment_become_strings(tmp_path: Path) -> None:
     templates = write(
         tmp_path,
         template="description: x\ncomponents: {apiserver: {flags: {v: 4, a: true, x: null}, env: {GOGC: 80}}}\n",
@@ -153,7 +153,7 @@ def test_flags_and_environment_become_text(tmp_path: Path) -> None:
     assert tuning.timer_slack is None
 
 
-def test_timers_may_be_late_by_milliseconds_up_to_a_second(tmp_path: Path) -> None:
+def test_timer_slack_is_in_milliseconds_up_to_a_second(tmp_path: Path) -> None:
     text = "description: x\ncomponents: {apiserver: {timerSlackMilliseconds: %s}}\n"
     assert write(tmp_path, template=text % 5).load_template("mine").tuning["apiserver"].timer_slack == 0.005
     (tmp_path / "mine" / "template.yaml").write_text(text % 1001)
@@ -161,26 +161,26 @@ def test_timers_may_be_late_by_milliseconds_up_to_a_second(tmp_path: Path) -> No
         Templates(tmp_path).load_template("mine")
 
 
-def test_an_unknown_template_names_those_there_are(tmp_path: Path) -> None:
+def test_unknown_template_lists_the_available_ones(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="template 'other' does not exist") as caught:
         write(tmp_path).load_template("other")
     assert "mine" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["..", "../default", "", "mine/objects"])
-def test_a_template_is_a_name_and_no_path(tmp_path: Path, name: str) -> None:
+def test_template_name_is_not_a_path(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="does not exist"):
         write(tmp_path).load_template(name)
 
 
 @pytest.mark.parametrize("template", ["", "description: x\nflag: 1\n", "description: x\ncomponents: {etcd: {}}\n", "{"])
-def test_a_wrong_description_is_refused_with_its_path(tmp_path: Path, template: str) -> None:
+def test_invalid_description_is_refused_with_its_path(tmp_path: Path, template: str) -> None:
     with pytest.raises(InputError, match=r"mine/template\.yaml"):
         write(tmp_path, template=template).load_template("mine")
 
 
 @pytest.mark.parametrize("text", ["a: {{ tenant.unknown }}", "{% if %}", "a: [", "just text", "{kind: A}"])
-def test_a_wrong_object_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
+def test_invalid_object_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
     templates = write(tmp_path, bad=text)
     with pytest.raises(InputError, match=r"objects/bad\.yaml\.j2"):
         templates.load_template("mine").render_objects(FACTS)

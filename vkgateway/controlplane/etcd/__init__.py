@@ -1,7 +1,7 @@
-"""The shared datastore: an etcd client, and who may read what in it."""
+"""The shared datastore: an etcd client, and the tenancy of clusters in it."""
 
 import os
 
-# Children are started by exec, never by a bare fork, so gRPC's fork handlers only get in the way: each start of a
-# process would print a line about them. Read once, when grpc is imported.
+# This program starts children with exec and never with a bare fork, so gRPC's fork handlers are useless, and each start
+# would log a line about them. gRPC reads the variable once, at import.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

@@ -17,33 +17,34 @@ from vkgateway.controlplane.etcd.pb import etcd_pb2 as pb
 from vkgateway.controlplane.etcd.ranges import KeyRange
 
 _TIMEOUT = 10.0
-# Compaction and defragmentation go through all there is.
+# Seconds; compaction and defragmentation process the whole store.
 _MAINTENANCE_TIMEOUT = 300.0
-# So many values in an answer if each may have 1.5 MiB, which together may be received; and so many at most.
+# Keys per page: the first number for values of up to 1.5 MiB each within gRPC's message size, the second as a maximum.
 _MIN_PAGE_KEYS = 32
 _MAX_PAGE_KEYS = 1000
 _PAGE_BYTES = 8 << 20
-# So many keys are deleted by one call: to list them, etcd reads their values as well, which may have 1.5 MiB each.
+# Keys per delete request. etcd reads the values to list the keys, and a value may have 1.5 MiB.
 _DELETE_BATCH = 200
-# How often a call is made that meets changes of users or roles on its way: each attempt takes milliseconds.
+# Attempts of a call that fails because users or roles change at the same time; each takes milliseconds.
 _STALE_ATTEMPTS = 10
 _OPTIONS = (
-    # Back within seconds once etcd is: gRPC's own default waits up to two minutes between attempts.
+    # Reconnect within seconds after etcd returns; gRPC's default waits up to two minutes between attempts.
     ("grpc.max_reconnect_backoff_ms", 2000),
-    # So long an attempt may take, whatever its name says: an etcd or a machine that is busy needs its time for TLS.
+    # The time limit of an attempt, despite its name. A busy etcd or machine needs time for TLS.
     ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_receive_message_length", 64 << 20),
-    # Tenants' API servers go straight to it too; gRPC would take every proxy in the environment, for loopback as well.
+    # Connect directly, as tenants' API servers do. gRPC would use any proxy in the environment, also for loopback.
     ("grpc.enable_http_proxy", 0),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """How an etcd member is: version, size of its file, what of that is in use, and what it may grow to (bytes).
+    """State of an etcd member: version, file size, bytes in use and maximum size.
 
-    `quota` is 0 where etcd does not tell (before 3.6). `alarms` are sentences; one about space says NOSPACE.
+    `quota` is 0 for etcd before 3.6, which does not report it. `alarms` are sentences; the one about space contains
+    NOSPACE.
     """
 
     version: str
@@ -55,14 +56,14 @@ class MemberStatus:
 
     @property
     def is_full(self) -> bool:
-        """Whether etcd takes no writes any more, until somebody says that there is room again."""
+        """Return whether etcd refuses writes until its space alarm is cleared."""
         return any("NOSPACE" in alarm for alarm in self.alarms)
 
 
 class EtcdClient:
-    """Talks to the first of `endpoints` that answers; every call raises an `EtcdError` where it fails.
+    """Client of an etcd cluster; each call tries every endpoint once and raises `EtcdError` if it fails.
 
-    Calls are tried once at each endpoint. All of them may be repeated: adding twice raises `EtcdExists`.
+    All calls may be repeated: a second `add` raises `EtcdExists`.
     """
 
     def __init__(self, endpoints: Sequence[str], *, tls: ClientTls, timeout: float = _TIMEOUT) -> None:
@@ -70,7 +71,7 @@ class EtcdClient:
         self._targets = grpc_targets(endpoints)
         self._channels = self._open_channels(tls)
         self._closing_channels: dict[asyncio.Task[None], grpc.aio.Channel] = {}
-        """Channels of before, until the last call over them has ended."""
+        """Replaced channels that still have calls in progress."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -90,10 +91,10 @@ class EtcdClient:
             await channel.close(grace=None)
 
     def renew_connection(self, tls: ClientTls) -> None:
-        """Prove itself by another certificate from now on; calls that are under way go on to their end.
+        """Use another client certificate for new calls; calls in progress end over the old connection.
 
-        That may be minutes away, and nobody waits for it. A call that were cut off would look to its caller as if the
-        caller's own task had been cancelled.
+        That may take minutes, and this method does not wait for it. A call that is cut off would look to its caller as
+        if the caller's task had been cancelled.
         """
         old, self._channels = self._channels, self._open_channels(tls)
         for channel in old.values():
@@ -108,23 +109,23 @@ class EtcdClient:
         return {target: grpc.aio.secure_channel(target, credentials, options=_OPTIONS) for target in self._targets}
 
     async def get(self, key: str) -> bytes | None:
-        """Return the key's value, None where it does not exist."""
+        """Return the value of a key, None if it does not exist."""
         answer = await self._call("KV/Range", pb.RangeRequest(key=key.encode()), pb.RangeResponse)
         return bytes(answer.kvs[0].value) if answer.kvs else None
 
     async def list_keys(self, keys: KeyRange, *, limit: int = 0) -> list[str]:
-        """List the keys in a range; at most `limit` of them, 0 for all."""
+        """Return the keys in a range, at most `limit`; 0 for all."""
         request = pb.RangeRequest(key=keys.start, range_end=keys.end, limit=limit, keys_only=True)
         answer = await self._call("KV/Range", request, pb.RangeResponse)
         return [pair.key.decode(errors="replace") for pair in answer.kvs]
 
     async def count_keys(self, keys: KeyRange) -> int:
-        """Count the keys in a range."""
+        """Return the number of keys in a range."""
         request = pb.RangeRequest(key=keys.start, range_end=keys.end, count_only=True)
         return int((await self._call("KV/Range", request, pb.RangeResponse)).count)
 
     async def measure_size(self, keys: KeyRange) -> int:
-        """Add up the bytes of all keys and values in a range; what they were before is not counted. Reads all of it."""
+        """Return the total bytes of keys and values in a range, without earlier revisions. Reads the whole range."""
         size, start, limit = 0, keys.start, _MIN_PAGE_KEYS
         while True:
             request = pb.RangeRequest(key=start, range_end=keys.end, limit=limit)
@@ -133,14 +134,14 @@ class EtcdClient:
             except EtcdError as error:
                 if error.transient or limit == _MIN_PAGE_KEYS:
                     raise
-                limit = _MIN_PAGE_KEYS  # what follows is larger than what came before
+                limit = _MIN_PAGE_KEYS  # the next values are larger
                 continue
             page = sum(len(pair.key) + len(pair.value) for pair in answer.kvs)
             size += page
             if not answer.more:
                 return size
             start = answer.kvs[-1].key + b"\0"
-            # Each call has etcd count all that follows: the fewer the better.
+            # Each request makes etcd count all remaining keys, so use as few as possible.
             limit = max(_MIN_PAGE_KEYS, min(_MAX_PAGE_KEYS, _PAGE_BYTES * len(answer.kvs) // page))
 
     async def put(self, key: str, value: bytes) -> None:
@@ -148,9 +149,9 @@ class EtcdClient:
         await self._call("KV/Put", pb.PutRequest(key=key.encode(), value=value), pb.PutResponse)
 
     async def delete_range(self, keys: KeyRange) -> int:
-        """Delete every key in a range; how many there were.
+        """Delete every key in a range and return how many there were.
 
-        Some at a time: etcd does nothing else while it deletes, and gives a call up that takes seconds.
+        Deletes in batches: etcd serves no other request during a delete, and aborts requests that take seconds.
         """
         start, deleted, more = keys.start, 0, True
         while more:
@@ -164,16 +165,13 @@ class EtcdClient:
         return deleted
 
     async def compact(self, revision: int) -> None:
-        """Forget what keys were before `revision`, if that was not done yet; returns when the space is free."""
+        """Discard all revisions before `revision`, and return when etcd has freed the space."""
         request = pb.CompactionRequest(revision=revision, physical=True)
         with contextlib.suppress(EtcdCompacted):
             await self._call("KV/Compact", request, pb.CompactionResponse, timeout=_MAINTENANCE_TIMEOUT)
 
     async def defragment(self) -> None:
-        """Have every member write its file anew, as large as what is in use; it answers nobody meanwhile.
-
-        One that cannot be reached is passed over.
-        """
+        """Make every reachable member rewrite its file without free pages; a member serves no request meanwhile."""
         for target in self._targets:
             with contextlib.suppress(EtcdUnavailable):
                 await self._call_at(
@@ -181,14 +179,14 @@ class EtcdClient:
                 )
 
     async def allow_writes(self) -> None:
-        """Say that there is room again, after members' alarms that there is none."""
+        """Clear the space alarms of all members."""
         found = await self._call("Maintenance/Alarm", pb.AlarmRequest(alarm=pb.NOSPACE), pb.AlarmResponse)
         for alarm in found.alarms:
             over = pb.AlarmRequest(action=pb.AlarmRequest.DEACTIVATE, member_id=alarm.member_id, alarm=pb.NOSPACE)
             await self._call("Maintenance/Alarm", over, pb.AlarmResponse)
 
     async def member_status(self) -> MemberStatus:
-        """Return how the member that answers is."""
+        """Return the state of the member that answers."""
         answer = await self._call("Maintenance/Status", pb.StatusRequest(), pb.StatusResponse)
         return MemberStatus(
             version=answer.version,
@@ -200,20 +198,20 @@ class EtcdClient:
         )
 
     async def auth_enabled(self) -> bool:
-        """Tell whether users and roles are enforced."""
+        """Return whether etcd enforces users and roles."""
         answer = await self._call("Auth/AuthStatus", pb.AuthStatusRequest(), pb.AuthStatusResponse)
         return bool(answer.enabled)
 
     async def enable_auth(self) -> None:
-        """Enforce users and roles from now on; wants a user `root` with the role `root`."""
+        """Enforce users and roles. Requires a user `root` with the role `root`."""
         await self._call_empty("Auth/AuthEnable", pb.AuthEnableRequest())
 
     async def list_users(self) -> list[str]:
-        """List the users' names."""
+        """Return the names of all users."""
         return list((await self._call("Auth/UserList", pb.Empty(), pb.AuthUserListResponse)).users)
 
     async def add_user(self, name: str) -> None:
-        """Add a user without a password, known by the common name of its certificate alone."""
+        """Add a user without a password, identified by the common name of its client certificate."""
         options = pb.UserAddOptions(no_password=True)
         await self._call_empty("Auth/UserAdd", pb.AuthUserAddRequest(name=name, options=options))
 
@@ -222,32 +220,32 @@ class EtcdClient:
         await self._call_empty("Auth/UserDelete", pb.AuthUserDeleteRequest(name=name))
 
     async def roles_of(self, user: str) -> list[str]:
-        """List the roles that a user has."""
+        """Return the roles of a user."""
         request = pb.AuthUserGetRequest(name=user)
         return list((await self._call("Auth/UserGet", request, pb.AuthUserGetResponse)).roles)
 
     async def grant_role(self, user: str, *, role: str) -> None:
-        """Give a role to a user; nothing happens where it has it."""
+        """Grant a role to a user; no error if the user has it."""
         await self._call_empty("Auth/UserGrantRole", pb.AuthUserGrantRoleRequest(user=user, role=role))
 
     async def revoke_role(self, user: str, *, role: str) -> None:
-        """Take a role from a user."""
+        """Revoke a role from a user."""
         await self._call_empty("Auth/UserRevokeRole", pb.AuthUserRevokeRoleRequest(name=user, role=role))
 
     async def list_roles(self) -> list[str]:
-        """List the roles' names."""
+        """Return the names of all roles."""
         return list((await self._call("Auth/RoleList", pb.Empty(), pb.AuthRoleListResponse)).roles)
 
     async def add_role(self, name: str) -> None:
-        """Add a role that may do nothing yet."""
+        """Add a role without permissions."""
         await self._call_empty("Auth/RoleAdd", pb.AuthRoleAddRequest(name=name))
 
     async def delete_role(self, name: str) -> None:
-        """Delete a role, and take it from all users."""
+        """Delete a role and revoke it from all users."""
         await self._call_empty("Auth/RoleDelete", pb.AuthRoleDeleteRequest(role=name))
 
     async def ranges_of(self, role: str) -> dict[KeyRange, bool]:
-        """List the ranges that a role may read, and whether it may write there too."""
+        """Return the ranges that a role may read, each with whether it may also write."""
         request = pb.AuthRoleGetRequest(role=role)
         answer = await self._call("Auth/RoleGet", request, pb.AuthRoleGetResponse)
         return {
@@ -256,14 +254,14 @@ class EtcdClient:
         }
 
     async def grant_range(self, role: str, *, keys: KeyRange, write: bool = True) -> None:
-        """Let a role read a range, and write there or not any more."""
+        """Grant a role read access to a range; `write` sets whether it may also write."""
         kind = pb.Permission.READWRITE if write else pb.Permission.READ
         permission = pb.Permission(perm_type=kind, key=keys.start, range_end=keys.end)
         request = pb.AuthRoleGrantPermissionRequest(name=role, perm=permission)
         await self._call_empty("Auth/RoleGrantPermission", request)
 
     async def revoke_range(self, role: str, *, keys: KeyRange) -> None:
-        """Take a range from a role."""
+        """Revoke a role's access to a range."""
         request = pb.AuthRoleRevokePermissionRequest(role=role, key=keys.start, range_end=keys.end)
         await self._call_empty("Auth/RoleRevokePermission", request)
 
@@ -271,7 +269,7 @@ class EtcdClient:
         await self._call(method, request, pb.Empty)
 
     async def _call(self, method: str, request: Any, answer: Any, *, timeout: float | None = None) -> Any:
-        """Make one call at the first endpoint that can be reached, and decode what comes as `answer`."""
+        """Send a request to the first reachable endpoint, and decode the response as `answer`."""
         failure: EtcdUnavailable | None = None
         for target in self._targets:
             try:

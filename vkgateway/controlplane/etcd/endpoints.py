@@ -1,4 +1,4 @@
-"""Where etcd is, and how a client proves itself there."""
+"""Addresses of etcd, and the client's TLS identity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkgateway.model.errors import InputError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """What a client needs to be known to etcd: PEM of the server's authority, and its own pair."""
+    """TLS identity of an etcd client: PEM of the server's CA and of its own certificate and key."""
 
     ca: bytes
     cert: bytes
@@ -22,14 +22,14 @@ class ClientTls:
 
 
 def grpc_targets(endpoints: Sequence[str]) -> list[str]:
-    """HOST:PORT of each endpoint, given as https://HOST:PORT. Raises InputError for others, and for none at all."""
+    """Return HOST:PORT of each endpoint https://HOST:PORT. Raises InputError for other forms, and if there is none."""
     if not endpoints:
-        raise InputError("no etcd endpoint is given", hint="give at least one, as https://HOST:PORT")
+        raise InputError("no etcd endpoint is set", hint="Set at least one, as https://HOST:PORT.")
     return [_parse_target(endpoint) for endpoint in endpoints]
 
 
 def _parse_target(endpoint: str) -> str:
     parts = urlsplit(endpoint)
     if parts.scheme != "https" or not parts.netloc:
-        raise InputError(f"etcd endpoint {endpoint!r} is not an https address", hint="write https://HOST:PORT")
+        raise InputError(f"etcd endpoint {endpoint!r} is not an https address", hint="Use the form https://HOST:PORT.")
     return parts.netloc

@@ -1,5 +1,5 @@
-"""What etcd refuses, sorted by what the caller may do about it."""
-# ruff: noqa: N818 - named after what etcd says
+"""Errors of etcd, by what the caller can do about them."""
+# ruff: noqa: N818 - named after etcd's messages
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from vkgateway.model.errors import VkgatewayError
 
 
 class EtcdError(VkgatewayError):
-    """A call that etcd refused or never answered."""
+    """A request that etcd refused or did not answer."""
 
     transient: ClassVar[bool] = False
-    """True where the same call may succeed later without anybody changing it."""
+    """Whether the same request may succeed later."""
 
 
 class EtcdUnavailable(EtcdError):
@@ -23,45 +23,45 @@ class EtcdUnavailable(EtcdError):
 
 
 class EtcdDenied(EtcdError):
-    """The certificate's user may not do this, or is not known at all."""
+    """The certificate's user lacks the permission or does not exist."""
 
 
 class EtcdStale(EtcdError):
-    """Users or roles changed while the call was on its way; made again, it is judged anew."""
+    """Users or roles changed during the request; a repeated request is checked against the new ones."""
 
     transient: ClassVar[bool] = True
 
 
 class EtcdExists(EtcdError):
-    """The user or role is there already."""
+    """The user or role already exists."""
 
     exit_code: ClassVar[int] = 4
 
 
 class EtcdNotFound(EtcdError):
-    """There is no such user, role or permission."""
+    """The user, role or permission does not exist."""
 
     exit_code: ClassVar[int] = 3
 
 
 class EtcdAuthDisabled(EtcdError):
-    """Users and roles are not enforced: whoever has a certificate may read everything."""
+    """Authentication is disabled: every valid certificate can read all keys."""
 
 
 class EtcdCompacted(EtcdError):
-    """A compaction took the revision that was asked for."""
+    """A compaction removed the requested revision."""
 
 
 class EtcdFull(EtcdError):
-    """The store has reached its quota and takes no more writes until space is made."""
+    """The store has reached its quota and refuses writes until space is freed."""
 
     exit_code: ClassVar[int] = 5
 
 
 SPACE_EXCEEDED = "database space exceeded"
-"""What etcd says of a store that is full, and API servers after it."""
+"""Message of etcd for a full store; API servers pass it on."""
 
-# Parts of etcd's own messages (api/v3rpc/rpctypes/error.go): its status codes alone do not tell these apart.
+# Parts of etcd's error messages (api/v3rpc/rpctypes/error.go); its status codes alone are ambiguous.
 _ERRORS_BY_MESSAGE: tuple[tuple[str, type[EtcdError]], ...] = (
     ("already exists", EtcdExists),
     ("name not found", EtcdNotFound),
@@ -78,7 +78,7 @@ _UNAVAILABLE = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 
 
 def error_for(code: str, details: str, *, what: str) -> EtcdError:
-    """Return the error for a gRPC status; `what` says what was asked (`UserAdd at 10.0.0.1:2379`)."""
+    """Return the error for a gRPC status; `what` names the request (`UserAdd at 10.0.0.1:2379`)."""
     kind = next((kind for words, kind in _ERRORS_BY_MESSAGE if words in details), None)
     if kind is None:
         kind = EtcdUnavailable if code in _UNAVAILABLE else EtcdError

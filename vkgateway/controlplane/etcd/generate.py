@@ -1,4 +1,4 @@
-"""Generate pb/etcd_pb2.py from etcd.proto; wants the development dependency grpcio-tools."""
+"""Generate pb/etcd_pb2.py from etcd.proto; requires the development dependency grpcio-tools."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ PB_INIT = '"""Generated from etcd.proto by generate.py; not edited by hand."""\n
 
 
 def generate(target: Path) -> None:
-    """Write the generated module into `target`; RuntimeError if the compiler refuses."""
+    """Generate the module into `target`. Raises RuntimeError if the compiler fails."""
     from grpc_tools import protoc
 
     target.mkdir(parents=True, exist_ok=True)
     (target / "__init__.py").write_text(PB_INIT)
     status = protoc.main(["protoc", f"--proto_path={HERE}", f"--python_out={target}", "etcd.proto"])
     if status:
-        raise RuntimeError(f"protoc ended with status {status}")
+        raise RuntimeError(f"protoc exited with status {status}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ranges of etcd's keys."""
+"""Ranges of etcd keys."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class KeyRange:
-    """The keys from `start` up to, not with, `end`."""
+    """Keys from `start`, inclusive, to `end`, exclusive."""
 
     start: bytes
     end: bytes
 
     @classmethod
     def for_prefix(cls, prefix: str) -> KeyRange:
-        """Every key under `prefix/` and no other: `/a` takes in `/a/x`, but not `/a` nor `/ab`."""
+        """Return the range of all keys under `prefix/`: `/a` includes `/a/x`, but neither `/a` nor `/ab`."""
         return cls(f"{prefix}/".encode(), f"{prefix}0".encode())  # "0" follows "/" in ASCII

@@ -1,4 +1,4 @@
-"""Who may read which keys of the shared etcd: one user, role and closed key range for each cluster in it."""
+"""Access control in the shared etcd: one user, role and closed key range for each cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkgateway.controlplane.etcd.errors import EtcdAuthDisabled, EtcdError, Etcd
 from vkgateway.controlplane.etcd.ranges import KeyRange
 from vkgateway.model.names import tenant_etcd_prefix
 
-if TYPE_CHECKING:  # the names below are wanted by many who never speak to etcd, and gRPC takes long to load
+if TYPE_CHECKING:  # many modules import this one without etcd, and gRPC takes long to load
     from vkgateway.controlplane.etcd.client import EtcdClient
 
 ROOT_USER = "root"
@@ -23,20 +23,20 @@ _log = structlog.get_logger(__name__)
 
 
 def tenant_user(tenant: str) -> str:
-    """Name of a tenant's user and role, and the common name of its API server's etcd certificate."""
+    """Return the name of a tenant's etcd user and role, and the common name of its API server's etcd certificate."""
     return f"tenant-{tenant}"
 
 
 def tenant_keys(tenant: str) -> KeyRange:
-    """Return the range that holds all of a tenant's keys."""
+    """Return the range of all keys of a tenant."""
     return KeyRange.for_prefix(tenant_etcd_prefix(tenant))
 
 
 class Tenancy:
-    """Gives each cluster its part of etcd and takes it back; every step may be repeated.
+    """Creates and deletes the user, role and keys of each cluster; every step may be repeated.
 
-    A change to users or roles makes etcd refuse calls of others that are on their way at that moment, so what
-    already is as it should be is not written again, and changes are made one at a time.
+    A change of users or roles makes etcd reject concurrent requests of others. So nothing is written that is already
+    correct, and changes are made one at a time.
     """
 
     def __init__(self, client: EtcdClient) -> None:
@@ -44,10 +44,10 @@ class Tenancy:
         self._change_lock = asyncio.Lock()
 
     async def ensure_auth(self) -> None:
-        """Make the root user, the compute cluster's user and range, and enforce them.
+        """Create the root user and the compute cluster's user and range, then enable authentication.
 
-        The caller's certificate must be that of `root`. Until this has run, any certificate of etcd's
-        authority can read everything, so nothing else may be issued one before.
+        The caller's certificate must be that of `root`. Before this call, any certificate of etcd's CA can read all
+        keys, so no other may be issued earlier.
         """
         if not await self._client.auth_enabled():
             async with self._change_lock:
@@ -55,26 +55,26 @@ class Tenancy:
                 await _ignore_error(EtcdExists, self._client.add_role(ROOT_USER))
                 await self._client.grant_role(ROOT_USER, role=ROOT_USER)
                 await self._client.enable_auth()
-            _log.info("etcd now enforces users and roles")
+            _log.info("etcd authentication enabled")
         await self._ensure_access(COMPUTE_USER, keys=KeyRange.for_prefix(COMPUTE_PREFIX))
 
     async def ensure_tenant(self, tenant: str) -> bool:
-        """Give a tenant its user, role and key range; nothing happens where it has them. Says whether it had no user.
+        """Ensure that a tenant has its user, role and key range; return whether the user is new.
 
         Raises:
-            EtcdOpen: etcd enforces no users and roles, so that every tenant could read every other's keys.
+            EtcdAuthDisabled: authentication is disabled, so that every tenant could read the keys of all others.
         """
-        if not await self._client.auth_enabled():  # asked each time: another etcd may be there by now, from a backup
+        if not await self._client.auth_enabled():  # checked each time: etcd may have been restored from a backup
             raise EtcdAuthDisabled(
-                "etcd does not enforce users and roles: every tenant could read every other's keys",
-                hint="make a user and role root, then run: etcdctl auth enable",
+                "etcd authentication is disabled: every tenant could read the keys of all others",
+                hint="Create a user and a role root, then run: etcdctl auth enable",
             )
         return await self._ensure_access(tenant_user(tenant), keys=tenant_keys(tenant))
 
     async def remove_tenant(self, tenant: str) -> int:
-        """Take a tenant's user and role, then its keys; how many keys there were.
+        """Delete a tenant's user and role, then its keys; return the number of keys.
 
-        The user goes first, so that an API server that still runs cannot write after its keys are gone.
+        The user is deleted first, so that a running API server cannot write after its keys are deleted.
         """
         user = tenant_user(tenant)
         async with self._change_lock:
@@ -83,24 +83,24 @@ class Tenancy:
         return await self._client.delete_range(tenant_keys(tenant))
 
     async def list_tenants(self) -> list[str]:
-        """List the tenants that have a user here, by name."""
+        """Return the names of the tenants that have a user, sorted."""
         start = tenant_user("")
         return sorted(user.removeprefix(start) for user in await self._client.list_users() if user.startswith(start))
 
     async def block_writes(self, tenant: str) -> None:
-        """Let a tenant read its keys and not write; it stays so until `allow_writes`, whatever else is made sure of."""
+        """Block a tenant's writes until `allow_writes`; `ensure_tenant` does not undo it."""
         await self._grant_range(tenant, write=False)
 
     async def allow_writes(self, tenant: str) -> None:
-        """Let a tenant write again; nothing happens for one that is gone."""
+        """Let a tenant write again; no error if the tenant was removed."""
         await self._grant_range(tenant, write=True)
 
     async def blocked_tenants(self) -> list[str]:
-        """List the tenants that may not write, by name."""
+        """Return the names of the tenants that may not write, sorted."""
         return [tenant for tenant in await self.list_tenants() if not await self._can_write(tenant)]
 
     async def tenant_size(self, tenant: str) -> int:
-        """Add up the bytes of a tenant's keys and values; reads all of them."""
+        """Return the total bytes of a tenant's keys and values; reads all of them."""
         return await self._client.measure_size(tenant_keys(tenant))
 
     async def _grant_range(self, tenant: str, *, write: bool) -> None:
@@ -132,7 +132,7 @@ class Tenancy:
             await self._client.grant_range(role, keys=keys)
 
     async def _ensure_user(self, user: str) -> bool:
-        """Whether there was none."""
+        """Add a user; return whether it is new."""
         try:
             roles, missing = await self._client.roles_of(user), False
         except EtcdNotFound:
@@ -146,7 +146,7 @@ class Tenancy:
 
 
 async def _ignore_error(expected: type[EtcdError], call: Awaitable[None]) -> None:
-    """Make the call; `expected` says that it was so already."""
+    """Await the call; ignore `expected`, which means that nothing had to change."""
     try:
         await call
     except expected:

@@ -11,7 +11,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.unit.controlplane.drivers import pod_driver
 from tests.unit.controlplane.drivers.pod_driver import FakeCluster
 from tests.unit.controlplane.planes import AUTHORITIES
-from tests.unit.controlplane.test_provision import World, tenant
+from tests.unit.controlplane.test_provisioner import World, tenant
 from vkgateway.controlplane.drivers import registry
 from vkgateway.controlplane.drivers.base import Driver, DriverContext
 from vkgateway.controlplane.drivers.process.driver import ProcessDriver

@@ -106,7 +106,7 @@ async def test_remove_deletes_processes_files_and_logs_of_one_tenant(tmp_path: P
 
 
 async def test_remove_waits_for_a_pending_write(tmp_path: Path) -> None:
-    """A tenant that is deleted while it is being made: the thread that writes for it cannot be cancelled."""
+    """The thread that writes files for a tenant cannot be cancelled when the tenant is deleted."""
     begun, held = threading.Event(), threading.Event()
 
     def now() -> datetime.datetime:

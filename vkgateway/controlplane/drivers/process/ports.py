@@ -55,7 +55,7 @@ def choose_port(
     if requested:
         owner = assigned.get(requested, tenant)
         if owner != tenant:
-            raise ConflictError(f"port {requested} belongs to tenant {owner!r}", hint="choose another, or none")
+            raise ConflictError(f"port {requested} belongs to tenant {owner!r}", hint="Choose another port, or none.")
         require_free(tenant, address=address, port=requested, can_bind=can_bind)
         return requested
     for port in _ports_from_name(tenant, ports):
@@ -70,7 +70,7 @@ def require_free(tenant: str, *, address: str, port: int, can_bind: PortCheck = 
         raise ConflictError(
             f"port {port} at {address}, where the API server of tenant {tenant!r} listens, is in use by"
             " another program",
-            hint="stop that program, or give the tenant another spec.apiServer.port",
+            hint="Stop that program, or set another spec.apiServer.port in the Tenant.",
         )
 
 

@@ -1,4 +1,4 @@
-"""A tenant's Secret: made once, read back whole, never replaced by another's, never quoted in errors."""
+"""A tenant's Secret is created once, read back completely, never replaced, and never quoted in errors."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -39,14 +39,14 @@ def same(one: ControlPlaneRecord | None, other: ControlPlaneRecord) -> bool:
     )
 
 
-async def test_what_is_saved_is_loaded(store: SecretStore) -> None:
+async def test_saved_record_is_loaded(store: SecretStore) -> None:
     assert await store.load("alpha") is None
     saved = replace(record(), objects="digest", service_range="10.160.0.0/20", service_cidr="10.160.0.0/20")
     await store.save("alpha", saved)
     assert same(await store.load("alpha"), saved)
 
 
-async def test_saved_again_port_and_admin_change(store: SecretStore) -> None:
+async def test_second_save_updates_port_and_admin(store: SecretStore) -> None:
     first = record()
     await store.save("alpha", first)
     second = replace(first, port=20002, objects="x", kubeconfig="another")
@@ -54,33 +54,33 @@ async def test_saved_again_port_and_admin_change(store: SecretStore) -> None:
     assert same(await store.load("alpha"), second)
 
 
-async def test_the_first_authority_stays(store: SecretStore) -> None:
+async def test_first_ca_is_kept(store: SecretStore) -> None:
     first, second = record(), record(port=20009)
     await store.save("alpha", first)
     assert same(await store.save("alpha", second), first)
     assert same(await store.load("alpha"), first)
 
 
-async def test_ports_of_all_tenants_are_known(store: SecretStore) -> None:
+async def test_assigned_ports_are_those_of_all_secrets(store: SecretStore) -> None:
     await store.save("alpha", record())
     await store.save("beta", record("beta", port=20002))
     assert await store.assigned_ports() == {20001: "alpha", 20002: "beta"}
 
 
-async def test_ranges_of_all_tenants_are_known_and_some_have_none(store: SecretStore) -> None:
+async def test_assigned_ranges_are_those_of_all_secrets_that_have_one(store: SecretStore) -> None:
     await store.save("alpha", replace(record(), service_range="10.160.0.0/20"))
     await store.save("beta", record("beta", port=20002))
     assert await store.assigned_ranges() == {"10.160.0.0/20": "alpha"}
 
 
-async def test_deleted_it_is_gone_and_may_be_deleted_again(store: SecretStore) -> None:
+async def test_delete_may_be_repeated(store: SecretStore) -> None:
     await store.save("alpha", record())
     await store.delete("alpha")
     await store.delete("alpha")
     assert await store.load("alpha") is None
 
 
-async def test_the_system_namespace_is_made_where_it_is_missing(server: FakeApiServer, store: SecretStore) -> None:
+async def test_missing_system_namespace_is_created(server: FakeApiServer, store: SecretStore) -> None:
     server.fail("POST", "/secrets", status=404, reason="NotFound")
     await store.save("alpha", record())
     assert "POST /api/v1/namespaces" in server.requests
@@ -91,7 +91,7 @@ async def test_the_system_namespace_is_made_where_it_is_missing(server: FakeApiS
     ("key", "value", "told"),
     [("ca.key", None, "lacks the key 'ca.key'"), ("sa.key", "bm8=", "unreadable"), ("port", "eA==", "unreadable")],
 )
-async def test_a_broken_secret_is_named_and_not_quoted(
+async def test_error_names_a_broken_secret_but_not_its_content(
     server: FakeApiServer, store: SecretStore, key: str, value: str | None, told: str
 ) -> None:
     saved = record()
@@ -104,7 +104,7 @@ async def test_a_broken_secret_is_named_and_not_quoted(
     assert base64.b64encode(saved.credentials.ca.key_pem).decode() not in str(caught.value)
 
 
-async def test_an_unreachable_management_cluster_is_no_missing_tenant(
+async def test_unreachable_management_cluster_is_not_a_missing_tenant(
     server: FakeApiServer, store: SecretStore
 ) -> None:
     server.fail("GET", "/secrets", status=503)
@@ -112,7 +112,7 @@ async def test_an_unreachable_management_cluster_is_no_missing_tenant(
         await store.load("alpha")
 
 
-def test_keys_do_not_show_in_text() -> None:
+def test_repr_shows_no_keys() -> None:
     shown = repr(record())
     assert "PRIVATE" not in shown
     assert "the kubeconfig" not in shown

@@ -1,4 +1,4 @@
-"""A control plane comes about in steps: stopped after any of them and begun again, the end is the same."""
+"""A control plane is provisioned in steps; an interruption after any step leads to the same result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Stopped(Exception):  # noqa: N818 - the gateway dies here
 
 
 class World:
-    """All that a provisioner works on; it outlives any number of provisioners."""
+    """Everything that a provisioner works on; it outlives provisioners."""
 
     def __init__(self, server: FakeApiServer, folder: Path) -> None:
         self.server = server
@@ -81,7 +81,7 @@ class World:
         self.time += seconds
 
     def keep_note(self) -> None:
-        """Have the template's ConfigMap kept as it is."""
+        """Mark the template's ConfigMap as kept."""
         note = self.templates.folder / "default" / "objects" / "note.yaml.j2"
         note.write_text(note.read_text().replace("name: note", f"name: note, annotations: {{{KEPT_ANNOTATION}: yes}}"))
 
@@ -96,7 +96,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 def _templates(folder: Path) -> Templates:
-    """The shipped template with only such objects as the fake API server knows."""
+    """Return the shipped template with only the objects that the fake API server supports."""
     objects = folder / "default" / "objects"
     objects.mkdir(parents=True)
     shutil.copy(SHIPPED_FOLDER / "default" / "template.yaml", folder / "default")
@@ -116,7 +116,7 @@ async def stop_at(reached: Step, step: Step) -> None:
         raise Stopped
 
 
-async def test_the_whole_way(world: World) -> None:
+async def test_provision_runs_all_steps_in_order(world: World) -> None:
     steps: list[Step] = []
 
     async def on_step(step: Step) -> None:
@@ -135,7 +135,7 @@ async def test_the_whole_way(world: World) -> None:
 
 
 @pytest.mark.parametrize("step", MAKING)
-async def test_stopped_before_a_step_and_begun_again_it_ends_the_same(world: World, step: Step) -> None:
+async def test_interrupted_provision_continues_at_the_next_call(world: World, step: Step) -> None:
     with pytest.raises(Stopped):
         await world.provisioner().provision(tenant(), on_step=lambda reached: stop_at(step, reached))
     kept = world.store.records.get("alpha")
@@ -151,7 +151,7 @@ async def test_stopped_before_a_step_and_begun_again_it_ends_the_same(world: Wor
         assert record.port == kept.port
 
 
-async def test_a_running_control_plane_is_left_alone(world: World) -> None:
+async def test_second_provision_only_reads(world: World) -> None:
     await world.provisioner().provision(tenant())
     saves, changes, requests = world.store.saves, world.etcd.changes, len(world.server.requests)
     await world.provisioner().provision(tenant())
@@ -159,7 +159,7 @@ async def test_a_running_control_plane_is_left_alone(world: World) -> None:
     assert {request.split()[0] for request in world.server.requests[requests:]} == {"GET"}
 
 
-async def test_what_was_made_is_recalled_without_a_look_at_it(world: World) -> None:
+async def test_existing_control_plane_is_loaded_without_requests(world: World) -> None:
     made = await world.provisioner().provision(tenant())
     requests = len(world.server.requests)
 
@@ -170,7 +170,7 @@ async def test_what_was_made_is_recalled_without_a_look_at_it(world: World) -> N
     assert len(world.server.requests) == requests
 
 
-async def test_each_new_tenant_gets_a_range_of_its_own_and_keeps_it(world: World) -> None:
+async def test_new_tenant_gets_a_unique_service_range_and_keeps_it(world: World) -> None:
     world.ranges = ServiceRanges.parse("10.160.0.0/22", prefix=24)
     made = {name: await world.provisioner().provision(tenant(name)) for name in ("a", "b")}
     assert len({plane.service_range for plane in made.values()}) == 2
@@ -184,7 +184,7 @@ async def test_each_new_tenant_gets_a_range_of_its_own_and_keeps_it(world: World
     assert made["a"].service_range == again.service_range == recalled.service_range
 
 
-async def test_a_tenant_that_was_made_without_a_range_keeps_its_templates(world: World) -> None:
+async def test_tenant_without_a_service_range_keeps_its_templates_range(world: World) -> None:
     await world.provisioner().provision(tenant())
     world.ranges = ServiceRanges.parse("10.160.0.0/22", prefix=24)
     made = await world.provisioner().provision(tenant())
@@ -193,7 +193,7 @@ async def test_a_tenant_that_was_made_without_a_range_keeps_its_templates(world:
     assert world.driver.starts == 1
 
 
-async def test_another_range_in_the_template_is_for_those_born_later(world: World) -> None:
+async def test_changed_range_in_the_template_applies_to_new_tenants_only(world: World) -> None:
     await world.provisioner().provision(tenant("a"))
     file = world.templates.folder / "default" / "template.yaml"
     file.write_text(file.read_text().replace("10.96.0.0/16", "10.97.0.0/16"))
@@ -203,7 +203,7 @@ async def test_another_range_in_the_template_is_for_those_born_later(world: Worl
     assert world.driver.running["b"][0].service_cidr == "10.97.0.0/16"
 
 
-async def test_ranges_of_compute_clusters_are_left_alone_and_the_templates_is_there_for_the_rest(world: World) -> None:
+async def test_taken_ranges_are_skipped_and_the_templates_range_is_the_fallback(world: World) -> None:
     world.ranges = ServiceRanges.parse("10.160.0.0/23", prefix=24)
     provisioner = world.provisioner()
     provisioner.taken_ranges = lambda: ["10.160.0.0/24", "fd00::/64"]
@@ -213,7 +213,7 @@ async def test_ranges_of_compute_clusters_are_left_alone_and_the_templates_is_th
 
 
 @pytest.mark.parametrize("step", MAKING[:-1])
-async def test_what_was_never_finished_cannot_be_recalled(world: World, step: Step) -> None:
+async def test_unfinished_control_plane_is_not_loaded(world: World, step: Step) -> None:
     with pytest.raises(Stopped):
         await world.provisioner().provision(tenant(), on_step=lambda reached: stop_at(step, reached))
 
@@ -222,7 +222,7 @@ async def test_what_was_never_finished_cannot_be_recalled(world: World, step: St
 
 @pytest.mark.parametrize("made_until", [*MAKING, None])
 @pytest.mark.parametrize("removed_until", [*REMOVING, None])
-async def test_removal_leaves_nothing_however_far_either_came(
+async def test_deprovision_leaves_nothing_after_any_interruption(
     world: World, made_until: Step | None, removed_until: Step | None
 ) -> None:
     if made_until is None:
@@ -237,7 +237,7 @@ async def test_removal_leaves_nothing_however_far_either_came(
     assert world.left() == []
 
 
-async def test_removal_leaves_other_tenants_alone(world: World) -> None:
+async def test_deprovision_does_not_affect_other_tenants(world: World) -> None:
     await world.provisioner().provision(tenant("a"))
     await world.provisioner().provision(tenant("a-b"))
     await world.etcd.put("/tenants/a-b/x", b"")
@@ -248,7 +248,7 @@ async def test_removal_leaves_other_tenants_alone(world: World) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "a--b", "A"])
-async def test_a_name_that_could_lead_elsewhere_is_never_used(world: World, name: str) -> None:
+async def test_invalid_tenant_name_is_never_used(world: World, name: str) -> None:
     with pytest.raises(InputError, match="tenant name"):
         await world.provisioner().provision(tenant(name))
     world.driver.running["bystander"] = (None, "")  # type: ignore[assignment]
@@ -256,21 +256,21 @@ async def test_a_name_that_could_lead_elsewhere_is_never_used(world: World, name
     assert world.left() == ["bystander"]
 
 
-async def test_an_unknown_template_makes_nothing_and_names_those_there_are(world: World) -> None:
+async def test_unknown_template_is_an_error_that_lists_the_available_ones(world: World) -> None:
     with pytest.raises(InputError, match="'big'") as caught:
         await world.provisioner().provision(tenant(template="big"))
     assert "default" in caught.value.hint
     assert world.left() == []
 
 
-async def test_a_port_of_another_tenant_is_refused_and_nothing_is_made(world: World) -> None:
+async def test_port_of_another_tenant_is_refused_before_anything_is_created(world: World) -> None:
     world.store.take("beta", port=20001)
     with pytest.raises(ConflictError, match=r"port 20001 belongs to tenant 'beta'"):
         await world.provisioner().provision(tenant(port=20001))
     assert world.left() == ["beta"]
 
 
-async def test_another_port_in_the_spec_is_followed(world: World) -> None:
+async def test_changed_port_in_the_spec_is_applied(world: World) -> None:
     await world.provisioner().provision(tenant())
     authority = world.store.records["alpha"].credentials.ca.cert_pem
     made = await world.provisioner().provision(tenant(port=20007))
@@ -280,7 +280,7 @@ async def test_another_port_in_the_spec_is_followed(world: World) -> None:
     assert record.credentials.ca.cert_pem == authority
 
 
-async def test_the_admins_certificate_is_renewed_before_it_ends(world: World) -> None:
+async def test_admin_certificate_is_renewed_before_it_expires(world: World) -> None:
     world.now = datetime.datetime.now(datetime.UTC)
     await world.provisioner().provision(tenant())
     before = world.store.records["alpha"]
@@ -292,7 +292,7 @@ async def test_the_admins_certificate_is_renewed_before_it_ends(world: World) ->
     assert after.credentials.ca.cert_pem == before.credentials.ca.cert_pem
 
 
-async def test_of_two_replicas_that_make_a_tenant_the_first_ones_credentials_count(world: World) -> None:
+async def test_first_of_two_replicas_determines_the_credentials(world: World) -> None:
     other = await world.provisioner().provision(tenant())
     theirs = world.store.records["alpha"]
 
@@ -307,30 +307,30 @@ async def test_of_two_replicas_that_make_a_tenant_the_first_ones_credentials_cou
     assert late.records["alpha"].credentials.ca.cert_pem == theirs.credentials.ca.cert_pem
 
 
-async def test_what_keeps_the_api_server_down_is_told(world: World) -> None:
+async def test_provision_reports_why_the_api_server_does_not_run(world: World) -> None:
     world.server.fail("GET", "/readyz", status=500, times=10_000)
     world.driver.failure = "tenant/alpha/apiserver does not stay up: no space left on device"
     with pytest.raises(UnavailableError, match="no space left"):
         await world.provisioner().provision(tenant())
 
 
-async def test_an_api_server_that_never_gets_ready_is_given_up(world: World) -> None:
+async def test_provision_fails_if_the_api_server_is_not_ready_in_time(world: World) -> None:
     world.server.fail("GET", "/readyz", status=500, times=10_000)
     with pytest.raises(UnavailableError, match="'alpha' is not ready after 60 s"):
         await world.provisioner().provision(tenant())
     assert world.time >= 60
 
 
-async def test_objects_wait_for_a_namespace_that_is_on_its_way(world: World) -> None:
+async def test_objects_are_retried_until_their_namespace_exists(world: World) -> None:
     world.server.fail("PATCH", "/configmaps/", status=404, times=2)
     await world.provisioner().provision(tenant())
     assert world.store.records["alpha"].objects
 
 
 @pytest.mark.parametrize("step", [Step.PROCESSES, Step.OBJECTS])
-async def test_a_tenant_whose_data_were_lost_is_born_again(world: World, step: Step) -> None:
+async def test_tenant_without_data_gets_its_initial_objects_again(world: World, step: Step) -> None:
     await world.provisioner().provision(tenant())
-    world.etcd.users_held.clear()  # as when etcd is put back from a backup that is older than the tenant
+    world.etcd.users_held.clear()  # as after a restore of etcd from a backup older than the tenant
     world.etcd.roles_held.clear()
     world.server.store.delete(PRIORITY_CLASSES, "vkgateway-guaranteed")
     with pytest.raises(Stopped):
@@ -340,7 +340,7 @@ async def test_a_tenant_whose_data_were_lost_is_born_again(world: World, step: S
     assert world.store.records["alpha"].objects
 
 
-async def test_a_tenant_that_refuses_new_objects_later_is_not_held_up(world: World) -> None:
+async def test_refused_objects_do_not_delay_an_existing_tenant(world: World) -> None:
     await world.provisioner().provision(tenant())
     record = world.store.records["alpha"]
     world.store.records["alpha"] = replace(record, objects="of another template")
@@ -349,13 +349,13 @@ async def test_a_tenant_that_refuses_new_objects_later_is_not_held_up(world: Wor
     assert world.store.records["alpha"].objects == "of another template"
 
 
-async def test_a_tenant_that_was_never_born_must_take_its_objects(world: World) -> None:
+async def test_refused_objects_fail_the_first_provision(world: World) -> None:
     world.server.fail("PATCH", "/priorityclasses/", status=403, times=10)
     with pytest.raises(errors.Forbidden):
         await world.provisioner().provision(tenant())
 
 
-async def test_what_is_kept_comes_back_when_the_control_plane_is_gone_through_again(world: World) -> None:
+async def test_provision_restores_kept_objects(world: World) -> None:
     world.keep_note()
     await world.provisioner().provision(tenant())
     world.server.store.delete(CONFIG_MAPS, "note", "default")
@@ -367,7 +367,7 @@ async def test_what_is_kept_comes_back_when_the_control_plane_is_gone_through_ag
     assert world.server.store.find(PRIORITY_CLASSES, "vkgateway-low") is None
 
 
-async def test_what_is_kept_comes_back_between_two_looks_at_the_control_plane(world: World) -> None:
+async def test_kept_objects_are_restored_between_provisions(world: World) -> None:
     world.keep_note()
     made = await world.provisioner().provision(tenant())
     world.server.store.delete(CONFIG_MAPS, "note", "default")
@@ -384,7 +384,7 @@ async def test_what_is_kept_comes_back_between_two_looks_at_the_control_plane(wo
     assert "note" in written[0]
 
 
-async def test_what_gated_pods_in_an_older_release_is_removed_and_what_is_in_the_way_holds_nothing_up(
+async def test_obsolete_gate_is_deleted_and_a_failed_deletion_delays_nothing(
     world: World,
 ) -> None:
     webhooks = Resource(
@@ -407,7 +407,7 @@ async def test_what_gated_pods_in_an_older_release_is_removed_and_what_is_in_the
     assert world.server.store.all(webhooks) == []
 
 
-async def test_what_cannot_be_put_back_holds_nothing_up(world: World) -> None:
+async def test_failed_restore_delays_nothing(world: World) -> None:
     world.keep_note()
     await world.provisioner().provision(tenant())
     world.server.store.delete(CONFIG_MAPS, "note", "default")

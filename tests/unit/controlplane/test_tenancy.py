@@ -1,4 +1,4 @@
-"""Each cluster gets its own closed range of keys; repeated, nothing changes; removed, nothing is left."""
+"""Each cluster has its own closed range of keys; repeated calls change nothing, and removal leaves nothing."""
 
 import asyncio
 import filecmp
@@ -25,7 +25,7 @@ names = st.from_regex(r"[a-z](-?[a-z0-9]){0,30}", fullmatch=True)
 
 
 @given(names, names, st.text(alphabet="abc/.-0~", max_size=8))
-def test_a_tenants_range_holds_its_own_keys_and_no_others(mine: str, other: str, rest: str) -> None:
+def test_key_range_of_a_tenant_holds_only_its_keys(mine: str, other: str, rest: str) -> None:
     keys = KeyRange.for_prefix(tenant_etcd_prefix(mine))
     assert keys.start <= f"{tenant_etcd_prefix(mine)}/{rest}".encode() < keys.end
     if other != mine:
@@ -34,7 +34,7 @@ def test_a_tenants_range_holds_its_own_keys_and_no_others(mine: str, other: str,
         assert not keys.start <= outside.encode() < keys.end
 
 
-async def test_auth_is_enforced_once_root_is_there() -> None:
+async def test_authentication_is_enabled_after_root_exists() -> None:
     etcd = FakeEtcd(enabled=False)
     await Tenancy(etcd).ensure_auth()
     assert etcd.enabled
@@ -42,7 +42,7 @@ async def test_auth_is_enforced_once_root_is_there() -> None:
     assert etcd.roles_held["compute"] == {KeyRange(b"/compute/", b"/compute0"): True}
 
 
-async def test_what_is_as_it_should_be_is_not_written_again() -> None:
+async def test_second_call_writes_nothing() -> None:
     etcd = FakeEtcd(enabled=False)
     tenancy = Tenancy(etcd)
     await tenancy.ensure_auth()
@@ -53,25 +53,25 @@ async def test_what_is_as_it_should_be_is_not_written_again() -> None:
     assert etcd.changes == changes
 
 
-async def test_no_tenant_is_made_where_everybody_could_read_everything() -> None:
+async def test_tenant_is_refused_while_authentication_is_disabled() -> None:
     etcd = FakeEtcd(enabled=False)
-    with pytest.raises(errors.EtcdAuthDisabled, match="every other's keys"):
+    with pytest.raises(errors.EtcdAuthDisabled, match="keys of all others"):
         await Tenancy(etcd).ensure_tenant("a")
     assert etcd.changes == 0
 
 
-async def test_no_tenant_is_made_where_users_were_enforced_before() -> None:
+async def test_tenant_is_refused_after_authentication_was_disabled() -> None:
     etcd = FakeEtcd()
     tenancy = Tenancy(etcd)
     await tenancy.ensure_tenant("a")
-    etcd.enabled = False  # as in a new etcd, or one from a backup
+    etcd.enabled = False  # as in a new etcd, or after a restore from a backup
     with pytest.raises(errors.EtcdAuthDisabled):
         await tenancy.ensure_tenant("b")
     assert list(etcd.users_held) == ["tenant-a"]
 
 
 @pytest.mark.parametrize("done", range(5))
-async def test_a_tenant_half_made_is_completed(done: int) -> None:
+async def test_interrupted_tenant_is_completed(done: int) -> None:
     etcd = FakeEtcd()
     keys = KeyRange(b"/tenants/a/", b"/tenants/a0")
     if done > 0:
@@ -87,7 +87,7 @@ async def test_a_tenant_half_made_is_completed(done: int) -> None:
     assert etcd.roles_held == {"tenant-a": {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}}
 
 
-async def test_rights_that_a_tenant_should_not_have_are_taken() -> None:
+async def test_excess_permissions_of_a_tenant_are_revoked() -> None:
     etcd = FakeEtcd()
     tenancy = Tenancy(etcd)
     await tenancy.ensure_tenant("a")
@@ -99,7 +99,7 @@ async def test_rights_that_a_tenant_should_not_have_are_taken() -> None:
     assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}
 
 
-async def test_a_tenant_that_is_held_stays_so_until_it_is_released() -> None:
+async def test_blocked_tenant_stays_blocked_until_it_is_allowed() -> None:
     etcd = FakeEtcd()
     tenancy = Tenancy(etcd)
     for name in ("a", "b"):
@@ -114,7 +114,7 @@ async def test_a_tenant_that_is_held_stays_so_until_it_is_released() -> None:
     assert etcd.roles_held["tenant-a"] == {KeyRange(b"/tenants/a/", b"/tenants/a0"): True}
 
 
-async def test_removal_takes_everything_of_one_tenant_and_only_that() -> None:
+async def test_remove_tenant_deletes_one_tenant_only() -> None:
     etcd = FakeEtcd()
     tenancy = Tenancy(etcd)
     for name in ("a", "a-b", "ab"):
@@ -128,7 +128,7 @@ async def test_removal_takes_everything_of_one_tenant_and_only_that() -> None:
 
 
 class SlowEtcd(EtcdClient):
-    """Gives a call up that would delete more than 200 keys, as the real one does where that takes seconds."""
+    """An etcd that aborts a delete of more than 200 keys, as a real one does when that takes seconds."""
 
     def __init__(self, keys: int) -> None:
         self.held = [b"/tenants/a/%05d" % number for number in range(keys)] + [b"/tenants/ab/x"]
@@ -146,7 +146,7 @@ class SlowEtcd(EtcdClient):
 
 
 @pytest.mark.parametrize("keys", [0, 1, 200, 201, 500])
-async def test_however_many_keys_there_are_they_are_deleted_in_steps_that_etcd_can_do(keys: int) -> None:
+async def test_keys_are_deleted_in_batches(keys: int) -> None:
     etcd = SlowEtcd(keys)
     assert await etcd.delete_range(KeyRange.for_prefix("/tenants/a")) == keys
     assert etcd.held == [b"/tenants/ab/x"]
@@ -166,19 +166,19 @@ async def test_however_many_keys_there_are_they_are_deleted_in_steps_that_etcd_c
         ("UNKNOWN", "something else", errors.EtcdError),
     ],
 )
-def test_refusals_are_told_apart_by_their_words(code: str, details: str, kind: type) -> None:
+def test_errors_are_distinguished_by_their_message(code: str, details: str, kind: type) -> None:
     error = errors.error_for(code, details, what="Put at x")
     assert type(error) is kind
     assert "Put at x" in str(error)
 
 
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:2379", "127.0.0.1:2379", "https://"])
-async def test_an_endpoint_without_tls_is_refused(endpoint: str) -> None:
+async def test_endpoint_without_tls_is_refused(endpoint: str) -> None:
     with pytest.raises(InputError, match="is not an https address"):
         EtcdClient([endpoint], tls=ClientTls(ca=b"", cert=b"", key=b""))
 
 
-async def test_an_etcd_that_is_not_there_is_unavailable() -> None:
+async def test_unreachable_etcd_is_unavailable() -> None:
     ca = Authority.create("etcd")
     pair = ca.issue("root", client=True)
     tls = ClientTls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
@@ -187,7 +187,7 @@ async def test_an_etcd_that_is_not_there_is_unavailable() -> None:
             await client.get("/x")
 
 
-async def test_a_proxy_in_the_environment_is_not_asked_for_the_way_to_etcd(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_in_the_environment_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
 
     async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -209,7 +209,7 @@ async def test_a_proxy_in_the_environment_is_not_asked_for_the_way_to_etcd(monke
     assert asked == []
 
 
-def test_the_generated_module_is_that_of_the_protocol_file(tmp_path: Path) -> None:
+def test_generated_module_matches_the_protocol_file(tmp_path: Path) -> None:
     pytest.importorskip("grpc_tools", reason="wants the development dependency grpcio-tools")
     generate.generate(tmp_path)
     committed = Path(etcd_client.__file__).parent / "pb" / "etcd_pb2.py"

@@ -1,4 +1,4 @@
-"""What is kept comes back, whole; what is as it should be is not written."""
+"""Kept objects are restored as a whole; an unchanged object is not written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def server() -> AsyncIterator[FakeApiServer]:
 
 
 async def look(server: FakeApiServer) -> tuple[list[str], set[str]]:
-    """Put back; returns what was, and the methods of the requests that it took."""
+    """Restore the objects; return the changed ones, and the methods of all requests."""
     before = len(server.requests)
     async with server.client() as client:
         changed = await restore_objects(client, [WANTED])
@@ -47,12 +47,12 @@ def data(server: FakeApiServer) -> Any:
     return found["data"]
 
 
-def test_only_what_says_so_is_kept() -> None:
+def test_only_annotated_objects_are_kept() -> None:
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other", "annotations": None}}
     assert kept_objects([other, WANTED]) == [WANTED]
 
 
-async def test_an_initial_object_is_created_where_it_is_missing_and_is_the_tenants_afterwards(
+async def test_initial_object_is_created_once_and_then_belongs_to_the_tenant(
     server: FakeApiServer,
 ) -> None:
     initial = {**WANTED, "metadata": {**WANTED["metadata"], "annotations": {INITIAL_ANNOTATION: "true"}}}
@@ -72,7 +72,7 @@ async def test_an_initial_object_is_created_where_it_is_missing_and_is_the_tenan
         assert data(server) == {"rule": "one"}
 
 
-async def test_what_was_deleted_is_made_again_and_then_left_alone(server: FakeApiServer) -> None:
+async def test_deleted_object_is_restored_once(server: FakeApiServer) -> None:
     assert (await look(server))[0] == ["ConfigMap/rules"]
     assert data(server) == {"rule": "one"}
 
@@ -82,7 +82,7 @@ async def test_what_was_deleted_is_made_again_and_then_left_alone(server: FakeAp
 @pytest.mark.parametrize(
     "changed", [{"rule": "two"}, {"rule": "one", "exception": "all"}, {}], ids=["changed", "added", "taken away"]
 )
-async def test_what_was_changed_becomes_what_it_was(server: FakeApiServer, changed: dict[str, str]) -> None:
+async def test_changed_object_is_restored(server: FakeApiServer, changed: dict[str, str]) -> None:
     server.store.create(CONFIG_MAPS, {**WANTED, "data": changed})
 
     assert (await look(server))[0] == ["ConfigMap/rules"]
@@ -90,7 +90,7 @@ async def test_what_was_changed_becomes_what_it_was(server: FakeApiServer, chang
     assert data(server) == {"rule": "one"}
 
 
-async def test_labels_of_the_tenant_are_no_change(server: FakeApiServer) -> None:
+async def test_labels_of_the_tenant_are_ignored(server: FakeApiServer) -> None:
     metadata = {**WANTED["metadata"], "annotations": {"team": "a"}, "labels": {"a": "b"}}
     server.store.create(CONFIG_MAPS, {**WANTED, "metadata": metadata})
 
@@ -108,8 +108,8 @@ def _gate(resource: Resource, name: str = "vkgateway-admission", *, is_kept: boo
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
 
 
-async def test_the_webhook_of_an_older_release_goes_when_a_policy_has_taken_its_place(server: FakeApiServer) -> None:
-    """API servers from 1.34 on show it no certificate any more, so it could only fail, for every new pod."""
+async def test_obsolete_webhook_is_deleted_when_a_policy_replaces_it(server: FakeApiServer) -> None:
+    """API servers from 1.34 on present no certificate to the webhook, so it would fail for every new pod."""
     server.register(WEBHOOKS)
     server.register(POLICIES)
     server.store.create(WEBHOOKS, _gate(WEBHOOKS))
@@ -122,7 +122,7 @@ async def test_the_webhook_of_an_older_release_goes_when_a_policy_has_taken_its_
     assert len(server.store.all(POLICIES)) == 1
 
 
-async def test_a_policy_goes_with_its_template_and_kinds_that_a_release_lacks_are_none(server: FakeApiServer) -> None:
+async def test_policy_that_left_the_template_is_deleted(server: FakeApiServer) -> None:
     server.register(WEBHOOKS)
     server.store.create(WEBHOOKS, _gate(WEBHOOKS))
     async with server.client() as client:

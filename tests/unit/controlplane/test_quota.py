@@ -1,4 +1,4 @@
-"""However a tenant fills the shared etcd, the others may go on writing; and it may again when there is room."""
+"""A tenant that fills the shared etcd does not stop the writes of others."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from vkgateway.controlplane.etcd.tenancy import Tenancy, tenant_user
 
 QUOTA = 1000_000
 SOME = 5_000
-"""Bytes of one object: half a hundredth of the quota."""
+"""Bytes of one object: 0.5 % of the quota."""
 
 
 class SmallEtcd(FakeEtcd):
-    """Keeps what keys were until it is compacted, in a file that only grows; too large, it takes no writes."""
+    """An etcd that keeps history until a compaction, in a file that only grows; it refuses writes above its quota."""
 
     def __init__(self) -> None:
         super().__init__()
         self.quota = QUOTA
         self.revision = 1
         self.history: list[tuple[int, int]] = []
-        """Bytes that are no key's value any more, and since which revision."""
+        """Bytes of overwritten values, with the revision that replaced them."""
         self.file = 0
         self.full = False
         self.upkeep: list[str] = []
 
     @property
     def in_use(self) -> int:
-        """Pages are never filled to the brim: a half more than what is stored."""
+        """Return 1.5 times the stored bytes, since pages are never full."""
         live = sum(len(key) + len(value) for key, value in self.keys_held.items())
         return (live + sum(size for _, size in self.history)) * 3 // 2
 
@@ -76,7 +76,7 @@ class SmallEtcd(FakeEtcd):
 
 
 class World:
-    """Tenants that write as their API servers would."""
+    """Tenants that write as their API servers do."""
 
     def __init__(self) -> None:
         self.etcd = SmallEtcd()
@@ -84,7 +84,7 @@ class World:
         self.keeper = self.another()
 
     def another(self) -> QuotaController:
-        """A keeper that remembers nothing, as after a restart."""
+        """Return a controller without state, as after a restart."""
         return QuotaController(self.etcd, self.tenancy, sleep=_at_once)
 
     async def write(self, tenant: str, name: str, *, size: int = SOME) -> None:
@@ -94,7 +94,7 @@ class World:
         await self.etcd.put(f"/tenants/{tenant}/{name}", bytes(size))
 
     async def fill(self, tenant: str, share: float, *, name: str = "object", look: bool = True) -> None:
-        """Have a tenant add objects until so much of the quota is in use; the keeper looks after every second one."""
+        """Add objects of a tenant up to a share of the quota; check the usage after every second object."""
         number = 0
         while self.etcd.in_use < share * QUOTA:
             await self.write(tenant, f"{name}-{number}")
@@ -103,7 +103,7 @@ class World:
                 await self.keeper.check_usage()
 
     async def rewrite(self, tenant: str, *, times: int, look: bool = False) -> None:
-        """Have a tenant write one object over and over; the keeper looks now and then."""
+        """Overwrite one object of a tenant repeatedly; check the usage now and then."""
         for number in range(times):
             await self.write(tenant, "one", size=20_000)
             if look and number % 5 == 0:
@@ -111,7 +111,7 @@ class World:
 
 
 async def _at_once(_seconds: float) -> None:
-    """Nothing takes time here."""
+    """Return at once."""
 
 
 @pytest.fixture
@@ -123,20 +123,20 @@ async def world() -> World:
     return world
 
 
-async def test_where_there_is_room_nothing_is_done(world: World) -> None:
+async def test_nothing_happens_while_there_is_space(world: World) -> None:
     await world.fill("wild", COMPACTION_SHARE - 0.05)
     assert world.etcd.upkeep == []
     assert world.keeper.blocked == {}
 
 
-async def test_objects_that_are_written_over_and_over_fill_nothing(world: World) -> None:
+async def test_repeated_writes_do_not_fill_the_store(world: World) -> None:
     await world.rewrite("wild", times=2000, look=True)
     await world.write("calm", "more")
     assert world.keeper.blocked == {}
     assert world.etcd.file < QUOTA
 
 
-async def test_an_etcd_that_was_put_back_from_a_backup_is_looked_after_all_the_same(world: World) -> None:
+async def test_store_restored_from_a_backup_is_compacted(world: World) -> None:
     await world.rewrite("wild", times=500, look=True)
     world.etcd.revision, world.etcd.history = 5, []
     await world.rewrite("wild", times=200, look=True)
@@ -144,7 +144,7 @@ async def test_an_etcd_that_was_put_back_from_a_backup_is_looked_after_all_the_s
     await world.write("calm", "more")
 
 
-async def test_objects_that_are_made_and_deleted_fill_nothing(world: World) -> None:
+async def test_created_and_deleted_objects_do_not_fill_the_store(world: World) -> None:
     for number in range(2000):
         await world.write("wild", f"one-{number}", size=20_000)
         await world.etcd.remove(f"/tenants/wild/one-{number}")
@@ -154,7 +154,7 @@ async def test_objects_that_are_made_and_deleted_fill_nothing(world: World) -> N
     assert world.keeper.blocked == {}
 
 
-async def test_who_fills_it_may_not_write_and_the_others_may(world: World) -> None:
+async def test_only_the_tenant_that_fills_the_store_is_blocked(world: World) -> None:
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
     assert set(world.keeper.blocked) == {"wild"}
@@ -163,7 +163,7 @@ async def test_who_fills_it_may_not_write_and_the_others_may(world: World) -> No
         await world.write(tenant, "more")
 
 
-async def test_who_has_much_and_adds_little_is_left_alone(world: World) -> None:
+async def test_large_tenant_that_barely_grows_is_not_blocked(world: World) -> None:
     await world.fill("calm", COMPACTION_SHARE + 0.05)
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
@@ -171,7 +171,7 @@ async def test_who_has_much_and_adds_little_is_left_alone(world: World) -> None:
     await world.write("calm", "more")
 
 
-async def test_two_who_fill_it_side_by_side_are_held_both(world: World) -> None:
+async def test_two_tenants_that_fill_the_store_are_both_blocked(world: World) -> None:
     number, stopped = 0, set[str]()
     while stopped != {"wild", "other"}:
         for tenant in {"wild", "other"} - stopped:
@@ -185,7 +185,7 @@ async def test_two_who_fill_it_side_by_side_are_held_both(world: World) -> None:
     await world.write("calm", "more")
 
 
-async def test_a_restart_holds_nobody_more(world: World) -> None:
+async def test_restart_blocks_no_other_tenant(world: World) -> None:
     await world.fill("calm", 0.35)
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
@@ -197,7 +197,7 @@ async def test_a_restart_holds_nobody_more(world: World) -> None:
     await world.write("calm", "more")
 
 
-async def test_who_grows_after_others_cleared_up_is_not_taken_for_them(world: World) -> None:
+async def test_growth_counts_from_the_smallest_size(world: World) -> None:
     await world.fill("calm", 0.2)
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
@@ -213,7 +213,7 @@ async def test_who_grows_after_others_cleared_up_is_not_taken_for_them(world: Wo
 
 
 @pytest.mark.parametrize("quota", [0, -1])
-async def test_where_no_quota_is_told_nobody_is_held_and_what_is_full_is_opened(world: World, quota: int) -> None:
+async def test_without_a_quota_no_tenant_is_blocked_and_a_full_store_is_reopened(world: World, quota: int) -> None:
     world.etcd.quota = quota
     with pytest.raises(EtcdFull):
         await world.rewrite("wild", times=200, look=True)
@@ -224,7 +224,7 @@ async def test_where_no_quota_is_told_nobody_is_held_and_what_is_full_is_opened(
     await world.write("calm", "more")
 
 
-async def test_the_next_one_is_held_where_that_was_not_enough(world: World) -> None:
+async def test_next_tenant_is_blocked_if_one_was_not_enough(world: World) -> None:
     for tenant in ("wild", "other"):
         with pytest.raises(EtcdDenied):
             await world.fill(tenant, 1.0)
@@ -232,14 +232,14 @@ async def test_the_next_one_is_held_where_that_was_not_enough(world: World) -> N
     await world.write("calm", "more")
 
 
-async def test_a_keeper_that_comes_late_holds_the_largest(world: World) -> None:
+async def test_late_controller_blocks_the_largest_tenant(world: World) -> None:
     await world.fill("wild", URGENT_SHARE, look=False)
     await world.another().check_usage()
     with pytest.raises(EtcdDenied):
         await world.write("wild", "more")
 
 
-async def test_a_keeper_that_comes_in_time_waits_who_grows(world: World) -> None:
+async def test_timely_controller_waits_to_see_which_tenant_grows(world: World) -> None:
     await world.fill("wild", BLOCKING_SHARE, look=False)
     world.keeper = world.another()
     await world.keeper.check_usage()
@@ -249,7 +249,7 @@ async def test_a_keeper_that_comes_in_time_waits_who_grows(world: World) -> None
     assert set(world.keeper.blocked) == {"other"}
 
 
-async def test_who_is_exempt_may_write_and_delete_and_is_free_once_there_is_room(world: World) -> None:
+async def test_exempt_tenant_is_not_blocked(world: World) -> None:
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
     await world.keeper.check_usage(exempt={"wild"})
@@ -264,7 +264,7 @@ async def test_who_is_exempt_may_write_and_delete_and_is_free_once_there_is_room
     await world.write("wild", "again")
 
 
-async def test_when_there_is_room_again_all_are_released_one_after_the_other(world: World) -> None:
+async def test_tenants_are_allowed_to_write_again_one_by_one(world: World) -> None:
     await world.tenancy.block_writes("wild")
     await world.tenancy.block_writes("other")
     await world.keeper.check_usage()
@@ -275,7 +275,7 @@ async def test_when_there_is_room_again_all_are_released_one_after_the_other(wor
         await world.write(tenant, "more")
 
 
-async def test_held_tenants_are_known_to_the_next_keeper_until_they_are_gone(world: World) -> None:
+async def test_next_controller_knows_blocked_tenants_until_they_are_removed(world: World) -> None:
     with pytest.raises(EtcdDenied):
         await world.fill("wild", 1.0)
     keeper = world.another()
@@ -288,9 +288,7 @@ async def test_held_tenants_are_known_to_the_next_keeper_until_they_are_gone(wor
     await world.write("wild", "first")
 
 
-async def test_a_tenant_that_goes_while_it_is_released_is_no_trouble(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tenant_removed_while_it_is_unblocked_is_no_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     released = world.tenancy.allow_writes
 
     async def release(tenant: str) -> None:
@@ -303,7 +301,7 @@ async def test_a_tenant_that_goes_while_it_is_released_is_no_trouble(
     assert world.keeper.blocked == {}
 
 
-async def test_a_store_that_filled_while_nobody_looked_is_opened_again(world: World) -> None:
+async def test_full_store_is_reopened(world: World) -> None:
     with pytest.raises(EtcdFull):
         await world.rewrite("wild", times=200)
     with pytest.raises(EtcdFull):
@@ -313,7 +311,7 @@ async def test_a_store_that_filled_while_nobody_looked_is_opened_again(world: Wo
     await world.write("calm", "more")
 
 
-async def test_a_store_that_is_full_of_objects_is_opened_as_far_as_there_is_room(world: World) -> None:
+async def test_store_full_of_objects_is_reopened_if_space_can_be_freed(world: World) -> None:
     with pytest.raises(EtcdFull):
         await world.fill("wild", 2.0, look=False)
     await world.keeper.check_usage()
