@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from vkgateway.model.errors import ConflictError, UnavailableError
 class DriverFixture:
     """A process driver with a fake supervisor; `free` is whether its port is free."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, *, now: Callable[[], datetime.datetime] = lambda: NOW) -> None:
         self.supervisor = FakeSupervisor()
         self.programs = FakePrograms()
         self.free = True
@@ -30,6 +31,7 @@ class DriverFixture:
             supervisor=self.supervisor,
             programs=self.programs,
             authorities=AUTHORITIES,
+            now=now,
             can_bind=lambda address, port: self.free,
         )
 
@@ -114,8 +116,7 @@ async def test_remove_waits_for_a_pending_write(tmp_path: Path) -> None:
         assert held.wait(10)
         return NOW
 
-    fixture = DriverFixture(tmp_path)
-    fixture.driver._now = now
+    fixture = DriverFixture(tmp_path, now=now)
     starting = asyncio.create_task(fixture.start(tenant_plane()))
     assert await asyncio.to_thread(begun.wait, 10)
     starting.cancel()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,14 +14,14 @@ from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.drivers.base import AssignedPorts, DriverContext, NameServers, ServerEndpoint
 from vkgateway.controlplane.drivers.process.interfaces import ProgramResolver, Supervisor
 from vkgateway.controlplane.drivers.process.name_servers import ProcessNameServers
-from vkgateway.controlplane.drivers.process.plane_directory import read_plane_files, write_plane_files
+from vkgateway.controlplane.drivers.process.plane_directory import PlaneDirectories
 from vkgateway.controlplane.drivers.process.ports import PortCheck, choose_port, is_port_free, require_free
 from vkgateway.controlplane.drivers.process.process_specs import component_process
 from vkgateway.controlplane.drivers.process.programs import ProgramVersions
 from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
-from vkgateway.controlplane.plane_files import Authorities, PlaneFiles
+from vkgateway.controlplane.plane_files import Authorities
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
-from vkgateway.model.errors import InputError, UnavailableError
+from vkgateway.model.errors import InputError
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.spec import SupervisorPaths
 
@@ -99,12 +97,9 @@ class ProcessDriver:
         self._address = address
         self._supervisor = supervisor
         self._programs = programs
-        self._authorities = authorities
+        self._directories = PlaneDirectories(data_dir / "tenants", authorities=authorities, now=now)
         self._name_servers = name_servers
-        self._now = now
         self._can_bind = can_bind
-        self._pending_writes: dict[str, asyncio.Task[PlaneFiles]] = {}
-        """Writes of files by tenant; a thread continues after its caller is cancelled."""
 
     @property
     def name_servers(self) -> NameServers | None:
@@ -138,7 +133,7 @@ class ProcessDriver:
         """Write the files and start all processes at once; the clients wait for the API server themselves."""
         programs = await self._resolve_programs(version)
         await self._check_port(plane)
-        files = await self._write_shielded(plane, credentials)
+        files = await self._directories.write_files(plane, credentials)
         group = _process_group(plane.cluster)
         for name in COMPONENTS:
             spec = component_process(name, group=group, plane=plane, files=files, programs=programs)
@@ -147,7 +142,7 @@ class ProcessDriver:
 
     async def kubelet_clients(self, tenant: str) -> frozenset[str]:
         """Read the fingerprints from the certificate files."""
-        files = await asyncio.to_thread(read_plane_files, self._tenant_dir(tenant))
+        files = await self._directories.read_files(tenant)
         return files.kubelet_clients()
 
     async def failure_reason(self, plane: ControlPlaneSpec) -> str:
@@ -165,9 +160,8 @@ class ProcessDriver:
     async def remove(self, tenant: str) -> None:
         """Stop the processes, then remove files and logs."""
         await self._supervisor.remove_group(_process_group(tenant))
-        if tenant in self._pending_writes:
-            await asyncio.wait([self._pending_writes[tenant]])
-        await asyncio.to_thread(self._remove_files, tenant)
+        await self._directories.remove(tenant)
+        await asyncio.to_thread(self._remove_logs, tenant)
 
     async def close(self) -> None:
         """Do nothing: each request to the supervisor has its own connection."""
@@ -181,40 +175,7 @@ class ProcessDriver:
         if not any(_has_port_flag(state.argv, plane.port) and state.pid for state in states):
             require_free(plane.cluster, address=plane.address, port=plane.port, can_bind=self._can_bind)
 
-    async def _write_shielded(self, plane: ControlPlaneSpec, credentials: Credentials) -> PlaneFiles:
-        def end(task: asyncio.Task[PlaneFiles]) -> None:
-            if self._pending_writes.get(tenant) is task:
-                del self._pending_writes[tenant]
-            if not task.cancelled():
-                task.exception()  # its caller may have been cancelled
-
-        tenant = plane.cluster
-        work = asyncio.to_thread(self._write_files, plane, credentials)
-        task = self._pending_writes[tenant] = asyncio.create_task(work, name=f"tenant/{tenant}/files")
-        task.add_done_callback(end)
-        return await asyncio.shield(task)
-
-    def _write_files(self, plane: ControlPlaneSpec, credentials: Credentials) -> PlaneFiles:
-        directory = self._tenant_dir(plane.cluster)
-        try:
-            return write_plane_files(
-                directory,
-                plane=plane,
-                credentials=credentials,
-                authorities=self._authorities,
-                now=self._now(),
-            )
-        except OSError as error:
-            raise UnavailableError(
-                f"the files of tenant {plane.cluster!r} cannot be written to {directory}: {error.strerror}"
-            ) from error
-
-    def _tenant_dir(self, tenant: str) -> Path:
-        return self._data_dir / "tenants" / tenant
-
-    def _remove_files(self, tenant: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._tenant_dir(tenant))
+    def _remove_logs(self, tenant: str) -> None:
         for name in COMPONENTS:
             log = SupervisorPaths(self._data_dir).log_path(f"{_process_group(tenant)}/{name}")
             for file in log.parent.glob(f"{log.name}*"):

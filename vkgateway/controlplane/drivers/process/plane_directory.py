@@ -1,15 +1,19 @@
-"""The directory of a control plane on this machine."""
+"""Directories of control planes on this machine, one per tenant."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from vkgateway.controlplane.atomic_files import PUBLIC_MODE, SECRET_MODE, write_file
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, is_secret, render_plane_files
+from vkgateway.model.errors import UnavailableError
 
 
 def read_plane_files(directory: Path) -> PlaneFiles:
@@ -36,3 +40,54 @@ def write_plane_files(
     for name, content in files.contents.items():
         write_file(directory / name, content, mode=SECRET_MODE if is_secret(name) else PUBLIC_MODE)
     return files
+
+
+class PlaneDirectories:
+    """Directories of tenants' control planes, each with the tenant's name below `root`."""
+
+    def __init__(self, root: Path, *, authorities: Authorities, now: Callable[[], datetime.datetime]) -> None:
+        self._root = root
+        self._authorities = authorities
+        self._now = now
+        self._pending_writes: dict[str, asyncio.Task[PlaneFiles]] = {}
+        """Writes by tenant; the thread of a write continues after its caller is cancelled."""
+
+    async def read_files(self, tenant: str) -> PlaneFiles:
+        """Return the files of a tenant's control plane; none before the first `write_files`."""
+        return await asyncio.to_thread(read_plane_files, self._root / tenant)
+
+    async def write_files(self, plane: ControlPlaneSpec, credentials: Credentials) -> PlaneFiles:
+        """Bring the files of a control plane up to date and return them. Raises UnavailableError."""
+
+        def end(task: asyncio.Task[PlaneFiles]) -> None:
+            if self._pending_writes.get(tenant) is task:
+                del self._pending_writes[tenant]
+            if not task.cancelled():
+                task.exception()  # its caller may have been cancelled
+
+        tenant = plane.cluster
+        work = asyncio.to_thread(self._write_files, plane, credentials)
+        task = self._pending_writes[tenant] = asyncio.create_task(work, name=f"tenant/{tenant}/files")
+        task.add_done_callback(end)
+        return await asyncio.shield(task)
+
+    async def remove(self, tenant: str) -> None:
+        """Delete a tenant's directory, after a pending write."""
+        if tenant in self._pending_writes:
+            await asyncio.wait([self._pending_writes[tenant]])
+        await asyncio.to_thread(self._remove_directory, tenant)
+
+    def _write_files(self, plane: ControlPlaneSpec, credentials: Credentials) -> PlaneFiles:
+        directory = self._root / plane.cluster
+        try:
+            return write_plane_files(
+                directory, plane=plane, credentials=credentials, authorities=self._authorities, now=self._now()
+            )
+        except OSError as error:
+            raise UnavailableError(
+                f"the files of tenant {plane.cluster!r} cannot be written to {directory}: {error.strerror}"
+            ) from error
+
+    def _remove_directory(self, tenant: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self._root / tenant)
