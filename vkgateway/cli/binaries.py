@@ -1,4 +1,4 @@
-"""`vkgateway binaries`: the programs that the platform runs: see, fetch, find and remove them."""
+"""`vkgateway binaries`: list, fetch, locate and remove the programs of the platform."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class ProgramRow(msgspec.Struct, frozen=True, rename="camel"):
     project: str
     version: str
     found: str
-    """`named folder`, `PATH`, `cache`; empty if it must be fetched first."""
+    """`named folder`, `PATH` or `cache`; empty if the program is missing."""
     path: str
     size_bytes: int
     source: str
-    """How it came into the cache."""
+    """Origin of a cached program."""
     wanted: bool
-    """False for what is in the cache though another version is asked for; `binaries prune` removes it."""
+    """False for cached programs of other versions, which `binaries prune` removes."""
 
 
 COLUMNS: tuple[Column[ProgramRow], ...] = (
@@ -48,7 +48,7 @@ COLUMNS: tuple[Column[ProgramRow], ...] = (
 
 
 def resolver_options(command: F) -> F:
-    """Adds `--kubernetes-version` and `--program-dir`."""
+    """Add `--kubernetes-version` and `--program-dir`."""
     from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
 
     for option in (
@@ -58,15 +58,14 @@ def resolver_options(command: F) -> F:
             "program_dirs",
             multiple=True,
             type=click.Path(path_type=Path, file_okay=False, exists=True),
-            help="A folder of ready programs to look in first; may be given several times. "
-            "[env: VKGATEWAY_PROGRAM_DIR]",
+            help="Directory that is searched for programs first; repeatable. [env: VKGATEWAY_PROGRAM_DIR]",
         ),
         click.option(
             "--kubernetes-version",
             default=DEFAULT_VERSIONS["kubernetes"],
             show_default=True,
             metavar="X.Y.Z",
-            help="Any release from 1.30 on.",
+            help="Kubernetes version, 1.30 or later.",
         ),
     ):
         command = option(command)
@@ -75,10 +74,10 @@ def resolver_options(command: F) -> F:
 
 @click.group(epilog="\b\nExample: vkgateway binaries fetch")
 def binaries() -> None:
-    """See, fetch and remove the programs that the platform runs.
+    """List, fetch, locate and remove the programs of the platform.
 
-    Each program is looked for in the folders named by --program-dir, on PATH (if the version fits), in the cache
-    (~/.cache/vkgateway), at its official release, and at last built from the Go module proxy.
+    Sources of a program, in this order: the directories of --program-dir, PATH (if the version matches), the cache
+    (~/.cache/vkgateway), the official release, a build from the Go module proxy.
     """
 
 
@@ -87,14 +86,14 @@ def binaries() -> None:
 @resolver_options
 @run_async
 async def list_binaries(*, output: str, kubernetes_version: str, program_dirs: Sequence[Path], data_dir: Path) -> None:  # noqa: ARG001 - every command takes --data-dir
-    """List all programs: which version is wanted, and where it is found."""
+    """List all programs with their versions and locations."""
     resolver = _build_resolver(kubernetes_version, program_dirs, report=_discard_report)
     print_objects(await _program_rows(resolver), output=output, columns=COLUMNS, name=lambda row: row.program)
 
 
 @binaries.command(epilog="\b\nExample: vkgateway binaries fetch etcd kubelet")
 @click.argument("programs", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Also what only a real node needs (kubelet, containerd...).")
+@click.option("--all", "everything", is_flag=True, help="Include the programs of a real node (kubelet, containerd...).")
 @resolver_options
 @run_async
 async def fetch(
@@ -105,10 +104,10 @@ async def fetch(
     program_dirs: Sequence[Path],
     data_dir: Path,  # noqa: ARG001 - every command takes --data-dir
 ) -> None:
-    """Get PROGRAMS that are not there yet (default: what a platform without a real node needs).
+    """Fetch missing PROGRAMS (default: those of a platform without a real node).
 
-    The conformance suite and the programs in its images (e2e.test, agnhost, nonewprivs, sample-apiserver) are got by
-    name only.
+    The conformance suite and the programs in its images (e2e.test, agnhost, nonewprivs, sample-apiserver) are fetched
+    only by name.
     """
     from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS, STANDARD_PROGRAMS
 
@@ -136,7 +135,7 @@ async def path(
     program_dirs: Sequence[Path],
     data_dir: Path,  # noqa: ARG001 - every command takes --data-dir
 ) -> None:
-    """Print where each of PROGRAMS is; exit code 5 if one must be fetched first."""
+    """Print the paths of PROGRAMS; exit code 5 if one is missing."""
     from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
 
     resolver = _build_resolver(kubernetes_version, program_dirs, report=_report_to_stderr)
@@ -146,15 +145,15 @@ async def path(
             version = resolver.version_of("kubectl")
             other = f" --kubernetes-version {version}" if version != DEFAULT_VERSIONS["kubernetes"] else ""
             raise UnavailableError(
-                f"{name} {resolver.version_of(name)} is not here yet",
-                hint=f"Get it with `vkgateway binaries fetch {name}{other}`.",
+                f"{name} {resolver.version_of(name)} is missing",
+                hint=f"Fetch it with `vkgateway binaries fetch {name}{other}`.",
             )
         click.echo(located.path)
 
 
 @binaries.command(epilog="\b\nExample: vkgateway binaries prune --dry-run")
-@click.option("--all", "everything", is_flag=True, help="Also the current versions, and the Go that was fetched.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
+@click.option("--all", "everything", is_flag=True, help="Include the current versions and the downloaded Go.")
+@click.option("--dry-run", is_flag=True, help="Only list the programs; remove nothing.")
 @resolver_options
 def prune(
     *,
@@ -164,17 +163,17 @@ def prune(
     program_dirs: Sequence[Path],
     data_dir: Path,  # noqa: ARG001 - every command takes --data-dir
 ) -> None:
-    """Remove other versions than the current ones and unfinished builds from the cache.
+    """Remove old versions and unfinished builds from the cache.
 
-    Programs that are running now stay.
+    Running programs stay.
     """
     resolver = _build_resolver(kubernetes_version, program_dirs, report=_report_to_stderr)
-    gone = resolver.prune(everything=everything, dry_run=dry_run)
-    for entry in gone:
+    removed = resolver.prune(everything=everything, dry_run=dry_run)
+    for entry in removed:
         click.echo(entry.path)
-    total = _format_megabytes(sum(entry.size for entry in gone))
+    total = _format_megabytes(sum(entry.size for entry in removed))
     verb = "would be removed" if dry_run else "removed"
-    click.echo(f"{len(gone)} programs {verb}, {total}.", err=True)
+    click.echo(f"{len(removed)} programs {verb}, {total}.", err=True)
 
 
 def _build_resolver(
@@ -196,8 +195,8 @@ async def _program_rows(resolver: Resolver) -> list[ProgramRow]:
     rows = []
     for program, unit in PROGRAMS.items():
         located = await resolver.locate(program)
-        place = str(located.path) if located else ""
-        entry = cached.pop(place, None)
+        program_path = str(located.path) if located else ""
+        entry = cached.pop(program_path, None)
         size = located.path.stat().st_size if located else 0
         rows.append(
             ProgramRow(
@@ -205,7 +204,7 @@ async def _program_rows(resolver: Resolver) -> list[ProgramRow]:
                 unit.project,
                 resolver.version_of(program),
                 located.source if located else "",
-                place,
+                program_path,
                 size,
                 entry.source if entry else "",
                 True,
@@ -222,7 +221,7 @@ def _format_megabytes(size: int) -> str:
 
 
 def _discard_report(_: str) -> None:
-    """`list` shows where each program is; what was passed over on the way is of no interest there."""
+    """Discard the resolver's messages: `list` shows only the results."""
 
 
 def _report_to_stderr(text: str) -> None:

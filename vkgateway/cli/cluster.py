@@ -1,4 +1,4 @@
-"""The management cluster as the commands see it: connect, read Tenants and ComputeClusters, say plainly what fails."""
+"""Access of the commands to the management cluster, with errors for people."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 T = TypeVar("T")
 
 RETRY_SECONDS = 10.0
-"""How long a server may fail while somebody waits for a tenant."""
-KUBECONFIG_HINT = "Name another one with --kubeconfig, or start a platform with `vkgateway up`."
+"""How long a command retries server errors while it waits for a tenant."""
+KUBECONFIG_HINT = "Set --kubeconfig, or start an embedded platform with `vkgateway up`."
 
 
 class _EventMetadata(msgspec.Struct, rename="camel"):
@@ -29,12 +29,12 @@ class _EventMetadata(msgspec.Struct, rename="camel"):
 
     @property
     def version_number(self) -> int:
-        """Orders what was written within one second."""
+        """Number that orders events of the same second."""
         return int(self.resource_version) if self.resource_version.isdigit() else 0
 
 
 class Event(msgspec.Struct, rename="camel"):
-    """What a Kubernetes event tells people."""
+    """Kubernetes event."""
 
     metadata: _EventMetadata = msgspec.field(default_factory=_EventMetadata)
     type: str = ""
@@ -47,7 +47,7 @@ class Event(msgspec.Struct, rename="camel"):
 
     @property
     def last_seen(self) -> str:
-        """When it was seen last, RFC 3339; empty if the event does not say."""
+        """Time of the last occurrence, RFC 3339; empty if unknown."""
         return self.last_timestamp or self.event_time or self.first_timestamp or ""
 
 
@@ -55,7 +55,7 @@ class Event(msgspec.Struct, rename="camel"):
 async def management_cluster(data_dir: Path, kubeconfig: Path | None) -> AsyncIterator[Client]:
     """Connect to the cluster of `kubeconfig`, or of the platform in `data_dir`.
 
-    Raises UnavailableError where the file points nowhere or the server behind it does not answer.
+    Raises UnavailableError if the file does not exist, is not usable, or its server is unreachable.
     """
     file = kubeconfig or data_dir / "compute.kubeconfig"
     if not file.exists():
@@ -65,46 +65,47 @@ async def management_cluster(data_dir: Path, kubeconfig: Path | None) -> AsyncIt
         client = Client.from_kubeconfig(file, name="the management cluster")
     except InputError as error:
         raise UnavailableError(
-            f"kubeconfig {file} cannot be used: {error}", hint=error.hint or KUBECONFIG_HINT
+            f"kubeconfig {file} is not usable: {error}", hint=error.hint or KUBECONFIG_HINT
         ) from error
     async with client:
         try:
             yield client
         except errors.Unreachable as error:
             why = str(error.__cause__ or error)
-            message = f"the management cluster at {client.server} ({file}) does not answer: {why}"
+            message = f"the management cluster at {client.server} ({file}) is unreachable: {why}"
             raise UnavailableError(message, hint=KUBECONFIG_HINT) from error
         except errors.Unauthorized as error:
             raise UnavailableError(
-                f"the management cluster at {client.server} does not know the user of {file}"
+                f"the management cluster at {client.server} rejects the credentials in {file}"
             ) from error
 
 
 async def list_tenants(client: Client) -> list[Tenant]:
-    """Return all tenants by name."""
+    """Return all tenants."""
     return await _list_objects(client, TENANTS, Tenant)
 
 
 async def list_compute_clusters(client: Client) -> list[ComputeCluster]:
-    """Return all compute clusters by name."""
+    """Return all compute clusters."""
     return await _list_objects(client, COMPUTE_CLUSTERS, ComputeCluster)
 
 
 async def get_tenant(client: Client, name: str) -> Tenant:
-    """Return one tenant. Raises NotFoundError that lists those there are."""
+    """Return one tenant. Raises NotFoundError that lists the existing tenants."""
     try:
         return msgspec.json.decode(await client.get(TENANTS, name), type=Tenant)
     except errors.NotFound as error:
-        there = [found.metadata.name for found in await list_tenants(client)]
-        raise NotFoundError(f"there is no tenant {name!r}", hint=_available_hint(there, "tenant create")) from error
+        names = [tenant.metadata.name for tenant in await list_tenants(client)]
+        hint = _available_hint("tenants", names, "Create one with `vkgateway tenant create NAME`.")
+        raise NotFoundError(f"tenant {name!r} does not exist", hint=hint) from error
 
 
-async def get_tenant_with_retry(client: Client, name: str, *, patience: float = RETRY_SECONDS) -> Tenant:
-    """Return one tenant that is waited for: a server that fails is asked again, for `patience` seconds.
+async def get_tenant_with_retry(client: Client, name: str, *, timeout: float = RETRY_SECONDS) -> Tenant:
+    """Return one tenant, retrying server errors for `timeout` seconds.
 
-    etcd, for one, refuses what is under way while a user is made, and an older API server passes that on.
+    For example, etcd rejects requests while a user is created, and older API servers return this error.
     """
-    until = time.monotonic() + patience
+    until = time.monotonic() + timeout
     while True:
         try:
             return await get_tenant(client, name)
@@ -115,16 +116,17 @@ async def get_tenant_with_retry(client: Client, name: str, *, patience: float = 
 
 
 async def get_compute_cluster(client: Client, name: str) -> ComputeCluster:
-    """Return one compute cluster. Raises NotFoundError that lists those there are."""
+    """Return one compute cluster. Raises NotFoundError that lists the existing clusters."""
     try:
         return msgspec.json.decode(await client.get(COMPUTE_CLUSTERS, name), type=ComputeCluster)
     except errors.NotFound as error:
-        there = [found.metadata.name for found in await list_compute_clusters(client)]
-        raise NotFoundError(f"there is no compute cluster {name!r}", hint=_available_hint(there, "up")) from error
+        names = [compute.metadata.name for compute in await list_compute_clusters(client)]
+        hint = _available_hint("compute clusters", names, "Apply a ComputeCluster object to attach one.")
+        raise NotFoundError(f"compute cluster {name!r} does not exist", hint=hint) from error
 
 
 async def list_events(client: Client, *, kind: str, name: str) -> list[Event]:
-    """Return what happened to a cluster-scoped object, oldest first; such events live in namespace default."""
+    """Return the events of a cluster-scoped object (in the namespace default), oldest first."""
     selector = f"involvedObject.kind={kind},involvedObject.name={name}"
     page = await client.list_all(EVENTS, namespace="default", field_selector=selector)
     found = [msgspec.json.decode(item, type=Event) for item in page.items]
@@ -136,11 +138,11 @@ async def _list_objects(client: Client, resource: Resource, kind: type[T]) -> li
         page = await client.list_all(resource)
     except errors.NotFound as error:
         raise UnavailableError(
-            f"the management cluster at {client.server} does not know {resource.plural}",
-            hint="Install the definitions with `vkgateway up`, or start `vkgateway serve` there once.",
+            f"the management cluster at {client.server} does not serve {resource.plural}",
+            hint="Install the CustomResourceDefinitions with `vkgateway up`, or run `vkgateway serve` once.",
         ) from error
     return [msgspec.json.decode(item, type=kind) for item in page.items]
 
 
-def _available_hint(names: list[str], command: str) -> str:
-    return f"There are: {', '.join(names)}" if names else f"There are none; see `vkgateway {command} --help`."
+def _available_hint(kind: str, names: list[str], way_out: str) -> str:
+    return f"Available {kind}: {', '.join(names)}." if names else f"There are no {kind}. {way_out}"

@@ -1,4 +1,4 @@
-"""`vkgateway completion`: the script that makes a shell complete commands and options."""
+"""`vkgateway completion`: shell completion of commands and options."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SHELLS = ("bash", "zsh", "fish")
 @data_dir_option
 @click.pass_context
 def completion(ctx: click.Context, shell: str, data_dir: Path) -> None:  # noqa: ARG001 - every command takes --data-dir
-    """Print the completion script for SHELL, to be evaluated by it."""
+    """Print the completion script for SHELL, which the shell must evaluate."""
     script = get_completion_class(shell)
     if script is None:
-        raise click.UsageError(f"click offers no completion for {shell}")
+        raise click.UsageError(f"completion for {shell} is not supported")
     root = ctx.find_root().command
     click.echo(script(root, {}, "vkgateway", "_VKGATEWAY_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""`vkgateway compute`: the compute clusters that are attached, and their pools."""
+"""`vkgateway compute`: attached compute clusters and their pools."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COLUMNS: tuple[Column[ComputeCluster], ...] = (
 
 @click.group(epilog="\b\nExample: vkgateway compute list")
 def compute() -> None:
-    """See the compute clusters that run the tenants' pods."""
+    """Show the compute clusters that run the tenants' pods."""
 
 
 @compute.command("list", epilog="\b\nExample: vkgateway compute list -o json")
@@ -52,7 +52,7 @@ async def list_compute(*, output: str, data_dir: Path, kubeconfig: Path | None) 
         output=output,
         columns=COLUMNS,
         name=lambda compute: compute.metadata.name,
-        empty="There are no compute clusters yet; apply a ComputeCluster object.",
+        empty="There are no compute clusters. Apply a ComputeCluster object to attach one.",
     )
 
 
@@ -62,7 +62,7 @@ async def list_compute(*, output: str, data_dir: Path, kubeconfig: Path | None) 
 @cluster_options
 @run_async
 async def describe(*, name: str, output: str, data_dir: Path, kubeconfig: Path | None) -> None:
-    """Show compute cluster NAME: its conditions, and each pool's nodes, size and guarantees."""
+    """Show compute cluster NAME: conditions, events, and the nodes, capacity and guarantees of each pool."""
     from vkgateway.cli import cluster
 
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
@@ -76,7 +76,7 @@ async def describe(*, name: str, output: str, data_dir: Path, kubeconfig: Path |
 
 
 def description_lines(compute: ComputeCluster, events: list[Event]) -> Iterator[str]:
-    """Give the whole text, line by line."""
+    """Yield the lines of the description."""
     secret = compute.spec.connection.kubeconfig_secret
     facts = {
         "Name": compute.metadata.name,
@@ -108,13 +108,13 @@ _POOL_TITLES = (
 
 
 def _pool_row(pool: Pool, compute: ComputeCluster) -> tuple[str, ...]:
-    seen = next((one for one in compute.status.pools if one.name == pool.name), None)
+    status = next((pool_status for pool_status in compute.status.pools if pool_status.name == pool.name), None)
     return (
         pool.name,
-        str(seen.nodes) if seen else "-",
-        str(seen.usable_nodes) if seen else "-",
-        resource_list(seen.allocatable) if seen else "-",
-        resource_list(seen.guaranteed) if seen else "-",
+        str(status.nodes) if status else "-",
+        str(status.usable_nodes) if status else "-",
+        resource_list(status.allocatable) if status else "-",
+        resource_list(status.guaranteed) if status else "-",
         str(pool.reserve or "-"),
         resource_list(pool.node_selector),
         ", ".join(pool.levels) or "-",
@@ -125,8 +125,8 @@ def _pool_row(pool: Pool, compute: ComputeCluster) -> tuple[str, ...]:
 
 def _format_notice(pool: Pool) -> str:
     brief = pool.brief_run_seconds, pool.brief_notice_seconds
-    short = f", {brief[1]}s below {brief[0]}s" if None not in brief else ""
-    return _format_seconds(pool.notice_seconds) + short
+    suffix = f", {brief[1]}s for runs under {brief[0]}s" if None not in brief else ""
+    return _format_seconds(pool.notice_seconds) + suffix
 
 
 def _format_seconds(value: int | None) -> str:

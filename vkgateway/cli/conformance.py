@@ -1,4 +1,4 @@
-"""`vkgateway conformance`: Kubernetes' own conformance cases, in a tenant and straight on the compute cluster."""
+"""`vkgateway conformance`: the Kubernetes conformance tests in a tenant and directly on the compute cluster."""
 
 from __future__ import annotations
 
@@ -46,38 +46,40 @@ Examples:
 
 @click.group(epilog="\b\nExample: vkgateway conformance run alpha && vkgateway conformance report alpha")
 def conformance() -> None:
-    """Run Kubernetes' own conformance cases in a tenant, and straight on the compute cluster as the yardstick.
+    """Run the Kubernetes conformance tests in a tenant, and directly on the compute cluster as the baseline.
 
-    The suite is that of the cluster's Kubernetes; it is built where there is none. What was run is kept, so that a
-    run cut short goes on where it was.
+    The suite has the cluster's Kubernetes version and is built if necessary. Results are stored, so an interrupted run
+    can be resumed.
     """
 
 
 def selection_options(command: F) -> F:
-    """Adds what chooses cases; the command gets `focus`, `skip` and `only_subset`."""
+    """Add the options that select cases; the command gets `focus`, `skip` and `only_subset`."""
     for option in (
-        click.option("--subset", "only_subset", is_flag=True, help="Only the cases that the project's tests run."),
-        click.option("--skip", multiple=True, metavar="REGEX", help="Without cases whose name fits; again for more."),
-        click.option("--focus", multiple=True, metavar="REGEX", help="Only cases whose name fits; again for more."),
+        click.option("--subset", "only_subset", is_flag=True, help="Only the cases that this project's tests run."),
+        click.option("--skip", multiple=True, metavar="REGEX", help="Skip cases whose name matches; repeatable."),
+        click.option("--focus", multiple=True, metavar="REGEX", help="Only cases whose name matches; repeatable."),
     ):
         command = option(command)
     return command
 
 
 def suite_option(command: F) -> F:
-    """Adds `--suite`; the command gets `suite_file`."""
+    """Add `--suite`; the command gets `suite_file`."""
     return click.option(
         "--suite",
         "suite_file",
         type=click.Path(path_type=Path, dir_okay=False, exists=True, resolve_path=True),
-        help="The program e2e.test of the cluster's Kubernetes. [default: built, or from the cache]",
+        help="The program e2e.test of the cluster's Kubernetes version. [default: from the cache, or built]",
     )(command)
 
 
 @conformance.command("list", epilog="\b\nExample: vkgateway conformance list --focus sig-node -o name")
 @selection_options
 @suite_option
-@click.option("--kubernetes-version", metavar="X.Y.Z", help="Whose cases. [default: that of `vkgateway version`]")
+@click.option(
+    "--kubernetes-version", metavar="X.Y.Z", help="Kubernetes version of the suite. [default: see `vkgateway version`]"
+)
 @output_option
 @cluster_options
 @run_async
@@ -92,7 +94,7 @@ async def list_cases(
     data_dir: Path,  # noqa: ARG001 - every command takes --data-dir
     kubeconfig: Path | None,  # noqa: ARG001 - and --kubeconfig
 ) -> None:
-    """List the conformance cases of a Kubernetes release."""
+    """List the conformance cases of a Kubernetes version."""
     from vkgateway.cli.progress import Progress
     from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 
@@ -104,7 +106,9 @@ async def list_cases(
 
 @conformance.command(epilog="\b\nExample: vkgateway conformance prepare")
 @suite_option
-@click.option("--kubernetes-version", metavar="X.Y.Z", help="Whose suite. [default: that of `vkgateway version`]")
+@click.option(
+    "--kubernetes-version", metavar="X.Y.Z", help="Kubernetes version of the suite. [default: see `vkgateway version`]"
+)
 @cluster_options
 @run_async
 async def prepare(
@@ -114,7 +118,7 @@ async def prepare(
     data_dir: Path,
     kubeconfig: Path | None,  # noqa: ARG001 - every command that names a cluster takes it
 ) -> None:
-    """Build the suite, and make its images for an embedded real node; a run does so by itself."""
+    """Build the suite and its images for the embedded real node; `run` does this if necessary."""
     from vkgateway.cli.progress import Progress
     from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 
@@ -126,30 +130,30 @@ async def prepare(
 
 @conformance.command(epilog=RUN_EPILOG)
 @click.argument("tenant", required=False)
-@click.option("--straight", is_flag=True, help="On the compute cluster itself: what its machines can do at all.")
+@click.option("--straight", is_flag=True, help="Run on the compute cluster itself, as the baseline.")
 @selection_options
 @click.option(
     "--again",
     type=click.Choice(["none", "failed", "all"]),
     default="none",
     show_default=True,
-    help="Which of the cases that were run before are run once more.",
+    help="Which cases with a result to run again.",
 )
 @click.option(
     "--often",
     type=click.IntRange(1, 100),
     default=1,
     show_default=True,
-    help="Until each case that passes was run so often.",
+    help="Repeat until each passing case was run this many times.",
 )
-@click.option("--workers", type=click.IntRange(min=1), default=4, show_default=True, help="Cases at once.")
+@click.option("--workers", type=click.IntRange(min=1), default=4, show_default=True, help="Concurrent cases.")
 @suite_option
-@click.option("--suite-arg", "arguments", multiple=True, metavar="FLAG", help="A flag for the suite; again for more.")
+@click.option("--suite-arg", "arguments", multiple=True, metavar="FLAG", help="Flag for the suite; repeatable.")
 @click.option(
     "--make-images/--no-make-images",
     default=True,
     show_default=True,
-    help="Make the suite's images for an embedded real node; elsewhere nodes pull them.",
+    help="Build the suite's images for the embedded real node; other nodes pull them.",
 )
 @cluster_options
 @click.pass_context
@@ -171,16 +175,16 @@ async def run(
     data_dir: Path,
     kubeconfig: Path | None,
 ) -> None:
-    """Run the cases in TENANT, or with --straight on the compute cluster. Exit code 1 where one fails.
+    """Run the cases in TENANT, or with --straight on the compute cluster. Exit code 1 if a case fails.
 
-    It may be interrupted and repeated: cases that were run are not run again unless --again says so.
+    The command can be interrupted and repeated: cases with a result run again only with --again.
     """
     from vkgateway.cli.progress import Progress
     from vkgateway.conformance import runner
     from vkgateway.conformance.cluster import remove_leftovers
 
     if (tenant is None) is not straight:
-        raise InputError("name a tenant, or say --straight", hint="vkgateway conformance run --help")
+        raise InputError("give either a tenant or --straight", hint="Example: vkgateway conformance run alpha")
     with Progress() as progress:
         side = await load_side(tenant, data_dir=data_dir, kubeconfig=kubeconfig)
         suite = await load_suite(side.kubernetes_version, file=suite_file, progress=progress, arguments=arguments)
@@ -196,7 +200,7 @@ async def run(
 
 
 def _print_summary(record: Record, cases: Sequence[Case]) -> int:
-    """Print the sum; the exit code."""
+    """Print a summary and return the exit code."""
     states = [outcome.state if (outcome := record.outcomes.get(case.name)) else "not run" for case in cases]
     passed = states.count("passed")
     counts = {state: states.count(state) for state in ("failed", "skipped", "not run")}
@@ -209,7 +213,7 @@ def _print_summary(record: Record, cases: Sequence[Case]) -> int:
 @click.argument("tenant")
 @selection_options
 @suite_option
-@click.option("--all", "everything", is_flag=True, help="In the table, also the cases that both passed.")
+@click.option("--all", "everything", is_flag=True, help="Include the cases that both passed in the table.")
 @output_option
 @cluster_options
 @run_async
@@ -225,12 +229,14 @@ async def report(
     data_dir: Path,
     kubeconfig: Path | None,  # noqa: ARG001 - every command that names a tenant takes it
 ) -> None:
-    """Set what TENANT passed beside what the compute cluster passed, with the reason of each failure that is known."""
+    """Compare the results of TENANT with those of the compute cluster, with the known reasons of failures."""
     from vkgateway.conformance import comparison
 
     record, yardstick = load_results(data_dir, tenant), load_results(data_dir, "")
     if record is None:
-        raise UnavailableError(f"no case was run in tenant {tenant!r} yet", hint=f"vkgateway conformance run {tenant}")
+        raise UnavailableError(
+            f"no case was run in tenant {tenant!r} yet", hint=f"Run `vkgateway conformance run {tenant}`."
+        )
     suite = await load_suite(record.kubernetes_version, file=suite_file, progress=None)
     cases = _select_cases(await suite.list_cases(), focus=focus, skip=skip, only_subset=only_subset)
     found = comparison.compare_records(cases, tenant=record, straight=yardstick, known=comparison.load_reasons())
@@ -238,7 +244,9 @@ async def report(
         print_objects([found], output=output, columns=(), name=lambda _: tenant, single=True)
         return
     rows = [one for one in found.cases if everything or one.verdict != "both"]
-    print_objects(rows, output=output, columns=REPORT_COLUMNS, name=lambda one: one.name, empty="Both passed all.")
+    print_objects(
+        rows, output=output, columns=REPORT_COLUMNS, name=lambda one: one.name, empty="Both passed all cases."
+    )
     if output == "table":
         click.echo(_comparison_summary(found), err=True)
 
@@ -246,13 +254,13 @@ async def report(
 def _comparison_summary(found: Comparison) -> str:
     both, alone = len(found.cases_with("both")), len(found.cases_with("yardstick"))
     others = {
-        "by the tenant alone": len(found.cases_with("tenant")),
+        "only by the tenant": len(found.cases_with("tenant")),
         "by neither": len(found.cases_with("neither")),
         "not run on both": len(found.cases_with("open")),
     }
     rest = ", ".join(f"{count} {words}" for words, count in others.items() if count)
     share = (
-        f"{found.tenant} passes {both} of the {both + alone} cases that the yardstick passes ({found.pass_ratio:.1%})"
+        f"{found.tenant} passes {both} of the {both + alone} cases that the baseline passes ({found.pass_ratio:.1%})"
     )
     return f"{share}; {rest}." if rest else f"{share}."
 

@@ -1,4 +1,4 @@
-"""What `vkgateway conformance` works on: the clusters tested, what is known of them, the suite and its images."""
+"""Inputs of `vkgateway conformance`: tested clusters, their results, the suite and its images."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from vkgateway.programs.binaries.resolver import Resolver
 
 BASELINE_NAME = "straight"
-"""Name of the yardstick: the compute cluster itself."""
+"""Name of the baseline: the compute cluster itself."""
 
 
 def results_folder(data_dir: Path, tenant: str) -> Path:
-    """Where what was run is kept; an empty name stands for the yardstick."""
+    """Return the directory of a tenant's results; an empty name selects the baseline."""
     from vkgateway.local.paths import PlatformPaths
 
     base = PlatformPaths(data_dir).conformance_dir
@@ -26,14 +26,14 @@ def results_folder(data_dir: Path, tenant: str) -> Path:
 
 
 def load_results(data_dir: Path, tenant: str) -> Record | None:
-    """What was run in a tenant; an empty name stands for the yardstick."""
+    """Return a tenant's results; an empty name selects the baseline."""
     from vkgateway.conformance import outcomes, runner
 
     return outcomes.load_record(runner.record_file(results_folder(data_dir, tenant)))
 
 
 async def load_side(tenant: str | None, *, data_dir: Path, kubeconfig: Path | None) -> ClusterUnderTest:
-    """The cluster that is tested, with a kubeconfig of its admin."""
+    """Return the tested cluster with an admin kubeconfig."""
     from vkgateway.cli import cluster
     from vkgateway.cli.tenant_kubeconfig import fetch_kubeconfig
     from vkgateway.conformance.cluster import server_version
@@ -53,12 +53,12 @@ async def load_side(tenant: str | None, *, data_dir: Path, kubeconfig: Path | No
 async def load_suite(
     version: str, *, file: Path | None, progress: Progress | None, arguments: tuple[str, ...] = ()
 ) -> Suite:
-    """The suite of a release: the given program, or one that is built or from the cache."""
+    """Return the suite of a Kubernetes version from the given program, the cache or a build."""
     from vkgateway.conformance.suite import Suite
 
     resolver = _build_resolver(version, progress=progress)
-    wanted = ("kubectl",) if file else ("kubectl", "e2e.test")
-    found = await resolver.resolve(*wanted)
+    programs = ("kubectl",) if file else ("kubectl", "e2e.test")
+    found = await resolver.resolve(*programs)
     return Suite(program=file or found["e2e.test"], kubectl=found["kubectl"], arguments=arguments)
 
 
@@ -72,7 +72,7 @@ def _build_resolver(version: str, *, progress: Progress | None) -> Resolver:
 
 
 async def provide_images(suite: Suite, *, data_dir: Path, version: str, progress: Progress) -> None:
-    """Give the platform's real node what it lacks; nothing where there is no such node."""
+    """Build and load the suite's images that the platform's real node lacks; do nothing without a real node."""
     import asyncio
 
     from vkgateway.conformance import images
@@ -89,17 +89,17 @@ async def provide_images(suite: Suite, *, data_dir: Path, version: str, progress
     if not missing:
         return
     programs = await _build_resolver(version, progress=progress).resolve(*images.PROGRAMS)
-    progress(f"making {len(missing)} images")
+    progress(f"building {len(missing)} images")
     archive = PlatformPaths(data_dir).conformance_dir / "images.tar"
     cache = Cache(Cache.default_root())
     async with cache.lock("image-conformance", report=progress.done):
         root = images.root_archive(cache.root)
         await asyncio.to_thread(images.build_images, archive, missing, programs=programs, root=root)
-    progress("handing them to the node")
+    progress("loading the images on the real node")
     await node_images.load_images(data_dir, archive, report=progress)
     archive.unlink()
-    progress.done(f"{len(missing)} images made for the real node")
+    progress.done(f"{len(missing)} images loaded on the real node")
 
 
 def _discard_report(_: str) -> None:
-    """A report says what was found, not how its programs came here."""
+    """Discard the resolver's messages: a report shows only the results."""

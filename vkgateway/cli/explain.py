@@ -1,4 +1,4 @@
-"""`vkgateway explain`: why one pod waits, what it waits for, and what would help."""
+"""`vkgateway explain`: why a pod waits and what helps."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("pod")
-@click.option("-n", "--namespace", default="default", show_default=True, help="The pod's, in the tenant.")
-@click.option("--tenant", help="The tenant whose pod it is, by name: for whoever runs the platform.")
-@click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="The tenant's own.")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the pod in the tenant.")
+@click.option("--tenant", help="Tenant of the pod, by name; for admins of the platform.")
+@click.option("--kubeconfig", type=click.Path(path_type=Path, dir_okay=False), help="Kubeconfig of the tenant.")
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
@@ -42,72 +42,73 @@ async def explain(
     gateway: GatewayEndpoint,
     data_dir: Path,
 ) -> None:
-    """Say of POD, by its name in the tenant, whether it waits, for what, with whom, and what would help.
+    """Explain why POD (a pod of a tenant) waits, its position in the queue, and what helps.
 
-    Nothing is changed. With --tenant the gateway is asked too, and tells more than the tenant may read.
+    Reads only. With --tenant, the gateway adds facts that the tenant cannot read.
     """
     import msgspec
 
     from vkgateway.cli import explanation, tenant_pods
 
     if (tenant is None) == (kubeconfig is None):
-        raise click.UsageError("name the tenant: by --tenant NAME, or by --kubeconfig FILE")
+        raise click.UsageError("give either --tenant NAME or --kubeconfig FILE")
     async with tenant_pods.tenant_cluster(kubeconfig, tenant, data_dir) as client:
-        found = await tenant_pods.get_pod(client, namespace, pod)
+        found_pod = await tenant_pods.get_pod(client, namespace, pod)
         siblings = await tenant_pods.list_pods(client, namespace)
-        beside = await tenant_pods.companion_objects(client, [found], among=siblings)
-        unserved = await tenant_pods.unserved_kinds(client, found)
+        companions = await tenant_pods.companion_objects(client, [found_pod], among=siblings)
+        unserved = await tenant_pods.unserved_kinds(client, found_pod)
     state = await _gateway_state(data_dir, gateway) if tenant is not None else None
-    explained = explanation.explain_pod(
-        found, siblings, beside=beside, unserved=unserved, state=state, tenant=tenant or ""
+    pod_explanation = explanation.explain_pod(
+        found_pod, siblings, companions=companions, unserved=unserved, state=state, tenant=tenant or ""
     )
     if output == "table":
-        for line in explanation_lines(explained):
+        for line in explanation_lines(pod_explanation):
             click.echo(line)
     else:
-        click.echo(serialize(msgspec.to_builtins(explained), output=output), nl=False)
+        click.echo(serialize(msgspec.to_builtins(pod_explanation), output=output), nl=False)
 
 
-def explanation_lines(told: PodExplanation) -> Iterator[str]:
-    """The text, line by line; what there is nothing to say of is left out."""
+def explanation_lines(explanation: PodExplanation) -> Iterator[str]:
+    """Yield the lines of the explanation; empty facts are left out."""
+    position = f"{explanation.place} in {explanation.pool}" if explanation.place else ""
     facts = {
-        "Pod": f"{told.namespace}/{told.name}",
-        "State": told.state,
-        "": told.summary,
-        "Asks for": told.asks,
-        "Band": told.band,
-        "Node": told.node,
-        "Gang": _format_gang(told),
-        "Reason": told.code,
-        "Message": told.message,
-        "Place in line": f"{told.place} in {told.pool}" if told.place else "",
-        "Expected start": told.expected,
-        "Deleted at": told.deadline if told.state == "leaving" else "",
-        "Holds": told.holds,
-        "Kept for": told.behind,
-        "Pool": told.room,
-        "What helps": told.help,
+        "Pod": f"{explanation.namespace}/{explanation.name}",
+        "State": explanation.state,
+        "": explanation.summary,
+        "Requests": explanation.asks,
+        "Band": explanation.band,
+        "Node": explanation.node,
+        "Gang": _format_gang(explanation),
+        "Reason": explanation.code,
+        "Message": explanation.message,
+        "Queue position": position,
+        "Expected start": explanation.expected,
+        "Deleted at": explanation.deadline if explanation.state == "leaving" else "",
+        "Capacity": explanation.holds,
+        "Reserved for": explanation.behind,
+        "Pool": explanation.room,
+        "What helps": explanation.help,
     }
     for title, value in facts.items():
         if value:
             yield f"{title + ':' if title else '':<16}{value}"
 
 
-def _format_gang(told: PodExplanation) -> str:
-    gang = told.gang
+def _format_gang(explanation: PodExplanation) -> str:
+    gang = explanation.gang
     if gang is None:
         return ""
-    minimum = f"at least {gang.minimum} start together; " if gang.minimum is not None else ""
-    return f"{gang.name} ({gang.way}): {minimum}{gang.pods} there, {gang.waiting} waiting, {gang.running} running"
+    minimum = f", at least {gang.minimum} start together" if gang.minimum is not None else ""
+    return f"{gang.name} ({gang.way}): {gang.pods} pods, {gang.waiting} waiting, {gang.running} running{minimum}"
 
 
 async def _gateway_state(data_dir: Path, gateway: GatewayEndpoint) -> ArbiterReport | None:
-    """The gateway's word; without it the pods tell enough."""
+    """Return the gateway's state; None if the gateway is unavailable, because the pods suffice."""
     from vkgateway.cli import gateway_state
     from vkgateway.model.errors import UnavailableError
 
     try:
         return await gateway_state.get_state(data_dir, gateway)
     except UnavailableError as error:
-        click.echo(f"Without the gateway's word: {error}", err=True)
+        click.echo(f"Explained without the gateway: {error}", err=True)
         return None

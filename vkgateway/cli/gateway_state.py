@@ -1,4 +1,4 @@
-"""What the commands learn from the running gateway: its settings, how pools, tenants and gangs stand, and what-ifs."""
+"""Queries of the running gateway: settings, state of pools, tenants and gangs, and what-if answers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _STATE_TIMEOUT: Final = 30.0
-"""Seconds for the state."""
+"""Timeout of a state request in seconds."""
 _WHAT_IF_TIMEOUT: Final = 180.0
-"""Seconds for the answer to a question: the arbiter decides it first, after those that were asked before."""
+"""Timeout of a what-if question in seconds: the gateway answers questions one at a time."""
 _SETTINGS_FILE: Final = "gateway.yaml"
-_NO_GATEWAY_HINT: Final = "Start a platform with `vkgateway up`, or name the gateway with --gateway URL."
-_VERSION_HINT: Final = "Is it of another version? Restart it: vkgateway up"
+_NO_GATEWAY_HINT: Final = "Start an embedded platform with `vkgateway up`, or set --gateway URL."
+_VERSION_HINT: Final = "The gateway may have another version. Restart it with `vkgateway up`."
 _REFUSED_STATUS: Final = 422
 _UNIX_SCHEME: Final = "unix://"
 _HTTPS_SCHEME: Final = "https://"
@@ -37,7 +37,7 @@ _HTTPS_SCHEME: Final = "https://"
 
 @dataclass(frozen=True, slots=True)
 class GatewayEndpoint:
-    """Where to ask, as the options have it: by default at the Unix socket of the data directory's gateway."""
+    """Address of the gateway from the options; by default the Unix socket in the data directory."""
 
     url: str | None = None
     token_file: Path | None = None
@@ -45,7 +45,7 @@ class GatewayEndpoint:
 
 
 def gateway_option(command: F) -> F:
-    """Adds `--gateway` and what goes with it; the command gets `gateway: Gateway`."""
+    """Add `--gateway` and its credentials; the command gets `gateway: GatewayEndpoint`."""
 
     @functools.wraps(command)
     def wrapped(
@@ -60,22 +60,22 @@ def gateway_option(command: F) -> F:
             type=readable,
             envvar="VKGATEWAY_GATEWAY_CA",
             show_envvar=True,
-            help="Certificate file of the authority of https://. [default: the system's]",
+            help="CA certificate file for https://. [default: the system's CAs]",
         ),
         click.option(
             "--gateway-token-file",
             type=readable,
             envvar="VKGATEWAY_GATEWAY_TOKEN_FILE",
             show_envvar=True,
-            help="File with a token of the management cluster, for https://.",
+            help="File with a bearer token of the management cluster, for https://.",
         ),
         click.option(
             "--gateway",
             metavar="URL",
             envvar="VKGATEWAY_GATEWAY",
             show_envvar=True,
-            help="Where the gateway answers: unix:///PATH or https://HOST:PORT. "
-            "[default: its Unix socket, as DATA_DIR/gateway.yaml says]",
+            help="Address of the gateway: unix:///PATH or https://HOST:PORT. "
+            "[default: the Unix socket from DATA_DIR/gateway.yaml]",
         ),
     ):
         wrapped = option(wrapped)
@@ -83,7 +83,7 @@ def gateway_option(command: F) -> F:
 
 
 def load_gateway_settings(data_dir: Path) -> Config:
-    """The settings of the gateway of a platform. Raises UnavailableError where there is no platform."""
+    """Return the settings of a platform's gateway. Raises UnavailableError if there is no platform."""
     from vkgateway.gateway import settingsfile
 
     file = data_dir / _SETTINGS_FILE
@@ -93,71 +93,69 @@ def load_gateway_settings(data_dir: Path) -> Config:
 
 
 async def get_state(data_dir: Path, gateway: GatewayEndpoint) -> ArbiterReport:
-    """Return how everything stands, by the gateway's own word.
+    """Return the gateway's state of pools, tenants and gangs.
 
-    Raises InputError for what is no address, UnavailableError where the gateway does not say.
+    Raises InputError for an invalid address, UnavailableError if the gateway does not answer.
     """
     import msgspec
 
     from vkgateway.arbiter.reasons.report_types import ArbiterReport
 
-    body = await _get_answer("arbiter/state", {}, data_dir, gateway, patience=_STATE_TIMEOUT)
+    body = await _get_answer("arbiter/state", {}, data_dir, gateway, timeout=_STATE_TIMEOUT)
     try:
         return msgspec.json.decode(body, type=ArbiterReport)
     except msgspec.DecodeError as error:
-        raise UnavailableError(f"what the gateway says cannot be read: {error}", hint=_VERSION_HINT) from error
+        raise UnavailableError(f"cannot decode the gateway's state: {error}", hint=_VERSION_HINT) from error
 
 
 async def ask_what_if(question: Question, data_dir: Path, gateway: GatewayEndpoint) -> Answer:
-    """Return what the gateway's arbiter would decide.
+    """Return the arbiter's answer to a what-if question.
 
-    Raises InputError or NotFoundError for what cannot be answered, UnavailableError where the gateway does not say.
+    Raises InputError or NotFoundError for an invalid question, UnavailableError if the gateway does not answer.
     """
     import msgspec
 
     from vkgateway.arbiter.whatif.answers import Answer
 
     query = {"question": msgspec.json.encode(question).decode()}
-    body = await _get_answer("arbiter/what-if", query, data_dir, gateway, patience=_WHAT_IF_TIMEOUT)
+    body = await _get_answer("arbiter/what-if", query, data_dir, gateway, timeout=_WHAT_IF_TIMEOUT)
     try:
         return msgspec.json.decode(body, type=Answer)
     except msgspec.DecodeError as error:
-        raise UnavailableError(f"what the gateway answers cannot be read: {error}", hint=_VERSION_HINT) from error
+        raise UnavailableError(f"cannot decode the gateway's answer: {error}", hint=_VERSION_HINT) from error
 
 
 async def _get_answer(
-    path: str, query: Mapping[str, str], data_dir: Path, gateway: GatewayEndpoint, *, patience: float
+    path: str, query: Mapping[str, str], data_dir: Path, gateway: GatewayEndpoint, *, timeout: float
 ) -> bytes:
-    """Return what the gateway answers. Raises InputError, NotFoundError, UnavailableError."""
-    where = gateway.url if gateway.url is not None else f"{_UNIX_SCHEME}{_socket_path(data_dir)}"
-    status, body = await _send_request(where, gateway, path, query, patience=patience)
+    """Return the body of the gateway's answer. Raises InputError, NotFoundError, UnavailableError."""
+    url = gateway.url if gateway.url is not None else f"{_UNIX_SCHEME}{_socket_path(data_dir)}"
+    status, body = await _send_request(url, gateway, path, query, timeout=timeout)
     if status in (401, 403):
-        said = body.decode(errors="replace").strip()
+        message = body.decode(errors="replace").strip()
         raise UnavailableError(
-            f"the gateway at {where} refuses: {said}",
-            hint="Give a token with --gateway-token-file; its user needs the ClusterRole vkgateway-state-reader.",
+            f"the gateway at {url} refuses the request: {message}",
+            hint="Set --gateway-token-file; the user of the token needs the ClusterRole vkgateway-state-reader.",
         )
     if status == _REFUSED_STATUS:
         raise _decode_refusal(body)
     if status != 200:
-        raise UnavailableError(
-            f"the gateway at {where} does not say how things stand: it answers {status}", hint=_VERSION_HINT
-        )
+        raise UnavailableError(f"the gateway at {url} answers with HTTP status {status}", hint=_VERSION_HINT)
     return body
 
 
 def _decode_refusal(body: bytes) -> VkgatewayError:
-    """Return the error that the gateway met when it read a question."""
+    """Return the error that the gateway sent instead of an answer."""
     import msgspec
 
     from vkgateway.gateway.arbiter_observer import Refusal
 
     try:
-        said = msgspec.json.decode(body, type=Refusal)
+        refusal = msgspec.json.decode(body, type=Refusal)
     except msgspec.DecodeError as error:
-        return UnavailableError(f"what the gateway answers cannot be read: {error}", hint=_VERSION_HINT)
+        return UnavailableError(f"cannot decode the gateway's answer: {error}", hint=_VERSION_HINT)
     kinds = {kind.exit_code: kind for kind in (InputError, NotFoundError, ConflictError, UnavailableError)}
-    return kinds.get(said.exit_code, VkgatewayError)(said.message, hint=said.hint)
+    return kinds.get(refusal.exit_code, VkgatewayError)(refusal.message, hint=refusal.hint)
 
 
 def _socket_path(data_dir: Path) -> Path:
@@ -167,43 +165,41 @@ def _socket_path(data_dir: Path) -> Path:
 
 
 async def _send_request(
-    where: str, gateway: GatewayEndpoint, path: str, query: Mapping[str, str], *, patience: float
+    url: str, gateway: GatewayEndpoint, path: str, query: Mapping[str, str], *, timeout: float
 ) -> tuple[int, bytes]:
-    """Ask the gateway. Raises InputError, UnavailableError."""
+    """Return the HTTP status and body of the gateway's answer. Raises InputError, UnavailableError."""
     import aiohttp
 
-    timeout = aiohttp.ClientTimeout(total=patience)
+    limits = aiohttp.ClientTimeout(total=timeout)
     try:
-        with _open_connector(where, gateway) as (url, connector, headers):
+        with _open_connector(url, gateway) as (base_url, connector, headers):
             async with (
-                aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session,
-                session.get(f"{url}/{path}", params=query) as answer,
+                aiohttp.ClientSession(connector=connector, timeout=limits, headers=headers) as session,
+                session.get(f"{base_url}/{path}", params=query) as answer,
             ):
                 return answer.status, await answer.read()
-    except (aiohttp.ClientError, OSError) as error:  # a time-out is one
-        why = str(error) or type(error).__name__
+    except (aiohttp.ClientError, OSError) as error:  # includes timeouts
+        reason = str(error) or type(error).__name__
         raise UnavailableError(
-            f"the gateway does not answer at {where}: {why}", hint="See `vkgateway status`."
+            f"the gateway at {url} is unreachable: {reason}", hint="Check it with `vkgateway status`."
         ) from error
 
 
 @contextmanager
-def _open_connector(where: str, gateway: GatewayEndpoint) -> Iterator[tuple[str, BaseConnector, dict[str, str]]]:
-    """Give the URL to ask, the way there and the headers, for as long as the block lasts."""
+def _open_connector(url: str, gateway: GatewayEndpoint) -> Iterator[tuple[str, BaseConnector, dict[str, str]]]:
+    """Yield base URL, connector and headers for requests to the gateway."""
     import aiohttp
 
     from vkgateway.kube.tls import client_context
     from vkgateway.programs.supervisor.protocol import short_socket_path
 
-    if where.startswith(_UNIX_SCHEME):
-        with short_socket_path(Path(where.removeprefix(_UNIX_SCHEME))) as path:
+    if url.startswith(_UNIX_SCHEME):
+        with short_socket_path(Path(url.removeprefix(_UNIX_SCHEME))) as path:
             yield "http://gateway", aiohttp.UnixConnector(path), {}
-    elif where.startswith(_HTTPS_SCHEME):
+    elif url.startswith(_HTTPS_SCHEME):
         context = client_context(ca=gateway.ca.read_bytes() if gateway.ca else None)
         token = gateway.token_file.read_text().strip() if gateway.token_file else ""
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        yield where.rstrip("/"), aiohttp.TCPConnector(ssl=context), headers
+        yield url.rstrip("/"), aiohttp.TCPConnector(ssl=context), headers
     else:
-        raise InputError(
-            f"--gateway {where!r} is not an address", hint="Write it like unix:///PATH or https://HOST:9632."
-        )
+        raise InputError(f"--gateway {url!r} is not a valid address", hint="Use unix:///PATH or https://HOST:9632.")

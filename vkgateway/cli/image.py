@@ -1,4 +1,4 @@
-"""`vkgateway image`: images for the embedded platform's real node."""
+"""`vkgateway image`: container images on the embedded platform's real node."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ COLUMNS: tuple[Column[str], ...] = (Column("image", str),)
 
 @click.group(epilog="\b\nExample: vkgateway image load web.tar")
 def image() -> None:
-    """Load images into the embedded platform's real node, and list them.
+    """Load container images into the embedded platform's real node, and list them.
 
-    For images that are in no registry; those of a registry are pulled as anywhere.
+    Use it for images without a registry. The node pulls all other images.
     """
 
 
@@ -33,9 +33,9 @@ def image() -> None:
 @data_dir_option
 @run_async
 async def load(*, archives: tuple[Path, ...], data_dir: Path) -> None:
-    """Load images from archives: what `docker save` writes, or an OCI archive. Their names are printed.
+    """Load images from `docker save` archives or OCI archives, and print their names.
 
-    Pods use them by these names, with an imagePullPolicy other than Always.
+    Pods use the images by these names, with an imagePullPolicy other than Always.
     """
     from vkgateway.local import images
 

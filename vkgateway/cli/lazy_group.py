@@ -1,4 +1,4 @@
-"""A click group that imports a command only when it is used, so that every command starts quickly."""
+"""Click group with lazily imported commands, for a fast start."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports each one only when it is used."""
+    """Group that imports each command at its first use."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._targets = lazy
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table, which is the order in which people need them."""
+        """Return the command names in the order of the table, which is by importance."""
         return [*self._targets, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name, imported now; None if there is none."""
+        """Import and return the command of that name; None if there is none."""
         target = self._targets.get(cmd_name)
         if target is None:
             return super().get_command(ctx, cmd_name)

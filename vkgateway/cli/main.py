@@ -1,7 +1,7 @@
-"""The command `vkgateway`: runs the command asked for; what goes wrong becomes one sentence and an exit code.
+"""The command `vkgateway`: runs a subcommand and turns errors into one sentence and an exit code.
 
-Exit codes: 0 done, 1 failed, 2 bad input, 3 not found, 4 conflict (taken or busy), 5 unavailable (a program
-is missing, a server does not answer), 130 interrupted.
+Exit codes: 0 success, 1 failure, 2 invalid input, 3 not found, 4 conflict, 5 unavailable (a program is missing or a
+server is unreachable), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ COMMANDS: Mapping[str, str] = {
     "version": "vkgateway.cli.version:version",
     "completion": "vkgateway.cli.completion:completion",
 }
-"""Command name to `module:attribute`; the module is imported only when the command is asked for."""
+"""Subcommand name to `module:attribute`; the module is imported when the subcommand runs."""
 
-HELP = """A Kubernetes for every team, one pool of GPUs below.
+HELP = """A Kubernetes cluster for every team, on one shared pool of GPUs.
 
 \b
-Start here:
+Get started:
   vkgateway up
   vkgateway tenant create alpha --pool a100:guarantee=nvidia.com/gpu=8
   vkgateway tenant kubeconfig alpha -f alpha.kubeconfig
@@ -54,13 +54,13 @@ Start here:
 """
 
 EPILOG = (
-    "Exit codes: 0 done, 1 failed, 2 bad input, 3 not found, 4 conflict (taken or busy), "
-    "5 unavailable (program missing, server does not answer), 130 interrupted."
+    "Exit codes: 0 success, 1 failure, 2 invalid input, 3 not found, 4 conflict, "
+    "5 unavailable (program missing, server unreachable), 130 interrupted."
 )
 
 _NO_HOME = "home directory"
-"""What pathlib says where HOME is not set and the user is unknown, or the one named in `~user`."""
-_NO_HOME_MESSAGE = "a path starts from a home directory, and there is none: of an unknown user, or HOME is not set"
+"""Part of pathlib's message if HOME is not set, or if the user in `~user` is unknown."""
+_NO_HOME_MESSAGE = "cannot expand ~ in a path: HOME is not set, or the user does not exist"
 
 
 @click.group(
@@ -73,17 +73,17 @@ _NO_HOME_MESSAGE = "a path starts from a home directory, and there is none: of a
 @click.version_option(__version__, "--version", message="vkgateway %(version)s")
 @root_data_dir_option
 def cli() -> None:
-    """Only holds the commands; what each does is in its own file."""
+    """Group all subcommands."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point of the console script: run and leave with the exit code."""
+    """Run the console script and exit with its exit code."""
     _open_closed_streams()
     sys.exit(run_command(argv))
 
 
 def run_command(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and return its exit code; nothing but a bug in this program raises."""
+    """Run one command line and return its exit code; raises only because of bugs."""
     try:
         result = cli.main(args=argv, prog_name="vkgateway", standalone_mode=False)
     except (click.Abort, KeyboardInterrupt):
@@ -104,14 +104,14 @@ def run_command(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Give what was started without a standard stream (`2>&-`) an empty one, before a file gets its number."""
+    """Open /dev/null for closed standard streams (`2>&-`), before another file gets their descriptor."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as we live
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
 
 
 def print_error(message: str, *, hint: str = "") -> None:
-    """One sentence on standard error that says what is wrong, and one that says the way out."""
+    """Print an error and a hint on standard error."""
     click.secho("Error: ", fg="red", bold=True, nl=False, err=True)
     click.echo(message, err=True)
     if hint:
@@ -119,13 +119,13 @@ def print_error(message: str, *, hint: str = "") -> None:
 
 
 def _report_system_error(error: OSError | RuntimeError) -> int:
-    """Tell what the system refused, and return the exit code; what is a bug is raised."""
+    """Print an error of the operating system and return the exit code; raise errors that are bugs."""
     if isinstance(error, OSError):
         print_error(_os_error_message(error))
         return FAILURE
     if _NO_HOME not in str(error):
         raise error
-    print_error(_NO_HOME_MESSAGE, hint="Set HOME, or write out paths that begin with `~`.")
+    print_error(_NO_HOME_MESSAGE, hint="Set HOME, or use absolute paths.")
     return InputError.exit_code
 
 
@@ -135,6 +135,6 @@ def _os_error_message(error: OSError) -> str:
 
 
 def _silence_stdout() -> None:
-    """The reader of our output went away (`| head`): do not complain again when Python flushes at exit."""
+    """Redirect standard output to /dev/null after a broken pipe (`| head`), so that the flush at exit succeeds."""
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, sys.stdout.fileno())

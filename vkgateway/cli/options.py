@@ -1,4 +1,4 @@
-"""Options that many commands share (data directory, management cluster), and running async commands."""
+"""Shared options (data directory, management cluster), and a decorator for async commands."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 DATA_DIR_VARIABLE = "VKGATEWAY_DATA_DIR"
-DATA_DIR_HELP = f"Where the platform keeps its files. [env: {DATA_DIR_VARIABLE}; default: ~/.local/share/vkgateway]"
+DATA_DIR_HELP = f"Directory of the platform's files. [env: {DATA_DIR_VARIABLE}; default: ~/.local/share/vkgateway]"
 _ROOT_KEY = "vkgateway.data_dir"
 
 
 def default_data_dir() -> Path:
-    """`$XDG_DATA_HOME/vkgateway`, as the XDG base directory specification has it."""
+    """Return `$XDG_DATA_HOME/vkgateway` (XDG base directory specification)."""
     base = Path(os.environ.get("XDG_DATA_HOME", ""))
-    # One that is not absolute is to be ignored, says the specification: it would be another place in every folder.
+    # The specification requires relative paths to be ignored: they would depend on the working directory.
     return (base if base.is_absolute() else Path.home() / ".local" / "share") / "vkgateway"
 
 
@@ -32,9 +32,9 @@ def _remember_root(ctx: click.Context, _param: click.Parameter, value: Path | No
 
 
 def _choose_data_dir(ctx: click.Context, _param: click.Parameter, value: Path | None) -> Path:
-    """On the command itself, else before the command, else the environment, else the default.
+    """Return the data directory from the subcommand's option, the root option, the environment, or the default.
 
-    Without links and dots: processes, interfaces and mounts are found again by it, whichever way it was written.
+    The path is resolved, because processes, interfaces and mounts are identified by it.
     """
     ctx.meta[_ROOT_KEY] = chosen = value or ctx.meta.get(_ROOT_KEY)
     if chosen is None:
@@ -44,12 +44,12 @@ def _choose_data_dir(ctx: click.Context, _param: click.Parameter, value: Path | 
 
 
 def data_dir_given(ctx: click.Context) -> bool:
-    """Whether `--data-dir` stands on the command line, before the command or after it."""
+    """Return whether `--data-dir` is given on the command line."""
     return ctx.meta.get(_ROOT_KEY) is not None
 
 
 def root_data_dir_option(command: F) -> F:
-    """`vkgateway --data-dir D COMMAND` means the same as `vkgateway COMMAND --data-dir D`."""
+    """Add `--data-dir` to the root command, where it means the same as on the subcommand."""
     return click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False),
@@ -60,7 +60,7 @@ def root_data_dir_option(command: F) -> F:
 
 
 def data_dir_option(command: F) -> F:
-    """Adds `--data-dir`; the command gets `data_dir: Path`, absolute and without links, not necessarily there."""
+    """Add `--data-dir`; the command gets `data_dir: Path`, resolved, which need not exist."""
     return click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False),
@@ -70,19 +70,19 @@ def data_dir_option(command: F) -> F:
 
 
 def cluster_options(command: F) -> F:
-    """Adds `--data-dir` and `--kubeconfig`; the command gets `data_dir` and `kubeconfig: Path | None`."""
+    """Add `--data-dir` and `--kubeconfig`; the command gets `data_dir` and `kubeconfig: Path | None`."""
     with_kubeconfig = click.option(
         "--kubeconfig",
         type=click.Path(path_type=Path, dir_okay=False),
         envvar="VKGATEWAY_KUBECONFIG",
         show_envvar=True,
-        help="Kubeconfig of the management cluster, where Tenants live. [default: DATA_DIR/compute.kubeconfig]",
+        help="Kubeconfig of the management cluster. [default: DATA_DIR/compute.kubeconfig]",
     )(command)
     return data_dir_option(with_kubeconfig)
 
 
 def run_async(function: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
-    """Lets click call an `async def`: one event loop for the length of the command."""
+    """Wrap an async command, so that click can call it; it runs in a new event loop."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:

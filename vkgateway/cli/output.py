@@ -1,4 +1,4 @@
-"""What commands print: tables for people, json, yaml and names for programs."""
+"""Output of commands: tables for people; json, yaml and names for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORMATS = ("table", "json", "yaml", "name")
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T]):
-    """One column of a table: its title and how its cell is read from an object."""
+    """Column of a table: its title, and a function that returns the cell of an object."""
 
     title: str
     value: Callable[[T], object]
@@ -26,19 +26,19 @@ class Column(Generic[T]):
 
 
 def output_option_of(*formats: str) -> Callable[[F], F]:
-    """Adds `-o/--output`; the command gets `output`, one of `formats`, of which `table` is the default."""
+    """Add `-o/--output`; the command gets `output`, one of `formats`, by default `table`."""
     return click.option(
         "-o",
         "--output",
         type=click.Choice(formats),
         default="table",
         show_default=True,
-        help="How to print: for people (table) or for programs (the rest).",
+        help="Output format: table for people, the others for programs.",
     )
 
 
 def output_option(command: F) -> F:
-    """Adds `-o/--output`; the command gets `output`, one of `table`, `json`, `yaml`, `name`."""
+    """Add `-o/--output`; the command gets `output`, one of `table`, `json`, `yaml`, `name`."""
     return output_option_of(*FORMATS)(command)
 
 
@@ -52,10 +52,10 @@ def print_objects(
     single: bool = False,
     empty: str = "Nothing found.",
 ) -> None:
-    """Print objects in the format asked for.
+    """Print objects in the requested format.
 
-    `encode` gives plain data for json and yaml: an array of it, or with `single` the only object itself.
-    `empty` is told on standard error when a table would have no row.
+    `encode` returns plain data for json and yaml, printed as an array, or as one object with `single`. `empty` is
+    printed on standard error instead of a table without rows.
     """
     if output == "name":
         for item in objects:
@@ -70,7 +70,7 @@ def print_objects(
 
 
 def serialize(plain: Any, *, output: str) -> str:
-    """Plain data as json or yaml text that ends with a newline."""
+    """Return plain data as json or yaml text that ends with a newline."""
     if output == "json":
         return msgspec.json.format(msgspec.json.encode(plain), indent=2).decode() + "\n"
     import yaml
@@ -79,7 +79,7 @@ def serialize(plain: Any, *, output: str) -> str:
 
 
 def print_table(rows: Sequence[Sequence[str]], *, columns: Sequence[Column[Any]]) -> None:
-    """Rich on a terminal; elsewhere plain columns that nothing is cut from, fit for grep and awk."""
+    """Print a table with rich on a terminal, otherwise plain untruncated columns for grep and awk."""
     if sys.stdout.isatty():
         _print_rich(rows, columns=columns)
     else:

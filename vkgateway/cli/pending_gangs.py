@@ -1,4 +1,4 @@
-"""Gangs that wait, as `queue` lists them: out of the gateway's state, or out of a tenant's pods."""
+"""Pending gangs as listed by `queue`, from the gateway's state or from a tenant's pods."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from vkgateway.translate.governed import governed_requests, has_gate, is_governe
 from vkgateway.translate.pending_message import PendingMessage, parse_message, render_expected_start
 
 SINGLE_POD = "pod"
-"""Stands for the way in which a gang was said where a pod is in none."""
+"""Gang source of a pod without a gang."""
 
 
 class PendingGang(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A gang, or a pod that is in none, of which something waits."""
+    """Gang with waiting pods, or a waiting pod without a gang."""
 
     pool: str
-    """Virtual node in whose line it stands, or where it runs; empty: in none."""
+    """Virtual node of the pool in whose queue the gang is, or where it runs; empty: none."""
     place: int
     tenant: str
-    """Empty where only the tenant itself was asked."""
+    """Empty if the list comes from the tenant's pods."""
     namespace: str
     name: str
     way: str
     band: str
     pods: int
-    """Those that wait."""
+    """Number of waiting pods."""
     running: int = 0
-    """Others of the gang that run already, or start; 0: it has not started."""
+    """Number of running or starting pods of the gang."""
     asks: str
-    """What those that wait ask for together, of what is handed out."""
+    """Sum of the waiting pods' requests for resources that the arbiter allocates."""
     code: str
     message: str
     expected: str
-    """When it may start; empty where that is no question of time."""
+    """Expected start; empty if there is no forecast."""
     since: str
-    """RFC 3339; empty: not known."""
+    """RFC 3339; empty if unknown."""
     behind: str = ""
-    """For ops: the gang ahead for which room is kept."""
+    """For admins: the gang ahead with a reservation."""
 
 
 def pending_in_state(
     state: ArbiterReport, *, tenant: str = "", pool: str = "", namespace: str = ""
 ) -> list[PendingGang]:
-    """By the gateway's word. Raises NotFoundError for a tenant or a pool that it does not know."""
+    """Return the pending gangs in the gateway's state. Raises NotFoundError for an unknown tenant or pool."""
     tenants = {each.tenant for each in state.tenants} | {gang.tenant for gang in state.gangs}
     nodes = {each.node for each in state.pools}.union(*(gang.pools for gang in state.gangs))
-    _require_known("tenant with a pool of devices", tenant, tenants)
-    _require_known("pool of devices", pool.partition(".")[0], {node.partition(".")[0] for node in nodes})
+    _require_known("tenant", tenant, tenants)
+    _require_known("pool", pool.partition(".")[0], {node.partition(".")[0] for node in nodes})
     units = {found.node: found.resource for found in reversed(state.pools)}
     return [
         _from_gang_state(gang, units, now=state.time)
@@ -65,10 +65,12 @@ def pending_in_state(
     ]
 
 
-def _require_known(what: str, name: str, known: set[str]) -> None:
+def _require_known(kind: str, name: str, known: set[str]) -> None:
     if name and name not in known:
-        there = ", ".join(sorted(known)) or "none"
-        raise NotFoundError(f"there is no {what} called {name!r}", hint=f"There are: {there}.")
+        names = ", ".join(sorted(known)) or "none"
+        raise NotFoundError(
+            f"{kind} {name!r} does not exist or has no extended resources", hint=f"Available {kind}s: {names}."
+        )
 
 
 def _from_gang_state(gang: GangReport, units: Mapping[str, str], *, now: float) -> PendingGang:
@@ -93,65 +95,75 @@ def _from_gang_state(gang: GangReport, units: Mapping[str, str], *, now: float) 
 
 
 def pending_from_pods(
-    pods: Iterable[Object], *, beside: FoundObjects | None = None, pool: str = ""
+    pods: Iterable[Object], *, companions: FoundObjects | None = None, pool: str = ""
 ) -> list[PendingGang]:
-    """By the conditions that stand on a tenant's own pods, and by the objects beside them.
+    """Return the pending gangs from the conditions of a tenant's pods and from their companion objects.
 
-    Pods that run are counted with those of their gang that wait.
+    Running pods count if other pods of their gang wait.
     """
     gangs: dict[str, list[Object]] = {}
     started: dict[str, list[Object]] = {}
     for pod in pods:
         if pending_condition(pod) is not None:
-            gangs.setdefault(gang_of(pod, beside), []).append(pod)
+            gangs.setdefault(gang_of(pod, companions), []).append(pod)
         elif _has_started(pod):
-            started.setdefault(gang_of(pod, beside), []).append(pod)
-    found = [_from_pods(group, members, started.get(group, [])) for group, members in gangs.items()]
-    chosen = [one for one in found if not pool or pool in (one.pool, one.pool.partition(".")[0])]
-    return sorted(chosen, key=_sort_key)
+            started.setdefault(gang_of(pod, companions), []).append(pod)
+    pending = [_from_pods(group, members, started.get(group, [])) for group, members in gangs.items()]
+    selected = [gang for gang in pending if not pool or pool in (gang.pool, gang.pool.partition(".")[0])]
+    return sorted(selected, key=_sort_key)
 
 
-def _sort_key(one: PendingGang) -> tuple[object, ...]:
-    """In line, then what stands in none, and at the end what runs and waits for more room."""
-    return (one.running > 0 and not one.place, not one.place, one.pool, one.place, one.since, one.namespace, one.name)
+def _sort_key(gang: PendingGang) -> tuple[object, ...]:
+    """Return the sort key: queued gangs first, then other waiting gangs, then running gangs that can grow."""
+    return (
+        gang.running > 0 and not gang.place,
+        not gang.place,
+        gang.pool,
+        gang.place,
+        gang.since,
+        gang.namespace,
+        gang.name,
+    )
 
 
 def namespaces_with_gangs(pods: Iterable[Object]) -> set[str]:
-    """The namespaces in which pods wait that may be of gangs, as far as they tell by themselves."""
+    """Return the namespaces with waiting pods that may belong to gangs, from the pods' marks alone."""
     groups = (gang_of(pod).split("/", 2) for pod in pods if pending_condition(pod) is not None)
-    return {namespace for namespace, way, _ in groups if way != SINGLE_POD}
+    return {namespace for namespace, source, _ in groups if source != SINGLE_POD}
 
 
 def _has_started(pod: Object) -> bool:
-    """Whether it has what it asked for."""
+    """Return whether the pod was admitted and has not ended."""
     phase = (pod.get("status") or {}).get("phase") or "Pending"
     return phase in ("Pending", "Running") and is_governed(pod) and not has_gate(pod)
 
 
 def pending_condition(pod: Object) -> Object | None:
-    """The condition that says why a pod waits; None: it does not, or nothing was said yet."""
+    """Return the condition with the pending reason; None if the pod does not wait or has none yet."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     found = next((entry for entry in conditions if entry["type"] == ADMITTED_CONDITION), None)
     return found if found is not None and found["status"] == "False" else None
 
 
 def parse_pending(pod: Object) -> PendingMessage:
-    """What the condition of a pod that waits says."""
+    """Return the parsed message of a waiting pod's condition."""
     return parse_message((pending_condition(pod) or {}).get("message") or "")
 
 
-def gang_of(pod: Object, beside: FoundObjects | None = None) -> str:
-    """A pod's gang, `namespace/way/name`, as far as the pod and what is known beside it tell; one whose marks make no
-    sense stands alone."""
+def gang_of(pod: Object, companions: FoundObjects | None = None) -> str:
+    """Return a pod's gang as `namespace/source/name`, from its marks and companion objects.
+
+    A pod with invalid marks is a gang of its own.
+    """
     try:
-        return read_marks(pod, beside or {}).group
+        return read_marks(pod, companions or {}).group
     except MarkError:
         metadata = pod["metadata"]
         return f"{metadata['namespace']}/{SINGLE_POD}/{metadata.get('uid', '')}"
 
 
 def requested_resources(pods: Iterable[Object]) -> str:
-    """What pods ask for together, of what is handed out."""
+    """Return the sum of the pods' requests for resources that the arbiter allocates."""
     total: MilliResources = {}
     for pod in pods:
         for name, value in governed_requests(pod).items():
@@ -159,25 +171,25 @@ def requested_resources(pods: Iterable[Object]) -> str:
     return render_milli(total)
 
 
-def _from_pods(group: str, members: list[Object], started: list[Object]) -> PendingGang:
-    first = members[0]
-    namespace, way, name = group.split("/", 2)
-    said = parse_pending(first)
+def _from_pods(group: str, waiting: list[Object], started: list[Object]) -> PendingGang:
+    first = waiting[0]
+    namespace, source, name = group.split("/", 2)
+    pending = parse_pending(first)
     return PendingGang(
-        pool=said.pool or next(filter(None, map(_node_name, started)), ""),
-        place=said.queue_position,
+        pool=pending.pool or next(filter(None, map(_node_name, started)), ""),
+        place=pending.queue_position,
         tenant="",
         namespace=namespace,
-        name=first["metadata"]["name"] if way == SINGLE_POD else name,
-        way="" if way == SINGLE_POD else way,
+        name=first["metadata"]["name"] if source == SINGLE_POD else name,
+        way="" if source == SINGLE_POD else source,
         band=pod_band(first.get("spec") or {}),
-        pods=len(members),
+        pods=len(waiting),
         running=len(started),
-        asks=requested_resources(members),
+        asks=requested_resources(waiting),
         code=(pending_condition(first) or {}).get("reason") or "",
-        message=said.reason,
-        expected=said.expected_start,
-        since=min(pod["metadata"].get("creationTimestamp") or "" for pod in members),
+        message=pending.reason,
+        expected=pending.expected_start,
+        since=min(pod["metadata"].get("creationTimestamp") or "" for pod in waiting),
     )
 
 

@@ -1,4 +1,4 @@
-"""`vkgateway up`, `down`, `status` and `logs`: the embedded platform from the command line."""
+"""`vkgateway up`, `down`, `status` and `logs`: commands of the embedded platform."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 NOT_UP = 5
-"""Exit code of `status` where something is not as it should be."""
+"""Exit code of `status` if the platform is not fully up."""
 
 REASON_WIDTH = 100
-"""So much of a log line fits into a table; -o json has all of it."""
+"""Maximum width of the last log line in a table; -o json prints all of it."""
 
 UP_EPILOG = """\b
 Examples:
@@ -42,25 +42,30 @@ Examples:
 @click.option(
     "--kubernetes-version",
     metavar="X.Y.Z",
-    help="Kubernetes of the compute cluster. [default: that of `vkgateway version`]",
+    help="Kubernetes version of the compute cluster. [default: see `vkgateway version`]",
 )
 @click.option(
     "--real-node",
     type=click.Choice(["auto", "yes", "no"]),
-    help="Run one real node beside the hollow ones: auto does where the machine can carry it. [default: auto]",
+    help="Run a real node in addition to the hollow nodes; auto: if the machine supports it. [default: auto]",
 )
-@click.option("--port", "ports", multiple=True, metavar="NAME=PORT", help="Fix a port; again for more.")
-@click.option("--port-range", metavar="FROM-TO", help="Choose free ports from here.")
+@click.option("--port", "ports", multiple=True, metavar="NAME=PORT", help="Fixed port of a component; repeatable.")
+@click.option("--port-range", metavar="FROM-TO", help="Range for all other ports.")
 @click.option(
-    "--hollow-nodes", multiple=True, metavar="POOL=COUNT", help="Nodes in a hollow pool. [default: a100=4, v100=2]"
+    "--hollow-nodes",
+    multiple=True,
+    metavar="POOL=COUNT",
+    help="Number of hollow nodes in a pool; repeatable. [default: a100=4, v100=2]",
 )
 @click.option(
-    "--durable/--no-durable", default=None, help="Let etcd wait for the disk; without it is for benchmarks only."
+    "--durable/--no-durable",
+    default=None,
+    help="Whether etcd syncs writes to disk; --no-durable is for benchmarks only.",
 )
 @click.option(
     "--templates-dir",
     type=click.Path(path_type=Path, file_okay=False, exists=True, resolve_path=True),
-    help="Folder of tenant templates, in place of those shipped.",
+    help="Directory of tenant templates that replaces the shipped templates.",
 )
 @click.option(
     "--program-dir",
@@ -69,15 +74,15 @@ Examples:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     envvar="VKGATEWAY_PROGRAM_DIR",
     show_envvar=True,
-    help="Look for programs here first; again for more.",
+    help="Directory that is searched for programs first; repeatable.",
 )
 @click.option(
     "--gateway/--no-gateway",
     default=True,
     show_default=True,
-    help="Run the gateway as well; without, one that runs is stopped. Not remembered.",
+    help="Run the gateway; --no-gateway stops it. Not remembered.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @data_dir_option
 @run_async
 async def up(
@@ -94,10 +99,10 @@ async def up(
     quiet: bool,
     data_dir: Path,
 ) -> None:
-    """Start the embedded platform: etcd, a compute cluster with GPU nodes on paper, a real node, the gateway.
+    """Start the embedded platform: etcd, a compute cluster with hollow GPU nodes, a real node, and the gateway.
 
-    What runs already is left alone, so it may be repeated at any time, also after a failure or a reboot.
-    Options are remembered: without any, the platform comes up as it was.
+    The command is idempotent: running components stay, also after a failure or a reboot. Options are remembered for
+    the next `up`.
     """
     from vkgateway.local import ports as port_choice
     from vkgateway.local import startup
@@ -119,24 +124,24 @@ async def up(
         record = await startup.up(data_dir, options, report=progress)
         if record.real_node_why_not:
             progress.done(f"no real node: {record.real_node_why_not}")
-        progress.done("platform: up")
+        progress.done("platform is up")
     if not quiet:
         click.echo(_next_steps(data_dir, record))
 
 
 @click.command(epilog="\b\nExample: vkgateway down; vkgateway down --purge --data-dir /tmp/second")
-@click.option("--purge", is_flag=True, help="Remove the platform's data as well: every tenant and object in it.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option("--purge", is_flag=True, help="Also delete the platform's data, including all tenants and their objects.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @data_dir_option
 @run_async
 async def down(*, purge: bool, quiet: bool, data_dir: Path) -> None:
-    """Stop the embedded platform: all processes, mounts and interfaces go, the data stays for the next `up`."""
+    """Stop the embedded platform: remove all processes, mounts and interfaces; keep the data for the next `up`."""
     from vkgateway.local.down import down as take_down
 
     _log_warnings_only()
     with Progress(quiet=quiet) as progress:
         await take_down(data_dir, purge=purge, report=progress)
-        progress.done("platform: down")
+        progress.done("platform is down")
 
 
 @click.command(epilog="\b\nExample: vkgateway status; vkgateway status -o json | jq .state")
@@ -145,19 +150,19 @@ async def down(*, purge: bool, quiet: bool, data_dir: Path) -> None:
 @click.pass_context
 @run_async
 async def status(ctx: click.Context, *, output: str, data_dir: Path) -> None:
-    """Show how the platform is: processes, nodes, tenants, addresses. Exit code 5 unless all is well."""
-    from vkgateway.local.status import platform_status as look
+    """Show the state of the platform: processes, nodes, tenants, addresses. Exit code 5 unless it is fully up."""
+    from vkgateway.local.status import platform_status as read_status
 
-    seen = await look(data_dir)
+    platform = await read_status(data_dir)
     if output == "table":
-        _print_status(seen)
+        _print_status(platform)
     elif output == "name":
-        click.echo(seen.state)
+        click.echo(platform.state)
     else:
         import msgspec
 
-        click.echo(serialize(msgspec.to_builtins(seen), output=output), nl=False)
-    if seen.state != "up":
+        click.echo(serialize(msgspec.to_builtins(platform), output=output), nl=False)
+    if platform.state != "up":
         ctx.exit(NOT_UP)
 
 
@@ -165,12 +170,12 @@ async def status(ctx: click.Context, *, output: str, data_dir: Path) -> None:
     epilog="\b\nExample: vkgateway logs; vkgateway logs -f gateway; vkgateway logs --tail 50 compute/apiserver"
 )
 @click.argument("component", required=False)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is added.")
-@click.option("--tail", type=click.IntRange(min=0), default=200, show_default=True, help="So many lines at most.")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines until interrupted.")
+@click.option("--tail", type=click.IntRange(min=0), default=200, show_default=True, help="Maximum number of lines.")
 @data_dir_option
 @run_async
 async def logs(*, component: str | None, follow: bool, tail: int, data_dir: Path) -> None:
-    """Print the log of COMPONENT; without one, list those that have a log."""
+    """Print the log of COMPONENT; without an argument, list the components."""
     from vkgateway.local import logs as files
 
     if component is None:
@@ -188,7 +193,7 @@ async def logs(*, component: str | None, follow: bool, tail: int, data_dir: Path
 
 
 def _log_warnings_only() -> None:
-    """What the layers below log is for daemons; a command tells its own story."""
+    """Hide info logs of lower layers: commands report their progress themselves."""
     from vkgateway.gateway import logs
     from vkgateway.gateway.config import Logging
 
@@ -200,7 +205,7 @@ def _parse_pool_count(text: str) -> tuple[str, int]:
 
     pool, _, count = text.partition("=")
     if not (pool and count.isdecimal()):
-        raise InputError(f"{text!r} is not POOL=COUNT", hint="Like --hollow-nodes a100=8.")
+        raise InputError(f"--hollow-nodes {text!r} is not POOL=COUNT", hint="Example: --hollow-nodes a100=8")
     return pool, int(count)
 
 
@@ -209,35 +214,35 @@ def _next_steps(data_dir: Path, record: PlatformRecord) -> str:
     from vkgateway.local.paths import PlatformPaths
     from vkgateway.local.proxies import no_proxy
 
-    past_proxy = no_proxy(os.environ, address=record.address)
-    where = "" if data_dir == default_data_dir().resolve() else f" --data-dir {shlex.quote(str(data_dir))}"
+    proxy = no_proxy(os.environ, address=record.address)
+    data_dir_option = "" if data_dir == default_data_dir().resolve() else f" --data-dir {shlex.quote(str(data_dir))}"
     return "\n".join(
         (
-            f"The compute cluster serves at https://{record.address}:{record.ports['compute-api']}.",
-            *([f"  export NO_PROXY={shlex.quote(past_proxy)}    # kubectl would use your proxy"] if past_proxy else []),
+            f"The compute cluster serves at https://{record.address}:{record.ports['compute-api']}. Next steps:",
+            *([f"  export NO_PROXY={shlex.quote(proxy)}    # otherwise kubectl uses your proxy"] if proxy else []),
             f"  kubectl --kubeconfig {shlex.quote(str(PlatformPaths(data_dir).admin_kubeconfig))} get nodes",
-            f"  vkgateway tenant create alpha --pool a100{where}",
-            f"  vkgateway status{where}",
-            f"  vkgateway down{where}",
+            f"  vkgateway tenant create alpha --pool a100{data_dir_option}",
+            f"  vkgateway status{data_dir_option}",
+            f"  vkgateway down{data_dir_option}",
         )
     )
 
 
-def _print_status(seen: PlatformStatus) -> None:
-    click.echo(f"platform    {seen.state}   ({seen.data_dir})")
-    click.echo(f"compute     {seen.compute_url}   Kubernetes {seen.kubernetes_version}")
-    click.echo(f"kubeconfig  {seen.kubeconfig}")
-    click.echo(f"real node   {seen.real_node}")
-    for problem in seen.problems:
+def _print_status(status: PlatformStatus) -> None:
+    click.echo(f"platform    {status.state}   ({status.data_dir})")
+    click.echo(f"compute     {status.compute_url}   Kubernetes {status.kubernetes_version}")
+    click.echo(f"kubeconfig  {status.kubeconfig}")
+    click.echo(f"real node   {status.real_node}")
+    for problem in status.problems:
         click.echo(f"problem     {problem}")
     now = datetime.datetime.now(datetime.UTC).timestamp()
     sections: tuple[tuple[tuple[str, ...], list[list[str]]], ...] = (
         (
             ("process", "state", "pid", "restarts", "for", "last ended"),
-            [_process_row(process, now=now) for process in seen.processes],
+            [_process_row(process, now=now) for process in status.processes],
         ),
-        (("node", "pool", "ready"), [[n.name, n.pool or "-", "yes" if n.ready else "no"] for n in seen.nodes]),
-        (("tenant", "phase", "api server"), [[t.name, t.phase, t.url or "-"] for t in seen.tenants]),
+        (("node", "pool", "ready"), [[n.name, n.pool or "-", "yes" if n.ready else "no"] for n in status.nodes]),
+        (("tenant", "phase", "api server"), [[t.name, t.phase, t.url or "-"] for t in status.tenants]),
     )
     for titles, rows in sections:
         if rows:

@@ -1,4 +1,4 @@
-"""Progress of what takes longer than a second: a spinner on a terminal, plain lines with time elsewhere."""
+"""Progress of long commands: a spinner on a terminal, timestamped lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Tells on standard error what is being done, so that standard output stays for results.
+    """Progress on standard error; standard output is for results.
 
-    Call it with a text to say what happens now; `done` says that something is finished, and its line stays.
+    Call the object with the current step; `done` prints a finished step as a permanent line.
     """
 
     def __init__(self, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
@@ -29,7 +29,7 @@ class Progress:
 
     @property
     def elapsed_seconds(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return self._clock() - self._started
 
     def __enter__(self) -> Progress:
@@ -48,7 +48,7 @@ class Progress:
             self._status = None
 
     def __call__(self, text: str) -> None:
-        """Say what happens now; the same text again is not repeated."""
+        """Show the current step; repeated texts are ignored."""
         if self._quiet or text == self._text:
             return
         self._text = text
@@ -60,7 +60,7 @@ class Progress:
             self._print_line(text)
 
     def done(self, text: str) -> None:
-        """Say that something is finished; the line stays."""
+        """Print a finished step as a permanent line."""
         if not self._quiet:
             self._print_line(text)
 

@@ -1,4 +1,4 @@
-"""`vkgateway queue`: what waits for GPUs, in which order, why, and until when."""
+"""`vkgateway queue`: pending gangs with their queue order, reasons and expected starts."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Examples:
 
 COLUMNS: tuple[Column[PendingGang], ...] = (
     Column("pool", lambda one: one.pool),
-    Column("place", lambda one: one.place or "", "right"),
+    Column("position", lambda one: one.place or "", "right"),
     Column("tenant", lambda one: one.tenant),
     Column("namespace", lambda one: one.namespace),
     Column("name", lambda one: one.name),
     Column("band", lambda one: one.band),
     Column("pods", lambda one: one.pods or "", "right"),
     Column("running", lambda one: one.running or "", "right"),
-    Column("asks for", lambda one: one.asks),
-    Column("waits", lambda one: format_age(one.since)),
+    Column("requests", lambda one: one.asks),
+    Column("waiting", lambda one: format_age(one.since)),
     Column("expected start", lambda one: one.expected),
     Column("reason", lambda one: one.code),
     Column("message", lambda one: one.message),
@@ -40,13 +40,13 @@ COLUMNS: tuple[Column[PendingGang], ...] = (
 
 
 @click.command(epilog=EPILOG)
-@click.option("--tenant", help="Only what is this tenant's.")
-@click.option("--pool", help="Only what stands in line for this pool: a100, or a100.local.")
-@click.option("-n", "--namespace", help="Only what is in this namespace of tenants.")
+@click.option("--tenant", help="Only gangs of this tenant.")
+@click.option("--pool", help="Only gangs in the queue of this pool, such as a100 or a100.local.")
+@click.option("-n", "--namespace", help="Only gangs in this namespace of their tenant.")
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A tenant's: its own gangs alone are listed, from what stands on its pods.",
+    help="Kubeconfig of a tenant: lists only its gangs, from the conditions of its pods.",
 )
 @output_option
 @gateway_option
@@ -62,25 +62,25 @@ async def queue(
     gateway: GatewayEndpoint,
     data_dir: Path,
 ) -> None:
-    """List the gangs that wait, and pods that are in none: place in line, expected start, reason.
+    """List pending gangs and single pods with their queue position, expected start and pending reason.
 
-    Where RUNNING has a number, so many pods of the gang run already, and others of it wait. Gangs that run as they are
-    and would take more room come last.
+    RUNNING is the number of pods of the gang that run already while others wait. Running elastic gangs that can grow
+    come last.
 
-    With a tenant's kubeconfig the tenant's API server is asked, and nothing else is needed.
+    With a tenant's kubeconfig, the command reads only the tenant's API server.
     """
     from vkgateway.cli import gateway_state, pending_gangs, tenant_pods
 
     if kubeconfig is not None:
         if tenant is not None:
-            raise click.UsageError("--tenant and --kubeconfig do not go together: a kubeconfig is of one tenant")
+            raise click.UsageError("give either --tenant or --kubeconfig: a kubeconfig belongs to one tenant")
         async with tenant_pods.tenant_cluster(kubeconfig, None, data_dir) as client:
             pods = await tenant_pods.list_pods(client, namespace, phase="Pending")
-            for place in sorted(pending_gangs.namespaces_with_gangs(pods)):
-                pods += await tenant_pods.list_pods(client, place, phase="Running")
-            held = (pod for pod in pods if pending_gangs.pending_condition(pod) is not None)
-            beside = await tenant_pods.companion_objects(client, held, among=pods)
-        found = pending_gangs.pending_from_pods(pods, beside=beside, pool=pool or "")
+            for gang_namespace in sorted(pending_gangs.namespaces_with_gangs(pods)):
+                pods += await tenant_pods.list_pods(client, gang_namespace, phase="Running")
+            waiting = (pod for pod in pods if pending_gangs.pending_condition(pod) is not None)
+            companions = await tenant_pods.companion_objects(client, waiting, among=pods)
+        found = pending_gangs.pending_from_pods(pods, companions=companions, pool=pool or "")
     else:
         state = await gateway_state.get_state(data_dir, gateway)
         found = pending_gangs.pending_in_state(state, tenant=tenant or "", pool=pool or "", namespace=namespace or "")
@@ -90,5 +90,5 @@ async def queue(
         output=output,
         columns=columns,
         name=lambda one: f"{one.namespace}/{one.name}",
-        empty="Nothing waits.",
+        empty="No gangs are pending.",
     )

@@ -1,4 +1,4 @@
-"""`vkgateway replay`: decide again what was decided, from the log, and say whether it comes out the same."""
+"""`vkgateway replay`: replay logged scheduling cycles and compare the decisions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Examples:
 
 
 class ReplayedCycle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One cycle, decided again."""
+    """Replayed scheduling cycle."""
 
     time: str
     gangs: int
@@ -38,11 +38,11 @@ class ReplayedCycle(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     promotes: int
     holds: int
     left_out: int
-    """So many cycles before it, that only told other reasons for waiting, were not written: they came too quickly."""
+    """Number of cycles before this one that the rate limit left out, in which only pending reasons changed."""
     same: bool | None
-    """None: it cannot be decided again, for what it was decided from was not written down."""
+    """None if the cycle cannot be replayed, because the log lacks its snapshot."""
     differs: str = ""
-    """In what, and which came first."""
+    """Kinds of different decisions, with the first gang of each."""
 
 
 COLUMNS: tuple[Column[ReplayedCycle], ...] = (
@@ -64,77 +64,78 @@ COLUMNS: tuple[Column[ReplayedCycle], ...] = (
 @output_option
 @data_dir_option
 def replay(*, file: Path | None, output: str, data_dir: Path) -> None:
-    """Decide again every cycle of FILE, a log of decisions; without one, that of the platform's gateway.
+    """Replay every scheduling cycle of FILE, a decision log (default: that of the platform's gateway).
 
-    Ends with 1 where a cycle comes out otherwise than it did, or cannot be read: another version of this program
-    decided it, or it is a defect. Cycles that were written as differences from one that cannot be read, or without
-    what they were decided from, cannot be decided again, and are shown as that; a last line that was cut off is told.
+    Exit code 1 if a cycle has different decisions or is unreadable: another version of this program wrote it, or there
+    is a bug. Cycles without a snapshot, and changes after an unreadable line, cannot be replayed and are shown as such.
     """
     from vkgateway.gateway.decisionlog import read_entries
     from vkgateway.gateway.jsonlines import is_last_line_complete
 
     source = file or decision_log_path(data_dir)
     if not source.exists():
-        raise UnavailableError(f"log of decisions {source} does not exist")
+        raise UnavailableError(
+            f"decision log {source} does not exist", hint="Give the path of an existing decision log."
+        )
     found = [replay_entry(entry) for entry in read_entries(source)]
     if not is_last_line_complete(source):
-        click.echo(f"The last line of {source} is cut off, and left out.", err=True)
+        click.echo(f"Ignored the incomplete last line of {source}.", err=True)
     print_objects(
-        found, output=output, columns=COLUMNS, name=lambda one: one.time, empty=f"{source} holds no decisions yet."
+        found, output=output, columns=COLUMNS, name=lambda one: one.time, empty=f"{source} contains no decisions yet."
     )
-    other = sum(one.same is False for one in found)
-    if other:
-        raise VkgatewayError(f"{other} of {len(found)} cycles came out otherwise")
+    different = sum(one.same is False for one in found)
+    if different:
+        raise VkgatewayError(f"{different} of {len(found)} cycles have different decisions")
     if output == "table" and found:
-        bare = sum(one.same is None for one in found)
-        more = f" {bare} more cannot be decided again: only their decisions were written." if bare else ""
-        click.echo(f"All {len(found) - bare} cycles came out the same.{more}", err=True)
+        skipped = sum(one.same is None for one in found)
+        suffix = f" {skipped} more cannot be replayed: the log has no snapshot for them." if skipped else ""
+        click.echo(f"All {len(found) - skipped} cycles have the same decisions.{suffix}", err=True)
 
 
 def decision_log_path(data_dir: Path) -> Path:
-    """Where the platform's gateway writes its decisions. Raises UnavailableError where it does not."""
+    """Return the path of the platform's decision log. Raises UnavailableError if it is disabled."""
     log = load_gateway_settings(data_dir).arbiter.decision_log
     if not log:
         raise UnavailableError(
-            f"the gateway of {data_dir} keeps no log of decisions", hint="Set arbiter.decisionLog, or name a FILE."
+            f"the gateway of {data_dir} writes no decision log", hint="Set arbiter.decisionLog, or give a FILE."
         )
     return Path(log)
 
 
 def replay_entry(entry: LogEntry | UnreadableLine) -> ReplayedCycle:
-    """What comes out of a cycle now, against what came out then."""
+    """Return the comparison of a cycle's logged and replayed decisions."""
     from vkgateway.arbiter.cycle import decide
     from vkgateway.gateway.decisionlog import UnreadableLine
 
     if isinstance(entry, UnreadableLine):
-        why = f"line {entry.line} cannot be read: {entry.why}"
+        message = f"line {entry.line} is unreadable: {entry.why}"
         none = dict.fromkeys(("gangs", "admits", "evicts", "reprieves", "promotes", "holds", "left_out"), 0)
-        return ReplayedCycle(time="", **none, same=False, differs=why)
-    then = entry.decisions
-    now = decide(entry.snapshot, entry.time) if entry.snapshot is not None else None
-    if now is not None and entry.holds_left_out:
-        now = replace(now, holds=())
+        return ReplayedCycle(time="", **none, same=False, differs=message)
+    logged = entry.decisions
+    replayed = decide(entry.snapshot, entry.time) if entry.snapshot is not None else None
+    if replayed is not None and entry.holds_left_out:
+        replayed = replace(replayed, holds=())
     return ReplayedCycle(
         time=datetime.fromtimestamp(entry.time, UTC).isoformat(timespec="milliseconds"),
         gangs=len(entry.snapshot.gangs) if entry.snapshot is not None else 0,
-        admits=len(then.admits),
-        evicts=len(then.evicts),
-        reprieves=len(then.reprieves),
-        promotes=len(then.promotes),
-        holds=len(then.holds),
+        admits=len(logged.admits),
+        evicts=len(logged.evicts),
+        reprieves=len(logged.reprieves),
+        promotes=len(logged.promotes),
+        holds=len(logged.holds),
         left_out=entry.left_out,
-        same=then == now if now is not None else None,
-        differs="; ".join(_decision_differences(then, now))
-        if now is not None
-        else "not replayable: its facts are not known",
+        same=logged == replayed if replayed is not None else None,
+        differs="; ".join(_decision_differences(logged, replayed))
+        if replayed is not None
+        else "not replayable: no snapshot",
     )
 
 
-def _decision_differences(then: Decisions, now: Decisions) -> Iterator[str]:
+def _decision_differences(logged: Decisions, replayed: Decisions) -> Iterator[str]:
     for kind in ("admits", "evicts", "reprieves", "promotes", "holds"):
-        old, new = getattr(then, kind), getattr(now, kind)
+        old, new = getattr(logged, kind), getattr(replayed, kind)
         if old != new:
             gangs = [one.gang for one in (*old, *new) if one not in old or one not in new]
-            yield f"{kind}: {gangs[0] if gangs else 'their order'}"
-    if dict(then.plans) != dict(now.plans):
+            yield f"{kind}: {gangs[0] if gangs else 'order'}"
+    if dict(logged.plans) != dict(replayed.plans):
         yield "plans"

@@ -1,4 +1,4 @@
-"""The parts from which `describe` builds its text: headed sections, small tables, conditions, events."""
+"""Text blocks of the `describe` commands: sections, tables, conditions, events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def section_lines(title: str, body: Iterable[str]) -> Iterator[str]:
-    """Give a headed, indented section; it says `none` where it would be empty."""
+    """Yield the lines of an indented section with a title; `none` if it is empty."""
     yield ""
     yield f"{title}:"
     empty = True
@@ -25,7 +25,7 @@ def section_lines(title: str, body: Iterable[str]) -> Iterator[str]:
 
 
 def table_lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    """Align rows under their titles; nothing at all where there are no rows."""
+    """Yield the lines of an aligned table; no lines without rows."""
     body = list(rows)
     if not body:
         return
@@ -36,7 +36,7 @@ def table_lines(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterato
 
 
 def condition_lines(conditions: Iterable[Condition]) -> Iterator[str]:
-    """Give conditions as a table, in the order of the object."""
+    """Yield the lines of a table of conditions, in the order of the object."""
     return table_lines(
         ("type", "status", "since", "reason", "message"),
         (
@@ -47,7 +47,7 @@ def condition_lines(conditions: Iterable[Condition]) -> Iterator[str]:
 
 
 def event_lines(events: Iterable[Event]) -> Iterator[str]:
-    """Give events as a table, oldest first."""
+    """Yield the lines of a table of events, oldest first."""
     return table_lines(
         ("age", "type", "reason", "message"),
         (
@@ -63,5 +63,5 @@ def event_lines(events: Iterable[Event]) -> Iterator[str]:
 
 
 def resource_list(resources: Mapping[str, object]) -> str:
-    """`cpu=4, nvidia.com/gpu=8`; a dash for nothing."""
+    """Return resources as `cpu=4, nvidia.com/gpu=8`; a dash if there are none."""
     return ", ".join(f"{name}={amount}" for name, amount in sorted(resources.items())) or "-"

@@ -23,15 +23,15 @@ from vkgateway.cli.options import data_dir_given, data_dir_option
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="VKGATEWAY_CONFIG",
     show_envvar=True,
-    help="YAML file of settings; without one all have their defaults.",
+    help="YAML file with settings. [default: default settings]",
 )
-@click.option("--print-config", is_flag=True, help="Print all settings, described, as they would be used; run nothing.")
+@click.option("--print-config", is_flag=True, help="Print the effective settings with descriptions and exit.")
 @data_dir_option
 @click.pass_context
 def serve(ctx: click.Context, *, file: Path | None, print_config: bool, data_dir: Path) -> None:
-    """Run the gateway: it serves tenants until it is told to stop (SIGTERM, SIGINT).
+    """Run the gateway in the foreground until SIGTERM or SIGINT.
 
-    Each setting may also come from the environment, which goes over the file.
+    Environment variables override the settings file.
     """
     import msgspec
 
@@ -54,14 +54,14 @@ def serve(ctx: click.Context, *, file: Path | None, print_config: bool, data_dir
 
 @contextlib.contextmanager
 def _fast_imports() -> Iterator[None]:
-    """Load the daemon sooner: tenants wait while it starts.
+    """Speed up the imports of the daemon, because tenants wait while it starts.
 
-    structlog would load rich, a fifth of all there is to load, for tracebacks that are never drawn here. And what is
-    loaded makes no garbage; the daemon says later when it is to be looked for.
+    structlog would import rich, a fifth of the import time, for tracebacks that are not used here. Garbage collection
+    is off, because imports create no garbage; the daemon configures it later.
     """
     hidden = "rich" not in sys.modules
     if hidden:
-        sys.modules["rich"] = None  # type: ignore[assignment] # how Python marks what must not be imported
+        sys.modules["rich"] = None  # type: ignore[assignment] # None blocks the import
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""`vkgateway tenant`: make, see, reach and remove tenants."""
+"""`vkgateway tenant`: create, show, access and delete tenants."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def _not_ready_message(tenant: Tenant) -> str:
-    """Say what keeps a tenant from being ready."""
+    """Return why a tenant is not ready, or ""."""
     from vkgateway.model.api import READY
     from vkgateway.model.objects import find_condition
 
     if tenant.status.observed_generation == 0:
-        return "the gateway has not looked at it yet"
+        return "not reconciled by the gateway yet"
     found = find_condition(tenant.status.conditions, READY)
     return "" if found is None or found.status == "True" else found.message or found.reason
 
@@ -34,7 +34,7 @@ COLUMNS: tuple[Column[Tenant], ...] = (
     Column("pools", lambda tenant: ",".join(f"{pool.name}.{pool.compute_cluster}" for pool in tenant.spec.pools)),
     Column("server", lambda tenant: tenant.status.api_server.url if tenant.status.api_server else ""),
     Column("age", lambda tenant: format_age(tenant.metadata.creation_timestamp)),
-    Column("waits for", _not_ready_message),
+    Column("message", _not_ready_message),
 )
 
 
@@ -50,7 +50,7 @@ COLUMNS: tuple[Column[Tenant], ...] = (
     epilog="\b\nExample: vkgateway tenant create alpha --pool a100:guarantee=nvidia.com/gpu=8",
 )
 def tenant() -> None:
-    """Make, see, reach and remove tenants, each with a Kubernetes of its own."""
+    """Create, show, access and delete tenants."""
 
 
 @click.command("list", epilog="\b\nExample: vkgateway tenant list -o json")
@@ -68,5 +68,5 @@ async def list_tenants(output: str, data_dir: Path, kubeconfig: Path | None) -> 
         output=output,
         columns=COLUMNS,
         name=lambda tenant: tenant.metadata.name,
-        empty="There are no tenants yet; make one with `vkgateway tenant create NAME`.",
+        empty="There are no tenants. Create one with `vkgateway tenant create NAME`.",
     )

@@ -1,4 +1,4 @@
-"""`vkgateway tenant create`: make the Tenant object, then follow its conditions until it is ready."""
+"""`vkgateway tenant create`: create the Tenant object and wait until it is ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 MAX_POLLS = 15
 GATEWAY_WAIT_SECONDS = 30.0
-"""A gateway that runs looks at a new tenant at once; one that starts needs a few seconds."""
+"""A running gateway reconciles a new tenant at once; a starting gateway needs a few seconds."""
 
 EPILOG = """\b
 Examples:
@@ -34,41 +34,43 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("name", required=False)
-@click.option("-f", "--file", type=click.Path(path_type=Path), help="Manifest of a Tenant; options go over it.")
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="Manifest of a Tenant; options override it.")
 @click.option(
     "--pool",
     "pools",
     multiple=True,
     metavar="POOL[.CLUSTER][:guarantee=RES=QTY,...,limit=RES=QTY,...,weight=N,cells=8+8+1]",
-    help="A pool it may use; again for more. Cluster: local unless said.",
+    help="A pool of the tenant; repeatable. The default cluster is local.",
 )
 @click.option("--template", help="Tenant template. [default: default]")
-@click.option("--kubernetes-version", metavar="X.Y.Z", help="Its Kubernetes. [default: that of `vkgateway version`]")
+@click.option(
+    "--kubernetes-version", metavar="X.Y.Z", help="Kubernetes version of the tenant. [default: see `vkgateway version`]"
+)
 @click.option(
     "--pod-security",
     type=click.Choice(["privileged", "baseline", "restricted"]),
-    help="What its pods may do. [default: baseline]",
+    help="Pod Security Standard for the tenant's pods. [default: baseline]",
 )
 @click.option(
     "--storage-class",
     "storage_classes",
     multiple=True,
     metavar="NAME",
-    help="A storage class that its claims may name, '*' for all; again for more.",
+    help="Storage class that the tenant may use, '*' for all; repeatable.",
 )
 @click.option(
     "--preemption",
     type=click.Choice(["LowerPriority", "Never"]),
-    help="Whether its higher priorities preempt its lower ones. [default: LowerPriority]",
+    help="Whether higher priorities preempt lower ones within the tenant. [default: LowerPriority]",
 )
-@click.option("--port", type=click.IntRange(0, 65535), help="Port of its API server. [default: a free one]")
-@click.option("--subject-alt-name", "names", multiple=True, help="Another name its API server is reached by.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port of the API server. [default: a free port]")
+@click.option("--subject-alt-name", "names", multiple=True, help="Additional DNS name or IP of the API server.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the tenant is ready.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Check it, print the object, and say what its guarantees would mean now; make nothing.",
+    help="Validate the tenant, print the object and the effect of its guarantees; create nothing.",
 )
 @click.option("-o", "--output", type=click.Choice(FORMATS[1:]), help="Print the object when done.")
 @gateway_option
@@ -94,15 +96,15 @@ async def create(
     data_dir: Path,
     kubeconfig: Path | None,
 ) -> None:
-    """Make tenant NAME: the same as `kubectl apply` of its Tenant object, and then wait for it.
+    """Create tenant NAME and wait until it is ready. Equivalent to `kubectl apply` of a Tenant object.
 
-    The name is a DNS label of at most 32 characters that starts with a letter and holds no double dash.
+    The name is a DNS label of at most 32 characters that starts with a letter and contains no double dash.
     """
     from vkgateway.cli import cluster, tenant_manifest, tenant_spec, whatif_tenant
 
-    given = tenant_manifest.read_manifest(file) if file else None
-    wanted = tenant_spec.apply_options(
-        tenant_spec.with_name(given, name),
+    manifest = tenant_manifest.read_manifest(file) if file else None
+    tenant = tenant_spec.apply_options(
+        tenant_spec.with_name(manifest, name),
         template=template,
         kubernetes_version=kubernetes_version,
         pools=pools,
@@ -113,59 +115,61 @@ async def create(
         subject_alt_names=names,
     )
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        await validate_tenant(client, wanted)
+        await validate_tenant(client, tenant)
         if dry_run:
-            click.echo(serialize(tenant_spec.to_manifest(wanted), output=output or "yaml"), nl=False)
-            await whatif_tenant.print_what_if(wanted, data_dir, gateway)
+            click.echo(serialize(tenant_spec.to_manifest(tenant), output=output or "yaml"), nl=False)
+            await whatif_tenant.print_what_if(tenant, data_dir, gateway)
             return
-        made = await create_tenant(client, wanted)
-        made = (
-            await wait_until_ready(client, made, timeout=timeout) if wait else await wait_until_accepted(client, made)
-        )
-        _print_result(made, output=output, waited=wait)
+        created = await create_tenant(client, tenant)
+        if wait:
+            created = await wait_until_ready(client, created, timeout=timeout)
+        else:
+            created = await wait_until_accepted(client, created)
+        _print_result(created, output=output, waited=wait)
 
 
-def _print_result(made: Tenant, *, output: str | None, waited: bool) -> None:
+def _print_result(tenant: Tenant, *, output: str | None, waited: bool) -> None:
     import msgspec
 
-    name = made.metadata.name
+    name = tenant.metadata.name
     if output == "name":
         click.echo(name)
     elif output:
-        click.echo(serialize(msgspec.to_builtins(made), output=output), nl=False)
+        click.echo(serialize(msgspec.to_builtins(tenant), output=output), nl=False)
     elif waited:
-        click.echo(f"Go on with: vkgateway tenant kubeconfig {name} -f {name}.kubeconfig", err=True)
+        click.echo(f"Next: vkgateway tenant kubeconfig {name} -f {name}.kubeconfig", err=True)
     else:
-        click.echo(f"Tenant {name} is being made; see: vkgateway tenant describe {name}", err=True)
+        click.echo(f"Tenant {name} is being created. Check it with: vkgateway tenant describe {name}", err=True)
 
 
-async def validate_tenant(client: Client, wanted: Tenant) -> None:
-    """Refuse before anything is made what the gateway would refuse.
+async def validate_tenant(client: Client, tenant: Tenant) -> None:
+    """Validate a tenant like the gateway, before it is created.
 
-    Raises InputError with the field, its value and the way out; ConflictError where the name is taken.
+    Raises InputError with the field, its value and the way out; ConflictError if the name is taken.
     """
     from vkgateway.cli import cluster
     from vkgateway.gateway.acceptance import find_objections, pool_offers
     from vkgateway.model.errors import ConflictError, InputError
 
-    there = await cluster.list_tenants(client)
-    name = wanted.metadata.name
-    if any(tenant.metadata.name == name for tenant in there):
+    tenants = await cluster.list_tenants(client)
+    name = tenant.metadata.name
+    if any(other.metadata.name == name for other in tenants):
         raise ConflictError(
-            f"tenant {name!r} is there already",
-            hint=f"Take another name, or see `vkgateway tenant describe {name}`.",
+            f"tenant {name!r} already exists",
+            hint=f"Choose another name, or see `vkgateway tenant describe {name}`.",
         )
     computes = await cluster.list_compute_clusters(client)
-    # Templates are the daemon's own: it alone knows which there are.
-    found = find_objections(wanted, offers=pool_offers(computes, others=there))
-    if found:
+    # Without templates: only the gateway knows which exist.
+    objections = find_objections(tenant, offers=pool_offers(computes, others=tenants))
+    if objections:
         raise InputError(
-            f"tenant {name!r} cannot be had: {found[0]}", hint="\n       ".join(str(rest) for rest in found[1:])
+            f"tenant {name!r} is not accepted: {objections[0]}",
+            hint="\n       ".join(str(rest) for rest in objections[1:]),
         )
 
 
-async def create_tenant(client: Client, wanted: Tenant) -> Tenant:
-    """Create the object. Raises ConflictError where somebody else was quicker with the name."""
+async def create_tenant(client: Client, tenant: Tenant) -> Tenant:
+    """Create the object. Raises ConflictError if the name was taken meanwhile."""
     import msgspec
 
     from vkgateway.cli import tenant_spec
@@ -175,76 +179,78 @@ async def create_tenant(client: Client, wanted: Tenant) -> Tenant:
     from vkgateway.model.errors import ConflictError
 
     try:
-        answer = await client.create(TENANTS, tenant_spec.to_manifest(wanted))
+        answer = await client.create(TENANTS, tenant_spec.to_manifest(tenant))
     except errors.AlreadyExists as error:
-        raise ConflictError(f"tenant {wanted.metadata.name!r} is there already") from error
+        raise ConflictError(f"tenant {tenant.metadata.name!r} already exists", hint="Choose another name.") from error
     return msgspec.json.decode(answer, type=Tenant)
 
 
-async def wait_until_ready(client: Client, made: Tenant, *, timeout: float) -> Tenant:
-    """Tell each condition as it comes true, until the tenant is ready.
+async def wait_until_ready(client: Client, tenant: Tenant, *, timeout: float) -> Tenant:
+    """Print each condition when it becomes True, until the tenant is ready.
 
-    A tenant that the gateway does not accept is taken back. Raises InputError then, UnavailableError after `timeout`
+    If the gateway does not accept the tenant, delete it and raise InputError. Raises UnavailableError after `timeout`
     seconds.
     """
     from vkgateway.cli.tenant_progress import Milestones
     from vkgateway.model.errors import UnavailableError
 
-    name = made.metadata.name
+    name = tenant.metadata.name
     milestones = Milestones()
     with Progress() as progress:
         progress(f"tenant {name}: waiting for the gateway")
         while True:
-            now = await _get_or_withdraw(client, made)
-            for line in milestones.new_milestones(now):
+            current = await _get_or_withdraw(client, tenant)
+            for line in milestones.new_milestones(current):
                 progress.done(line)
             if milestones.is_complete:
                 progress.done(f"tenant {name} is ready")
-                return now
-            if now.status.observed_generation == 0 and progress.elapsed_seconds > min(GATEWAY_WAIT_SECONDS, timeout):
+                return current
+            if current.status.observed_generation == 0 and progress.elapsed_seconds > min(
+                GATEWAY_WAIT_SECONDS, timeout
+            ):
                 raise UnavailableError(
                     (
-                        f"the gateway has not looked at tenant {name!r} in "
-                        f"{progress.elapsed_seconds:.0f} s: it does not run"
+                        f"the gateway has not reconciled tenant {name!r} after "
+                        f"{progress.elapsed_seconds:.0f} s; it is probably not running"
                     ),
-                    hint="See `vkgateway status`, start it with `vkgateway up` (or `vkgateway serve`); the tenant is"
-                    f" made then. Take it back with `vkgateway tenant delete {name}`.",
+                    hint="Check it with `vkgateway status` and start it with `vkgateway up` (or `vkgateway serve`), "
+                    f"which creates the tenant. To withdraw it, run `vkgateway tenant delete {name}`.",
                 )
             if progress.elapsed_seconds > timeout:
                 raise UnavailableError(
-                    f"tenant {name!r} is not ready after {timeout:.0f} s: {milestones.next_milestone(now)}",
-                    hint=f"The gateway goes on trying; see `vkgateway tenant describe {name}`.",
+                    f"tenant {name!r} is not ready after {timeout:.0f} s: {milestones.next_milestone(current)}",
+                    hint=f"The gateway keeps retrying. Check it with `vkgateway tenant describe {name}`.",
                 )
-            progress(f"tenant {name}: {milestones.next_milestone(now)}")
+            progress(f"tenant {name}: {milestones.next_milestone(current)}")
             await asyncio.sleep(POLL_SECONDS)
 
 
-async def wait_until_accepted(client: Client, made: Tenant) -> Tenant:
-    """Return once the gateway has accepted the tenant, or does not seem to be running.
+async def wait_until_accepted(client: Client, tenant: Tenant) -> Tenant:
+    """Return when the gateway has accepted the tenant, or after a few seconds if the gateway seems not to run.
 
-    Raises InputError, and takes the tenant back, where it is not accepted.
+    If the gateway does not accept the tenant, delete it and raise InputError.
     """
     from vkgateway.model.api import ACCEPTED
     from vkgateway.model.objects import is_condition_true
 
-    now = made
+    current = tenant
     for _ in range(MAX_POLLS):
-        now = await _get_or_withdraw(client, made)
-        if is_condition_true(now.status.conditions, ACCEPTED):
+        current = await _get_or_withdraw(client, tenant)
+        if is_condition_true(current.status.conditions, ACCEPTED):
             break
         await asyncio.sleep(POLL_SECONDS)
-    return now
+    return current
 
 
-async def _get_or_withdraw(client: Client, made: Tenant) -> Tenant:
-    """Return the tenant as it is now; one that cannot be had, however long one waits, is taken back first."""
+async def _get_or_withdraw(client: Client, tenant: Tenant) -> Tenant:
+    """Return the tenant's current state; if it can never become ready, delete it and raise the error."""
     from vkgateway.cli import cluster
     from vkgateway.cli.tenant_progress import rejection_error
     from vkgateway.kube.resources import TENANTS
 
-    now = await cluster.get_tenant_with_retry(client, made.metadata.name)
-    error = rejection_error(now)
+    current = await cluster.get_tenant_with_retry(client, tenant.metadata.name)
+    error = rejection_error(current)
     if error is None:
-        return now
-    await client.delete(TENANTS, made.metadata.name, uid=made.metadata.uid)
+        return current
+    await client.delete(TENANTS, tenant.metadata.name, uid=tenant.metadata.uid)
     raise error

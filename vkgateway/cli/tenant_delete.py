@@ -1,4 +1,4 @@
-"""`vkgateway tenant delete`: take tenants away with everything they had."""
+"""`vkgateway tenant delete`: delete tenants with all their data."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ POLL_SECONDS = 0.2
 
 @click.command(epilog="\b\nExample: vkgateway tenant delete alpha beta --yes")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until nothing of them is left.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the tenants are deleted.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=300.0, show_default=True, help="Seconds to wait.")
 @cluster_options
 @run_async
@@ -35,57 +35,56 @@ async def delete(
     data_dir: Path,
     kubeconfig: Path | None,
 ) -> None:
-    """Delete tenants: their control planes, their data, and all that runs for them in compute clusters."""
+    """Delete tenants with their control planes, their data, and their objects in compute clusters."""
     from vkgateway.cli import cluster
     from vkgateway.kube.resources import TENANTS
 
     async with cluster.management_cluster(data_dir, kubeconfig) as client:
-        doomed = [await cluster.get_tenant(client, name) for name in names]
+        tenants = [await cluster.get_tenant(client, name) for name in names]
         if not yes and sys.stdin.isatty():
-            what = ", ".join(names)
-            click.confirm(f"Delete {what} with all data and pods? This cannot be undone", abort=True)
-        for tenant in doomed:
+            click.confirm(f"Delete {', '.join(names)} with all data and pods? This cannot be undone", abort=True)
+        for tenant in tenants:
             await client.delete(TENANTS, tenant.metadata.name, uid=tenant.metadata.uid)
         if wait:
-            await _wait_until_deleted(client, doomed, timeout=timeout)
+            await _wait_until_deleted(client, tenants, timeout=timeout)
 
 
-async def _wait_until_deleted(client: Client, doomed: list[Tenant], *, timeout: float) -> None:
+async def _wait_until_deleted(client: Client, tenants: list[Tenant], *, timeout: float) -> None:
     from vkgateway.model.errors import UnavailableError
 
-    left = {tenant.metadata.name: tenant.metadata.uid for tenant in doomed}
+    remaining = {tenant.metadata.name: tenant.metadata.uid for tenant in tenants}
     with Progress() as progress:
-        while left:
-            waiting = ""
-            for name, uid in list(left.items()):
-                why = await _remaining_reason(client, name=name, uid=uid)
-                if why is None:
-                    del left[name]
-                    progress.done(f"tenant {name} is gone")
+        while remaining:
+            status = ""
+            for name, uid in list(remaining.items()):
+                reason = await _remaining_reason(client, name=name, uid=uid)
+                if reason is None:
+                    del remaining[name]
+                    progress.done(f"tenant {name} is deleted")
                 else:
-                    waiting = waiting or f"tenant {name}: {why}"
-            if left and progress.elapsed_seconds > timeout:
+                    status = status or f"tenant {name}: {reason}"
+            if remaining and progress.elapsed_seconds > timeout:
                 raise UnavailableError(
-                    f"after {timeout:.0f} s there is still something left of {', '.join(left)} ({waiting})",
-                    hint="The gateway goes on; see `vkgateway tenant describe`.",
+                    f"not deleted after {timeout:.0f} s: {', '.join(remaining)} ({status})",
+                    hint="The gateway continues the deletion. Check it with `vkgateway tenant describe NAME`.",
                 )
-            if left:
-                progress(waiting)
+            if remaining:
+                progress(status)
                 await asyncio.sleep(POLL_SECONDS)
 
 
 async def _remaining_reason(client: Client, *, name: str, uid: str) -> str | None:
-    """Say what the tenant's removal waits for; None if this very tenant is gone."""
+    """Return what the deletion waits for; None if the tenant with this UID is deleted."""
     from vkgateway.cli import cluster
     from vkgateway.model.api import READY
     from vkgateway.model.errors import NotFoundError
     from vkgateway.model.objects import find_condition
 
     try:
-        now = await cluster.get_tenant_with_retry(client, name)
+        current = await cluster.get_tenant_with_retry(client, name)
     except NotFoundError:
         return None
-    if now.metadata.uid != uid:
+    if current.metadata.uid != uid:
         return None
-    ready = find_condition(now.status.conditions, READY)
-    return ready.message if ready is not None and now.status.phase == "Deleting" else "waiting for the gateway"
+    ready = find_condition(current.status.conditions, READY)
+    return ready.message if ready is not None and current.status.phase == "Deleting" else "waiting for the gateway"

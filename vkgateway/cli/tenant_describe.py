@@ -1,4 +1,4 @@
-"""`vkgateway tenant describe`: all that is known of one tenant, for people."""
+"""`vkgateway tenant describe`: details of one tenant."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def describe(*, name: str, output: str, data_dir: Path, kubeconfig: Path |
 
 
 def description_lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
-    """Give the whole text, line by line."""
+    """Yield the lines of the description."""
     spec, status = tenant.spec, tenant.status
     policy = spec.policy
     facts = {
@@ -68,30 +68,36 @@ def description_lines(tenant: Tenant, events: list[Event]) -> Iterator[str]:
 
 
 def _format_classes(names: Sequence[str], renamed: Mapping[str, str]) -> str:
-    return ", ".join((*names, *(f"{name} ({below} below)" for name, below in renamed.items())))
+    return ", ".join(
+        (*names, *(f"{name} ({compute_name} in compute clusters)" for name, compute_name in renamed.items()))
+    )
 
 
 _POOL_TITLES = ("pool", "virtual node", "ready", "guarantee", "cells", "limit", "weight", "capacity")
 
 
 def _pool_row(pool: TenantPool, tenant: Tenant) -> tuple[str, ...]:
-    seen = next(
-        (one for one in tenant.status.pools if (one.name, one.compute_cluster) == (pool.name, pool.compute_cluster)),
+    status = next(
+        (
+            pool_status
+            for pool_status in tenant.status.pools
+            if (pool_status.name, pool_status.compute_cluster) == (pool.name, pool.compute_cluster)
+        ),
         None,
     )
     return (
         f"{pool.name} of {pool.compute_cluster}",
-        seen.node_name if seen else "-",
-        "yes" if seen and seen.ready else "no",
+        status.node_name if status else "-",
+        "yes" if status and status.ready else "no",
         resource_list(pool.guarantee),
         _format_cells(pool.cells),
         resource_list(pool.limit),
         f"{pool.weight:g}",
-        resource_list(seen.capacity) if seen else "-",
+        resource_list(status.capacity) if status else "-",
     )
 
 
 def _format_cells(sizes: Sequence[int]) -> str:
-    """`2x8+1`; a dash where they are cut from the guarantee."""
+    """Return cells as `2x8+1`; a dash if they are derived from the guarantee."""
     counts = Counter(sizes)
     return "+".join(f"{number}x{size}" if number > 1 else str(size) for size, number in counts.items()) or "-"

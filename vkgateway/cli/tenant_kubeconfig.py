@@ -1,4 +1,4 @@
-"""`vkgateway tenant kubeconfig`: the way into a tenant's Kubernetes, printed, written or merged."""
+"""`vkgateway tenant kubeconfig`: print, write or merge a tenant's admin kubeconfig."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ Examples:
 
 @click.command(epilog=EPILOG)
 @click.argument("name")
-@click.option("-f", "--file", type=click.Path(path_type=Path, dir_okay=False), help="Write it there, mode 0600.")
-@click.option("--merge", is_flag=True, help="Add it as a context to FILE, or to your own kubeconfig.")
 @click.option(
-    "--switch/--no-switch", default=True, show_default=True, help="With --merge: make it the current context."
+    "-f",
+    "--file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the kubeconfig to this file (mode 0600).",
 )
+@click.option("--merge", is_flag=True, help="Merge it as a context into FILE, or into your kubeconfig.")
+@click.option("--switch/--no-switch", default=True, show_default=True, help="With --merge: switch to the new context.")
 @cluster_options
 @run_async
 async def kubeconfig(
@@ -38,7 +41,7 @@ async def kubeconfig(
     data_dir: Path,
     kubeconfig: Path | None,
 ) -> None:
-    """Print the admin kubeconfig of tenant NAME, write it to a file, or merge it into yours."""
+    """Print the admin kubeconfig of tenant NAME, write it to a file, or merge it into your kubeconfig."""
     from vkgateway.cli import cluster
     from vkgateway.kube import kubeconfig as files
 
@@ -47,10 +50,10 @@ async def kubeconfig(
     if merge:
         target = file or files.default_path()
         files.merge_into_file(target, document, switch=switch)
-        click.echo(f"Context {document['current-context']} is in {target}.", err=True)
+        click.echo(f"Added context {document['current-context']} to {target}.", err=True)
     elif file:
         files.replace_file(file, document)
-        click.echo(f"Go on with: kubectl --kubeconfig {file} get nodes", err=True)
+        click.echo(f"Next: kubectl --kubeconfig {file} get nodes", err=True)
     else:
         click.echo(files.dump(document), nl=False)
 
@@ -58,7 +61,7 @@ async def kubeconfig(
 async def fetch_kubeconfig(client: Client, name: str) -> Document:
     """Return the tenant's kubeconfig from its Secret.
 
-    Raises NotFoundError for an unknown tenant, UnavailableError while it has none yet.
+    Raises NotFoundError for an unknown tenant, UnavailableError if it has no kubeconfig yet.
     """
     import base64
 
@@ -73,8 +76,8 @@ async def fetch_kubeconfig(client: Client, name: str) -> Document:
 
     await cluster.get_tenant(client, name)
     not_yet = UnavailableError(
-        f"tenant {name!r} has no kubeconfig yet: its control plane is still being made",
-        hint=f"See `vkgateway tenant describe {name}`.",
+        f"tenant {name!r} has no kubeconfig yet: its control plane is being created",
+        hint=f"Check it with `vkgateway tenant describe {name}`.",
     )
     try:
         answer = await client.get(SECRETS, tenant_secret_name(name), namespace=SYSTEM_NAMESPACE)

@@ -1,4 +1,4 @@
-"""The manifest of a tenant, as `kubectl apply` takes it: read from a file into a Tenant object."""
+"""Manifest of a Tenant, as for `kubectl apply`."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ _TOP_LEVEL_FIELDS = frozenset({"apiVersion", "kind", "metadata", "spec", "status
 
 
 def read_manifest(file: Path) -> Tenant:
-    """Read a Tenant object from a YAML or JSON file.
+    """Return a Tenant object from a YAML or JSON file.
 
-    A field that there is not is refused, as `kubectl apply` refuses it: a guarantee that is misspelt is none.
-    Raises InputError with the path of the field that is wrong.
+    Unknown fields are refused, as `kubectl apply` does: a misspelled guarantee would have no effect. Raises InputError
+    with the path of the invalid field.
     """
     data = _read_document(file)
     found = _describe_kind(data)
     if found != f"{API_VERSION} Tenant":
-        raise InputError(f"manifest {file} holds no Tenant of {API_VERSION}, but {found}")
+        raise InputError(f"manifest {file} contains {found}, not a {API_VERSION} Tenant")
     tenant = _to_tenant(data, source=str(file))
     unknown = sorted(data.keys() - _TOP_LEVEL_FIELDS) or list(
         _unknown_fields(data.get("spec"), _SPEC_TYPE, path="spec")
     )
     if unknown:
         raise InputError(
-            f"{file}: a Tenant has no field {unknown[0]}", hint="`kubectl explain tenant.spec --recursive` lists them."
+            f"{file}: a Tenant has no field {unknown[0]}",
+            hint="`kubectl explain tenant.spec --recursive` lists all fields.",
         )
     return tenant
 
@@ -45,16 +46,18 @@ def _read_document(file: Path) -> Any:
     except FileNotFoundError as error:
         raise InputError(f"manifest {file} does not exist") from error
     except OSError as error:
-        raise InputError(f"manifest {file} cannot be read: {error.strerror}") from error
+        raise InputError(f"cannot read manifest {file}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"manifest {file} is not YAML of one object: {' '.join(str(error).split())}") from error
+        raise InputError(
+            f"manifest {file} is not a YAML file with one object: {' '.join(str(error).split())}"
+        ) from error
 
 
 def _describe_kind(data: Any) -> str:
-    """What a document is an object of, in words."""
+    """Return the API version and kind of a document, or a description of other content."""
     if not isinstance(data, dict):
-        return "nothing" if data is None else "no object at all"
-    return " ".join(str(data.get(key) or f"something without {key}") for key in ("apiVersion", "kind"))
+        return "nothing" if data is None else "no Kubernetes object"
+    return " ".join(str(data.get(key) or f"(no {key})") for key in ("apiVersion", "kind"))
 
 
 def _to_tenant(data: dict[str, Any], *, source: str) -> Tenant:
@@ -70,7 +73,7 @@ _SPEC_TYPE = inspect.type_info(TenantSpec)
 
 
 def _unknown_fields(value: Any, kind: inspect.Type, *, path: str) -> Iterator[str]:
-    """Fields in what was converted to `kind` that it does not have; maps with keys of people's own have all."""
+    """Yield the paths of fields that `kind` does not have; maps accept all keys."""
     if isinstance(kind, inspect.VarTupleType):
         for number, item in enumerate(value or ()):
             yield from _unknown_fields(item, kind.item_type, path=f"{path}[{number}]")

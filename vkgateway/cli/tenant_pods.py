@@ -1,4 +1,4 @@
-"""A tenant's own pods as the commands read them, with the tenant's kubeconfig; nothing is ever written."""
+"""Read access of the commands to a tenant's pods and companion objects."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @contextlib.asynccontextmanager
 async def tenant_cluster(kubeconfig: Path | None, tenant: str | None, data_dir: Path) -> AsyncIterator[Client]:
-    """Connect to the tenant of a kubeconfig, or to one by name with the platform's help.
+    """Connect to the tenant of a kubeconfig, or to a tenant of the platform by name.
 
     Raises:
-        InputError: neither is given, or the file cannot be used.
-        NotFoundError: there is no tenant of that name.
-        UnavailableError: it does not answer, or does not let the user of the file in.
+        InputError: neither is given, or the file is not usable.
+        NotFoundError: the tenant does not exist.
+        UnavailableError: the tenant's API server is unreachable or refuses the user.
     """
     from vkgateway.kube import errors
 
@@ -31,13 +31,13 @@ async def tenant_cluster(kubeconfig: Path | None, tenant: str | None, data_dir: 
             yield client
         except errors.Unreachable as error:
             why = str(error.__cause__ or error)
-            raise UnavailableError(f"the tenant's API server at {client.server} does not answer: {why}") from error
+            raise UnavailableError(f"the tenant's API server at {client.server} is unreachable: {why}") from error
         except errors.Unauthorized as error:
-            message = f"the tenant's API server at {client.server} does not know the user of {kubeconfig or tenant}"
+            message = f"the tenant's API server at {client.server} rejects the credentials of {kubeconfig or tenant}"
             raise UnavailableError(message) from error
         except errors.Forbidden as error:
-            message = f"the user of {kubeconfig or tenant} may not read pods there: {error.message}"
-            raise UnavailableError(message, hint="Name a namespace in which it may with -n NAMESPACE.") from error
+            message = f"the user of {kubeconfig or tenant} may not read pods: {error.message}"
+            raise UnavailableError(message, hint="Select a readable namespace with -n NAMESPACE.") from error
 
 
 async def _connect_tenant(kubeconfig: Path | None, tenant: str | None, data_dir: Path) -> Client:
@@ -49,7 +49,7 @@ async def _connect_tenant(kubeconfig: Path | None, tenant: str | None, data_dir:
     if kubeconfig is not None:
         return Client.from_kubeconfig(kubeconfig, name="the tenant")
     if not tenant:
-        raise InputError("no tenant named", hint="Name it with --tenant, or its kubeconfig with --kubeconfig FILE.")
+        raise InputError("no tenant given", hint="Give --tenant NAME or --kubeconfig FILE.")
     async with cluster.management_cluster(data_dir, None) as management:
         document = await fetch_kubeconfig(management, tenant)
     connection = Kubeconfig(document=document, path=data_dir).client_config()
@@ -63,7 +63,7 @@ async def _connect_tenant(kubeconfig: Path | None, tenant: str | None, data_dir:
 
 
 async def list_pods(client: Client, namespace: str | None = None, *, phase: str = "") -> list[Object]:
-    """All pods, of one namespace or all of them; `phase`: those alone that are in it."""
+    """Return the pods of one namespace or of all, optionally only those in `phase`."""
     import msgspec
 
     from vkgateway.kube.resources import PODS
@@ -76,7 +76,7 @@ async def list_pods(client: Client, namespace: str | None = None, *, phase: str 
 
 
 async def get_pod(client: Client, namespace: str, name: str) -> Object:
-    """One pod. Raises NotFoundError."""
+    """Return one pod. Raises NotFoundError."""
     import msgspec
 
     from vkgateway.kube import errors
@@ -85,8 +85,8 @@ async def get_pod(client: Client, namespace: str, name: str) -> Object:
     try:
         answer = await client.get(PODS, name, namespace=namespace)
     except errors.NotFound as error:
-        message = f"there is no pod {name!r} in namespace {namespace!r}"
-        raise NotFoundError(message, hint="Name its namespace with -n NAMESPACE.") from error
+        message = f"pod {name!r} does not exist in namespace {namespace!r}"
+        raise NotFoundError(message, hint="Select the pod's namespace with -n NAMESPACE.") from error
     found: Object = msgspec.json.decode(answer)
     return found
 
@@ -94,9 +94,9 @@ async def get_pod(client: Client, namespace: str, name: str) -> Object:
 async def companion_objects(
     client: Client, pods: Iterable[Object], *, among: Iterable[Object] = ()
 ) -> dict[Reference, Object]:
-    """The objects that say more about the gangs of these pods, as far as they are there and may be read.
+    """Return the companion objects of these pods' gangs, except missing and unreadable ones.
 
-    Of the pods that these are `among`, those count that refer to the same objects: they may be of the same gangs.
+    Pods in `among` that refer to the same objects are included: they may belong to the same gangs.
     """
     import msgspec
 
@@ -120,8 +120,10 @@ async def companion_objects(
 
 
 async def unserved_kinds(client: Client, pod: Object) -> frozenset[Kind]:
-    """The kinds that a pod's marks of a gang need and that the tenant's API server does not serve, as far as it tells
-    the user."""
+    """Return the kinds that a pod's gang marks need and that the tenant's API server does not serve.
+
+    Kinds that the user may not discover are left out.
+    """
     import msgspec
 
     from vkgateway.kube import errors

@@ -1,4 +1,4 @@
-"""Which milestones a tenant has passed on its way to ready, and what it waits for now (pure)."""
+"""Progress of a new tenant through its conditions (pure)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ MILESTONES = (ACCEPTED, CONTROL_PLANE_READY, VIRTUAL_NODES_READY, READY)
 
 
 class Milestones:
-    """Remembers what was told already, so that each milestone is told once."""
+    """Conditions that a tenant has reached, each reported once."""
 
     def __init__(self) -> None:
         self._reached: set[str] = set()
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last milestone was passed."""
+        """Whether the tenant is ready."""
         return READY in self._reached
 
     def new_milestones(self, tenant: Tenant) -> Iterator[str]:
-        """Give one line for each milestone passed since the last look; the last one, Ready, without a line."""
+        """Yield one line for each condition that became True since the last call, except for Ready."""
         for kind in MILESTONES:
             found = _current_condition(tenant, kind)
             if kind in self._reached or found is None or found.status != "True":
@@ -34,9 +34,9 @@ class Milestones:
                 yield f"{kind}: {found.message or found.reason}"
 
     def next_milestone(self, tenant: Tenant) -> str:
-        """Say what the tenant waits for: the first milestone that is not passed."""
+        """Return the first condition that is not True, with its message."""
         if tenant.status.observed_generation == 0:
-            return "waiting for the gateway, which has not looked at it yet"
+            return "waiting for the gateway"
         for kind in MILESTONES:
             found = _current_condition(tenant, kind)
             if found is None or found.status != "True":
@@ -45,7 +45,7 @@ class Milestones:
 
 
 def _current_condition(tenant: Tenant, kind: str) -> Condition | None:
-    """Return the condition if it speaks of the object as it is, not of an earlier generation."""
+    """Return the condition if it refers to the object's current generation."""
     found = find_condition(tenant.status.conditions, kind)
     if found is None or 0 < found.observed_generation < tenant.metadata.generation:
         return None
@@ -53,13 +53,14 @@ def _current_condition(tenant: Tenant, kind: str) -> Condition | None:
 
 
 def rejection_error(tenant: Tenant) -> VkgatewayError | None:
-    """Return what stands against a tenant that no waiting will heal; None where nothing does."""
-    accepted, made = _current_condition(tenant, ACCEPTED), _current_condition(tenant, CONTROL_PLANE_READY)
-    sentence, hint = f"tenant {tenant.metadata.name!r} cannot be had: ", "Nothing of it is kept."
+    """Return the error of a tenant that can never become ready; None otherwise."""
+    accepted, control_plane = _current_condition(tenant, ACCEPTED), _current_condition(tenant, CONTROL_PLANE_READY)
+    prefix = f"tenant {tenant.metadata.name!r} is not accepted: "
+    hint = "The tenant was deleted again. Correct the options and retry."
     if accepted is not None and accepted.status == "False":
-        return InputError(sentence + accepted.message, hint=hint)
-    if made is not None and made.status == "False" and made.reason == IMPOSSIBLE_REASON:
-        return InputError(sentence + made.message, hint=hint)
-    if made is not None and made.status == "False" and made.reason == TAKEN_REASON:
-        return ConflictError(sentence + made.message, hint=hint)
+        return InputError(prefix + accepted.message, hint=hint)
+    if control_plane is not None and control_plane.status == "False" and control_plane.reason == IMPOSSIBLE_REASON:
+        return InputError(prefix + control_plane.message, hint=hint)
+    if control_plane is not None and control_plane.status == "False" and control_plane.reason == TAKEN_REASON:
+        return ConflictError(prefix + control_plane.message, hint=hint)
     return None

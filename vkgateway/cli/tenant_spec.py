@@ -1,4 +1,4 @@
-"""What `tenant create` was asked for, from options over a manifest, as a Tenant object."""
+"""Tenant object for `tenant create`, from a manifest and options."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from vkgateway.model.objects import Meta
 from vkgateway.model.quantity import Resources
 
 POOL_HINT = (
-    "Write POOL[.CLUSTER][:guarantee=RESOURCE=QUANTITY,...,limit=RESOURCE=QUANTITY,...,weight=NUMBER,cells=8+8+1], "
+    "Use POOL[.CLUSTER][:guarantee=RESOURCE=QUANTITY,...,limit=RESOURCE=QUANTITY,...,weight=NUMBER,cells=8+8+1], "
     "for example a100:guarantee=nvidia.com/gpu=8,limit=nvidia.com/gpu=16,cpu=64"
 )
 
 
 def parse_pool(text: str) -> TenantPool:
-    """Read `a100.local:guarantee=nvidia.com/gpu=8,cpu=4,limit=nvidia.com/gpu=16,weight=2,cells=4+2x2`.
+    """Parse `a100.local:guarantee=nvidia.com/gpu=8,cpu=4,limit=nvidia.com/gpu=16,weight=2,cells=4+2x2`.
 
-    The compute cluster may be left out (then it is `local`), and so may everything past the colon. Cells of one size
-    are written one by one or as `2x8`, which are two of 8.
-    Raises InputError that quotes the part which cannot be read.
+    The compute cluster (default `local`) and the part after the colon are optional. `2x8` means two cells of 8. Raises
+    InputError that quotes the invalid part.
     """
     place, _, rest = text.partition(":")
     name, _, cluster = place.partition(".")
@@ -61,7 +60,7 @@ def _parse_weight(text: str, *, pool: str) -> float:
     except ValueError as error:
         raise InputError(f"--pool {pool!r}: weight {text!r} is not a number", hint=POOL_HINT) from error
     if not 0 < weight < math.inf:
-        raise InputError(f"--pool {pool!r}: weight {text} is not more than nothing", hint=POOL_HINT)
+        raise InputError(f"--pool {pool!r}: weight {text} is not a positive number", hint=POOL_HINT)
     return weight
 
 
@@ -71,11 +70,11 @@ def _parse_cells(text: str, *, pool: str) -> tuple[int, ...]:
         match = _CELLS_PATTERN.fullmatch(piece)
         number, size = (int(match[1] or 1), int(match[2])) if match else (0, 0)
         if not number or not size:
-            raise InputError(
-                f"--pool {pool!r}: cannot read the cells {text!r}", hint="Write cells=8+8+1, or cells=2x8+1"
-            )
+            raise InputError(f"--pool {pool!r}: invalid cells {text!r}", hint="Use cells=8+8+1 or cells=2x8+1.")
         if number + len(cells) > _MAX_CELLS:
-            raise InputError(f"--pool {pool!r}: more than {_MAX_CELLS} cells in {text!r}")
+            raise InputError(
+                f"--pool {pool!r}: more than {_MAX_CELLS} cells in {text!r}", hint="Use fewer, larger cells."
+            )
         cells += [size] * number
     return tuple(sorted(cells, reverse=True))
 
@@ -88,27 +87,31 @@ _SCALAR_PARSERS: dict[str, Callable[..., Any]] = {"weight": _parse_weight, "cell
 def _parse_resource(item: str, *, pool: str, section: str) -> tuple[str, str]:
     resource, equals, amount = item.partition("=")
     if not section or not equals or not resource:
-        raise InputError(f"--pool {pool!r}: cannot read {item!r}", hint=POOL_HINT)
+        raise InputError(f"--pool {pool!r}: invalid part {item!r}", hint=POOL_HINT)
     try:
         negative = quantity.parse_quantity(amount) < 0
     except ValueError as error:
         raise InputError(f"--pool {pool!r}: {section} of {resource}: {error}", hint=POOL_HINT) from error
     if negative:
-        raise InputError(f"--pool {pool!r}: {section} of {resource}: {amount} is less than nothing")
+        raise InputError(
+            f"--pool {pool!r}: {section} of {resource}: {amount} is negative", hint="Use a quantity of 0 or more."
+        )
     return resource, amount
 
 
 def with_name(tenant: Tenant | None, name: str | None) -> Tenant:
-    """Return the tenant under the name given on the command line, which a manifest may already have.
+    """Return the tenant with the name from the command line or the manifest.
 
-    Raises InputError where there is no name, two different ones, or one that cannot be.
+    Raises InputError for no name, two different names, or an invalid name.
     """
-    inside = tenant.metadata.name if tenant is not None else ""
-    if name and inside and name != inside:
-        raise InputError(f"the command names tenant {name!r}, its manifest {inside!r}", hint="Leave out one of them.")
-    chosen = name or inside
+    manifest_name = tenant.metadata.name if tenant is not None else ""
+    if name and manifest_name and name != manifest_name:
+        raise InputError(
+            f"the name is {name!r} on the command line, but {manifest_name!r} in the manifest", hint="Omit one of them."
+        )
+    chosen = name or manifest_name
     if not chosen:
-        raise InputError("no tenant named", hint="Give a name: vkgateway tenant create NAME")
+        raise InputError("no tenant name given", hint="Example: vkgateway tenant create alpha --pool a100")
     validate_tenant_name(chosen)
     if tenant is None:
         return Tenant(metadata=Meta(name=chosen))
@@ -128,7 +131,7 @@ def apply_options(
     port: int | None = None,
     subject_alt_names: Sequence[str] = (),
 ) -> Tenant:
-    """Return the tenant with what the options say put over it; what they do not say stays."""
+    """Return the tenant with the given options applied; all other fields stay."""
     spec = tenant.spec
     changes: dict[str, Any] = {
         "template": template or spec.template,
@@ -136,8 +139,8 @@ def apply_options(
         "pools": tuple(parse_pool(pool) for pool in pools) or spec.pools,
     }
     policy = {"pod_security": pod_security, "storage_classes": tuple(storage_classes)}
-    if said := {field: value for field, value in policy.items() if value}:
-        changes["policy"] = msgspec.structs.replace(spec.policy, **said)
+    if changed_fields := {field: value for field, value in policy.items() if value}:
+        changes["policy"] = msgspec.structs.replace(spec.policy, **changed_fields)
     if preemption is not None:
         changes["preemption"] = msgspec.structs.replace(spec.preemption, within_tenant=preemption)
     if port is not None or subject_alt_names:
@@ -151,7 +154,7 @@ def apply_options(
 
 
 def to_manifest(tenant: Tenant) -> dict[str, Any]:
-    """Return the object as it is sent to the server: what is not said is left to the server's defaults."""
+    """Return the manifest for the API server, which sets the defaults of missing fields."""
     metadata = {key: value for key, value in (("name", tenant.metadata.name),) if value}
     for part in ("labels", "annotations"):
         if values := getattr(tenant.metadata, part):

@@ -1,4 +1,4 @@
-"""`vkgateway top`: pools and tenants at a glance, once or live."""
+"""`vkgateway top`: usage of pools and tenants, once or live."""
 
 from __future__ import annotations
 
@@ -56,20 +56,24 @@ TENANTS: tuple[Column[TenantReport], ...] = (
 
 
 @click.command(epilog=EPILOG)
-@click.option("-w", "--watch", is_flag=True, help="Go on until interrupted.")
+@click.option("-w", "--watch", is_flag=True, help="Refresh until interrupted.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds, with --watch."
+    "--interval",
+    type=click.FloatRange(min=0.2),
+    default=2.0,
+    show_default=True,
+    help="Seconds between refreshes with --watch.",
 )
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
 @run_async
 async def top(*, watch: bool, interval: float, output: str, gateway: GatewayEndpoint, data_dir: Path) -> None:
-    """Show pools and tenants: what is guaranteed, used, borrowed, lent, free and waited for.
+    """Show the guaranteed, used, borrowed, lent, free and pending capacity of pools and tenants.
 
-    Kept is how much of a guarantee the nodes hold, less while some are missing. Used is inside guarantees, borrowed
-    outside of them; lent is what of it is guaranteed to tenants who do not use it
-    now. Fragmented is the share of what is free that lies on nodes in part use. Gangs: running + waiting.
+    KEPT is the part of a guarantee that the nodes can hold; it shrinks while nodes are missing. USED counts pods inside
+    guarantees, BORROWED pods outside of them. LENT is the borrowed part that is guaranteed to other tenants. FRAGMENTED
+    is the share of the free capacity on partly used nodes. GANGS counts running + waiting gangs.
     """
     from vkgateway.cli import gateway_state
 
@@ -84,7 +88,7 @@ async def top(*, watch: bool, interval: float, output: str, gateway: GatewayEndp
 
 
 def print_state(state: ArbiterReport, *, output: str) -> None:
-    """Print it once; for programs without the gangs, which `queue` tells."""
+    """Print the state once. JSON and YAML leave out the gangs, which `queue` lists."""
     import msgspec
 
     if output != "table":
@@ -97,16 +101,16 @@ def print_state(state: ArbiterReport, *, output: str) -> None:
             click.echo()
         print_table(rows, columns=columns)
     if not state.pools:
-        click.echo("No pool offers anything that is handed out.", err=True)
+        click.echo("No pool has extended resources.", err=True)
 
 
 def format_guarantee(tenant: TenantReport) -> str:
-    """How much of the guarantee the nodes hold; where cells were reduced, how: `8 (2x8 -> 8)`."""
+    """Return the kept part of the guarantee, with reduced cells, such as `8 (2x8 -> 8)`."""
     return f"{format_amount(tenant.kept)} ({tenant.reduced})" if tenant.reduced else format_amount(tenant.kept)
 
 
 def format_amount(value: float) -> str:
-    """`8`, `0.5`."""
+    """Return an amount without trailing zeros, such as `8` or `0.5`."""
     return f"{value:.10g}"
 
 
@@ -118,23 +122,23 @@ def _state_tables(state: ArbiterReport) -> Iterator[tuple[tuple[Column[Any], ...
 
 
 async def _watch_state(data_dir: Path, gateway: GatewayEndpoint, interval: float) -> None:
-    """Draw it in place. A gateway that does not answer for a while is told, and waited for."""
+    """Refresh the state in place; show errors while the gateway is unavailable."""
     from rich.live import Live
     from rich.text import Text
 
     from vkgateway.cli import gateway_state
     from vkgateway.model.errors import UnavailableError
 
-    seen: ArbiterReport = await gateway_state.get_state(data_dir, gateway)
-    with Live(_render_live(seen), auto_refresh=False, screen=True) as live:
+    state: ArbiterReport = await gateway_state.get_state(data_dir, gateway)
+    with Live(_render_live(state), auto_refresh=False, screen=True) as live:
         while True:
             await asyncio.sleep(interval)
             try:
-                seen = await gateway_state.get_state(data_dir, gateway)
+                state = await gateway_state.get_state(data_dir, gateway)
             except UnavailableError as error:
-                live.update(_render_live(seen, Text(str(error), style="red")), refresh=True)
+                live.update(_render_live(state, Text(str(error), style="red")), refresh=True)
                 continue
-            live.update(_render_live(seen), refresh=True)
+            live.update(_render_live(state), refresh=True)
 
 
 def _render_live(state: ArbiterReport, *more: Any) -> Group:

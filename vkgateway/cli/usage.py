@@ -1,4 +1,4 @@
-"""`vkgateway usage`: GPU-hours by tenant, band and pool, and what of them was lost to preemption."""
+"""`vkgateway usage`: GPU-hours by tenant, band and pool, including hours lost to preemption."""
 
 from __future__ import annotations
 
@@ -32,35 +32,37 @@ _DURATION_PATTERN = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
 @click.command(epilog=EPILOG)
-@click.option("--since", default="24h", show_default=True, help="A time like 90m, 24h, 7d ago, or an RFC 3339 time.")
-@click.option("--until", default="0s", show_default=True, help="The same for the end.")
-@click.option("--by", default="tenant,band,pool", show_default=True, help="What to sum by, with commas.")
 @click.option(
-    "--log", "file", type=click.Path(path_type=Path, dir_okay=False), help="The log. [default: the platform's]"
+    "--since", default="24h", show_default=True, help="Start: an age such as 90m, 24h or 7d, or an RFC 3339 time."
+)
+@click.option("--until", default="0s", show_default=True, help="End, in the same format.")
+@click.option("--by", default="tenant,band,pool", show_default=True, help="Comma-separated keys of the groups.")
+@click.option(
+    "--log", "file", type=click.Path(path_type=Path, dir_okay=False), help="Usage log. [default: the platform's log]"
 )
 @output_option_of("table", "csv", "json", "yaml")
 @data_dir_option
 def usage(*, since: str, until: str, by: str, file: Path | None, output: str, data_dir: Path) -> None:
-    """Sum up what tenants' pods held of GPUs and the like: hours, of them borrowed, of them lost to preemption.
+    """Sum the GPU-hours of tenants' pods: total, borrowed, and lost to preemption.
 
-    By: tenant, namespace, gang, pod, band, pool, computeCluster, resource. Different resources are never summed up
-    together. What was lost is work since the start or the last checkpoint of what was evicted.
+    Keys: tenant, namespace, gang, pod, band, pool, computeCluster, resource. Different resources are never summed.
+    Lost hours count from the start or the last checkpoint of an evicted pod.
     """
     from vkgateway.gateway.usagelog import read_usage, sum_usage
 
     now = datetime.now(UTC).timestamp()
-    first, last = parse_moment(since, what="--since", now=now), parse_moment(until, what="--until", now=now)
-    if last <= first:
-        raise InputError(f"--until {until} is not after --since {since}")
+    start, end = parse_moment(since, what="--since", now=now), parse_moment(until, what="--until", now=now)
+    if end <= start:
+        raise InputError(f"--until {until} is not after --since {since}", hint="Set --since to an earlier time.")
     keys = parse_keys(by)
     if file is not None and not file.exists():
-        raise InputError(f"usage log {file} does not exist")
-    sums = sum_usage(read_usage(file or usage_log_path(data_dir)), since=first, until=last, by=keys)
+        raise InputError(f"usage log {file} does not exist", hint="Give the path of an existing usage log.")
+    sums = sum_usage(read_usage(file or usage_log_path(data_dir)), since=start, until=end, by=keys)
     print_totals(sums, keys=keys, output=output)
 
 
 def parse_moment(text: str, *, what: str, now: float) -> float:
-    """`24h` ago, or an RFC 3339 time, in seconds since the epoch; InputError for anything else."""
+    """Return an age such as `24h`, or an RFC 3339 time, in seconds since the epoch. Raises InputError."""
     from vkgateway.model import times
 
     match = _DURATION_PATTERN.fullmatch(text)
@@ -70,59 +72,60 @@ def parse_moment(text: str, *, what: str, now: float) -> float:
         return times.parse_time(text).timestamp()
     except ValueError as error:
         raise InputError(
-            f"{what} {text!r} is no time", hint="Write how long ago, like 90m, 24h or 7d, or 2026-11-21T00:00:00Z."
+            f"{what} {text!r} is not a time", hint="Use an age such as 90m, 24h or 7d, or 2026-11-21T00:00:00Z."
         ) from error
 
 
 def parse_keys(by: str) -> list[GroupKey]:
-    """What to sum by, the resource always among it; InputError for what cannot be summed by."""
+    """Return the keys of the groups, which always include the resource. Raises InputError."""
     from vkgateway.gateway.usagelog import GroupKey
 
     known = get_args(GroupKey)
     keys: list[GroupKey] = []
     for name in filter(None, (part.strip() for part in by.split(","))):
         if name not in known:
-            raise InputError(f"--by {name!r} is not known", hint=f"There are: {', '.join(known)}.")
+            raise InputError(f"--by {name!r} is not a key", hint=f"Available keys: {', '.join(known)}.")
         if name not in keys:
-            keys.append(name)  # type: ignore[arg-type] # looked up just before
+            keys.append(name)  # type: ignore[arg-type] # checked above
     return keys if "resource" in keys else [*keys, "resource"]
 
 
 def usage_log_path(data_dir: Path) -> Path:
-    """Where the platform's gateway writes what was used. Raises UnavailableError where it does not."""
+    """Return the path of the platform's usage log. Raises UnavailableError if it is disabled."""
     log = load_gateway_settings(data_dir).arbiter.usage_log
     if not log:
         raise UnavailableError(
-            f"the gateway of {data_dir} keeps no usage log", hint="Set arbiter.usageLog, or name a file with --log."
+            f"the gateway of {data_dir} writes no usage log", hint="Set arbiter.usageLog, or give a file with --log."
         )
     return Path(log)
 
 
-def print_totals(sums: Sequence[UsageTotal], *, keys: Sequence[str], output: str) -> None:
-    """Print sums: numbers in full for programs, to a tenth for people."""
+def print_totals(totals: Sequence[UsageTotal], *, keys: Sequence[str], output: str) -> None:
+    """Print totals, with one decimal in tables and in full otherwise."""
     import msgspec
 
     if output in ("json", "yaml"):
-        click.echo(serialize([msgspec.to_builtins(one) for one in sums], output=output), nl=False)
+        click.echo(serialize([msgspec.to_builtins(total) for total in totals], output=output), nl=False)
         return
     if output == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow([*keys, *_NUMBER_FIELDS])
         writer.writerows(
-            [*(one.by[key] for key in keys), one.hours, one.borrowed_hours, one.lost_hours, one.pods] for one in sums
+            [*(total.by[key] for key in keys), total.hours, total.borrowed_hours, total.lost_hours, total.pods]
+            for total in totals
         )
         return
-    if not sums:
-        click.echo("Nothing was used in that time.", err=True)
+    if not totals:
+        click.echo("No usage in this period.", err=True)
         return
     columns: list[Column[Any]] = [Column(key, str) for key in keys]
     columns += [Column(title, str, "right") for title in ("hours", "borrowed", "lost", "pods")]
-    print_table([_table_row(one, keys) for one in sums], columns=columns)
+    print_table([_table_row(total, keys) for total in totals], columns=columns)
 
 
 _NUMBER_FIELDS = ("hours", "borrowedHours", "lostHours", "pods")
 
 
-def _table_row(one: UsageTotal, keys: Sequence[str]) -> list[str]:
-    hours = (f"{value:.1f}" for value in (one.hours, one.borrowed_hours, one.lost_hours))
-    return [*(one.by[key] or "-" for key in keys), *hours, str(one.pods)]
+def _table_row(total: UsageTotal, keys: Sequence[str]) -> list[str]:
+    hours = (f"{value:.1f}" for value in (total.hours, total.borrowed_hours, total.lost_hours))
+    return [*(total.by[key] or "-" for key in keys), *hours, str(total.pods)]

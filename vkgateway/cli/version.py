@@ -1,4 +1,4 @@
-"""`vkgateway version`: this program, its Python, and the Kubernetes it gives to tenants."""
+"""`vkgateway version`: versions of vkgateway, Python, and the tenants' default Kubernetes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLUMNS: tuple[Column[dict[str, str]], ...] = (
 @output_option
 @data_dir_option
 def version(output: str, data_dir: Path) -> None:  # noqa: ARG001 - every command takes --data-dir
-    """Print the versions of this program, of Python, and of Kubernetes for tenants that name none."""
+    """Print the versions of vkgateway, Python, and the default Kubernetes of tenants."""
     from vkgateway.model.api import TenantSpec
 
     row = {

@@ -1,4 +1,4 @@
-"""`vkgateway whatif`: ask the gateway's arbiter what it would decide; nothing is changed."""
+"""`vkgateway whatif`: questions to the gateway's arbiter about hypothetical changes."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Examples:
     epilog=EPILOG,
 )
 def whatif() -> None:
-    """Ask what would happen now: to a gang, with a guarantee, a drain, or more nodes.
+    """Ask what would happen with a new gang, a changed guarantee, drained nodes, or more nodes.
 
-    The arbiter of the running gateway decides, on the pods and nodes as they are now. Nothing is changed, and what
-    would happen anyway is left out. It is for whoever runs the platform: answers name all tenants.
+    The arbiter of the running gateway decides on the current pods and nodes. Nothing is changed. Effects that would
+    happen anyway are left out. Answers name all tenants, so the command is for admins of the platform.
     """
 
 
@@ -50,23 +50,23 @@ Examples:
 """
 
 
-@click.command(epilog=GANG_EPILOG, short_help="Submit a gang now: does it start, and where?")
-@click.option("--tenant", required=True, help="The tenant that submits it.")
-@click.option("--pods", type=int, default=1, show_default=True, help="How many equal pods it has.")
+@click.command(epilog=GANG_EPILOG, short_help="Would a new gang start, and where?")
+@click.option("--tenant", required=True, help="Tenant of the gang.")
+@click.option("--pods", type=int, default=1, show_default=True, help="Number of equal pods.")
 @click.option(
     "--request",
     "requests",
     multiple=True,
     required=True,
     metavar="RESOURCE=QUANTITY[,...]",
-    help="What each pod asks for; again for more.",
+    help="Resource requests of each pod; repeatable.",
 )
-@click.option("--min", "minimum", type=int, help="Pods that start together, if the gang is elastic. [default: all]")
-@click.option("--pool", "pools", multiple=True, help="Where it may run, best liked first. [default: the tenant's]")
-@click.option("--low", is_flag=True, help="It is of the low band.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Value of its PriorityClass.")
-@click.option("--run-limit", metavar="DURATION", help="It declares that it ends within this time: 90m, 2h, 1d.")
-@click.option("--within", metavar="LABEL", help="All pods within one value of this label of nodes.")
+@click.option("--min", "minimum", type=int, help="Min members of an elastic gang. [default: all pods]")
+@click.option("--pool", "pools", multiple=True, help="Allowed pool; repeatable, preferred first. [default: all pools]")
+@click.option("--low", is_flag=True, help="Use the low band.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Value of the PriorityClass.")
+@click.option("--run-limit", metavar="DURATION", help="Declared run limit, such as 90m, 2h or 1d.")
+@click.option("--within", metavar="LABEL", help="Node label whose value all pods must share.")
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
@@ -86,7 +86,10 @@ async def gang(
     gateway: GatewayEndpoint,
     data_dir: Path,
 ) -> None:
-    """A gang of equal pods, submitted now: does it start, where, and who is evicted; else when, and why not now."""
+    """Ask whether a gang of equal pods would start now, where, and which gangs would be evicted.
+
+    If it would not start now, the answer has the reason and the expected start.
+    """
     from vkgateway.arbiter.whatif.questions import GangQuestion
     from vkgateway.cli import whatif_options
 
@@ -111,22 +114,22 @@ Examples:
 """
 
 
-@click.command(epilog=GUARANTEE_EPILOG, short_help="Guarantee more to a tenant: does it fit?")
-@click.option("--tenant", required=True, help="The tenant, which may be new.")
+@click.command(epilog=GUARANTEE_EPILOG, short_help="Would a new or changed guarantee fit?")
+@click.option("--tenant", required=True, help="Existing or new tenant.")
 @click.option(
     "--pool",
     required=True,
     metavar="POOL[.CLUSTER]:guarantee=RES=QTY,...[,limit=RES=QTY,...][,weight=N][,cells=8+8+1]",
-    help="The guarantee in place of the tenant's. Limit and weight stay where not given. Cluster: local unless said.",
+    help="New guarantee in the pool. Limit and weight stay unless given. The default cluster is local.",
 )
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
 @run_async
 async def guarantee(*, tenant: str, pool: str, output: str, gateway: GatewayEndpoint, data_dir: Path) -> None:
-    """A tenant with a new or a changed guarantee: does it fit, which cells could bind, who is evicted if it is used.
+    """Ask whether a new or changed guarantee fits, which cells can bind, and which gangs its use would evict.
 
-    Cells that no pod of the tenant is in are tried by one pod each, all submitted at once.
+    Each unused cell is tested with one pod; all these pods are submitted at once.
     """
     from vkgateway.cli import whatif_options
 
@@ -142,16 +145,16 @@ Examples:
 """
 
 
-@click.command(epilog=DRAIN_EPILOG, short_help="Drain nodes: where do their pods restart?")
+@click.command(epilog=DRAIN_EPILOG, short_help="Where would the pods of drained nodes restart?")
 @click.argument("nodes", metavar="NODE...", nargs=-1, required=True)
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
 @run_async
 async def drain(*, nodes: tuple[str, ...], output: str, gateway: GatewayEndpoint, data_dir: Path) -> None:
-    """Compute nodes are drained: where do their pods restart, who is evicted for them, whose guarantee is cut.
+    """Ask where the pods of drained compute nodes would restart, and which evictions and guarantee losses follow.
 
-    Name them as the compute cluster does, as CLUSTER/NODE where two clusters have one of that name.
+    Use the node names of the compute cluster; CLUSTER/NODE if the name exists in two clusters.
     """
     from vkgateway.arbiter.whatif.questions import DrainQuestion
 
@@ -165,10 +168,10 @@ Examples:
 """
 
 
-@click.command(epilog=GROW_EPILOG, short_help="Add nodes to a pool: what starts?")
+@click.command(epilog=GROW_EPILOG, short_help="What would start on additional nodes?")
 @click.argument("pool")
-@click.option("--nodes", type=int, required=True, help="How many more.")
-@click.option("--like", metavar="NODE", help="A node that they are like. [default: the pool's commonest kind]")
+@click.option("--nodes", type=int, required=True, help="Number of additional nodes.")
+@click.option("--like", metavar="NODE", help="Node to copy. [default: the most common kind of the pool]")
 @output_option_of("table", "json", "yaml")
 @gateway_option
 @data_dir_option
@@ -176,7 +179,7 @@ Examples:
 async def grow(
     *, pool: str, nodes: int, like: str | None, output: str, gateway: GatewayEndpoint, data_dir: Path
 ) -> None:
-    """More nodes for POOL: what starts, or starts earlier, and which guarantees the nodes would hold."""
+    """Ask which gangs would start, or start earlier, with more nodes in POOL, and which guarantees would fit."""
     from vkgateway.arbiter.whatif.questions import GrowQuestion
 
     question = GrowQuestion(pool=pool, nodes=nodes, like=like or "")

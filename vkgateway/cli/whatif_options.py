@@ -1,4 +1,4 @@
-"""What `whatif` reads from its options: resources, lengths of time, guarantees."""
+"""Parsers of the options of `whatif`: resources, durations, guarantees."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 def parse_requests(texts: Iterable[str]) -> Resources:
-    """Read `nvidia.com/gpu=8,cpu=4`, given once or several times. Raises InputError that quotes what is wrong."""
+    """Parse `nvidia.com/gpu=8,cpu=4`, given once or several times. Raises InputError that quotes the invalid part."""
     found: Resources = {}
     for text in texts:
         for item in text.split(","):
             name, equals, amount = item.partition("=")
             if not name or not equals or not amount:
                 raise InputError(
-                    f"--request {text!r}: cannot read {item!r}",
-                    hint="Write RESOURCE=QUANTITY, like nvidia.com/gpu=8,cpu=4,memory=16Gi",
+                    f"--request {text!r}: {item!r} is not RESOURCE=QUANTITY",
+                    hint="Example: nvidia.com/gpu=8,cpu=4,memory=16Gi",
                 )
             if name in found:
                 raise InputError(f"--request {text!r}: {name} is given twice", hint="Give each resource once.")
@@ -31,18 +31,18 @@ def parse_requests(texts: Iterable[str]) -> Resources:
 
 
 def parse_seconds(option: str, text: str | None) -> float | None:
-    """Read a length of time as a gang's annotations have it; None where it is not given. Raises InputError."""
+    """Parse a duration in the format of the gang annotations; None if it is not given. Raises InputError."""
     from vkgateway.translate.gangs import MarkError
     from vkgateway.translate.gangs.mark_values import parse_duration
 
     try:
         return parse_duration(option, text) if text is not None else None
     except MarkError as error:
-        raise InputError(f"{option} {text!r} is no length of time", hint="Write one like 90m, 1h30m, 2d.") from error
+        raise InputError(f"{option} {text!r} is not a duration", hint="Examples: 90m, 1h30m, 2d.") from error
 
 
 def parse_guarantee(tenant: str, text: str) -> GuaranteeQuestion:
-    """Read a guarantee as `tenant create --pool` does, but that limit and weight may be left as they are.
+    """Parse a guarantee as in `tenant create --pool`; a missing limit or weight stays unchanged.
 
     Raises InputError.
     """
@@ -53,8 +53,8 @@ def parse_guarantee(tenant: str, text: str) -> GuaranteeQuestion:
     pool = parse_pool(text)
     if not pool.guarantee:
         raise InputError(
-            f"--pool {text!r} names no guarantee",
-            hint="Write it like a100:guarantee=nvidia.com/gpu=16; guarantee=nvidia.com/gpu=0 takes it away.",
+            f"--pool {text!r} has no guarantee",
+            hint="Example: a100:guarantee=nvidia.com/gpu=16. To remove a guarantee, use guarantee=nvidia.com/gpu=0.",
         )
     given = {part.partition("=")[0] for part in text.partition(":")[2].split(",")}
     return GuaranteeQuestion(
@@ -68,7 +68,7 @@ def parse_guarantee(tenant: str, text: str) -> GuaranteeQuestion:
 
 
 def guarantee_questions(tenant: str, pools: Iterable[TenantPool]) -> list[GuaranteeQuestion]:
-    """Return a question for each pool of a tenant's that has a guarantee."""
+    """Return a question for each pool of a tenant with a guarantee."""
     from vkgateway.arbiter.whatif.questions import GuaranteeQuestion
     from vkgateway.model.names import virtual_node_name
 

@@ -1,4 +1,4 @@
-"""What the guarantees of a tenant that is not made yet would mean now, on standard error."""
+"""Effects of the guarantees of a new tenant, printed on standard error."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from vkgateway.model.errors import VkgatewayError
 
 
 async def print_what_if(tenant: Tenant, data_dir: Path, gateway: GatewayEndpoint) -> None:
-    """Ask the gateway about each pool of the tenant that has a guarantee.
+    """Print the gateway's answer for each pool of the tenant with a guarantee.
 
-    Where it does not answer, that is said: the tenant was checked without it.
+    If the gateway is unavailable, print a note: the tenant was validated without it.
     """
     from vkgateway.cli import whatif_text
 
@@ -26,7 +26,7 @@ async def print_what_if(tenant: Tenant, data_dir: Path, gateway: GatewayEndpoint
             answer = await gateway_state.ask_what_if(question, data_dir, gateway)
         except VkgatewayError as error:
             hint = f" {error.hint}" if error.hint else ""
-            click.echo(f"What the guarantee in {question.pool} would mean now is not known: {error}.{hint}", err=True)
+            click.echo(f"The effect of the guarantee in {question.pool} is unknown: {error}.{hint}", err=True)
             continue
         with contextlib.redirect_stdout(sys.stderr):
             click.echo()

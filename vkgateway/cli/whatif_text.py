@@ -1,4 +1,4 @@
-"""How `whatif` prints an answer: facts as `explain` tells them, then tables of what else changes."""
+"""Output of `whatif`: facts as in `explain`, then tables of the effects."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from vkgateway.cli.output import Column, print_table, serialize
 T = TypeVar("T")
 
 _MAX_ROWS: Final = 20
-"""Rows of a table; programs get all of them."""
+"""Maximum rows of a table; JSON and YAML have all of them."""
 _MAX_NODES: Final = 8
-"""Nodes that are named in a line."""
+"""Maximum number of node names in a line."""
 
 
 def print_answer(answer: Answer, *, output: str) -> None:
-    """Print an answer in the format asked for."""
+    """Print an answer in the requested format."""
     if output == "table":
         print_text(answer)
     else:
@@ -49,15 +49,15 @@ def print_answer(answer: Answer, *, output: str) -> None:
 
 
 def answer_to_dict(answer: Answer) -> object:
-    """Return what programs get: the answer, and with each gang what would help."""
-    told = msgspec.to_builtins(answer)
-    for gang, outcome in zip(told["gangs"], answer.gangs, strict=True):
+    """Return the answer as plain data, with help for each gang."""
+    plain = msgspec.to_builtins(answer)
+    for gang, outcome in zip(plain["gangs"], answer.gangs, strict=True):
         gang["help"] = help_for(outcome)
-    return told
+    return plain
 
 
 def print_text(answer: Answer) -> None:
-    """Print what people read."""
+    """Print an answer for people."""
     for line in fact_lines(answer):
         click.echo(line)
     question = answer.question
@@ -71,11 +71,11 @@ def print_text(answer: Answer) -> None:
     if isinstance(question, DrainQuestion | GrowQuestion):
         _print_section("Pools", answer.pools, POOLS)
     decided, seen = _format_time(answer.time), _format_time(answer.seen)
-    click.echo(f"\nDecided at {decided}, from what the arbiter knew at {seen}. Nothing changed.")
+    click.echo(f"\nDecided at {decided}, from the arbiter's state at {seen}. Nothing was changed.")
 
 
 def fact_lines(answer: Answer) -> Iterator[str]:
-    """Yield the facts, line by line; what there is nothing to say of is left out."""
+    """Yield the lines of the facts; empty facts are left out."""
     yield from _format_facts({"Question": question_text(answer.question), "Answer": answer.summary})
     if isinstance(answer.question, GangQuestion):
         for outcome in answer.gangs:
@@ -87,14 +87,16 @@ def fact_lines(answer: Answer) -> Iterator[str]:
 def question_text(question: Question) -> str:
     """Return the question in a sentence."""
     if isinstance(question, GangQuestion):
-        minimum = f", at least {question.minimum} together" if question.minimum not in (None, question.pods) else ""
-        wants = amounts_text(question.requests)
-        what = f"a gang of {question.pods} pods" if question.pods > 1 else "a pod"
-        of = f", each of {wants}" if question.pods > 1 else f" of {wants}"
-        return f"tenant {question.tenant} submits {what}{minimum}{of}, {question.band}"
+        minimum = (
+            f", at least {question.minimum} start together" if question.minimum not in (None, question.pods) else ""
+        )
+        requests = amounts_text(question.requests)
+        gang = f"a gang of {question.pods} pods" if question.pods > 1 else "a pod"
+        each = f", {requests} each" if question.pods > 1 else f" with {requests}"
+        return f"tenant {question.tenant} submits {gang}{minimum}{each}, {question.band} band"
     if isinstance(question, GuaranteeQuestion):
         cells = f" in cells of {', '.join(map(str, question.cells))}" if question.cells else ""
-        return f"tenant {question.tenant} is guaranteed {amounts_text(question.guarantee)} of {question.pool}{cells}"
+        return f"tenant {question.tenant} is guaranteed {amounts_text(question.guarantee)} in {question.pool}{cells}"
     if isinstance(question, DrainQuestion):
         return f"{first_names(question.nodes)} {'is' if len(question.nodes) == 1 else 'are'} drained"
     like = f" like {question.like}" if question.like else ""
@@ -107,29 +109,29 @@ def _outcome_facts(outcome: Outcome, answer: Answer) -> dict[str, str]:
     return {
         "State": "starting" if outcome.verdict is Verdict.STARTS else "waiting",
         "Nodes": _placements_text(outcome),
-        "Holds": guarantee_use_text(outcome) if outcome.starting else "",
+        "Capacity": guarantee_use_text(outcome) if outcome.starting else "",
         "Reason": outcome.code,
         "Message": outcome.message,
-        "Place in line": f"{outcome.place} in {outcome.pool}" if outcome.place else "",
+        "Queue position": f"{outcome.place} in {outcome.pool}" if outcome.place else "",
         "Expected start": outcome.expected,
-        "Kept for": outcome.behind,
+        "Reserved for": outcome.behind,
         "Pool": room or outcome.pool,
         "What helps": help_for(outcome),
     }
 
 
 def guarantee_use_text(outcome: Outcome | Cell) -> str:
-    """Return whether what starts is inside the guarantee."""
-    return "borrowed: may be called in" if outcome.borrowed else "all inside the tenant's guarantee"
+    """Return whether the new pods are inside the guarantee."""
+    return "borrowed; may be reclaimed" if outcome.borrowed else "all inside the tenant's guarantee"
 
 
 def help_for(outcome: Outcome) -> str:
-    """Return what would help, as `explain` tells it; empty where evictions make room."""
+    """Return the same help as `explain`; empty if the gang waits for evictions."""
     return HELP_BY_REASON.get(outcome.code, "") if outcome.code != PendingReason.EVICTION else ""
 
 
 def first_names(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names and the number of further names."""
     more = len(names) - _MAX_NODES
     return ", ".join(names[:_MAX_NODES]) + (f" and {more} more" if more > 0 else "")
 
@@ -171,7 +173,7 @@ def _print_section(title: str, rows: Sequence[T], columns: Sequence[Column[T]], 
     print_table([[_format_cell(column.value(row)) for column in columns] for row in rows[:_MAX_ROWS]], columns=columns)
     left = more + len(rows[_MAX_ROWS:])
     if left:
-        click.echo(f"and {left} more: see them with -o json")
+        click.echo(f"and {left} more; use -o json to list all")
 
 
 def _format_cell(value: object) -> str:
@@ -185,13 +187,13 @@ def _format_time(moment: float) -> str:
 
 
 def _pool_change(what: Callable[[PoolReport], object]) -> Callable[[PoolChange], str]:
-    """Return how one figure of a pool changes: `16 -> 32`, or what it stays."""
+    """Return a function that renders the change of one figure of a pool: `16 -> 32`, or the unchanged figure."""
 
-    def told(change: PoolChange) -> str:
+    def render(change: PoolChange) -> str:
         before, after = ("-" if pool is None else f"{what(pool)}" for pool in (change.before, change.after))
         return after if before == after else f"{before} -> {after}"
 
-    return told
+    return render
 
 
 EVICTIONS: tuple[Column[Eviction], ...] = (
@@ -200,7 +202,7 @@ EVICTIONS: tuple[Column[Eviction], ...] = (
     Column("name", lambda one: one.gang.name),
     Column("pods", lambda one: f"{one.pods} of {one.of}", "right"),
     Column("whole", lambda one: one.whole),
-    Column("holds", lambda one: "inside the guarantee" if one.inside else "borrowed"),
+    Column("capacity", lambda one: "inside the guarantee" if one.inside else "borrowed"),
     Column("notice", lambda one: format_duration(one.notice), "right"),
     Column("grace", lambda one: format_duration(one.grace), "right"),
     Column("lost", lambda one: f"{one.lost / 3600:.3g} GPU-h", "right"),
@@ -223,7 +225,7 @@ MOVES: tuple[Column[Outcome], ...] = (
     Column("running", lambda one: one.running, "right"),
     Column("to", _placements_text),
     Column("start", _start_text),
-    Column("holds", lambda one: ("borrowed" if one.borrowed else "inside the guarantee") if one.starting else ""),
+    Column("capacity", lambda one: ("borrowed" if one.borrowed else "inside the guarantee") if one.starting else ""),
     Column("reason", lambda one: one.code),
     Column("message", lambda one: one.message),
 )

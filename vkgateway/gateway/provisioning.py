@@ -24,21 +24,21 @@ from vkgateway.kube.client import Client
 from vkgateway.model.api import Tenant
 
 STEP_MESSAGES: Mapping[Step, str] = {
-    Step.TEMPLATE: "its template is being read",
-    Step.CREDENTIALS: "its certificates are being made",
-    Step.PROGRAMS: "the components of its Kubernetes version are being fetched or built",
-    Step.DATASTORE: "its part of the datastore is being prepared",
-    Step.PROCESSES: "its control plane is being started",
-    Step.OBJECTS: "the objects it is born with are being made",
-    Step.SERVING: "its API server is starting",
-    Step.STOPPING: "its control plane is being stopped",
-    Step.ERASING: "its data is being erased",
-    Step.FORGETTING: "its credentials are being removed",
+    Step.TEMPLATE: "reading the template",
+    Step.CREDENTIALS: "creating certificates",
+    Step.PROGRAMS: "downloading or building the components of the Kubernetes version",
+    Step.DATASTORE: "preparing the tenant's key space in the datastore",
+    Step.PROCESSES: "starting the control plane",
+    Step.OBJECTS: "creating the template's objects",
+    Step.SERVING: "waiting for the API server",
+    Step.STOPPING: "stopping the control plane",
+    Step.ERASING: "deleting the tenant's data",
+    Step.FORGETTING: "deleting the tenant's credentials",
 }
 
 
 class ProvisionedControlPlanes:
-    """Control planes by way of the provisioner; see `planes.ControlPlanes`."""
+    """Implementation of `interfaces.ControlPlanes` with the provisioner."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ProvisionedControlPlanes:
         return self._templates.list_names()
 
     def exclude_ranges(self, taken: Callable[[], Collection[str]]) -> None:
-        """Give no tenant a range of addresses that overlaps one of those that `taken` tells."""
+        """Allocate no Service range that overlaps one of those that `taken` returns."""
         self._provisioner.taken_ranges = taken
 
     async def ensure(self, tenant: Tenant, *, on_step: OnStep) -> ApiServerAccess:
@@ -153,7 +153,7 @@ def _service_ranges(settings: Services) -> ServiceRanges | None:
 
 
 def _webhook_address(address: str, port: int) -> str:
-    """Where API servers find the kubelet endpoint, which answers webhooks too; nowhere where its port is not fixed."""
+    """Return the HOST:PORT of the kubelet endpoint, which also serves webhooks; empty if its port is not fixed."""
     host = f"[{address}]" if ":" in address else address
     return f"{host}:{port}" if port else ""
 

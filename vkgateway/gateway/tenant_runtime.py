@@ -1,4 +1,4 @@
-"""The work for one tenant, wired: its reconcilers and its virtual nodes."""
+"""Runtime of one tenant: its reconcilers and its virtual nodes."""
 
 from __future__ import annotations
 
@@ -46,35 +46,35 @@ from vkgateway.translate.context import TenantContext
 log = structlog.get_logger(__name__)
 
 _FIRST_SWEEP_SECONDS = 5.0
-"""Seconds, and at most twice that."""
+"""Minimum delay of the first sweep in seconds; jitter up to twice this value."""
 _SWEEP_SECONDS = 30.0
 _VIRTUAL_NODE_SELECTOR = f"type={VIRTUAL_NODE_TYPE},{COMPUTE_CLUSTER_LABEL}"
 PODS_MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of pods that are told at once by the kubelet endpoint's /pods."""
+"""Maximum size of an answer of the kubelet endpoint's /pods, in bytes."""
 _BACKOFF = Backoff(base=0.5, cap=30.0)
 
 
 @dataclass(frozen=True, slots=True)
 class TenantWiring:
-    """What a tenant's work is made from, as its spec and the compute clusters are now."""
+    """Inputs of a tenant's runtime from its spec and the compute clusters."""
 
     context: TenantContext
     links: Mapping[str, ComputeLink]
     sources: Mapping[str, NodeSource]
     missing_pools: tuple[TenantPool, ...]
     disconnected_nodes: frozenset[str] = frozenset()
-    """Virtual nodes of compute clusters that are not connected now; those without a source were not seen yet."""
+    """Virtual nodes of disconnected compute clusters; a node without a source was never connected."""
     granted_at: float = 0.0
-    """When the tenant was made (seconds since the epoch)."""
+    """Creation time of the tenant (seconds since the epoch)."""
     within_tenant: WithinTenant = "LowerPriority"
-    """Whether its higher priorities preempt its lower ones."""
+    """Policy for preemption of the tenant's lower priorities by its higher ones."""
 
     def has_node(self, node: str) -> bool:
-        """Whether a virtual node is the tenant's, also where its compute cluster was not seen yet."""
+        """Return whether a virtual node belongs to the tenant, even if its compute cluster was never connected."""
         return node in self.sources or node in self.disconnected_nodes
 
     def pool_quotas(self) -> tuple[Quota, ...]:
-        """What the tenant is guaranteed of each pool, and may use of it at most."""
+        """Return the tenant's quota in each pool."""
         pools = {(wanted.compute_cluster, wanted.name): wanted for wanted in self._tenant_pools()}
         return tuple(
             build_quota(self.context.name, wanted, granted=self.granted_at, within=self.within_tenant)
@@ -85,7 +85,7 @@ class TenantWiring:
         return [source.tenant_pool for source in self.sources.values()]
 
     def pool_limit(self, pool_name: str) -> dict[str, Quantity]:
-        """Return what the tenant may use of a pool, over all its virtual nodes; nothing of one that it has no more."""
+        """Return the tenant's limit in a pool over all its virtual nodes; empty for a pool without nodes."""
         sources = [source for source in self.sources.values() if source.pool_name == pool_name]
         if not sources:
             return {}
@@ -96,7 +96,7 @@ class TenantWiring:
         )
 
     def node_bindings(self) -> dict[str, VirtualNodeBinding]:
-        """What each virtual node stands for."""
+        """Return the pool and link of each virtual node."""
         return {
             name: VirtualNodeBinding(pool=source.pool_context(), link=source.link, node_ip=source.address)
             for name, source in self.sources.items()
@@ -104,7 +104,7 @@ class TenantWiring:
 
 
 class TenantRuntime:
-    """One tenant that is worked for, until `stop`."""
+    """Running reconcilers and virtual nodes of one tenant."""
 
     def __init__(
         self,
@@ -137,56 +137,56 @@ class TenantRuntime:
         self._sync.set_quotas(wiring.pool_quotas())
         self._nodes: dict[str, VirtualNode] = {}
         self._build_inputs: dict[str, tuple[object, ...]] = {}
-        """By virtual node, what it was made from when it was looked at last."""
+        """Inputs of the last build of each virtual node."""
         self._limits: dict[str, Mapping[str, int]] = {}
-        """By pool, what its tenant may use of it."""
+        """The tenant's limit by pool."""
         self._pool_names: dict[str, str] = {}
-        """By virtual node, the pool that it belongs to."""
+        """Pool by virtual node."""
         self._labels: dict[str, Mapping[str, str]] = {}
-        """Of its virtual nodes, as they were seen last."""
+        """Last seen labels by virtual node."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        """Begin to work; what virtual nodes offer is known to the reconcilers before they look at the first pod."""
+        """Start the runtime; the reconcilers know the nodes' capacity before they reconcile the first pod."""
         for name in self._wiring.sources:
             self._add_node(name)
         self._start_task("sync", self._sync.run())
         self._start_task("sweep", self._remove_orphan_nodes())
 
     async def stop(self) -> None:
-        """End the work; nothing is removed."""
+        """Stop the runtime without deleting anything."""
         tasks, self._tasks = list(self._tasks.values()), {}
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def update_wiring(self, wiring: TenantWiring) -> None:
-        """Take over what changed in the tenant's spec or in the compute clusters.
+        """Apply changes of the tenant's spec or of the compute clusters.
 
-        Raises ApiError where a node could not be removed; all else is done by then, and the next call tries it again.
+        Raises ApiError if a node could not be deleted, after all other changes; the next call retries it.
         """
         old, self._wiring = self._wiring, wiring
         if (old.context, old.links, old.node_bindings()) != (wiring.context, wiring.links, wiring.node_bindings()):
             self._sync.update_tenant(wiring.context, links=wiring.links, bindings=wiring.node_bindings())
         if old.pool_quotas() != wiring.pool_quotas() or old.node_bindings() != wiring.node_bindings():
             self._sync.set_quotas(wiring.pool_quotas())
-        stays: errors.ApiError | None = None
+        failure: errors.ApiError | None = None
         for name in self._nodes.keys() - wiring.sources.keys():
             try:
                 await self._remove_node(name)
             except errors.ApiError as error:
-                stays = error
+                failure = error
         for name, source in wiring.sources.items():
             if f"node/{name}" not in self._tasks:
                 self._add_node(name)
             elif self._build_inputs.get(name) != (built_from := (source, *source.build_inputs())):
                 self._build_inputs[name] = built_from
                 self._nodes[name].trigger_reconcile()
-        if stays is not None:
-            raise stays
+        if failure is not None:
+            raise failure
 
     def is_occupied(self, node: str) -> bool:
-        """Tell whether pods that have not ended are on a virtual node, or may be, as far as pods are known."""
+        """Return whether a virtual node has, or may have, pods that have not terminated."""
         pods = self._sync.cache.pods
         return not pods.is_complete or any(
             pod.spec.node_name == node and not pod.is_terminal for pod in pods.store.values()
@@ -194,11 +194,11 @@ class TenantRuntime:
 
     @property
     def node_sources(self) -> Mapping[str, NodeSource]:
-        """What its virtual nodes are made from."""
+        """Sources of the virtual nodes by name."""
         return self._wiring.sources
 
     def virtual_nodes_state(self) -> VirtualNodesState:
-        """Say how the virtual nodes are."""
+        """Return the state of the virtual nodes."""
         pools = tuple(
             source.pool_status(ready=self._nodes[name].is_registered and source.link.is_reachable)
             for name, source in self._wiring.sources.items()
@@ -206,44 +206,45 @@ class TenantRuntime:
         return VirtualNodesState(self._nodes_verdict(), pools)
 
     def find_pod(self, namespace: str, pod: str) -> PodTarget:
-        """Find the compute pod of one of this tenant's pods. Raises NotFoundError, NoComputePodError."""
+        """Return the target for requests to a tenant pod. Raises NotFoundError, NoComputePodError."""
         view = self._sync.cache.pods.store.get((namespace, pod))
         if view is None:
-            raise NotFoundError(f"there is no pod {namespace}/{pod} on a virtual node")
+            raise NotFoundError(f"pod {namespace}/{pod} does not exist on a virtual node")
         for source in self._wiring.sources.values():
-            below = source.link.pods.find_pod(self.name, (namespace, pod))
-            if below is not None and below.metadata.annotations.get(UID_ANNOTATION) == view.metadata.uid:
-                if not below.spec.node_name:
-                    break  # its API server would answer with an empty log
-                return pod_target(self.name, view, below, link=source.link)
-        home = self._wiring.sources.get(view.spec.node_name)
-        if home is None or not home.link.is_trusted:
-            raise NotFoundError(f"pod {namespace}/{pod} cannot be looked up: its compute cluster does not answer now")
+            compute_pod = source.link.pods.find_pod(self.name, (namespace, pod))
+            if compute_pod is not None and compute_pod.metadata.annotations.get(UID_ANNOTATION) == view.metadata.uid:
+                if not compute_pod.spec.node_name:
+                    break  # the compute API server would return an empty log
+                return pod_target(self.name, view, compute_pod, link=source.link)
+        source_of_node = self._wiring.sources.get(view.spec.node_name)
+        if source_of_node is None or not source_of_node.link.is_trusted:
+            raise NotFoundError(f"pod {namespace}/{pod} cannot be found: its compute cluster is unreachable now")
         raise NoComputePodError(AbsentPod(f"{namespace}/{pod}", msgspec.json.decode(view.status)))
 
     def placed_on_node(self, node: str) -> tuple[str, list[PlacedPod]]:
-        """Return a virtual node's name and its pods that have a compute node; without a name, of the only one.
+        """Return a virtual node's name and its pods that are bound to a compute node.
 
-        Raises NotFoundError, InputError.
+        Without `node`, the tenant must have exactly one virtual node. Raises NotFoundError, InputError.
         """
         sources = self._wiring.sources
         if not node:
             if len(sources) != 1:
-                raise InputError(f"say which of the {len(sources)} virtual nodes: ask /nodes/NAME/... for it")
+                raise InputError(f"there are {len(sources)} virtual nodes; select one with /nodes/NAME/...")
             node = next(iter(sources))
         if node not in sources:
             raise NotFoundError(f"there is no virtual node {node[:253]!r}")
         return node, placed_pods(self.name, self._sync.cache.pods.store, link=sources[node].link, node=node)
 
     def node_labels(self) -> dict[str, Mapping[str, str]]:
-        """Return the tenant's virtual nodes by name, with the labels that its API server shows."""
+        """Return the labels of the tenant's virtual nodes by name, as stored in its API server."""
         return {name: self._labels.get(name, {}) for name in self._wiring.sources}
 
     async def list_pods(self, node: str, phase: str) -> list[bytes]:
-        """Return the tenant's pods on its virtual nodes as they are now, those on `node` and in `phase` only if given.
+        """Return the tenant's pods on its virtual nodes as JSON, filtered by `node` and `phase` if given.
 
-        Asked of its API server, for whole pods are not kept; one list at a time, and no larger than PODS_MAX, since the
-        tenant chooses how large its pods are and how often it asks. Raises ApiError, UnavailableError, NotFoundError.
+        The pods come from the tenant's API server, because the cache holds no complete pods. Lists run one at a time
+        and are limited to PODS_MAX_BYTES, because the tenant controls the size of its pods and the request rate.
+        Raises ApiError, UnavailableError, NotFoundError.
         """
         if node and node not in self._wiring.sources:
             raise NotFoundError(f"there is no virtual node {node[:253]!r}")
@@ -259,7 +260,7 @@ class TenantRuntime:
                         size += len(item)
                 if size > PODS_MAX_BYTES:
                     raise UnavailableError(
-                        f"they are more than {PODS_MAX_BYTES} bytes; ask the API server for them instead"
+                        f"the pods exceed {PODS_MAX_BYTES} bytes; list them from the API server instead"
                     )
         return found
 
@@ -288,7 +289,7 @@ class TenantRuntime:
         self._start_task(f"node/{name}", node.run())
 
     async def _remove_node(self, name: str) -> None:
-        """Remove a node of a pool that the tenant has no more; where that fails, it is still known the next time."""
+        """Delete the node of a pool that the tenant no longer has; a failed deletion is retried at the next update."""
         task = self._tasks.pop(f"node/{name}", None)
         if task is not None:
             task.cancel()
@@ -300,9 +301,9 @@ class TenantRuntime:
         self._labels.pop(name, None)
 
     async def _remove_orphan_nodes(self) -> None:
-        """Remove nodes of pools that the tenant lost while nobody worked for it; pods come first.
+        """Delete nodes of pools that the tenant lost while no gateway ran; starts after the pods are reconciled.
 
-        Nodes of compute clusters that are not connected yet are left alone, and looked at again.
+        Nodes of disconnected compute clusters stay, and are checked again.
         """
         await asyncio.sleep(add_jitter(_FIRST_SWEEP_SECONDS))
         failures = 0
@@ -311,20 +312,20 @@ class TenantRuntime:
                 page = await self.client.list_all(NODES, label_selector=_VIRTUAL_NODE_SELECTOR)
                 names = [decode_object(item).metadata.name for item in page.items]
                 for name in names:
-                    # Asked each time: pools come, and compute clusters are connected, while another is removed.
+                    # Checked each time: pools and connections may appear while another node is deleted.
                     if not self._wiring.has_node(name):
-                        log.info("removing a virtual node without a pool", tenant=self.name, node=name)
+                        log.info("deleting a virtual node without a pool", tenant=self.name, node=name)
                         await VirtualNode(self.client, name=name, build=dict).delete_node()
                 if (self._wiring.disconnected_nodes - self._wiring.sources.keys()).isdisjoint(names):
                     return
                 failures = 0
             except errors.ApiError as error:
                 failures += 1
-                log.warning("virtual nodes not swept", tenant=self.name, error=error.message)
+                log.warning("sweep of virtual nodes failed", tenant=self.name, error=error.message)
             await asyncio.sleep(_BACKOFF.delay_after(failures) if failures else _SWEEP_SECONDS)
 
     def _update_limit(self, pool_name: str) -> None:
-        """Tell the reconcilers what the tenant may use of a pool, if that has changed."""
+        """Pass the tenant's limit in a pool to the reconcilers if it changed."""
         limit = to_milli(self._wiring.pool_limit(pool_name))
         if self._limits.get(pool_name) != limit:
             self._limits[pool_name] = limit
@@ -337,7 +338,7 @@ class TenantRuntime:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("work for a tenant failed", tenant=self.name, task=task.get_name(), exc_info=error)
+            log.error("runtime of a tenant failed", tenant=self.name, task=task.get_name(), exc_info=error)
             self.has_failed = True
             self._on_change()
 
@@ -349,13 +350,13 @@ class TenantRuntime:
                     "ComputeClusterUnreachable", f"compute cluster {pool.compute_cluster!r} is not connected"
                 )
             where = f"pool {pool.name!r} of compute cluster {pool.compute_cluster!r}"
-            return false_verdict("PoolMissing", f"{where} is not there now")
+            return false_verdict("PoolMissing", f"{where} does not exist")
         for name, source in self._wiring.sources.items():
             if not source.link.is_reachable:
                 why = f"compute cluster {source.link.name!r} cannot be reached: {source.link.reachability.reason}"
                 return false_verdict("ComputeClusterUnreachable", why)
             if not self._nodes[name].is_registered:
-                return unknown_verdict("Registering", f"virtual node {name} is being registered")
+                return unknown_verdict("Registering", f"virtual node {name} is not registered yet")
         count = len(self._wiring.sources)
         if not count:
             return true_verdict("NoPools", "the tenant has no pools")

@@ -1,4 +1,4 @@
-"""The work for all tenants: started, changed and ended as specs and compute clusters change."""
+"""Runtimes of all tenants, which follow changes of specs and compute clusters."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from vkgateway.sync.workers import WorkerPool
 from vkgateway.translate.context import TenantContext
 
 NODES_WAIT_SECONDS = 10.0
-"""How long a start waits for compute clusters to tell their nodes, so that no node is shown empty, or not ready, for a
-moment."""
+"""How long the start of a runtime waits for the compute nodes, so that no virtual node is briefly empty or NotReady."""
 
 FAILURE_BACKOFF_SECONDS = 10.0
-"""How long the work for a tenant rests after it failed by a defect. What its cluster holds may bring that about again
-at once, for ever; the others must not notice."""
+"""Delay before a runtime that failed because of a defect is restarted.
+
+The tenant's objects may cause the same failure again at once; this must not affect other tenants.
+"""
 
 
 class KubeletEndpoint(Protocol):
@@ -40,17 +41,17 @@ class KubeletEndpoint(Protocol):
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port of the endpoint."""
 
     def admit_tenant(self, tenant: str, *, fingerprints: Collection[str] = (), front_proxy: bytes = b"") -> None:
-        """Serve a tenant from now on, by these certificates and those that an authority signed for aggregation."""
+        """Serve a tenant that presents one of these client certificates or one signed by its front-proxy CA."""
 
     def revoke_tenant(self, tenant: str) -> None:
-        """Serve it no longer."""
+        """Stop serving a tenant."""
 
 
 class TenantRuntimes:
-    """All tenants that are worked for. `on_change` hears the name of a tenant whose nodes changed."""
+    """Runtimes by tenant. `on_change` is called with the name of a tenant whose nodes changed."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class TenantRuntimes:
         self._backing_off: dict[str, float] = {}
 
     async def ensure_running(self, tenant: Tenant, access: ApiServerAccess) -> VirtualNodesState:
-        """See `planes.TenantRunner`."""
+        """See `interfaces.TenantRunner`."""
         name = tenant.metadata.name
         running = self._running.get(name)
         wiring = self._build_wiring(tenant, access, known=running.node_sources if running is not None else {})
@@ -91,13 +92,14 @@ class TenantRuntimes:
             running = None
         if self._is_backing_off(name):
             return VirtualNodesState(
-                false_verdict("InternalError", "the work for it failed, and is begun anew in a while"),
+                false_verdict("InternalError", "the tenant's runtime failed; it restarts soon"),
                 tenant.status.pools,
             )
         if running is None:
             if unknown := self._unknown_cluster(name, wiring):
                 return VirtualNodesState(
-                    unknown_verdict("ComputeClusterUnknown", f"waits for the nodes of {unknown}"), tenant.status.pools
+                    unknown_verdict("ComputeClusterUnknown", f"waiting for the nodes of compute cluster {unknown!r}"),
+                    tenant.status.pools,
                 )
             running = self._start_runtime(name, access, wiring)
         else:
@@ -106,7 +108,7 @@ class TenantRuntimes:
         return running.virtual_nodes_state()
 
     async def stop(self, name: str) -> None:
-        """See `planes.TenantRunner`."""
+        """See `interfaces.TenantRunner`."""
         self._first_requested.pop(name, None)
         running = self._running.pop(name, None)
         if running is not None:
@@ -116,19 +118,19 @@ class TenantRuntimes:
             await self._engine.wait_drained(name)
 
     async def list_pods(self, tenant: str, node: str, phase: str) -> list[bytes]:
-        """Tell a tenant's pods on its virtual nodes, for the kubelet endpoint; see `kubelet.target.Pods`."""
+        """Return a tenant's pods on its virtual nodes; see `kubelet.target.Pods`."""
         return await self._running_tenant(tenant).list_pods(node, phase)
 
     def find_pod(self, tenant: str, namespace: str, pod: str) -> PodTarget:
-        """Find the compute pod that stands for a tenant's pod, for the kubelet endpoint. Raises NotFoundError."""
+        """Return the target for requests to a tenant pod. Raises NotFoundError."""
         return self._running_tenant(tenant).find_pod(namespace, pod)
 
     def placed_on_node(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
-        """Tell where a virtual node's pods run, for the kubelet endpoint; see `kubelet.target.Placements`."""
+        """Return where a virtual node's pods run; see `kubelet.target.Placements`."""
         return self._running_tenant(tenant).placed_on_node(node)
 
     def node_labels(self, tenant: str) -> Mapping[str, Mapping[str, str]]:
-        """Tell a tenant's virtual nodes, for the kubelet endpoint; see `kubelet.target.VirtualNodes`."""
+        """Return the labels of a tenant's virtual nodes; see `kubelet.target.VirtualNodes`."""
         return self._running_tenant(tenant).node_labels()
 
     def client_of(self, tenant: str) -> Client:
@@ -138,7 +140,7 @@ class TenantRuntimes:
     def _running_tenant(self, tenant: str) -> TenantRuntime:
         running = self._running.get(tenant)
         if running is None:
-            raise NotFoundError(f"tenant {tenant} is not served now")
+            raise NotFoundError(f"tenant {tenant} is not running now")
         return running
 
     def _is_backing_off(self, name: str) -> bool:
@@ -149,7 +151,7 @@ class TenantRuntimes:
         return until is not None
 
     def _unknown_cluster(self, name: str, wiring: TenantWiring) -> str:
-        """Name a compute cluster whose nodes are not known yet and may be soon, or ""."""
+        """Return a compute cluster whose nodes are expected soon but still unknown, or ""."""
         since = self._first_requested.setdefault(name, self._monotonic())
         if self._monotonic() - since > NODES_WAIT_SECONDS:
             return ""
@@ -178,7 +180,7 @@ class TenantRuntimes:
         return running
 
     def _admit_tenant(self, name: str, access: ApiServerAccess) -> None:
-        """Let its API server call the kubelet endpoint, by the certificates that it has now."""
+        """Allow the tenant's API server to call the kubelet endpoint with its current certificates."""
         if self._admitted.get(name) != access.kubelet_clients:
             self._admitted[name] = access.kubelet_clients
             self._kubelet.admit_tenant(name, fingerprints=access.kubelet_clients, front_proxy=access.front_proxy_ca)
@@ -186,10 +188,10 @@ class TenantRuntimes:
     def _build_wiring(
         self, tenant: Tenant, access: ApiServerAccess, *, known: Mapping[str, NodeSource]
     ) -> TenantWiring:
-        """Wire a tenant as all is now; `known` are its nodes so far.
+        """Return the current wiring of a tenant; `known` are its existing nodes.
 
-        A node stays, not ready, while its compute cluster is not connected (its credentials change, or cannot be used):
-        were it removed, Kubernetes would remove the pods on it, and all their work with them.
+        A node stays, NotReady, while its compute cluster is disconnected, for example because its credentials change.
+        If the node were deleted, Kubernetes would delete its pods.
         """
         policy = tenant.spec.policy
         context = TenantContext(
@@ -233,7 +235,7 @@ class TenantRuntimes:
         return TenantWiring(context, links, sources, tuple(missing), frozenset(unconnected), granted, within)
 
     def _pool_sources(self, tenant: Tenant, wanted: TenantPool, pool: Pool, link: ComputeLink) -> dict[str, NodeSource]:
-        """Return what a pool's virtual nodes are made from, by their names."""
+        """Return the sources of a pool's virtual nodes by name."""
         running = self._running.get(tenant.metadata.name)
         shown = _nodes_in_status(tenant, wanted)
         if running is not None:
@@ -267,7 +269,7 @@ class TenantRuntimes:
 
 
 def _nodes_in_status(tenant: Tenant, pool: TenantPool) -> dict[str, TenantPoolStatus]:
-    """Return the virtual nodes of a pool as the tenant's status shows them, by their names."""
+    """Return the entries of a pool's virtual nodes in the tenant's status, by name."""
     return {
         status.node_name: status
         for status in tenant.status.pools

@@ -87,7 +87,7 @@ def test_the_systems_errors_name_the_file(raising: list[BaseException], capsys: 
 
 def test_a_home_that_nobody_knows_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["status", "--data-dir", "~no-such-user-here/x"]) == 2
-    assert "home directory" in capsys.readouterr().err
+    assert "HOME is not set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("written", ["link", "real/../real", "real"])
@@ -176,7 +176,7 @@ def test_a_kubeconfig_that_points_nowhere_is_one_sentence_and_5(
     )
     assert main.run_command(["tenant", "list", "--kubeconfig", str(file)]) == 5
     error = capsys.readouterr().err
-    assert f"http://127.0.0.1:1 ({file}) does not answer" in error
+    assert f"http://127.0.0.1:1 ({file}) is unreachable" in error
     assert "Traceback" not in error
 
 

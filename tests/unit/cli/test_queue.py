@@ -94,7 +94,7 @@ async def test_the_queue_is_listed_in_its_order(cli: Cli) -> None:
         assert cli.out.split() == ["ns/first", "ns/second", "ns/never", "other/v"]
         assert await cli("queue") == 0
         titles, first, *_ = cli.out.splitlines()
-        assert titles.split()[:3] == ["POOL", "PLACE", "TENANT"]
+        assert titles.split()[:3] == ["POOL", "POSITION", "TENANT"]
         assert first.split()[:5] == ["a100.local", "1", "alpha", "ns", "first"]
         assert "at about 12:30 UTC" in first
         assert ROOM in first
@@ -137,7 +137,7 @@ async def test_the_queue_can_be_narrowed(cli: Cli, line: tuple[str, ...], names:
 async def test_nothing_that_waits_is_said(cli: Cli) -> None:
     async with cli.gateway(ArbiterReport(time=NOON)):
         assert await cli("queue") == 0
-    assert (cli.out, cli.err) == ("", "Nothing waits.\n")
+    assert (cli.out, cli.err) == ("", "No gangs are pending.\n")
 
 
 # By a tenant's pods
@@ -161,7 +161,7 @@ async def test_a_tenant_sees_its_own_queue(cli: Cli, server: FakeApiServer) -> N
     assert await cli("queue", "--kubeconfig", file) == 0
     assert "TENANT" not in cli.out
     assert await cli("queue", "--kubeconfig", file, "--pool", "v100") == 0
-    assert "Nothing waits" in cli.err
+    assert "No gangs are pending" in cli.err
     assert all(request.startswith("GET ") for request in server.requests)
 
 
@@ -200,7 +200,7 @@ async def test_a_kubeconfig_says_whose_tenant_it_is(cli: Cli, server: FakeApiSer
 
 async def test_a_tenant_that_does_not_answer_is_said(cli: Cli) -> None:
     assert await cli("queue", "--kubeconfig", str(cli.kubeconfig("http://127.0.0.1:1"))) == 5
-    assert "does not answer" in cli.err
+    assert "is unreachable" in cli.err
     assert await cli("queue", "--kubeconfig", str(cli.folder / "none")) == 2
 
 
@@ -222,7 +222,7 @@ async def test_a_pod_whose_mark_means_nothing_in_its_cluster_is_explained_as_ung
     assert await cli(*line) == 0, cli.err
     told = json.loads(cli.out)
     assert (told["state"], told["band"], told["gang"]) == ("ungoverned", "", None)
-    assert "the mark of a gang whose kind this cluster does not serve" in told["summary"]
+    assert "the gang mark of a kind that this cluster does not serve" in told["summary"]
 
     server.register(Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"))
     assert await cli(*line) == 0, cli.err
@@ -249,12 +249,12 @@ async def test_a_pod_that_waits_is_explained(cli: Cli, server: FakeApiServer) ->
 
     told = dict(line.split(":", 1) for line in cli.out.splitlines() if ":" in line)
     assert told["State"].strip() == "waiting"
-    assert told["Asks for"].strip() == f"{GPU} 8"
+    assert told["Requests"].strip() == f"{GPU} 8"
     assert told["Reason"].strip() == "WaitingForRoom"
     assert told["Message"].strip() == ROOM
-    assert told["Place in line"].strip() == "2 in a100.local"
+    assert told["Queue position"].strip() == "2 in a100.local"
     assert told["Expected start"].strip() == "between 13:00 and 13:40 UTC"
-    assert "at least 2 start together; 3 there, 2 waiting, 1 running" in told["Gang"]
+    assert "3 pods, 2 waiting, 1 running, at least 2 start together" in told["Gang"]
     assert told["What helps"].strip() == HELP_BY_REASON[PendingReason.ROOM]
     assert "Pool" not in told
 
@@ -264,7 +264,7 @@ async def test_a_pod_that_was_let_go_and_is_not_bound_is_the_schedulers(cli: Cli
     let_go["spec"].pop("schedulingGates", None)
     put(server, let_go)
     assert await cli("explain", "free", "-n", "ns", "--kubeconfig", str(cli.kubeconfig(server.url))) == 0, cli.err
-    assert "a scheduler of this cluster binds it now" in cli.out
+    assert "the tenant's scheduler binds it now" in cli.out
 
 
 JOBSETS = Resource("apis/jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet")
@@ -335,10 +335,10 @@ async def test_pods_of_a_gang_that_refer_to_more_than_one_object_are_counted_wit
 @pytest.mark.parametrize(
     ("made", "state", "words"),
     [
-        (pod("p"), "waiting", "said nothing of it yet"),
-        (pod("p", gpus=0, spec={}), "ungoverned", "as in any cluster"),
+        (pod("p"), "waiting", "has not decided yet"),
+        (pod("p", gpus=0, spec={}), "ungoverned", "starts without the arbiter"),
         (pod("p", spec={"schedulingGates": []}), "starting", "admitted"),
-        (pod("p", spec={"schedulingGates": []}, status={"phase": "Running"}), "running", "It runs."),
+        (pod("p", spec={"schedulingGates": []}, status={"phase": "Running"}), "running", "The pod is running."),
         (pod("p", status={"phase": "Succeeded"}), "ended", "Succeeded"),
     ],
 )
@@ -360,10 +360,10 @@ async def test_an_eviction_is_told_with_its_deadline_and_afterwards(cli: Cli, se
     put(server, pod("gone", status={"phase": "Failed", "conditions": [disrupted]}))
     file = str(cli.kubeconfig(server.url))
     assert await cli("explain", "going", "-n", "ns", "--kubeconfig", file) == 0
-    assert "told to go" in cli.out
+    assert "The arbiter evicts the pod" in cli.out
     assert "Deleted at:     2026-11-21T12:00:30Z" in cli.out
     assert await cli("explain", "gone", "-n", "ns", "--kubeconfig", file) == 0
-    assert "It was evicted" in cli.out
+    assert "The arbiter evicted the pod" in cli.out
 
 
 async def test_marks_that_make_no_sense_are_no_obstacle(cli: Cli, server: FakeApiServer) -> None:
@@ -385,10 +385,10 @@ async def test_ops_are_told_more(cli: Cli, server: FakeApiServer) -> None:
     async with cli.gateway(STATE):
         assert await cli("explain", "p", "-n", "ns", "--tenant", "beta") == 0, cli.err
     assert "alpha/ns/gang/first" in cli.out
-    assert "of 24 nvidia.com/gpu 8 used inside guarantees, 6 borrowed, 9.5 free" in cli.out
+    assert "24 nvidia.com/gpu, 8 used inside guarantees, 6 borrowed, 9.5 free" in cli.out
     cli.configure(observability={"port": 1})
     assert await cli("explain", "p", "-n", "ns", "--tenant", "beta") == 0
-    assert "Without the gateway's word" in cli.err
+    assert "Explained without the gateway" in cli.err
     assert "alpha" not in cli.out
     assert await cli("explain", "p", "--tenant", "beta") == 3
     assert await cli("explain", "p", "--tenant", "gamma") == 3
@@ -402,12 +402,12 @@ def test_every_reason_has_help() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (("--tenant", "gamma"), "there is no tenant with a pool of devices called 'gamma'"),
-        (("--pool", "h100"), "there is no pool of devices called 'h100'"),
+        (("--tenant", "gamma"), "tenant 'gamma' does not exist"),
+        (("--pool", "h100"), "pool 'h100' does not exist"),
     ],
 )
 async def test_what_is_not_known_is_not_taken_for_an_empty_line(cli: Cli, line: tuple[str, ...], says: str) -> None:
     async with cli.gateway(STATE):
         assert await cli("queue", *line) == 3
     assert says in cli.err
-    assert "There are: " in cli.err
+    assert "Available " in cli.err

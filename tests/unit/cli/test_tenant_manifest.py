@@ -32,12 +32,12 @@ def test_a_manifest_is_read_as_kubectl_would(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[", "not YAML"),
-        ("a: 1\n---\nb: 2\n", "not YAML of one object: expected a single document"),
-        ("", "no Tenant of vkgateway.io/v1alpha1, but nothing"),
-        ("- a\n", "no Tenant of vkgateway.io/v1alpha1, but no object at all"),
-        ("kind: Pod\napiVersion: v1\n", "no Tenant of vkgateway.io/v1alpha1, but v1 Pod"),
-        ("kind: Tenant\n", "but something without apiVersion Tenant"),
+        ("[", "not a YAML file"),
+        ("a: 1\n---\nb: 2\n", "not a YAML file with one object: expected a single document"),
+        ("", "contains nothing, not a vkgateway.io/v1alpha1 Tenant"),
+        ("- a\n", "contains no Kubernetes object, not a"),
+        ("kind: Pod\napiVersion: v1\n", "contains v1 Pod, not a"),
+        ("kind: Tenant\n", "contains \\(no apiVersion\\) Tenant, not a"),
         (
             "apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\nmetadata: {name: a}\nspec: {pools: 3}\n",
             "spec.pools",
@@ -82,7 +82,7 @@ def test_what_kubectl_gets_can_be_created_again(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"manifest {tmp_path} cannot be read: Is a directory"):
+    with pytest.raises(InputError, match=f"cannot read manifest {tmp_path}: Is a directory"):
         read_manifest(tmp_path)
 
 

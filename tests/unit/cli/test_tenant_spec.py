@@ -48,7 +48,7 @@ def test_pools_are_read(text: str, expected: TenantPool) -> None:
         ("a100:cpu=4", "'cpu=4'"),
         ("a100:guarantee=cpu", "'cpu'"),
         ("a100:guarantee=cpu=many", "many"),
-        ("a100:limit=cpu=-1", "less than nothing"),
+        ("a100:limit=cpu=-1", "-1 is negative"),
         ("a100:guarantee=", "''"),
         ("a100:weight=0", "weight 0"),
         ("a100:weight=-1", "weight -1"),
@@ -84,9 +84,9 @@ def test_a_name_is_needed_once() -> None:
     assert tenant_spec.with_name(None, "alpha").metadata.name == "alpha"
     assert tenant_spec.with_name(given, None).metadata.name == "alpha"
     assert tenant_spec.with_name(given, "alpha").metadata.name == "alpha"
-    with pytest.raises(InputError, match="'beta', its manifest 'alpha'"):
+    with pytest.raises(InputError, match="'beta' on the command line, but 'alpha' in the manifest"):
         tenant_spec.with_name(given, "beta")
-    with pytest.raises(InputError, match="no tenant named"):
+    with pytest.raises(InputError, match="no tenant name given"):
         tenant_spec.with_name(None, None)
 
 

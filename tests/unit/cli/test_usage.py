@@ -84,7 +84,7 @@ async def test_programs_get_csv_and_json(cli: Cli) -> None:
 async def test_another_log_may_be_named_and_an_empty_one_is_said(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
     assert await cli("usage", "--log", str(tmp_path / "empty.jsonl")) == 0
-    assert (cli.out, "Nothing was used" in cli.err) == ("", True)
+    assert (cli.out, "No usage in this period" in cli.err) == ("", True)
     assert await cli("usage", "--log", str(tmp_path / "empty.jsonl"), "-o", "json") == 0
     assert json.loads(cli.out) == []
 

@@ -53,13 +53,13 @@ async def test_a_gang_is_told_of_in_the_words_of_explain(cli: Cli) -> None:
         assert await cli("whatif", "gang", "--tenant", "a", "--request", f"{GPU}=8") == 0, cli.err
     facts = dict(line.split(":", 1) for line in cli.out.partition("\n\n")[0].splitlines())
     told = {title: value.strip() for title, value in facts.items()}
-    assert told["Question"] == f"tenant a submits a pod of {GPU} 8, guaranteed"
+    assert told["Question"] == f"tenant a submits a pod with {GPU} 8, guaranteed band"
     assert told["Answer"] == "It starts, inside the tenant's guarantee, once the arbiter has evicted 1 pod."
     assert told["State"] == "waiting"
-    assert told["Holds"] == "all inside the tenant's guarantee"
+    assert told["Capacity"] == "all inside the tenant's guarantee"
     assert told["Reason"] == "WaitingForEviction"
     assert told["Expected start"] == "within a minute"
-    assert told["Pool"].startswith(f"pool.compute: of 16 {GPU} 0 used inside guarantees, 16 borrowed, 0 free")
+    assert told["Pool"].startswith(f"pool.compute: 16 {GPU}, 0 used inside guarantees, 16 borrowed, 0 free")
     assert "What helps" not in told, "nothing was asked for yet, and no eviction has begun"
     _, titles, row = cli.out.split("\n\n")[1].splitlines()
     assert titles.split() == [
@@ -68,7 +68,7 @@ async def test_a_gang_is_told_of_in_the_words_of_explain(cli: Cli) -> None:
         "NAME",
         "PODS",
         "WHOLE",
-        "HOLDS",
+        "CAPACITY",
         "NOTICE",
         "GRACE",
         "LOST",
@@ -76,7 +76,7 @@ async def test_a_gang_is_told_of_in_the_words_of_explain(cli: Cli) -> None:
     ]
     assert row.split()[:3] in (["b", "ns", "low"], ["b", "ns", "web-7"])
     assert "10s" in row
-    assert cli.out.endswith("Nothing changed.\n")
+    assert cli.out.endswith("Nothing was changed.\n")
 
 
 @pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
@@ -109,10 +109,10 @@ async def test_what_waits_is_told_with_reason_and_what_would_help(cli: Cli) -> N
         line = ("whatif", "gang", "--tenant", "b", "--request", f"{GPU}=8", "--low", "--pool", "pool")
         assert await cli(*line) == 0, cli.err
         assert "Answer:         It waits.\n" in cli.out
-        assert "Place in line:  1 in pool.compute\n" in cli.out
-        assert "What helps:     Nodes must come free." in cli.out
+        assert "Queue position: 1 in pool.compute\n" in cli.out
+        assert "What helps:     Nodes must become free." in cli.out
         assert await cli(*line, "-o", "json") == 0
-    assert json.loads(cli.out)["gangs"][0]["help"].startswith("Nodes must come free.")
+    assert json.loads(cli.out)["gangs"][0]["help"].startswith("Nodes must become free.")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ async def test_what_waits_is_told_with_reason_and_what_would_help(cli: Cli) -> N
             "pods: 0 is not between 1 and 10000",
             "another size",
         ),
-        (("--tenant", "a", "--request", GPU), 2, f"cannot read '{GPU}'", "RESOURCE=QUANTITY"),
+        (("--tenant", "a", "--request", GPU), 2, f"'{GPU}' is not RESOURCE=QUANTITY", "Example: nvidia.com"),
         (("--tenant", "a", "--request", f"{GPU}=8,{GPU}=4"), 2, "is given twice", "once"),
         (("--tenant", "a", "--request", f"{GPU}=8", "--run-limit", "soon"), 2, "--run-limit 'soon'", "90m"),
     ],
@@ -146,7 +146,7 @@ async def test_a_guarantee_is_told_of_cell_by_cell(cli: Cli) -> None:
     async with gateway(cli, lent()):
         line = ("whatif", "guarantee", "--tenant", "new", "--pool")
         assert await cli(*line, f"pool.compute:guarantee={GPU}=8,cells=4+4") == 0, cli.err
-        assert f"Question:       tenant new is guaranteed {GPU} 8 of pool.compute in cells of 4, 4\n" in cli.out
+        assert f"Question:       tenant new is guaranteed {GPU} 8 in pool.compute in cells of 4, 4\n" in cli.out
         assert "Answer:         It fits next to the existing guarantees." in cli.out
         _, cells, evicted, _ = cli.out.split("\n\n")
         assert [row.split()[:2] for row in cells.splitlines()[2:]] == [["4", "lent"], ["4", "lent"]]
@@ -159,7 +159,7 @@ async def test_a_guarantee_is_told_of_cell_by_cell(cli: Cli) -> None:
         question = json.loads(cli.out)["question"]
         assert (question["limit"], question["weight"]) == ({GPU: "8"}, 2.0)
         assert await cli(*line, "pool.compute") == 2
-        assert "names no guarantee" in cli.err
+        assert "has no guarantee" in cli.err
         assert await cli(*line, f"pool:guarantee={GPU}=8") == 3
         assert "pool 'pool.local' does not exist" in cli.err
 
@@ -176,7 +176,7 @@ async def test_a_drain_is_told_of_gang_by_gang(cli: Cli) -> None:
         assert await cli("whatif", "drain", "n0", "-o", "json") == 0
         [moved] = json.loads(cli.out)["gangs"]
         assert (moved["verdict"], moved["code"]) == ("Waits", "WaitingForRoom")
-        assert moved["help"].startswith("Nodes must come free.")
+        assert moved["help"].startswith("Nodes must become free.")
         assert await cli("whatif", "drain", "n7") == 3
         assert "node 'n7' is in no pool" in cli.err
 
@@ -202,7 +202,7 @@ async def test_long_tables_are_cut_for_people_only(cli: Cli) -> None:
     there.settle(1)
     async with gateway(cli, there):
         assert await cli("whatif", "grow", "pool", "--nodes", "30") == 0, cli.err
-        assert "and 10 more: see them with -o json" in cli.out
+        assert "and 10 more; use -o json to list all" in cli.out
         assert await cli("whatif", "grow", "pool", "--nodes", "30", "-o", "json") == 0
     assert len(json.loads(cli.out)["effects"]) == 30
 
@@ -231,7 +231,7 @@ async def test_a_dry_run_of_a_tenant_says_what_its_guarantees_would_mean(cli: Cl
             assert cli.err == "", "nothing is guaranteed"
         assert await cli(*line, *options) == 0, "without the gateway it is checked all the same"
         assert yaml.safe_load(cli.out)["kind"] == "Tenant"
-        assert "What the guarantee in pool.compute would mean now is not known: the gateway does not answer" in cli.err
+        assert "The effect of the guarantee in pool.compute is unknown: the gateway at" in cli.err
 
 
 async def test_a_gateway_that_has_decided_nothing_yet_says_so(cli: Cli) -> None:
@@ -243,7 +243,7 @@ async def test_a_gateway_that_has_decided_nothing_yet_says_so(cli: Cli) -> None:
 async def test_a_gateway_that_knows_no_questions_is_of_another_version(cli: Cli) -> None:
     async with cli.gateway(ArbiterReport()):
         assert await cli("whatif", "gang", "--tenant", "a", "--request", f"{GPU}=8") == 5
-    assert "it answers 404" in cli.err
+    assert "answers with HTTP status 404" in cli.err
     assert "another version" in cli.err
 
 

@@ -385,9 +385,9 @@ async def test_a_pool_that_was_not_seen_is_not_shown_by_a_connection_that_is_gon
 
 async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting) -> None:
     await world.ready(A100)
-    with pytest.raises(NotFoundError, match="there is no pod default/web"):
+    with pytest.raises(NotFoundError, match="pod default/web does not exist"):
         world.runtimes.find_pod("alpha", "default", "web")
-    with pytest.raises(NotFoundError, match="not served"):
+    with pytest.raises(NotFoundError, match="not running"):
         world.runtimes.find_pod("beta", "default", "web")
 
     world.tenant.store.create(NAMESPACES, {"kind": "Namespace", "metadata": {"name": "default"}})
@@ -447,7 +447,7 @@ async def test_the_endpoint_tells_the_pods_on_virtual_nodes_and_no_others(
     with pytest.raises(NotFoundError):
         await world.runtimes.list_pods("beta", "", "")
     monkeypatch.setattr("vkgateway.gateway.tenant_runtime.PODS_MAX_BYTES", 100)
-    with pytest.raises(UnavailableError, match="more than 100 bytes"):
+    with pytest.raises(UnavailableError, match="the pods exceed 100 bytes"):
         await world.runtimes.list_pods("alpha", "", "")
 
 
