@@ -1,4 +1,4 @@
-"""`python -m bench NAME...|all`: measures on this machine, and against this machine only."""
+"""`python -m bench NAME...|all`: runs benchmarks on this machine."""
 
 from __future__ import annotations
 
@@ -10,26 +10,12 @@ from types import ModuleType
 import click
 from rich.console import Console
 
-from bench import (
-    burst,
-    cost,
-    decide,
-    gang,
-    light,
-    memory,
-    onboard,
-    reclaim,
-    report,
-    restart,
-    streams,
-    surroundings,
-    trace,
-    translate,
-)
-from bench.failures import first
+from bench import burst, cost, decide, gang, light, memory, onboard, reclaim, report, restart, streams, trace, translate
+from bench import environment as surroundings
+from bench.failures import first_failure
 from bench.options import platform_options, run_to_exit
 from bench.outcome import Result
-from bench.platform import GPU_NODES, platform
+from bench.platform import GPU_NODES, start_platform
 from bench.procfs import stolen_seconds
 from bench.session import Session
 from bench.settings import LARGEST, Settings, hollow_nodes
@@ -53,39 +39,42 @@ BENCHMARKS: dict[str, ModuleType] = {
     "restart": restart,
     "memory": memory,
 }
-"""In the order of `all`: the first three need no platform, streams has one of its own, the next three remove their few
-tenants, those of onboard stay; cost tells of the bursts before it."""
+"""Benchmarks in the order of `all`.
+
+The first three need no platform, and streams has a separate one. The next three delete their few tenants, those of
+onboard remain. cost reports the bursts before it.
+"""
 
 _ALONE = frozenset({"translate", "decide", "trace"})
-"""Those that need no platform."""
+"""Benchmarks that need no platform."""
 _REAL = frozenset({"streams"})
-"""Those that need a real node: they have a platform with one, which would take its share of the others' cores."""
+"""Benchmarks that need a real node. Their platform is separate, because a real node would use cores of the others."""
 
 
 @click.command()
 @click.argument("names", nargs=-1, required=True, type=click.Choice([*BENCHMARKS, "all"]))
-@click.option("--pods", type=click.IntRange(1, LARGEST), help="Pods at once. [default: each benchmark's own sizes]")
-@click.option("--tenants", type=click.IntRange(1, 50), default=25, show_default=True, help="Spread over so many.")
-@click.option("--seconds", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Length of light.")
+@click.option("--pods", type=click.IntRange(1, LARGEST), help="Concurrent pods. [default: each benchmark's own sizes]")
+@click.option("--tenants", type=click.IntRange(1, 50), default=25, show_default=True, help="Number of tenants.")
+@click.option("--seconds", type=click.FloatRange(1, 600), default=60.0, show_default=True, help="Duration of light.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=20, show_default=True, help="Rounds of memory.")
 @click.option(
-    "--turns", type=click.IntRange(1, 9), default=3, show_default=True, help="How often burst measures each case."
+    "--turns", type=click.IntRange(1, 9), default=3, show_default=True, help="Measurements of each case of burst."
 )
 @platform_options
 def main(names: tuple[str, ...], **options: object) -> None:
-    """Run benchmarks by name, or all of them, on a platform of their own that is removed afterwards."""
+    """Run benchmarks by name, or all of them, on a temporary platform."""
     settings = Settings(**options)  # type: ignore[arg-type] # click has checked every one of them
     logs.configure_logging(Logging(level="warning"))
     chosen = [name for name in BENCHMARKS if name in names or "all" in names]
-    run_to_exit(_run(chosen, settings))
+    run_to_exit(_run_benchmarks(chosen, settings))
 
 
-async def _run(names: list[str], settings: Settings) -> None:
+async def _run_benchmarks(names: list[str], settings: Settings) -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     for name in (name for name in names if name in _ALONE):
-        await _measure(name, None, settings)
+        await _measure_benchmark(name, None, settings)
     for real in (True, False):
         chosen = [name for name in names if name not in _ALONE and (name in _REAL) == real]
         if chosen:
@@ -93,21 +82,21 @@ async def _run(names: list[str], settings: Settings) -> None:
 
 
 async def _run_on_platform(names: list[str], settings: Settings, *, real: bool) -> None:
-    nodes = hollow_nodes(max(settings.sizes(2500)) + 100)
+    nodes = hollow_nodes(max(settings.pod_counts(2500)) + 100)
     gpu_nodes = GPU_NODES if {"gang", "reclaim"} & set(names) else 1
     with Progress() as progress:
         try:
-            async with platform(settings, nodes=nodes, gpu_nodes=gpu_nodes, real=real, report=progress) as ready:
+            async with start_platform(settings, nodes=nodes, gpu_nodes=gpu_nodes, real=real, report=progress) as ready:
                 session = Session(ready, settings, report=progress)
                 for name in names:
-                    await _measure(name, session, settings)
+                    await _measure_benchmark(name, session, settings)
         except* VkgatewayError as group:
-            raise first(group) from group
+            raise first_failure(group) from group
 
 
-async def _measure(name: str, session: Session | None, settings: Settings) -> None:
+async def _measure_benchmark(name: str, session: Session | None, settings: Settings) -> None:
     module = BENCHMARKS[name]
-    machine = await surroundings.machine()
+    machine = await surroundings.measure_machine()
     started, stolen = now(), stolen_seconds()
     outcome = await module.run(session)
     machine.stolen = round((stolen_seconds() - stolen) / (now() - started) / machine.cores, 2)
@@ -116,13 +105,13 @@ async def _measure(name: str, session: Session | None, settings: Settings) -> No
         title=module.TITLE,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=machine,
-        versions=surroundings.versions(session.platform.record if session is not None else None),
+        versions=surroundings.component_versions(session.platform.record if session is not None else None),
         outcome=outcome,
         seconds=round(now() - started, 1),
     )
-    report.show(result, console=Console(width=160))
+    report.print_result(result, console=Console(width=160))
     if settings.write:
-        report.save(result)
+        report.save_result(result)
 
 
 if __name__ == "__main__":

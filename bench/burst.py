@@ -1,4 +1,4 @@
-"""burst: many pods at once over all tenants, beside the same pods without a gateway, the floor and the courier."""
+"""burst: many pods of all tenants at the same time, compared with three systems without a gateway."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ _THROUGHPUT: Final = 0.8
 
 async def run(session: Session) -> Outcome:
     """Run every size, with and without token, through all systems in turns."""
-    await session.tenants()
-    cases = [Case(pods, token) for pods in session.settings.sizes(1250, 2500) for token in (False, True)]
+    await session.ensure_tenants()
+    cases = [Case(pods, token) for pods in session.settings.pod_counts(1250, 2500) for token in (False, True)]
     await session.warm_up(min(case.pods for case in cases))
-    for case in cases:  # one after the other: what a machine does in a minute changes within the hour
+    for case in cases:  # one after the other, because the machine's speed changes over time
         for _ in range(session.settings.turns):
-            await _turn(session, case)
-    return _tell(session, cases)
+            await _run_turn(session, case)
+    return _build_outcome(session, cases)
 
 
-async def _turn(session: Session, case: Case) -> None:
+async def _run_turn(session: Session, case: Case) -> None:
     async with session.without_gateway():
         for system in _BASELINES:
-            await session.turn(system, case)
-    await session.turn("gateway", case)
+            await session.run_turn(system, case)
+    await session.run_turn("gateway", case)
 
 
-def _tell(session: Session, cases: list[Case]) -> Outcome:
+def _build_outcome(session: Session, cases: list[Case]) -> Outcome:
     rows: list[list[Cell]] = []
     targets: list[Target] = []
     for case in cases:
-        rows += [_row(session, system, case) for system in (*_BASELINES, "gateway")]
+        rows += [_system_row(session, system, case) for system in (*_BASELINES, "gateway")]
         for baseline in ("floor", "courier"):
-            what = f"throughput of {case.words}, share of the {baseline}'s"
-            share = _share(session, "gateway", baseline, case)
+            what = f"throughput of {case.title}, share of the {baseline}'s"
+            share = _median_share(session, "gateway", baseline, case)
             targets.append(Target(what=what, seen=share, limit=_THROUGHPUT, at_least=True))
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=NOTES)
 
 
-def _row(session: Session, system: System, case: Case) -> list[Cell]:
-    """The middle turn of a system, and what all of its turns came to."""
-    flow = session.taken(system, case)
+def _system_row(session: Session, system: System, case: Case) -> list[Cell]:
+    """Return the row of a system: figures of its median turn, and the throughput of all turns."""
+    flow = session.median_turn(system, case)
     assert flow is not None
     return [
-        *case.cells,
+        *case.row_cells,
         system,
         round(flow.ready_p50, 2),
         round(flow.ready_p99, 2),
         round(flow.throughput, 1),
-        ", ".join(f"{turn.throughput:.1f}" for turn in session.turns(system, case)),
-        _share(session, system, "floor", case),
-        _share(session, system, "courier", case),
+        ", ".join(f"{turn.throughput:.1f}" for turn in session.get_turns(system, case)),
+        _median_share(session, system, "floor", case),
+        _median_share(session, system, "courier", case),
         round(case.pods / flow.gone_span, 1),
     ]
 
 
-def _share(session: Session, system: System, of: System, case: Case) -> float:
-    """The middle of the shares that a system's throughput had of another's in the same turn."""
-    turns = zip(session.turns(system, case), session.turns(of, case), strict=True)
+def _median_share(session: Session, system: System, of: System, case: Case) -> float:
+    """Return the median over all turns of a system's throughput divided by that of another system."""
+    turns = zip(session.get_turns(system, case), session.get_turns(of, case), strict=True)
     return round(median(flow.throughput / other.throughput for flow, other in turns), 2)
 
 

@@ -9,24 +9,24 @@ from bench.session import Case, Session, System
 
 TITLE: Final = "CPU for a pod, and memory of the gateway, in a burst through it"
 COLUMNS: Final = ["pods", "token", "system", "process", "CPU to Ready, ms a pod", "CPU for the whole life, ms a pod"]
-_BESIDE: Final[tuple[System, ...]] = ("courier", "floor")
-"""What the same pods cost by other ways, where a burst of the same run tells."""
+_BASELINES: Final[tuple[System, ...]] = ("courier", "floor")
+"""Systems to compare with, if a burst of the same run measured them."""
 _LIFE_MS: Final = 4.0
 _PEAK_MIB: Final = 250.0
 
 
 async def run(session: Session) -> Outcome:
     """Run the gateway's bursts and read the meters."""
-    await session.tenants()
+    await session.ensure_tenants()
     rows: list[list[Cell]] = []
     targets: list[Target] = []
     notes: list[str] = []
-    await session.warm_up(min(session.settings.sizes(2500)))
-    for pods in session.settings.sizes(2500):
+    await session.warm_up(min(session.settings.pod_counts(2500)))
+    for pods in session.settings.pod_counts(2500):
         for case in (Case(pods, token=False), Case(pods, token=True)):
-            flow = session.taken("gateway", case) or await session.turn("gateway", case)
-            words = case.words
-            rows += _rows(session, case)
+            flow = session.median_turn("gateway", case) or await session.run_turn("gateway", case)
+            words = case.title
+            rows += _cost_rows(session, case)
             life = round(flow.cpu_ms("gateway")[1], 2)
             targets += [
                 Target(what=f"gateway CPU for a pod's life, {words}", seen=life, limit=_LIFE_MS, unit="ms"),
@@ -40,12 +40,12 @@ async def run(session: Session) -> Outcome:
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=notes)
 
 
-def _rows(session: Session, case: Case) -> list[list[Cell]]:
+def _cost_rows(session: Session, case: Case) -> list[list[Cell]]:
     rows: list[list[Cell]] = []
-    for system in ("gateway", *_BESIDE):
-        if (flow := session.taken(system, case)) is None:
+    for system in ("gateway", *_BASELINES):
+        if (flow := session.median_turn(system, case)) is None:
             continue
         costs = {process: flow.cpu_ms(process) for process in flow.cpu_ready}
         for process, (ready, life) in sorted(costs.items(), key=lambda entry: -entry[1][1]):
-            rows.append([*case.cells, system, process, round(ready, 2), round(life, 2)])
+            rows.append([*case.row_cells, system, process, round(ready, 2), round(life, 2)])
     return rows

@@ -1,4 +1,4 @@
-"""Bytes that go through an API server into a pod and come back; and followers of its log."""
+"""Bytes that are sent through an API server to a pod and back, and log followers."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from vkgateway.kube import kubeconfig
 from vkgateway.model.errors import UnavailableError
 
 _PROTOCOL: Final = "v5.channel.k8s.io"
-_THERE, _BACK = b"\0", 1
+_STDIN, _STDOUT = b"\0", 1
 """Channels: standard input and output."""
 _FORWARDING: Final = re.compile(rb"Forwarding from 127\.0\.0\.1:(\d+)")
 _MESSAGE: Final = b"x" * 64
 _PATIENCE: Final = 30.0
 
 
-class Door:
-    """An API server, as one of its users reaches it, and one namespace there."""
+class ServerAccess:
+    """API server with the credentials of one of its users, and one namespace."""
 
     def __init__(self, path: Path, namespace: str) -> None:
         connection = kubeconfig.load(path).client_config(None)
@@ -43,15 +43,19 @@ class Door:
         return f"{self._server}/api/v1/namespaces/{self._namespace}/pods/{pod}/{what}?{urlencode(query, doseq=True)}"
 
     @contextlib.asynccontextmanager
-    async def echo(self, pod: str, what: str, query: dict[str, object]) -> AsyncIterator[Echo]:
-        """A stream to a command in a pod that sends back what it gets. Raises aiohttp.ClientError."""
+    async def open_echo(self, pod: str, what: str, query: dict[str, object]) -> AsyncIterator[Echo]:
+        """Open a stream to a command in a pod that sends its input back.
+
+        Raises:
+            aiohttp.ClientError: the server does not open the stream.
+        """
         url = self._url(pod, what, query)
         async with self._session.ws_connect(url, ssl=self._tls, protocols=(_PROTOCOL,), max_msg_size=0) as socket:
             yield _Socket(socket)
 
     @contextlib.asynccontextmanager
-    async def follow(self, pod: str, container: str) -> AsyncIterator[None]:
-        """Follow a container's log for as long as the block lasts, from its first line on."""
+    async def follow_log(self, pod: str, container: str) -> AsyncIterator[None]:
+        """Follow a container's log, from its first line on, until the block ends."""
         url = self._url(pod, "log", {"follow": "true", "container": container})
         timeout = aiohttp.ClientTimeout(total=None)
         async with self._session.get(url, ssl=self._tls, timeout=timeout, raise_for_status=True) as answer:
@@ -65,19 +69,19 @@ class Door:
 
 
 class Echo(Protocol):
-    """A stream on which everything comes back."""
+    """Stream on which the other side sends every message back."""
 
-    async def turn(self) -> None:
+    async def send_and_wait(self) -> None:
         """Send a message, and wait until it is back."""
 
 
-async def turns(echo: Echo, number: int) -> list[float]:
-    """The seconds that each of so many messages took, one after the other, after one for which all is set up."""
+async def measure_turns(echo: Echo, number: int) -> list[float]:
+    """Return the seconds of `number` messages, one after the other, after one message that is not counted."""
     found = []
     for _ in range(number + 1):
         started = now()
         async with asyncio.timeout(_PATIENCE):
-            await echo.turn()
+            await echo.send_and_wait()
         found.append(now() - started)
     return found[1:]
 
@@ -86,12 +90,12 @@ class _Socket:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
 
-    async def turn(self) -> None:
-        await self._socket.send_bytes(_THERE + _MESSAGE)
+    async def send_and_wait(self) -> None:
+        await self._socket.send_bytes(_STDIN + _MESSAGE)
         missing = len(_MESSAGE)
         while missing > 0:
             data: bytes = await self._socket.receive_bytes()
-            if data[0] == _BACK:
+            if data[0] == _STDOUT:
                 missing -= len(data) - 1
 
 
@@ -99,21 +103,21 @@ class _Port:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
-    async def turn(self) -> None:
+    async def send_and_wait(self) -> None:
         self._writer.write(_MESSAGE)
         await self._reader.readexactly(len(_MESSAGE))
 
 
 @contextlib.asynccontextmanager
-async def forwarded(*argv: str) -> AsyncIterator[Echo]:
-    """A port that `kubectl port-forward`, called so, forwards to something that sends back what it gets."""
+async def forward_port(*argv: str) -> AsyncIterator[Echo]:
+    """Run a `kubectl port-forward` command, and yield the port's stream to a program that sends its input back."""
     process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
         async with asyncio.timeout(_PATIENCE):
             found = _FORWARDING.match(await process.stdout.readline())
             if found is None:
-                raise UnavailableError(f"{' '.join(argv)} forwards nothing")
+                raise UnavailableError(f"{' '.join(argv)} did not forward a port")
             reader, writer = await asyncio.open_connection("127.0.0.1", int(found[1]))
         yield _Port(reader, writer)
         writer.close()

@@ -1,4 +1,4 @@
-"""What had to be evicted at least, beside what was evicted: whole gangs, for so many whole nodes."""
+"""Minimal loss of an eviction of whole gangs that frees whole nodes, for comparison with the actual loss."""
 
 from __future__ import annotations
 
@@ -8,56 +8,58 @@ from itertools import chain, combinations
 from typing import Final
 
 _MOST_GANGS: Final = 14
-"""All subsets of the gangs are gone through, so more than this would take too long."""
+"""Limit of gangs, because all subsets are searched."""
 
 
 @dataclass(slots=True)
 class Victim:
-    """A gang that may be evicted: its GPUs on each node, and how many GPU-seconds of its work would be lost."""
+    """Gang that may be evicted: its GPUs by node, and the GPU-seconds of work that it would lose."""
 
     gpus: dict[str, int] = field(default_factory=dict)
     lost: float = 0.0
 
     @property
     def total(self) -> int:
-        """All its GPUs."""
+        """GPUs of the gang."""
         return sum(self.gpus.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """GPUs taken away, and GPU-seconds of work lost with them."""
+    """GPUs of evicted gangs, and GPU-seconds of work lost with them."""
 
     gpus: int
     lost: float
 
 
-def least(gangs: Mapping[str, Victim], *, nodes: int) -> Loss:
-    """The fewest GPUs, and apart from that the least work, whose loss frees `nodes` whole nodes.
+def find_minimal_loss(gangs: Mapping[str, Victim], *, nodes: int) -> Loss:
+    """Return the loss with the fewest GPUs, then the least work, that frees `nodes` whole nodes.
 
-    Nodes without a gang are not known here, so the pool has to be full. Raises ValueError where there are too many
-    gangs, or not so many nodes.
+    Only nodes of the gangs are known, so the pool must be full.
+
+    Raises:
+        ValueError: there are too many gangs, or too few nodes.
     """
     if len(gangs) > _MOST_GANGS:
-        raise ValueError(f"{len(gangs)} gangs are more than {_MOST_GANGS}")
-    losses = [loss(gangs, chosen) for chosen in _subsets(gangs) if _freed(gangs, chosen) >= nodes]
+        raise ValueError(f"{len(gangs)} gangs are too many: at most {_MOST_GANGS}")
+    losses = [total_loss(gangs, chosen) for chosen in _all_subsets(gangs) if _freed_nodes(gangs, chosen) >= nodes]
     if not losses:
-        raise ValueError(f"all gangs together do not free {nodes} nodes")
+        raise ValueError(f"the eviction of all gangs does not free {nodes} nodes")
     return Loss(min(each.gpus for each in losses), min(each.lost for each in losses))
 
 
-def loss(gangs: Mapping[str, Victim], chosen: Iterable[str]) -> Loss:
-    """What is lost with the chosen gangs."""
+def total_loss(gangs: Mapping[str, Victim], chosen: Iterable[str]) -> Loss:
+    """Return the loss of the chosen gangs."""
     victims = [gangs[name] for name in chosen]
     return Loss(sum(victim.total for victim in victims), sum(victim.lost for victim in victims))
 
 
-def _freed(gangs: Mapping[str, Victim], chosen: Collection[str]) -> int:
-    """Nodes of the chosen gangs on which no other runs."""
+def _freed_nodes(gangs: Mapping[str, Victim], chosen: Collection[str]) -> int:
+    """Return the number of nodes on which only chosen gangs run."""
     taken = {node for name in chosen for node in gangs[name].gpus}
     return len(taken - {node for name, gang in gangs.items() if name not in chosen for node in gang.gpus})
 
 
-def _subsets(names: Iterable[str]) -> Iterable[tuple[str, ...]]:
+def _all_subsets(names: Iterable[str]) -> Iterable[tuple[str, ...]]:
     every = tuple(names)
     return chain.from_iterable(combinations(every, size) for size in range(len(every) + 1))

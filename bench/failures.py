@@ -1,12 +1,12 @@
-"""Failures of tasks side by side."""
+"""Failures of concurrent tasks."""
 
 from __future__ import annotations
 
 from vkgateway.model.errors import VkgatewayError
 
 
-def first(group: BaseExceptionGroup[VkgatewayError]) -> VkgatewayError:
-    """Return the first failure of a group: it tells the story."""
+def first_failure(group: BaseExceptionGroup[VkgatewayError]) -> VkgatewayError:
+    """Return the first failure of a group."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,10 +1,11 @@
-"""The floor: bare raw clients that do nothing but the writes a pod's life cannot do without, and know of nothing else.
+"""The floor: minimal clients that send only the unavoidable writes of a pod's life.
 
-To Ready: create and bind above, create below (bound already), status below, status above. With a token also the request
-above and the Secret below. Afterwards: deleted above (by the load), deleted below, last status below, finalizer off,
-the Secret, removed above. Pods are the same above as in every system, and lean below as tenants' are. No watches but
-those above by which every system is measured, no reads, no decisions; requests go to the same API servers, as many
-under way at once as the gateway has workers. What the machine does in this time is the most that it can do.
+Until a pod is Ready: create and bind the tenant pod, create the bound compute pod, and update both statuses. With a
+token, also the token request and the Secret. Afterwards the load deletes the tenant pod. The floor deletes the compute
+pod, writes its last status, removes finalizer and Secret, and removes the tenant pod. Tenant pods are the same as in
+every system, and compute pods are small. Apart from the watches that measure every system, there are no watches, reads
+or decisions. Requests use the same API servers, with as many in flight as the gateway has workers. No system on this
+machine can be faster.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from bench import load
-from bench.flows import Flow, always, measured, namespaces, own_node
+from bench.flows import BurstFigures, constant_place, create_namespaces, measure_burst, unique_node_name
 from bench.platform import Platform
-from bench.pods import PodKind, running_status, spread
+from bench.pods import PodKind, running_status, spread_pods
 from bench.settings import IN_FLIGHT
 from bench.timeline import Key, Timeline
-from bench.watching import watching
+from bench.watching import watch_pods
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.leases import renew_node_lease, utc_now
@@ -32,22 +33,22 @@ from vkgateway.model.names import TENANT_LABEL
 RUN: Final = "floor"
 FINALIZER: Final = "bench.vkgateway.io/floor"
 TENANT: Final = {TENANT_LABEL: "bench-floor"}
-"""Marks pods below as a tenant's, so that the compute cluster deals with them as with those of the gateway."""
+"""Label of the compute pods, so that the compute cluster treats them as the gateway's pods."""
 _RENEW: Final = 10.0
 
 
-class Pair:
-    """A place above and the place below that stands for it; `node` is where its pods are bound."""
+class NamespacePair:
+    """Tenant namespace and its compute namespace. Pods are bound to `node`."""
 
-    def __init__(self, above: load.Place, below: load.Place, *, node: str, token: bool) -> None:
-        self.above = above
-        self.below = below
+    def __init__(self, tenant: load.Place, compute: load.Place, *, node: str, token: bool) -> None:
+        self.tenant = tenant
+        self.compute = compute
         self.node = node
         self.token = token
 
-    async def start(self, name: str) -> None:
-        """Bind, create below, run, tell above."""
-        await self.above.client.create(
+    async def start_pod(self, name: str) -> None:
+        """Bind the tenant pod, create the compute pod, and update both statuses."""
+        await self.tenant.client.create(
             PODS,
             {
                 "apiVersion": "v1",
@@ -55,27 +56,27 @@ class Pair:
                 "metadata": {"name": name},
                 "target": {"kind": "Node", "name": self.node},
             },
-            namespace=self.above.namespace,
+            namespace=self.tenant.namespace,
             name=name,
             subresource="binding",
             timeout=120,
         )
         if self.token:
-            await self.hand_down_token(name)
-        await self.below.create(
+            await self.copy_token(name)
+        await self.compute.create_pod(
             name,
             PodKind(run=RUN, node=self.node, finalizer=FINALIZER, labels=TENANT, handed_token=self.token),
         )
-        await self._write_status(self.below, name, ready=True)
-        await self.tell_above(name)
+        await self._write_status(self.compute, name, ready=True)
+        await self.report_ready(name)
 
-    async def tell_above(self, name: str) -> None:
-        """Write above that the pod runs and is ready."""
-        await self._write_status(self.above, name, ready=True)
+    async def report_ready(self, name: str) -> None:
+        """Update the tenant pod's status to running and ready."""
+        await self._write_status(self.tenant, name, ready=True)
 
-    async def hand_down_token(self, name: str) -> None:
-        """A token bound to the pod, as a node asks for one, and a Secret below for it."""
-        where = self.above
+    async def copy_token(self, name: str) -> None:
+        """Request a token bound to the pod, as a node does, and create a Secret in the compute namespace for it."""
+        where = self.tenant
         await where.client.create(
             SERVICE_ACCOUNTS,
             {
@@ -92,86 +93,93 @@ class Pair:
             timeout=120,
         )
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": {"token": "dG9rZW5z" * 150}}
-        await self.below.client.create(SECRETS, secret, namespace=self.below.namespace, timeout=120)
+        await self.compute.client.create(SECRETS, secret, namespace=self.compute.namespace, timeout=120)
 
-    async def end(self, name: str) -> None:
-        """Delete below, end, finalizer off, remove above."""
-        await self.below.delete(name, grace=0)
-        await self._write_status(self.below, name, ready=False)
-        await self.let_go(name)
+    async def end_pod(self, name: str) -> None:
+        """Delete the compute pod, write its last status, and finalize."""
+        await self.compute.delete_pod(name, grace=0)
+        await self._write_status(self.compute, name, ready=False)
+        await self.finalize_pod(name)
 
-    async def let_go(self, name: str) -> None:
-        """Finalizer off, remove above; that comes last, for then the pod counts as gone."""
-        await self._patch(self.below, name, {"metadata": {"finalizers": None}})
+    async def finalize_pod(self, name: str) -> None:
+        """Remove the finalizer, then the tenant pod. Its removal comes last, because it ends the measurement."""
+        await self._patch_pod(self.compute, name, {"metadata": {"finalizers": None}})
         if self.token:
-            await self.below.client.delete(SECRETS, name, namespace=self.below.namespace, timeout=120)
-        await self.above.delete(name, grace=0)
+            await self.compute.client.delete(SECRETS, name, namespace=self.compute.namespace, timeout=120)
+        await self.tenant.delete_pod(name, grace=0)
 
     async def _write_status(self, place: load.Place, name: str, *, ready: bool) -> None:
         status = running_status(times.render_time(datetime.now(UTC)), ready=ready)
-        await self._patch(place, name, {"status": status}, subresource="status")
+        await self._patch_pod(place, name, {"status": status}, subresource="status")
 
-    async def _patch(self, place: load.Place, name: str, body: dict[str, Any], *, subresource: str = "") -> None:
+    async def _patch_pod(self, place: load.Place, name: str, body: dict[str, Any], *, subresource: str = "") -> None:
         await place.client.patch(
             PODS, name, body, namespace=place.namespace, subresource=subresource or None, timeout=120
         )
 
 
-async def floor(platform: Platform, *, pods: int, tenants: int, token: bool) -> Flow:
-    """Do the unavoidable for so many pods; the gateway must not run meanwhile, for the pods are on no node of its."""
-    above = platform.places(tenants)
-    below = await namespaces(platform, [f"floor-{number:02d}" for number in range(tenants)])
-    node = own_node(RUN)
-    pairs = [Pair(up, down, node=node, token=token) for up, down in zip(above, below, strict=True)]
+async def run_floor(platform: Platform, *, pods: int, tenants: int, token: bool) -> BurstFigures:
+    """Send the unavoidable writes for a burst of pods.
+
+    The gateway must be stopped, because the pods are not on its nodes.
+    """
+    tenant_places = platform.tenant_places(tenants)
+    compute_places = await create_namespaces(platform, [f"floor-{number:02d}" for number in range(tenants)])
+    node = unique_node_name(RUN)
+    pairs = [
+        NamespacePair(up, down, node=node, token=token) for up, down in zip(tenant_places, compute_places, strict=True)
+    ]
     timeline = Timeline()
-    watches = [(place.client, always(place.name)) for place in above]
+    watches = [(place.client, constant_place(place.name)) for place in tenant_places]
     async with (
-        nodes([platform.compute, *(place.client for place in above)], node),
-        watching(watches, run=RUN, timeline=timeline),
+        temporary_nodes([platform.compute, *(place.client for place in tenant_places)], node),
+        watch_pods(watches, run=RUN, timeline=timeline),
     ):
-        await _run(pairs, len(pairs), token=token, timeline=timeline, platform=platform)
-        return await _run(pairs, pods, token=token, timeline=timeline, platform=platform)
+        await _run_burst(pairs, len(pairs), token=token, timeline=timeline, platform=platform)
+        return await _run_burst(pairs, pods, token=token, timeline=timeline, platform=platform)
 
 
-async def _run(pairs: Sequence[Pair], count: int, *, token: bool, timeline: Timeline, platform: Platform) -> Flow:
+async def _run_burst(
+    pairs: Sequence[NamespacePair], count: int, *, token: bool, timeline: Timeline, platform: Platform
+) -> BurstFigures:
     kind = PodKind(run=RUN, scheduler=RUN, token=token)
-    wanted = spread(count, len(pairs))
-    keys = [_key(pairs, item) for item in wanted]
+    wanted = spread_pods(count, len(pairs))
+    keys = [_pod_key(pairs, item) for item in wanted]
 
     async def create(item: tuple[int, str]) -> None:
-        timeline.mark("sent", _key(pairs, item))
-        await pairs[item[0]].above.create(item[1], kind)
+        timeline.mark("sent", _pod_key(pairs, item))
+        await pairs[item[0]].tenant.create_pod(item[1], kind)
 
     async def start(item: tuple[int, str]) -> None:
-        await pairs[item[0]].start(item[1])
+        await pairs[item[0]].start_pod(item[1])
 
     async def delete(item: tuple[int, str]) -> None:
-        await pairs[item[0]].above.delete(item[1])
+        await pairs[item[0]].tenant.delete_pod(item[1])
 
     async def end(item: tuple[int, str]) -> None:
-        await pairs[item[0]].end(item[1])
+        await pairs[item[0]].end_pod(item[1])
 
-    flow = await measured(
+    flow = await measure_burst(
         keys,
-        start=lambda: relay(wanted, create, start),
-        end=lambda: relay(wanted, delete, end),
+        start=lambda: run_pipeline(wanted, create, start),
+        end=lambda: run_pipeline(wanted, delete, end),
         timeline=timeline,
         platform=platform,
     )
-    timeline.drop(keys)
+    timeline.drop_pods(keys)
     return flow
 
 
-def _key(pairs: Sequence[Pair], item: tuple[int, str]) -> Key:
-    return pairs[item[0]].above.name, item[1]
+def _pod_key(pairs: Sequence[NamespacePair], item: tuple[int, str]) -> Key:
+    return pairs[item[0]].tenant.name, item[1]
 
 
-async def relay(
+async def run_pipeline(
     items: Sequence[tuple[int, str]],
     first: Callable[[tuple[int, str]], Awaitable[None]],
     second: Callable[[tuple[int, str]], Awaitable[None]],
 ) -> None:
-    """Do `first` for all items and, as each is done, `second`: two groups of workers, each of `IN_FLIGHT`."""
+    """Run `first` for all items and, as each completes, `second`, with `IN_FLIGHT` workers each."""
     ready: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
 
     async def one(item: tuple[int, str]) -> None:
@@ -185,18 +193,18 @@ async def relay(
     async with asyncio.TaskGroup() as group:
         for _ in range(IN_FLIGHT):
             group.create_task(work())
-        await load.each(items, one)
+        await load.for_each(items, one)
         for _ in range(IN_FLIGHT):
             ready.put_nowait(None)
 
 
 @contextlib.asynccontextmanager
-async def nodes(
+async def temporary_nodes(
     clients: Sequence[Client], name: str, *, capacity: Mapping[str, str] | None = None
 ) -> AsyncIterator[None]:
-    """A node for the load's pods at each server, alive for as long as the block lasts.
+    """Create a node for the load's pods at each server, and renew its lease until the block ends.
 
-    It is open to schedulers where it has a `capacity`.
+    Schedulers can use the node if it has a `capacity`.
     """
 
     async def renew() -> None:
@@ -209,7 +217,7 @@ async def nodes(
     try:
         for client in clients:
             with contextlib.suppress(errors.AlreadyExists):
-                await client.create(NODES, _node(name, capacity))
+                await client.create(NODES, _node_manifest(name, capacity))
         task = asyncio.create_task(renew())
         yield
     finally:
@@ -220,7 +228,7 @@ async def nodes(
                 await client.delete(NODES, name)
 
 
-def _node(name: str, capacity: Mapping[str, str] | None) -> dict[str, Any]:
+def _node_manifest(name: str, capacity: Mapping[str, str] | None) -> dict[str, Any]:
     ready = {"type": "Ready", "status": "True", "reason": "Bench", "message": "for the load's pods"}
     return {
         "apiVersion": "v1",

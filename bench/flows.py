@@ -1,4 +1,4 @@
-"""Pods through a system, from the first request to the last pod gone, and what it cost."""
+"""Bursts of pods through a system, from the first request to the last deletion, and their cost."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from bench import load, procfs
 from bench.platform import POOL, Platform
-from bench.pods import PodKind, spread
-from bench.timeline import Key, Timeline, now, summary
-from bench.watching import SeenPod, Where, watching
+from bench.pods import PodKind, spread_pods
+from bench.timeline import Key, Timeline, now, summarize_delays
+from bench.watching import PlaceOf, SeenPod, watch_pods
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, SERVICE_ACCOUNTS
 
@@ -19,8 +19,8 @@ POOL_LABEL = "platform.vkgateway.io/pool"
 
 
 @dataclass(slots=True, kw_only=True)
-class Flow:
-    """What one burst came to. Times in seconds, `cpu_*` in seconds by kind of process, memory in MiB."""
+class BurstFigures:
+    """Figures of one burst. Times are in seconds, `cpu_*` in seconds by kind of process, memory in MiB."""
 
     pods: int
     ready_p50: float
@@ -35,25 +35,25 @@ class Flow:
 
     @property
     def throughput(self) -> float:
-        """Pods made ready in a second."""
+        """Pods made ready per second."""
         return self.pods / self.ready_span
 
     def cpu_ms(self, group: str) -> tuple[float, float]:
-        """Milliseconds of CPU a pod, to Ready and for the whole life."""
+        """Return milliseconds of CPU per pod, until Ready and for the whole life."""
         ready = 1000 * self.cpu_ready.get(group, 0.0) / self.pods
         return ready, ready + 1000 * self.cpu_gone.get(group, 0.0) / self.pods
 
 
-async def burst(
+async def run_burst(
     places: Sequence[load.Place], count: int, kind: PodKind, *, timeline: Timeline, platform: Platform
-) -> Flow:
-    """Create `count` pods at once, wait until all are ready, delete them, wait until all are gone.
+) -> BurstFigures:
+    """Create `count` pods concurrently, wait until all are ready, delete them, and wait until all are gone.
 
-    `timeline` must be fed by watches already.
+    Watches must feed `timeline`.
     """
-    wanted = spread(count, len(places))
+    wanted = spread_pods(count, len(places))
     keys: list[Key] = [(places[index].name, name) for index, name in wanted]
-    return await measured(
+    return await measure_burst(
         keys,
         start=lambda: load.create_all(places, wanted, kind, timeline=timeline),
         end=lambda: load.delete_all(places, keys),
@@ -62,78 +62,78 @@ async def burst(
     )
 
 
-async def measured(
+async def measure_burst(
     keys: Sequence[Key],
     *,
     start: Callable[[], Awaitable[None]],
     end: Callable[[], Awaitable[None]],
     timeline: Timeline,
     platform: Platform,
-) -> Flow:
-    """What it takes to `start` pods until all are ready, and to `end` them until all are gone.
+) -> BurstFigures:
+    """Measure `start` until all pods are ready, and `end` until all are gone.
 
-    `timeline` must be fed by watches already, and `start` marks there when each pod was asked for.
+    Watches must feed `timeline`, and `start` must mark there when each pod was requested.
     """
-    meter = await platform.meter()
+    meter = await platform.start_meter()
     await start()
-    await timeline.until("ready", keys)
-    cpu_ready = meter.read()
-    p50, p99 = summary(timeline.delays("sent", "ready"))
-    meter, started = await platform.meter(), now()
+    await timeline.wait_for("ready", keys)
+    cpu_ready = meter.read_seconds()
+    p50, p99 = summarize_delays(timeline.delays("sent", "ready"))
+    meter, started = await platform.start_meter(), now()
     await end()
-    await timeline.until("gone", keys)
-    return Flow(
+    await timeline.wait_for("gone", keys)
+    return BurstFigures(
         pods=len(keys),
         ready_p50=p50,
         ready_p99=p99,
-        ready_span=timeline.span("sent", "ready"),
-        gone_span=max(timeline.of("gone").values()) - started,
+        ready_span=timeline.time_span("sent", "ready"),
+        gone_span=max(timeline.times_of("gone").values()) - started,
         cpu_ready=cpu_ready,
-        cpu_gone=meter.read(),
+        cpu_gone=meter.read_seconds(),
     )
 
 
 async def warm_up(places: Sequence[load.Place], kind: PodKind, *, timeline: Timeline) -> None:
-    """One pod in every place, there and away again: what happens only once is none of the burst."""
+    """Create and delete one pod in every place, so that one-time costs are not part of the burst."""
     wanted = [(index, "warm-up") for index in range(len(places))]
     keys = [(place.name, "warm-up") for place in places]
     await load.create_all(places, wanted, kind, timeline=timeline)
-    await timeline.until("ready", keys)
+    await timeline.wait_for("ready", keys)
     await load.delete_all(places, keys)
-    await timeline.until("gone", keys)
-    timeline.drop(keys)
+    await timeline.wait_for("gone", keys)
+    timeline.drop_pods(keys)
 
 
-async def through_gateway(platform: Platform, *, pods: int, tenants: int, token: bool) -> Flow:
-    """Pods of tenants, by their own schedulers, the gateway, the compute scheduler and KWOK."""
-    places = platform.places(tenants)
+async def run_gateway(platform: Platform, *, pods: int, tenants: int, token: bool) -> BurstFigures:
+    """Run a burst of tenant pods through their schedulers, the gateway, the compute scheduler and KWOK."""
+    places = platform.tenant_places(tenants)
     kind = PodKind(run="gateway", token=token)
     timeline = Timeline()
-    watches = [(place.client, always(place.name)) for place in places]
-    async with watching(watches, run=kind.run, timeline=timeline):
+    watches = [(place.client, constant_place(place.name)) for place in places]
+    async with watch_pods(watches, run=kind.run, timeline=timeline):
         await warm_up(places, kind, timeline=timeline)
         gateway = await platform.gateway_pid()
-        procfs.forget_peak(gateway)
+        procfs.reset_peak(gateway)
         before = procfs.memory_mib(gateway)["VmRSS"]
-        flow = await burst(places, pods, kind, timeline=timeline, platform=platform)
+        flow = await run_burst(places, pods, kind, timeline=timeline, platform=platform)
     flow.memory_before = before
     flow.memory_peak = procfs.memory_mib(gateway)["VmHWM"]
     flow.pss = procfs.pss_mib(gateway)
     return flow
 
 
-async def direct(platform: Platform, *, pods: int, tenants: int, token: bool) -> Flow:
-    """The same pods straight into namespaces of the compute cluster."""
+async def run_direct(platform: Platform, *, pods: int, tenants: int, token: bool) -> BurstFigures:
+    """Run a burst of the same pods in namespaces of the compute cluster."""
     kind = PodKind(run="direct", token=token, selector={POOL_LABEL: POOL})
     timeline = Timeline()
-    places = await namespaces(platform, [f"direct-{number:02d}" for number in range(tenants)])
-    async with watching([(platform.compute, namespace_of)], run=kind.run, timeline=timeline):
+    places = await create_namespaces(platform, [f"direct-{number:02d}" for number in range(tenants)])
+    async with watch_pods([(platform.compute, pod_namespace)], run=kind.run, timeline=timeline):
         await warm_up(places, kind, timeline=timeline)
-        return await burst(places, pods, kind, timeline=timeline, platform=platform)
+        return await run_burst(places, pods, kind, timeline=timeline, platform=platform)
 
 
-async def namespaces(platform: Platform, names: Sequence[str]) -> list[load.Place]:
-    """Have namespaces in the compute cluster, with their service accounts; they go with the platform."""
+async def create_namespaces(platform: Platform, names: Sequence[str]) -> list[load.Place]:
+    """Create namespaces in the compute cluster, with their service accounts. They are deleted with the platform."""
     client = platform.compute
     for name in names:
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
@@ -145,17 +145,19 @@ async def namespaces(platform: Platform, names: Sequence[str]) -> list[load.Plac
     return [load.Place(name, client, name) for name in names]
 
 
-def own_node(run: str) -> str:
-    """The name of a flow's own node, which no other flow has, nor had in a run before on a platform that was kept:
-    controllers remember nodes that were deleted by their names, and take a new one of the same name for dead."""
+def unique_node_name(run: str) -> str:
+    """Return a node name that no other run used.
+
+    On a kept platform, controllers remember deleted nodes by name and consider a new one with the same name dead.
+    """
     return f"{run}-{secrets.token_hex(4)}"
 
 
-def always(name: str) -> Where:
-    """The place of every pod of a watch that sees one tenant only."""
+def constant_place(name: str) -> PlaceOf:
+    """Return the place function of a watch that sees one tenant only."""
     return lambda _pod: name
 
 
-def namespace_of(pod: SeenPod) -> str:
-    """The place of pods that are created in the compute cluster itself."""
+def pod_namespace(pod: SeenPod) -> str:
+    """Return the place of a pod that was created in the compute cluster."""
     return pod.metadata.namespace

@@ -1,4 +1,4 @@
-"""gang: training jobs that need all their pods, more of them than have room, with three who bring pods to nodes."""
+"""gang: training jobs that need all their pods, more jobs than fit, under three schedulers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final, Literal
 
 from bench import flows, volcano
-from bench.flows import POOL_LABEL, namespace_of
-from bench.jobplay import Play, Venue
-from bench.jobs import GPUS_PER_JOB, GPUS_PER_POD, ROLES, Job, Tally, tally
-from bench.light import tenant_of
+from bench.flows import POOL_LABEL, pod_namespace
+from bench.jobruns import JobRun, JobVenue
+from bench.jobs import GPUS_PER_JOB, GPUS_PER_POD, ROLES, Job, RunSummary, summarize_run
+from bench.light import pod_tenant
 from bench.load import Place
 from bench.outcome import Cell, Outcome, Target
 from bench.platform import GPU_NODES, GPU_POOL, GPUS_PER_NODE
@@ -20,20 +20,20 @@ from bench.session import Session
 from bench.stats import percentile
 from vkgateway.model.errors import UnavailableError
 
-TITLE: Final = "Jobs of 2 parameter servers and 4 workers that do nothing unless all six run; two fit at a time"
+TITLE: Final = "Jobs of 2 parameter servers and 4 workers that work only while all six run; two jobs fit at a time"
 COLUMNS: Final = [
-    "jobs", "runs", "system", "completed", "makespan, s", "of Volcano's", "held in vain, GPU-s", "idle, GPU-s",
+    "jobs", "runs", "system", "completed", "makespan, s", "of Volcano's", "blocked, GPU-s", "idle, GPU-s",
 ]  # fmt: skip
 System = Literal["kube-scheduler", "Volcano", "vkgateway"]
-Tallies = dict[tuple[System, int], list[Tally]]
+Tallies = dict[tuple[System, int], list[RunSummary]]
 
 _SYSTEMS: Final[tuple[System, ...]] = ("kube-scheduler", "Volcano", "vkgateway")
 _RUNS: Final = {1: 1, 2: 1, 5: 3}
-"""Jobs at once, and how often."""
+"""Number of concurrent jobs, and number of runs."""
 _FIT: Final = GPU_NODES * GPUS_PER_NODE // GPUS_PER_JOB
 _WORK: Final = 5.0
 _LIMIT: Final = 60.0
-"""Four times what five jobs need at least."""
+"""Four times the minimum for five jobs."""
 _SELECTOR: Final = {POOL_LABEL: GPU_POOL}
 _TENANTS: Final = ("gang-a", "gang-b")
 
@@ -41,52 +41,54 @@ _TENANTS: Final = ("gang-a", "gang-b")
 async def run(session: Session) -> Outcome:
     """Run every number of jobs with every system, one system after the other, on the same nodes.
 
-    Where Volcano cannot be built, that is said, and the others are compared without it.
+    If Volcano cannot be built, a note reports it, and the other systems are compared.
     """
     notes = list(NOTES)
     try:
-        programs = await volcano.provide(report=session.report)
+        programs = await volcano.provide_programs(report=session.report)
     except UnavailableError as error:
         programs = None
         notes.append(f"Volcano is missing here: {error}.")
     tallies: Tallies = {}
     async with session.without_gateway():
         if programs:
-            await _runs(session, "Volcano", _volcano(session, programs), tallies)
-        await _runs(session, "kube-scheduler", _plain(session), tallies)
-    await _runs(session, "vkgateway", _vkgateway(session), tallies)
-    return tell(tallies, notes=notes)
+            await _run_system(session, "Volcano", _volcano(session, programs), tallies)
+        await _run_system(session, "kube-scheduler", _default_scheduler(session), tallies)
+    await _run_system(session, "vkgateway", _vkgateway(session), tallies)
+    return build_outcome(tallies, notes=notes)
 
 
-async def _runs(session: Session, system: System, venue: AbstractAsyncContextManager[Venue], tallies: Tallies) -> None:
+async def _run_system(
+    session: Session, system: System, venue: AbstractAsyncContextManager[JobVenue], tallies: Tallies
+) -> None:
     async with venue as ready:
         session.report(f"{system}: warming up")
         jobs = [Job(f"gang-warm-{index}") for index in range(len(ready.places))]
-        await Play(ready, jobs, run="gang-warm", work=0.0, limit=_LIMIT).run()
+        await JobRun(ready, jobs, run="gang-warm", work=0.0, limit=_LIMIT).run()
         for count, times in _RUNS.items():
             for number in range(times):
                 session.report(f"{system}: {count} jobs, run {number + 1} of {times}")
                 name = f"gang-{count}-{number}"
                 jobs = [Job(f"{name}-{index}") for index in range(count)]
-                seen, until = await Play(ready, jobs, run=name, work=_WORK, limit=_LIMIT).run()
-                done = tally(seen, fit=_FIT, until=until)
+                seen, until = await JobRun(ready, jobs, run=name, work=_WORK, limit=_LIMIT).run()
+                done = summarize_run(seen, fit=_FIT, until=until)
                 tallies.setdefault((system, count), []).append(done)
                 session.report.done(f"{system}: {done.completed} of {count} jobs in {until - seen[0].created:.1f} s")
 
 
 @asynccontextmanager
-async def _plain(session: Session) -> AsyncIterator[Venue]:
-    """The compute cluster's own scheduler, which knows pods and no gangs."""
+async def _default_scheduler(session: Session) -> AsyncIterator[JobVenue]:
+    """Yield a venue with the compute cluster's scheduler, which does not know gangs."""
 
     def kind(_job: Job, run: str) -> PodKind:
         return PodKind(run=run, gpus=GPUS_PER_POD, restart="Never", selector=_SELECTOR)
 
-    places = await flows.namespaces(session.platform, ["gang-plain"])
-    yield Venue(platform=session.platform, places=places, where=namespace_of, kind=kind)
+    places = await flows.create_namespaces(session.platform, ["gang-plain"])
+    yield JobVenue(platform=session.platform, places=places, place_of=pod_namespace, kind=kind)
 
 
 @asynccontextmanager
-async def _volcano(session: Session, programs: Path) -> AsyncIterator[Venue]:
+async def _volcano(session: Session, programs: Path) -> AsyncIterator[JobVenue]:
     def kind(job: Job, run: str) -> PodKind:
         marks = {volcano.GROUP_ANNOTATION: job.name}
         return PodKind(
@@ -108,24 +110,26 @@ async def _volcano(session: Session, programs: Path) -> AsyncIterator[Venue]:
         await volcano.delete_group(place.client, job.name, namespace=place.namespace)
 
     platform = session.platform
-    places = await flows.namespaces(platform, ["gang-volcano"])
-    async with volcano.volcano(platform, folder=programs, report=session.report):
-        yield Venue(platform=platform, places=places, where=namespace_of, kind=kind, prepare=prepare, finish=finish)
+    places = await flows.create_namespaces(platform, ["gang-volcano"])
+    async with volcano.run_volcano(platform, folder=programs, report=session.report):
+        yield JobVenue(
+            platform=platform, places=places, place_of=pod_namespace, kind=kind, prepare=prepare, finish=finish
+        )
 
 
 @asynccontextmanager
-async def _vkgateway(session: Session) -> AsyncIterator[Venue]:
+async def _vkgateway(session: Session) -> AsyncIterator[JobVenue]:
     def kind(job: Job, run: str) -> PodKind:
         return PodKind(run=run, gpus=GPUS_PER_POD, restart="Never", annotations=gang_marks(job.name, len(ROLES)))
 
     platform = session.platform
-    async with platform.tenants_with({name: {"name": GPU_POOL} for name in _TENANTS}) as places:
-        yield Venue(platform=platform, places=places, where=tenant_of, kind=kind, tenants=True)
+    async with platform.temporary_tenants({name: {"name": GPU_POOL} for name in _TENANTS}) as places:
+        yield JobVenue(platform=platform, places=places, place_of=pod_tenant, kind=kind, tenants=True)
 
 
-def tell(tallies: Tallies, *, notes: list[str]) -> Outcome:
-    """Rows by number of jobs; of several runs the one that completed least, and the middle of what can be middled."""
-    rows = [_row(tallies, system, count) for count in _RUNS for system in _SYSTEMS if (system, count) in tallies]
+def build_outcome(tallies: Tallies, *, notes: list[str]) -> Outcome:
+    """Return rows by number of jobs: the lowest number of completed jobs, and medians of the other figures."""
+    rows = [_system_row(tallies, system, count) for count in _RUNS for system in _SYSTEMS if (system, count) in tallies]
     most = max(_RUNS)
     ours, theirs = tallies["vkgateway", most], tallies.get(("Volcano", most), [])
     targets = [
@@ -136,34 +140,34 @@ def tell(tallies: Tallies, *, notes: list[str]) -> Outcome:
             at_least=True,
         )
     ]
-    ratio = _ratio(_makespan(ours), _makespan(theirs))
+    ratio = _span_ratio(_median_makespan(ours), _median_makespan(theirs))
     if ratio is not None:
         targets.append(Target(what=f"makespan of {most} jobs, share of Volcano's", seen=ratio, limit=1.0))
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=notes)
 
 
-def _row(tallies: Tallies, system: System, count: int) -> list[Cell]:
+def _system_row(tallies: Tallies, system: System, count: int) -> list[Cell]:
     done = tallies[system, count]
-    makespan = _makespan(done)
+    makespan = _median_makespan(done)
     return [
         count,
         len(done),
         system,
         min(each.completed for each in done),
         None if makespan is None else round(makespan, 2),
-        _ratio(makespan, _makespan(tallies.get(("Volcano", count), []))),
+        _span_ratio(makespan, _median_makespan(tallies.get(("Volcano", count), []))),
         round(percentile([each.held for each in done], 0.5)),
         round(percentile([each.idle for each in done], 0.5)),
     ]
 
 
-def _makespan(done: list[Tally]) -> float | None:
-    """The middle one; None where a run did not complete, or there was none."""
+def _median_makespan(done: list[RunSummary]) -> float | None:
+    """Return the median, or None if a run did not complete or there was none."""
     known = [each.makespan for each in done if each.makespan is not None]
     return percentile(known, 0.5) if known and len(known) == len(done) else None
 
 
-def _ratio(span: float | None, base: float | None) -> float | None:
+def _span_ratio(span: float | None, base: float | None) -> float | None:
     return None if span is None or base is None else round(span / base, 2)
 
 
@@ -177,6 +181,6 @@ NOTES: Final = [
     "gateway runs with either. vkgateway: alternating between two tenants without guarantees, pods marked as gangs.",
     "makespan: from the first request to the watch event that shows the last job's end to its user; for vkgateway "
     "that is in the tenant.",
-    "held in vain: GPUs of pods that have a node while their job waits for the others. idle: capacity for whole "
+    "blocked: GPUs of pods that have a node while their job waits for the others. idle: capacity for whole "
     "jobs that is unused while a job waits, including the unavoidable time between two jobs.",
 ]

@@ -1,4 +1,4 @@
-"""Training jobs that do nothing unless all their pods run, and what a run of several of them comes to."""
+"""Training jobs that make progress only while all their pods run, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -15,35 +15,40 @@ GPUS_PER_JOB: Final = GPUS_PER_POD * len(ROLES)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job by its name."""
+    """Job with its name."""
 
     name: str
 
     @property
     def pods(self) -> tuple[str, ...]:
-        """The names of its pods."""
+        """Names of the job's pods."""
         return tuple(f"{self.name}-{role}" for role in ROLES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTimes:
-    """What happened to a job, in seconds of one clock; None where it has not happened.
+    """Times of a job in seconds of one clock.
 
-    `created` is the first request for one of its pods, `bound` when each pod that has got a node got it, `whole` when
-    all ran, `ended` when the last of them ended on its node, `told` when its user could read that.
+    None: it has not happened.
+
+    `created` is the first request for one of its pods. `bound` holds when each pod got a node. `whole` is when all pods
+    ran, `ended` when the last of them ended on its node, and `reported` when the job's user could see that.
     """
 
     created: float
     bound: tuple[float, ...] = ()
     whole: float | None = None
     ended: float | None = None
-    told: float | None = None
+    reported: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """What a run came to. `makespan` in seconds from the first request to the last job's end as its user reads it, None
-    where some did not end; `held` and `idle` in GPU-seconds."""
+class RunSummary:
+    """Summary of a run.
+
+    `makespan` is in seconds from the first request to the last job's end as shown to its user, None if some jobs did
+    not end. `held` and `idle` are in GPU-seconds.
+    """
 
     completed: int
     makespan: float | None
@@ -51,37 +56,39 @@ class Tally:
     idle: float
 
 
-def tally(jobs: Sequence[JobTimes], *, fit: int, until: float) -> Tally:
-    """Sum up a run that was looked at `until` then, of jobs of which `fit` have room at a time."""
-    told = [job.told for job in jobs if job.told is not None]
-    all_told = len(told) == len(jobs)
-    return Tally(
-        completed=len(told),
-        makespan=max(told) - min(job.created for job in jobs) if all_told else None,
-        held=held(jobs, until=until),
-        idle=idle(jobs, fit=fit, until=until),
+def summarize_run(jobs: Sequence[JobTimes], *, fit: int, until: float) -> RunSummary:
+    """Return the summary of a run observed until `until`, with capacity for `fit` jobs at a time."""
+    reported_times = [job.reported for job in jobs if job.reported is not None]
+    all_told = len(reported_times) == len(jobs)
+    return RunSummary(
+        completed=len(reported_times),
+        makespan=max(reported_times) - min(job.created for job in jobs) if all_told else None,
+        held=blocked_seconds(jobs, until=until),
+        idle=idle_seconds(jobs, fit=fit, until=until),
     )
 
 
-def held(jobs: Sequence[JobTimes], *, until: float) -> float:
-    """GPU-seconds of pods that had a node while their job could not run, for want of the others."""
-    return GPUS_PER_POD * sum(_before(job.whole, until) - bound for job in jobs for bound in job.bound if bound < until)
+def blocked_seconds(jobs: Sequence[JobTimes], *, until: float) -> float:
+    """Return the GPU-seconds of pods that had a node while their job waited for other pods."""
+    return GPUS_PER_POD * sum(
+        _happened_before(job.whole, until) - bound for job in jobs for bound in job.bound if bound < until
+    )
 
 
-def idle(jobs: Sequence[JobTimes], *, fit: int, until: float) -> float:
-    """GPU-seconds of room for whole jobs in which none ran, though one was there that had not run yet."""
-    moments = sorted({until, *(moment for job in jobs for moment in _moments(job) if moment < until)})
+def idle_seconds(jobs: Sequence[JobTimes], *, fit: int, until: float) -> float:
+    """Return the GPU-seconds of unused capacity for whole jobs while a job waited for its first start."""
+    moments = sorted({until, *(moment for job in jobs for moment in _event_times(job) if moment < until)})
     total = 0.0
     for start, end in pairwise(moments):
-        there = sum(job.created <= start < _before(job.ended, until) for job in jobs)
-        running = sum(_before(job.whole, until) <= start < _before(job.ended, until) for job in jobs)
+        there = sum(job.created <= start < _happened_before(job.ended, until) for job in jobs)
+        running = sum(_happened_before(job.whole, until) <= start < _happened_before(job.ended, until) for job in jobs)
         total += (min(fit, there) - running) * (end - start)
     return GPUS_PER_JOB * total
 
 
-def _moments(job: JobTimes) -> list[float]:
+def _event_times(job: JobTimes) -> list[float]:
     return [moment for moment in (job.created, job.whole, job.ended) if moment is not None]
 
 
-def _before(moment: float | None, until: float) -> float:
+def _happened_before(moment: float | None, until: float) -> float:
     return until if moment is None else min(moment, until)

@@ -1,4 +1,4 @@
-"""light: what the gateway adds to a pod's way when there is little to do."""
+"""light: delay that the gateway adds to a pod at low load."""
 
 from __future__ import annotations
 
@@ -6,77 +6,83 @@ import asyncio
 from typing import Final
 
 from bench import load
-from bench.flows import always, warm_up
+from bench.flows import constant_place, warm_up
 from bench.outcome import Cell, Outcome, Target
-from bench.pods import PodKind, spread
+from bench.pods import PodKind, spread_pods
 from bench.session import Session
-from bench.timeline import Key, Timeline, now, summary
-from bench.watching import SeenPod, watching
+from bench.timeline import Key, Timeline, now, summarize_delays
+from bench.watching import SeenPod, watch_pods
 
 TITLE: Final = "Added delay at 10 pods a second"
-COLUMNS: Final = ["way", "pods", "p50, ms", "p99, ms", "slowest, ms"]
+COLUMNS: Final = ["direction", "pods", "p50, ms", "p99, ms", "slowest, ms"]
 RATE: Final = 10.0
 TENANTS: Final = 5
-"""So few that the machine has cores to spare: what is looked for is the gateway's delay, not the wait for a core."""
+"""Few tenants, so that the machine has idle cores: the gateway's delay counts, not the wait for a core."""
 _P99_MS: Final = 25.0
 
 
 async def run(session: Session) -> Outcome:
-    """Create pods at a steady rate, and watch both sides; the tenants made for it are removed again."""
+    """Create pods at a steady rate, and watch both sides. Tenants created for the benchmark are deleted."""
     count = min(TENANTS, session.settings.tenants)
-    made = await session.tenants(count)
-    outcome = await _measure(session, session.platform.places(count))
+    made = await session.ensure_tenants(count)
+    outcome = await _measure_delays(session, session.platform.tenant_places(count))
     await session.platform.remove_tenants(made)
     return outcome
 
 
-async def _measure(session: Session, places: list[load.Place]) -> Outcome:
+async def _measure_delays(session: Session, places: list[load.Place]) -> Outcome:
     kind = PodKind(run="light")
-    above, below = Timeline(), Timeline()
-    watches = [(place.client, always(place.name)) for place in places]
+    tenant_timeline, compute_timeline = Timeline(), Timeline()
+    watches = [(place.client, constant_place(place.name)) for place in places]
     async with (
-        watching(watches, run=kind.run, timeline=above),
-        watching([(session.platform.compute, tenant_of)], run=kind.run, timeline=below),
+        watch_pods(watches, run=kind.run, timeline=tenant_timeline),
+        watch_pods([(session.platform.compute, pod_tenant)], run=kind.run, timeline=compute_timeline),
     ):
-        await warm_up(places, kind, timeline=above)
-        wanted = spread(int(RATE * session.settings.seconds), len(places))
+        await warm_up(places, kind, timeline=tenant_timeline)
+        wanted = spread_pods(int(RATE * session.settings.seconds), len(places))
         keys: list[Key] = [(places[index].name, name) for index, name in wanted]
         session.report(f"{len(keys)} pods at {RATE:.0f} a second")
-        await _steadily(places, wanted, kind, above)
-        await above.until("ready", keys)
+        await _create_steadily(places, wanted, kind, tenant_timeline)
+        await tenant_timeline.wait_for("ready", keys)
         await load.delete_all(places, keys)
-        await above.until("gone", keys)
-    return _tell(
+        await tenant_timeline.wait_for("gone", keys)
+    return _build_outcome(
         tenants=len(places),
-        down=[below.of("seen")[key] - above.of("bound")[key] for key in keys],
-        up=[above.of("ready")[key] - below.of("ready")[key] for key in keys],
+        forward_delays=[
+            compute_timeline.times_of("seen")[key] - tenant_timeline.times_of("bound")[key] for key in keys
+        ],
+        mirror_delays=[
+            tenant_timeline.times_of("ready")[key] - compute_timeline.times_of("ready")[key] for key in keys
+        ],
     )
 
 
-async def _steadily(places: list[load.Place], wanted: list[tuple[int, str]], kind: PodKind, timeline: Timeline) -> None:
+async def _create_steadily(
+    places: list[load.Place], wanted: list[tuple[int, str]], kind: PodKind, timeline: Timeline
+) -> None:
     started = now()
     async with asyncio.TaskGroup() as group:
         for number, (index, name) in enumerate(wanted):
             await asyncio.sleep(max(0.0, started + number / RATE - now()))
             timeline.mark("sent", (places[index].name, name))
-            group.create_task(places[index].create(name, kind))
+            group.create_task(places[index].create_pod(name, kind))
 
 
-def tenant_of(pod: SeenPod) -> str:
-    """The tenant by the name of the compute namespace."""
+def pod_tenant(pod: SeenPod) -> str:
+    """Return the tenant of a compute pod, from its namespace."""
     return pod.metadata.namespace.partition("--")[0]
 
 
-def _tell(*, tenants: int, down: list[float], up: list[float]) -> Outcome:
+def _build_outcome(*, tenants: int, forward_delays: list[float], mirror_delays: list[float]) -> Outcome:
     rows: list[list[Cell]] = []
     targets: list[Target] = []
-    for way, delays in (
-        ("down: bound in the tenant to created in the compute cluster", down),
-        ("up: Ready in the compute cluster to Ready in the tenant", up),
+    for direction, delays in (
+        ("forward: tenant pod bound to compute pod created", forward_delays),
+        ("mirror: compute pod Ready to tenant pod Ready", mirror_delays),
     ):
-        p50, p99 = (round(1000 * seconds, 1) for seconds in summary(delays))
-        rows.append([way, len(delays), p50, p99, round(1000 * max(delays), 1)])
-        targets.append(Target(what=f"p99 {way}", seen=p99, limit=_P99_MS, unit="ms"))
+        p50, p99 = (round(1000 * seconds, 1) for seconds in summarize_delays(delays))
+        rows.append([direction, len(delays), p50, p99, round(1000 * max(delays), 1)])
+        targets.append(Target(what=f"p99 {direction}", seen=p99, limit=_P99_MS, unit="ms"))
     notes = [
         "A watch of the benchmark measures both ends, so each delay includes one write at an API server.",
         f"{tenants} tenants, so that the machine is not busy with more control planes than pods.",

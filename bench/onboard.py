@@ -1,4 +1,4 @@
-"""onboard: how long a tenant takes to be ready, and what an idle one costs."""
+"""onboard: time until a new tenant is ready, and cost of an idle tenant."""
 
 from __future__ import annotations
 
@@ -24,37 +24,39 @@ _IDLE_PERCENT: Final = 1.0
 
 
 async def run(session: Session) -> Outcome:
-    """Make the tenants; with ten there, look at what the tenth costs."""
+    """Create the tenants. At the tenth, measure its idle cost."""
     platform = session.platform
     if platform.tenants:
-        raise ConflictError("onboard needs a platform without tenants", hint="Run it first, or alone.")
+        raise ConflictError(
+            "onboard needs a platform without tenants", hint="Run it before the other benchmarks, or alone."
+        )
     seconds: list[float] = []
     idle: tuple[dict[str, float], float] = ({}, 0.0)
     for number in range(_TENANTS):
         session.report(f"tenant {number + 1} of {_TENANTS}")
         seconds.append(await platform.create_tenant(f"bench-{number:02d}"))
         if number + 1 == _TENTH:
-            idle = await _look(session, f"bench-{number:02d}")
-    return _tell(seconds, *idle)
+            idle = await _measure_idle(session, f"bench-{number:02d}")
+    return _build_outcome(seconds, *idle)
 
 
-async def _look(session: Session, name: str) -> tuple[dict[str, float], float]:
-    """Memory of each of a tenant's processes in MiB, and their CPU as a share of one core in percent."""
-    session.report(f"what tenant {_TENTH} costs while idle")
+async def _measure_idle(session: Session, name: str) -> tuple[dict[str, float], float]:
+    """Return the memory of each of a tenant's processes in MiB, and their CPU in percent of one core."""
+    session.report(f"idle cost of tenant {_TENTH}")
     prefix = f"tenant/{name}/"
     pids = {
         process.removeprefix(prefix): pid
-        for process, pid in (await session.platform.pids()).items()
+        for process, pid in (await session.platform.process_ids()).items()
         if process.startswith(prefix)
     }
     await asyncio.sleep(_SETTLE)
     meter, started = procfs.CpuMeter({name: pids.values()}), now()
     await asyncio.sleep(_IDLE)
-    share = 100 * meter.read()[name] / (now() - started)
+    share = 100 * meter.read_seconds()[name] / (now() - started)
     return {process: procfs.pss_mib(pid) for process, pid in pids.items()}, share
 
 
-def _tell(seconds: list[float], memory: dict[str, float], share: float) -> Outcome:
+def _build_outcome(seconds: list[float], memory: dict[str, float], share: float) -> Outcome:
     rows: list[list[Cell]] = [[number, round(value, 2)] for number, value in enumerate(seconds, start=1)]
     p50, slowest = percentile(seconds, 0.5), max(seconds)
     rows += [["median", round(p50, 2)], ["slowest", round(slowest, 2)]]

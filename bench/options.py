@@ -1,4 +1,4 @@
-"""What the command lines of the benchmarks share: options of the platform, and how a run ends."""
+"""Command-line options for the platform, and process exit, shared by the benchmarks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def platform_options(command: F) -> F:
-    """Add the options that say where the platform is, whether it stays, and whether figures are written."""
+    """Add the options for the platform's location and lifetime, and for writing figures."""
     options = (
         click.option(
-            "--data-dir", type=click.Path(path_type=Path), help="Where the platform is or is made. [default: new]"
+            "--data-dir",
+            type=click.Path(path_type=Path),
+            help="Directory of an existing or new platform. [default: a new directory]",
         ),
         click.option(
             "--program-dir",
@@ -28,9 +30,9 @@ def platform_options(command: F) -> F:
             multiple=True,
             type=click.Path(path_type=Path, exists=True, file_okay=False),
             envvar="VKGATEWAY_PROGRAM_DIR",
-            help="Look for programs here first; again for more.",
+            help="Directory in which programs are searched first. Can be repeated.",
         ),
-        click.option("--keep", is_flag=True, help="Leave the platform up afterwards."),
+        click.option("--keep", is_flag=True, help="Keep the platform running afterwards."),
         click.option("--write/--no-write", default=True, show_default=True, help="Write docs/reference/benchmarks.*."),
     )
     for option in reversed(options):
@@ -39,7 +41,7 @@ def platform_options(command: F) -> F:
 
 
 def run_to_exit(measuring: Coroutine[Any, Any, None]) -> None:
-    """Run to the end. Errors are printed and end the process with their exit code, an interruption with 130."""
+    """Run to the end. Print errors and exit with their exit code, or with 130 after an interruption."""
     try:
         uvloop.run(measuring)
     except VkgatewayError as error:

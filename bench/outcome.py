@@ -1,4 +1,4 @@
-"""What a benchmark came to: a table, and targets that were met or missed."""
+"""Outcome of a benchmark: a table, and targets that were met or missed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Cell = str | float | None
 
 
 class Target(msgspec.Struct, kw_only=True):
-    """Something to reach; `limit` is the most that `seen` may be, or the least where `at_least`."""
+    """Goal of a benchmark. `seen` is the measured value. `limit` is its maximum, or its minimum with `at_least`."""
 
     what: str
     seen: float
@@ -17,13 +17,13 @@ class Target(msgspec.Struct, kw_only=True):
     at_least: bool = False
 
     @property
-    def met(self) -> bool:
-        """Whether it was reached."""
+    def is_met(self) -> bool:
+        """Whether the goal was reached."""
         return self.seen >= self.limit if self.at_least else self.seen <= self.limit
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """Columns and rows of a table, targets, and what a reader must know to read them."""
+    """Columns and rows of a table, targets, and notes for readers."""
 
     columns: list[str]
     rows: list[list[Cell]]
@@ -32,8 +32,11 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 
 class Machine(msgspec.Struct, kw_only=True):
-    """Where it was measured. `busy` is the share of all cores that others used just before, 0 to 1; `stolen` the share
-    that the machine, if it is a virtual one, did not get from its host meanwhile, None where nobody looked."""
+    """Machine of a measurement.
+
+    `busy` is the share of all cores that other programs used just before, 0 to 1. `stolen` is the share that the
+    hypervisor of a virtual machine gave to others during the measurement, None if it was not measured.
+    """
 
     cores: int
     memory_gib: float
@@ -43,7 +46,7 @@ class Machine(msgspec.Struct, kw_only=True):
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """An outcome with when, where and of what it is."""
+    """Outcome with its date, machine and versions."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""The platform that the benchmarks run against: brought up for them, and always taken down again."""
+"""Platform of the benchmarks: started for them, and always removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from bench.load import Place, each
+from bench.load import Place, for_each
 from bench.procfs import CpuMeter
 from bench.settings import Settings
 from bench.timeline import now
@@ -34,25 +34,25 @@ from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient
 
 POOL: Final = "a100"
-"""For many small pods."""
+"""Pool for many small pods."""
 GPU_POOL: Final = "v100"
-"""For those that take GPUs by whole nodes; `GPU_NODES` of them, where something is measured there."""
+"""Pool for pods that use the GPUs of whole nodes, with `GPU_NODES` nodes if a benchmark needs it."""
 GPU_NODES: Final = 16
 GPUS_PER_NODE: Final = 8
 _READY_WITHIN: Final = 180.0
 _CALM_WITHIN: Final = 60.0
 _CALM_LOOK: Final = 3.0
 _CALM: Final = 1.5
-"""So many times the cores that were busy before: what runs is looked after, too."""
+"""Factor of the idle load below which the platform counts as calm, because running pods need some CPU, too."""
 Pool = Mapping[str, object]
-"""A pool of a Tenant's spec: its name, and what is guaranteed there."""
+"""Pool of a Tenant's spec: its name and guarantee."""
 _decode_tenant = msgspec.json.Decoder(Tenant).decode
 _decode_compute_cluster = msgspec.json.Decoder(ComputeCluster).decode
 _decode_node = msgspec.json.Decoder(NodeView).decode
 
 
 class Platform:
-    """A platform that is up, and its tenants."""
+    """Running platform with its tenants."""
 
     def __init__(self, data_dir: Path, record: PlatformRecord, *, settings: Settings, report: Report) -> None:
         self.paths = PlatformPaths(data_dir)
@@ -69,7 +69,7 @@ class Platform:
             await client.close()
 
     async def undivide_pools(self) -> None:
-        """Show each pool as one virtual node, whatever zones its nodes are in."""
+        """Represent each pool as one virtual node, whatever zones its nodes are in."""
         pools = [
             msgspec.to_builtins(pool) | {"virtualNodesBy": ""} for pool in (await self._compute_cluster()).spec.pools
         ]
@@ -80,23 +80,23 @@ class Platform:
 
     # -- tenants ---------------------------------------------------------------------------------------------------
 
-    async def onboard(self, count: int) -> list[str]:
-        """Have at least `count` tenants ready; returns the names of those that were not there before."""
+    async def ensure_tenants(self, count: int) -> list[str]:
+        """Create tenants until `count` are ready. Return the names of the new ones."""
         names = [f"bench-{number:02d}" for number in range(count)]
         missing = [name for name in names if name not in self.tenants]
         if missing:
-            self.report(f"making {len(missing)} tenants")
-            await each(missing, self._onboard, in_flight=3)
+            self.report(f"creating {len(missing)} tenants")
+            await for_each(missing, self._add_tenant, in_flight=3)
             self.report.done(f"{count} tenants: ready")
         return missing
 
     async def remove_tenants(self, names: list[str]) -> None:
-        """Remove tenants with all that they have."""
+        """Delete tenants with all their objects."""
         if names:
-            self.report(f"removing {len(names)} tenants")
-            await each(names, self._remove, in_flight=3)
+            self.report(f"deleting {len(names)} tenants")
+            await for_each(names, self._remove_tenant, in_flight=3)
 
-    async def _remove(self, name: str) -> None:
+    async def _remove_tenant(self, name: str) -> None:
         await self.tenants.pop(name).close()
         deadline = now() + _READY_WITHIN
         with contextlib.suppress(errors.NotFound):
@@ -104,23 +104,23 @@ class Platform:
             while now() < deadline:
                 await self.compute.get(TENANTS, name)
                 await asyncio.sleep(0.1)
-            raise UnavailableError(f"tenant {name} is still there after {_READY_WITHIN:.0f} s")
+            raise UnavailableError(f"tenant {name} still exists after {_READY_WITHIN:.0f} s")
 
-    async def _onboard(self, name: str) -> None:
+    async def _add_tenant(self, name: str) -> None:
         await self.create_tenant(name)
 
     async def create_tenant(self, name: str, *pools: Pool) -> float:
-        """Make a tenant with these pools, or the one for many small pods; the seconds until its nodes were Ready."""
+        """Create a tenant with these pools, by default `POOL`. Return the seconds until its nodes were Ready."""
         started = now()
         with contextlib.suppress(errors.AlreadyExists):
-            await self.compute.create(TENANTS, _tenant(name, pools or ({"name": POOL},)))
-        await self.until_ready(name)
+            await self.compute.create(TENANTS, _tenant_manifest(name, pools or ({"name": POOL},)))
+        await self.wait_ready(name)
         seconds = now() - started
         self.tenants[name] = Client.from_kubeconfig(self.admin_kubeconfig(name), name=f"tenant {name}")
         return seconds
 
-    async def until_ready(self, name: str) -> None:
-        """Wait until a tenant is ready, its virtual node among that."""
+    async def wait_ready(self, name: str) -> None:
+        """Wait until a tenant and its virtual nodes are ready."""
         deadline = now() + _READY_WITHIN
         while True:
             tenant = _decode_tenant(await self.compute.get(TENANTS, name))
@@ -130,44 +130,44 @@ class Platform:
                 raise UnavailableError(f"tenant {name} is {tenant.status.phase} after {_READY_WITHIN:.0f} s")
             await asyncio.sleep(0.05)
 
-    async def until_schedulable(self, count: int) -> None:
-        """Wait until the virtual nodes of the first tenants are ready and without taints."""
+    async def wait_schedulable(self, count: int) -> None:
+        """Wait until the virtual nodes of the first `count` tenants are ready and have no taints."""
         for name in list(self.tenants)[:count]:
-            await self.until_node_usable(name, POOL)
+            await self.wait_node_usable(name, POOL)
 
-    async def until_node_usable(self, tenant: str, pool: str) -> None:
-        """Wait until a tenant's virtual node is ready and without taints."""
+    async def wait_node_usable(self, tenant: str, pool: str) -> None:
+        """Wait until a tenant's virtual node is ready and has no taints."""
         deadline = now() + _READY_WITHIN
         while True:
             node = _decode_node(await self.tenants[tenant].get(NODES, f"{pool}.local"))
             if node.is_usable and not node.spec.taints:
                 return
             if now() > deadline:
-                raise UnavailableError(f"the virtual node of tenant {tenant} does not become ready")
+                raise UnavailableError(f"the virtual node of tenant {tenant} is not ready in time")
             await asyncio.sleep(0.2)
 
     @contextlib.asynccontextmanager
-    async def tenants_with(self, pools: Mapping[str, Pool]) -> AsyncIterator[list[Place]]:
-        """Tenants by name, each with one pool, for as long as the block lasts; their namespaces `default`."""
-        self.report(f"making {len(pools)} tenants")
+    async def temporary_tenants(self, pools: Mapping[str, Pool]) -> AsyncIterator[list[Place]]:
+        """Create tenants, each with one pool, until the block ends, and yield their namespaces `default`."""
+        self.report(f"creating {len(pools)} tenants")
         try:
             for name, pool in pools.items():
                 await self.create_tenant(name, pool)
-                await self.until_node_usable(name, str(pool["name"]))
+                await self.wait_node_usable(name, str(pool["name"]))
             yield [Place(name, self.tenants[name], "default") for name in pools]
         finally:
             await self.remove_tenants([name for name in pools if name in self.tenants])
 
-    def places(self, count: int) -> list[Place]:
-        """The tenants as places for pods: their namespace `default`."""
+    def tenant_places(self, count: int) -> list[Place]:
+        """Return the namespaces `default` of the first `count` tenants."""
         return [Place(name, client, "default") for name, client in list(self.tenants.items())[:count]]
 
     def admin_kubeconfig(self, tenant: str) -> Path:
-        """The kubeconfig of a tenant's admin."""
+        """Return the kubeconfig of a tenant's admin."""
         return self.paths.data_dir / "tenants" / tenant / "admin.kubeconfig"
 
-    async def kubectl(self) -> Path:
-        """The program of the platform's own version."""
+    async def kubectl_path(self) -> Path:
+        """Return a kubectl of the platform's version."""
         resolver = Resolver(
             report=self.report.done,
             program_dirs=self.settings.program_dirs,
@@ -177,65 +177,67 @@ class Platform:
 
     # -- processes -------------------------------------------------------------------------------------------------
 
-    async def cores(self) -> float:
-        """How many cores the platform's processes keep busy just now."""
-        meter, started = await self.meter(), now()
+    async def used_cores(self) -> float:
+        """Return the number of cores that the platform's processes use now."""
+        meter, started = await self.start_meter(), now()
         await asyncio.sleep(_CALM_LOOK)
-        return sum(meter.read().values()) / (now() - started)
+        return sum(meter.read_seconds().values()) / (now() - started)
 
-    async def until_calm(self, idle: float) -> None:
-        """Wait until what a burst left behind is worked off: events are still written long after the last pod is ready.
+    async def wait_calm(self, idle: float) -> None:
+        """Wait until the work of a burst is done, since events are still written long after the last pod is ready.
 
-        `idle`: the cores that were busy before it. Not waited for beyond a minute.
+        `idle` is the number of cores in use before the burst. The wait ends after a minute at the latest.
         """
         deadline = now() + _CALM_WITHIN
-        while await self.cores() > _CALM * idle and now() < deadline:
+        while await self.used_cores() > _CALM * idle and now() < deadline:
             pass
 
-    async def pids(self) -> Mapping[str, int]:
-        """Processes by name."""
+    async def process_ids(self) -> Mapping[str, int]:
+        """Return process ids by name."""
         return {state.name: state.pid for state in await self.supervisor.list_processes() if state.pid}
 
     async def gateway_pid(self) -> int:
-        """The gateway's process."""
-        found = (await self.pids()).get(gateway_process.NAME)
+        """Return the gateway's process id."""
+        found = (await self.process_ids()).get(gateway_process.NAME)
         if found is None:
-            raise UnavailableError("the gateway does not run")
+            raise UnavailableError("the gateway is not running")
         return found
 
-    async def meter(self) -> CpuMeter:
-        """Begin to count CPU time by kind of process; `load` is this one."""
+    async def start_meter(self) -> CpuMeter:
+        """Return a meter of CPU time by kind of process. `load` is the benchmark's process."""
         groups: dict[str, list[int]] = {"load": [os.getpid()]}
-        for name, pid in (await self.pids()).items():
+        for name, pid in (await self.process_ids()).items():
             first, _, last = name.rpartition("/")
             group = f"tenants' {last}" if first.startswith("tenant") else f"{first} {last}".strip()
             groups.setdefault(group, []).append(pid)
         return CpuMeter(groups)
 
     async def stop_gateway(self) -> None:
-        """Stop the gateway for a while."""
+        """Stop the gateway until it is started again."""
         await self.supervisor.remove_process(gateway_process.NAME)
 
     async def start_gateway(self, **arbiter: float) -> None:
-        """Start the gateway, or restart it with other settings of its arbiter; returns once the process was started."""
+        """Start the gateway, or restart it with other settings of its arbiter. Return once the process was started."""
         settings = gateway_process.gateway_settings(self.paths, record=self.record)
         settings = msgspec.structs.replace(settings, arbiter=msgspec.structs.replace(settings.arbiter, **arbiter))
         await self.supervisor.ensure_process(gateway_process.process_spec(self.paths, settings))
 
     async def kill_gateway(self) -> None:
-        """End the gateway with no chance to say goodbye, and keep it down."""
+        """Kill the gateway, and do not restart it."""
         os.kill(await self.gateway_pid(), signal.SIGKILL)
         await self.stop_gateway()
 
 
 @contextlib.asynccontextmanager
-async def platform(
+async def start_platform(
     settings: Settings, *, nodes: int, gpu_nodes: int = 1, real: bool = False, report: Report
 ) -> AsyncIterator[Platform]:
-    """A platform with so many hollow nodes in its two pools for as long as the block lasts, and a real one if asked;
-    removed afterwards unless it is to be kept.
+    """Start a platform with hollow nodes in two pools, and yield it.
 
-    `settings.data_dir` names one to use or make; otherwise it is made in a new folder.
+    `real` adds a real node.
+
+    The platform is removed after the block, unless it must be kept. `settings.data_dir` is the directory of an existing
+    or new platform, by default a new directory.
     """
     folder = settings.data_dir or Path(tempfile.mkdtemp(prefix="vkgateway-bench-"))
     options = UpOptions(
@@ -257,7 +259,7 @@ async def platform(
             await asyncio.shield(down(folder, purge=True, report=report))
 
 
-def _tenant(name: str, pools: Sequence[Pool]) -> Mapping[str, object]:
+def _tenant_manifest(name: str, pools: Sequence[Pool]) -> Mapping[str, object]:
     return {
         "apiVersion": "vkgateway.io/v1alpha1",
         "kind": "Tenant",

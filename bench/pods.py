@@ -1,4 +1,4 @@
-"""The pods of the load."""
+"""Pods of the load."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any, Final
 from vkgateway.model.names import GANG_ANNOTATION, GANG_MIN_ANNOTATION
 
 RUN_LABEL: Final = "bench"
-"""Every pod of a run carries it with the run's name, so that watches see no others."""
+"""Label of every pod of a run, with the run's name, so that watches see no others."""
 GPU: Final = "nvidia.com/gpu"
 _TOKENS: Final = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodKind:
-    """What the pods of a run have in common.
+    """Properties that all pods of a run share.
 
-    `token` is whether they mount a service account token, `selector` a node selector, `scheduler` who binds them (the
-    server's default where empty), `node` where they are bound already, `finalizer` one that holds them, `gpus` how many
-    they ask for, `priority_class` their priority, `restart` whether their containers are started again,
-    `handed_token` whether they mount a Secret of their own name where a token would be.
+    `token`: mount a service account token. `selector`: node selector. `scheduler`: scheduler name, the default
+    scheduler if empty. `node`: node to which the pods are already bound. `finalizer`: finalizer. `gpus`: requested
+    GPUs. `priority_class`: priority class. `restart`: restart policy. `handed_token`: mount a Secret with the pod's
+    name in place of a token.
     """
 
     run: str
@@ -38,8 +38,8 @@ class PodKind:
     handed_token: bool = False
 
 
-def manifest(name: str, kind: PodKind) -> dict[str, Any]:
-    """A pod of one small container."""
+def pod_manifest(name: str, kind: PodKind) -> dict[str, Any]:
+    """Return a pod with one small container."""
     metadata: dict[str, Any] = {"name": name, "labels": {RUN_LABEL: kind.run, "app": "load", **(kind.labels or {})}}
     if kind.annotations:
         metadata["annotations"] = kind.annotations
@@ -75,17 +75,17 @@ def manifest(name: str, kind: PodKind) -> dict[str, Any]:
 
 
 def gang_marks(gang: str, members: int) -> dict[str, str]:
-    """Annotations by which so many pods start together or not at all."""
+    """Return the annotations of a gang with this number of pods."""
     return {GANG_ANNOTATION: gang, GANG_MIN_ANNOTATION: str(members)}
 
 
-def spread(count: int, places: int) -> list[tuple[int, str]]:
-    """Place and pod name of each of `count` pods, by turns over `places`."""
+def spread_pods(count: int, places: int) -> list[tuple[int, str]]:
+    """Return place and pod name of each of `count` pods, distributed over `places`."""
     return [(number % places, f"p-{number:05d}") for number in range(count)]
 
 
 def running_status(now: str, *, node_ip: str = "10.0.0.1", ready: bool = True) -> dict[str, Any]:
-    """The status that a node writes for such a pod: running and ready, or ended by a signal."""
+    """Return the status that a node writes for such a pod: running and ready, or ended by a signal."""
     kinds: Sequence[str] = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
     running = {"running": {"startedAt": now}}
     ended = {"terminated": {"exitCode": 143, "reason": "Error", "startedAt": now, "finishedAt": now}}

@@ -1,4 +1,4 @@
-"""restart: the gateway is killed, things change above and below, and it is started again."""
+"""restart: the gateway is killed, objects change on both sides, and it is started again."""
 
 from __future__ import annotations
 
@@ -7,45 +7,48 @@ from datetime import UTC, datetime
 from typing import Final
 
 from bench import load
-from bench.flows import always, warm_up
-from bench.light import tenant_of
+from bench.flows import constant_place, warm_up
+from bench.light import pod_tenant
 from bench.outcome import Cell, Outcome, Target
-from bench.pods import PodKind, running_status, spread
+from bench.pods import PodKind, running_status, spread_pods
 from bench.session import Session
 from bench.timeline import Key, Mark, Timeline, now
-from bench.watching import watching
+from bench.watching import watch_pods
 from vkgateway.kube.resources import PODS
 from vkgateway.model import times
 
-TITLE: Final = "From the start of a killed gateway to the last difference repaired"
-COLUMNS: Final = ["pods", "difference made while it was down", "how many", "repaired after, s"]
+TITLE: Final = "From the start of a killed gateway to the repair of the last difference"
+COLUMNS: Final = ["pods", "change while it was down", "pods changed", "repaired after, s"]
 _SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Pods to which something happened, and the mark that shows it repaired."""
+    """Pods with a change, and the mark that shows the repair."""
 
     what: str
     keys: list[Key]
     timeline: Timeline
     mark: Mark
 
-    def repaired(self) -> float:
-        """When the last one was repaired."""
-        marks = self.timeline.of(self.mark)
+    def repair_time(self) -> float:
+        """Return when the last pod was repaired."""
+        marks = self.timeline.times_of(self.mark)
         return max(marks[key] for key in self.keys)
 
 
 async def run(session: Session) -> Outcome:
-    """Kill and start it with every size."""
-    await session.tenants()
+    """Kill and start the gateway with every number of pods."""
+    await session.ensure_tenants()
     rows: list[list[Cell]] = []
     targets: list[Target] = []
-    for pods in session.settings.sizes(2500):
-        started, differences = await _restart(session, pods)
-        rows += [[pods, one.what, len(one.keys), round(one.repaired() - started, 2)] for one in differences]
-        seconds = round(max(one.repaired() for one in differences) - started, 2)
+    for pods in session.settings.pod_counts(2500):
+        started, differences = await _restart_gateway(session, pods)
+        rows += [
+            [pods, difference.what, len(difference.keys), round(difference.repair_time() - started, 2)]
+            for difference in differences
+        ]
+        seconds = round(max(difference.repair_time() for difference in differences) - started, 2)
         targets.append(Target(what=f"everything repaired, {pods} pods", seen=seconds, limit=_SECONDS, unit="s"))
     note = (
         "The time includes the start of Python and all lists. The benchmark kills the gateway after it has processed"
@@ -54,41 +57,49 @@ async def run(session: Session) -> Outcome:
     return Outcome(columns=COLUMNS, rows=rows, targets=targets, notes=[note])
 
 
-async def _restart(session: Session, pods: int) -> tuple[float, list[Difference]]:
+async def _restart_gateway(session: Session, pods: int) -> tuple[float, list[Difference]]:
     platform = session.platform
-    places = platform.places(session.settings.tenants)
+    places = platform.tenant_places(session.settings.tenants)
     kind = PodKind(run="restart")
-    above, below = Timeline(), Timeline()
-    watches = [(place.client, always(place.name)) for place in places]
+    tenant_timeline, compute_timeline = Timeline(), Timeline()
+    watches = [(place.client, constant_place(place.name)) for place in places]
     async with (
-        watching(watches, run=kind.run, timeline=above),
-        watching([(platform.compute, tenant_of)], run=kind.run, timeline=below),
+        watch_pods(watches, run=kind.run, timeline=tenant_timeline),
+        watch_pods([(platform.compute, pod_tenant)], run=kind.run, timeline=compute_timeline),
     ):
-        await warm_up(places, kind, timeline=above)
-        idle = await platform.cores()
-        wanted = spread(pods, len(places))
+        await warm_up(places, kind, timeline=tenant_timeline)
+        idle = await platform.used_cores()
+        wanted = spread_pods(pods, len(places))
         keys: list[Key] = [(places[index].name, name) for index, name in wanted]
-        session.report(f"{pods} pods, then the gateway is killed")
-        await load.create_all(places, wanted, kind, timeline=above)
-        await above.until("ready", keys)
-        await platform.until_calm(idle)
+        session.report(f"{pods} pods before the gateway is killed")
+        await load.create_all(places, wanted, kind, timeline=tenant_timeline)
+        await tenant_timeline.wait_for("ready", keys)
+        await platform.wait_calm(idle)
         await platform.kill_gateway()
-        differences = await _make(session, places, keys, kind, above=above, below=below)
-        session.report("the gateway is started again")
+        differences = await _make_differences(
+            session, places, keys, kind, tenant_timeline=tenant_timeline, compute_timeline=compute_timeline
+        )
+        session.report("restarting the gateway")
         started = now()
         await platform.start_gateway()
-        for one in differences:
-            await one.timeline.until(one.mark, one.keys)
-        left = [key for key in [*keys, *differences[-1].keys] if key not in above.of("gone")]
-        await load.delete_all(places, left)
-        await above.until("gone", left)
+        for difference in differences:
+            await difference.timeline.wait_for(difference.mark, difference.keys)
+        remaining_keys = [key for key in [*keys, *differences[-1].keys] if key not in tenant_timeline.times_of("gone")]
+        await load.delete_all(places, remaining_keys)
+        await tenant_timeline.wait_for("gone", remaining_keys)
     return started, differences
 
 
-async def _make(
-    session: Session, places: list[load.Place], keys: list[Key], kind: PodKind, *, above: Timeline, below: Timeline
+async def _make_differences(
+    session: Session,
+    places: list[load.Place],
+    keys: list[Key],
+    kind: PodKind,
+    *,
+    tenant_timeline: Timeline,
+    compute_timeline: Timeline,
 ) -> list[Difference]:
-    """Change a fiftieth of the pods in each way."""
+    """Change a fiftieth of the pods in each of three ways."""
     share = max(1, len(keys) // 50)
     by_name = {place.name: place for place in places}
     ended, removed = keys[:share], keys[share : 2 * share]
@@ -101,16 +112,16 @@ async def _make(
         )
 
     async def remove(key: Key) -> None:
-        await by_name[key[0]].delete(key[1], grace=0)
+        await by_name[key[0]].delete_pod(key[1], grace=0)
 
-    await load.each(ended, end)
-    await load.each(removed, remove)
-    fresh = [(index, f"new-{name}") for index, name in spread(share, len(places))]
+    await load.for_each(ended, end)
+    await load.for_each(removed, remove)
+    fresh = [(index, f"new-{name}") for index, name in spread_pods(share, len(places))]
     new: list[Key] = [(places[index].name, name) for index, name in fresh]
-    await load.create_all(places, fresh, kind, timeline=above)
-    await above.until("bound", new)
+    await load.create_all(places, fresh, kind, timeline=tenant_timeline)
+    await tenant_timeline.wait_for("bound", new)
     return [
-        Difference("ended in the compute cluster", ended, above, "ended"),
-        Difference("deleted by force in the tenant", removed, below, "gone"),
-        Difference("created and bound in the tenant", new, above, "ready"),
+        Difference("ended in the compute cluster", ended, tenant_timeline, "ended"),
+        Difference("deleted by force in the tenant", removed, compute_timeline, "gone"),
+        Difference("created and bound in the tenant", new, tenant_timeline, "ready"),
     ]

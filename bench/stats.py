@@ -1,4 +1,4 @@
-"""Percentiles of what was measured."""
+"""Percentiles of measured values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from collections.abc import Iterable
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The smallest value that `share` (0 to 1) of all are not above; NaN of nothing."""
+    """Return the smallest value that `share` (0 to 1) of all values do not exceed, NaN if there are none."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan

@@ -1,4 +1,4 @@
-"""Schedulers over synthetic traces: the arbiter, priority FIFO, Kueue's rules and private clusters."""
+"""trace: schedulers over synthetic traces, with the arbiter, priority FIFO, Kueue's rules and private clusters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ COLUMNS: Final = [
     "cycle p99 ms",
 ]
 OPENB: Final = "VKGATEWAY_OPENB"
-"""The environment variable that names openb's list of pods; without it, synthetic traces alone are simulated."""
+"""Environment variable with the path of openb's list of pods. Without it, only synthetic traces are simulated."""
 _NOTES: Final = (
     "Guarantees are 75 % of the GPUs, equal for all tenants; 40 % of the gangs are low work. Run times: median 20 min,"
     " at most 12 h. Tenants submit unequal amounts, so some need more than their guarantee. Shares leave out the first"
@@ -77,7 +77,7 @@ _OPENB_LOAD: Final = 1.1
 _OURS: Final = "vkgateway"
 _SMALL_CELLS: Final = "vkgateway, small cells"
 _SMALL: Final = (4, 2, 1, 1)
-"""The cells of one node of each guarantee, in GPUs, in the row of that name."""
+"""Cells of one node of each guarantee, in GPUs, in the row with small cells."""
 _PRIVATE: Final = "private"
 _RIVALS: Final = ("fifo", "kueue")
 
@@ -87,16 +87,16 @@ _Groups = dict[tuple[float | str, str], list[SimulationResult]]
 
 
 class Case(msgspec.Struct, kw_only=True):
-    """The results of all schedulers for one load and seed."""
+    """Results of all schedulers for one load and seed."""
 
     load: float | str
-    """The load, after the name of the trace if it is none of the synthetic ones."""
+    """Load, after the name of the trace unless it is synthetic."""
     seed: int
     results: list[SimulationResult]
 
 
 async def run(session: Session | None) -> Outcome:
-    """Simulate each load and seed in a process of its own, as many at once as there are cores."""
+    """Simulate each load and seed in a separate process, as many concurrently as there are cores."""
     turns = asyncio.Semaphore(os.cpu_count() or 1)
 
     async def one(*what: str) -> Case:
@@ -109,10 +109,10 @@ async def run(session: Session | None) -> Outcome:
             answer, _ = await process.communicate()
             return msgspec.json.decode(answer, type=Case)
 
-    # The largest first, so that no core is idle at the end.
+    # The largest runs start first, so that no core is idle at the end.
     cases = [("openb", os.environ[OPENB])] if OPENB in os.environ else []
     cases += [(str(load), str(seed)) for load in reversed(LOADS) for seed in SEEDS]
-    return tell(sorted(await asyncio.gather(*(one(*each) for each in cases)), key=lambda case: str(case.load)))
+    return build_outcome(sorted(await asyncio.gather(*(one(*each) for each in cases)), key=lambda case: str(case.load)))
 
 
 def scenario_of(load: float, seed: int, *, nodes: int = NODES, duration: float = DAY) -> Scenario:
@@ -132,7 +132,7 @@ def scenario_of(load: float, seed: int, *, nodes: int = NODES, duration: float =
 
 
 def openb_scenario(pods: Path, *, nodes: int = NODES) -> Scenario:
-    """Return the scenario of openb's pods, moved together to the load and shortened to a day at most."""
+    """Return the scenario of openb's pods, compressed to the load and shortened to a day at most."""
     pool = equal_nodes(nodes, GPUS)
     quotas = equal_quotas(pool, TENANTS, guaranteed=0.75)
     with pods.open(newline="") as rows:
@@ -152,10 +152,13 @@ def with_small_cells(scenario: Scenario) -> Scenario:
     return replace(scenario, quotas=quotas)
 
 
-def measure(load: float | str, seed: int, scenario: Scenario, *, single: bool = False) -> Case:
-    """Simulate all schedulers. `single`: pods are no gangs, so cells of any size and private clusters tell nothing."""
+def simulate_case(load: float | str, seed: int, scenario: Scenario, *, single: bool = False) -> Case:
+    """Simulate all schedulers.
+
+    `single`: pods are not gangs, so cells of any size and private clusters have no effect.
+    """
     names = [name for name in SCHEDULERS if not (single and name == _PRIVATE)]
-    states = {name: _simulated(name, scenario) for name in names}
+    states = {name: _simulate_all(name, scenario) for name in names}
     alone = private_waits(scenario, states[_PRIVATE]) if _PRIVATE in states else None
     results = [
         make_result(name, scenario, state, private=None if name == _PRIVATE else alone)
@@ -163,56 +166,59 @@ def measure(load: float | str, seed: int, scenario: Scenario, *, single: bool = 
     ]
     if not single:
         small = with_small_cells(scenario)
-        results.insert(1, make_result(_SMALL_CELLS, small, _simulated(_OURS, small)))
+        results.insert(1, make_result(_SMALL_CELLS, small, _simulate_all(_OURS, small)))
     bare = [msgspec.structs.replace(one, samples=[], first_waits={}) for one in results]
     return Case(load=load, seed=seed, results=bare)
 
 
-def _simulated(name: str, scenario: Scenario) -> SimulationState:
+def _simulate_all(name: str, scenario: Scenario) -> SimulationState:
     simulation = Simulation(scenario, SCHEDULERS[name](), clock=time.process_time)
     while simulation.step():
         pass
     return simulation.state
 
 
-def tell(cases: Sequence[Case]) -> Outcome:
-    """Return the table and the targets. A row sums up the seeds: means, sums of counts, and the longest wait of all."""
+def build_outcome(cases: Sequence[Case]) -> Outcome:
+    """Return the table and the targets.
+
+    A row summarizes the seeds: means, sums of counts, and the longest wait of all.
+    """
     groups: _Groups = {}
     for case in cases:
         for result in case.results:
             groups.setdefault((case.load, result.scheduler), []).append(result)
     return Outcome(
         columns=list(COLUMNS),
-        rows=[_row(load, name, results) for (load, name), results in groups.items()],
-        targets=_targets(groups),
+        rows=[_scheduler_row(load, name, results) for (load, name), results in groups.items()],
+        targets=_make_targets(groups),
         notes=list(_NOTES),
     )
 
 
-def _row(load: float | str, name: str, results: Sequence[SimulationResult]) -> list[Cell]:
+def _scheduler_row(load: float | str, name: str, results: Sequence[SimulationResult]) -> list[Cell]:
     return [
         load,
         name,
-        round(100 * _mean(one.allocation for one in results), 1),
-        round(100 * _mean(one.fragmentation for one in results), 1),
+        round(100 * _mean_value(one.allocation for one in results), 1),
+        round(100 * _mean_value(one.fragmentation for one in results), 1),
         sum(one.entitled for one in results),
         sum(len(one.late) for one in results),
         sum(not late.behind_own for one in results for late in one.late),
-        _rounded(max((one.late_p99 or 0.0 for one in results), default=0.0)),
-        _rounded(_mean(_wait(one, "guaranteed", "p99") for one in results)),
-        _rounded(_mean(_wait(one, "low", "mean") for one in results)),
-        _rounded(max(one.longest_wait for one in results)),
+        _round_value(max((one.late_p99 or 0.0 for one in results), default=0.0)),
+        _round_value(_mean_value(_wait_seconds(one, "guaranteed", "p99") for one in results)),
+        _round_value(_mean_value(_wait_seconds(one, "low", "mean") for one in results)),
+        _round_value(max(one.longest_wait for one in results)),
         sum(one.evictions for one in results),
-        _rounded(sum(one.lost_gpu_hours for one in results)),
+        _round_value(sum(one.lost_gpu_hours for one in results)),
         sum(len(one.anomalies or ()) for one in results) if results[0].anomalies is not None else None,
-        round(_mean(one.fairness for one in results), 3),
-        round(1000 * _mean(one.cycle_p99 or 0.0 for one in results), 1),
+        round(_mean_value(one.fairness for one in results), 3),
+        round(1000 * _mean_value(one.cycle_p99 or 0.0 for one in results), 1),
     ]
 
 
-def _targets(groups: _Groups) -> list[Target]:
+def _make_targets(groups: _Groups) -> list[Target]:
     def seen(load: float, read: Callable[[SimulationResult], float], name: str = _OURS) -> float:
-        return _mean(map(read, groups[load, name]))
+        return _mean_value(map(read, groups[load, name]))
 
     def ratio(read: Callable[[SimulationResult], float], names: Sequence[str] = _RIVALS) -> float:
         return round(seen(1.1, read) / (min(seen(1.1, read, name) for name in names) or 1.0), 2)
@@ -224,7 +230,7 @@ def _targets(groups: _Groups) -> list[Target]:
     found = [
         Target(what="allocation, load 1.1", seen=allocation, limit=90, unit="%", at_least=True),
         Target(
-            what="entitled gangs late, but for those behind an older gang of their tenant, load 1.1", seen=late, limit=0
+            what="late entitled gangs, without those behind an older gang of their tenant, load 1.1", seen=late, limit=0
         ),
         Target(what="sharing anomalies, load 1.1", seen=anomalies, limit=0),
     ]
@@ -232,7 +238,7 @@ def _targets(groups: _Groups) -> list[Target]:
     ratios = [
         (f"evictions, {best}", ratio(lambda one: one.evictions), 0.67),
         (f"GPU-hours lost, {best}", ratio(lambda one: one.lost_gpu_hours), 0.67),
-        (f"mean wait of low work, {best}", ratio(lambda one: _wait(one, "low", "mean")), 0.5),
+        (f"mean wait of low work, {best}", ratio(lambda one: _wait_seconds(one, "low", "mean")), 0.5),
         ("longest wait, load 1.1, relative to priority FIFO's", ratio(lambda one: one.longest_wait, ["fifo"]), 1.0),
     ]
     found += [Target(what=what, seen=times, limit=limit, unit="times") for what, times, limit in ratios]
@@ -244,23 +250,23 @@ def _targets(groups: _Groups) -> list[Target]:
     return found
 
 
-def _wait(result: SimulationResult, band: str, field: str) -> float:
+def _wait_seconds(result: SimulationResult, band: str, field: str) -> float:
     found = next((each for each in result.waits if each.band == band and not each.size), None)
     return getattr(found, field, None) or 0.0
 
 
-def _mean(values: Iterable[float]) -> float:
+def _mean_value(values: Iterable[float]) -> float:
     return statistics.fmean(values)
 
 
-def _rounded(value: float) -> float:
+def _round_value(value: float) -> float:
     return float(round(value))
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "openb":
-        found = measure(f"openb {_OPENB_LOAD}", 0, openb_scenario(Path(sys.argv[2])), single=True)
+        found = simulate_case(f"openb {_OPENB_LOAD}", 0, openb_scenario(Path(sys.argv[2])), single=True)
     else:
         at, drawn = float(sys.argv[1]), int(sys.argv[2])
-        found = measure(at, drawn, scenario_of(at, drawn))
+        found = simulate_case(at, drawn, scenario_of(at, drawn))
     sys.stdout.write(msgspec.json.encode(found).decode())

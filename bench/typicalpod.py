@@ -1,4 +1,4 @@
-"""A pod as training jobs have them, as an API server gives it, and how it looks once it runs."""
+"""Typical pod of a training job, as an API server returns it, and its compute pod when it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SINCE = "2026-03-01T12:00:05Z"
 
 
 def typical_pod(number: int) -> Object:
-    """One init container, two containers, ten variables, four volumes; defaulted, admitted, bound."""
+    """Return a pod with one init container, two containers, ten variables, four volumes: defaulted, admitted, bound."""
     name = f"train-{number:05d}"
     return {
         "apiVersion": "v1",
@@ -26,12 +26,12 @@ def typical_pod(number: int) -> Object:
             "annotations": {"example.com/note": "resnet"},
             "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j"}],
         },
-        "spec": _spec(name),
+        "spec": _pod_spec(name),
         "status": {"phase": "Pending", "qosClass": "Burstable", "conditions": []},
     }
 
 
-def _spec(hostname: str) -> Object:
+def _pod_spec(hostname: str) -> Object:
     fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP"}
     variables: list[Object] = [
         {"name": key, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
@@ -40,12 +40,12 @@ def _spec(hostname: str) -> Object:
     variables.append({"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "registry", "key": "token"}}})
     variables += [{"name": f"OPTION_{number}", "value": f"value-{number}"} for number in range(6)]
     return {
-        "initContainers": [_container("fetch")],
+        "initContainers": [_make_container("fetch")],
         "containers": [
-            _container("train", env=variables, resources={"limits": {"cpu": "4", "memory": "16Gi"}}),
-            _container("sidecar"),
+            _make_container("train", env=variables, resources={"limits": {"cpu": "4", "memory": "16Gi"}}),
+            _make_container("sidecar"),
         ],
-        "volumes": _volumes(),
+        "volumes": _make_volumes(),
         "hostname": hostname,
         "nodeName": "a100.local",
         "schedulerName": "default-scheduler",
@@ -66,7 +66,7 @@ def _spec(hostname: str) -> Object:
     }
 
 
-def _container(name: str, **more: Any) -> Object:
+def _make_container(name: str, **more: Any) -> Object:
     mounts = {"data": "/data", "settings": "/etc/train", "kube-api-access-x7k2p": "/var/run/secrets/kubernetes.io/sa"}
     return {
         "name": name,
@@ -81,7 +81,7 @@ def _container(name: str, **more: Any) -> Object:
     }
 
 
-def _volumes() -> list[Object]:
+def _make_volumes() -> list[Object]:
     field = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
     sources: list[Object] = [
         {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
@@ -96,8 +96,8 @@ def _volumes() -> list[Object]:
     ]
 
 
-def running_below(compute_pod: Object) -> Object:
-    """The compute pod as its node tells that it runs."""
+def running_compute_pod(compute_pod: Object) -> Object:
+    """Return the compute pod as its node reports it when it runs."""
     spec = compute_pod["spec"]
     kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
     started = {"running": {"startedAt": _SINCE}}
@@ -114,14 +114,14 @@ def running_below(compute_pod: Object) -> Object:
         "conditions": [
             {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": _SINCE} for kind in kinds
         ],
-        "initContainerStatuses": [_status(container, ended) for container in spec["initContainers"]],
-        "containerStatuses": [_status(container, started) for container in spec["containers"]],
+        "initContainerStatuses": [_container_status(container, ended) for container in spec["initContainers"]],
+        "containerStatuses": [_container_status(container, started) for container in spec["containers"]],
     }
     metadata = {**compute_pod["metadata"], "uid": "below-" + compute_pod["metadata"]["name"]}
     return {"metadata": metadata, "spec": {"nodeName": "real-0"}, "status": status}
 
 
-def _status(container: Object, state: Object) -> Object:
+def _container_status(container: Object, state: Object) -> Object:
     return {
         "name": container["name"],
         "image": container["image"],

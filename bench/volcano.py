@@ -25,7 +25,7 @@ from vkgateway.programs.supervisor.spec import ProcessSpec
 
 VERSION: Final = VOLCANO.version
 SCHEDULER: Final = "volcano"
-"""Name by which pods ask for its scheduler."""
+"""Name of its scheduler for pods."""
 GROUP_ANNOTATION: Final = "scheduling.k8s.io/group-name"
 POD_GROUPS: Final = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
 QUEUES: Final = Resource("apis/scheduling.volcano.sh/v1beta1", "queues", "Queue", namespaced=False)
@@ -34,19 +34,21 @@ _READY_WITHIN: Final = 60.0
 
 
 @contextlib.asynccontextmanager
-async def volcano(platform: Platform, *, folder: Path, report: Report) -> AsyncIterator[None]:
-    """Volcano at work in the compute cluster for as long as the block lasts; `folder` is what `provide` gave.
+async def run_volcano(platform: Platform, *, folder: Path, report: Report) -> AsyncIterator[None]:
+    """Run Volcano in the compute cluster until the block ends.
 
-    It is set up as its Helm chart does it, with the chart's own configuration of the scheduler and without the
-    webhooks, which only complete and check what people write.
+    `folder` is the result of `provide_programs`.
+
+    The setup follows its Helm chart, with the chart's scheduler configuration and without the webhooks, which only
+    complete and validate what users write.
     """
-    documents = [*_definitions(folder / "crds"), *_definitions(folder / "crds-jobflow")]
+    documents = [*_read_definitions(folder / "crds"), *_read_definitions(folder / "crds-jobflow")]
     report("starting Volcano")
     await apply_objects(platform.compute, documents, field_manager="bench")
     try:
-        for spec in _processes(folder, kubeconfig=platform.paths.admin_kubeconfig):
+        for spec in _process_specs(folder, kubeconfig=platform.paths.admin_kubeconfig):
             await platform.supervisor.ensure_process(spec)
-        await _until_queue_open(platform.compute)
+        await _wait_queue_open(platform.compute)
         yield
     finally:
         await platform.supervisor.remove_group(_GROUP)
@@ -56,17 +58,17 @@ async def volcano(platform: Platform, *, folder: Path, report: Report) -> AsyncI
 
 
 async def create_group(client: Client, name: str, *, namespace: str, members: int, resources: dict[str, str]) -> None:
-    """Say that pods with the group's annotation start together or not at all."""
+    """Create a PodGroup, whose annotated pods start together or not at all."""
     await client.create(POD_GROUPS, pod_group(name, members=members, resources=resources), namespace=namespace)
 
 
 async def delete_group(client: Client, name: str, *, namespace: str) -> None:
-    """The job is over; a group that stayed would go on to count as work that is to come."""
+    """Delete the PodGroup of an ended job. It would continue to count as future work."""
     await client.delete(POD_GROUPS, name, namespace=namespace)
 
 
 def pod_group(name: str, *, members: int, resources: dict[str, str]) -> dict[str, Any]:
-    """A gang of all its members; `resources` is what they ask for together."""
+    """Return a gang of all its members. `resources` is their total request."""
     return {
         "apiVersion": POD_GROUPS.api_version,
         "kind": POD_GROUPS.kind,
@@ -75,17 +77,17 @@ def pod_group(name: str, *, members: int, resources: dict[str, str]) -> dict[str
     }
 
 
-async def provide(*, report: Report) -> Path:
-    """The folder with Volcano's programs, built where there is none."""
+async def provide_programs(*, report: Report) -> Path:
+    """Return the directory with Volcano's programs, built if it does not exist."""
     return await published.provide_programs(VOLCANO, report=report.done)
 
 
-def _definitions(folder: Path) -> list[dict[str, Any]]:
+def _read_definitions(folder: Path) -> list[dict[str, Any]]:
     texts = (file.read_text() for file in sorted(folder.glob("*.yaml")))
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
-def _processes(folder: Path, *, kubeconfig: Path) -> Sequence[ProcessSpec]:
+def _process_specs(folder: Path, *, kubeconfig: Path) -> Sequence[ProcessSpec]:
     common = (f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--kube-api-qps=2000", "--kube-api-burst=4000")
     scheduler = (str(folder / "vc-scheduler"), f"--scheduler-conf={folder / 'scheduler.conf'}", "--cache-dumper=false")
     controllers = (str(folder / "vc-controller-manager"),)
@@ -103,12 +105,12 @@ class _Queue(msgspec.Struct):
     status: _QueueStatus = msgspec.field(default_factory=_QueueStatus)
 
 
-async def _until_queue_open(client: Client) -> None:
-    """Wait for its default queue, which the scheduler makes and the controllers open: then both are at work."""
+async def _wait_queue_open(client: Client) -> None:
+    """Wait for the default queue, which the scheduler creates and the controllers open. Then both are running."""
     deadline = now() + _READY_WITHIN
     while now() < deadline:
         with contextlib.suppress(errors.NotFound):
             if msgspec.json.decode(await client.get(QUEUES, "default"), type=_Queue).status.state == "Open":
                 return
         await asyncio.sleep(0.2)
-    raise UnavailableError(f"Volcano's queue did not open within {_READY_WITHIN:.0f} s")
+    raise UnavailableError(f"Volcano's queue is not open after {_READY_WITHIN:.0f} s")

@@ -1,4 +1,4 @@
-"""Watches of the load's pods, as narrow as can be: the load generator shares the machine with what it measures."""
+"""Minimal watches of the load's pods, because the load generator shares the machine with the measured system."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ class _Status(msgspec.Struct, gc=False):
 
 
 class SeenPod(msgspec.Struct, gc=False):
-    """What a watch tells of a pod."""
+    """Pod fields that a watch decodes."""
 
     metadata: _Meta
     spec: _Spec = msgspec.field(default_factory=_Spec)
     status: _Status = msgspec.field(default_factory=_Status)
 
     @property
-    def ready(self) -> bool:
-        """Whether its condition says so."""
+    def is_ready(self) -> bool:
+        """Whether the condition Ready is true."""
         return any(entry.type == "Ready" and entry.status == "True" for entry in self.status.conditions)
 
 
 decode = msgspec.json.Decoder(SeenPod).decode
 
-Where = Callable[[SeenPod], str | None]
-"""Names the place of a pod; None where it is no concern of the run."""
+PlaceOf = Callable[[SeenPod], str | None]
+"""Function that returns the place of a pod, or None if the pod does not belong to the run."""
 
 
 @contextlib.asynccontextmanager
-async def watching(clients: Sequence[tuple[Client, Where]], *, run: str, timeline: Timeline) -> AsyncIterator[None]:
-    """Watch a run's pods at each client, and mark what is seen, for as long as the block lasts."""
+async def watch_pods(clients: Sequence[tuple[Client, PlaceOf]], *, run: str, timeline: Timeline) -> AsyncIterator[None]:
+    """Watch a run's pods at each client, and mark what they show, until the block ends."""
     opened = [asyncio.Event() for _ in clients]
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(_watch(client, place, run=run, timeline=timeline, opened=event))
+            group.create_task(_watch_server(client, place, run=run, timeline=timeline, opened=event))
             for (client, place), event in zip(clients, opened, strict=True)
         ]
         for event in opened:
@@ -75,8 +75,8 @@ async def watching(clients: Sequence[tuple[Client, Where]], *, run: str, timelin
                 task.cancel()
 
 
-async def _watch(client: Client, place: Where, *, run: str, timeline: Timeline, opened: asyncio.Event) -> None:
-    """Watch for ever; a server short of CPU ends watches that it cannot serve, and they are resumed where they were."""
+async def _watch_server(client: Client, place: PlaceOf, *, run: str, timeline: Timeline, opened: asyncio.Event) -> None:
+    """Watch until cancelled. A server short of CPU ends watches, which are then resumed where they ended."""
     selector = f"{RUN_LABEL}={run}"
     page = await client.list_all(PODS, label_selector=selector)
     version = page.metadata.resource_version
@@ -95,11 +95,11 @@ async def _watch(client: Client, place: Where, *, run: str, timeline: Timeline, 
                 while chunk := await stream.read():
                     when = now()
                     for line in splitter.feed(chunk):
-                        version = _take(line, place, timeline, when)
+                        version = _mark_event(line, place, timeline, when)
 
 
-def _take(line: bytes, place: Where, timeline: Timeline, when: float) -> str:
-    """Mark what an event shows; returns the version to resume from after it."""
+def _mark_event(line: bytes, place: PlaceOf, timeline: Timeline, when: float) -> str:
+    """Record the marks of an event, and return the resource version to resume from."""
     kind, body = split_event(line)
     if kind == "ERROR":
         raise UnavailableError(f"a watch of the load cannot be resumed: {body[:200]!r}")
@@ -116,7 +116,7 @@ def _take(line: bytes, place: Where, timeline: Timeline, when: float) -> str:
         timeline.mark("admitted", key, when)
     if pod.spec.node_name:
         timeline.mark("bound", key, when)
-    if pod.ready:
+    if pod.is_ready:
         timeline.mark("ready", key, when)
     if pod.status.phase in ("Succeeded", "Failed"):
         timeline.mark("ended", key, when)

@@ -1,4 +1,5 @@
-"""What the pages of docs/operators need on a machine of one's own: public operators and images, built from source.
+"""Programs and images for the pages of docs/operators: public operators, built from source.
 
-`python -m operators NAME` (or `make operator-NAME`) lays it in `.operators/NAME`. Users of the gateway need none of it.
+`python -m operators NAME` (or `make operator-NAME`) writes them to `.operators/NAME`. Users of the gateway do not need
+them.
 """

@@ -1,4 +1,4 @@
-"""`python -m operators NAME...`: builds what pages of docs/operators need, into `.operators/NAME`; quick when done."""
+"""`python -m operators NAME...`: builds kits for pages of docs/operators into `.operators/NAME`, with a cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from operators.build import lay
+from operators.build import build_kit
 from operators.catalogue import KITS
 from vkgateway.cli.main import print_error
 from vkgateway.cli.progress import Progress
@@ -17,15 +17,15 @@ FOLDER = Path(__file__).resolve().parents[1] / ".operators"
 
 
 def main(names: Sequence[str]) -> int:
-    """Build; the exit code."""
+    """Build the kits, and return the exit code."""
     if not names or set(names) - set(KITS):
         print_error(f"choose from: {', '.join(KITS)}", hint="Each belongs to a page of docs/operators.")
         return 2
     try:
         with Progress() as progress:
             for name in names:
-                asyncio.run(lay(KITS[name], FOLDER / name, report=progress))
-                progress.done(f"operator {name}: in {FOLDER / name}")
+                asyncio.run(build_kit(KITS[name], FOLDER / name, report=progress))
+                progress.done(f"operator {name}: {FOLDER / name}")
     except VkgatewayError as error:
         print_error(str(error), hint=error.hint)
         return error.exit_code

@@ -1,4 +1,4 @@
-"""Image archives of several layers, written as a stream: what `docker save` writes and containerd reads."""
+"""Image archives of several layers, written as a stream: the format of `docker save`, which containerd reads."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _CHUNK = 1 << 20
 _SYSTEM_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def write(path: Path, recipe: Recipe, layers: Sequence[Path], *, architecture: str) -> None:
+def write_archive(path: Path, recipe: Recipe, layers: Sequence[Path], *, architecture: str) -> None:
     """Write the archive of an image with these layers (tar files), the lowest first."""
-    digests = [_digest(layer) for layer in layers]
-    config = msgspec.json.encode(_config(recipe, digests, architecture=architecture))
+    digests = [_file_digest(layer) for layer in layers]
+    config = msgspec.json.encode(_image_config(recipe, digests, architecture=architecture))
     names = [f"{digest}.tar" for digest in digests]
     config_name = f"{hashlib.sha256(config).hexdigest()}.json"
     manifest = msgspec.json.encode([{"Config": config_name, "RepoTags": [recipe.name], "Layers": names}])
     with tarfile.open(path, "w") as archive:
-        _add(archive, "manifest.json", manifest)
-        _add(archive, config_name, config)
+        _add_member(archive, "manifest.json", manifest)
+        _add_member(archive, config_name, config)
         for name, layer in zip(names, layers, strict=True):
             member = tarfile.TarInfo(name)
             member.size = layer.stat().st_size
@@ -33,7 +33,7 @@ def write(path: Path, recipe: Recipe, layers: Sequence[Path], *, architecture: s
                 archive.addfile(member, file)
 
 
-def _config(recipe: Recipe, digests: Sequence[str], *, architecture: str) -> dict[str, object]:
+def _image_config(recipe: Recipe, digests: Sequence[str], *, architecture: str) -> dict[str, object]:
     runs: dict[str, object] = {
         "Env": [_SYSTEM_PATH, *(f"{name}={value}" for name, value in recipe.environment.items())],
         "WorkingDir": "/",
@@ -50,13 +50,13 @@ def _config(recipe: Recipe, digests: Sequence[str], *, architecture: str) -> dic
     }
 
 
-def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
+def _add_member(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(data)
     archive.addfile(member, io.BytesIO(data))
 
 
-def _digest(layer: Path) -> str:
+def _file_digest(layer: Path) -> str:
     digest = hashlib.sha256()
     with layer.open("rb") as file:
         while chunk := file.read(_CHUNK):

@@ -1,4 +1,4 @@
-"""What each page of docs/operators needs: images and manifests."""
+"""Kits of the pages of docs/operators: images and manifests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _CLIENT_VERSION: Final = "35.0.0"
 _USER: Final = (
     'echo \'app:x:1000:1000::/home/app:/bin/bash\' >>"$1/etc/passwd" && install -d -o 1000 -g 1000 "$1/home/app"'
 )
-"""Somebody who is not root, for tenants whose pods may not be."""
+"""Command that adds a user other than root, for tenants whose pods must not run as root."""
 
 
-# sshd without root: a port above 1024, the job's own key for host and user alike, which the operator mounts.
+# sshd without root: a port above 1024, and the job's key, which the operator mounts, for host and user.
 _SSHD: Final = """\
 Port 2222
 PidFile none
@@ -43,7 +43,7 @@ OPENMPI: Final = Recipe(
     files=_OVER_SSH,
     user="1000",
 )
-# PyTorchJob's workers wait until this finds the master's name.
+# Workers of a PyTorchJob wait until this resolves the master's name.
 _NSLOOKUP: Final = '#!/bin/sh\nexec getent hosts "$1"\n'
 PYTHON: Final = Recipe(
     name="vkgateway.local/python:1",
@@ -51,7 +51,7 @@ PYTHON: Final = Recipe(
     files={"usr/local/bin/nslookup": File(_NSLOOKUP, 0o755)},
     user="1000",
 )
-# torchrun looks for zero among the members of a flag, where Python 3.11 has it no more.
+# torchrun looks for zero among the members of a flag, which Python 3.11 no longer lists.
 _FLAGS: Final = (
     "sed -i 's/for s in Std:/for s in (Std.NONE, *Std):/' "
     '"$1/usr/lib/python3/dist-packages/torch/distributed/elastic/multiprocessing/api.py"'
@@ -61,7 +61,7 @@ TORCH: Final = Recipe(
     root=Root(("python3-torch",), (_USER, _FLAGS, 'rm -r "$1/usr/lib/libtorch-test"')),
     user="1000",
 )
-# Compiled against that PyTorch, with its gloo controller; the ranks are started by ssh, as with Open MPI.
+# Compiled against that PyTorch, with its gloo controller. ssh starts the ranks, as with Open MPI.
 HOROVOD: Final = Recipe(
     name=f"vkgateway.local/horovod:{HOROVOD_VERSION}",
     root=Root(
@@ -88,7 +88,7 @@ HOROVOD: Final = Recipe(
     ),
     files=_OVER_SSH
     | {
-        # What ssh starts has nothing of the image's environment.
+        # Processes started by ssh do not get the image's environment.
         "usr/lib/python3/dist-packages/libraries.pth": File(f"{LIBRARIES}\n"),
         "usr/local/bin/horovodrun": File(f'#!/bin/sh\nexec python3 {LIBRARIES}/bin/horovodrun "$@"\n', 0o755),
     },
@@ -104,7 +104,7 @@ KOPF: Final = Recipe(
 )
 
 
-# What Spark expects its image to run: in the pods that it makes `driver ...` or `executor`, else what it is told.
+# Entry point that Spark expects: `driver ...` or `executor` in its pods, else the given command.
 _SPARK_ENTRYPOINT: Final = """\
 #!/bin/bash
 case "$1" in
@@ -136,8 +136,8 @@ SPARK: Final = Recipe(
 )
 
 
-def _operator(published: PublishedPrograms, program: str, path: str, *, name: str = "") -> Recipe:
-    """An image of one program, as the operator's own image has it."""
+def _operator_image(published: PublishedPrograms, program: str, path: str, *, name: str = "") -> Recipe:
+    """Return an image of one program, like the operator's own image."""
     return Recipe(
         name=f"vkgateway.local/{name or published.unit.name}:{published.version}",
         programs={path: (published, program)},
@@ -146,38 +146,38 @@ def _operator(published: PublishedPrograms, program: str, path: str, *, name: st
     )
 
 
-def _mpi(version: str, *images: Recipe) -> Kit:
+def _mpi_kit(version: str, *images: Recipe) -> Kit:
     published = mpi_operator(version)
     return Kit(
-        images=(_operator(published, "mpi-operator", "opt/mpi-operator"), *images),
+        images=(_operator_image(published, "mpi-operator", "opt/mpi-operator"), *images),
         manifests={"mpi-operator.yaml": (published, "mpi-operator.yaml")},
     )
 
 
 KITS: Final[Mapping[str, Kit]] = {
-    "mpi": _mpi("0.7.0", OPENMPI),
-    "mpi-old": _mpi("0.6.0"),
+    "mpi": _mpi_kit("0.7.0", OPENMPI),
+    "mpi-old": _mpi_kit("0.6.0"),
     "kopf": Kit(images=(KOPF,)),
     "training": Kit(
-        images=(_operator(TRAINING_OPERATOR, "training-operator.v1", "manager"), PYTHON),
+        images=(_operator_image(TRAINING_OPERATOR, "training-operator.v1", "manager"), PYTHON),
         manifests={"manifests": (TRAINING_OPERATOR, "manifests")},
     ),
     "elastic": Kit(
-        images=(_operator(TRAINING_OPERATOR, "training-operator.v1", "manager"), TORCH),
+        images=(_operator_image(TRAINING_OPERATOR, "training-operator.v1", "manager"), TORCH),
         manifests={"manifests": (TRAINING_OPERATOR, "manifests")},
     ),
-    "horovod": _mpi("0.7.0", HOROVOD),
+    "horovod": _mpi_kit("0.7.0", HOROVOD),
     "volcano": Kit(
         images=(
-            _operator(VOLCANO, "vc-controller-manager", "vc-controller-manager", name="vc-controller-manager"),
+            _operator_image(VOLCANO, "vc-controller-manager", "vc-controller-manager", name="vc-controller-manager"),
             PYTHON,
         ),
         manifests={name: (VOLCANO, name) for name in ("crds", "crds-jobflow")},
     ),
     "spark": Kit(images=(SPARK,)),
     "metrics-server": Kit(
-        images=(_operator(METRICS_SERVER, "metrics-server", "metrics-server"),),
+        images=(_operator_image(METRICS_SERVER, "metrics-server", "metrics-server"),),
         manifests={"manifests": (METRICS_SERVER, "manifests")},
     ),
 }
-"""Name of the kit, as in `make operator-NAME`, to what it holds."""
+"""Kits by name, as in `make operator-NAME`."""

@@ -1,4 +1,4 @@
-"""The layers of images: a root file system by mmdebstrap, Python packages by pip, programs and files as they are."""
+"""Layers of images: a root file system by mmdebstrap, Python packages by pip, programs and files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.binaries.subprocesses import run_program
 
 _DEBIAN = "apt-get install mmdebstrap; elsewhere build the image from the Dockerfile that the page shows"
-# What nobody reads in a container.
+# Files that containers do not need.
 _LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 _BARE = {
@@ -27,45 +27,45 @@ _BARE = {
 }
 
 
-async def root(target: Path, wanted: Root) -> None:
-    """Make a root file system of Debian packages, as a tar file.
+async def build_root(target: Path, wanted: Root) -> None:
+    """Build a root file system of Debian packages, as a tar file.
 
     Raises:
-        UnavailableError: there is no mmdebstrap, or it fails.
+        UnavailableError: mmdebstrap is missing or fails.
     """
-    await _debian(str(target), wanted.packages, hooks=wanted.hooks)
+    await _run_mmdebstrap(str(target), wanted.packages, hooks=wanted.hooks)
 
 
-async def libraries(target: Path, recipe: Recipe, *, folder: Path) -> None:
-    """Make a layer of Python packages for the images' Python, by this Python's pip; `folder` is for its work.
+async def install_packages(target: Path, recipe: Recipe, *, folder: Path) -> None:
+    """Build a layer of Python packages for the images' Python with this Python's pip, in the work directory `folder`.
 
     Raises:
-        UnavailableError: pip cannot get them.
+        UnavailableError: pip cannot download them.
     """
     machine = _MACHINES.get(image_architecture(), image_architecture())
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(folder), "--no-compile"]
     wheels = ["--only-binary=:all:", "--implementation=cp", f"--python-version={PYTHON}"]
     wheels += [f"--platform={tag}_{machine}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
     if recipe.libraries:
-        await _must(*pip, *wheels, *recipe.libraries, what="pip")
+        await _run_checked(*pip, *wheels, *recipe.libraries, what="pip")
     if recipe.sources:
-        await _must(*pip, "--no-deps", *recipe.sources, what="pip")
+        await _run_checked(*pip, "--no-deps", *recipe.sources, what="pip")
     with tarfile.open(target, "w") as archive:
-        archive.add(folder, LIBRARIES.lstrip("/"), filter=_anonymous)
+        archive.add(folder, LIBRARIES.lstrip("/"), filter=_anonymize)
 
 
-async def compiled(target: Path, root: Root, wanted: Compiled, *, folder: Path) -> None:
-    """Make a layer of Python packages, compiled in a root like the image's with tools; `folder` is for its work.
+async def compile_packages(target: Path, root: Root, wanted: Compiled, *, folder: Path) -> None:
+    """Build a layer of Python packages, compiled in a root like the image's with tools, in the work directory `folder`.
 
-    The sources are fetched by this Python's pip, so that the build itself needs no network.
+    This Python's pip downloads the sources, so the build needs no network.
 
     Raises:
-        UnavailableError: pip cannot get them, there is no mmdebstrap, or they do not compile.
+        UnavailableError: pip cannot download them, mmdebstrap is missing, or the compilation fails.
     """
     sources = folder / "sources"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={sources}"]
     names = ",".join(package.partition("==")[0] for package in wanted.packages)
-    await _must(*pip, f"--no-binary={names}", *wanted.packages, what="pip")
+    await _run_checked(*pip, f"--no-binary={names}", *wanted.packages, what="pip")
     told = " ".join(shlex.quote(f"{name}={value}") for name, value in wanted.environment.items())
     install = f"python3 -m pip install --no-deps --no-index --no-build-isolation --no-compile --target={LIBRARIES}"
     hooks = (
@@ -74,53 +74,58 @@ async def compiled(target: Path, root: Root, wanted: Compiled, *, folder: Path) 
         f"chroot \"$1\" find {LIBRARIES} -name '*.so' -exec strip --strip-debug {{}} +",
         f"copy-out {LIBRARIES} {shlex.quote(str(folder))}",
     )
-    await _debian("-", root.packages + wanted.tools, hooks=hooks, options=("--format=null",))
+    await _run_mmdebstrap("-", root.packages + wanted.tools, hooks=hooks, options=("--format=null",))
     with tarfile.open(target, "w") as archive:
-        archive.add(folder / Path(LIBRARIES).name, LIBRARIES.lstrip("/"), filter=_anonymous)
+        archive.add(folder / Path(LIBRARIES).name, LIBRARIES.lstrip("/"), filter=_anonymize)
 
 
-def bare(target: Path, programs: Mapping[str, Path], files: Mapping[str, File], *, empty: bool) -> None:
-    """Make a layer of programs and files; `empty`: there is no layer below, so folders and a list of users too."""
+def pack_files(target: Path, programs: Mapping[str, Path], files: Mapping[str, File], *, empty: bool) -> None:
+    """Build a layer of programs and files.
+
+    `empty`: it is the lowest layer, so it also needs folders and a user list.
+    """
     with tarfile.open(target, "w") as archive:
         if empty:
             for name, mode in (("tmp", 0o1777), ("etc", 0o755)):
-                _folder(archive, name, mode=mode)
+                _folder_entry(archive, name, mode=mode)
         for path, file in (_BARE | dict(files) if empty else files).items():
-            _file(archive, path, file.text.encode(), mode=file.mode)
+            _file_entry(archive, path, file.text.encode(), mode=file.mode)
         for path, program in programs.items():
-            archive.add(program, path, filter=_anonymous)
+            archive.add(program, path, filter=_anonymize)
 
 
-async def _debian(target: str, packages: Sequence[str], *, hooks: Sequence[str], options: Sequence[str] = ()) -> None:
+async def _run_mmdebstrap(
+    target: str, packages: Sequence[str], *, hooks: Sequence[str], options: Sequence[str] = ()
+) -> None:
     if shutil.which("mmdebstrap") is None:
-        raise UnavailableError("mmdebstrap is not installed: it makes images from Debian packages", hint=_DEBIAN)
+        raise UnavailableError("mmdebstrap is not installed; it builds images from Debian packages", hint=_DEBIAN)
     argv = ["mmdebstrap", "--quiet", "--variant=essential", f"--include={','.join(packages)}", *options]
     argv += [f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT]
-    # Java's installation scripts fail where this folder is not.
+    # Java's installation scripts fail without this directory.
     argv.append('--essential-hook=mkdir -p "$1/usr/share/man/man1"')
     argv += [f"--customize-hook={hook}" for hook in hooks]
-    await _must(*argv, SUITE, target, what="mmdebstrap")
+    await _run_checked(*argv, SUITE, target, what="mmdebstrap")
 
 
-async def _must(*argv: str, what: str) -> None:
+async def _run_checked(*argv: str, what: str) -> None:
     code, lines = await run_program(argv, env=os.environ, cwd=Path("/"))
     if code:
         raise UnavailableError(f"{what} failed: {lines[-1] if lines else f'exit code {code}'}", hint=" ".join(argv))
 
 
-def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _anonymize(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     return member
 
 
-def _folder(archive: tarfile.TarFile, path: str, *, mode: int) -> None:
+def _folder_entry(archive: tarfile.TarFile, path: str, *, mode: int) -> None:
     member = tarfile.TarInfo(path)
     member.type, member.mode = tarfile.DIRTYPE, mode
     archive.addfile(member)
 
 
-def _file(archive: tarfile.TarFile, path: str, data: bytes, *, mode: int) -> None:
+def _file_entry(archive: tarfile.TarFile, path: str, data: bytes, *, mode: int) -> None:
     member = tarfile.TarInfo(path)
     member.size, member.mode = len(data), mode
     archive.addfile(member, io.BytesIO(data))

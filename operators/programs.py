@@ -1,4 +1,4 @@
-"""Public operators and schedulers: their releases, how they are built, the manifests that are kept with them."""
+"""Public operators and schedulers: their releases, their builds, and the manifests stored with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VOLCANO: Final = PublishedPrograms(
     "1.14.1",
     {
         "config/crd/volcano/bases": "crds",
-        # Its controllers start only where these are known too.
+        # Its controllers start only if these kinds are served, too.
         "config/crd/jobflow/bases": "crds-jobflow",
         "installer/helm/chart/volcano/config/volcano-scheduler.conf": "scheduler.conf",
     },
@@ -31,7 +31,7 @@ VOLCANO: Final = PublishedPrograms(
 
 
 def mpi_operator(version: str) -> PublishedPrograms:
-    """Kubeflow's MPI operator."""
+    """Return the programs of Kubeflow's MPI operator."""
     unit = BuildUnit(
         name="mpi-operator",
         project="mpi-operator",
@@ -110,4 +110,4 @@ VIRTUAL_KUBELET_SUITE: Final = PublishedPrograms(
     "1.14.1",
     {},
 )
-"""virtual-kubelet's end-to-end suite, and the pod that stands for a node's kubelet in it."""
+"""virtual-kubelet's end-to-end suite, and the pod that represents a node's kubelet in it."""

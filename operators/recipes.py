@@ -1,4 +1,4 @@
-"""What an image is made of: root file systems of Debian packages, Python packages, programs, files."""
+"""Recipes of images: root file systems of Debian packages, Python packages, programs, files."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from vkgateway.programs.binaries.published import PublishedPrograms
 
 SUITE = "bookworm"
 PYTHON = "3.11"
-"""The Python of that Debian release."""
+"""Python version of that Debian release."""
 LIBRARIES = "/opt/python"
-"""Where an image's Python packages lie."""
+"""Directory of an image's Python packages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A root file system that `mmdebstrap` makes."""
+    """Root file system that `mmdebstrap` builds."""
 
     packages: tuple[str, ...]
-    """Debian packages beside the essential ones."""
+    """Debian packages in addition to the essential ones."""
     hooks: tuple[str, ...] = ()
-    """Shell commands run at the end, on the machine; `$1` is the root."""
+    """Shell commands that run on the machine at the end of the build. `$1` is the root."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A text file of an image."""
+    """Text file of an image."""
 
     text: str
     mode: int = 0o644
@@ -37,34 +37,34 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """Python packages that are published as source alone, and are compiled against what lies in the image's root."""
+    """Python packages without wheels, compiled against the packages in the image's root."""
 
     packages: tuple[str, ...]
-    """With versions."""
+    """Packages with versions."""
     tools: tuple[str, ...]
-    """Debian packages beside those of the root that it takes to compile them; the image gets none of them."""
+    """Additional Debian packages for the compilation only."""
     environment: Mapping[str, str]
-    """What their build is told."""
+    """Environment of the build."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """An image: what lies in it, layer by layer, and what it runs."""
+    """Recipe of an image: its layers, and what it runs."""
 
     name: str
     """Reference with tag: `vkgateway.local/openmpi:1`."""
     root: Root | None = None
-    """None: an empty file system with nothing but folders, a user list and the programs."""
+    """None: an empty file system with folders, a user list and the programs."""
     libraries: tuple[str, ...] = ()
     """Python packages with versions, as wheels."""
     sources: tuple[str, ...] = ()
-    """Python packages with versions that are published as source alone, without anything to compile."""
+    """Python packages with versions that are published as source only and need no compilation."""
     compiled: Compiled | None = None
-    """Only beside a root."""
+    """Compiled packages, which need a root."""
     programs: Mapping[str, tuple[PublishedPrograms, str]] = field(default_factory=dict)
-    """Path in the image to the program that lies there."""
+    """Programs by path in the image."""
     files: Mapping[str, File] = field(default_factory=dict)
-    """Path in the image to what it holds."""
+    """Files by path in the image."""
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -72,12 +72,12 @@ class Recipe:
 
     @property
     def file_name(self) -> str:
-        """Of its archive: the last part of its name."""
+        """File name of the archive, from the last part of the image's name."""
         return f"{self.name.rpartition('/')[2].replace(':', '-')}.tar"
 
     @property
     def digest(self) -> str:
-        """Short, and another as soon as anything about the image is."""
+        """Short digest that changes with any part of the image."""
         parts: list[object] = [
             SUITE,
             self.root and (self.root.packages, self.root.hooks),
@@ -94,8 +94,8 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
-    """All that one page needs."""
+    """All parts that one page needs."""
 
     images: tuple[Recipe, ...]
     manifests: Mapping[str, tuple[PublishedPrograms, str]] = field(default_factory=dict)
-    """Name of a file or folder beside the images, to what is kept with a program."""
+    """Names of files or folders next to the images, and the manifests of a program."""

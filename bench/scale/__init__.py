@@ -1,1 +1,1 @@
-"""scale: a trace of Jobs on a large hollow compute cluster, and in the simulation of the same cluster."""
+"""scale: a trace of Jobs on a large hollow compute cluster, and in a simulation of the same cluster."""

@@ -1,4 +1,4 @@
-"""`python -m bench.scale`: a trace of Jobs on a large hollow compute cluster, beside its simulation."""
+"""`python -m bench.scale`: a trace of Jobs on a large hollow compute cluster, compared with its simulation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ import click
 import msgspec
 from rich.console import Console
 
-from bench import report, surroundings
-from bench.failures import first
+from bench import environment as surroundings
+from bench import report
+from bench.failures import first_failure
 from bench.options import platform_options, run_to_exit
 from bench.outcome import Result
-from bench.platform import platform
+from bench.platform import start_platform
 from bench.procfs import stolen_seconds
-from bench.scale import play, simulated, told, workload
+from bench.scale import outcome as told
+from bench.scale import play, simulated, workload
 from bench.scale.settings import Scale
 from bench.settings import Settings
 from bench.timeline import now
@@ -35,12 +37,28 @@ from vkgateway.simulate.scenario import Job
     "--nodes", type=click.IntRange(16, HOLLOW_NODES_MAX), default=1000, show_default=True, help="Hollow nodes."
 )
 @click.option("--tenants", type=click.IntRange(1, 50), default=25, show_default=True, help="Tenants.")
-@click.option("--minutes", type=click.FloatRange(0.5, 120), default=15.0, show_default=True, help="After the warm-up.")
-@click.option("--speed", type=click.FloatRange(1, 100), default=20.0, show_default=True, help="Times faster than real.")
-@click.option("--load", type=click.FloatRange(0.1, 3), default=1.1, show_default=True, help="Requested GPU-hours.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the trace; another seed, another trace.")
-@click.option("--samples", type=click.IntRange(0, 100), default=8, show_default=True, help="Simulations with delays.")
-@click.option("--gangs", type=click.Path(path_type=Path, dir_okay=False), help="Write each gang's times as JSON.")
+@click.option(
+    "--minutes", type=click.FloatRange(0.5, 120), default=15.0, show_default=True, help="Duration after the warm-up."
+)
+@click.option(
+    "--speed", type=click.FloatRange(1, 100), default=20.0, show_default=True, help="Seconds of the trace per second."
+)
+@click.option(
+    "--load",
+    type=click.FloatRange(0.1, 3),
+    default=1.1,
+    show_default=True,
+    help="Requested GPU-hours, relative to the cluster.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Random seed of the trace.")
+@click.option(
+    "--samples", type=click.IntRange(0, 100), default=8, show_default=True, help="Simulations with drawn delays."
+)
+@click.option(
+    "--gangs",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the times of each gang to this file, as JSON.",
+)
 @platform_options
 def main(
     data_dir: Path | None,
@@ -51,29 +69,29 @@ def main(
     write: bool,
     **options: float,
 ) -> None:
-    """Play a trace of Jobs in real tenants on hollow nodes, simulate the same, and compare both."""
+    """Play a trace of Jobs in real tenants on hollow nodes, simulate it, and compare both."""
     logs.configure_logging(Logging(level="warning"))
     scale = Scale(**options)  # type: ignore[arg-type] # click has checked every one of them
     settings = Settings(tenants=scale.tenants, data_dir=data_dir, program_dirs=program_dirs, keep=keep, write=write)
-    run_to_exit(_run(scale, settings, gangs))
+    run_to_exit(_run_trace(scale, settings, gangs))
 
 
-async def _run(scale: Scale, settings: Settings, gangs: Path | None) -> None:
+async def _run_trace(scale: Scale, settings: Settings, gangs: Path | None) -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    machine = await surroundings.machine()
+    machine = await surroundings.measure_machine()
     started, stolen = now(), stolen_seconds()
-    jobs, warm_up = workload.workload(scale)
+    jobs, warm_up = workload.make_workload(scale)
     with Progress() as progress:
-        played, versions = await _play(scale, settings, jobs, warm_up, progress)
+        played, versions = await _play_jobs(scale, settings, jobs, warm_up, progress)
         machine.stolen = round((stolen_seconds() - stolen) / (now() - started) / machine.cores, 2)
-        progress("simulating the same")
-        simulations = await asyncio.to_thread(simulated.beside, scale, jobs, played, warm_up=warm_up)
-    outcome = told.tell(scale, jobs, played, simulations, warm_up=warm_up)
+        progress("simulating the run")
+        simulations = await asyncio.to_thread(simulated.simulate_run, scale, jobs, played, warm_up=warm_up)
+    outcome = told.build_outcome(scale, jobs, played, simulations, warm_up=warm_up)
     result = Result(
         name="scale",
-        title=told.title(scale),
+        title=told.run_title(scale),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=machine,
         versions=versions,
@@ -81,25 +99,27 @@ async def _run(scale: Scale, settings: Settings, gangs: Path | None) -> None:
         seconds=round(now() - started, 1),
     )
     if gangs is not None:
-        _write(gangs, told.gangs(jobs, played, simulations))
-    report.show(result, console=Console(width=160))
+        _write_rows(gangs, told.gang_records(jobs, played, simulations))
+    report.print_result(result, console=Console(width=160))
     if settings.write:
-        report.save(result)
+        report.save_result(result)
 
 
-def _write(file: Path, rows: object) -> None:
+def _write_rows(file: Path, rows: object) -> None:
     file.write_bytes(msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
 
 
-async def _play(
+async def _play_jobs(
     scale: Scale, settings: Settings, jobs: Sequence[Job], warm_up: float, progress: Progress
-) -> tuple[play.Played, dict[str, str]]:
-    """Play the jobs on a platform that exists for them; also returns the versions of its programs."""
+) -> tuple[play.PlatformRun, dict[str, str]]:
+    """Play the jobs on a temporary platform. Return also the versions of its programs."""
     try:
-        async with platform(settings, nodes=1, gpu_nodes=scale.nodes, report=progress) as ready:
-            return await play.play(ready, scale, jobs, warm_up=warm_up), surroundings.versions(ready.record)
+        async with start_platform(settings, nodes=1, gpu_nodes=scale.nodes, report=progress) as ready:
+            return await play.play_jobs(ready, scale, jobs, warm_up=warm_up), surroundings.component_versions(
+                ready.record
+            )
     except* VkgatewayError as group:
-        raise first(group) from group
+        raise first_failure(group) from group
     raise AssertionError  # the block returns or raises
 
 

@@ -1,4 +1,4 @@
-"""What became of each gang, as seen in its tenant: when it arrived, started and ended, and how often it was evicted."""
+"""Lifecycle of each gang as seen in its tenant: arrival, start, end, and number of evictions."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from bench.timeline import Key, Timeline
 from vkgateway.simulate.scenario import Job
 
 _PARTS: Final = 2
-"""The Job controller appends the index and five random characters to a Job's name."""
+"""Suffixes that the Job controller appends to a Job's name: the index and five random characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """One gang. Times are in seconds since the run began; None: it has not happened."""
+    """Lifecycle of one gang. Times are in seconds since the start of the run. None: it has not happened."""
 
     gang: str
     arrived: float | None
-    """When the last of its first pods existed: before that, no scheduler can start it."""
+    """When the last of its first pods existed. No scheduler can start the gang earlier."""
     started: float | None = None
     """When it was admitted first."""
     running: float | None = None
-    """When the last pod that its first run needs ran."""
+    """When the last pod that its first run needs started to run."""
     ended: float | None = None
     evictions: int = 0
 
 
 @dataclass(slots=True)
 class _Pod:
-    """The marks of one pod."""
+    """Marks of one pod."""
 
     seen: float
     admitted: float | None
@@ -41,13 +41,13 @@ class _Pod:
     ended: float | None
 
 
-def lives_of(jobs: Iterable[Job], timeline: Timeline, *, origin: float) -> dict[str, Life]:
-    """Return the life of each job that has pods, from the marks of all pods. `origin` is when the run began."""
-    pods = _pods(timeline, origin)
-    return {job.id: _life(job, pods[job.id]) for job in jobs if job.id in pods}
+def job_lives(jobs: Iterable[Job], timeline: Timeline, *, origin: float) -> dict[str, Life]:
+    """Return the lifecycle of each job with pods, from the marks of all pods. `origin` is the start of the run."""
+    pods = _pods_by_gang(timeline, origin)
+    return {job.id: _gang_life(job, pods[job.id]) for job in jobs if job.id in pods}
 
 
-def gang_of(key: Key) -> tuple[str, int]:
+def pod_gang(key: Key) -> tuple[str, int]:
     """Return the gang of a pod of an Indexed Job, and its index."""
     tenant, name = key
     job, index, _ = name.rsplit("-", _PARTS)
@@ -55,20 +55,20 @@ def gang_of(key: Key) -> tuple[str, int]:
 
 
 def gpu_seconds(timeline: Timeline, *, start: float, end: float) -> float:
-    """Return the GPU-seconds of running pods between two times of the timeline; every pod has a node's GPUs."""
-    ends = {key: time for mark in ("gone", "ended") for key, time in timeline.of(mark).items()}
-    spans = ((max(start, ready), min(end, ends.get(key, end))) for key, ready in timeline.of("ready").items())
+    """Return the GPU-seconds of running pods between two times of the timeline. Every pod uses a node's GPUs."""
+    ends = {key: time for mark in ("gone", "ended") for key, time in timeline.times_of(mark).items()}
+    spans = ((max(start, ready), min(end, ends.get(key, end))) for key, ready in timeline.times_of("ready").items())
     return GPUS_PER_NODE * sum(max(0.0, until - since) for since, until in spans)
 
 
-def delays(jobs: Iterable[Job], lives: Mapping[str, Life]) -> dict[str, float]:
-    """Return by how many seconds each job's pods existed later than the trace submits it, where they did."""
+def arrival_delays(jobs: Iterable[Job], lives: Mapping[str, Life]) -> dict[str, float]:
+    """Return the seconds between a job's submission in the trace and the existence of its pods."""
     arrived = {job.id: (lives[job.id].arrived, job.submitted) for job in jobs if job.id in lives}
     return {name: time - submitted for name, (time, submitted) in arrived.items() if time is not None}
 
 
-def drifts(jobs: Iterable[Job], lives: Mapping[str, Life]) -> dict[str, float]:
-    """Return by how many seconds more than its run each job held its nodes, where it ran once and to its end."""
+def run_drifts(jobs: Iterable[Job], lives: Mapping[str, Life]) -> dict[str, float]:
+    """Return the seconds that each job held its nodes beyond its run time, for jobs that ran once to their end."""
     found = {}
     for job in jobs:
         life = lives.get(job.id)
@@ -77,37 +77,37 @@ def drifts(jobs: Iterable[Job], lives: Mapping[str, Life]) -> dict[str, float]:
     return found
 
 
-def startup(lives: Mapping[str, Life]) -> float:
-    """Return the median of the seconds from the admission of a gang until its last pod runs; 0 if none runs."""
+def median_startup(lives: Mapping[str, Life]) -> float:
+    """Return the median of the seconds from the admission of a gang until its last pod runs, 0 if none runs."""
     known = [(life.started, life.running) for life in lives.values()]
     found = [running - started for started, running in known if started is not None and running is not None]
     return percentile(found, 0.5) if found else 0.0
 
 
-def _pods(timeline: Timeline, origin: float) -> dict[str, dict[int, list[_Pod]]]:
-    """Return by gang and index the pods in the order of their creation."""
+def _pods_by_gang(timeline: Timeline, origin: float) -> dict[str, dict[int, list[_Pod]]]:
+    """Return the pods by gang and index, in the order of their creation."""
     found: dict[str, dict[int, list[_Pod]]] = {}
-    marks = {name: timeline.of(name) for name in ("admitted", "ready", "failed", "ended")}
-    for key, seen in sorted(timeline.of("seen").items(), key=lambda item: item[1]):
-        gang, index = gang_of(key)
-        times = {name: _since(origin, at.get(key)) for name, at in marks.items()}
+    marks = {name: timeline.times_of(name) for name in ("admitted", "ready", "failed", "ended")}
+    for key, seen in sorted(timeline.times_of("seen").items(), key=lambda item: item[1]):
+        gang, index = pod_gang(key)
+        times = {name: _relative_time(origin, at.get(key)) for name, at in marks.items()}
         found.setdefault(gang, {}).setdefault(index, []).append(_Pod(seen=seen - origin, **times))
     return found
 
 
-def _since(origin: float, time: float | None) -> float | None:
+def _relative_time(origin: float, time: float | None) -> float | None:
     return None if time is None else time - origin
 
 
-def _life(job: Job, pods: Mapping[int, list[_Pod]]) -> Life:
+def _gang_life(job: Job, pods: Mapping[int, list[_Pod]]) -> Life:
     indexes = range(len(job.shapes))
     firsts = [pods[index][0].seen for index in indexes if index in pods]
     return Life(
         gang=job.id,
         arrived=max(firsts) if len(firsts) == len(indexes) else None,
         started=min((pod.admitted for each in pods.values() for pod in each if pod.admitted is not None), default=None),
-        running=_last([_first_ready(pods.get(index, ())) for index in indexes]),
-        ended=_last([_succeeded(pods.get(index, ())) for index in indexes]),
+        running=_last_time([_first_ready(pods.get(index, ())) for index in indexes]),
+        ended=_last_time([_succeeded(pods.get(index, ())) for index in indexes]),
         evictions=max((sum(pod.failed is not None for pod in each) for each in pods.values()), default=0),
     )
 
@@ -120,7 +120,7 @@ def _succeeded(pods: Iterable[_Pod]) -> float | None:
     return next((pod.ended for pod in pods if pod.ended is not None and pod.failed is None), None)
 
 
-def _last(times: list[float | None]) -> float | None:
-    """Return the last of the times; None unless all are known."""
+def _last_time(times: list[float | None]) -> float | None:
+    """Return the last of the times, or None unless all are known."""
     known = [time for time in times if time is not None]
     return max(known) if known and len(known) == len(times) else None

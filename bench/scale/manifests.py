@@ -1,11 +1,11 @@
-"""The Job objects that the trace becomes in its tenants."""
+"""Job objects of the trace in its tenants."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from bench.pods import PodKind, manifest
-from bench.scale.workload import gpus_of
+from bench.pods import PodKind, pod_manifest
+from bench.scale.workload import job_gpus
 from vkgateway.arbiter.snapshot import LOW
 from vkgateway.model.names import GANG_ANNOTATION, LOW_CLASS
 from vkgateway.simulate.scenario import Job
@@ -13,7 +13,7 @@ from vkgateway.simulate.scenario import Job
 RUN: Final = "scale"
 _RUN_SECONDS: Final = "kwok.vkgateway.io/run-seconds"
 _TTL: Final = 10
-"""Seconds after which the tenant's control plane deletes a Job that has ended, with its pods."""
+"""Seconds after which the tenant's control plane deletes an ended Job with its pods."""
 
 
 def job_name(job: Job) -> str:
@@ -22,20 +22,20 @@ def job_name(job: Job) -> str:
 
 
 def job_manifest(job: Job, *, grace: int) -> dict[str, Any]:
-    """Return the Job: all its pods are one gang, an eviction is no failure of it, and its pods end by themselves.
+    """Return the Job: all its pods are one gang, an eviction does not fail it, and its pods end by themselves.
 
-    It is Indexed with a back-off for each index: otherwise the Job controller waits longer for each pod of an evicted
+    It is Indexed with a back-off for each index. Otherwise the Job controller waits longer for each pod of an evicted
     gang, up to ten minutes.
     """
     pods = len(job.shapes)
     kind = PodKind(
         run=RUN,
-        gpus=gpus_of(job) // pods,
+        gpus=job_gpus(job) // pods,
         restart="Never",
         priority_class=LOW_CLASS if job.band is LOW else "",
         annotations={GANG_ANNOTATION: "job", _RUN_SECONDS: f"{job.run:g}"},
     )
-    template = manifest("", kind)
+    template = pod_manifest("", kind)
     template["spec"]["terminationGracePeriodSeconds"] = grace
     metadata = {field: template["metadata"][field] for field in ("labels", "annotations")}
     disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}

@@ -1,4 +1,4 @@
-"""What the gateway and the machine did during a run: CPU, memory, and how long the arbiter's cycles took."""
+"""CPU and memory of gateway and machine during a run, and durations of the arbiter's cycles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from bench import procfs, startterms
+from bench import procfs
+from bench import startmetrics as startterms
 from bench.platform import Platform
 from bench.procfs import CpuMeter
 from bench.stats import percentile
@@ -22,13 +23,16 @@ _FULL: Final = 0.95
 GATEWAY: Final = "gateway"
 
 Buckets = Mapping[float, float]
-"""Cycles that took at most that many seconds."""
+"""Number of cycles with at most this duration, by seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metered:
-    """Figures of the part of a run after its warm-up. CPU in seconds by kind of process, memory in MiB, `busy` shares
-    of all cores, one a sample; `steps` the cycles of the arbiter."""
+class MeterFigures:
+    """Figures of a run after its warm-up.
+
+    CPU is in seconds by kind of process, memory in MiB. `busy` holds a share of all cores for each sample, and `steps`
+    the cycles of the arbiter.
+    """
 
     seconds: float
     cpu: Mapping[str, float]
@@ -37,18 +41,18 @@ class Metered:
     steps: Buckets = field(default_factory=dict)
 
     @property
-    def cores(self) -> float:
-        """Cores that the gateway used in the mean."""
+    def mean_cores(self) -> float:
+        """Mean number of cores that the gateway used."""
         return self.cpu.get(GATEWAY, 0.0) / self.seconds
 
     @property
-    def full(self) -> float:
-        """The share of samples in which the machine had nearly no idle core."""
+    def full_share(self) -> float:
+        """Share of samples in which the machine had nearly no idle core."""
         return sum(share > _FULL for share in self.busy) / len(self.busy) if self.busy else 0.0
 
     @property
-    def usual(self) -> float:
-        """The median of the samples."""
+    def median_busy(self) -> float:
+        """Median of the samples."""
         return percentile(self.busy, 0.5)
 
 
@@ -64,42 +68,42 @@ class Meters:
         self._steps: Buckets = {}
 
     async def begin(self) -> None:
-        """Count from now on."""
-        procfs.forget_peak(await self._platform.gateway_pid())
-        self._steps = parse(await startterms.page(self._socket))
-        self._cpu, self._started = await self._platform.meter(), now()
+        """Start to count."""
+        procfs.reset_peak(await self._platform.gateway_pid())
+        self._steps = parse_cycles(await startterms.fetch_metrics(self._socket))
+        self._cpu, self._started = await self._platform.start_meter(), now()
         self._busy.clear()
 
     async def sample(self) -> None:
-        """Look at the machine until cancelled."""
+        """Sample the machine until cancelled."""
         while True:
             busy, started = procfs.busy_seconds(), now()
             await asyncio.sleep(_SAMPLE)
             cores = len(os.sched_getaffinity(0))
             self._busy.append((procfs.busy_seconds() - busy) / (now() - started) / cores)
 
-    async def finish(self) -> Metered:
-        """Return what was counted."""
+    async def finish(self) -> MeterFigures:
+        """Return the figures."""
         assert self._cpu is not None
-        after = parse(await startterms.page(self._socket))
-        return Metered(
+        after = parse_cycles(await startterms.fetch_metrics(self._socket))
+        return MeterFigures(
             seconds=now() - self._started,
-            cpu=self._cpu.read(),
+            cpu=self._cpu.read_seconds(),
             peak=procfs.memory_mib(await self._platform.gateway_pid())["VmHWM"],
             busy=tuple(self._busy),
             steps={bound: count - self._steps.get(bound, 0.0) for bound, count in after.items()},
         )
 
 
-def parse(page: str) -> Buckets:
+def parse_cycles(page: str) -> Buckets:
     """Return the histogram of cycles in a page of metrics."""
     return {float(match[1]): float(match[2]) for match in _BUCKET.finditer(page)}
 
 
 def quantile(steps: Buckets, share: float) -> float:
-    """Return the seconds that this share of the cycles did not exceed, by linear interpolation as Prometheus does.
+    """Return the seconds that this share of the cycles did not exceed, by linear interpolation as in Prometheus.
 
-    NaN of no cycles. A share of 1 gives the upper bound of the slowest cycle's bucket.
+    NaN if there are no cycles. A share of 1 gives the upper bound of the slowest cycle's bucket.
     """
     ordered = sorted(steps.items())
     total = ordered[-1][1] if ordered else 0.0

@@ -1,4 +1,4 @@
-"""A trace played on a platform: Jobs created in their tenants at their times, and all pods watched."""
+"""Playback of a trace on a platform: Jobs are created in their tenants at their times, and all pods are watched."""
 
 from __future__ import annotations
 
@@ -10,68 +10,68 @@ from typing import Final
 import msgspec
 
 from bench import flows, load
-from bench.flows import POOL_LABEL, always
+from bench.flows import POOL_LABEL, constant_place
 from bench.load import Place
 from bench.platform import GPU_POOL, Platform
 from bench.pods import GPU, RUN_LABEL, PodKind
-from bench.scale.lives import Life, gpu_seconds, lives_of
+from bench.scale.lives import Life, gpu_seconds, job_lives
 from bench.scale.manifests import RUN, job_manifest
-from bench.scale.meters import Metered, Meters
+from bench.scale.meters import MeterFigures, Meters
 from bench.scale.settings import Scale
 from bench.scale.workload import NAMESPACE, tenant_names
 from bench.timeline import Timeline, now
-from bench.watching import decode, watching
+from bench.watching import decode, watch_pods
 from vkgateway.arbiter.snapshot import Pool
 from vkgateway.kube.resources import JOBS, NODES, PODS
 from vkgateway.simulate.scenario import Job
 from vkgateway.simulate.traces.kubernetes import read_nodes
 
 TAIL: Final = 15.0
-"""Seconds after the last submission for which pods are still watched: what was decided by then shows."""
+"""Seconds after the last submission for which pods are watched, to see the effect of the last decisions."""
 _STALL: Final = 120.0
-"""Seconds without an end of any pod after which those that are left are given up."""
+"""Seconds without the end of any pod after which the remaining pods are abandoned."""
 _POLL: Final = 1.0
 _TIMEOUT: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """What a run came to on the platform."""
+class PlatformRun:
+    """Figures of a run on the platform."""
 
     pool: Pool
     lives: Mapping[str, Life]
-    metered: Metered
+    metered: MeterFigures
     allocation: float
-    """The share of the GPUs whose pods ran, in the mean of the time after the warm-up."""
+    """Mean share of GPUs with running pods after the warm-up."""
     late: Sequence[float]
-    """By how many seconds each request for a Job was sent late: how well the load generator kept pace."""
+    """Seconds by which each request for a Job was sent late, a measure of the load generator."""
     restarted: bool
-    """The gateway's process is another one than at the start."""
+    """The gateway's process is not the one at the start."""
     drained: float
-    """Seconds from the deletion of all Jobs until the last of their pods was gone from the compute cluster."""
+    """Seconds from the deletion of all Jobs until the last of their pods was removed from the compute cluster."""
     left: Sequence[str]
-    """Pods that were not gone two minutes after the last one that was."""
+    """Pods that still existed two minutes after the last removal."""
 
 
-async def play(platform: Platform, scale: Scale, jobs: Sequence[Job], *, warm_up: float) -> Played:
-    """Make the tenants, play the jobs, and remove them again."""
+async def play_jobs(platform: Platform, scale: Scale, jobs: Sequence[Job], *, warm_up: float) -> PlatformRun:
+    """Create the tenants, play the jobs, and delete the tenants."""
     await platform.start_gateway(notice_seconds=scale.notice, age_cap_seconds=scale.age_cap)
-    places = await _tenants(platform, scale)
-    pool = await _pool(platform)
+    places = await _create_tenants(platform, scale)
+    pool = await _read_pool(platform)
     pid = await platform.gateway_pid()
     meters = Meters(platform)
     timeline = Timeline()
-    watches = [(place.client, always(place.name)) for place in places]
-    async with watching(watches, run=RUN, timeline=timeline):
+    watches = [(place.client, constant_place(place.name)) for place in places]
+    async with watch_pods(watches, run=RUN, timeline=timeline):
         origin = now()
-        late, metered = await _submit(platform, scale, jobs, places, meters=meters, warm_up=warm_up, origin=origin)
-    lives = lives_of(jobs, timeline, origin=origin)
+        late, metered = await _submit_jobs(platform, scale, jobs, places, meters=meters, warm_up=warm_up, origin=origin)
+    lives = job_lives(jobs, timeline, origin=origin)
     start, end = origin + warm_up, origin + warm_up + scale.duration
     allocation = gpu_seconds(timeline, start=start, end=end) / (scale.gpus * scale.duration)
     restarted = await platform.gateway_pid() != pid
-    platform.report("removing all Jobs")
-    drained, left = await _drain(platform, places)
-    return Played(
+    platform.report("deleting all Jobs")
+    drained, left = await _delete_jobs(platform, places)
+    return PlatformRun(
         pool=pool,
         lives=lives,
         metered=metered,
@@ -83,16 +83,16 @@ async def play(platform: Platform, scale: Scale, jobs: Sequence[Job], *, warm_up
     )
 
 
-async def _tenants(platform: Platform, scale: Scale) -> list[Place]:
+async def _create_tenants(platform: Platform, scale: Scale) -> list[Place]:
     names = tenant_names(scale.tenants)
     pool = {"name": GPU_POOL, "guarantee": {GPU: str(scale.guarantee)}}
 
     async def make(name: str) -> None:
         await platform.create_tenant(name, pool)
-        await platform.until_node_usable(name, GPU_POOL)
+        await platform.wait_node_usable(name, GPU_POOL)
 
-    platform.report(f"making {len(names)} tenants")
-    await load.each(names, make, in_flight=2)
+    platform.report(f"creating {len(names)} tenants")
+    await load.for_each(names, make, in_flight=2)
     places = [Place(name, platform.tenants[name], NAMESPACE) for name in names]
     await _warm_up(places)
     platform.report.done(f"{len(names)} tenants: ready")
@@ -100,22 +100,24 @@ async def _tenants(platform: Platform, scale: Scale) -> list[Place]:
 
 
 async def _warm_up(places: Sequence[Place]) -> None:
-    """What happens only with a tenant's first pod is no part of the run."""
+    """Create and delete one pod of each tenant, so that one-time costs are not part of the run."""
     kind = PodKind(run="scale-warm", gpus=1, restart="Never")
     timeline = Timeline()
-    async with watching([(place.client, always(place.name)) for place in places], run=kind.run, timeline=timeline):
+    async with watch_pods(
+        [(place.client, constant_place(place.name)) for place in places], run=kind.run, timeline=timeline
+    ):
         await flows.warm_up(places, kind, timeline=timeline)
 
 
-async def _pool(platform: Platform) -> Pool:
-    """Return the pool as the gateway sees it: its nodes by name, and the levels of its network."""
+async def _read_pool(platform: Platform) -> Pool:
+    """Return the pool as the gateway sees it: nodes by name, and topology levels."""
     page = await platform.compute.list_all(NODES, label_selector=f"{POOL_LABEL}={GPU_POOL}")
     (pool,) = read_nodes({"items": [msgspec.json.decode(item) for item in page.items]})
     nodes = tuple(sorted(pool.nodes, key=lambda node: node.name))
     return replace(pool, nodes=nodes)
 
 
-async def _submit(
+async def _submit_jobs(
     platform: Platform,
     scale: Scale,
     jobs: Sequence[Job],
@@ -124,7 +126,7 @@ async def _submit(
     meters: Meters,
     warm_up: float,
     origin: float,
-) -> tuple[list[float], Metered]:
+) -> tuple[list[float], MeterFigures]:
     by_name = {place.name: place for place in places}
     late: list[float] = []
 
@@ -132,7 +134,7 @@ async def _submit(
         place = by_name[job.tenant]
         await place.client.create(JOBS, job_manifest(job, grace=scale.grace), namespace=NAMESPACE, timeout=_TIMEOUT)
 
-    async def measure() -> Metered:
+    async def measure() -> MeterFigures:
         await asyncio.sleep(warm_up)
         await meters.begin()
         sampling = asyncio.create_task(meters.sample())
@@ -151,8 +153,8 @@ async def _submit(
     return late, measuring.result()
 
 
-async def _drain(platform: Platform, places: Sequence[Place]) -> tuple[float, list[str]]:
-    """Delete all Jobs with their pods, and wait for the compute cluster; returns the time it took, and what is left."""
+async def _delete_jobs(platform: Platform, places: Sequence[Place]) -> tuple[float, list[str]]:
+    """Delete all Jobs with their pods, and wait for the compute cluster. Return the seconds, and the remaining pods."""
     started = now()
     background = {"propagationPolicy": "Background"}
 
@@ -160,16 +162,16 @@ async def _drain(platform: Platform, places: Sequence[Place]) -> tuple[float, li
         path = JOBS.path(namespace=NAMESPACE)
         await place.client.request("DELETE", path, params=background, timeout=_TIMEOUT)
 
-    await load.each(places, clear, in_flight=4)
-    left, changed = await _pods_below(platform), now()
+    await load.for_each(places, clear, in_flight=4)
+    left, changed = await _compute_pods(platform), now()
     while left and now() - changed < _STALL:
         await asyncio.sleep(_POLL)
-        before, left = left, await _pods_below(platform)
+        before, left = left, await _compute_pods(platform)
         changed = now() if len(left) < len(before) else changed
     return changed - started, left
 
 
-async def _pods_below(platform: Platform) -> list[str]:
+async def _compute_pods(platform: Platform) -> list[str]:
     """Return the run's pods in the compute cluster, by namespace and name."""
     page = await platform.compute.list_all(PODS, label_selector=f"{RUN_LABEL}={RUN}")
     found = [decode(item).metadata for item in page.items]

@@ -1,4 +1,4 @@
-"""Size and pace of a run, and the times of the platform that follow from its speed."""
+"""Size and pace of a run, and the platform's times that depend on its speed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ _NOTICE: Final = 30.0
 _AGE_CAP: Final = 3600.0
 _GRACE: Final = 20.0
 _SIZES: Final = {8: 0.30, 16: 0.20, 32: 0.20, 64: 0.15, 128: 0.08, 256: 0.05, 512: 0.02}
-"""GPUs of a gang, and the share of gangs with as many: few pods for many GPUs."""
+"""Share of gangs by number of GPUs: few pods with many GPUs."""
 _LARGEST: Final = 16
-"""A gang requests a sixteenth of the cluster at most."""
+"""Divisor: a gang requests a sixteenth of the cluster at most."""
 _GUARANTEED: Final = 0.75
-"""The share of the GPUs that tenants' guarantees make up."""
+"""Share of the GPUs that tenants' guarantees cover."""
 _RAMP_PODS: Final = 12.0
 """Pods per second that the warm-up creates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """One run. Properties without another unit are in seconds of the platform, which runs the trace `speed` times
-    faster than it was recorded."""
+    """Settings of one run.
+
+    Properties without another unit are in seconds of the platform, which plays the trace `speed` times faster than it
+    was recorded.
+    """
 
     nodes: int = 1000
     tenants: int = 25
@@ -32,7 +35,7 @@ class Scale:
     seed: int = 1
     load: float = 1.1
     samples: int = 8
-    """Simulations with other arrival delays, which show what timing changes."""
+    """Simulations with other arrival delays, which show the effect of timing."""
 
     @property
     def gpus(self) -> int:
@@ -41,7 +44,7 @@ class Scale:
 
     @property
     def guarantee(self) -> int:
-        """GPUs of whole nodes that each tenant is guaranteed."""
+        """Guaranteed GPUs of each tenant, in whole nodes."""
         return int(self.nodes * _GUARANTEED) // self.tenants * GPUS_PER_NODE
 
     @property
@@ -56,17 +59,17 @@ class Scale:
 
     @property
     def age_cap(self) -> float:
-        """Waiting time that counts for the queue order at most."""
+        """Maximum of the waiting time in the queue order."""
         return _AGE_CAP / self.speed
 
     @property
     def grace(self) -> int:
-        """Grace period of the pods. Kubernetes knows whole seconds, from 1 on."""
+        """Grace period of the pods. Kubernetes accepts whole seconds, from 1 on."""
         return max(1, round(_GRACE / self.speed))
 
     @property
     def sizes(self) -> dict[int, float]:
-        """GPUs of a gang, and the share of gangs with as many."""
+        """Share of gangs by number of GPUs."""
         return {gpus: share for gpus, share in _SIZES.items() if gpus <= max(GPUS_PER_NODE, self.gpus // _LARGEST)}
 
     @property

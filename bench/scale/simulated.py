@@ -1,4 +1,4 @@
-"""The simulation of a run: the same nodes, tenants, jobs and settings, and the same with other arrival delays."""
+"""Simulations of a run: the same nodes, tenants, jobs and settings, also with other arrival delays."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from bench.scale.lives import Life, delays, drifts, startup
+from bench.scale.lives import Life, arrival_delays, median_startup, run_drifts
 from bench.scale.meters import quantile
-from bench.scale.play import TAIL, Played
+from bench.scale.play import TAIL, PlatformRun
 from bench.scale.settings import Scale
 from bench.scale.workload import POOL_KEY, tenant_names
 from vkgateway.arbiter.snapshot import Policy, Pool, Quota
@@ -24,18 +24,19 @@ from vkgateway.simulate.scenario import GPU, Job, Scenario, Settings
 
 _GATHER: Final = 0.05
 _CYCLE_AND_REST: Final = 1.5
-"""The gateway gathers news for 0.05 s, decides, and rests for half of the time that it took."""
+"""The gateway collects changes for 0.05 s, decides, and rests for half of the time that it took."""
 _BACKOFF: Final = 10.0
-"""Seconds after which the Job controller re-creates an evicted pod; twice as long after each further eviction."""
+"""Seconds after which the Job controller re-creates an evicted pod, doubled by each further eviction."""
 
 
 _SHORTEST: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
-    """What a simulation came to: the gangs by id, the share of the GPUs that ran gangs after the warm-up, and the CPU
-    seconds that each cycle took."""
+class SimulatedRun:
+    """Figures of a simulation: the gangs by id, the share of GPUs with running gangs after the warm-up, and the CPU
+    seconds of each cycle.
+    """
 
     lives: Mapping[str, Life]
     allocation: float = 0.0
@@ -44,17 +45,17 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulations:
-    """The simulations of one run."""
+    """Simulations of one run."""
 
-    plan: Simulated
-    """The trace as it is."""
-    as_arrived: Simulated
-    """The trace with the delays of arrivals and the run times that the platform showed."""
-    samples: Sequence[Simulated]
-    """The trace with delays and run times that are drawn from those of the platform."""
+    plan: SimulatedRun
+    """Trace without delays."""
+    as_arrived: SimulatedRun
+    """Trace with the arrival delays and run times of the platform."""
+    samples: Sequence[SimulatedRun]
+    """Traces with delays and run times that are drawn from those of the platform."""
 
 
-def scenario_of(
+def make_scenario(
     scale: Scale,
     pool: Pool,
     jobs: Sequence[Job],
@@ -63,9 +64,9 @@ def scenario_of(
     startup: float = 0.0,
     cycle: float = 0.0,
 ) -> Scenario:
-    """Return the scenario: the pool under the name that it has in the gateway, and the platform's settings.
+    """Return the scenario: the pool under its name in the gateway, and the platform's settings.
 
-    `startup` is what a gang takes from its admission until its pods run, `cycle` what a cycle takes, in seconds.
+    `startup` is the time from a gang's admission until its pods run, and `cycle` the duration of a cycle, in seconds.
     """
     quotas = tuple(
         Quota(tenant=name, pool=POOL_KEY, guarantee={GPU: 1000 * scale.guarantee})
@@ -85,13 +86,13 @@ def scenario_of(
     return Scenario(pools=(replace(pool, key=POOL_KEY),), quotas=quotas, jobs=ordered, settings=settings)
 
 
-def simulate(scenario: Scenario, until: float) -> Simulated:
+def simulate(scenario: Scenario, until: float) -> SimulatedRun:
     """Simulate up to a time of the trace."""
     simulation = Simulation(scenario, ArbiterScheduler(), clock=time.process_time)
     while simulation.step() and simulation.state.now < until:
         pass
     runs = simulation.state.runs
-    return Simulated(
+    return SimulatedRun(
         lives={
             job.id: Life(
                 gang=job.id,
@@ -108,28 +109,28 @@ def simulate(scenario: Scenario, until: float) -> Simulated:
     )
 
 
-def beside(scale: Scale, jobs: Sequence[Job], played: Played, *, warm_up: float) -> Simulations:
-    """Simulate what was played: as planned, with the platform's delays, and with delays that are drawn from them."""
+def simulate_run(scale: Scale, jobs: Sequence[Job], played: PlatformRun, *, warm_up: float) -> Simulations:
+    """Simulate the played jobs: as planned, with the platform's delays, and with delays drawn from them."""
     until = warm_up + scale.duration + TAIL
-    plan = scenario_of(
+    plan = make_scenario(
         scale,
         played.pool,
         jobs,
         warm_up=warm_up,
-        startup=startup(played.lives),
+        startup=median_startup(played.lives),
         cycle=quantile(played.metered.steps, 0.5),
     )
-    late, longer = delays(jobs, played.lives), drifts(jobs, played.lives)
-    scenarios = [plan, shifted(plan, late, longer)]
+    late, longer = arrival_delays(jobs, played.lives), run_drifts(jobs, played.lives)
+    scenarios = [plan, shift_jobs(plan, late, longer)]
     for number in range(scale.samples):
         draws = random.Random(number)
-        scenarios.append(shifted(plan, _drawn(jobs, late, draws), _drawn(jobs, longer, draws)))
+        scenarios.append(shift_jobs(plan, _draw_values(jobs, late, draws), _draw_values(jobs, longer, draws)))
     first, as_arrived, *samples = simulate_all(scenarios, until)
     return Simulations(plan=first, as_arrived=as_arrived, samples=samples)
 
 
-def shifted(scenario: Scenario, late: Mapping[str, float], longer: Mapping[str, float]) -> Scenario:
-    """Return the scenario with gangs submitted that many seconds later, and running that many seconds longer."""
+def shift_jobs(scenario: Scenario, late: Mapping[str, float], longer: Mapping[str, float]) -> Scenario:
+    """Return the scenario with gangs that are submitted `late` seconds later and run `longer` seconds longer."""
     jobs = [
         replace(
             job,
@@ -141,14 +142,14 @@ def shifted(scenario: Scenario, late: Mapping[str, float], longer: Mapping[str, 
     return replace(scenario, jobs=tuple(sorted(jobs, key=lambda job: (job.submitted, job.id))))
 
 
-def _drawn(jobs: Sequence[Job], seen: Mapping[str, float], draws: random.Random) -> dict[str, float]:
-    """Draw one of the values seen for each job."""
+def _draw_values(jobs: Sequence[Job], seen: Mapping[str, float], draws: random.Random) -> dict[str, float]:
+    """Draw one of the observed values for each job."""
     values = sorted(seen.values())
     return {job.id: draws.choice(values) for job in jobs} if values else {}
 
 
-def simulate_all(scenarios: Sequence[Scenario], until: float) -> list[Simulated]:
-    """Simulate each scenario in a process of its own, as many at once as there are cores."""
+def simulate_all(scenarios: Sequence[Scenario], until: float) -> list[SimulatedRun]:
+    """Simulate each scenario in a separate process, as many concurrently as there are cores."""
     workers = min(len(scenarios), len(os.sched_getaffinity(0)))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as processes:
         return list(processes.map(simulate, scenarios, [until] * len(scenarios)))

@@ -1,4 +1,4 @@
-"""The trace: a synthetic load in seconds of the platform, which begins with a full cluster."""
+"""Synthetic trace in seconds of the platform, which begins with a full cluster."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from vkgateway.simulate.traces.window import select_window
 POOL_KEY: Final[PoolKey] = (DEFAULT_COMPUTE_CLUSTER, GPU_POOL)
 NAMESPACE: Final = "default"
 _LEAD: Final = 4 * 3600.0
-"""Seconds of the trace before the part that is played: the gangs that run at its start come from there."""
+"""Seconds of the trace before the played part. Gangs that run at its start come from there."""
 _LONGEST: Final = _LEAD
 _LOW: Final = 0.4
 _MEDIAN: Final = 40 * 60.0
 _SPREAD: Final = 1.0
-"""Median of the run time, and standard deviation of its logarithm: few short gangs, since each pod costs the same
-CPU, however long it runs."""
+"""Standard deviation of the logarithm of run times, whose median is `_MEDIAN` seconds.
+
+There are few short gangs, since each pod costs the same CPU, however long it runs.
+"""
 
 
 def tenant_names(count: int) -> list[str]:
@@ -33,11 +35,11 @@ def tenant_names(count: int) -> list[str]:
     return [f"scale-{number:02d}" for number in range(count)]
 
 
-def workload(scale: Scale) -> tuple[tuple[Job, ...], float]:
+def make_workload(scale: Scale) -> tuple[tuple[Job, ...], float]:
     """Return the jobs of a run in the order of their submission, and the end of its warm-up.
 
-    Gangs of the trace that ran at its start are submitted during the warm-up, evenly by pods, and run until the warm-up
-    ends plus the rest of their run. Ids are those of the gateway: tenant, namespace and name of the Job.
+    Gangs of the trace that ran at its start are submitted during the warm-up, evenly by pods. They run until the
+    warm-up ends plus the rest of their run. Ids are those of the gateway: tenant, namespace and name of the Job.
     """
     length = scale.duration * scale.speed
     work = WorkloadParameters(
@@ -53,35 +55,35 @@ def workload(scale: Scale) -> tuple[tuple[Job, ...], float]:
         longest=_LONGEST,
     )
     drawn = sorted(generate_jobs(work, random.Random(scale.seed)), key=lambda job: job.submitted)
-    played = [_faster(job, scale.speed) for job in select_window(drawn, _LEAD, length)]
+    played = [_speed_up(job, scale.speed) for job in select_window(drawn, _LEAD, length)]
     before = [job for job in played if not job.submitted]
     warm_up = sum(len(job.shapes) for job in before) / scale.ramp
     jobs = [
-        *_ramped(before, scale.ramp, warm_up),
+        *_ramp_up(before, scale.ramp, warm_up),
         *(replace(job, submitted=job.submitted + warm_up) for job in played[len(before) :]),
     ]
-    return tuple(_named(job, number) for number, job in enumerate(jobs)), warm_up
+    return tuple(_rename_job(job, number) for number, job in enumerate(jobs)), warm_up
 
 
-def _faster(job: Job, speed: float) -> Job:
+def _speed_up(job: Job, speed: float) -> Job:
     run = float(max(1, round(job.run / speed)))
     return replace(job, submitted=job.submitted / speed, run=run, pools=(POOL_KEY,))
 
 
-def _ramped(jobs: Sequence[Job], pods_per_second: float, end: float) -> Iterator[Job]:
+def _ramp_up(jobs: Sequence[Job], pods_per_second: float, end: float) -> Iterator[Job]:
     at = 0.0
     for job in jobs:
         yield replace(job, submitted=at, run=job.run + round(end - at))
         at += len(job.shapes) / pods_per_second
 
 
-def _named(job: Job, number: int) -> Job:
-    """Return the job under a name whose last part is a number: gangs of one kind differ in nothing else."""
-    band, gpus = "low" if job.band is LOW else "own", gpus_of(job)
+def _rename_job(job: Job, number: int) -> Job:
+    """Return the job under a name whose last part is a number, so that gangs of one kind differ in nothing else."""
+    band, gpus = "low" if job.band is LOW else "own", job_gpus(job)
     kind = f"{band}-g{gpus}"
     return replace(job, id=f"{job.tenant}/{NAMESPACE}/{kind}-{number:04d}", kind=f"{job.tenant}/{kind}")
 
 
-def gpus_of(job: Job) -> int:
+def job_gpus(job: Job) -> int:
     """Return the GPUs that all pods of a job request."""
     return sum(amount for shape in job.shapes for _, amount in shape.requests) // 1000

@@ -10,7 +10,7 @@ from vkgateway.conformance.cases import Case
 from vkgateway.conformance.comparison import ComparedCase, Comparison
 from vkgateway.conformance.outcomes import Outcome
 
-_PASSED_BY: Final = {"yardstick": "the yardstick alone", "tenant": "the tenant alone", "neither": "neither"}
+_PASSED_BY: Final = {"yardstick": "the compute cluster only", "tenant": "the tenant only", "neither": "neither"}
 _TIMES: Final = {3: "three times or more", 2: "twice", 1: "once"}
 
 
@@ -28,15 +28,15 @@ def render_tables(found: Comparison) -> str:
 
 def _totals_table(found: Comparison) -> str:
     both = len(found.cases) - len(found.cases_with("open"))
-    failed = f"{len(found.cases_with('neither'))} by both, {len(found.cases_with('yardstick'))} in the tenant alone"
+    failed = f"{len(found.cases_with('neither'))} by both, {len(found.cases_with('yardstick'))} in the tenant only"
     rows = [
         ("in the tenant", *_count_outcomes(one.tenant for one in found.cases)),
-        ("straight", *_count_outcomes(one.straight for one in found.cases)),
+        ("in the compute cluster", *_count_outcomes(one.straight for one in found.cases)),
         (
             "on both",
             both,
             f"{len(found.cases_with('both'))} by both",
-            f"{failed}, {len(found.cases_with('tenant'))} straight alone",
+            f"{failed}, {len(found.cases_with('tenant'))} in the compute cluster only",
         ),
     ]
     return _render_table(("", "run", "passed", "failed"), rows)
@@ -52,7 +52,7 @@ def _pass_sentence(found: Comparison) -> str:
     both, alone = len(found.cases_with("both")), len(found.cases_with("yardstick"))
     open_ = len(found.cases_with("open"))
     rest = f"; {open_} of the suite's {len(found.cases)} cases were not run on both sides" if open_ else ""
-    share = f"{both} of the {both + alone} cases that the yardstick passes ({100 * found.pass_ratio:.1f} %)"
+    share = f"{both} of the {both + alone} cases that pass in the compute cluster ({100 * found.pass_ratio:.1f} %)"
     return f"The tenant passes {share}{rest}."
 
 

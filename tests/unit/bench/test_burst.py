@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from bench import burst, session
-from bench.flows import Flow, own_node
+from bench.flows import BurstFigures, unique_node_name
 from bench.platform import Platform
 from bench.session import Case, Session, System
 from bench.settings import Settings
@@ -31,29 +31,29 @@ async def run(monkeypatch: pytest.MonkeyPatch) -> Session:
     for system, spans in SPANS.items():
         for span in spans:
 
-            async def take(_platform: Platform, span: float = span, **_options: object) -> Flow:
-                return Flow(pods=CASE.pods, ready_p50=span / 2, ready_p99=span, ready_span=span, gone_span=1.0)
+            async def take(_platform: Platform, span: float = span, **_options: object) -> BurstFigures:
+                return BurstFigures(pods=CASE.pods, ready_p50=span / 2, ready_p99=span, ready_span=span, gone_span=1.0)
 
             monkeypatch.setitem(session._RUNS, system, take)
-            await made.turn(system, CASE)
+            await made.run_turn(system, CASE)
     return made
 
 
 async def test_of_several_turns_the_middle_one_is_told(run: Session) -> None:
-    told = run.taken("gateway", CASE)
+    told = run.median_turn("gateway", CASE)
     assert told is not None
     assert told.ready_span == 5.0
-    assert run.taken("gateway", Case(CASE.pods, token=True)) is None
+    assert run.median_turn("gateway", Case(CASE.pods, token=True)) is None
 
 
 async def test_a_share_is_the_middle_one_of_those_of_each_turn(run: Session) -> None:
-    outcome = burst._tell(run, [CASE])
+    outcome = burst._build_outcome(run, [CASE])
     shares = {str(row[2]): row[7:9] for row in outcome.rows}
     assert shares["gateway"] == [0.67, 0.83]  # of 1/5, 2/2, 4/6; and of 2/5, 2.5/2, 5/6
     assert shares["floor"] == [1.0, 1.25]
     assert [target.seen for target in outcome.targets] == shares["gateway"]
-    assert [target.met for target in outcome.targets] == [False, True]
+    assert [target.is_met for target in outcome.targets] == [False, True]
 
 
 def test_each_flow_has_a_node_of_its_own_name() -> None:
-    assert own_node("floor") != own_node("floor")
+    assert unique_node_name("floor") != unique_node_name("floor")

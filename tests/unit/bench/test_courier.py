@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from bench.courier import Courier
-from bench.floor import Pair
+from bench.floor import NamespacePair
 from bench.load import Place
 from bench.pods import PodKind
 from bench.timeline import Key, Mark, Timeline
@@ -23,23 +23,23 @@ class _Place(Place):
         super().__init__(name, cast(Client, None), name)
         self.asked = asked
 
-    async def create(self, name: str, kind: PodKind) -> bytes:
+    async def create_pod(self, name: str, kind: PodKind) -> bytes:
         self.asked.append(f"create {self.name}/{name}")
         return b""
 
-    async def delete(self, name: str, *, grace: int | None = None) -> None:
+    async def delete_pod(self, name: str, *, grace: int | None = None) -> None:
         self.asked.append(f"delete {self.name}/{name} {grace}")
 
 
-class _Pair(Pair):
+class _Pair(NamespacePair):
     def __init__(self, above: _Place, below: _Place) -> None:
         super().__init__(above, below, node="", token=False)
         self.asked = above.asked
 
-    async def hand_down_token(self, name: str) -> None:
+    async def copy_token(self, name: str) -> None:
         self.asked.append(f"token {name}")
 
-    async def _patch(self, place: Place, name: str, body: dict[str, Any], *, subresource: str = "") -> None:
+    async def _patch_pod(self, place: Place, name: str, body: dict[str, Any], *, subresource: str = "") -> None:
         self.asked.append(f"patch {place.name}/{name} {subresource or 'finalizers'}")
 
 
@@ -47,18 +47,18 @@ class _Pair(Pair):
 async def test_what_is_seen_is_done(token: bool) -> None:
     asked: list[str] = []
     courier = Courier([_Pair(_Place("team", asked), _Place("below", asked))], token=token)
-    worker = asyncio.create_task(courier.work())
+    worker = asyncio.create_task(courier.run_worker())
 
     above, below = ("team", "p-0"), ("below", "p-0")
     seen: list[tuple[Timeline, Mark, Key]] = [
-        (courier.above, "seen", above),
-        (courier.above, "bound", above),
-        (courier.above, "bound", above),
-        (courier.below, "ready", below),
-        (courier.above, "ready", above),
-        (courier.above, "deleting", above),
-        (courier.below, "deleting", below),
-        (courier.below, "ended", below),
+        (courier.tenant_timeline, "seen", above),
+        (courier.tenant_timeline, "bound", above),
+        (courier.tenant_timeline, "bound", above),
+        (courier.compute_timeline, "ready", below),
+        (courier.tenant_timeline, "ready", above),
+        (courier.tenant_timeline, "deleting", above),
+        (courier.compute_timeline, "deleting", below),
+        (courier.compute_timeline, "ended", below),
     ]
     for timeline, mark, key in seen:
         timeline.mark(mark, key)

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from bench import gang, reclaim, volcano
 from bench.eviction import Loss
-from bench.jobs import Tally
+from bench.jobs import RunSummary
 from bench.outcome import Outcome
-from bench.pods import PodKind, gang_marks, manifest
+from bench.pods import PodKind, gang_marks, pod_manifest
 from bench.reclaim import Round
 
 
-def runs(*makespans: float | None) -> list[Tally]:
+def runs(*makespans: float | None) -> list[RunSummary]:
     """Of five jobs each."""
-    return [Tally(completed=5 if span else 0, makespan=span, held=2.0, idle=span or 99.0) for span in makespans]
+    return [RunSummary(completed=5 if span else 0, makespan=span, held=2.0, idle=span or 99.0) for span in makespans]
 
 
-def tell(ours: list[Tally], theirs: list[Tally]) -> Outcome:
-    one = [Tally(completed=1, makespan=6.0, held=0.0, idle=0.0)]
+def tell(ours: list[RunSummary], theirs: list[RunSummary]) -> Outcome:
+    one = [RunSummary(completed=1, makespan=6.0, held=0.0, idle=0.0)]
     tallies: gang.Tallies = {("vkgateway", 1): one, ("vkgateway", 2): one}
     tallies |= {("kube-scheduler", 5): runs(None, 30.0), ("vkgateway", 5): ours}
-    return gang.tell(tallies | ({("Volcano", 5): theirs} if theirs else {}), notes=[])
+    return gang.build_outcome(tallies | ({("Volcano", 5): theirs} if theirs else {}), notes=[])
 
 
 def test_makespans_are_compared_by_their_middle() -> None:
@@ -27,12 +27,12 @@ def test_makespans_are_compared_by_their_middle() -> None:
     rows = {(row[0], row[2]): row for row in told.rows}
     assert rows[5, "vkgateway"][3:6] == [5, 18.0, 0.9]
     assert rows[5, "kube-scheduler"][3:6] == [0, None, None], "the worst run counts, and one without an end has none"
-    assert [target.met for target in told.targets] == [True, True]
+    assert [target.is_met for target in told.targets] == [True, True]
 
 
 def test_a_run_that_did_not_complete_misses() -> None:
     told = tell(runs(18.0, None), runs(20.0))
-    assert [(target.seen, target.met) for target in told.targets] == [(0, False)]
+    assert [(target.seen, target.is_met) for target in told.targets] == [(0, False)]
 
 
 def test_without_volcano_there_is_nothing_to_compare_with() -> None:
@@ -44,7 +44,7 @@ def test_without_volcano_there_is_nothing_to_compare_with() -> None:
 
 def test_slower_than_volcano_misses() -> None:
     told = tell(runs(21.0), runs(20.0))
-    assert [target.met for target in told.targets] == [True, False]
+    assert [target.is_met for target in told.targets] == [True, False]
 
 
 def test_the_slowest_and_the_most_wasteful_round_of_reclaim_count() -> None:
@@ -52,20 +52,20 @@ def test_the_slowest_and_the_most_wasteful_round_of_reclaim_count() -> None:
         Round(empty=0.5, full=6.0, evicted=Loss(64, 700.0), least=Loss(64, 650.0), terms={"grace": 0.25}),
         Round(empty=0.5, full=7.5, evicted=Loss(80, 700.0), least=Loss(64, 650.0)),
     ]
-    told = reclaim.tell(rounds, notice=5.0)
-    assert [(target.seen, target.met) for target in told.targets] == [(2.5, False), (1.25, False)]
-    assert told.notes[-1].endswith(": from its end until those who had to go were gone 0.25 s.")
+    told = reclaim.build_outcome(rounds, notice=5.0)
+    assert [(target.seen, target.is_met) for target in told.targets] == [(2.5, False), (1.25, False)]
+    assert told.notes[-1].endswith(": from its end until the victims had terminated 0.25 s.")
     assert told.rows[0] == [1, 0.5, 6.0, 1.0, 64, 64, 700, 650]
-    assert all(target.met for target in reclaim.tell(rounds[:1], notice=5.0).targets)
+    assert all(target.is_met for target in reclaim.build_outcome(rounds[:1], notice=5.0).targets)
 
 
 def test_a_pod_of_a_gang() -> None:
     kind = PodKind(run="r", gpus=8, restart="Never", priority_class="low", annotations=gang_marks("train", 6))
-    pod = manifest("train-0", kind)
+    pod = pod_manifest("train-0", kind)
     assert pod["metadata"]["annotations"] == {"vkgateway.io/gang": "train", "vkgateway.io/gang-min": "6"}
     assert pod["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "8"}
     assert (pod["spec"]["restartPolicy"], pod["spec"]["priorityClassName"]) == ("Never", "low")
-    assert "annotations" not in manifest("p", PodKind(run="r"))["metadata"]
+    assert "annotations" not in pod_manifest("p", PodKind(run="r"))["metadata"]
 
 
 def test_a_pod_group_starts_whole() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bench.jobs import GPUS_PER_JOB, GPUS_PER_POD, Job, JobTimes, held, idle, tally
+from bench.jobs import GPUS_PER_JOB, GPUS_PER_POD, Job, JobTimes, blocked_seconds, idle_seconds, summarize_run
 
 
 def job(created: float = 0.0, *, start: float, end: float) -> JobTimes:
     """One that got all its nodes at once."""
-    return JobTimes(created=created, bound=(start,) * 6, whole=start, ended=end, told=end + 0.5)
+    return JobTimes(created=created, bound=(start,) * 6, whole=start, ended=end, reported=end + 0.5)
 
 
 def test_a_job_has_two_parameter_servers_and_four_workers() -> None:
@@ -20,21 +20,21 @@ def test_a_job_has_two_parameter_servers_and_four_workers() -> None:
 
 def test_a_run_in_which_all_complete() -> None:
     jobs = [job(1.0, start=1.0, end=6.0), job(2.0, start=6.0, end=11.0)]
-    done = tally(jobs, fit=1, until=12.0)
+    done = summarize_run(jobs, fit=1, until=12.0)
     assert (done.completed, done.makespan, done.held, done.idle) == (2, 10.5, 0.0, 0.0)
 
 
 def test_a_run_in_which_some_do_not_has_no_makespan() -> None:
-    done = tally([job(start=0.0, end=5.0), JobTimes(created=0.0)], fit=2, until=60.0)
+    done = summarize_run([job(start=0.0, end=5.0), JobTimes(created=0.0)], fit=2, until=60.0)
     assert (done.completed, done.makespan) == (1, None)
 
 
 def test_what_waits_for_the_others_of_its_job_holds_gpus_in_vain() -> None:
     late = JobTimes(created=0.0, bound=(1.0, 2.0, 4.0), whole=4.0, ended=9.0)
-    assert held([late], until=20.0) == GPUS_PER_POD * (3.0 + 2.0)
+    assert blocked_seconds([late], until=20.0) == GPUS_PER_POD * (3.0 + 2.0)
     never = JobTimes(created=0.0, bound=(1.0, 2.0))
-    assert held([never], until=20.0) == GPUS_PER_POD * (19.0 + 18.0)
-    assert held([never], until=1.5) == GPUS_PER_POD * 0.5, "what happened later is none of the run"
+    assert blocked_seconds([never], until=20.0) == GPUS_PER_POD * (19.0 + 18.0)
+    assert blocked_seconds([never], until=1.5) == GPUS_PER_POD * 0.5, "what happened later is none of the run"
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_what_waits_for_the_others_of_its_job_holds_gpus_in_vain() -> None:
     ids=["no gap", "late start", "gap", "one at a time", "deadlock", "none there", "still at work"],
 )
 def test_room_for_a_job_that_waits_is_idle(fit: int, jobs: list[JobTimes], seconds: float) -> None:
-    assert idle(jobs, fit=fit, until=20.0) == GPUS_PER_JOB * seconds
+    assert idle_seconds(jobs, fit=fit, until=20.0) == GPUS_PER_JOB * seconds

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from bench.floor import relay
-from bench.load import each
-from bench.pods import spread
+from bench.floor import run_pipeline
+from bench.load import for_each
+from bench.pods import spread_pods
 from bench.settings import IN_FLIGHT, hollow_nodes
 
 
@@ -22,13 +22,13 @@ async def test_so_many_at_once_and_no_more() -> None:
         seen.append(item)
         under_way -= 1
 
-    await each(range(20), act, in_flight=3)
+    await for_each(range(20), act, in_flight=3)
     assert sorted(seen) == list(range(20))
     assert most == 3
 
 
 async def test_second_step_follows_the_first_of_its_item() -> None:
-    items = spread(3 * IN_FLIGHT, 4)
+    items = spread_pods(3 * IN_FLIGHT, 4)
     done: list[tuple[str, tuple[int, str]]] = []
 
     async def first(item: tuple[int, str]) -> None:
@@ -38,13 +38,13 @@ async def test_second_step_follows_the_first_of_its_item() -> None:
     async def second(item: tuple[int, str]) -> None:
         done.append(("second", item))
 
-    await relay(items, first, second)
+    await run_pipeline(items, first, second)
     assert len(done) == 2 * len(items)
     assert all(done.index(("first", item)) < done.index(("second", item)) for item in items)
 
 
 def test_pods_go_to_places_by_turns() -> None:
-    assert spread(3, 2) == [(0, "p-00000"), (1, "p-00001"), (0, "p-00002")]
+    assert spread_pods(3, 2) == [(0, "p-00000"), (1, "p-00001"), (0, "p-00002")]
 
 
 def test_nodes_have_room_to_spare() -> None:

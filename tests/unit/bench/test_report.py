@@ -34,7 +34,7 @@ def test_first_time_of_a_mark_counts() -> None:
 async def test_waiting_for_what_has_happened_ends_at_once() -> None:
     timeline = Timeline()
     timeline.mark("ready", ("a", "p"))
-    await timeline.until("ready", [("a", "p")])
+    await timeline.wait_for("ready", [("a", "p")])
 
 
 def result(name: str, *targets: Target) -> Result:
@@ -50,8 +50,8 @@ def result(name: str, *targets: Target) -> Result:
 
 
 def test_page_says_what_was_missed(tmp_path: Path) -> None:
-    report.save(result("light", Target(what="p99", seen=30.0, limit=25.0, unit="ms")), docs=tmp_path)
-    report.save(result("burst", Target(what="share", seen=0.9, limit=0.8, at_least=True)), docs=tmp_path)
+    report.save_result(result("light", Target(what="p99", seen=30.0, limit=25.0, unit="ms")), docs=tmp_path)
+    report.save_result(result("burst", Target(what="share", seen=0.9, limit=0.8, at_least=True)), docs=tmp_path)
     page = (tmp_path / "benchmarks.md").read_text()
     assert page.index("## burst") < page.index("## light")
     assert "| p99 | at most 25 ms | 30 ms | **missed** |" in page
@@ -60,24 +60,25 @@ def test_page_says_what_was_missed(tmp_path: Path) -> None:
 
 
 def test_a_newer_result_takes_the_place_of_the_older(tmp_path: Path) -> None:
-    report.save(result("light", Target(what="p99", seen=30.0, limit=25.0)), docs=tmp_path)
-    report.save(result("light", Target(what="p99", seen=20.0, limit=25.0)), docs=tmp_path)
+    report.save_result(result("light", Target(what="p99", seen=30.0, limit=25.0)), docs=tmp_path)
+    report.save_result(result("light", Target(what="p99", seen=20.0, limit=25.0)), docs=tmp_path)
     assert "missed" not in (tmp_path / "benchmarks.md").read_text()
 
 
-def test_what_the_host_withheld_is_told_where_it_is_known(tmp_path: Path) -> None:
-    report.save(result("light"), docs=tmp_path)
-    assert "withheld" not in (tmp_path / "benchmarks.md").read_text()
+def test_page_shows_steal_time_if_it_was_measured(tmp_path: Path) -> None:
+    report.save_result(result("light"), docs=tmp_path)
+    assert "stolen" not in (tmp_path / "benchmarks.md").read_text()
     known = result("light")
     known.machine.stolen = 0.25
-    report.save(known, docs=tmp_path)
-    assert "began, 25 % of the cores withheld by the host meanwhile." in (tmp_path / "benchmarks.md").read_text()
+    report.save_result(known, docs=tmp_path)
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "began, 25 % of the cores stolen by the hypervisor during the run." in page
 
 
 def test_what_was_entered_by_hand_stays(tmp_path: Path) -> None:
-    report.save(result("light"), docs=tmp_path)
+    report.save_result(result("light"), docs=tmp_path)
     page = tmp_path / "benchmarks.md"
-    page.write_text(report.page(report.load(tmp_path / "benchmarks.json"), by_hand="Seen on the train."))
-    report.save(result("burst"), docs=tmp_path)
-    report.save(result("light"), docs=tmp_path)
+    page.write_text(report.render_page(report.load_results(tmp_path / "benchmarks.json"), by_hand="Seen on the train."))
+    report.save_result(result("burst"), docs=tmp_path)
+    report.save_result(result("light"), docs=tmp_path)
     assert page.read_text().count("## How to read the figures\n\nSeen on the train.\n") == 1

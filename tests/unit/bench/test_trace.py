@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.trace import COLUMNS, LOADS, SEEDS, measure, openb_scenario, scenario_of, tell, with_small_cells
+from bench.trace import (
+    COLUMNS,
+    LOADS,
+    SEEDS,
+    build_outcome,
+    openb_scenario,
+    scenario_of,
+    simulate_case,
+    with_small_cells,
+)
 
 
 def test_every_load_has_a_row_for_each_scheduler_and_targets_are_told() -> None:
-    cases = [measure(load, seed, scenario_of(load, seed, nodes=16, duration=1800)) for load in LOADS for seed in SEEDS]
-    outcome = tell(cases)
+    cases = [
+        simulate_case(load, seed, scenario_of(load, seed, nodes=16, duration=1800)) for load in LOADS for seed in SEEDS
+    ]
+    outcome = build_outcome(cases)
     assert [row[:2] for row in outcome.rows] == [
         [load, name] for load in LOADS for name in ("vkgateway", "vkgateway, small cells", "fifo", "kueue", "private")
     ]

@@ -1,7 +1,7 @@
 """The benchmark of the translation: what it measures is what it says."""
 
-from bench.translate import measure
-from bench.typicalpod import running_below, typical_pod
+from bench.translate import measure_pods
+from bench.typicalpod import running_compute_pod, typical_pod
 from tests.unit.translate.samples import POOL, TENANT, forward
 from vkgateway.translate.policy import find_refusals
 from vkgateway.translate.to_tenant import mirror_status
@@ -16,12 +16,12 @@ def test_the_typical_pod_is_allowed_and_has_what_is_said_of_it() -> None:
 
 
 def test_its_status_below_is_told_above() -> None:
-    patch = mirror_status(running_below(forward(typical_pod(7))), {"phase": "Pending"}, node_ip="10.213.0.1")
+    patch = mirror_status(running_compute_pod(forward(typical_pod(7))), {"phase": "Pending"}, node_ip="10.213.0.1")
     assert patch is not None
     assert (patch["phase"], patch["hostIP"], len(patch["containerStatuses"])) == ("Running", "10.213.0.1", 2)
 
 
 def test_everything_is_measured() -> None:
-    seen = measure(pods=3, rounds=3)
+    seen = measure_pods(pods=3, rounds=3)
     assert set(seen) == {"json", "copy", "judge", "down", "up"}
     assert all(each > 0 for each in seen.values())

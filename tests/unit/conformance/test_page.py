@@ -29,10 +29,10 @@ def test_sums_areas_and_failures_are_shown() -> None:
         "|  | run | passed | failed |",
         "| --- | --- | --- | --- |",
         "| in the tenant | 4 | 2 | 2 |",
-        "| straight | 3 | 2 | 1 |",
-        "| on both | 3 | 1 by both | 1 by both, 1 in the tenant alone, 0 straight alone |",
+        "| in the compute cluster | 3 | 2 | 1 |",
+        "| on both | 3 | 1 by both | 1 by both, 1 in the tenant only, 0 in the compute cluster only |",
         "",
-        "The tenant passes 1 of the 2 cases that the yardstick passes (50.0 %); "
+        "The tenant passes 1 of the 2 cases that pass in the compute cluster (50.0 %); "
         "2 of the suite's 5 cases were not run on both sides.",
         "",
         "| area | cases | run in the tenant | passed |",
@@ -42,7 +42,7 @@ def test_sums_areas_and_failures_are_shown() -> None:
         "",
         "| passed by | cause | case |",
         "| --- | --- | --- |",
-        "| the yardstick alone | design | [sig-network] node port |",
+        "| the compute cluster only | design | [sig-network] node port |",
         "| neither | unknown | [sig-node] c |",
         "",
         "Of the 2 cases that pass in the tenant, 2 were run once; 0 of them failed in a run that was counted.",

@@ -64,8 +64,8 @@ def test_an_archive_describes_its_layers_by_digest(tmp_path: Path) -> None:
     recipe = Recipe(name="vkgateway.local/tool:1", entrypoint=("/tool",), user="1000", environment={"A": "b"})
     stack = [tmp_path / "low.tar", tmp_path / "high.tar"]
     for number, layer in enumerate(stack):
-        layers.bare(layer, {}, {"file": File(f"layer {number}")}, empty=number == 0)
-    archives.write(tmp_path / "image.tar", recipe, stack, architecture="amd64")
+        layers.pack_files(layer, {}, {"file": File(f"layer {number}")}, empty=number == 0)
+    archives.write_archive(tmp_path / "image.tar", recipe, stack, architecture="amd64")
 
     (manifest,) = json.loads(content(tmp_path / "image.tar", "manifest.json"))
     config = json.loads(content(tmp_path / "image.tar", manifest["Config"]))
@@ -81,7 +81,7 @@ def test_an_archive_describes_its_layers_by_digest(tmp_path: Path) -> None:
 def test_an_image_without_a_root_has_what_programs_expect(tmp_path: Path) -> None:
     (tmp_path / "tool").write_text("#!/bin/sh\n")
     (tmp_path / "tool").chmod(0o755)
-    layers.bare(tmp_path / "layer.tar", {"opt/tool": tmp_path / "tool"}, {}, empty=True)
+    layers.pack_files(tmp_path / "layer.tar", {"opt/tool": tmp_path / "tool"}, {}, empty=True)
     with tarfile.open(tmp_path / "layer.tar") as layer:
         assert layer.getmember("tmp").mode == 0o1777
         assert layer.getmember("opt/tool").mode & 0o111
@@ -106,7 +106,7 @@ async def test_a_kit_is_made_once_and_laid_as_often_as_asked(tmp_path: Path, mon
     killed.mkdir(parents=True)
     (killed / "files.tar").write_text("half of it")
     for _ in range(2):
-        await build.lay(kit, tmp_path / "laid", report=Silent(), cache=Cache(tmp_path / "cache"))
+        await build.build_kit(kit, tmp_path / "laid", report=Silent(), cache=Cache(tmp_path / "cache"))
         (tmp_path / "laid" / "mpi-operator.yaml").write_text("changed by hand")
     assert provided == ["mpi-operator-0.6.0"] * 3  # for the image once, for its manifest each time
     archive = tmp_path / "laid" / "mpi-operator-0.6.0.tar"

@@ -7,15 +7,15 @@ import math
 import pytest
 from prometheus_client import generate_latest
 
-from bench.scale.meters import Metered, parse, quantile
+from bench.scale.meters import MeterFigures, parse_cycles, quantile
 from vkgateway.sync.arbiter_metrics import observe_cycle
 
 
 def test_the_histogram_of_the_gateways_metrics_is_read() -> None:
-    before = parse(generate_latest().decode())
+    before = parse_cycles(generate_latest().decode())
     observe_cycle(0.004)
     observe_cycle(0.2)
-    after = parse(generate_latest().decode())
+    after = parse_cycles(generate_latest().decode())
     added = {bound: after[bound] - before[bound] for bound in after}
     assert added[0.0025] == 0
     assert added[0.005] == added[0.1] == 1
@@ -32,5 +32,5 @@ def test_quantiles_are_interpolated_within_a_bucket() -> None:
 
 
 def test_cores_and_the_time_with_a_full_machine() -> None:
-    metered = Metered(seconds=10, cpu={"gateway": 5.0, "etcd": 1.0}, peak=100, busy=(0.5, 0.6, 0.99, 1.0))
-    assert (metered.cores, metered.full, metered.usual) == (0.5, 0.5, 0.6)
+    metered = MeterFigures(seconds=10, cpu={"gateway": 5.0, "etcd": 1.0}, peak=100, busy=(0.5, 0.6, 0.99, 1.0))
+    assert (metered.mean_cores, metered.full_share, metered.median_busy) == (0.5, 0.5, 0.6)

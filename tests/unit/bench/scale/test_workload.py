@@ -6,16 +6,16 @@ import pytest
 
 from bench.scale.manifests import job_manifest, job_name
 from bench.scale.settings import Scale
-from bench.scale.workload import gpus_of, tenant_names, workload
+from bench.scale.workload import job_gpus, make_workload, tenant_names
 from vkgateway.arbiter.snapshot import LOW
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_the_trace_requests_about_the_load_in_its_time(seed: int) -> None:
     scale = Scale(seed=seed)
-    jobs, warm_up = workload(scale)
+    jobs, warm_up = make_workload(scale)
     played = [job for job in jobs if job.submitted >= warm_up]
-    work = sum(gpus_of(job) * job.run for job in played)
+    work = sum(job_gpus(job) * job.run for job in played)
     assert work / (scale.gpus * scale.duration) == pytest.approx(scale.load, rel=0.15)
     assert max(job.submitted for job in jobs) <= warm_up + scale.duration
     assert {job.tenant for job in jobs} == set(tenant_names(25))
@@ -23,7 +23,7 @@ def test_the_trace_requests_about_the_load_in_its_time(seed: int) -> None:
 
 def test_gangs_that_ran_before_are_submitted_in_the_warm_up_evenly_by_pods() -> None:
     scale = Scale(nodes=100, tenants=4, minutes=2)
-    jobs, warm_up = workload(scale)
+    jobs, warm_up = make_workload(scale)
     before = [job for job in jobs if job.submitted < warm_up]
     pods = 0
     for job in before:
@@ -35,8 +35,8 @@ def test_gangs_that_ran_before_are_submitted_in_the_warm_up_evenly_by_pods() -> 
 
 
 def test_the_same_seed_gives_the_same_trace_and_another_one_another() -> None:
-    assert workload(Scale(nodes=50)) == workload(Scale(nodes=50))
-    assert workload(Scale(nodes=50)) != workload(Scale(nodes=50, seed=2))
+    assert make_workload(Scale(nodes=50)) == make_workload(Scale(nodes=50))
+    assert make_workload(Scale(nodes=50)) != make_workload(Scale(nodes=50, seed=2))
 
 
 def test_times_of_the_platform_follow_from_the_speed() -> None:
@@ -48,7 +48,7 @@ def test_times_of_the_platform_follow_from_the_speed() -> None:
 
 
 def test_a_job_is_one_gang_whose_evictions_are_no_failures() -> None:
-    jobs, _ = workload(Scale(nodes=200, tenants=2, minutes=2))
+    jobs, _ = make_workload(Scale(nodes=200, tenants=2, minutes=2))
     job = next(job for job in jobs if job.band is LOW and len(job.shapes) > 1)
     body = job_manifest(job, grace=3)
     spec, pod = body["spec"], body["spec"]["template"]["spec"]

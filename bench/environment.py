@@ -1,4 +1,4 @@
-"""Where and of what something is measured: machine, versions, and how busy others keep it."""
+"""Environment of a measurement: machine, versions, and load by other programs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from bench.timeline import now
 from vkgateway.local.record import PlatformRecord
 from vkgateway.version import __version__
 
-_LOOK: Final = 3.0
+_SAMPLE_SECONDS: Final = 3.0
 _GIB: Final = 2**30
 
 
-async def machine() -> Machine:
-    """Look at the machine for a few seconds."""
+async def measure_machine() -> Machine:
+    """Observe the machine for a few seconds."""
     cores = len(os.sched_getaffinity(0))
     busy, started = busy_seconds(), now()
-    await asyncio.sleep(_LOOK)
+    await asyncio.sleep(_SAMPLE_SECONDS)
     share = (busy_seconds() - busy) / (now() - started) / cores
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB
     return Machine(cores=cores, memory_gib=round(memory, 1), kernel=python_platform.release(), busy=round(share, 2))
 
 
-def versions(record: PlatformRecord | None) -> dict[str, str]:
-    """What was measured, by name; without a platform only what there is of our own."""
+def component_versions(record: PlatformRecord | None) -> dict[str, str]:
+    """Return versions by name, without those of the platform if there is none."""
     from vkgateway.programs.binaries.catalogue import DEFAULT_VERSIONS
 
-    own = {"vkgateway": f"{__version__} ({_commit()})", "Python": python_platform.python_version()}
+    own = {"vkgateway": f"{__version__} ({_checked_out_commit()})", "Python": python_platform.python_version()}
     if record is None:
         return own
     return {
@@ -43,8 +43,8 @@ def versions(record: PlatformRecord | None) -> dict[str, str]:
     }
 
 
-def _commit() -> str:
-    """The commit that is checked out, marked where files differ from it."""
+def _checked_out_commit() -> str:
+    """Return the checked-out commit, marked if files differ from it."""
     command = ["git", "describe", "--always", "--dirty"]
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
