@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from tests.unit.sync import world as worlds
-from tests.unit.sync.admission.platform import cordon, gated, start, told
-from tests.unit.sync.world import World, until
+from tests.unit.sync.admission.cluster_helpers import cordon_node, create_gated, event_messages, start_pod
+from tests.unit.sync.world import World, wait_until
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport
 from vkgateway.cli import explanation, pending_gangs
@@ -37,20 +37,20 @@ def watch(tmp_path: Path) -> ArbiterObserver:
 
 
 @pytest.fixture
-async def here(watch: ArbiterObserver, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(watch: ArbiterObserver, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     """A node of 8 GPUs, all guaranteed to the tenant, and a watch of what is decided there."""
 
     def arbitration(*args: Any, **settings: Any) -> Arbitration:
-        made = Arbitration(*args, observer=watch, **settings)
-        watch.pod_names = made.pod_names
-        return made
+        world = Arbitration(*args, observer=watch, **settings)
+        watch.pod_names = world.pod_names
+        return world
 
     monkeypatch.setattr(worlds, "Arbitration", arbitration)
-    async with worlds.world() as made:
-        made.limit = made.limit | {"nvidia.com/gpu": 16_000}
-        made.guarantee = {"nvidia.com/gpu": 8000}
-        made.notice = 1.5
-        yield made
+    async with worlds.start_world() as world:
+        world.limit = world.limit | {"nvidia.com/gpu": 16_000}
+        world.guarantee = {"nvidia.com/gpu": 8000}
+        world.notice = 1.5
+        yield world
 
 
 def state(watch: ArbiterObserver) -> ArbiterReport:
@@ -61,22 +61,22 @@ def gang(watch: ArbiterObserver, name: str) -> GangReport | None:
     return next((found for found in state(watch).gangs if found.name == name), None)
 
 
-async def test_a_reclaim_is_seen_from_all_sides(here: World, watch: ArbiterObserver, tmp_path: Path) -> None:
-    async with here.gateway():
-        gated(here, "low", gpus=8, **LOW)
-        await start(here, "low")
-        await until(lambda: (found := gang(watch, "low")) is not None and found.state == "running")
+async def test_a_reclaim_is_seen_from_all_sides(world: World, watch: ArbiterObserver, tmp_path: Path) -> None:
+    async with world.run_gateway():
+        create_gated(world, "low", gpus=8, **LOW)
+        await start_pod(world, "low")
+        await wait_until(lambda: (found := gang(watch, "low")) is not None and found.state == "running")
         (pool,) = state(watch).pools
         assert (pool.node, pool.borrowed, pool.lent, pool.free) == ("a100.local", 8, 8, 0)
 
-        gated(here, "high", gpus=8)
-        await told(here, "WaitingForEviction", "high")
+        create_gated(world, "high", gpus=8)
+        await event_messages(world, "WaitingForEviction", "high")
         (waits,) = pending_gangs.pending_in_state(state(watch))
         assert (waits.name, waits.code, waits.place, waits.pool) == ("high", "WaitingForEviction", 1, "a100.local")
-        (seen,) = pending_gangs.pending_from_pods(here.above.store.all(PODS))
+        (seen,) = pending_gangs.pending_from_pods(world.tenant_server.store.all(PODS))
         assert (seen.name, seen.code, seen.place, seen.pool) == ("high", "WaitingForEviction", 1, "a100.local")
         assert seen.expected
-        low, high = (here.above.store.get(PODS, name, "default") for name in ("low", "high"))
+        low, high = (world.tenant_server.store.get(PODS, name, "default") for name in ("low", "high"))
         leaving = explanation.explain_pod(low, [low, high])
         assert (leaving.state, bool(leaving.deadline)) == ("leaving", True)
         for_ops = explanation.explain_pod(high, [low, high], state=state(watch), tenant="alpha")
@@ -84,10 +84,10 @@ async def test_a_reclaim_is_seen_from_all_sides(here: World, watch: ArbiterObser
         lent = explanation.explain_pod(low, [low, high], state=state(watch), tenant="alpha")
         assert lent.holds.startswith("borrowed")
 
-        await until(lambda: "deletionTimestamp" in (here.compute_pod("low") or {"metadata": {}})["metadata"])
-        here.end("low", code=137)
-        await until(lambda: here.phase("low") == "Failed")
-        await start(here, "high")
+        await wait_until(lambda: "deletionTimestamp" in (world.compute_pod("low") or {"metadata": {}})["metadata"])
+        world.end_pod("low", code=137)
+        await wait_until(lambda: world.pod_phase("low") == "Failed")
+        await start_pod(world, "high")
         assert (found := gang(watch, "high")) is not None
         assert not found.borrowed
 
@@ -105,7 +105,7 @@ async def test_a_reclaim_is_seen_from_all_sides(here: World, watch: ArbiterObser
 
 
 async def test_no_decision_waits_for_the_log(
-    here: World, watch: ArbiterObserver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, watch: ArbiterObserver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free, write = threading.Event(), watch.log_cycle
 
@@ -114,9 +114,9 @@ async def test_no_decision_waits_for_the_log(
         write(*cycle)
 
     monkeypatch.setattr(watch, "log_cycle", slowly)
-    async with here.gateway():
-        gated(here, "high", gpus=8)
-        await start(here, "high")
+    async with world.run_gateway():
+        create_gated(world, "high", gpus=8)
+        await start_pod(world, "high")
         assert not (tmp_path / "decisions.jsonl").exists()
         free.set()
     entries = [entry for entry in read_decisions(tmp_path / "decisions.jsonl") if isinstance(entry, LogEntry)]
@@ -124,7 +124,7 @@ async def test_no_decision_waits_for_the_log(
 
 
 async def test_a_node_that_is_cordoned_cuts_the_guarantee_until_it_is_open_again(
-    here: World, watch: ArbiterObserver
+    world: World, watch: ArbiterObserver
 ) -> None:
     def status() -> str:
         verdict = watch.guarantees.verdict_for("alpha")
@@ -132,15 +132,15 @@ async def test_a_node_that_is_cordoned_cuts_the_guarantee_until_it_is_open_again
 
     heard: list[str] = []
     watch.guarantees.on_change = heard.append
-    async with here.gateway():
-        await until(lambda: status() == "True")
-        cordon(here)
-        await until(lambda: status() == "False")
-        gated(here, "high", gpus=8)
-        message = await told(here, "WaitingForRoom", "high")
+    async with world.run_gateway():
+        await wait_until(lambda: status() == "True")
+        cordon_node(world)
+        await wait_until(lambda: status() == "False")
+        create_gated(world, "high", gpus=8)
+        message = await event_messages(world, "WaitingForRoom", "high")
         assert "missing nodes cut its guarantee in a100.local: 8 -> none" in message
         assert [(part.guarantee, part.kept) for part in state(watch).tenants] == [(8, 0)]
-        cordon(here, closed=False)
-        await start(here, "high")
-        await until(lambda: status() == "True")
+        cordon_node(world, closed=False)
+        await start_pod(world, "high")
+        await wait_until(lambda: status() == "True")
     assert heard == ["alpha"] * 3

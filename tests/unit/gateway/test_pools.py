@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tests.unit.sync.admission.samples import POOL, TENANT, below
+from tests.unit.sync.admission.samples import POOL, TENANT, compute_view
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.gateway.pools import build_quota, guaranteed_pods, pool_facts, shared_nodes
 from vkgateway.model.api import TenantPool
@@ -68,11 +68,11 @@ def stranger(name: str, on: str, requests: dict[str, int] | None = None) -> Unma
 def test_pods_that_run_inside_guarantees_are_those_that_say_so() -> None:
     inside = {BORROWED_ANNOTATION: "false"}
     pods = [
-        below("inside", marks=inside, node="host-1"),
-        below("borrows", marks={BORROWED_ANNOTATION: "true"}, node="host-1"),
-        below("says-nothing", node="host-1"),
-        below("ended", marks=inside, node="host-1", phase="Succeeded"),
-        below("nobodys", marks=inside, node="host-1", namespace="default"),
+        compute_view("inside", marks=inside, node="host-1"),
+        compute_view("borrows", marks={BORROWED_ANNOTATION: "true"}, node="host-1"),
+        compute_view("says-nothing", node="host-1"),
+        compute_view("ended", marks=inside, node="host-1", phase="Succeeded"),
+        compute_view("nobodys", marks=inside, node="host-1", namespace="default"),
     ]
     assert guaranteed_pods(pods, POOL, GPU) == [(TENANT, "host-1", 1000)]
     assert guaranteed_pods(pods, (POOL[0], "h100"), GPU) == []

@@ -1,4 +1,4 @@
-"""Tests of what is counted of the arbiter."""
+"""Metrics of the arbiter."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.sync import arbiter_metrics as metrics
 
 
-def value(name: str, **labels: str) -> float | None:
+def metric_value(name: str, **labels: str) -> float | None:
     return REGISTRY.get_sample_value(f"vkgateway_{name}", labels)
 
 
-def test_pools_are_told_and_forgotten() -> None:
+def test_pool_metrics_are_set_and_removed() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 4), quota("b")])
     there.add(gang("a/ns/gang/in", "a", [4]), gang("b/ns/gang/low", "b", [2], band=LOW))
     there.settle(2)
     there.add(gang("b/ns/gang/wide", "b", [8, 8]))
     metrics.observe_state(build_summary(there.snapshot(), decide(there.snapshot(), there.now), there.now))
     at = {"pool": "pool.compute", "resource": GPU}
-    assert value("arbiter_waiting_gangs", pool="pool.compute") == 1
-    assert (value("arbiter_used_units", **at), value("arbiter_borrowed_units", **at)) == (4, 2)
-    assert value("arbiter_free_units", **at) == 10
-    assert value("arbiter_fragmentation_ratio", **at) == 0.2
+    assert metric_value("arbiter_waiting_gangs", pool="pool.compute") == 1
+    assert (metric_value("arbiter_used_units", **at), metric_value("arbiter_borrowed_units", **at)) == (4, 2)
+    assert metric_value("arbiter_free_units", **at) == 10
+    assert metric_value("arbiter_fragmentation_ratio", **at) == 0.2
     names = ("allocatable", "guaranteed", "kept", "lent", "others")
-    assert [value(f"arbiter_{name}_units", **at) for name in names] == [16, 4, 4, 0, 0]
+    assert [metric_value(f"arbiter_{name}_units", **at) for name in names] == [16, 4, 4, 0, 0]
     for tenant, gangs, units in (("a", 0, 0), ("b", 1, 16)):
-        assert value("arbiter_tenant_waiting_gangs", tenant=tenant, pool="pool.compute") == gangs
-        assert value("arbiter_tenant_waiting_units", tenant=tenant, **at) == units
+        assert metric_value("arbiter_tenant_waiting_gangs", tenant=tenant, pool="pool.compute") == gangs
+        assert metric_value("arbiter_tenant_waiting_units", tenant=tenant, **at) == units
     metrics.observe_state(ArbiterReport())
-    assert value("arbiter_free_units", **at) is None
-    assert value("arbiter_waiting_gangs", pool="pool.compute") is None
-    assert value("arbiter_tenant_waiting_gangs", tenant="b", pool="pool.compute") is None
+    assert metric_value("arbiter_free_units", **at) is None
+    assert metric_value("arbiter_waiting_gangs", pool="pool.compute") is None
+    assert metric_value("arbiter_tenant_waiting_gangs", tenant="b", pool="pool.compute") is None
 
 
-def test_what_is_lent_lost_and_held_by_others_has_its_own_figure() -> None:
+def test_borrowed_lost_and_unmanaged_usage_have_metrics() -> None:
     used = replace(node("n2"), used={GPU: 3000})
     there = Cluster([node("n0"), node("n1", usable=False), used], [quota("a", 16), quota("b")])
     there.add(gang("b/ns/gang/low", "b", [8, 2], band=LOW))
@@ -48,29 +48,29 @@ def test_what_is_lent_lost_and_held_by_others_has_its_own_figure() -> None:
     metrics.observe_state(build_summary(there.snapshot(), decide(there.snapshot(), there.now), there.now))
     at = {"pool": "pool.compute", "resource": GPU}
     names = ("allocatable", "guaranteed", "kept", "lent", "others", "borrowed")
-    # 13 are left to hand out, all of them in cells of 8, 4 and 1: whatever is borrowed is lent.
-    assert [value(f"arbiter_{name}_units", **at) for name in names] == [16, 16, 13, 10, 3, 10]
+    # 13 GPUs are free, all of them in cells of 8, 4 and 1: all borrowed GPUs are lent by guarantees.
+    assert [metric_value(f"arbiter_{name}_units", **at) for name in names] == [16, 16, 13, 10, 3, 10]
 
 
 def test_decisions_are_counted_by_kind_and_evictions_by_tenant() -> None:
-    before = value("arbiter_decisions_total", kind="admit") or 0.0
+    before = metric_value("arbiter_decisions_total", kind="admit") or 0.0
     admit = Admit(gang="t1/ns/gang/a", pool=("local", "a100"), nodes={"u": "n"}, borrowed=False)
     evict = Evict(gang="t2/ns/gang/b", pods=("v", "w"), whole=True, makes_room_for="x", deadline=1.0, lost=90.0)
     metrics.count_decisions(Decisions(admits=(admit, admit), evicts=(evict,)))
-    assert value("arbiter_decisions_total", kind="admit") == before + 2
-    assert value("arbiter_evicted_pods_total", tenant="t2") == 2
-    assert value("arbiter_lost_gpu_seconds_total", tenant="t2") == 90
+    assert metric_value("arbiter_decisions_total", kind="admit") == before + 2
+    assert metric_value("arbiter_evicted_pods_total", tenant="t2") == 2
+    assert metric_value("arbiter_lost_gpu_seconds_total", tenant="t2") == 90
     metrics.forget_tenant("t2")
     metrics.forget_tenant("t2")
-    assert value("arbiter_evicted_pods_total", tenant="t2") is None
+    assert metric_value("arbiter_evicted_pods_total", tenant="t2") is None
 
 
-def test_every_part_of_a_start_has_its_own_figure() -> None:
-    assert all(value("guaranteed_start_seconds_count", term=term) is not None for term in metrics.TERMS)
-    before = value("guaranteed_start_seconds_sum", term="notice") or 0.0
+def test_each_phase_of_a_start_has_a_metric() -> None:
+    assert all(metric_value("guaranteed_start_seconds_count", term=term) is not None for term in metrics.TERMS)
+    before = metric_value("guaranteed_start_seconds_sum", term="notice") or 0.0
     metrics.observe_start("notice", 5.0)
     metrics.observe_start("notice", -1.0)
-    assert value("guaranteed_start_seconds_sum", term="notice") == before + 5
-    cycles = value("arbiter_cycle_seconds_count") or 0.0
+    assert metric_value("guaranteed_start_seconds_sum", term="notice") == before + 5
+    cycles = metric_value("arbiter_cycle_seconds_count") or 0.0
     metrics.observe_cycle(0.01)
-    assert value("arbiter_cycle_seconds_count") == cycles + 1
+    assert metric_value("arbiter_cycle_seconds_count") == cycles + 1

@@ -1,11 +1,11 @@
-"""The even clock: time alone moves it, until it follows the machine's."""
+"""Steady clock: it advances evenly until it is adjusted to the system clock."""
 
 from __future__ import annotations
 
 from vkgateway.sync.clock import SteadyClock
 
 
-def test_it_goes_on_evenly_when_the_clock_is_set_and_follows_when_told() -> None:
+def test_clock_is_steady_until_it_is_adjusted() -> None:
     wall, even = [1_000_000.0], [50.0]
     clock = SteadyClock(wall=lambda: wall[0], even=lambda: even[0])
     assert clock() == 1_000_000.0

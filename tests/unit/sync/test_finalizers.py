@@ -1,4 +1,4 @@
-"""Tests that our finalizers go without those that others put on in the same moment."""
+"""Removal of our finalizers retains finalizers that others add at the same time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.background import in_background
-from tests.unit.sync.storage.players import change_below, claim, mounted, offer, volumes
-from tests.unit.sync.world import World, until, world
+from tests.unit.sync.storage.controllers import (
+    change_compute_claim,
+    create_claim,
+    create_class,
+    provision_volume,
+    tenant_volumes,
+)
+from tests.unit.sync.world import World, start_world, wait_until
 from vkgateway.kube.resources import PERSISTENT_VOLUMES, PODS, Resource
 from vkgateway.sync.teardown import remove_tenant
 
@@ -20,16 +26,18 @@ THEIRS = "backup.example.com/hold"
 
 
 @pytest.fixture
-async def here() -> AsyncIterator[World]:
-    async with world() as made:
-        yield made
+async def world() -> AsyncIterator[World]:
+    async with start_world() as world:
+        yield world
 
 
-async def race(server: FakeApiServer, resource: Resource, found: Callable[[], dict[str, Any] | None]) -> list[str]:
-    """Put a finalizer on while a patch of ours is under way; returns what is on once it has arrived."""
+async def add_finalizer(
+    server: FakeApiServer, resource: Resource, found: Callable[[], dict[str, Any] | None]
+) -> list[str]:
+    """Add a finalizer while a patch of ours is in flight; return the finalizers after the patch."""
     patch = f"{resource.plural}/"
     arrived = server.hold("PATCH", patch)
-    await until(lambda: any(one.startswith("PATCH") and patch in one for one in server.requests))
+    await wait_until(lambda: any(one.startswith("PATCH") and patch in one for one in server.requests))
     document = copy.deepcopy(found())
     assert document is not None
     metadata = document["metadata"]
@@ -37,46 +45,48 @@ async def race(server: FakeApiServer, resource: Resource, found: Callable[[], di
     server.store.update(resource, document, name=metadata["name"], namespace=metadata.get("namespace", ""))
     before = server.store.version
     arrived.set()
-    await until(lambda: server.store.version > before)
+    await wait_until(lambda: server.store.version > before)
     left: list[str] = (found() or {"metadata": {}})["metadata"].get("finalizers", [])
     return left
 
 
-async def test_of_a_pod_that_ended(here: World) -> None:
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-        here.delete()
-        await until(lambda: "deletionTimestamp" in (here.compute_pod() or {})["metadata"])
-        here.below.requests.clear()
-        left = asyncio.create_task(race(here.below, PODS, here.compute_pod))
-        here.end()
+async def test_finalizer_of_an_ended_pod_is_removed_despite_a_conflict(world: World) -> None:
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        world.delete_pod()
+        await wait_until(lambda: "deletionTimestamp" in (world.compute_pod() or {})["metadata"])
+        world.compute_server.requests.clear()
+        left = asyncio.create_task(add_finalizer(world.compute_server, PODS, world.compute_pod))
+        world.end_pod()
         assert await left == [THEIRS]
-        await until(lambda: here.tenant_pod() is None)
+        await wait_until(lambda: world.tenant_pod() is None)
 
 
-async def test_of_a_pod_whose_tenant_goes(here: World) -> None:
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        link = here.link
+async def test_finalizer_is_removed_with_the_tenant_despite_a_conflict(world: World) -> None:
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        link = world.link
         assert link is not None
-        await here.leave()
-        here.below.requests.clear()
-        left = asyncio.create_task(race(here.below, PODS, here.compute_pod))
+        await world.stop_tenant()
+        world.compute_server.requests.clear()
+        left = asyncio.create_task(add_finalizer(world.compute_server, PODS, world.compute_pod))
         async with in_background(remove_tenant(link, "alpha")):
             assert await left == [THEIRS]
 
 
-async def test_of_a_volume_that_is_lost(here: World) -> None:
-    here.policy = {"storage_classes": ("local",)}
-    offer(here)
-    claim(here)
-    async with here.gateway():
-        await mounted(here)
-        here.above.requests.clear()
-        left = asyncio.create_task(race(here.above, PERSISTENT_VOLUMES, lambda: volumes(here)[0]))
-        change_below(here, phase="Lost")
+async def test_finalizer_of_a_lost_volume_is_removed_despite_a_conflict(world: World) -> None:
+    world.policy = {"storage_classes": ("local",)}
+    create_class(world)
+    create_claim(world)
+    async with world.run_gateway():
+        await provision_volume(world)
+        world.tenant_server.requests.clear()
+        left = asyncio.create_task(
+            add_finalizer(world.tenant_server, PERSISTENT_VOLUMES, lambda: tenant_volumes(world)[0])
+        )
+        change_compute_claim(world, phase="Lost")
         assert await left == [THEIRS]

@@ -1,4 +1,4 @@
-"""What the reconcilers remember goes when it means nothing any more."""
+"""Reconcilers drop state that is no longer needed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from tests.unit.sync.world import until
+from tests.unit.sync.world import wait_until
 from vkgateway.kube.client import Client
 from vkgateway.kube.errors import ServerError
 from vkgateway.kube.resources import EVENTS
@@ -24,8 +24,8 @@ from vkgateway.sync.views.pods import decode_tenant_pod
 POD = b'{"metadata": {"name": "web", "namespace": "default", "uid": "u1"}, "spec": {"nodeName": "a100.local"}}'
 
 
-class Deleting(Client):
-    """Answers deletions as it is told, after calling `meanwhile`."""
+class DeletingClient(Client):
+    """Client that answers deletions as prepared, after calling `meanwhile`."""
 
     def __init__(self, *answers: Exception | None) -> None:
         super().__init__("http://127.0.0.1:1")
@@ -37,11 +37,11 @@ class Deleting(Client):
         if answer is not None:
             raise answer
         assert self.upward is not None
-        self.upward.forget_pod("u1")  # the watch was quicker than the answer
+        self.upward.forget_pod("u1")  # the watch event preceded the answer
         return b""
 
 
-def upward_of(client: Deleting) -> PodMirror:
+def make_mirror(client: DeletingClient) -> PodMirror:
     events = EventRecorder(client, clock=lambda: 0.0)
     client.upward = PodMirror(
         client,
@@ -54,29 +54,29 @@ def upward_of(client: Deleting) -> PodMirror:
     return client.upward
 
 
-def case() -> PodContext:
+def make_context() -> PodContext:
     link = ComputeLink("local", Client("http://127.0.0.1:1"))
     view = decode_tenant_pod(POD)
     return PodContext(key=("default", "web"), link=link, tenant=view, compute=None, binding=None)
 
 
-async def test_a_pod_that_is_seen_gone_before_the_answer_comes_is_not_remembered() -> None:
-    client = Deleting(None)
-    upward = upward_of(client)
-    await upward.delete_pod(case())
+async def test_pod_deleted_before_the_answer_is_not_remembered() -> None:
+    client = DeletingClient(None)
+    upward = make_mirror(client)
+    await upward.delete_pod(make_context())
     assert not upward._deleted_uids
 
 
-async def test_a_pod_whose_removal_failed_is_removed_at_the_next_try() -> None:
-    client = Deleting(ServerError("no", status=500), None)
-    upward = upward_of(client)
+async def test_failed_removal_is_retried() -> None:
+    client = DeletingClient(ServerError("no", status=500), None)
+    upward = make_mirror(client)
     with pytest.raises(ServerError):
-        await upward.delete_pod(case())
-    await upward.delete_pod(case())
+        await upward.delete_pod(make_context())
+    await upward.delete_pod(make_context())
     assert client.answers == []
 
 
-async def test_an_event_that_the_server_has_dropped_is_written_anew() -> None:
+async def test_event_dropped_by_the_server_is_written_again() -> None:
     now = 1000.0
     async with FakeApiServer() as server, server.client() as client:
         recorder = EventRecorder(client, clock=lambda: now)
@@ -94,11 +94,11 @@ async def test_an_event_that_the_server_has_dropped_is_written_anew() -> None:
         assert (third["count"], third["metadata"]["uid"]) == (2, second["metadata"]["uid"])
 
 
-async def test_a_link_that_is_let_go_is_not_trusted_any_more() -> None:
+async def test_closed_link_is_not_trusted() -> None:
     async with FakeApiServer() as server, server.client() as client:
         link = ComputeLink("local", client)
         running = asyncio.create_task(link.run())
-        await until(lambda: link.is_trusted)
+        await wait_until(lambda: link.is_trusted)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         assert not link.is_trusted

@@ -1,4 +1,4 @@
-"""What is counted of a tenant's pods, and that it goes with the tenant."""
+"""Metrics of a tenant's pods, removed with the tenant."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import REGISTRY
 
-from tests.unit.sync.world import World, until, world
+from tests.unit.sync.world import World, start_world, wait_until
 from vkgateway.sync import metrics
 
 
 @pytest.fixture
-async def here() -> AsyncIterator[World]:
+async def world() -> AsyncIterator[World]:
     metrics.forget_tenant("alpha")
-    async with world() as made:
-        yield made
+    async with start_world() as world:
+        yield world
     metrics.forget_tenant("alpha")
 
 
-def count(name: str, **labels: str) -> float | None:
+def metric_value(name: str, **labels: str) -> float | None:
     return REGISTRY.get_sample_value(name, {"tenant": "alpha", **labels})
 
 
-async def test_a_pods_way_is_counted(here: World) -> None:
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-        await here.settled()
-    assert count("vkgateway_pods_forwarded_total") == 1
-    assert count("vkgateway_pod_forward_seconds_count") == 1
-    assert count("vkgateway_pod_statuses_mirrored_total") == 1
-    assert count("vkgateway_pods_failed_total", reason="PolicyRefused") is None
+async def test_pod_life_cycle_is_counted(world: World) -> None:
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        await world.wait_settled()
+    assert metric_value("vkgateway_pods_forwarded_total") == 1
+    assert metric_value("vkgateway_pod_forward_seconds_count") == 1
+    assert metric_value("vkgateway_pod_statuses_mirrored_total") == 1
+    assert metric_value("vkgateway_pods_failed_total", reason="PolicyRefused") is None
 
 
-async def test_refusals_are_counted_by_their_reason(here: World) -> None:
-    here.create("bad", hostNetwork=True)
-    async with here.gateway():
-        await until(lambda: here.phase("bad") == "Failed")
-        await here.settled()
-    assert count("vkgateway_pods_failed_total", reason="PolicyRefused") == 1
-    assert count("vkgateway_pods_forwarded_total") == 0
+async def test_refusals_are_counted_by_reason(world: World) -> None:
+    world.create_pod("bad", hostNetwork=True)
+    async with world.run_gateway():
+        await wait_until(lambda: world.pod_phase("bad") == "Failed")
+        await world.wait_settled()
+    assert metric_value("vkgateway_pods_failed_total", reason="PolicyRefused") == 1
+    assert metric_value("vkgateway_pods_forwarded_total") == 0
 
 
-async def test_series_go_with_their_tenant_and_come_back_from_zero() -> None:
+async def test_series_are_removed_with_their_tenant_and_restart_from_zero() -> None:
     meter, other = metrics.pod_meter("alpha"), metrics.pod_meter("beta")
     for one in (meter, other):
         one.forwarded(3.0)
         one.failed("Lost")
     metrics.forget_tenant("alpha")
-    assert count("vkgateway_pods_forwarded_total") is None
-    assert count("vkgateway_pods_failed_total", reason="Lost") is None
+    assert metric_value("vkgateway_pods_forwarded_total") is None
+    assert metric_value("vkgateway_pods_failed_total", reason="Lost") is None
     assert REGISTRY.get_sample_value("vkgateway_pods_forwarded_total", {"tenant": "beta"}) == 1
     metrics.pod_meter("alpha").mirrored()
-    assert count("vkgateway_pods_forwarded_total") == 0
+    assert metric_value("vkgateway_pods_forwarded_total") == 0
     metrics.forget_tenant("alpha")
     metrics.forget_tenant("beta")
     metrics.forget_tenant("nobody")

@@ -1,4 +1,4 @@
-"""A pod's way down and back up through the real reconcilers, between two fake API servers."""
+"""Life of a pod through the real reconcilers, between two fake API servers."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world, wait_until
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import MIRROR_FINALIZER, NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
 from vkgateway.sync.pods.reconciler import _error_message
 
 
-def deleting(here: World, name: str = "web") -> bool:
-    """Whether the compute pod is being deleted."""
-    pod = here.compute_pod(name)
+def wait_deleting(world: World, name: str = "web") -> bool:
+    """Wait until the compute pod is being deleted."""
+    pod = world.compute_pod(name)
     return pod is not None and "deletionTimestamp" in pod["metadata"]
 
 
 @pytest.fixture
-async def here() -> AsyncIterator[World]:
-    async with world() as made:
-        yield made
+async def world() -> AsyncIterator[World]:
+    async with start_world() as world:
+        yield world
 
 
-async def test_a_bound_pod_appears_below_and_says_whose_it_is(here: World) -> None:
-    above = here.create()
-    async with here.gateway():
-        below = await here.forwarded()
+async def test_bound_pod_is_forwarded_with_its_owner(world: World) -> None:
+    above = world.create_pod()
+    async with world.run_gateway():
+        below = await world.wait_forwarded()
 
     metadata = below["metadata"]
     assert metadata["labels"][TENANT_LABEL] == "alpha"
@@ -42,123 +42,123 @@ async def test_a_bound_pod_appears_below_and_says_whose_it_is(here: World) -> No
     assert MIRROR_FINALIZER in metadata["finalizers"]
 
 
-async def test_a_pod_that_is_not_bound_stays_above(here: World) -> None:
-    here.create("unbound", node="")
-    here.create("bound")
-    async with here.gateway():
-        await here.forwarded("bound")
-        await here.settled()
+async def test_unbound_pod_is_not_forwarded(world: World) -> None:
+    world.create_pod("unbound", node="")
+    world.create_pod("bound")
+    async with world.run_gateway():
+        await world.wait_forwarded("bound")
+        await world.wait_settled()
 
-    assert here.compute_pod("unbound") is None
+    assert world.compute_pod("unbound") is None
 
 
-async def test_status_comes_up_and_names_of_hosts_do_not(here: World) -> None:
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
+async def test_status_is_mirrored_without_host_names(world: World) -> None:
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
 
-    status = (here.tenant_pod() or {})["status"]
+    status = (world.tenant_pod() or {})["status"]
     assert status["hostIP"] == "10.213.0.1"
     assert status["podIP"] == "10.1.2.3"
-    assert COMPUTE_NODE not in str(here.tenant_pod())
+    assert COMPUTE_NODE not in str(world.tenant_pod())
 
 
-async def test_a_plain_life_takes_six_writes(here: World) -> None:
-    """Create, status, delete, last status, finalizer, remove; more would need a reason."""
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-        here.delete()
-        await until(lambda: deleting(here))
-        here.end(code=143)
-        await until(lambda: here.tenant_pod() is None and here.compute_pod() is None)
-        await here.settled()
+async def test_plain_life_takes_six_writes(world: World) -> None:
+    """Create, status, delete, last status, finalizer, remove; each further write needs a reason."""
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        world.delete_pod()
+        await wait_until(lambda: wait_deleting(world))
+        world.end_pod(code=143)
+        await wait_until(lambda: world.tenant_pod() is None and world.compute_pod() is None)
+        await world.wait_settled()
 
-    assert len(here.writes()) == 6, "\n".join(here.writes())
+    assert len(world.pod_writes()) == 6, "\n".join(world.pod_writes())
 
 
-async def test_deleted_above_stays_terminating_until_it_is_gone_below(here: World) -> None:
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-        here.delete(grace=7)
-        below = await until(lambda: deleting(here) and here.compute_pod())
+async def test_deleted_tenant_pod_terminates_until_its_compute_pod_is_deleted(world: World) -> None:
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        world.delete_pod(grace=7)
+        below = await wait_until(lambda: wait_deleting(world) and world.compute_pod())
         assert below["metadata"]["deletionGracePeriodSeconds"] in (6, 7)
-        await here.settled()
-        assert here.tenant_pod() is not None
-        here.end(code=0)
-        await until(lambda: here.tenant_pod() is None)
+        await world.wait_settled()
+        assert world.tenant_pod() is not None
+        world.end_pod(code=0)
+        await wait_until(lambda: world.tenant_pod() is None)
 
 
-async def test_a_pod_that_is_deleted_before_it_starts_ends_before_it_goes(here: World) -> None:
-    """A Job that replaces only failed pods waits for that end, and holds the pod with a finalizer for so long."""
+async def test_pod_deleted_before_its_start_ends_before_its_removal(world: World) -> None:
+    """A Job that replaces only failed pods waits for this end, and retains the pod with a finalizer until then."""
     source = {"configMapRef": {"name": "lacking"}}
-    pod = here.create(containers=[{"name": "main", "image": "busybox", "envFrom": [source]}])
+    pod = world.create_pod(containers=[{"name": "main", "image": "busybox", "envFrom": [source]}])
     pod["metadata"]["finalizers"] = ["batch.kubernetes.io/job-tracking"]
-    here.above.store.update(PODS, pod, name="web", namespace="default")
-    async with here.gateway():
-        await until(lambda: any(reason == "MandatoryConfigMapNotFound" for reason, _ in here.events()))
-        here.delete()
-        await until(lambda: here.phase() == "Failed")
-        await until(lambda: (here.tenant_pod() or {})["metadata"]["deletionGracePeriodSeconds"] == 0)
-        await here.settled()
-        pod = copy.deepcopy(here.tenant_pod() or {})
+    world.tenant_server.store.update(PODS, pod, name="web", namespace="default")
+    async with world.run_gateway():
+        await wait_until(lambda: any(reason == "MandatoryConfigMapNotFound" for reason, _ in world.events()))
+        world.delete_pod()
+        await wait_until(lambda: world.pod_phase() == "Failed")
+        await wait_until(lambda: (world.tenant_pod() or {})["metadata"]["deletionGracePeriodSeconds"] == 0)
+        await world.wait_settled()
+        pod = copy.deepcopy(world.tenant_pod() or {})
         pod["metadata"]["finalizers"] = []
-        here.above.store.update(PODS, pod, name="web", namespace="default")
-        await until(lambda: here.tenant_pod() is None)
-    assert here.compute_pod() is None
+        world.tenant_server.store.update(PODS, pod, name="web", namespace="default")
+        await wait_until(lambda: world.tenant_pod() is None)
+    assert world.compute_pod() is None
 
 
-async def test_deleted_by_force_above_is_deleted_below(here: World) -> None:
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-        here.delete(grace=0)
-        await until(lambda: deleting(here))
-        here.end(code=137)
-        await until(lambda: here.compute_pod() is None)
+async def test_force_deleted_tenant_pod_is_deleted_in_the_compute_cluster(world: World) -> None:
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        world.delete_pod(grace=0)
+        await wait_until(lambda: wait_deleting(world))
+        world.end_pod(code=137)
+        await wait_until(lambda: world.compute_pod() is None)
 
 
-async def test_a_new_pod_of_the_old_name_waits_until_the_old_one_is_gone_below(here: World) -> None:
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-        here.delete(grace=0)
-        second = here.create()
-        await until(lambda: deleting(here))
-        here.end(code=137)
-        await until(
+async def test_new_pod_of_the_same_name_waits_for_the_old_compute_pod(world: World) -> None:
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        world.delete_pod(grace=0)
+        second = world.create_pod()
+        await wait_until(lambda: wait_deleting(world))
+        world.end_pod(code=137)
+        await wait_until(
             lambda: (
-                ((here.compute_pod() or {}).get("metadata", {}).get("annotations", {})).get(UID_ANNOTATION)
+                ((world.compute_pod() or {}).get("metadata", {}).get("annotations", {})).get(UID_ANNOTATION)
                 == second["metadata"]["uid"]
             )
         )
 
 
-async def test_deleted_below_becomes_failed_above_with_a_reason(here: World) -> None:
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-        here.below.store.delete(PODS, "web", BELOW)
-        await here.settled()
-        here.end(code=143)
-        await until(lambda: here.phase() == "Failed")
-        await until(lambda: here.compute_pod() is None)
-        await until(here.events)
+async def test_deleted_compute_pod_fails_the_tenant_pod_with_a_reason(world: World) -> None:
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        world.compute_server.store.delete(PODS, "web", BELOW)
+        await world.wait_settled()
+        world.end_pod(code=143)
+        await wait_until(lambda: world.pod_phase() == "Failed")
+        await wait_until(lambda: world.compute_pod() is None)
+        await wait_until(world.events)
 
-    status = (here.tenant_pod() or {})["status"]
+    status = (world.tenant_pod() or {})["status"]
     assert status["reason"]
     assert any(entry["type"] == "DisruptionTarget" and entry["status"] == "True" for entry in status["conditions"])
 
@@ -166,131 +166,129 @@ async def test_deleted_below_becomes_failed_above_with_a_reason(here: World) -> 
 MPI_WORKER = {"training.kubeflow.org/operator-name": "mpi-operator", "training.kubeflow.org/job-role": "worker"}
 
 
-async def taken_away(here: World, labels: dict[str, str], *, code: int = 143) -> None:
-    """A pod with these labels runs, and is deleted below; its program ends so."""
-    here.create(labels=labels)
-    await here.forwarded()
-    here.run()
-    await until(lambda: here.phase() == "Running")
-    here.below.store.delete(PODS, "web", BELOW)
-    await here.settled()
-    here.end(code=code)
-    await until(lambda: here.compute_pod() is None)
-    await here.settled()
+async def disrupt_pod(world: World, labels: dict[str, str], *, code: int = 143) -> None:
+    """Run a pod with these labels and delete its compute pod; its container exits with this code."""
+    world.create_pod(labels=labels)
+    await world.wait_forwarded()
+    world.run_pod()
+    await wait_until(lambda: world.pod_phase() == "Running")
+    world.compute_server.store.delete(PODS, "web", BELOW)
+    await world.wait_settled()
+    world.end_pod(code=code)
+    await wait_until(lambda: world.compute_pod() is None)
+    await world.wait_settled()
 
 
 @pytest.mark.parametrize("code", [0, 143], ids=["as sshd ends", "as others do"])
-async def test_a_worker_that_was_taken_away_makes_room_for_the_next_as_mpi_operator_makes_only_what_is_gone(
-    here: World, code: int
-) -> None:
-    async with here.gateway():
-        await taken_away(here, MPI_WORKER, code=code)
-        await until(lambda: here.tenant_pod() is None)
+async def test_disrupted_mpi_worker_is_removed_for_its_replacement(world: World, code: int) -> None:
+    async with world.run_gateway():
+        await disrupt_pod(world, MPI_WORKER, code=code)
+        await wait_until(lambda: world.tenant_pod() is None)
 
-    assert any(reason == "DeletionByComputeCluster" for reason, _ in here.events())
+    assert any(reason == "DeletionByComputeCluster" for reason, _ in world.events())
 
 
 @pytest.mark.parametrize(
     "labels", [{}, MPI_WORKER | {"training.kubeflow.org/job-role": "launcher"}], ids=["plain", "launcher"]
 )
-async def test_others_that_were_taken_away_stay_failed_for_all_to_see(here: World, labels: dict[str, str]) -> None:
-    async with here.gateway():
-        await taken_away(here, labels)
+async def test_other_disrupted_pods_stay_failed(world: World, labels: dict[str, str]) -> None:
+    async with world.run_gateway():
+        await disrupt_pod(world, labels)
 
-    assert here.phase() == "Failed"
+    assert world.pod_phase() == "Failed"
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (1, "Failed")])
-async def test_a_worker_that_ended_by_itself_stays(here: World, code: int, phase: str) -> None:
-    async with here.gateway():
-        here.create(labels=MPI_WORKER)
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-        here.end(code=code)
-        await until(lambda: here.phase() == phase)
-        await here.settled()
+async def test_worker_that_ended_by_itself_stays(world: World, code: int, phase: str) -> None:
+    async with world.run_gateway():
+        world.create_pod(labels=MPI_WORKER)
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        world.end_pod(code=code)
+        await wait_until(lambda: world.pod_phase() == phase)
+        await world.wait_settled()
 
-    assert here.phase() == phase
+    assert world.pod_phase() == phase
 
 
-async def test_a_pod_whose_end_was_hidden_is_not_started_again(here: World) -> None:
-    """Somebody takes the finalizer off by hand and deletes by force: it ran, so it is lost, not created anew."""
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-        pod = copy.deepcopy(here.compute_pod())
+async def test_pod_with_an_unseen_end_is_not_started_again(world: World) -> None:
+    """The finalizer was removed manually and the pod force-deleted: it has run, so it is lost and not created again."""
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        pod = copy.deepcopy(world.compute_pod())
         assert pod is not None
         pod["metadata"]["finalizers"] = []
-        here.below.store.update(PODS, pod, name="web", namespace=BELOW)
-        here.below.store.delete(PODS, "web", BELOW, grace=0)
-        await until(lambda: here.phase() == "Failed")
+        world.compute_server.store.update(PODS, pod, name="web", namespace=BELOW)
+        world.compute_server.store.delete(PODS, "web", BELOW, grace=0)
+        await wait_until(lambda: world.pod_phase() == "Failed")
 
-    assert here.compute_pod() is None
+    assert world.compute_pod() is None
 
 
-async def test_what_ended_while_the_gateway_was_down_is_told_when_it_is_back(here: World) -> None:
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-    here.end(code=3)
-    async with here.gateway():
-        await until(lambda: here.phase() == "Failed")
+async def test_end_during_an_outage_is_mirrored(world: World) -> None:
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+    world.end_pod(code=3)
+    async with world.run_gateway():
+        await wait_until(lambda: world.pod_phase() == "Failed")
 
-    status = (here.tenant_pod() or {})["status"]
+    status = (world.tenant_pod() or {})["status"]
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 3
 
 
 @pytest.mark.parametrize("code", [0, 3])
 @pytest.mark.parametrize("seconds", [-60, 60], ids=["before", "after"])
-async def test_only_what_its_deletion_below_ended_is_told_as_taken_away(here: World, code: int, seconds: int) -> None:
-    """Nobody told of the end: the gateway was down."""
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
+async def test_only_an_end_by_deletion_is_reported_as_a_disruption(world: World, code: int, seconds: int) -> None:
+    """The gateway was stopped at the end of the pod."""
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
     moment = datetime.now(UTC) + timedelta(seconds=seconds)
     if seconds < 0:
-        here.end(code=code, at=moment)
-        here.below.store.delete(PODS, "web", BELOW)
+        world.end_pod(code=code, at=moment)
+        world.compute_server.store.delete(PODS, "web", BELOW)
     else:
-        here.below.store.delete(PODS, "web", BELOW)
-        here.end(code=code, at=moment)
-    async with here.gateway():
-        await until(lambda: here.compute_pod() is None)
-        await here.settled()
+        world.compute_server.store.delete(PODS, "web", BELOW)
+        world.end_pod(code=code, at=moment)
+    async with world.run_gateway():
+        await wait_until(lambda: world.compute_pod() is None)
+        await world.wait_settled()
 
-    assert here.phase() == ("Failed" if code else "Succeeded")
-    status = (here.tenant_pod() or {})["status"]
+    assert world.pod_phase() == ("Failed" if code else "Succeeded")
+    status = (world.tenant_pod() or {})["status"]
     taken = [entry for entry in status.get("conditions", []) if entry["type"] == "DisruptionTarget"]
     assert (taken == []) == (seconds < 0)
-    assert ("DeletionByComputeCluster" in {reason for reason, _ in here.events()}) == (seconds > 0)
+    assert ("DeletionByComputeCluster" in {reason for reason, _ in world.events()}) == (seconds > 0)
 
 
-async def test_deletions_while_the_gateway_was_down_are_carried_out(here: World) -> None:
-    here.create("forced")
-    here.create("graceful")
-    async with here.gateway():
+async def test_deletions_during_an_outage_are_carried_out(world: World) -> None:
+    world.create_pod("forced")
+    world.create_pod("graceful")
+    async with world.run_gateway():
         for name in ("forced", "graceful"):
-            await here.forwarded(name)
-            here.run(name)
-        await until(lambda: here.phase("forced") == here.phase("graceful") == "Running")
-    here.delete("forced", grace=0)
-    here.delete("graceful")
-    async with here.gateway():
+            await world.wait_forwarded(name)
+            world.run_pod(name)
+        await wait_until(lambda: world.pod_phase("forced") == world.pod_phase("graceful") == "Running")
+    world.delete_pod("forced", grace=0)
+    world.delete_pod("graceful")
+    async with world.run_gateway():
         for name in ("forced", "graceful"):
-            await until(functools.partial(deleting, here, name))
-            here.end(name, code=143)
-        await until(lambda: here.below.store.all(PODS) == here.above.store.all(PODS) == [])
+            await wait_until(functools.partial(wait_deleting, world, name))
+            world.end_pod(name, code=143)
+        await wait_until(lambda: world.compute_server.store.all(PODS) == world.tenant_server.store.all(PODS) == [])
 
 
-async def test_something_else_of_that_name_below_is_never_touched(here: World) -> None:
-    here.below.store.create(
+async def test_foreign_object_of_that_name_is_never_touched(world: World) -> None:
+    world.compute_server.store.create(
         NAMESPACES,
         {
             "metadata": {
@@ -298,24 +296,24 @@ async def test_something_else_of_that_name_below_is_never_touched(here: World) -
                 "labels": {TENANT_LABEL: "alpha"},
                 "annotations": {
                     NAME_ANNOTATION: "default",
-                    UID_ANNOTATION: here.above.store.get(NAMESPACES, "default")["metadata"]["uid"],
+                    UID_ANNOTATION: world.tenant_server.store.get(NAMESPACES, "default")["metadata"]["uid"],
                 },
             }
         },
     )
-    theirs = here.below.store.create(PODS, {"metadata": {"name": "web"}, "spec": {"containers": []}}, BELOW)
-    here.create()
-    async with here.gateway():
-        await until(lambda: any(reason == "NameTaken" for reason, _ in here.events()))
-        here.delete()
-        await until(lambda: here.tenant_pod() is None)
+    theirs = world.compute_server.store.create(PODS, {"metadata": {"name": "web"}, "spec": {"containers": []}}, BELOW)
+    world.create_pod()
+    async with world.run_gateway():
+        await wait_until(lambda: any(reason == "NameTaken" for reason, _ in world.events()))
+        world.delete_pod()
+        await wait_until(lambda: world.tenant_pod() is None)
 
-    assert here.compute_pod() == theirs
+    assert world.compute_pod() == theirs
 
 
-async def test_a_pod_that_merely_wears_our_label_is_nobodys(here: World) -> None:
-    here.below.store.create(NAMESPACES, {"metadata": {"name": "elsewhere"}})
-    theirs = here.below.store.create(
+async def test_pod_with_only_our_label_has_no_owner(world: World) -> None:
+    world.compute_server.store.create(NAMESPACES, {"metadata": {"name": "elsewhere"}})
+    theirs = world.compute_server.store.create(
         PODS,
         {
             "metadata": {
@@ -327,83 +325,83 @@ async def test_a_pod_that_merely_wears_our_label_is_nobodys(here: World) -> None
         },
         "elsewhere",
     )
-    here.create("other")
-    async with here.gateway():
-        await here.forwarded("other")
-        await here.settled()
+    world.create_pod("other")
+    async with world.run_gateway():
+        await world.wait_forwarded("other")
+        await world.wait_settled()
 
-    assert here.below.store.find(PODS, "web", "elsewhere") == theirs
-
-
-async def test_an_unreachable_compute_cluster_fails_and_deletes_nothing(here: World) -> None:
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-        port = here.below.port
-        await here.below.stop()
-        here.create("second")
-        await here.settled()
-        assert here.phase() == "Running"
-        assert here.phase("second") == "Pending"
-        await here.below.start(port)
-        await until(lambda: here.compute_pod("second"))
+    assert world.compute_server.store.find(PODS, "web", "elsewhere") == theirs
 
 
-async def test_a_forbidden_field_fails_the_pod_and_says_which(here: World) -> None:
-    here.create(hostNetwork=True)
-    async with here.gateway():
-        await until(lambda: here.phase() == "Failed")
+async def test_unreachable_compute_cluster_fails_and_deletes_nothing(world: World) -> None:
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        port = world.compute_server.port
+        await world.compute_server.stop()
+        world.create_pod("second")
+        await world.wait_settled()
+        assert world.pod_phase() == "Running"
+        assert world.pod_phase("second") == "Pending"
+        await world.compute_server.start(port)
+        await wait_until(lambda: world.compute_pod("second"))
 
-    assert here.compute_pod() is None
-    assert "hostNetwork" in (here.tenant_pod() or {})["status"]["message"] + str(here.events())
+
+async def test_forbidden_field_fails_the_pod_with_the_rule(world: World) -> None:
+    world.create_pod(hostNetwork=True)
+    async with world.run_gateway():
+        await wait_until(lambda: world.pod_phase() == "Failed")
+
+    assert world.compute_pod() is None
+    assert "hostNetwork" in (world.tenant_pod() or {})["status"]["message"] + str(world.events())
 
 
-async def test_pods_past_the_limit_wait_for_room(here: World) -> None:
+async def test_pods_beyond_the_limit_wait_for_capacity(world: World) -> None:
     gpus: dict[str, Any] = {
         "containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]
     }
-    here.create("first", **gpus)
-    async with here.gateway():
-        await here.forwarded("first")
-        here.run("first")
-        here.create("second", **gpus)
-        await until(lambda: any(reason == "WaitingForQuota" for reason, _ in here.events()))
-        assert here.compute_pod("second") is None
-        here.end("first")
-        await here.forwarded("second")
+    world.create_pod("first", **gpus)
+    async with world.run_gateway():
+        await world.wait_forwarded("first")
+        world.run_pod("first")
+        world.create_pod("second", **gpus)
+        await wait_until(lambda: any(reason == "WaitingForQuota" for reason, _ in world.events()))
+        assert world.compute_pod("second") is None
+        world.end_pod("first")
+        await world.wait_forwarded("second")
 
 
-async def test_label_and_image_changes_go_down(here: World) -> None:
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        pod = copy.deepcopy(here.tenant_pod())
+async def test_label_and_image_changes_are_forwarded(world: World) -> None:
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        pod = copy.deepcopy(world.tenant_pod())
         assert pod is not None
         pod["metadata"]["labels"] = {"tier": "front"}
         pod["spec"]["containers"][0]["image"] = "busybox:2"
-        here.above.store.update(PODS, pod, name="web", namespace="default")
-        await until(lambda: (here.compute_pod() or {})["metadata"]["labels"].get("tier") == "front")
-        await until(lambda: (here.compute_pod() or {})["spec"]["containers"][0]["image"] == "busybox:2")
+        world.tenant_server.store.update(PODS, pod, name="web", namespace="default")
+        await wait_until(lambda: (world.compute_pod() or {})["metadata"]["labels"].get("tier") == "front")
+        await wait_until(lambda: (world.compute_pod() or {})["spec"]["containers"][0]["image"] == "busybox:2")
 
 
-async def test_namespaces_that_affinity_chooses_by_labels_are_looked_up(here: World) -> None:
-    here.above.store.create(NAMESPACES, {"metadata": {"name": "web", "labels": {"team": "x"}}})
+async def test_namespaces_selected_by_affinity_are_looked_up(world: World) -> None:
+    world.tenant_server.store.create(NAMESPACES, {"metadata": {"name": "web", "labels": {"team": "x"}}})
     term = {"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "x"}}}
-    here.create(affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
-    async with here.gateway():
-        below = await here.forwarded()
+    world.create_pod(affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
+    async with world.run_gateway():
+        below = await world.wait_forwarded()
 
-    ((made,),) = below["spec"]["affinity"]["podAffinity"].values()
-    assert made["namespaces"] == ["alpha--web"]
+    ((created,),) = below["spec"]["affinity"]["podAffinity"].values()
+    assert created["namespaces"] == ["alpha--web"]
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
 @pytest.mark.parametrize("nth", range(8))
-async def test_a_life_completes_whichever_write_fails_first(here: World, status: int, nth: int) -> None:
-    """Fail the nth write of a life once, at either server: the end is the same."""
+async def test_life_completes_whichever_write_fails_first(world: World, status: int, nth: int) -> None:
+    """If the nth write of a life fails once, at either server, the result is the same."""
     verbs = [
         ("below", "POST", "/pods"),
         ("above", "PATCH", "/status"),
@@ -415,33 +413,33 @@ async def test_a_life_completes_whichever_write_fails_first(here: World, status:
         ("below", "POST", "/serviceaccounts"),
     ]
     where, method, path = verbs[nth]
-    server = here.below if where == "below" else here.above
+    server = world.compute_server if where == "below" else world.tenant_server
     server.fail(method, path, status=status, times=2)
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-        here.delete()
-        await until(lambda: deleting(here))
-        here.end(code=143)
-        await until(lambda: here.tenant_pod() is None and here.compute_pod() is None)
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        world.delete_pod()
+        await wait_until(lambda: wait_deleting(world))
+        world.end_pod(code=143)
+        await wait_until(lambda: world.tenant_pod() is None and world.compute_pod() is None)
 
 
-async def test_the_gateway_may_die_after_every_write(here: World) -> None:
-    """Run a life with a fresh gateway for every step: each finds its place by looking, not by remembering."""
-    here.create()
-    async with here.gateway():
-        await here.forwarded()
-    here.run()
-    async with here.gateway():
-        await until(lambda: here.phase() == "Running")
-    here.delete()
-    async with here.gateway():
-        await until(lambda: deleting(here))
-    here.end(code=143)
-    async with here.gateway():
-        await until(lambda: here.tenant_pod() is None and here.compute_pod() is None)
+async def test_gateway_may_stop_after_every_write(world: World) -> None:
+    """With a restarted gateway for every step, each one continues from the observed state."""
+    world.create_pod()
+    async with world.run_gateway():
+        await world.wait_forwarded()
+    world.run_pod()
+    async with world.run_gateway():
+        await wait_until(lambda: world.pod_phase() == "Running")
+    world.delete_pod()
+    async with world.run_gateway():
+        await wait_until(lambda: wait_deleting(world))
+    world.end_pod(code=143)
+    async with world.run_gateway():
+        await wait_until(lambda: world.tenant_pod() is None and world.compute_pod() is None)
 
 
 @pytest.mark.parametrize(
@@ -451,7 +449,7 @@ async def test_the_gateway_may_die_after_every_write(here: World) -> None:
         "rpc error: 10.213.0.1:2379 gave no answer",
     ],
 )
-def test_a_servers_own_troubles_are_told_without_addresses(words: str) -> None:
+def test_server_errors_are_reported_without_addresses(words: str) -> None:
     error = errors.ServerError("POST /api/v1/pods", status=500, words=words)
     assert _error_message(error) == "a server failed (500); the gateway retries"
     closed = 'User "system:serviceaccount:platform:gateway" cannot create resource "configmaps" in API group ""'

@@ -1,4 +1,4 @@
-"""Readiness gates: conditions that the tenant sets for them reach the compute pod, and no other conditions do."""
+"""Readiness gates: only the tenant's conditions for its gates are forwarded to the compute pod."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.sync.world import BELOW, World, until, world
+from tests.unit.sync.world import BELOW, World, start_world, wait_until
 from vkgateway.kube.resources import PODS
 from vkgateway.model.objects import Object
 
@@ -15,102 +15,104 @@ GATES = [{"conditionType": "example.org/warm"}, {"conditionType": "ContainersRea
 
 
 @pytest.fixture
-async def here() -> AsyncIterator[World]:
-    async with world() as made:
-        yield made
+async def world() -> AsyncIterator[World]:
+    async with start_world() as world:
+        yield world
 
 
-def said(pod: Object | None) -> dict[str, str]:
-    """What a pod's conditions say, by type."""
+def gate_conditions(pod: Object | None) -> dict[str, str]:
+    """Return the statuses of a pod's conditions by type."""
     return {entry["type"]: entry["status"] for entry in (pod or {})["status"].get("conditions", [])}
 
 
-def set_above(here: World, kind: str, status: str | None) -> None:
-    """The tenant sets a condition of its pod; None takes it off."""
-    pod = copy.deepcopy(here.tenant_pod() or {})
+def set_condition(world: World, kind: str, status: str | None) -> None:
+    """Set a condition of the tenant pod; None removes it."""
+    pod = copy.deepcopy(world.tenant_pod() or {})
     left = [entry for entry in pod["status"].get("conditions", []) if entry["type"] != kind]
     pod["status"]["conditions"] = left if status is None else [*left, {"type": kind, "status": status}]
-    here.above.store.update(PODS, pod, name="web", namespace="default", status=True)
+    world.tenant_server.store.update(PODS, pod, name="web", namespace="default", status=True)
 
 
-def status_patches(here: World) -> int:
-    return sum(f"{BELOW}/pods/web/status" in request for request in here.below.requests)
+def count_patches(world: World) -> int:
+    return sum(f"{BELOW}/pods/web/status" in request for request in world.compute_server.requests)
 
 
-async def start(here: World) -> None:
-    here.create(readinessGates=GATES)
-    await here.forwarded()
-    here.run()
-    await until(lambda: here.phase() == "Running")
+async def start_pod(world: World) -> None:
+    world.create_pod(readinessGates=GATES)
+    await world.wait_forwarded()
+    world.run_pod()
+    await wait_until(lambda: world.pod_phase() == "Running")
 
 
-async def test_conditions_of_gates_go_down_change_and_are_removed(here: World) -> None:
-    async with here.gateway():
-        await start(here)
-        assert (here.compute_pod() or {})["spec"]["readinessGates"] == GATES
-        set_above(here, "example.org/warm", "False")
-        await until(lambda: said(here.compute_pod()).get("example.org/warm") == "False")
-        set_above(here, "example.org/warm", "True")
-        await until(lambda: said(here.compute_pod())["example.org/warm"] == "True")
-        set_above(here, "example.org/warm", None)
-        await until(lambda: "example.org/warm" not in said(here.compute_pod()))
-        await here.settled()
-    assert status_patches(here) == 3
-    assert "example.org/warm" not in said(here.tenant_pod())
+async def test_gate_conditions_are_forwarded_changed_and_removed(world: World) -> None:
+    async with world.run_gateway():
+        await start_pod(world)
+        assert (world.compute_pod() or {})["spec"]["readinessGates"] == GATES
+        set_condition(world, "example.org/warm", "False")
+        await wait_until(lambda: gate_conditions(world.compute_pod()).get("example.org/warm") == "False")
+        set_condition(world, "example.org/warm", "True")
+        await wait_until(lambda: gate_conditions(world.compute_pod())["example.org/warm"] == "True")
+        set_condition(world, "example.org/warm", None)
+        await wait_until(lambda: "example.org/warm" not in gate_conditions(world.compute_pod()))
+        await world.wait_settled()
+    assert count_patches(world) == 3
+    assert "example.org/warm" not in gate_conditions(world.tenant_pod())
 
 
-async def test_a_gate_that_opens_before_the_pod_is_below_is_open_there(here: World) -> None:
-    here.create(readinessGates=GATES)
-    set_above(here, "example.org/warm", "True")
-    async with here.gateway():
-        await here.forwarded()
-        await until(lambda: said(here.compute_pod()).get("example.org/warm") == "True")
+async def test_gate_set_before_forwarding_is_forwarded(world: World) -> None:
+    world.create_pod(readinessGates=GATES)
+    set_condition(world, "example.org/warm", "True")
+    async with world.run_gateway():
+        await world.wait_forwarded()
+        await wait_until(lambda: gate_conditions(world.compute_pod()).get("example.org/warm") == "True")
 
 
-async def test_what_changed_while_no_gateway_ran_is_mended(here: World) -> None:
-    async with here.gateway():
-        await start(here)
-        set_above(here, "example.org/warm", "True")
-        await until(lambda: said(here.compute_pod()).get("example.org/warm") == "True")
-        await here.settled()
-    set_above(here, "example.org/warm", "False")
-    async with here.gateway():
-        await until(lambda: said(here.compute_pod())["example.org/warm"] == "False")
-        await here.settled()
+async def test_changes_during_an_outage_are_forwarded(world: World) -> None:
+    async with world.run_gateway():
+        await start_pod(world)
+        set_condition(world, "example.org/warm", "True")
+        await wait_until(lambda: gate_conditions(world.compute_pod()).get("example.org/warm") == "True")
+        await world.wait_settled()
+    set_condition(world, "example.org/warm", "False")
+    async with world.run_gateway():
+        await wait_until(lambda: gate_conditions(world.compute_pod())["example.org/warm"] == "False")
+        await world.wait_settled()
 
 
-async def test_a_tenant_writes_no_other_condition(here: World) -> None:
-    async with here.gateway():
-        await start(here)
-        set_above(here, "ContainersReady", "False")
-        set_above(here, "DisruptionTarget", "True")
-        set_above(here, "example.org/other", "True")
-        set_above(here, "example.org/warm", "True")
-        await until(lambda: said(here.compute_pod()).get("example.org/warm") == "True")
-        await here.settled()
-    assert said(here.compute_pod()) == {"Ready": "True", "example.org/warm": "True"}
-    assert status_patches(here) == 1
+async def test_tenant_sets_no_other_condition(world: World) -> None:
+    async with world.run_gateway():
+        await start_pod(world)
+        set_condition(world, "ContainersReady", "False")
+        set_condition(world, "DisruptionTarget", "True")
+        set_condition(world, "example.org/other", "True")
+        set_condition(world, "example.org/warm", "True")
+        await wait_until(lambda: gate_conditions(world.compute_pod()).get("example.org/warm") == "True")
+        await world.wait_settled()
+    assert gate_conditions(world.compute_pod()) == {"Ready": "True", "example.org/warm": "True"}
+    assert count_patches(world) == 1
 
 
-async def test_gates_of_a_pod_that_is_ending_still_count(here: World) -> None:
-    async with here.gateway():
-        await start(here)
-        set_above(here, "example.org/warm", "True")
-        await until(lambda: said(here.compute_pod()).get("example.org/warm") == "True")
-        here.above.store.delete(PODS, "web", "default")
-        await until(lambda: "deletionTimestamp" in (here.compute_pod() or {})["metadata"])
-        set_above(here, "example.org/warm", "False")
-        await until(lambda: said(here.compute_pod())["example.org/warm"] == "False")
+async def test_gates_of_a_terminating_pod_are_forwarded(world: World) -> None:
+    async with world.run_gateway():
+        await start_pod(world)
+        set_condition(world, "example.org/warm", "True")
+        await wait_until(lambda: gate_conditions(world.compute_pod()).get("example.org/warm") == "True")
+        world.tenant_server.store.delete(PODS, "web", "default")
+        await wait_until(lambda: "deletionTimestamp" in (world.compute_pod() or {})["metadata"])
+        set_condition(world, "example.org/warm", "False")
+        await wait_until(lambda: gate_conditions(world.compute_pod())["example.org/warm"] == "False")
 
 
-async def test_a_compute_cluster_that_gives_no_right_to_it_is_told_and_holds_up_nothing_else(here: World) -> None:
-    async with here.gateway():
-        await start(here)
-        fault = here.below.fail("PATCH", f"{BELOW}/pods/web/status", status=403, reason="Forbidden", times=1000)
+async def test_missing_permission_is_reported_and_blocks_nothing_else(world: World) -> None:
+    async with world.run_gateway():
+        await start_pod(world)
+        fault = world.compute_server.fail(
+            "PATCH", f"{BELOW}/pods/web/status", status=403, reason="Forbidden", times=1000
+        )
         fault.message = 'pods "web" is forbidden: User "vkgateway" cannot patch resource "pods/status"'
-        pod = copy.deepcopy(here.tenant_pod() or {})
+        pod = copy.deepcopy(world.tenant_pod() or {})
         pod["metadata"]["labels"] = {"new": "1"}
-        here.above.store.update(PODS, pod, name="web", namespace="default")
-        set_above(here, "example.org/warm", "True")
-        await until(lambda: (here.compute_pod() or {})["metadata"]["labels"].get("new") == "1")
-        await until(lambda: any(reason == "ReadinessNotForwarded" for reason, _ in here.events()))
+        world.tenant_server.store.update(PODS, pod, name="web", namespace="default")
+        set_condition(world, "example.org/warm", "True")
+        await wait_until(lambda: (world.compute_pod() or {})["metadata"]["labels"].get("new") == "1")
+        await wait_until(lambda: any(reason == "ReadinessNotForwarded" for reason, _ in world.events()))

@@ -1,4 +1,4 @@
-"""What is a verdict on an object, and what is not."""
+"""Responses that are a verdict on an object, and responses that are not."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ from vkgateway.sync.refusals import is_object_refused, is_starting, lacks_rights
         (ConflictError("taken"), False, False, False),
     ],
 )
-def test_refusals_are_told_apart(error: Exception, *, closed: bool, starting: bool, verdict: bool) -> None:
+def test_refusals_are_classified(error: Exception, *, closed: bool, starting: bool, verdict: bool) -> None:
     assert (lacks_rights(error), is_starting(error), is_object_refused(error)) == (closed, starting, verdict)

@@ -1,4 +1,4 @@
-"""Service account tokens: what is asked of the tenant's API server, and what becomes of the answers."""
+"""Service account tokens: requests to the tenant's API server, and the resulting Secrets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 POD = Meta(name="web", namespace="default", uid="uid-1")
 
 
-class Server:
-    """Takes what is created, and answers requests for tokens with as long a life as was asked for."""
+class FakeServer:
+    """Server that stores created objects, and issues tokens with the requested lifetime."""
 
     def __init__(self) -> None:
         self.created: list[tuple[str, dict[str, Any]]] = []
@@ -32,8 +32,8 @@ class Server:
         return msgspec.json.encode(body | {"status": {"token": token, "expirationTimestamp": expires}})
 
 
-async def test_each_projection_has_a_token_of_its_own_bound_to_the_pod_for_its_audience_and_time() -> None:
-    above, below = Server(), Server()
+async def test_each_projection_has_its_own_token_bound_to_the_pod() -> None:
+    above, below = FakeServer(), FakeServer()
     link: Any = SimpleNamespace(client=below, copies={"secrets": SimpleNamespace(store={})})
     client: Any = above
     sources = [

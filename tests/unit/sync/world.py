@@ -1,4 +1,4 @@
-"""A tenant, a compute cluster with a hand-moved kubelet, and the reconcilers between them; all over real HTTP."""
+"""Tenant, compute cluster with a manually driven kubelet, and the reconcilers between them, over real HTTP."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ BELOW = compute_namespace(TENANT, "default")
 PLENTY = {"pods": 110_000, "cpu": 10**9, "memory": 10**18, "nvidia.com/gpu": 8_000}
 
 
-async def until(seen: Callable[[], Any], *, seconds: float = 30.0) -> Any:
-    """Wait until something is seen, and return it; a failure names nothing, so that the assertion after it does."""
+async def wait_until(seen: Callable[[], Any], *, seconds: float = 30.0) -> Any:
+    """Wait until a condition holds, and return its value."""
     deadline = time.monotonic() + seconds
     while not (found := seen()):
         if time.monotonic() > deadline:
@@ -49,10 +49,10 @@ async def until(seen: Callable[[], Any], *, seconds: float = 30.0) -> Any:
 
 @dataclass
 class World:
-    """Both servers, and the gateway's part, which can be stopped and started."""
+    """Both API servers, and the gateway's reconcilers, which can be stopped and started."""
 
-    above: FakeApiServer
-    below: FakeApiServer
+    tenant_server: FakeApiServer
+    compute_server: FakeApiServer
     clock: Callable[[], float] = time.time
     sync: TenantSync | None = None
     link: ComputeLink | None = None
@@ -65,12 +65,13 @@ class World:
     name_servers: NameServers | None = None
     policy: dict[str, Any] = field(default_factory=dict)
     workers: int = 8
-    """An eighth of them is the tenant's."""
+    """Number of workers; the tenant may use an eighth of them."""
     service_range: str = ""
 
-    # -- what a tenant and its API server do ---------------------------------------------------------------------
+    # -- the tenant and its API server
+    # -------------------------------------------------------------------------------------
 
-    def create(
+    def create_pod(
         self,
         name: str = "web",
         *,
@@ -79,53 +80,53 @@ class World:
         labels: dict[str, str] | None = None,
         **spec: Any,
     ) -> Document:
-        """A bound pod of the tenant: by a scheduler, unless it is told otherwise."""
+        """Create a bound pod of the tenant; with `by_hand`, `nodeName` is set directly."""
         body = {"containers": [{"name": "main", "image": "busybox"}], "enableServiceLinks": False} | spec
         if node and by_hand:
             body["nodeName"] = node
-        made: Document = {"metadata": {"name": name, "labels": labels or {}}, "spec": body}
-        created = self.above.store.create(PODS, made, "default")
-        return self.above.store.bind(name, "default", node) if node and not by_hand else created
+        created: Document = {"metadata": {"name": name, "labels": labels or {}}, "spec": body}
+        created = self.tenant_server.store.create(PODS, created, "default")
+        return self.tenant_server.store.bind(name, "default", node) if node and not by_hand else created
 
-    def delete(self, name: str = "web", *, grace: int | None = None) -> None:
-        self.above.store.delete(PODS, name, "default", grace=grace)
+    def delete_pod(self, name: str = "web", *, grace: int | None = None) -> None:
+        self.tenant_server.store.delete(PODS, name, "default", grace=grace)
 
     def tenant_pod(self, name: str = "web") -> Document | None:
-        return self.above.store.find(PODS, name, "default")
+        return self.tenant_server.store.find(PODS, name, "default")
 
-    def phase(self, name: str = "web") -> str:
+    def pod_phase(self, name: str = "web") -> str:
         pod = self.tenant_pod(name)
         return pod["status"].get("phase", "") if pod is not None else ""
 
     def events(self) -> list[tuple[str, str]]:
-        return [(event["reason"], event["message"]) for event in self.above.store.all(EVENTS)]
+        return [(event["reason"], event["message"]) for event in self.tenant_server.store.all(EVENTS)]
 
-    # -- what the compute cluster does ---------------------------------------------------------------------------
+    # -- the compute cluster
+    # -----------------------------------------------------------------------------------------------
 
     def compute_pod(self, name: str = "web") -> Document | None:
-        return self.below.store.find(PODS, name, BELOW)
+        return self.compute_server.store.find(PODS, name, BELOW)
 
-    def run(self, name: str = "web") -> None:
-        """The compute scheduler binds the pod, its kubelet starts it."""
+    def run_pod(self, name: str = "web") -> None:
+        """Bind the compute pod as the compute scheduler, and start it as its kubelet."""
         pod = copy.deepcopy(self.compute_pod(name))
         assert pod is not None
         pod["spec"]["nodeName"] = COMPUTE_NODE
-        self.below.store.update(PODS, pod, name=name, namespace=BELOW)
-        self._status(name, "Running", {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, ready=True)
+        self.compute_server.store.update(PODS, pod, name=name, namespace=BELOW)
+        self._set_status(name, "Running", {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, ready=True)
 
-    def end(self, name: str = "web", *, code: int = 0, at: datetime | None = None) -> None:
-        """The pod's containers end, if it is told `at` what time; one that is being deleted is then confirmed gone by
-        the kubelet."""
+    def end_pod(self, name: str = "web", *, code: int = 0, at: datetime | None = None) -> None:
+        """End the pod's containers, at the time `at` if given; the kubelet then confirms a pending deletion."""
         phase = "Failed" if code else "Succeeded"
         ended: Document = {"exitCode": code, "reason": "Error" if code else "Completed"}
         if at is not None:
             ended["finishedAt"] = render_time(at)
-        self._status(name, phase, {"terminated": ended})
+        self._set_status(name, phase, {"terminated": ended})
         pod = self.compute_pod(name)
         if pod is not None and pod["metadata"].get("deletionTimestamp"):
-            self.below.store.delete(PODS, name, BELOW, grace=0)
+            self.compute_server.store.delete(PODS, name, BELOW, grace=0)
 
-    def _status(self, name: str, phase: str, state: Document, *, ready: bool = False) -> None:
+    def _set_status(self, name: str, phase: str, state: Document, *, ready: bool = False) -> None:
         pod = copy.deepcopy(self.compute_pod(name))
         assert pod is not None
         pod["status"] |= {
@@ -137,39 +138,41 @@ class World:
                 {"name": "main", "image": "busybox", "ready": ready, "restartCount": 0, "state": state}
             ],
         }
-        self.below.store.update(PODS, pod, name=name, namespace=BELOW, status=True)
+        self.compute_server.store.update(PODS, pod, name=name, namespace=BELOW, status=True)
 
-    # -- waiting --------------------------------------------------------------------------------------------------
+    # -- waiting
+    # -----------------------------------------------------------------------------------------------------------
 
-    async def forwarded(self, name: str = "web") -> Document:
-        found: Document = await until(lambda: self.compute_pod(name))
+    async def wait_forwarded(self, name: str = "web") -> Document:
+        found: Document = await wait_until(lambda: self.compute_pod(name))
         return found
 
-    async def settled(self) -> None:
-        """Wait until the reconcilers have nothing ready to do and both servers have been quiet for a moment."""
+    async def wait_settled(self) -> None:
+        """Wait until the reconcilers have no work and both servers have been idle for a moment."""
         quiet = 0
         versions = (0, 0)
         while quiet < 8:
-            now = self.above.store.version, self.below.store.version
+            now = self.tenant_server.store.version, self.compute_server.store.version
             quiet = quiet + 1 if now == versions else 0
             versions = now
             await asyncio.sleep(0.01)
 
-    def writes(self) -> list[str]:
-        """What was written to either server, without events and the namespace's own objects."""
+    def pod_writes(self) -> list[str]:
+        """Return the pod writes to both servers, without events."""
         return [
             request
-            for server in (self.above, self.below)
+            for server in (self.tenant_server, self.compute_server)
             for request in server.requests
             if not request.startswith("GET") and "/events" not in request and "/pods" in request
         ]
 
-    # -- the gateway -----------------------------------------------------------------------------------------------
+    # -- the gateway
+    # -------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def gateway(self) -> AsyncIterator[TenantSync]:
-        """Run the reconcilers; leaving the block is their sudden death."""
-        tenant_client, compute_client = self.above.client("tenant"), self.below.client("compute")
+    async def run_gateway(self) -> AsyncIterator[TenantSync]:
+        """Run the reconcilers; they stop abruptly at the end of the block."""
+        tenant_client, compute_client = self.tenant_server.client("tenant"), self.compute_server.client("compute")
         link = ComputeLink("local", compute_client)
         engine = WorkerPool(workers=self.workers)
         arbiter = Arbitration(
@@ -189,7 +192,7 @@ class World:
             ),
             tenant_client,
             links={"local": link},
-            bindings={NODE: self.binding(link)},
+            bindings={NODE: self.make_binding(link)},
             engine=engine,
             arbiter=arbiter,
             name_servers=self.name_servers,
@@ -209,8 +212,8 @@ class World:
             await asyncio.gather(*tasks, return_exceptions=True)
             await _close(tenant_client, compute_client)
 
-    async def leave(self) -> None:
-        """Stop the tenant's reconcilers and wait until they are at rest, as the gateway does before it clears."""
+    async def stop_tenant(self) -> None:
+        """Stop the tenant's reconcilers and wait until they are drained, as the gateway does before a removal."""
         assert self._reconcilers is not None
         assert self._engine is not None
         self._reconcilers.cancel()
@@ -218,15 +221,15 @@ class World:
         await self._engine.wait_drained(TENANT)
 
     @staticmethod
-    def binding(link: ComputeLink) -> VirtualNodeBinding:
+    def make_binding(link: ComputeLink) -> VirtualNodeBinding:
         pool = PoolContext(
             name="a100", compute_cluster="local", node_name=NODE, node_selector={"gpu": "a100"}, tolerations=()
         )
         return VirtualNodeBinding(pool=pool, link=link, node_ip="10.213.0.1")
 
 
-def compute_node(name: str, *, gpus: int = 8) -> Document:
-    """A node of the pool, ready and empty."""
+def make_node(name: str, *, gpus: int = 8) -> Document:
+    """Return a ready and empty node of the pool."""
     offered = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
     return {
         "metadata": {"name": name, "labels": {"gpu": "a100"}},
@@ -241,17 +244,17 @@ async def _close(*clients: Client) -> None:
 
 
 @asynccontextmanager
-async def world(*, clock: Callable[[], float] = time.time) -> AsyncIterator[World]:
-    """Two empty servers, with the tenant's default namespace."""
+async def start_world(*, clock: Callable[[], float] = time.time) -> AsyncIterator[World]:
+    """Start two servers with the tenant's default namespace."""
     async with (
         FakeApiServer(store=ObjectStore(namespaces_must_exist=True)) as above,
         FakeApiServer(store=ObjectStore(namespaces_must_exist=True), rights=Rights.of_compute()) as below,
     ):
         above.store.create(NAMESPACES, {"metadata": {"name": "default"}})
-        below.store.create(NODES, compute_node(COMPUTE_NODE))
+        below.store.create(NODES, make_node(COMPUTE_NODE))
         yield World(above, below, clock=clock)
 
 
-def names(server: FakeApiServer, resource: Resource) -> list[str]:
-    """Names of everything of a kind."""
+def object_names(server: FakeApiServer, resource: Resource) -> list[str]:
+    """Return the names of all objects of a kind."""
     return [document["metadata"]["name"] for document in server.store.all(resource)]

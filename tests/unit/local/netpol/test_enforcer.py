@@ -17,7 +17,7 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.background import in_background
 from tests.unit.local.netpol.test_ruleset import SITE
-from tests.unit.sync.world import until
+from tests.unit.sync.world import wait_until
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS
 from vkgateway.local.netpol import enforcer as enforcing
 from vkgateway.local.netpol import plugin
@@ -66,7 +66,7 @@ async def running(server: FakeApiServer, kernel: Kernel) -> AsyncIterator[Enforc
     async with server.client() as client:
         enforcer = Enforcer(client, SITE, load=kernel.load)
         async with in_background(enforcer.run()):
-            await until(lambda: kernel.tables)
+            await wait_until(lambda: kernel.tables)
             yield enforcer
 
 
@@ -100,7 +100,7 @@ async def test_a_pod_is_attached_once_its_rules_are_in_force(server: FakeApiServ
         kernel.refusing = 1
         other = pod(server, "two")
         attaching = asyncio.create_task(enforcer.attach(other, ["10.214.7.3"]))
-        await until(lambda: not kernel.refusing)
+        await wait_until(lambda: not kernel.refusing)
         assert not attaching.done()
         attaching.cancel()
         await asyncio.gather(attaching, return_exceptions=True)
@@ -127,7 +127,7 @@ async def test_an_address_goes_with_its_pod_and_not_with_its_former_one(server: 
         assert addresses(enforcer) == {}
         await enforcer.attach(first, ["10.214.7.4"])
         server.store.delete(PODS, "first", "alpha--web", grace=0)
-        await until(lambda: addresses(enforcer) == {})
+        await wait_until(lambda: addresses(enforcer) == {})
 
 
 async def test_policies_and_servers_of_tenants_change_the_rules(server: FakeApiServer, kernel: Kernel) -> None:
@@ -141,10 +141,10 @@ async def test_policies_and_servers_of_tenants_change_the_rules(server: FakeApiS
             "ports": [{"port": 20001, "protocol": "TCP"}],
         }
         server.store.create(ENDPOINT_SLICES, slice_of_api, SYSTEM_NAMESPACE)
-        await until(lambda: "10.213.7.1 . 20001" in kernel.table)
+        await wait_until(lambda: "10.213.7.1 . 20001" in kernel.table)
         shut = {"metadata": {"name": "shut"}, "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}}
         server.store.create(NETWORK_POLICIES, shut, "alpha--web")
-        await until(lambda: kernel.table.count("reject") == 3)
+        await wait_until(lambda: kernel.table.count("reject") == 3)
 
 
 def call(socket: Path, command: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.background import in_background
-from tests.unit.sync.world import until
+from tests.unit.sync.world import wait_until
 from vkgateway.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from vkgateway.local.provisioner.controller import VolumeProvisioner
 from vkgateway.local.provisioner.folders import PROVISIONER
@@ -61,7 +61,7 @@ def set_phase(server: FakeApiServer, document: Document, phase: str, **spec: Any
 async def test_a_folder_for_a_claim_and_away_with_it(server: FakeApiServer, tmp_path: Path) -> None:
     uid = claim(server)["metadata"]["uid"]
     async with running(server, tmp_path):
-        (made,) = await until(lambda: volumes(server))
+        (made,) = await wait_until(lambda: volumes(server))
         folder = tmp_path / f"pvc-{uid}"
         assert folder.stat().st_mode & 0o777 == 0o777
         assert made["spec"]["hostPath"] == {"path": str(folder), "type": "Directory"}
@@ -71,7 +71,7 @@ async def test_a_folder_for_a_claim_and_away_with_it(server: FakeApiServer, tmp_
         (folder / "kept").write_text("data")
         (folder / "elsewhere").symlink_to(tmp_path)
         set_phase(server, made, "Released")
-        await until(lambda: volumes(server) == [])
+        await wait_until(lambda: volumes(server) == [])
     assert os.listdir(tmp_path) == []
 
 
@@ -80,7 +80,7 @@ async def test_claims_that_wait_or_are_others_get_nothing(server: FakeApiServer,
     claim(server, "others", by="disks.example.org")
     claim(server)
     async with running(server, tmp_path):
-        await until(lambda: volumes(server))
+        await wait_until(lambda: volumes(server))
         await asyncio.sleep(0.1)
     assert len(volumes(server)) == len(os.listdir(tmp_path)) == 1
 
@@ -94,20 +94,20 @@ async def test_nothing_is_removed_that_it_would_not_have_made(server: FakeApiSer
         server.store.create(PERSISTENT_VOLUMES, document | {"status": {"phase": "Released"}})
     claim(server)
     async with running(server, tmp_path):
-        await until(lambda: len(volumes(server)) == 3)
+        await wait_until(lambda: len(volumes(server)) == 3)
     assert (tmp_path / "precious").exists()
 
 
 async def test_a_volume_grows_with_its_claim(server: FakeApiServer, tmp_path: Path) -> None:
     bound = claim(server)
     async with running(server, tmp_path):
-        (made,) = await until(lambda: volumes(server))
+        (made,) = await wait_until(lambda: volumes(server))
         bound = {**bound, "spec": {**bound["spec"], "volumeName": made["metadata"]["name"]}}
         bound["spec"]["resources"] = {"requests": {"storage": "3Gi"}}
         bound["status"] = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
         server.store.update(PERSISTENT_VOLUME_CLAIMS, bound, name="data", namespace="default")
-        await until(lambda: volumes(server)[0]["spec"]["capacity"]["storage"] == "3Gi")
-        await until(lambda: told(server) == {"storage": "3Gi"})
+        await wait_until(lambda: volumes(server)[0]["spec"]["capacity"]["storage"] == "3Gi")
+        await wait_until(lambda: told(server) == {"storage": "3Gi"})
 
 
 def told(server: FakeApiServer) -> object:

@@ -1,4 +1,4 @@
-"""Members, views of pods and a compute cluster without a server, for the tests of admission."""
+"""Members, pod views and a compute cluster without a server, for admission tests."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ OTHER_POOL: PoolKey = ("local", "h100")
 GPU = "nvidia.com/gpu"
 BORN = "2026-03-01T12:00:00Z"
 BORN_AT = 1772366400.0
-"""The same in seconds since the epoch."""
+"""The same time in seconds since the epoch."""
 NOBODY = Client("http://127.0.0.1:1", name="nobody")
-"""A client that is never asked."""
+"""Client that never sends a request."""
 
 
-def marks(group: str = "default/gang/train", **said: Any) -> GangMarks:
+def gang_marks(group: str = "default/gang/train", **said: Any) -> GangMarks:
     return GangMarks(group=group, integration="vkgateway.io/gang", **said)
 
 
-class Service:
-    """Hears what a tenant's part says to the arbitration."""
+class RecordingArbitration:
+    """Recorder of a tenant's notifications to the arbitration."""
 
     def __init__(self) -> None:
         self.pokes = 0
@@ -69,9 +69,9 @@ class Service:
         self.ran.append(ran)
 
 
-def member(uid: str = "u1", **other: Any) -> GangMember:
-    """A member that asks for one GPU in one pool, and stands alone unless it gets marks."""
-    made: dict[str, Any] = {
+def make_member(uid: str = "u1", **other: Any) -> GangMember:
+    """Return a member that requests one GPU in one pool; without marks it is a gang of one."""
+    fields: dict[str, Any] = {
         "uid": uid,
         "key": ("default", f"pod-{uid}"),
         "mark": "0",
@@ -89,30 +89,30 @@ def member(uid: str = "u1", **other: Any) -> GangMember:
         "waiting_gates": (),
         "beside": (),
     }
-    return GangMember(**made | other)
+    return GangMember(**fields | other)
 
 
-def hold(
+def pending_report(
     uid: str = "u1", code: PendingReason = PendingReason.ROOM, message: str = "no room", **other: Any
 ) -> PendingReport:
-    """A hold of the gang of a member that stands alone."""
+    """Return the report of a pending gang of one."""
     return PendingReport(gang=f"{TENANT}/default/pod/{uid}", code=code, message=message, **other)
 
 
-def reference(name: str = "train") -> Reference:
+def make_reference(name: str = "train") -> Reference:
     return Reference("scheduling.volcano.sh", "PodGroup", "podgroups", "default", name)
 
 
-def above(
+def tenant_view(
     uid: str = "u1", *, meta: Mapping[str, Any] | None = None, phase: str = "Pending", **spec: Any
 ) -> TenantPodView:
-    """A tenant's pod as the watch shows it, under the name of `member(uid)`."""
+    """Return the watch's view of the tenant pod of `make_member(uid)`."""
     metadata = {"name": f"pod-{uid}", "namespace": "default", "uid": uid, "creationTimestamp": BORN, **(meta or {})}
     document = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
     return decode_tenant_pod(json.dumps(document).encode())
 
 
-def below(
+def compute_view(
     uid: str = "u1",
     *,
     node: str = "host-1",
@@ -121,7 +121,7 @@ def below(
     name: str = "",
     **meta: Any,
 ) -> ComputePodView:
-    """The compute pod of `above(uid)`, placed on `host-1` by the arbiter; `node` is where it is bound."""
+    """Return the compute pod of `tenant_view(uid)`, placed on `host-1` by the arbiter and bound to `node`."""
     annotations = {
         NAMESPACE_ANNOTATION: "default",
         NAME_ANNOTATION: name or f"pod-{uid}",
@@ -144,8 +144,8 @@ def below(
     return decode_compute_pod(json.dumps(document).encode())
 
 
-class Pods:
-    """What stands above and below, without servers."""
+class PodStores:
+    """Stores of tenant pods and compute pods without servers."""
 
     def __init__(self) -> None:
         self.above: Reflector[TenantPodView] = Reflector(
@@ -154,18 +154,18 @@ class Pods:
         self.link = ComputeLink("local", NOBODY)
         self.links = {"local": self.link}
 
-    def put_above(self, view: TenantPodView) -> None:
+    def put_tenant(self, view: TenantPodView) -> None:
         self.above.store[view.metadata.key] = view
 
-    def drop_above(self, uid: str = "u1") -> None:
+    def drop_tenant(self, uid: str = "u1") -> None:
         del self.above.store["default", f"pod-{uid}"]
 
-    def put_below(self, view: ComputePodView) -> None:
+    def put_compute(self, view: ComputePodView) -> None:
         old = self.link.pods.store.get(view.metadata.key)
         self.link.pods.store[view.metadata.key] = view
         self.link.pods.handle_change(old, view)
 
-    def drop_below(self, uid: str = "u1") -> None:
+    def drop_compute(self, uid: str = "u1") -> None:
         key = (compute_namespace(TENANT, "default"), f"pod-{uid}")
         self.link.pods.handle_change(self.link.pods.store.pop(key), None)
 
@@ -175,5 +175,5 @@ class Pods:
         return VirtualNodeBinding(pool=context, link=self.link, node_ip="10.213.0.1")
 
     def bindings(self, *pools: PoolKey) -> dict[str, VirtualNodeBinding]:
-        """What the virtual nodes of pools stand for; with none named, those of both."""
+        """Return the bindings of the virtual nodes of pools; of both pools if none is given."""
         return {f"{pool[1]}.{pool[0]}": self.binding(pool) for pool in pools or (POOL, OTHER_POOL)}

@@ -1,4 +1,4 @@
-"""Tests of when deciding is begun: not before there is something to be decided, or a guarantee to be reduced."""
+"""The decision module is loaded only when there is something to decide or a guarantee to reduce."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from vkgateway.sync.admission.deciding import incremental_decide
         ([node("n0"), node("n1")], [gang("x", "a", [1])], 2),
     ],
 )
-def test_nothing_is_loaded_while_all_is_whole_and_nobody_asks(
+def test_module_is_not_loaded_without_need(
     monkeypatch: pytest.MonkeyPatch, nodes: list[Node], gangs: list[Gang], decided: int
 ) -> None:
     calls, real = [], cycle.decide
@@ -37,5 +37,5 @@ def test_nothing_is_loaded_while_all_is_whole_and_nobody_asks(
     snapshot = Cluster(nodes, [quota("a", 16)], gangs).snapshot()
     decide = incremental_decide()
     assert bool(decide(snapshot, 1.0).losses) == (decided > 0 and not gangs)
-    decide(replace(snapshot, gangs=()), 2.0)  # once it is loaded nothing is spared by not asking
+    decide(replace(snapshot, gangs=()), 2.0)  # after the first load, skipping the call saves nothing
     assert len(calls) == decided

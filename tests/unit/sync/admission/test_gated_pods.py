@@ -1,4 +1,4 @@
-"""Gated pods over both servers: let go and pinned where there is room, held where there is none, by-passes or not."""
+"""Gated pods with both servers: admitted and pinned if there is free capacity, held otherwise, despite tampering."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.sync.admission.platform import (
+from tests.unit.sync.admission.cluster_helpers import (
     ADMITTED,
     GATE,
     SECOND_NODE,
     add_node,
-    annotation,
-    bind,
-    change,
-    condition,
-    cordon,
-    creations,
-    deleted,
-    gated,
-    is_let_go,
-    let_go,
-    pinned_to,
-    pod,
-    run,
-    start,
-    status_writes,
-    stranger,
-    told,
+    bind_pod,
+    change_spec,
+    cordon_node,
+    count_creations,
+    count_status_writes,
+    create_gated,
+    create_unmanaged,
+    event_messages,
+    get_annotation,
+    get_condition,
+    get_pod,
+    is_deleting,
+    is_ungated,
+    pinned_node,
+    run_pod,
+    start_pod,
+    wait_ungated,
 )
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, until, world
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, start_world, wait_until
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
 from vkgateway.sync.admission import companion_objects
@@ -41,303 +41,307 @@ GPUS = {"nvidia.com/gpu": 8000}
 
 
 @pytest.fixture
-async def here(told_soon: None) -> AsyncIterator[World]:
-    async with world() as made:
-        made.below.store.create(NAMESPACES, {"metadata": {"name": "default"}})
-        yield made
+async def world(told_soon: None) -> AsyncIterator[World]:
+    async with start_world() as world:
+        world.compute_server.store.create(NAMESPACES, {"metadata": {"name": "default"}})
+        yield world
 
 
-# -- let go ------------------------------------------------------------------------------------------------------------
+# -- admission ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_gated_pod_is_let_go_narrowed_to_the_virtual_node_that_was_chosen(here: World) -> None:
-    gated(here, nodeSelector={"vkgateway.io/pool": "a100"})
-    async with here.gateway():
-        freed = await let_go(here)
+async def test_admitted_pod_is_ungated_and_restricted_to_its_virtual_node(world: World) -> None:
+    create_gated(world, nodeSelector={"vkgateway.io/pool": "a100"})
+    async with world.run_gateway():
+        freed = await wait_ungated(world)
         assert freed["spec"]["nodeSelector"] == {"vkgateway.io/pool": "a100", HOSTNAME: NODE}
-        await here.settled()
-        assert creations(here) == 0, "it runs below once the tenant's scheduler has bound it"
-        assert status_writes(here) == 0, "who does not wait need not be told why"
+        await world.wait_settled()
+        assert count_creations(world) == 0, "it runs below once the tenant's scheduler has bound it"
+        assert count_status_writes(world) == 0, "who does not wait need not be told why"
 
 
-async def test_a_pod_that_was_bound_runs_pinned_to_its_compute_node_with_all_that_a_restart_must_know(
-    here: World,
+async def test_bound_pod_runs_on_its_node_with_annotations_for_a_restart(
+    world: World,
 ) -> None:
-    add_node(here)
-    here.guarantee = GPUS
-    gated(here)
-    async with here.gateway():
-        below = await start(here)
+    add_node(world)
+    world.guarantee = GPUS
+    create_gated(world)
+    async with world.run_gateway():
+        below = await start_pod(world)
 
-    chosen = annotation(below, COMPUTE_NODE_ANNOTATION)
+    chosen = get_annotation(below, COMPUTE_NODE_ANNOTATION)
     assert chosen in (COMPUTE_NODE, SECOND_NODE)
-    assert pinned_to(below) == chosen
-    assert annotation(below, BORROWED_ANNOTATION) == "false"
-    assert annotation(below, UID_ANNOTATION) == pod(here)["metadata"]["uid"]
-    assert creations(here) == 1
+    assert pinned_node(below) == chosen
+    assert get_annotation(below, BORROWED_ANNOTATION) == "false"
+    assert get_annotation(below, UID_ANNOTATION) == get_pod(world)["metadata"]["uid"]
+    assert count_creations(world) == 1
 
 
-async def test_work_beyond_the_guarantee_is_marked_as_borrowed(here: World) -> None:
-    gated(here)
-    async with here.gateway():
-        below = await start(here)
-    assert annotation(below, BORROWED_ANNOTATION) == "true"
+async def test_pods_beyond_the_guarantee_are_marked_as_borrowed(world: World) -> None:
+    create_gated(world)
+    async with world.run_gateway():
+        below = await start_pod(world)
+    assert get_annotation(below, BORROWED_ANNOTATION) == "true"
 
 
-async def test_pods_that_do_not_fit_one_node_together_are_spread(here: World) -> None:
-    add_node(here)
-    here.limit = here.limit | {"nvidia.com/gpu": 16_000}
-    gated(here, "one", gpus=5)
-    gated(here, "two", gpus=5)
-    async with here.gateway():
-        nodes = {pinned_to(await start(here, name)) for name in ("one", "two")}
+async def test_pods_are_spread_if_they_do_not_fit_one_node(world: World) -> None:
+    add_node(world)
+    world.limit = world.limit | {"nvidia.com/gpu": 16_000}
+    create_gated(world, "one", gpus=5)
+    create_gated(world, "two", gpus=5)
+    async with world.run_gateway():
+        nodes = {pinned_node(await start_pod(world, name)) for name in ("one", "two")}
     assert nodes == {COMPUTE_NODE, SECOND_NODE}
 
 
-async def test_a_pod_with_another_gate_waits_for_that_one_and_says_so(here: World) -> None:
-    gated(here, schedulingGates=[{"name": "example.com/quota"}, GATE])
-    async with here.gateway():
-        assert "example.com/quota" in await told(here, "WaitingForMembers")
-        assert pod(here)["spec"]["schedulingGates"] == [{"name": "example.com/quota"}, GATE]
-        change(here, schedulingGates=[GATE])
-        await let_go(here)
+async def test_pod_with_another_gate_waits_for_it_with_a_reason(world: World) -> None:
+    create_gated(world, schedulingGates=[{"name": "example.com/quota"}, GATE])
+    async with world.run_gateway():
+        assert "example.com/quota" in await event_messages(world, "WaitingForMembers")
+        assert get_pod(world)["spec"]["schedulingGates"] == [{"name": "example.com/quota"}, GATE]
+        change_spec(world, schedulingGates=[GATE])
+        await wait_ungated(world)
 
 
-async def test_a_pod_that_asks_for_nothing_governed_is_none_of_the_arbiters(here: World) -> None:
-    here.create("free")
-    async with here.gateway():
-        below = await here.forwarded("free")
-        await here.settled()
-    assert annotation(below, COMPUTE_NODE_ANNOTATION) == ""
-    assert condition(here, ADMITTED, "free") is None
+async def test_pod_without_governed_resources_is_not_arbitrated(world: World) -> None:
+    world.create_pod("free")
+    async with world.run_gateway():
+        below = await world.wait_forwarded("free")
+        await world.wait_settled()
+    assert get_annotation(below, COMPUTE_NODE_ANNOTATION) == ""
+    assert get_condition(world, ADMITTED, "free") is None
 
 
-async def test_our_gate_on_a_pod_that_asks_for_nothing_governed_is_lifted(here: World) -> None:
-    """Put there by hand; nobody else would ever take it off."""
-    gated(here, containers=[{"name": "main", "image": "x"}])
-    async with here.gateway():
-        freed = await let_go(here)
+async def test_gate_of_a_pod_without_governed_resources_is_removed(world: World) -> None:
+    """The gate was set manually, and no other controller would remove it."""
+    create_gated(world, containers=[{"name": "main", "image": "x"}])
+    async with world.run_gateway():
+        freed = await wait_ungated(world)
         assert HOSTNAME not in freed["spec"].get("nodeSelector", {})
 
 
-# -- held --------------------------------------------------------------------------------------------------------------
+# -- pending -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_pod_for_which_there_is_no_room_is_told_so_and_starts_when_there_is(here: World) -> None:
-    here.limit = here.limit | {"nvidia.com/gpu": 16_000}
-    gated(here, "first", gpus=8)
-    async with here.gateway():
-        await start(here, "first")
-        gated(here, "second", gpus=4)
-        message = await told(here, "WaitingForRoom", "second")
+async def test_pod_without_free_capacity_has_a_reason_and_starts_later(world: World) -> None:
+    world.limit = world.limit | {"nvidia.com/gpu": 16_000}
+    create_gated(world, "first", gpus=8)
+    async with world.run_gateway():
+        await start_pod(world, "first")
+        create_gated(world, "second", gpus=4)
+        message = await event_messages(world, "WaitingForRoom", "second")
         assert COMPUTE_NODE not in message
         assert f"in {NODE};" in message
-        assert [reason for reason, _ in here.events()].count("WaitingForRoom") == 1
-        assert not is_let_go(here, "second")
+        assert [reason for reason, _ in world.events()].count("WaitingForRoom") == 1
+        assert not is_ungated(world, "second")
 
-        here.end("first")
-        await let_go(here, "second")
-        await until(lambda: (condition(here, ADMITTED, "second") or ("",))[0] == "True")
-        bind(here, "second")
-        await here.forwarded("second")
-        run(here, "second")
-        await until(lambda: condition(here, ADMITTED, "second") is None)
+        world.end_pod("first")
+        await wait_ungated(world, "second")
+        await wait_until(lambda: (get_condition(world, ADMITTED, "second") or ("",))[0] == "True")
+        bind_pod(world, "second")
+        await world.wait_forwarded("second")
+        run_pod(world, "second")
+        await wait_until(lambda: get_condition(world, ADMITTED, "second") is None)
 
 
-async def test_a_pod_that_was_admitted_while_its_tenants_server_was_away_is_let_go_when_that_is_back(
-    here: World,
+async def test_pod_admitted_during_a_tenant_outage_is_ungated_afterwards(
+    world: World,
 ) -> None:
-    gated(here, "first", gpus=8)
-    async with here.gateway() as sync:
-        await start(here, "first")
-        uid = gated(here, gpus=8)["metadata"]["uid"]
-        await until(lambda: condition(here, ADMITTED))
-        here.above.fail("GET", "/configmaps", status=500, times=10_000)
-        here.above.end_watches()
-        await until(lambda: not sync.is_complete)
-        here.end("first")
-        await until(lambda: uid in sync.pods.admission.tenant_admission.verdict_store.verdicts)
-        await here.settled()
-        assert not is_let_go(here)
-        here.above.heal()
-        await let_go(here)
+    create_gated(world, "first", gpus=8)
+    async with world.run_gateway() as sync:
+        await start_pod(world, "first")
+        uid = create_gated(world, gpus=8)["metadata"]["uid"]
+        await wait_until(lambda: get_condition(world, ADMITTED))
+        world.tenant_server.fail("GET", "/configmaps", status=500, times=10_000)
+        world.tenant_server.end_watches()
+        await wait_until(lambda: not sync.is_complete)
+        world.end_pod("first")
+        await wait_until(lambda: uid in sync.pods.admission.tenant_admission.verdict_store.verdicts)
+        await world.wait_settled()
+        assert not is_ungated(world)
+        world.tenant_server.heal()
+        await wait_ungated(world)
 
 
-async def test_a_pod_that_came_and_went_while_lists_were_taken_anew_is_not_waited_for(here: World) -> None:
-    async with here.gateway() as sync:
-        await until(lambda: sync.pods.admission.tenant_admission.is_known)
-        here.above.fail("GET", "/configmaps", status=500, times=10_000)
-        here.above.end_watches()
-        await until(lambda: not sync.is_complete)
-        gated(here)
-        await until(lambda: not sync.pods.admission.tenant_admission.is_known)
-        await here.settled()
-        here.delete(grace=0)
-        await until(lambda: not sync.cache.pods.store)
-        here.above.heal()
-        await until(lambda: sync.is_complete)
-        await until(lambda: sync.pods.admission.tenant_admission.is_known)
+async def test_pod_created_and_deleted_during_a_relist_is_not_expected(world: World) -> None:
+    async with world.run_gateway() as sync:
+        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        world.tenant_server.fail("GET", "/configmaps", status=500, times=10_000)
+        world.tenant_server.end_watches()
+        await wait_until(lambda: not sync.is_complete)
+        create_gated(world)
+        await wait_until(lambda: not sync.pods.admission.tenant_admission.is_known)
+        await world.wait_settled()
+        world.delete_pod(grace=0)
+        await wait_until(lambda: not sync.cache.pods.store)
+        world.tenant_server.heal()
+        await wait_until(lambda: sync.is_complete)
+        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
 
 
-async def test_a_gang_of_two_with_room_for_one_stays_gated_as_a_whole(here: World) -> None:
-    add_node(here)
-    stranger(here, gpus=8, node=SECOND_NODE)
-    here.limit = here.limit | {"nvidia.com/gpu": 16_000}
-    gated(here, "one", gpus=8, gang=("train", 2))
-    gated(here, "two", gpus=8, gang=("train", 2))
-    async with here.gateway():
+async def test_gang_of_two_stays_gated_if_only_one_fits(world: World) -> None:
+    add_node(world)
+    create_unmanaged(world, gpus=8, node=SECOND_NODE)
+    world.limit = world.limit | {"nvidia.com/gpu": 16_000}
+    create_gated(world, "one", gpus=8, gang=("train", 2))
+    create_gated(world, "two", gpus=8, gang=("train", 2))
+    async with world.run_gateway():
         for name in ("one", "two"):
-            await told(here, "WaitingForRoom", name)
-        await here.settled()
-        assert not is_let_go(here, "one")
-        assert not is_let_go(here, "two")
-        assert creations(here) == 0
+            await event_messages(world, "WaitingForRoom", name)
+        await world.wait_settled()
+        assert not is_ungated(world, "one")
+        assert not is_ungated(world, "two")
+        assert count_creations(world) == 0
 
-        here.below.store.delete(PODS, "daemon", "default", grace=0)
-        nodes = {pinned_to(await start(here, name)) for name in ("one", "two")}
+        world.compute_server.store.delete(PODS, "daemon", "default", grace=0)
+        nodes = {pinned_node(await start_pod(world, name)) for name in ("one", "two")}
     assert nodes == {COMPUTE_NODE, SECOND_NODE}
 
 
-async def test_a_gang_waits_for_members_that_were_not_created_yet(here: World) -> None:
-    gated(here, "one", gang=("train", 2))
-    async with here.gateway():
-        assert "1 of" in await told(here, "WaitingForMembers", "one")
-        gated(here, "two", gang=("train", 2))
-        await let_go(here, "one")
-        await let_go(here, "two")
+async def test_gang_waits_for_missing_members(world: World) -> None:
+    create_gated(world, "one", gang=("train", 2))
+    async with world.run_gateway():
+        assert "1 of" in await event_messages(world, "WaitingForMembers", "one")
+        create_gated(world, "two", gang=("train", 2))
+        await wait_ungated(world, "one")
+        await wait_ungated(world, "two")
 
 
-async def test_a_gang_waits_for_the_object_that_says_its_size_and_follows_it(
-    here: World, monkeypatch: pytest.MonkeyPatch
+async def test_gang_waits_for_its_companion_object_and_follows_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(companion_objects, "_RETRY", 0.1)
     marks = {"scheduling.k8s.io/group-name": "train"}
     pod_groups = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
     group = {"metadata": {"name": "train"}, "spec": {"minMember": 3}}
-    gated(here, "one", marks=marks)
-    gated(here, "two", marks=marks)
-    async with here.gateway() as sync:
-        assert "PodGroup train" in await told(here, "WaitingForMembers", "one")
+    create_gated(world, "one", marks=marks)
+    create_gated(world, "two", marks=marks)
+    async with world.run_gateway() as sync:
+        assert "PodGroup train" in await event_messages(world, "WaitingForMembers", "one")
 
-        here.above.register(pod_groups)
-        here.above.store.create(pod_groups, group, "default")
-        await until(
+        world.tenant_server.register(pod_groups)
+        world.tenant_server.store.create(pod_groups, group, "default")
+        await wait_until(
             lambda: (
                 "of 3" in next(iter(sync.pods.admission.tenant_admission.verdict_store.pending_messages.values())).text
             )
         )
-        assert not is_let_go(here, "one")
+        assert not is_ungated(world, "one")
 
-        here.above.store.update(pod_groups, {**group, "spec": {"minMember": 2}}, name="train", namespace="default")
-        await let_go(here, "one")
-        await let_go(here, "two")
-
-
-async def test_marks_that_contradict_each_other_hold_the_gang_and_are_told_as_a_warning(here: World) -> None:
-    gated(here, "one", gang=("train", 2))
-    gated(here, "two", gang=("train", 3))
-    async with here.gateway():
-        await told(here, "Invalid", "one")
-        await told(here, "Invalid", "two")
-        assert not is_let_go(here, "one")
+        world.tenant_server.store.update(
+            pod_groups, {**group, "spec": {"minMember": 2}}, name="train", namespace="default"
+        )
+        await wait_ungated(world, "one")
+        await wait_ungated(world, "two")
 
 
-async def test_a_tenant_at_its_limit_waits_though_there_is_room(here: World) -> None:
-    here.limit = here.limit | {"nvidia.com/gpu": 2000}
-    gated(here, "first", gpus=2)
-    async with here.gateway():
-        await start(here, "first")
-        gated(here, "second", gpus=1)
-        await told(here, "WaitingForQuota", "second")
+async def test_contradicting_marks_hold_the_gang_with_a_warning(world: World) -> None:
+    create_gated(world, "one", gang=("train", 2))
+    create_gated(world, "two", gang=("train", 3))
+    async with world.run_gateway():
+        await event_messages(world, "Invalid", "one")
+        await event_messages(world, "Invalid", "two")
+        assert not is_ungated(world, "one")
 
 
-async def test_a_pod_deleted_while_it_is_held_goes_and_leaves_nothing(here: World) -> None:
-    gated(here, gpus=9)
-    async with here.gateway() as sync:
-        await told(here, "Infeasible")
-        here.delete()
-        await until(lambda: here.tenant_pod() is None)
-        await until(lambda: not list(sync.pods.admission.tenant_admission.gangs))
+async def test_tenant_at_its_limit_waits_despite_free_capacity(world: World) -> None:
+    world.limit = world.limit | {"nvidia.com/gpu": 2000}
+    create_gated(world, "first", gpus=2)
+    async with world.run_gateway():
+        await start_pod(world, "first")
+        create_gated(world, "second", gpus=1)
+        await event_messages(world, "WaitingForQuota", "second")
+
+
+async def test_deleted_pending_pod_leaves_nothing(world: World) -> None:
+    create_gated(world, gpus=9)
+    async with world.run_gateway() as sync:
+        await event_messages(world, "Infeasible")
+        world.delete_pod()
+        await wait_until(lambda: world.tenant_pod() is None)
+        await wait_until(lambda: not list(sync.pods.admission.tenant_admission.gangs))
         assert not sync.pods.admission.gate_reconciler._reporter._pod_reports
 
 
 # -- tampering ---------------------------------------------------------------------------------------------------------
 
 
-async def test_removing_the_gate_by_hand_gains_nothing(here: World) -> None:
-    stranger(here, gpus=8)
-    gated(here)
-    async with here.gateway():
-        await told(here, "WaitingForRoom")
-        change(here, schedulingGates=None)
-        bind(here)
-        await here.settled()
-        assert here.compute_pod() is None
-        assert condition(here, ADMITTED) is not None
+async def test_manually_removed_gate_does_not_start_the_pod(world: World) -> None:
+    create_unmanaged(world, gpus=8)
+    create_gated(world)
+    async with world.run_gateway():
+        await event_messages(world, "WaitingForRoom")
+        change_spec(world, schedulingGates=None)
+        bind_pod(world)
+        await world.wait_settled()
+        assert world.compute_pod() is None
+        assert get_condition(world, ADMITTED) is not None
 
-        here.below.store.delete(PODS, "daemon", "default", grace=0)
-        assert pinned_to(await here.forwarded()) == COMPUTE_NODE
-
-
-async def test_a_node_set_by_hand_gains_nothing(here: World) -> None:
-    stranger(here, gpus=8)
-    gated(here, nodeName=NODE, schedulingGates=None)
-    async with here.gateway():
-        await told(here, "WaitingForRoom")
-        await here.settled()
-        assert here.compute_pod() is None
-
-        here.below.store.delete(PODS, "daemon", "default", grace=0)
-        assert pinned_to(await here.forwarded()) == COMPUTE_NODE
+        world.compute_server.store.delete(PODS, "daemon", "default", grace=0)
+        assert pinned_node(await world.wait_forwarded()) == COMPUTE_NODE
 
 
-async def test_a_member_let_in_by_hand_does_not_run_without_its_gang(here: World) -> None:
-    gated(here, "one", gang=("train", 2), nodeName=NODE, schedulingGates=None)
-    async with here.gateway():
-        await told(here, "WaitingForMembers", "one")
-        assert here.compute_pod("one") is None
-        gated(here, "two", gang=("train", 2))
-        await start(here, "two")
-        await here.forwarded("one")
+async def test_manually_set_node_does_not_start_the_pod(world: World) -> None:
+    create_unmanaged(world, gpus=8)
+    create_gated(world, nodeName=NODE, schedulingGates=None)
+    async with world.run_gateway():
+        await event_messages(world, "WaitingForRoom")
+        await world.wait_settled()
+        assert world.compute_pod() is None
+
+        world.compute_server.store.delete(PODS, "daemon", "default", grace=0)
+        assert pinned_node(await world.wait_forwarded()) == COMPUTE_NODE
 
 
-async def test_a_notice_written_by_the_tenant_has_no_effect(here: World) -> None:
-    gated(here)
-    async with here.gateway():
-        await start(here)
-        changed = pod(here)
+async def test_manually_ungated_member_does_not_run_without_its_gang(world: World) -> None:
+    create_gated(world, "one", gang=("train", 2), nodeName=NODE, schedulingGates=None)
+    async with world.run_gateway():
+        await event_messages(world, "WaitingForMembers", "one")
+        assert world.compute_pod("one") is None
+        create_gated(world, "two", gang=("train", 2))
+        await start_pod(world, "two")
+        await world.wait_forwarded("one")
+
+
+async def test_notice_written_by_the_tenant_has_no_effect(world: World) -> None:
+    create_gated(world)
+    async with world.run_gateway():
+        await start_pod(world)
+        changed = get_pod(world)
         changed["metadata"].setdefault("annotations", {})["vkgateway.io/eviction-deadline"] = "2026-01-01T00:00:00Z"
-        here.above.store.update(PODS, {**changed, "metadata": {**changed["metadata"]}}, name="web", namespace="default")
-        await here.settled()
-        below = here.compute_pod()
+        world.tenant_server.store.update(
+            PODS, {**changed, "metadata": {**changed["metadata"]}}, name="web", namespace="default"
+        )
+        await world.wait_settled()
+        below = world.compute_pod()
         assert below is not None
-        assert annotation(below, "vkgateway.io/eviction-deadline") == ""
+        assert get_annotation(below, "vkgateway.io/eviction-deadline") == ""
         assert "deletionTimestamp" not in below["metadata"]
 
 
 # -- the compute cluster -----------------------------------------------------------------------------------------------
 
 
-async def test_pods_of_others_on_a_node_take_room_there_and_those_that_nobody_bound_take_none(here: World) -> None:
-    stranger(here, "unbound", gpus=8, node="")
-    stranger(here, "bound", gpus=6)
-    gated(here, "large", gpus=3)
-    gated(here, "small", gpus=2)
-    async with here.gateway():
-        await start(here, "small")
-        await told(here, "WaitingForRoom", "large")
-        here.below.store.delete(PODS, "bound", "default", grace=0)
-        await start(here, "large")
+async def test_bound_unmanaged_pods_use_capacity_and_unbound_ones_do_not(world: World) -> None:
+    create_unmanaged(world, "unbound", gpus=8, node="")
+    create_unmanaged(world, "bound", gpus=6)
+    create_gated(world, "large", gpus=3)
+    create_gated(world, "small", gpus=2)
+    async with world.run_gateway():
+        await start_pod(world, "small")
+        await event_messages(world, "WaitingForRoom", "large")
+        world.compute_server.store.delete(PODS, "bound", "default", grace=0)
+        await start_pod(world, "large")
 
 
-async def test_pods_of_ours_that_ask_for_nothing_governed_take_room_too(here: World) -> None:
+async def test_own_ungoverned_pods_use_capacity(world: World) -> None:
     hungry = [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "60"}}}]
-    here.create("hungry", containers=hungry)
-    async with here.gateway():
-        await here.forwarded("hungry")
-        here.run("hungry")
-        gated(
-            here,
+    world.create_pod("hungry", containers=hungry)
+    async with world.run_gateway():
+        await world.wait_forwarded("hungry")
+        world.run_pod("hungry")
+        create_gated(
+            world,
             containers=[
                 {
                     "name": "main",
@@ -346,177 +350,177 @@ async def test_pods_of_ours_that_ask_for_nothing_governed_take_room_too(here: Wo
                 }
             ],
         )
-        await told(here, "WaitingForRoom")
-        here.end("hungry")
-        await let_go(here)
+        await event_messages(world, "WaitingForRoom")
+        world.end_pod("hungry")
+        await wait_ungated(world)
 
 
-async def test_nothing_new_starts_on_a_node_that_was_cordoned(here: World) -> None:
-    gated(here, "first")
-    async with here.gateway():
-        await start(here, "first")
-        cordon(here)
-        await here.settled()
-        gated(here, "second")
-        await told(here, "WaitingForRoom", "second")
-        assert here.phase("first") == "Running"
+async def test_no_pod_starts_on_a_cordoned_node(world: World) -> None:
+    create_gated(world, "first")
+    async with world.run_gateway():
+        await start_pod(world, "first")
+        cordon_node(world)
+        await world.wait_settled()
+        create_gated(world, "second")
+        await event_messages(world, "WaitingForRoom", "second")
+        assert world.pod_phase("first") == "Running"
 
-        add_node(here)
-        assert pinned_to(await start(here, "second")) == SECOND_NODE
-        cordon(here, closed=False)
-        gated(here, "third")
-        await start(here, "third")
-
-
-async def test_a_compute_cluster_that_cannot_be_reached_is_named_as_the_reason(here: World) -> None:
-    gated(here, "first")
-    async with here.gateway():
-        await start(here, "first")
-        port = here.below.port
-        await here.below.stop()
-        await until(lambda: here.link is not None and not here.link.is_reachable)
-        gated(here, "second")
-        assert await told(here, "WaitingForRoom", "second") == "the compute cluster cannot be reached now"
-        assert not is_let_go(here, "second")
-
-        await here.below.start(port)
-        await until(lambda: is_let_go(here, "second"))
-        assert here.phase("first") == "Running"
-        await here.settled()
-        assert creations(here) == 1
+        add_node(world)
+        assert pinned_node(await start_pod(world, "second")) == SECOND_NODE
+        cordon_node(world, closed=False)
+        create_gated(world, "third")
+        await start_pod(world, "third")
 
 
-async def test_a_compute_pod_that_no_node_takes_is_taken_back_and_placed_elsewhere_unseen_above(here: World) -> None:
-    add_node(here)
-    here.bind = 1.0
-    gated(here)
-    async with here.gateway():
-        await let_go(here)
-        bind(here)
-        first = await here.forwarded()
-        uid, node = first["metadata"]["uid"], pinned_to(first)
-        await here.settled()
-        before = status_writes(here)
-        phases = {here.phase()}
+async def test_unreachable_compute_cluster_is_the_pending_reason(world: World) -> None:
+    create_gated(world, "first")
+    async with world.run_gateway():
+        await start_pod(world, "first")
+        port = world.compute_server.port
+        await world.compute_server.stop()
+        await wait_until(lambda: world.link is not None and not world.link.is_reachable)
+        create_gated(world, "second")
+        assert await event_messages(world, "WaitingForRoom", "second") == "the compute cluster cannot be reached now"
+        assert not is_ungated(world, "second")
+
+        await world.compute_server.start(port)
+        await wait_until(lambda: is_ungated(world, "second"))
+        assert world.pod_phase("first") == "Running"
+        await world.wait_settled()
+        assert count_creations(world) == 1
+
+
+async def test_compute_pod_that_no_node_takes_is_reverted_and_placed_elsewhere(world: World) -> None:
+    add_node(world)
+    world.bind = 1.0
+    create_gated(world)
+    async with world.run_gateway():
+        await wait_ungated(world)
+        bind_pod(world)
+        first = await world.wait_forwarded()
+        uid, node = first["metadata"]["uid"], pinned_node(first)
+        await world.wait_settled()
+        before = count_status_writes(world)
+        phases = {world.pod_phase()}
 
         def placed_anew() -> bool:
-            phases.add(here.phase())
-            found = here.compute_pod()
+            phases.add(world.pod_phase())
+            found = world.compute_pod()
             return found is not None and found["metadata"]["uid"] != uid
 
-        await until(placed_anew)
-        second = here.compute_pod()
+        await wait_until(placed_anew)
+        second = world.compute_pod()
         assert second is not None
-        assert {node, pinned_to(second)} == {COMPUTE_NODE, SECOND_NODE}
-        run(here)
-        await until(lambda: here.phase() == "Running")
-        await here.settled()
+        assert {node, pinned_node(second)} == {COMPUTE_NODE, SECOND_NODE}
+        run_pod(world)
+        await wait_until(lambda: world.pod_phase() == "Running")
+        await world.wait_settled()
         assert phases == {"Pending"}
-        assert condition(here, "DisruptionTarget") is None
-        assert status_writes(here) <= before + 2
-        assert creations(here) == 2
-    assert here.below.store.find(PODS, "web", BELOW) is not None
+        assert get_condition(world, "DisruptionTarget") is None
+        assert count_status_writes(world) <= before + 2
+        assert count_creations(world) == 2
+    assert world.compute_server.store.find(PODS, "web", BELOW) is not None
 
 
 # -- the platform ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_pod_that_no_pool_took_starts_once_its_tenant_has_one(here: World) -> None:
-    async with here.gateway() as sync:
-        assert here.link is not None
+async def test_pod_without_pool_starts_once_the_tenant_has_one(world: World) -> None:
+    async with world.run_gateway() as sync:
+        assert world.link is not None
         quotas = sync.pods.admission.tenant_admission.quotas
-        links = {"local": here.link}
+        links = {"local": world.link}
         sync.update_tenant(sync.tenant, links=links, bindings={})
         sync.set_quotas([])
-        gated(here)
-        await told(here, "Invalid")
+        create_gated(world)
+        await event_messages(world, "Invalid")
 
-        sync.update_tenant(sync.tenant, links=links, bindings={NODE: here.binding(here.link)})
+        sync.update_tenant(sync.tenant, links=links, bindings={NODE: world.make_binding(world.link)})
         sync.set_quotas(quotas)
-        await start(here)
+        await start_pod(world)
 
 
-async def test_a_pod_whose_pool_is_taken_from_its_tenant_is_not_let_go(here: World) -> None:
-    stranger(here, gpus=8)
-    gated(here)
-    async with here.gateway() as sync:
-        await told(here, "WaitingForRoom")
-        assert here.link is not None
-        sync.update_tenant(sync.tenant, links={"local": here.link}, bindings={})
+async def test_pod_whose_pool_is_removed_is_not_ungated(world: World) -> None:
+    create_unmanaged(world, gpus=8)
+    create_gated(world)
+    async with world.run_gateway() as sync:
+        await event_messages(world, "WaitingForRoom")
+        assert world.link is not None
+        sync.update_tenant(sync.tenant, links={"local": world.link}, bindings={})
         sync.set_quotas([])
-        here.below.store.delete(PODS, "daemon", "default", grace=0)
-        await here.settled()
-        assert not is_let_go(here)
+        world.compute_server.store.delete(PODS, "daemon", "default", grace=0)
+        await world.wait_settled()
+        assert not is_ungated(world)
 
 
-async def test_a_compute_pod_that_a_node_takes_at_the_last_moment_stays(here: World) -> None:
-    add_node(here)
-    here.bind = 1.0
-    gated(here)
-    async with here.gateway() as sync:
-        await let_go(here)
-        bind(here)
-        first = await here.forwarded()
-        gate = here.below.hold("PATCH", "/pods/web")
-        await until(lambda: any(request.startswith("PATCH") for request in here.below.requests))
-        run(here)
+async def test_compute_pod_taken_by_a_node_at_the_last_moment_stays(world: World) -> None:
+    add_node(world)
+    world.bind = 1.0
+    create_gated(world)
+    async with world.run_gateway() as sync:
+        await wait_ungated(world)
+        bind_pod(world)
+        first = await world.wait_forwarded()
+        gate = world.compute_server.hold("PATCH", "/pods/web")
+        await wait_until(lambda: any(request.startswith("PATCH") for request in world.compute_server.requests))
+        run_pod(world)
         gate.set()
-        await until(lambda: here.phase() == "Running")
-        await here.settled()
-        second = here.compute_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+        await world.wait_settled()
+        second = world.compute_pod()
         assert second is not None
         assert second["metadata"]["uid"] == first["metadata"]["uid"]
-        assert not deleted(second)
-        uid = pod(here)["metadata"]["uid"]
-        assert sync.pods.admission.tenant_admission.verdict_store.verdicts[uid].node == pinned_to(first)
+        assert not is_deleting(second)
+        uid = get_pod(world)["metadata"]["uid"]
+        assert sync.pods.admission.tenant_admission.verdict_store.verdicts[uid].node == pinned_node(first)
         assert not sync.pods.admission.tenant_admission._observer.reverted_pods
-    assert creations(here) == 1
+    assert count_creations(world) == 1
 
 
 @pytest.mark.parametrize("next_gateway", [False, True])
-async def test_so_does_one_that_was_marked_already(here: World, next_gateway: bool) -> None:
-    """Also where the gateway is another by then."""
-    add_node(here)
-    here.bind = 1.0
-    gated(here)
-    async with here.gateway():
-        await let_go(here)
-        bind(here)
-        first = await here.forwarded()
-        gate = here.below.hold("DELETE", "/pods/web")
-        await until(lambda: any(request.startswith("DELETE") for request in here.below.requests))
-        run(here)
+async def test_reverted_compute_pod_taken_by_a_node_stays(world: World, next_gateway: bool) -> None:
+    """Also if the gateway was restarted in between."""
+    add_node(world)
+    world.bind = 1.0
+    create_gated(world)
+    async with world.run_gateway():
+        await wait_ungated(world)
+        bind_pod(world)
+        first = await world.wait_forwarded()
+        gate = world.compute_server.hold("DELETE", "/pods/web")
+        await wait_until(lambda: any(request.startswith("DELETE") for request in world.compute_server.requests))
+        run_pod(world)
         if not next_gateway:
             gate.set()
-            await until(lambda: here.phase() == "Running")
-            await here.settled()
-    here.below.heal()
-    here.bind = 60.0
-    async with here.gateway():
-        await until(lambda: here.phase() == "Running")
-        await until(lambda: RETAKEN not in (here.compute_pod() or first)["metadata"]["annotations"])
-        await here.settled()
-    second = here.compute_pod()
+            await wait_until(lambda: world.pod_phase() == "Running")
+            await world.wait_settled()
+    world.compute_server.heal()
+    world.bind = 60.0
+    async with world.run_gateway():
+        await wait_until(lambda: world.pod_phase() == "Running")
+        await wait_until(lambda: RETAKEN not in (world.compute_pod() or first)["metadata"]["annotations"])
+        await world.wait_settled()
+    second = world.compute_pod()
     assert second is not None
     assert second["metadata"]["uid"] == first["metadata"]["uid"]
-    assert not deleted(second)
-    assert creations(here) == 1
+    assert not is_deleting(second)
+    assert count_creations(world) == 1
 
 
-async def test_clocks_that_differ_take_no_pod_back() -> None:
-    """The gateway's is ahead of the compute cluster's, by more than a pod may stay without a node."""
-    async with world(clock=lambda: time.time() + 300) as here:
-        gated(here)
-        async with here.gateway() as sync:
-            await let_go(here)
-            bind(here)
-            first = await here.forwarded()
-            await here.settled()
+async def test_clock_skew_reverts_no_pod() -> None:
+    """The gateway's clock is ahead of the compute cluster's by more than the bind timeout."""
+    async with start_world(clock=lambda: time.time() + 300) as world:
+        create_gated(world)
+        async with world.run_gateway() as sync:
+            await wait_ungated(world)
+            bind_pod(world)
+            first = await world.wait_forwarded()
+            await world.wait_settled()
             sync.enqueue_all()
-            await here.settled()
-            run(here)
-            await until(lambda: here.phase() == "Running")
-            second = here.compute_pod()
+            await world.wait_settled()
+            run_pod(world)
+            await wait_until(lambda: world.pod_phase() == "Running")
+            second = world.compute_pod()
     assert second is not None
     assert second["metadata"]["uid"] == first["metadata"]["uid"]
-    assert creations(here) == 1
+    assert count_creations(world) == 1

@@ -1,4 +1,4 @@
-"""Evictions from beginning to end, with a gateway that dies after each of its writes: the same end, nothing twice."""
+"""Evictions with a gateway that stops after each of its writes: the same result, and no write is repeated."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 from aiohttp import web
 
 from tests.unit.background import in_background
-from tests.unit.sync.admission.platform import (
+from tests.unit.sync.admission.cluster_helpers import (
     DEADLINE,
     LOW,
-    annotation,
-    bind,
-    condition,
-    deleted,
-    gated,
-    is_let_go,
-    run,
+    bind_pod,
+    create_gated,
+    get_annotation,
+    get_condition,
+    is_deleting,
+    is_ungated,
+    run_pod,
 )
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, until, world
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world, wait_until
 from vkgateway.kube.resources import PODS
 
 Dispatch = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -31,7 +31,7 @@ ELASTIC = {"vkgateway.io/gang": "train", "vkgateway.io/gang-min": "1", "vkgatewa
 
 
 class Interruption:
-    """The write after which nothing is answered any more: it is done, and the gateway does not know."""
+    """The write after which the gateway gets no answers: the server has executed it, and the gateway does not know."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -55,48 +55,48 @@ class Interruption:
 
 
 @contextmanager
-def interrupted(here: World, interruption: Interruption) -> Iterator[None]:
+def run_interrupted(world: World, interruption: Interruption) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for server in (here.above, here.below):
+        for server in (world.tenant_server, world.compute_server):
             patch.setattr(server, "_dispatch", interruption.wrap(server._dispatch))
         yield
 
 
 @asynccontextmanager
-async def everybody_else(here: World) -> AsyncIterator[None]:
-    """The tenant's scheduler, the compute cluster's and its kubelet, who go on whatever happens to the gateway."""
+async def other_requests(world: World) -> AsyncIterator[None]:
+    """The tenant's scheduler, the compute scheduler and the kubelet, which continue while the gateway is stopped."""
 
     loop = asyncio.get_running_loop()
     ends: dict[str, float] = {}
-    """When those who are deleted will have ended: they take their time."""
+    """Times at which deleted pods will have ended."""
 
     def is_over(name: str) -> bool:
         return loop.time() >= ends.setdefault(name, loop.time() + 0.1)
 
     async def work() -> None:
         while True:
-            for document in here.above.store.all(PODS):
+            for document in world.tenant_server.store.all(PODS):
                 name = document["metadata"]["name"]
-                if is_let_go(here, name) and not document["spec"].get("nodeName") and not deleted(document):
-                    bind(here, name)
-            for document in here.below.store.all(PODS):
+                if is_ungated(world, name) and not document["spec"].get("nodeName") and not is_deleting(document):
+                    bind_pod(world, name)
+            for document in world.compute_server.store.all(PODS):
                 name = document["metadata"]["name"]
                 bound = document["spec"].get("nodeName")
-                if not bound and not deleted(document):
-                    run(here, name)
-                elif bound and deleted(document) and document["status"]["phase"] not in ENDED and is_over(name):
-                    here.end(name, code=143)
+                if not bound and not is_deleting(document):
+                    run_pod(world, name)
+                elif bound and is_deleting(document) and document["status"]["phase"] not in ENDED and is_over(name):
+                    world.end_pod(name, code=143)
             await asyncio.sleep(0.002)
 
     async with in_background(work()):
         yield
 
 
-def most_in_use(here: World) -> int:
-    """The most GPUs that were ever in use at once."""
+def peak_usage(world: World) -> int:
+    """Return the highest number of GPUs that were in use at the same time."""
     held: dict[str, int] = {}
     most = 0
-    for change in here.below.store.history:
+    for change in world.compute_server.store.history:
         if change.resource is not PODS:
             continue
         document = change.new or change.old
@@ -109,139 +109,139 @@ def most_in_use(here: World) -> int:
     return most
 
 
-def born_below(here: World) -> Counter[str]:
-    """How often each pod came into being below."""
+def created_pods(world: World) -> Counter[str]:
+    """Return how often each compute pod was created."""
     return Counter(
         change.new["metadata"]["name"]
-        for change in here.below.store.history
+        for change in world.compute_server.store.history
         if change.resource is PODS and change.old is None and change.new is not None
     )
 
 
-class Story:
-    """What happens to a pool of 8 GPUs that are guaranteed to a tenant."""
+class Scenario:
+    """Course of events in a pool of 8 GPUs that are guaranteed to a tenant."""
 
     notice = 0.2
     writes = 0
-    """After each of so many the gateway dies once; there are no more."""
+    """Number of writes after which the gateway stops once; there are no more writes."""
 
-    def begin(self, here: World) -> None:
-        """Who is there at first."""
+    def start_scenario(self, world: World) -> None:
+        """Create the initial pods."""
         raise NotImplementedError
 
-    async def go_on(self, here: World) -> None:
-        """From wherever it was broken off to its end."""
+    async def continue_scenario(self, world: World) -> None:
+        """Continue from the point of interruption to the end."""
         raise NotImplementedError
 
-    def check(self, here: World) -> None:
-        """How it must have ended."""
+    def check_result(self, world: World) -> None:
+        """Check the result."""
         raise NotImplementedError
 
 
-class Reclaim(Story):
-    """Low work of two runs, and a guaranteed pod takes its place."""
+class Reclaim(Scenario):
+    """A guaranteed pod takes the place of one of two running low-priority pods."""
 
     writes = 32
 
-    def begin(self, here: World) -> None:
+    def start_scenario(self, world: World) -> None:
         for rank in range(2):
-            gated(here, f"low-{rank}", gpus=4, gang=("train", 2), **LOW)
+            create_gated(world, f"low-{rank}", gpus=4, gang=("train", 2), **LOW)
 
-    async def go_on(self, here: World) -> None:
-        if here.tenant_pod("high") is None:
-            await until(lambda: phases(here, "low-0", "low-1") == ["Running"] * 2)
-            gated(here, "high", gpus=8)
-        await until(lambda: here.phase("high") == "Running")
-        await until(lambda: phases(here, "low-0", "low-1") == ["Failed"] * 2)
-        await until(lambda: names_below(here) == ["high"])
+    async def continue_scenario(self, world: World) -> None:
+        if world.tenant_pod("high") is None:
+            await wait_until(lambda: pod_phases(world, "low-0", "low-1") == ["Running"] * 2)
+            create_gated(world, "high", gpus=8)
+        await wait_until(lambda: world.pod_phase("high") == "Running")
+        await wait_until(lambda: pod_phases(world, "low-0", "low-1") == ["Failed"] * 2)
+        await wait_until(lambda: compute_names(world) == ["high"])
 
-    def check(self, here: World) -> None:
-        assert born_below(here) == {"low-0": 1, "low-1": 1, "high": 1}
+    def check_result(self, world: World) -> None:
+        assert created_pods(world) == {"low-0": 1, "low-1": 1, "high": 1}
         for rank in range(2):
-            assert disruption(here, f"low-{rank}") == ("True", "PreemptionByVkgateway")
-        assert annotation(here.compute_pod("high"), "vkgateway.io/compute-node") == COMPUTE_NODE
-        assert annotation(here.compute_pod("high"), "vkgateway.io/borrowed") == "false"
-        assert here.below.store.find(PODS, "high", BELOW) is not None
+            assert disruption_reason(world, f"low-{rank}") == ("True", "PreemptionByVkgateway")
+        assert get_annotation(world.compute_pod("high"), "vkgateway.io/compute-node") == COMPUTE_NODE
+        assert get_annotation(world.compute_pod("high"), "vkgateway.io/borrowed") == "false"
+        assert world.compute_server.store.find(PODS, "high", BELOW) is not None
 
 
-class ShrinkAndGrowth(Story):
-    """An elastic gang gives one of its pods up, and gets another when there is room again."""
+class ShrinkAndGrowth(Scenario):
+    """An elastic gang loses one pod, and gets another one when capacity is free again."""
 
     writes = 30
 
-    def begin(self, here: World) -> None:
+    def start_scenario(self, world: World) -> None:
         for rank in range(2):
-            gated(here, f"low-{rank}", gpus=4, marks=ELASTIC, **LOW)
+            create_gated(world, f"low-{rank}", gpus=4, marks=ELASTIC, **LOW)
 
-    async def go_on(self, here: World) -> None:
-        if here.tenant_pod("low-2") is None:
-            if here.tenant_pod("high") is None:
-                await until(lambda: phases(here, "low-0", "low-1") == ["Running"] * 2)
-                gated(here, "high", gpus=4)
-            await until(lambda: here.phase("high") == "Running")
-            await until(lambda: sorted(phases(here, "low-0", "low-1")) == ["Failed", "Running"])
-            gated(here, "low-2", gpus=4, marks=ELASTIC, **LOW)
-        if here.tenant_pod("high") is not None:
-            here.above.store.delete(PODS, "high", "default", grace=0)
-        await until(lambda: here.phase("low-2") == "Running")
-        await until(lambda: len(names_below(here)) == 2)
+    async def continue_scenario(self, world: World) -> None:
+        if world.tenant_pod("low-2") is None:
+            if world.tenant_pod("high") is None:
+                await wait_until(lambda: pod_phases(world, "low-0", "low-1") == ["Running"] * 2)
+                create_gated(world, "high", gpus=4)
+            await wait_until(lambda: world.pod_phase("high") == "Running")
+            await wait_until(lambda: sorted(pod_phases(world, "low-0", "low-1")) == ["Failed", "Running"])
+            create_gated(world, "low-2", gpus=4, marks=ELASTIC, **LOW)
+        if world.tenant_pod("high") is not None:
+            world.tenant_server.store.delete(PODS, "high", "default", grace=0)
+        await wait_until(lambda: world.pod_phase("low-2") == "Running")
+        await wait_until(lambda: len(compute_names(world)) == 2)
 
-    def check(self, here: World) -> None:
-        assert born_below(here) == {"low-0": 1, "low-1": 1, "low-2": 1, "high": 1}
-        went = [name for name in ("low-0", "low-1") if here.phase(name) == "Failed"]
-        assert [disruption(here, name) for name in went] == [("True", "PreemptionByVkgateway")]
+    def check_result(self, world: World) -> None:
+        assert created_pods(world) == {"low-0": 1, "low-1": 1, "low-2": 1, "high": 1}
+        went = [name for name in ("low-0", "low-1") if world.pod_phase(name) == "Failed"]
+        assert [disruption_reason(world, name) for name in went] == [("True", "PreemptionByVkgateway")]
 
 
-class Reprieved(Story):
-    """Low work is told to go for a pod that then is not there any more, and stays."""
+class Reprieved(Scenario):
+    """A low-priority pod gets a notice for a pod that is then deleted, and stays."""
 
     notice = 30
     writes = 20
 
-    def begin(self, here: World) -> None:
-        gated(here, "low", gpus=8, **LOW)
+    def start_scenario(self, world: World) -> None:
+        create_gated(world, "low", gpus=8, **LOW)
 
-    async def go_on(self, here: World) -> None:
-        if disruption(here, "low") is None:
-            if here.tenant_pod("high") is None:
-                await until(lambda: here.phase("low") == "Running")
-                gated(here, "high", gpus=8)
-            await until(lambda: disruption(here, "low"))
-        if here.tenant_pod("high") is not None:
-            here.above.store.delete(PODS, "high", "default", grace=0)
-        await until(lambda: disruption(here, "low") == ("False", "EvictionWithdrawn"))
-        await until(lambda: not annotation(here.tenant_pod("low"), DEADLINE))
-        await until(lambda: not annotation(here.compute_pod("low"), DEADLINE))
+    async def continue_scenario(self, world: World) -> None:
+        if disruption_reason(world, "low") is None:
+            if world.tenant_pod("high") is None:
+                await wait_until(lambda: world.pod_phase("low") == "Running")
+                create_gated(world, "high", gpus=8)
+            await wait_until(lambda: disruption_reason(world, "low"))
+        if world.tenant_pod("high") is not None:
+            world.tenant_server.store.delete(PODS, "high", "default", grace=0)
+        await wait_until(lambda: disruption_reason(world, "low") == ("False", "EvictionWithdrawn"))
+        await wait_until(lambda: not get_annotation(world.tenant_pod("low"), DEADLINE))
+        await wait_until(lambda: not get_annotation(world.compute_pod("low"), DEADLINE))
 
-    def check(self, here: World) -> None:
-        assert here.phase("low") == "Running"
-        assert born_below(here) == {"low": 1}
-
-
-def phases(here: World, *names: str) -> list[str]:
-    return [here.phase(name) for name in names]
+    def check_result(self, world: World) -> None:
+        assert world.pod_phase("low") == "Running"
+        assert created_pods(world) == {"low": 1}
 
 
-def names_below(here: World) -> list[str]:
-    return [each["metadata"]["name"] for each in here.below.store.all(PODS)]
+def pod_phases(world: World, *names: str) -> list[str]:
+    return [world.pod_phase(name) for name in names]
 
 
-def disruption(here: World, name: str) -> tuple[str, str] | None:
-    """Status and reason of what is told of its eviction."""
-    told = condition(here, "DisruptionTarget", name)
+def compute_names(world: World) -> list[str]:
+    return [each["metadata"]["name"] for each in world.compute_server.store.all(PODS)]
+
+
+def disruption_reason(world: World, name: str) -> tuple[str, str] | None:
+    """Return status and reason of the eviction condition."""
+    told = get_condition(world, "DisruptionTarget", name)
     return told[:2] if told else None
 
 
 @asynccontextmanager
-async def told_to(story: Story) -> AsyncIterator[World]:
-    """A world in which a story has begun."""
-    async with world() as here:
-        here.notice = story.notice
-        here.limit = here.limit | {"nvidia.com/gpu": 16_000}
-        here.guarantee = {"nvidia.com/gpu": 8000}
-        story.begin(here)
-        async with everybody_else(here):
-            yield here
+async def notified_pods(story: Scenario) -> AsyncIterator[World]:
+    """Return a world in which a scenario has started."""
+    async with start_world() as world:
+        world.notice = story.notice
+        world.limit = world.limit | {"nvidia.com/gpu": 16_000}
+        world.guarantee = {"nvidia.com/gpu": 8000}
+        story.start_scenario(world)
+        async with other_requests(world):
+            yield world
 
 
 STORIES = [Reclaim(), ShrinkAndGrowth(), Reprieved()]
@@ -251,32 +251,30 @@ STORIES = [Reclaim(), ShrinkAndGrowth(), Reprieved()]
     ("story", "after"),
     [pytest.param(each, n, id=f"{type(each).__name__}-{n}") for each in STORIES for n in range(1, each.writes + 1)],
 )
-async def test_a_gateway_that_dies_after_any_write_leaves_nothing_undone_and_nothing_done_twice(
-    story: Story, after: int
-) -> None:
-    async with told_to(story) as here:
+async def test_gateway_stopped_after_any_write_neither_omits_nor_repeats_work(story: Scenario, after: int) -> None:
+    async with notified_pods(story) as world:
         interruption = Interruption(after)
-        with interrupted(here, interruption):
-            async with here.gateway():
-                told = asyncio.create_task(story.go_on(here))
+        with run_interrupted(world, interruption):
+            async with world.run_gateway():
+                told = asyncio.create_task(story.continue_scenario(world))
                 death = asyncio.create_task(interruption.reached.wait())
                 await asyncio.wait([told, death], return_when=asyncio.FIRST_COMPLETED)
                 for task in (told, death):
                     task.cancel()
                 await asyncio.gather(told, death, return_exceptions=True)
-        async with here.gateway():
-            await story.go_on(here)
-            await here.settled()
-        assert most_in_use(here) == 8
-        story.check(here)
+        async with world.run_gateway():
+            await story.continue_scenario(world)
+            await world.wait_settled()
+        assert peak_usage(world) == 8
+        story.check_result(world)
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: type(story).__name__)
-async def test_there_are_no_more_writes_than_those_after_which_it_dies(story: Story) -> None:
-    async with told_to(story) as here:
+async def test_number_of_interruption_points_matches_the_writes(story: Scenario) -> None:
+    async with notified_pods(story) as world:
         uninterrupted = Interruption(after=10_000)
-        with interrupted(here, uninterrupted):
-            async with here.gateway():
-                await story.go_on(here)
-                await here.settled()
+        with run_interrupted(world, uninterrupted):
+            async with world.run_gateway():
+                await story.continue_scenario(world)
+                await world.wait_settled()
         assert uninterrupted.writes <= story.writes

@@ -1,4 +1,4 @@
-"""Tests of how cycles are written down: later, in order, and none is lost."""
+"""Journal of cycles: written asynchronously, in order and without loss."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from vkgateway.sync.admission.journal import Journal
 SNAPSHOT = Cluster([], []).snapshot()
 
 
-class Disk:
-    """Writes nothing until it is let."""
+class FakeDisk:
+    """Disk that blocks writes until it is released."""
 
     def __init__(self) -> None:
         self.free = threading.Event()
         self.written: list[tuple[bool, float]] = []
 
-    def write(self, snapshot: Snapshot | None, _: Decisions, now: float) -> None:
+    def write_cycle(self, snapshot: Snapshot | None, _: Decisions, now: float) -> None:
         assert self.free.wait(10)
         if now == 2:
             raise OSError("no space left")
         self.written.append((snapshot is not None, now))
 
 
-async def test_a_slow_disk_holds_up_nobody_and_keeps_every_cycle() -> None:
-    disk = Disk()
-    journal = Journal(disk.write)
+async def test_slow_disk_delays_no_cycle_and_loses_none() -> None:
+    disk = FakeDisk()
+    journal = Journal(disk.write_cycle)
     for number in range(20):
         journal.add_cycle(SNAPSHOT, Decisions(), float(number))
         await asyncio.sleep(0)
@@ -38,7 +38,7 @@ async def test_a_slow_disk_holds_up_nobody_and_keeps_every_cycle() -> None:
     await journal.close()
     whole = [(True, float(number)) for number in range(17) if number != 2]
     bare = [(False, float(number)) for number in range(17, 20)]
-    assert disk.written == whole + bare  # one that failed is told, and the next are written all the same
+    assert disk.written == whole + bare  # a failed write is logged, and the next cycles are written nevertheless
     journal.add_cycle(SNAPSHOT, Decisions(), 99.0)
     await journal.close()
     assert disk.written[-1] == (True, 99.0)

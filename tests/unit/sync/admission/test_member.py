@@ -1,4 +1,4 @@
-"""A tenant's pod as it is read for the arbiter, and which pods are read at all."""
+"""Members read from tenant pods, and the choice of pods that are read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.admission.samples import BORN, BORN_AT, GPU, OTHER_POOL, POOL, Pods, reference
+from tests.unit.sync.admission.samples import BORN, BORN_AT, GPU, OTHER_POOL, POOL, PodStores, make_reference
 from vkgateway.arbiter.snapshot import Band
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.member import GangMember, may_be_member, read_member
@@ -18,7 +18,7 @@ from vkgateway.translate.governed import CORDON_TAINT, VirtualNode
 GATE = {"name": "vkgateway.io/admission"}
 
 
-def pod(*, gpus: str = "1", metadata: Object | None = None, **spec: Any) -> Object:
+def make_pod(*, gpus: str = "1", metadata: Object | None = None, **spec: Any) -> Object:
     limits = {GPU: gpus} if gpus else {}
     return {
         "metadata": {
@@ -33,16 +33,16 @@ def pod(*, gpus: str = "1", metadata: Object | None = None, **spec: Any) -> Obje
 
 
 def view_of(metadata: Object, **spec: Any) -> TenantPodView:
-    return decode_tenant_pod(json.dumps(pod(gpus="", metadata=metadata, **spec)).encode())
+    return decode_tenant_pod(json.dumps(make_pod(gpus="", metadata=metadata, **spec)).encode())
 
 
 def read(
     document: Object, found: dict[Reference, Object] | None = None, nodes: dict[str, VirtualNode] | None = None
 ) -> GangMember | None:
-    return read_member(document, mark="m", bindings=Pods().bindings(), look=(found or {}).get, nodes=nodes or {})
+    return read_member(document, mark="m", bindings=PodStores().bindings(), look=(found or {}).get, nodes=nodes or {})
 
 
-def known(
+def known_member(
     document: Object, found: dict[Reference, Object] | None = None, nodes: dict[str, VirtualNode] | None = None
 ) -> GangMember:
     one = read(document, found, nodes)
@@ -50,8 +50,8 @@ def known(
     return one
 
 
-def test_a_governed_pod_is_read_in_full() -> None:
-    one = known(pod(priority=7, terminationGracePeriodSeconds=5, schedulingGates=[GATE]))
+def test_governed_pod_is_read_completely() -> None:
+    one = known_member(make_pod(priority=7, terminationGracePeriodSeconds=5, schedulingGates=[GATE]))
 
     assert (one.uid, one.key, one.mark) == ("u1", ("default", "web"), "m")
     assert (one.governed, one.fault, one.gang_group) == (True, "", "default/pod/u1")
@@ -62,36 +62,38 @@ def test_a_governed_pod_is_read_in_full() -> None:
     assert (one.bound, one.waiting_gates, one.beside) == (False, (), ())
 
 
-def test_what_a_pod_does_not_say_has_its_default() -> None:
-    one = known(pod())
+def test_unset_fields_have_defaults() -> None:
+    one = known_member(make_pod())
     assert (one.grace, one.priority) == (30.0, 0)
-    assert known(pod(terminationGracePeriodSeconds=0)).grace == 0.0
+    assert known_member(make_pod(terminationGracePeriodSeconds=0)).grace == 0.0
 
 
 @pytest.mark.parametrize("spec", [{"priorityClassName": "vkgateway-low"}, {"priority": -1}])
-def test_low_pods_are_low(spec: dict[str, Any]) -> None:
-    assert known(pod(**spec)).band is Band.LOW
+def test_low_priority_pods_are_low(spec: dict[str, Any]) -> None:
+    assert known_member(make_pod(**spec)).band is Band.LOW
 
 
-def test_a_pod_that_asks_for_nothing_and_is_of_no_gang_is_no_member() -> None:
-    assert read(pod(gpus="")) is None
-    assert read(pod(gpus="0")) is None
+def test_ungoverned_pod_without_gang_is_no_member() -> None:
+    assert read(make_pod(gpus="")) is None
+    assert read(make_pod(gpus="0")) is None
 
 
-def test_a_pod_with_the_mark_of_a_gang_is_governed_without_devices() -> None:
-    one = known(pod(gpus="", metadata={"annotations": {"vkgateway.io/gang": "g", "vkgateway.io/gang-size": "2"}}))
+def test_pod_with_gang_mark_is_governed_without_devices() -> None:
+    one = known_member(
+        make_pod(gpus="", metadata={"annotations": {"vkgateway.io/gang": "g", "vkgateway.io/gang-size": "2"}})
+    )
     assert one.governed
     assert one.gang_group == "default/gang/g"
 
 
-def test_an_executor_of_spark_without_devices_is_a_member_that_nothing_holds_up() -> None:
-    one = known(pod(gpus="", metadata={"labels": {"spark-app-selector": "pi", "spark-role": "executor"}}))
+def test_spark_executor_without_devices_is_a_member_without_hold() -> None:
+    one = known_member(make_pod(gpus="", metadata={"labels": {"spark-app-selector": "pi", "spark-role": "executor"}}))
     assert not one.governed
     assert one.gang_group == "default/spark/pi/executors"
 
 
-def test_marks_that_make_no_sense_are_a_fault_and_the_pod_stands_alone() -> None:
-    one = known(pod(metadata={"annotations": {"vkgateway.io/gang": "g", "vkgateway.io/gang-size": "two"}}))
+def test_pod_with_invalid_marks_is_a_faulty_single_pod() -> None:
+    one = known_member(make_pod(metadata={"annotations": {"vkgateway.io/gang": "g", "vkgateway.io/gang-size": "two"}}))
 
     assert one.marks is None
     assert "gang-size" in one.fault
@@ -99,7 +101,7 @@ def test_marks_that_make_no_sense_are_a_fault_and_the_pod_stands_alone() -> None
     assert one.gang_group == "default/pod/u1"
 
 
-def test_pools_are_those_that_the_pod_may_reach_best_liked_first() -> None:
+def test_pools_are_the_reachable_ones_in_order_of_preference() -> None:
     liked = {
         "nodeAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [
@@ -112,29 +114,29 @@ def test_pools_are_those_that_the_pod_may_reach_best_liked_first() -> None:
             ]
         }
     }
-    assert known(pod(affinity=liked)).pools == (OTHER_POOL, POOL)
-    assert known(pod(nodeSelector={"kubernetes.io/hostname": "h100.local"})).pools == (OTHER_POOL,)
-    assert known(pod(nodeSelector={"zone": "none"})).pools == ()
+    assert known_member(make_pod(affinity=liked)).pools == (OTHER_POOL, POOL)
+    assert known_member(make_pod(nodeSelector={"kubernetes.io/hostname": "h100.local"})).pools == (OTHER_POOL,)
+    assert known_member(make_pod(nodeSelector={"zone": "none"})).pools == ()
 
 
-def test_a_bound_pod_may_run_in_its_nodes_pool_only() -> None:
-    one = known(pod(nodeName="h100.local"))
+def test_bound_pod_may_run_only_in_the_pool_of_its_node() -> None:
+    one = known_member(make_pod(nodeName="h100.local"))
     assert (one.bound, one.pools) == (True, (OTHER_POOL,))
-    assert known(pod(nodeName="elsewhere")).pools == ()
+    assert known_member(make_pod(nodeName="elsewhere")).pools == ()
 
 
-def test_gates_of_others_are_told() -> None:
-    assert known(pod(schedulingGates=[{"name": "example.com/x"}, GATE])).waiting_gates == ("example.com/x",)
+def test_other_gates_are_listed() -> None:
+    assert known_member(make_pod(schedulingGates=[{"name": "example.com/x"}, GATE])).waiting_gates == ("example.com/x",)
 
 
-def test_objects_beside_a_pod_are_named_and_looked_at() -> None:
-    document = pod(metadata={"annotations": {"scheduling.k8s.io/group-name": "train"}})
-    one = known(document)
-    assert one.beside == (reference(),)
+def test_companion_objects_are_named_and_read() -> None:
+    document = make_pod(metadata={"annotations": {"scheduling.k8s.io/group-name": "train"}})
+    one = known_member(document)
+    assert one.beside == (make_reference(),)
     assert one.marks is not None
-    assert one.marks.missing_reference == reference()
+    assert one.marks.missing_reference == make_reference()
 
-    one = known(document, {reference(): {"metadata": {"name": "train"}, "spec": {"minMember": 4}}})
+    one = known_member(document, {make_reference(): {"metadata": {"name": "train"}, "spec": {"minMember": 4}}})
     assert one.marks is not None
     assert (one.marks.missing_reference, one.marks.minimum) == (None, 4)
 
@@ -165,9 +167,9 @@ def test_objects_beside_a_pod_are_named_and_looked_at() -> None:
     ],
     ids=lambda metadata: next(key for marks in metadata.values() for key in marks),
 )
-def test_pods_of_every_way_of_saying_a_gang_are_read_though_they_ask_for_nothing(metadata: Object) -> None:
-    """What is told from labels and annotations must never leave out one whose whole object says that it is a member."""
-    one = known(pod(gpus="", metadata=metadata))
+def test_pods_with_any_kind_of_gang_mark_are_read(metadata: Object) -> None:
+    """The check of labels and annotations must never exclude a pod whose complete object makes it a member."""
+    one = known_member(make_pod(gpus="", metadata=metadata))
     assert one.marks is None or one.marks.integration
     assert may_be_member(view_of(metadata))
 
@@ -175,29 +177,29 @@ def test_pods_of_every_way_of_saying_a_gang_are_read_though_they_ask_for_nothing
 @pytest.mark.parametrize(
     "spec", [{"schedulingGroup": {"podGroupName": "g"}}, {"workloadRef": {"name": "w", "podGroup": "p"}}]
 )
-def test_so_are_those_whose_spec_names_a_group(spec: dict[str, Any]) -> None:
-    assert known(pod(gpus="", **spec)).marks is not None
+def test_pods_with_a_group_in_their_spec_are_read(spec: dict[str, Any]) -> None:
+    assert known_member(make_pod(gpus="", **spec)).marks is not None
     assert may_be_member(view_of({}, **spec))
 
 
-def test_pods_that_nothing_marks_are_not_read() -> None:
+def test_unmarked_pods_are_not_read() -> None:
     marked = {"labels": {"app": "web"}, "annotations": {"example.com/vkgateway.io/gang": "x"}}
     assert not may_be_member(view_of(marked, schedulingGroup=None, workloadRef={}))
 
 
-def test_labels_and_taints_of_the_tenants_own_on_virtual_nodes_decide_too() -> None:
-    first, second = Pods().bindings()
+def test_labels_and_taints_on_virtual_nodes_restrict_pools() -> None:
+    first, second = PodStores().bindings()
     nodes: dict[str, VirtualNode] = {first: ({"team": "vision"}, ()), second: ({}, (CORDON_TAINT,))}
 
-    assert known(pod(), nodes=nodes).pools == (POOL,)
-    assert known(pod(nodeSelector={"team": "vision"}), nodes=nodes).pools == (POOL,)
-    assert known(pod(tolerations=[{"operator": "Exists"}]), nodes=nodes).pools == (POOL, OTHER_POOL)
+    assert known_member(make_pod(), nodes=nodes).pools == (POOL,)
+    assert known_member(make_pod(nodeSelector={"team": "vision"}), nodes=nodes).pools == (POOL,)
+    assert known_member(make_pod(tolerations=[{"operator": "Exists"}]), nodes=nodes).pools == (POOL, OTHER_POOL)
 
 
-def test_why_a_pod_can_go_nowhere_is_known() -> None:
-    first, second = Pods().bindings()
+def test_reason_is_known_if_no_pool_is_reachable() -> None:
+    first, second = PodStores().bindings()
     closed: dict[str, VirtualNode] = {first: ({}, (CORDON_TAINT,)), second: ({}, (CORDON_TAINT,))}
 
-    assert known(pod()).nowhere == ""
-    one = known(pod(), nodes=closed)
+    assert known_member(make_pod()).nowhere == ""
+    one = known_member(make_pod(), nodes=closed)
     assert (one.pools, one.nowhere) == ((), f"virtual node {first} is cordoned; virtual node {second} is cordoned")

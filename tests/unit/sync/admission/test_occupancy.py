@@ -1,4 +1,4 @@
-"""Sums of what is held on nodes and by owners, kept as pods come and go."""
+"""Sums of used resources by node and owner, updated as pods are added and removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GPU, CPU = "nvidia.com/gpu", "cpu"
 OWNER = ("alpha", "a100")
 
 
-def test_pods_of_one_node_are_summed_and_others_are_not() -> None:
+def test_pods_of_one_node_are_summed() -> None:
     held = Occupancy()
     held.count_pod("a", node="n1", amounts={GPU: 1000, CPU: 500}, owner=OWNER)
     held.count_pod("b", node="n1", amounts={GPU: 2000})
@@ -27,7 +27,7 @@ def test_pods_of_one_node_are_summed_and_others_are_not() -> None:
     assert held.used_by(("beta", "a100")) == {}
 
 
-def test_a_pod_that_no_scheduler_bound_counts_for_its_owner_only() -> None:
+def test_pod_without_scheduler_counts_only_for_its_owner() -> None:
     held = Occupancy()
     held.count_pod("a", node="", amounts={GPU: 1000}, owner=OWNER)
 
@@ -41,7 +41,7 @@ def test_a_pod_that_no_scheduler_bound_counts_for_its_owner_only() -> None:
     assert held.changed_nodes == {"n1"}
 
 
-def test_nodes_are_told_whose_sum_changed_and_no_others() -> None:
+def test_only_nodes_with_a_changed_sum_are_reported() -> None:
     held = Occupancy()
     held.count_pod("a", node="n1", amounts={GPU: 1000})
     held.count_pod("b", node="n2", amounts={GPU: 1000})
@@ -55,7 +55,7 @@ def test_nodes_are_told_whose_sum_changed_and_no_others() -> None:
     assert held.changed_nodes == {"n1", "n3"}
 
 
-def test_nothing_is_left_of_what_is_gone() -> None:
+def test_removed_pods_leave_nothing() -> None:
     held = Occupancy()
     held.count_pod("a", node="n1", amounts={GPU: 1000, CPU: 0}, owner=OWNER)
     held.drop_pod("a")
@@ -68,7 +68,7 @@ def test_nothing_is_left_of_what_is_gone() -> None:
     assert not held._allocations
 
 
-def test_what_is_handed_out_is_not_the_sum_itself() -> None:
+def test_returned_sum_is_a_copy() -> None:
     held = Occupancy()
     held.count_pod("a", node="n1", amounts={GPU: 1000})
     held.used_on("n1")[GPU] = 7
@@ -89,13 +89,13 @@ _HOLDINGS = st.tuples(
 
 
 @given(st.lists(_HOLDINGS, max_size=30))
-def test_sums_are_those_of_what_is_held_now(
+def test_sums_match_the_current_pods(
     steps: list[tuple[str, tuple[str, MilliResources, Owner | None] | None]],
 ) -> None:
     held = Occupancy()
     now: dict[str, tuple[str, MilliResources, Owner | None]] = {}
     for uid, holding in steps:
-        before = _by_node(now)
+        before = _sum_by_node(now)
         held.changed_nodes.clear()
         if holding is None:
             now.pop(uid, None)
@@ -103,19 +103,21 @@ def test_sums_are_those_of_what_is_held_now(
         else:
             node, amounts, owner = now[uid] = holding
             held.count_pod(uid, node=node, amounts=amounts, owner=owner)
-        after = _by_node(now)
+        after = _sum_by_node(now)
         assert {node for node in ("n1", "n2") if before[node] != after[node]} <= held.changed_nodes
         assert {node: held.used_on(node) for node in ("n1", "n2")} == after
         for owner in (OWNER, ("beta", "a100")):
-            assert held.used_by(owner) == _sum(amounts for _, amounts, whose in now.values() if whose == owner)
+            assert held.used_by(owner) == _sum_resources(
+                amounts for _, amounts, whose in now.values() if whose == owner
+            )
         assert all(held._nodes.values())
 
 
-def _by_node(now: dict[str, tuple[str, MilliResources, Owner | None]]) -> dict[str, MilliResources]:
-    return {name: _sum(amounts for node, amounts, _ in now.values() if node == name) for name in ("n1", "n2")}
+def _sum_by_node(now: dict[str, tuple[str, MilliResources, Owner | None]]) -> dict[str, MilliResources]:
+    return {name: _sum_resources(amounts for node, amounts, _ in now.values() if node == name) for name in ("n1", "n2")}
 
 
-def _sum(lists: object) -> MilliResources:
+def _sum_resources(lists: object) -> MilliResources:
     total: Counter[str] = Counter()
     for amounts in lists:  # type: ignore[attr-defined]
         total.update(amounts)

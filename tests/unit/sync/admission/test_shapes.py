@@ -1,4 +1,4 @@
-"""Shapes: they ask of a node what the compute pod asks, no less and no more."""
+"""Shapes have exactly the requirements of the compute pod."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,7 +17,7 @@ from vkgateway.translate.node_terms import REQUIRED, NodeTerms, term_matches
 
 ZONE, PRODUCT = "topology.kubernetes.io/zone", "nvidia.com/gpu.product"
 HOST = "example.com/host"
-"""A label that names hosts, and so does not count as carried."""
+"""Label of host names, which does not count as a node label."""
 HERE = {"platform.vkgateway.io/pool": "a100", "kubernetes.io/os": "linux", PRODUCT: "A100"}
 REAL_NODES: dict[str, dict[str, str]] = {
     "host-1": {**HERE, "kubernetes.io/hostname": "host-1", HOST: "host-1", ZONE: "z1"},
@@ -30,13 +30,13 @@ CARRIED = POOL.carried_labels | {"slot"}
 THE_POOL = replace(POOL, carried_labels=CARRIED)
 
 
-def shape(wanted: Object) -> Shape:
+def make_shape(wanted: Object) -> Shape:
     return shape_of(wanted, carried=CARRIED, nodes=VIRTUAL_NODES)
 
 
-def nodes_of(made: Object) -> list[str]:
-    """The real nodes that a compute pod's node selector and required node affinity allow."""
-    spec = made["spec"]
+def nodes_of(compute_pod: Object) -> list[str]:
+    """Return the real nodes that match a compute pod's node selector and required node affinity."""
+    spec = compute_pod["spec"]
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     return [
         name
@@ -50,9 +50,9 @@ def nodes_of(made: Object) -> list[str]:
 
 
 def check_agreement(wanted: Object) -> None:
-    """The shape against the compute pod: nodes, taints, amounts and images."""
-    made, found = forward(wanted, pool=THE_POOL), shape(wanted)
-    assert [name for name, labels in REAL_NODES.items() if matches_terms(found.terms, labels)] == nodes_of(made)
+    """Compare the shape with the compute pod: nodes, taints, resources and images."""
+    compute_pod, found = forward(wanted, pool=THE_POOL), make_shape(wanted)
+    assert [name for name, labels in REAL_NODES.items() if matches_terms(found.terms, labels)] == nodes_of(compute_pod)
     below = [
         Toleration(
             key=entry.get("key", ""),
@@ -60,22 +60,22 @@ def check_agreement(wanted: Object) -> None:
             value=entry.get("value", ""),
             effect=entry.get("effect", ""),
         )
-        for entry in made["spec"]["tolerations"]
+        for entry in compute_pod["spec"]["tolerations"]
     ]
     for key in ("mine", "node.kubernetes.io/not-ready", "node.kubernetes.io/unschedulable", "vkgateway.io/drain"):
         for effect in ("NoSchedule", "NoExecute"):
             taints = [Taint(key=key, value="1", effect=effect)]
             assert has_untolerated_taint(found.tolerations, taints) == has_untolerated_taint(below, taints)
-    assert dict(found.requests) == {name: amount for name, amount in pod_requests(made).items() if amount}
-    containers = made["spec"]["containers"] + made["spec"].get("initContainers", [])
+    assert dict(found.requests) == {name: amount for name, amount in pod_requests(compute_pod).items() if amount}
+    containers = compute_pod["spec"]["containers"] + compute_pod["spec"].get("initContainers", [])
     assert found.images == {one["image"] if ":" in one["image"] else f"{one['image']}:latest" for one in containers}
 
 
-def on(key: str, operator: str, *values: str) -> dict[str, Any]:
+def match_expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": operator, "values": list(values)}
 
 
-def requiring(*terms: list[dict[str, Any]]) -> dict[str, Any]:
+def require_terms(*terms: list[dict[str, Any]]) -> dict[str, Any]:
     alternatives = [{"matchExpressions": term} for term in terms]
     return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": alternatives}}}}
 
@@ -83,8 +83,11 @@ def requiring(*terms: list[dict[str, Any]]) -> dict[str, Any]:
 GPUS: dict[str, Any] = {
     "resources": {"limits": {"nvidia.com/gpu": "8"}, "requests": {"cpu": "500m", "nvidia.com/gpu": "8"}}
 }
-HERE_ABOVE, ELSEWHERE = on("vkgateway.io/pool", "In", "a100"), on("vkgateway.io/pool", "In", "v100")
-NAMED = {"matchFields": [on("metadata.name", "In", POOL.node_name)]}
+HERE_ABOVE, ELSEWHERE = (
+    match_expression("vkgateway.io/pool", "In", "a100"),
+    match_expression("vkgateway.io/pool", "In", "v100"),
+)
+NAMED = {"matchFields": [match_expression("metadata.name", "In", POOL.node_name)]}
 
 
 @pytest.mark.parametrize(
@@ -95,25 +98,30 @@ NAMED = {"matchFields": [on("metadata.name", "In", POOL.node_name)]}
         pod(nodeSelector={ZONE: "z1", "kubernetes.io/hostname": POOL.node_name, "type": "virtual-kubelet"}),
         pod(nodeSelector={"team.example.com/mine": "yes"}),
         pod(nodeSelector={"team.example.com/mine": "yes"}, status=BY_HAND),
-        pod(**requiring([on(ZONE, "In", "z1", "z2"), on(PRODUCT, "Exists")])),
-        pod(**requiring([on(ZONE, "NotIn", "z1")], [on("slot", "Gt", "3")]), nodeSelector={PRODUCT: "A100"}),
-        pod(**requiring([HERE_ABOVE, on(ZONE, "In", "z2")], [ELSEWHERE])),
-        pod(**requiring([ELSEWHERE, on(ZONE, "In", "z2")], [on(ZONE, "In", "z1")])),
-        pod(**requiring([HERE_ABOVE], [on(ZONE, "In", "z1")])),
-        pod(**requiring([on("unknown.example.com/x", "DoesNotExist")])),
-        pod(**requiring([on(HOST, "NotIn", "host-1")])),
-        pod(**requiring([on("platform.vkgateway.io/pool", "DoesNotExist")])),
+        pod(**require_terms([match_expression(ZONE, "In", "z1", "z2"), match_expression(PRODUCT, "Exists")])),
+        pod(
+            **require_terms([match_expression(ZONE, "NotIn", "z1")], [match_expression("slot", "Gt", "3")]),
+            nodeSelector={PRODUCT: "A100"},
+        ),
+        pod(**require_terms([HERE_ABOVE, match_expression(ZONE, "In", "z2")], [ELSEWHERE])),
+        pod(**require_terms([ELSEWHERE, match_expression(ZONE, "In", "z2")], [match_expression(ZONE, "In", "z1")])),
+        pod(**require_terms([HERE_ABOVE], [match_expression(ZONE, "In", "z1")])),
+        pod(**require_terms([match_expression("unknown.example.com/x", "DoesNotExist")])),
+        pod(**require_terms([match_expression(HOST, "NotIn", "host-1")])),
+        pod(**require_terms([match_expression("platform.vkgateway.io/pool", "DoesNotExist")])),
         pod(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [NAMED, {"matchExpressions": []}]}}}),
         pod(
             affinity={
-                "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{**NAMED, "matchExpressions": [on(ZONE, "Exists")]}]}}
+                "nodeAffinity": {
+                    REQUIRED: {"nodeSelectorTerms": [{**NAMED, "matchExpressions": [match_expression(ZONE, "Exists")]}]}
+                }
             }
         ),
         pod(tolerations=[{"operator": "Exists"}]),
         pod(tolerations=[{"key": "mine", "value": "1"}, {"key": "node.kubernetes.io/unschedulable"}]),
     ],
 )
-def test_a_shape_asks_what_the_compute_pod_asks(wanted: Object) -> None:
+def test_shape_has_the_requirements_of_the_compute_pod(wanted: Object) -> None:
     check_agreement(wanted)
 
 
@@ -133,38 +141,38 @@ selectors = st.dictionaries(keys, st.none(), max_size=2).flatmap(
     lambda chosen: st.fixed_dictionaries({key: st.sampled_from(VALUES[key]) for key in chosen})
 )
 requirements = st.one_of(
-    st.builds(on, keys, st.sampled_from(["In", "NotIn"]), values, values),
-    st.builds(on, keys, st.sampled_from(["Exists", "DoesNotExist"])),
-    st.builds(on, keys, st.sampled_from(["Gt", "Lt"]), st.sampled_from(["3", "5"])),
+    st.builds(match_expression, keys, st.sampled_from(["In", "NotIn"]), values, values),
+    st.builds(match_expression, keys, st.sampled_from(["Exists", "DoesNotExist"])),
+    st.builds(match_expression, keys, st.sampled_from(["Gt", "Lt"]), st.sampled_from(["3", "5"])),
 )
 terms = st.fixed_dictionaries(
     {},
     optional={
         "matchExpressions": st.lists(requirements, max_size=3),
         "matchFields": st.lists(
-            st.builds(on, st.just("metadata.name"), st.sampled_from(["In", "NotIn"]), values), max_size=1
+            st.builds(match_expression, st.just("metadata.name"), st.sampled_from(["In", "NotIn"]), values), max_size=1
         ),
     },
 )
 
 
 @given(selector=selectors, alternatives=st.lists(terms, max_size=3))
-def test_they_agree_whatever_is_required(selector: dict[str, str], alternatives: list[Any]) -> None:
+def test_shape_and_compute_pod_agree_on_any_requirement(selector: dict[str, str], alternatives: list[Any]) -> None:
     required = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": alternatives}}}} if alternatives else {}
     wanted = pod(nodeSelector=selector, **required)
     assume(NodeTerms(THE_POOL, scheduled=True).find_conflict(wanted["spec"]) is None)
     check_agreement(wanted)
     waiting = pod(nodeSelector=selector, status=BY_HAND, **required)
     del waiting["spec"]["nodeName"]
-    assert shape(waiting) == shape(wanted)
+    assert make_shape(waiting) == make_shape(wanted)
 
 
-def test_all_of_a_shape() -> None:
+def test_shape_reads_all_fields() -> None:
     wanted = pod(
         containers=[container(**GPUS)],
         nodeSelector={ZONE: "z1", "type": "virtual-kubelet"},
         tolerations=[*DEFAULT_TOLERATIONS, DEFAULT_TOLERATIONS[0]],
-        **requiring([on(PRODUCT, "In", "A100")], [on("slot", "Exists")]),
+        **require_terms([match_expression(PRODUCT, "In", "A100")], [match_expression("slot", "Exists")]),
     )
     zone = Requirement(key=ZONE, operator="In", values=("z1",))
     assert shape_of(wanted, carried=CARRIED) == Shape(
@@ -190,12 +198,16 @@ def test_all_of_a_shape() -> None:
         ("host:5000/team/train@sha256:0", "host:5000/team/train@sha256:0"),
     ],
 )
-def test_images_are_called_as_nodes_call_them(image: str, called: str) -> None:
+def test_images_are_named_as_on_nodes(image: str, called: str) -> None:
     assert shape_of(pod(containers=[{"name": "main", "image": image}]), carried=CARRIED).images == {called}
 
 
-def test_a_pod_that_may_go_to_several_virtual_nodes_may_take_any_of_its_alternatives() -> None:
-    wanted = pod(**requiring([HERE_ABOVE, on(ZONE, "In", "z1")], [ELSEWHERE, on(ZONE, "In", "z2")]))
+def test_pod_for_several_virtual_nodes_may_use_any_alternative() -> None:
+    wanted = pod(
+        **require_terms(
+            [HERE_ABOVE, match_expression(ZONE, "In", "z1")], [ELSEWHERE, match_expression(ZONE, "In", "z2")]
+        )
+    )
     z1, z2 = ((Requirement(key=ZONE, operator="In", values=(zone,)),) for zone in ("z1", "z2"))
     assert shape_of(wanted, carried=CARRIED).terms == (z1, z2)
     both = {**VIRTUAL_NODES, "v100.local": {"vkgateway.io/pool": "v100"}}
@@ -206,35 +218,59 @@ def test_a_pod_that_may_go_to_several_virtual_nodes_may_take_any_of_its_alternat
 GPU = "nvidia.com/gpu"
 
 
-def asks(limits: dict[str, str], requests: dict[str, str] | None = None, **other: Any) -> Object:
+def container_resources(limits: dict[str, str], requests: dict[str, str] | None = None, **other: Any) -> Object:
     return container(resources={"limits": limits, **({"requests": requests} if requests is not None else {})}, **other)
 
 
 @pytest.mark.parametrize(
     ("spec", "parts"),
     [
-        ({"containers": [asks({GPU: "4"})]}, ()),
-        ({"containers": [asks({GPU: "4"}), asks({})]}, ()),
-        ({"containers": [asks({GPU: "4", "cpu": "2"}, {"cpu": "1"})]}, ()),
-        ({"containers": [asks({GPU: "4"}), asks({GPU: "2"})]}, (((GPU, 4000),), ((GPU, 2000),))),
-        ({"containers": [asks({GPU: "4"})], "initContainers": [asks({GPU: "2"}, name="i")]}, ()),
+        ({"containers": [container_resources({GPU: "4"})]}, ()),
+        ({"containers": [container_resources({GPU: "4"}), container_resources({})]}, ()),
+        ({"containers": [container_resources({GPU: "4", "cpu": "2"}, {"cpu": "1"})]}, ()),
         (
-            {"containers": [asks({GPU: "2"})], "initContainers": [asks({GPU: "4"}, name="i")]},
+            {"containers": [container_resources({GPU: "4"}), container_resources({GPU: "2"})]},
             (((GPU, 4000),), ((GPU, 2000),)),
         ),
         (
-            {"containers": [asks({GPU: "2"})], "initContainers": [asks({GPU: "1"}, name="i", restartPolicy="Always")]},
+            {
+                "containers": [container_resources({GPU: "4"})],
+                "initContainers": [container_resources({GPU: "2"}, name="i")],
+            },
+            (),
+        ),
+        (
+            {
+                "containers": [container_resources({GPU: "2"})],
+                "initContainers": [container_resources({GPU: "4"}, name="i")],
+            },
+            (((GPU, 4000),), ((GPU, 2000),)),
+        ),
+        (
+            {
+                "containers": [container_resources({GPU: "2"})],
+                "initContainers": [container_resources({GPU: "1"}, name="i", restartPolicy="Always")],
+            },
             (((GPU, 1000),), ((GPU, 2000),)),
         ),
         (
-            {"containers": [asks({GPU: "1", "cpu": "4", "memory": "1Ki"})]},
+            {"containers": [container_resources({GPU: "1", "cpu": "4", "memory": "1Ki"})]},
             ((("cpu", 4000), ("memory", 1_024_000), (GPU, 1000)),),
         ),
-        ({"containers": [asks({GPU: "1", "cpu": "1500m", "memory": "1Ki"})]}, ((("memory", 1_024_000), (GPU, 1000)),)),
-        ({"containers": [asks({GPU: "1", "cpu": "4", "memory": "1Ki"}), asks({"cpu": "1"})]}, ()),
+        (
+            {"containers": [container_resources({GPU: "1", "cpu": "1500m", "memory": "1Ki"})]},
+            ((("memory", 1_024_000), (GPU, 1000)),),
+        ),
+        (
+            {
+                "containers": [
+                    container_resources({GPU: "1", "cpu": "4", "memory": "1Ki"}),
+                    container_resources({"cpu": "1"}),
+                ]
+            },
+            (),
+        ),
     ],
 )
-def test_what_each_container_has_for_itself_is_told_where_it_is_not_just_the_devices_of_one(
-    spec: Object, parts: object
-) -> None:
-    assert shape(pod(**spec)).parts == parts
+def test_container_requests_are_listed_unless_one_container_has_all_devices(spec: Object, parts: object) -> None:
+    assert make_shape(pod(**spec)).parts == parts

@@ -1,4 +1,4 @@
-"""Pods with the mark of a gang over both servers, where the tenant's does not serve the mark's kind, or not yet."""
+"""Pods with a gang mark of a kind that the tenant's server does not serve, or not yet."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.admission.platform import (
+from tests.unit.sync.admission.cluster_helpers import (
     ADMITTED,
     GATE,
-    annotation,
-    bind,
-    condition,
-    is_let_go,
-    let_go,
-    pod,
-    told,
+    bind_pod,
+    event_messages,
+    get_annotation,
+    get_condition,
+    get_pod,
+    is_ungated,
+    wait_ungated,
 )
-from tests.unit.sync.world import World, until, world
+from tests.unit.sync.world import World, start_world, wait_until
 from vkgateway.kube.resources import CRDS, NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION
 from vkgateway.sync.admission import companion_objects
@@ -42,205 +42,207 @@ CRD = {
 
 
 @pytest.fixture
-async def here(told_soon: None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+async def world(told_soon: None, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     monkeypatch.setattr(companion_objects, "_RETRY", 0.1)
-    async with world() as made:
-        made.below.store.create(NAMESPACES, {"metadata": {"name": "default"}})
-        yield made
+    async with start_world() as world:
+        world.compute_server.store.create(NAMESPACES, {"metadata": {"name": "default"}})
+        yield world
 
 
-def marked(here: World, name: str = "web", *, gpus: int = 0, **spec: Any) -> None:
-    """A gated pod with the label, and without devices unless it is given some."""
+def create_marked(world: World, name: str = "web", *, gpus: int = 0, **spec: Any) -> None:
+    """Create a gated pod with the label, and by default without devices."""
     limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
     metadata = {"name": name, "labels": LABELS}
     containers = [{"name": "main", "image": "x", "resources": {"limits": {"cpu": "1", **limits}}}]
     body = {"containers": containers, "enableServiceLinks": False, "schedulingGates": [GATE], **spec}
-    here.above.store.create(PODS, {"metadata": metadata, "spec": body}, "default")
+    world.tenant_server.store.create(PODS, {"metadata": metadata, "spec": body}, "default")
 
 
-def group(here: World, minimum: int) -> None:
-    here.above.store.create(POD_GROUPS, {"metadata": {"name": "web"}, "spec": {"minMember": minimum}}, "default")
+def create_group(world: World, minimum: int) -> None:
+    world.tenant_server.store.create(
+        POD_GROUPS, {"metadata": {"name": "web"}, "spec": {"minMember": minimum}}, "default"
+    )
 
 
-def is_member(sync: TenantSync, here: World, name: str = "web") -> bool:
-    return sync.pods.admission.tenant_admission.gangs.find_member(pod(here, name)["metadata"]["uid"]) is not None
+def is_member(sync: TenantSync, world: World, name: str = "web") -> bool:
+    return sync.pods.admission.tenant_admission.gangs.find_member(get_pod(world, name)["metadata"]["uid"]) is not None
 
 
-async def runs_as_any_other(here: World, name: str = "web") -> None:
-    below = await here.forwarded(name)
-    assert annotation(below, COMPUTE_NODE_ANNOTATION) == ""
-    assert annotation(below, BORROWED_ANNOTATION) == ""
-    here.run(name)
-    await until(lambda: here.phase(name) == "Running")
+async def runs_ordinarily(world: World, name: str = "web") -> None:
+    below = await world.wait_forwarded(name)
+    assert get_annotation(below, COMPUTE_NODE_ANNOTATION) == ""
+    assert get_annotation(below, BORROWED_ANNOTATION) == ""
+    world.run_pod(name)
+    await wait_until(lambda: world.pod_phase(name) == "Running")
 
 
-async def test_a_pod_without_devices_starts_as_any_other(here: World) -> None:
-    marked(here)
-    async with here.gateway() as sync:
-        await let_go(here)
-        assert condition(here, ADMITTED) is None
-        bind(here)
-        await runs_as_any_other(here)
-        assert not is_member(sync, here)
+async def test_pod_without_devices_starts_as_an_ordinary_pod(world: World) -> None:
+    create_marked(world)
+    async with world.run_gateway() as sync:
+        await wait_ungated(world)
+        assert get_condition(world, ADMITTED) is None
+        bind_pod(world)
+        await runs_ordinarily(world)
+        assert not is_member(sync, world)
         assert sync.pods.admission.tenant_admission.is_known
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
-async def test_so_does_one_that_has_a_node_and_no_gate(here: World, by_hand: bool) -> None:
-    here.limit = here.limit | {"cpu": 1500}
+async def test_bound_ungated_pod_starts_as_an_ordinary_pod(world: World, by_hand: bool) -> None:
+    world.limit = world.limit | {"cpu": 1500}
     containers = [{"name": "main", "image": "x", "resources": {"requests": {"cpu": "1"}}}]
-    here.create(labels=LABELS, by_hand=by_hand, containers=containers)
-    async with here.gateway() as sync:
-        await runs_as_any_other(here)
-        assert not is_member(sync, here)
+    world.create_pod(labels=LABELS, by_hand=by_hand, containers=containers)
+    async with world.run_gateway() as sync:
+        await runs_ordinarily(world)
+        assert not is_member(sync, world)
 
 
 @pytest.mark.parametrize("bound", [False, True])
-async def test_a_failing_server_holds_it_until_the_server_tells(here: World, bound: bool) -> None:
-    fault = here.above.fail("GET", "/apis/scheduling.x-k8s.io", status=503, times=10_000)
+async def test_failing_server_holds_the_pod_until_it_answers(world: World, bound: bool) -> None:
+    fault = world.tenant_server.fail("GET", "/apis/scheduling.x-k8s.io", status=503, times=10_000)
     if bound:
-        here.create(labels=LABELS)
+        world.create_pod(labels=LABELS)
     else:
-        marked(here)
-    async with here.gateway() as sync:
-        await until(lambda: fault.hits > 3)
-        await here.settled()
-        assert is_member(sync, here)
-        assert here.compute_pod("web") is None
-        assert bound or not is_let_go(here)
+        create_marked(world)
+    async with world.run_gateway() as sync:
+        await wait_until(lambda: fault.hits > 3)
+        await world.wait_settled()
+        assert is_member(sync, world)
+        assert world.compute_pod("web") is None
+        assert bound or not is_ungated(world)
 
-        here.above.heal()
+        world.tenant_server.heal()
         if not bound:
-            await let_go(here)
-            bind(here)
-        await runs_as_any_other(here)
-        assert not is_member(sync, here)
+            await wait_ungated(world)
+            bind_pod(world)
+        await runs_ordinarily(world)
+        assert not is_member(sync, world)
 
 
-async def test_a_gang_that_was_created_with_its_kind_waits_though_discovery_lags_behind(here: World) -> None:
-    here.above.store.create(CRDS, CRD)
-    marked(here)
-    async with here.gateway() as sync:
-        await until(lambda: is_member(sync, here))
-        await here.settled()
-        assert not is_let_go(here)
-        here.above.register(POD_GROUPS)
-        await told(here, "WaitingForMembers")
-        assert not is_let_go(here)
-        group(here, 1)
-        await let_go(here)
+async def test_gang_created_with_its_kind_waits_despite_discovery_lag(world: World) -> None:
+    world.tenant_server.store.create(CRDS, CRD)
+    create_marked(world)
+    async with world.run_gateway() as sync:
+        await wait_until(lambda: is_member(sync, world))
+        await world.wait_settled()
+        assert not is_ungated(world)
+        world.tenant_server.register(POD_GROUPS)
+        await event_messages(world, "WaitingForMembers")
+        assert not is_ungated(world)
+        create_group(world, 1)
+        await wait_ungated(world)
 
 
-async def test_once_the_kind_is_installed_new_pods_wait_and_those_that_run_go_on_also_over_a_restart(
-    here: World,
+async def test_new_pods_wait_and_running_ones_continue_after_installation_of_the_kind(
+    world: World,
 ) -> None:
-    marked(here, "old")
-    async with here.gateway():
-        await let_go(here, "old")
-        bind(here, "old")
-        await runs_as_any_other(here, "old")
+    create_marked(world, "old")
+    async with world.run_gateway():
+        await wait_ungated(world, "old")
+        bind_pod(world, "old")
+        await runs_ordinarily(world, "old")
 
-        here.above.register(POD_GROUPS)
-        marked(here, "new")
-        assert "PodGroup web" in await told(here, "WaitingForMembers", "new")
-    async with here.gateway() as sync:
-        await until(lambda: sync.pods.admission.tenant_admission.is_known)
-        await here.settled()
-        assert not is_member(sync, here, "old")
-        assert is_member(sync, here, "new")
-        group(here, 1)
-        await let_go(here, "new")
-        assert condition(here, ADMITTED, "old") is None
-        assert annotation(here.compute_pod("old"), BORROWED_ANNOTATION) == ""
-
-
-async def test_a_pod_that_runs_without_the_arbiter_is_left_to_itself_though_it_is_seen_below_late(here: World) -> None:
-    here.create("old", labels=LABELS)
-    async with here.gateway():
-        await runs_as_any_other(here, "old")
-    here.above.register(POD_GROUPS)
-    here.below.hold("GET", "/api/v1/pods", times=2)
-    async with here.gateway() as sync:
-        await until(lambda: is_member(sync, here, "old"))
-        here.below.heal()
-        await until(lambda: not is_member(sync, here, "old"))
-        await until(lambda: sync.pods.admission.tenant_admission.is_known)
+        world.tenant_server.register(POD_GROUPS)
+        create_marked(world, "new")
+        assert "PodGroup web" in await event_messages(world, "WaitingForMembers", "new")
+    async with world.run_gateway() as sync:
+        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        await world.wait_settled()
+        assert not is_member(sync, world, "old")
+        assert is_member(sync, world, "new")
+        create_group(world, 1)
+        await wait_ungated(world, "new")
+        assert get_condition(world, ADMITTED, "old") is None
+        assert get_annotation(world.compute_pod("old"), BORROWED_ANNOTATION) == ""
 
 
-async def test_a_pod_that_is_bound_is_not_taken_in_before_the_server_was_asked(here: World) -> None:
-    """Whichever of its two reconcilers comes first, and whatever was heard of the kind before."""
-    marked(here)
-    async with here.gateway() as sync:
-        await let_go(here)
-        await here.settled()
-        document = copy.deepcopy(pod(here))
+async def test_ordinary_running_pod_stays_ordinary_despite_watch_lag(world: World) -> None:
+    world.create_pod("old", labels=LABELS)
+    async with world.run_gateway():
+        await runs_ordinarily(world, "old")
+    world.tenant_server.register(POD_GROUPS)
+    world.compute_server.hold("GET", "/api/v1/pods", times=2)
+    async with world.run_gateway() as sync:
+        await wait_until(lambda: is_member(sync, world, "old"))
+        world.compute_server.heal()
+        await wait_until(lambda: not is_member(sync, world, "old"))
+        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+
+
+async def test_bound_pod_is_not_added_before_the_kind_lookup(world: World) -> None:
+    """For any order of the two reconcilers, and any earlier lookup of the kind."""
+    create_marked(world)
+    async with world.run_gateway() as sync:
+        await wait_ungated(world)
+        await world.wait_settled()
+        document = copy.deepcopy(get_pod(world))
         document["metadata"] |= {"name": "other", "uid": "other"}
         view = decode_tenant_pod(json.dumps(document).encode())
         desk = sync.pods.admission
         desk.observe_pod(document, view, governed=True)
         assert desk.tenant_admission.gangs.find_member("other") is None
 
-        here.above.register(POD_GROUPS)
-        marked(here, "next")
-        await until(lambda: desk.companions.is_watched(Kind("scheduling.x-k8s.io", "PodGroup", "podgroups")))
+        world.tenant_server.register(POD_GROUPS)
+        create_marked(world, "next")
+        await wait_until(lambda: desk.companions.is_watched(Kind("scheduling.x-k8s.io", "PodGroup", "podgroups")))
         desk.observe_pod(document, view, governed=True)
         assert desk.tenant_admission.gangs.find_member("other") is not None
 
 
-async def test_a_gang_that_runs_stays_a_gang_when_its_kind_is_taken_away_also_over_a_restart(here: World) -> None:
-    here.above.register(POD_GROUPS)
-    group(here, 1)
-    marked(here)
-    async with here.gateway():
-        await let_go(here)
-        bind(here)
-        await here.forwarded()
-        here.run()
-        await until(lambda: here.phase() == "Running")
-    here.above.unregister(POD_GROUPS)
-    async with here.gateway() as sync:
-        await until(lambda: sync.pods.admission.tenant_admission.is_known)
-        assert is_member(sync, here)
-        marked(here, "new")
-        await let_go(here, "new")
+async def test_running_gang_stays_a_gang_after_removal_of_its_kind(world: World) -> None:
+    world.tenant_server.register(POD_GROUPS)
+    create_group(world, 1)
+    create_marked(world)
+    async with world.run_gateway():
+        await wait_ungated(world)
+        bind_pod(world)
+        await world.wait_forwarded()
+        world.run_pod()
+        await wait_until(lambda: world.pod_phase() == "Running")
+    world.tenant_server.unregister(POD_GROUPS)
+    async with world.run_gateway() as sync:
+        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        assert is_member(sync, world)
+        create_marked(world, "new")
+        await wait_ungated(world, "new")
 
 
-async def test_a_pod_with_devices_waits_and_reads_that_its_tenant_has_no_such_kind(here: World) -> None:
-    marked(here, gpus=1)
-    async with here.gateway() as sync:
-        message = await told(here, "WaitingForMembers")
+async def test_pod_with_devices_waits_with_the_missing_kind_as_reason(world: World) -> None:
+    create_marked(world, gpus=1)
+    async with world.run_gateway() as sync:
+        message = await event_messages(world, "WaitingForMembers")
         assert "this cluster does not serve the kind PodGroup of scheduling.x-k8s.io" in message
-        assert not is_let_go(here)
+        assert not is_ungated(world)
 
-        here.above.register(POD_GROUPS)
+        world.tenant_server.register(POD_GROUPS)
         admission = sync.pods.admission.tenant_admission
-        await until(
+        await wait_until(
             lambda: all(
                 "does not serve" not in waits.text for waits in admission.verdict_store.pending_messages.values()
             )
         )
         [waits] = admission.verdict_store.pending_messages.values()
         assert waits.text.startswith("PodGroup web (podgroups.scheduling.x-k8s.io) is not there")
-        assert not is_let_go(here)
-        group(here, 1)
-        await let_go(here)
+        assert not is_ungated(world)
+        create_group(world, 1)
+        await wait_ungated(world)
 
 
-async def test_a_launcher_without_devices_of_such_pods_starts(here: World) -> None:
-    marked(here, "worker", gpus=1)
-    marked(here, "launcher")
-    async with here.gateway():
-        await let_go(here, "launcher")
-        await told(here, "WaitingForMembers", "worker")
+async def test_launcher_without_devices_starts(world: World) -> None:
+    create_marked(world, "worker", gpus=1)
+    create_marked(world, "launcher")
+    async with world.run_gateway():
+        await wait_ungated(world, "launcher")
+        await event_messages(world, "WaitingForMembers", "worker")
 
 
-async def test_a_pod_that_is_made_again_is_judged_again(here: World) -> None:
-    marked(here)
-    async with here.gateway() as sync:
-        await let_go(here)
-        here.delete(grace=0)
-        await until(lambda: not sync.pods.admission.gate_reconciler.ordinary._marks)
-        here.above.register(POD_GROUPS)
-        marked(here)
-        await told(here, "WaitingForMembers")
-        assert not is_let_go(here)
+async def test_recreated_pod_is_judged_again(world: World) -> None:
+    create_marked(world)
+    async with world.run_gateway() as sync:
+        await wait_ungated(world)
+        world.delete_pod(grace=0)
+        await wait_until(lambda: not sync.pods.admission.gate_reconciler.ordinary._marks)
+        world.tenant_server.register(POD_GROUPS)
+        create_marked(world)
+        await event_messages(world, "WaitingForMembers")
+        assert not is_ungated(world)

@@ -1,4 +1,4 @@
-"""Whether a silent server is noticed, and one that only complains is not taken for silent."""
+"""Detection of a silent server; a server that refuses requests is not silent."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from vkgateway.sync.compute.heartbeat import AGAIN_SECONDS, EVERY_SECONDS, Heart
 Answer = Callable[[], bytes]
 
 
-class Server(Client):
-    """Answers as it is told, and ends the test when it has nothing more to say."""
+class FakeServer(Client):
+    """Server with prepared answers; it ends the test after the last one."""
 
     def __init__(self, *answers: VkgatewayError | None) -> None:
         self.answers = list(answers)
@@ -33,8 +33,8 @@ REFUSAL = errors.Forbidden("no", status=403)
 
 
 async def beat(*answers: VkgatewayError | None) -> tuple[list[tuple[bool, str]], list[float]]:
-    """What was told, and the pauses before each question."""
-    server = Server(*answers)
+    """Return the notifications, and the pause before each probe."""
+    server = FakeServer(*answers)
     told: list[tuple[bool, str]] = []
     pauses: list[float] = []
 
@@ -49,22 +49,22 @@ async def beat(*answers: VkgatewayError | None) -> tuple[list[tuple[bool, str]],
     return told, pauses
 
 
-async def test_a_server_that_falls_silent_is_told_of_once_and_then_that_it_is_back() -> None:
+async def test_silent_server_is_reported_once_and_then_its_return() -> None:
     told, pauses = await beat(None, SILENCE, SILENCE, SILENCE, None, None)
     assert told == [(False, SILENCE.message), (True, "")]
     assert pauses == [EVERY_SECONDS, EVERY_SECONDS, AGAIN_SECONDS, AGAIN_SECONDS, AGAIN_SECONDS, EVERY_SECONDS]
 
 
-async def test_one_lost_answer_is_nothing() -> None:
+async def test_single_lost_answer_is_ignored() -> None:
     told, _ = await beat(SILENCE, None, SILENCE, None)
     assert told == []
 
 
-async def test_without_credentials_there_is_no_answer() -> None:
+async def test_missing_credentials_count_as_no_answer() -> None:
     told, _ = await beat(InputError("no token file"), InputError("no token file"), None)
     assert told == [(False, "no token file"), (True, "")]
 
 
-async def test_a_refusal_is_an_answer() -> None:
+async def test_refusal_counts_as_an_answer() -> None:
     told, _ = await beat(SILENCE, REFUSAL, SILENCE, SILENCE, REFUSAL)
     assert told == [(False, SILENCE.message), (True, "")]

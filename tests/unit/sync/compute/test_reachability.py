@@ -1,4 +1,4 @@
-"""Whether a compute cluster counts as reachable: watched and answering, both."""
+"""Reachability of a compute cluster: it must be watched and answer."""
 
 from __future__ import annotations
 
@@ -8,69 +8,69 @@ from vkgateway.kube.client import Client
 from vkgateway.sync.compute.reachability import Reachability
 
 
-class Judged:
-    """A judgement, and how often it turned."""
+class Harness:
+    """Reachability with a count of its changes."""
 
     def __init__(self) -> None:
         self.turns: list[bool] = []
-        self.it = Reachability("local", Client("http://127.0.0.1:1"), on_change=self._turned)
+        self.it = Reachability("local", Client("http://127.0.0.1:1"), on_change=self._record_change)
 
-    def _turned(self) -> None:
+    def _record_change(self) -> None:
         self.turns.append(self.it.is_reachable)
 
 
 @pytest.fixture
-def judged() -> Judged:
-    return Judged()
+def harness() -> Harness:
+    return Harness()
 
 
-def test_at_first_nothing_is_known(judged: Judged) -> None:
-    assert (judged.it.is_reachable, judged.it.is_judged) == (False, False)
-    assert judged.it.reason
+def test_initial_state_is_unknown(harness: Harness) -> None:
+    assert (harness.it.is_reachable, harness.it.is_judged) == (False, False)
+    assert harness.it.reason
 
 
-def test_a_cluster_that_is_watched_counts_as_answering(judged: Judged) -> None:
-    judged.it.set_watching(True, "")
-    assert (judged.it.is_reachable, judged.it.is_judged, judged.it.reason) == (True, True, "")
-    assert judged.turns == [True]
+def test_watched_cluster_counts_as_answering(harness: Harness) -> None:
+    harness.it.set_watching(True, "")
+    assert (harness.it.is_reachable, harness.it.is_judged, harness.it.reason) == (True, True, "")
+    assert harness.turns == [True]
 
 
-def test_what_it_tells_before_its_pods_are_listed_shows_that_it_answers(judged: Judged) -> None:
-    judged.it.mark_answered()
-    assert (judged.it.is_reachable, judged.it.is_judged, judged.it.reason) == (True, True, "")
-    judged.it.set_watching(False, "refused")
-    judged.it.mark_answered()  # the watch of pods has the say from then on
-    assert (judged.it.is_reachable, judged.it.reason) == (False, "refused")
-    assert judged.turns == [True, False]
+def test_list_before_the_pod_list_proves_reachability(harness: Harness) -> None:
+    harness.it.mark_answered()
+    assert (harness.it.is_reachable, harness.it.is_judged, harness.it.reason) == (True, True, "")
+    harness.it.set_watching(False, "refused")
+    harness.it.mark_answered()  # from now on the pod watch decides
+    assert (harness.it.is_reachable, harness.it.reason) == (False, "refused")
+    assert harness.turns == [True, False]
 
 
-def test_one_that_cannot_be_watched_is_judged_and_nobody_is_told_what_he_knows(judged: Judged) -> None:
-    judged.it.set_watching(False, "refused")
-    assert (judged.it.is_reachable, judged.it.is_judged, judged.it.reason) == (False, True, "refused")
-    assert judged.turns == []
+def test_unwatchable_cluster_is_judged_without_notification(harness: Harness) -> None:
+    harness.it.set_watching(False, "refused")
+    assert (harness.it.is_reachable, harness.it.is_judged, harness.it.reason) == (False, True, "refused")
+    assert harness.turns == []
 
 
-def test_silence_counts_though_the_watch_still_stands(judged: Judged) -> None:
-    judged.it.set_watching(True, "")
-    judged.it._heartbeat_changed(False, "timed out")
-    assert (judged.it.is_reachable, judged.it.reason) == (False, "timed out")
-    judged.it._heartbeat_changed(True, "")
-    assert judged.turns == [True, False, True]
+def test_silence_counts_despite_an_open_watch(harness: Harness) -> None:
+    harness.it.set_watching(True, "")
+    harness.it._heartbeat_changed(False, "timed out")
+    assert (harness.it.is_reachable, harness.it.reason) == (False, "timed out")
+    harness.it._heartbeat_changed(True, "")
+    assert harness.turns == [True, False, True]
 
 
-def test_of_both_troubles_that_of_the_watch_is_told_and_each_must_pass(judged: Judged) -> None:
-    judged.it.set_watching(True, "")
-    judged.it._heartbeat_changed(False, "timed out")
-    judged.it.set_watching(False, "refused")
-    assert judged.it.reason == "refused"
-    judged.it._heartbeat_changed(True, "")
-    assert not judged.it.is_reachable
-    judged.it.set_watching(True, "")
-    assert judged.turns == [True, False, True]
+def test_watch_failure_is_reported_first_and_both_must_recover(harness: Harness) -> None:
+    harness.it.set_watching(True, "")
+    harness.it._heartbeat_changed(False, "timed out")
+    harness.it.set_watching(False, "refused")
+    assert harness.it.reason == "refused"
+    harness.it._heartbeat_changed(True, "")
+    assert not harness.it.is_reachable
+    harness.it.set_watching(True, "")
+    assert harness.turns == [True, False, True]
 
 
-def test_after_the_end_nothing_is_trusted(judged: Judged) -> None:
-    judged.it.set_watching(True, "")
-    judged.it.mark_closed()
-    assert (judged.it.is_reachable, judged.it.is_judged) == (False, True)
-    assert judged.turns == [True]
+def test_closed_cluster_is_not_trusted(harness: Harness) -> None:
+    harness.it.set_watching(True, "")
+    harness.it.mark_closed()
+    assert (harness.it.is_reachable, harness.it.is_judged) == (False, True)
+    assert harness.turns == [True]

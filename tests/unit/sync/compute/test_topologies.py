@@ -1,4 +1,4 @@
-"""NUMA zones out of a compute cluster: read narrowly, watched only where there are any, known before they matter."""
+"""NUMA zones of a compute cluster: narrow views, watched only if served, known before the first decision."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.background import in_background
-from tests.unit.sync.world import until
+from tests.unit.sync.world import wait_until
 from vkgateway.arbiter.snapshot import Zone
 from vkgateway.kube.resources import NODE_TOPOLOGIES
 from vkgateway.sync.compute import topologies as module
@@ -21,8 +21,8 @@ from vkgateway.sync.compute.topologies import ComputeTopologies, TopologyView, d
 GPU = "nvidia.com/gpu"
 
 
-def published(name: str = "host-1", **fields: Any) -> dict[str, Any]:
-    """As an updater writes it."""
+def publish_topology(name: str = "host-1", **fields: Any) -> dict[str, Any]:
+    """Publish a topology as an updater does."""
     amounts = [{"name": GPU, "capacity": "4", "allocatable": "4", "available": "3"}, {"name": "cpu", "allocatable": 32}]
     return {
         "apiVersion": "topology.node.k8s.io/v1alpha2",
@@ -40,17 +40,17 @@ def published(name: str = "host-1", **fields: Any) -> dict[str, Any]:
     }
 
 
-def read(**fields: Any) -> TopologyView:
-    return decode_topology(json.dumps(published(**fields)).encode())
+def read_topology(**fields: Any) -> TopologyView:
+    return decode_topology(json.dumps(publish_topology(**fields)).encode())
 
 
-def attributes(policy: str, scope: str | None = None) -> list[dict[str, str]]:
+def policy_attributes(policy: str, scope: str | None = None) -> list[dict[str, str]]:
     found = [{"name": "topologyManagerPolicy", "value": policy}]
     return found if scope is None else [*found, {"name": "topologyManagerScope", "value": scope}]
 
 
-def test_the_zones_of_a_node_are_read() -> None:
-    found = read()
+def test_zones_of_a_node_are_read() -> None:
+    found = read_topology()
     assert found.scope == "pod"
     assert found.zones == (
         Zone(name="node-0", allocatable={GPU: 4000, "cpu": 32_000}, available={GPU: 3000, "cpu": 0}),
@@ -59,129 +59,125 @@ def test_the_zones_of_a_node_are_read() -> None:
 
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", ""])
-def test_what_a_kubelet_does_not_reject_pods_for_is_no_matter(policy: str) -> None:
-    assert read(attributes=attributes(policy, "pod")).zones == ()
-    assert read(attributes=attributes(policy), topologyPolicies=["SingleNUMANodePodLevel"]).zones == ()
+def test_zones_are_ignored_without_a_restrictive_kubelet_policy(policy: str) -> None:
+    assert read_topology(attributes=policy_attributes(policy, "pod")).zones == ()
+    assert read_topology(attributes=policy_attributes(policy), topologyPolicies=["SingleNUMANodePodLevel"]).zones == ()
 
 
 @pytest.mark.parametrize(
     ("fields", "scope"),
     [
-        ({"attributes": attributes("single-numa-node")}, "container"),
-        ({"attributes": attributes("single-numa-node", "container")}, "container"),
+        ({"attributes": policy_attributes("single-numa-node")}, "container"),
+        ({"attributes": policy_attributes("single-numa-node", "container")}, "container"),
         ({"attributes": None, "topologyPolicies": ["SingleNUMANodePodLevel"]}, "pod"),
         ({"attributes": [], "topologyPolicies": ["BestEffort", "SingleNUMANodeContainerLevel"]}, "container"),
     ],
 )
-def test_policy_and_scope_are_told_in_either_way(fields: dict[str, Any], scope: str) -> None:
-    found = read(**fields)
+def test_policy_and_scope_are_read_from_both_formats(fields: dict[str, Any], scope: str) -> None:
+    found = read_topology(**fields)
     assert (found.scope, len(found.zones)) == (scope, 1)
 
 
-def test_what_cannot_be_read_tells_nothing() -> None:
+def test_unreadable_zones_are_ignored() -> None:
     bad = [{"name": "node-0", "type": "Node", "resources": [{"name": GPU, "allocatable": "many"}]}]
-    assert read(zones=bad).zones == ()
-    assert read(attributes=None).zones == ()
-    assert read(zones=None).zones == ()
+    assert read_topology(zones=bad).zones == ()
+    assert read_topology(attributes=None).zones == ()
+    assert read_topology(zones=None).zones == ()
 
 
-class Heard:
-    """What is told of nodes."""
+class Recorder:
+    """Recorder of notifications about nodes."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, TopologyView | None] = {}
         self.known = 0
 
-    def changed(self, node: str, view: TopologyView | None) -> None:
+    def record_change(self, node: str, view: TopologyView | None) -> None:
         self.nodes[node] = view
 
-    def all_known(self) -> None:
+    def record_known(self) -> None:
         self.known += 1
 
 
 @asynccontextmanager
-async def watched(server: FakeApiServer) -> AsyncIterator[tuple[ComputeTopologies, Heard]]:
-    heard = Heard()
+async def watch_topologies(server: FakeApiServer) -> AsyncIterator[tuple[ComputeTopologies, Recorder]]:
+    heard = Recorder()
     async with server.client() as client:
-        made = ComputeTopologies("local", client, on_change=heard.changed, on_known=heard.all_known)
-        async with in_background(made.run()):
-            yield made, heard
+        created = ComputeTopologies("local", client, on_change=heard.record_change, on_known=heard.record_known)
+        async with in_background(created.run()):
+            yield created, heard
 
 
 @pytest.fixture
 async def server() -> AsyncIterator[FakeApiServer]:
-    async with FakeApiServer() as made:
-        yield made
+    async with FakeApiServer() as created:
+        yield created
 
 
-async def test_a_cluster_without_the_kind_costs_one_request(server: FakeApiServer) -> None:
-    async with watched(server) as (made, heard):
-        await until(lambda: made.is_known)
+async def test_cluster_without_the_kind_costs_one_request(server: FakeApiServer) -> None:
+    async with watch_topologies(server) as (created, heard):
+        await wait_until(lambda: created.is_known)
         await asyncio.sleep(0.05)
         assert server.requests == ["GET /apis/topology.node.k8s.io/v1alpha2"]
-        assert (server.watches, heard.known, made.topology_items()) == (0, 1, [])
+        assert (server.watches, heard.known, created.topology_items()) == (0, 1, [])
 
 
-async def test_what_comes_changes_and_goes_is_told(server: FakeApiServer) -> None:
+async def test_added_changed_and_deleted_zones_are_reported(server: FakeApiServer) -> None:
     server.register(NODE_TOPOLOGIES)
-    server.store.create(NODE_TOPOLOGIES, published())
-    async with watched(server) as (made, heard):
-        await until(lambda: made.is_known)
-        assert [name for name, _ in made.topology_items()] == ["host-1"]
-        server.store.update(NODE_TOPOLOGIES, published(zones=[]), name="host-1")
-        await until(lambda: (view := heard.nodes["host-1"]) is not None and view.zones == ())
+    server.store.create(NODE_TOPOLOGIES, publish_topology())
+    async with watch_topologies(server) as (created, heard):
+        await wait_until(lambda: created.is_known)
+        assert [name for name, _ in created.topology_items()] == ["host-1"]
+        server.store.update(NODE_TOPOLOGIES, publish_topology(zones=[]), name="host-1")
+        await wait_until(lambda: (view := heard.nodes["host-1"]) is not None and view.zones == ())
         server.store.delete(NODE_TOPOLOGIES, "host-1")
-        await until(lambda: heard.nodes["host-1"] is None)
+        await wait_until(lambda: heard.nodes["host-1"] is None)
         assert heard.known == 1
 
 
-async def test_a_kind_that_comes_later_is_found(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kind_installed_later_is_found(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK", 0.05)
-    async with watched(server) as (made, heard):
-        await until(lambda: made.is_known)
+    async with watch_topologies(server) as (created, heard):
+        await wait_until(lambda: created.is_known)
         server.register(NODE_TOPOLOGIES)
-        server.store.create(NODE_TOPOLOGIES, published())
-        await until(lambda: "host-1" in heard.nodes)
+        server.store.create(NODE_TOPOLOGIES, publish_topology())
+        await wait_until(lambda: "host-1" in heard.nodes)
 
 
-async def test_one_that_may_not_be_read_is_as_good_as_none(server: FakeApiServer) -> None:
+async def test_forbidden_kind_counts_as_missing(server: FakeApiServer) -> None:
     server.register(NODE_TOPOLOGIES)
     server.fail("GET", "/noderesourcetopologies", status=403, times=100)
-    async with watched(server) as (made, _):
-        await until(lambda: made.is_known)
+    async with watch_topologies(server) as (created, _):
+        await wait_until(lambda: created.is_known)
         assert server.watches == 0
 
 
-async def test_a_server_in_trouble_is_asked_again_before_anything_counts_as_known(
+async def test_failing_server_is_asked_again_before_zones_count_as_known(
     server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_RETRY", 0.05)
     server.register(NODE_TOPOLOGIES)
-    server.store.create(NODE_TOPOLOGIES, published())
+    server.store.create(NODE_TOPOLOGIES, publish_topology())
     server.fail("GET", "/apis/topology.node.k8s.io/v1alpha2", status=503, times=2)
-    async with watched(server) as (made, heard):
-        await until(lambda: made.is_known)
+    async with watch_topologies(server) as (created, heard):
+        await wait_until(lambda: created.is_known)
         assert list(heard.nodes) == ["host-1"]
 
 
-async def test_nothing_waits_for_long_for_a_server_that_cannot_tell(
-    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_server_blocks_only_for_a_while(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PATIENCE", 0.05)
     server.fail("GET", "/apis/topology.node.k8s.io/v1alpha2", status=503, times=1000)
-    async with watched(server) as (made, heard):
-        await until(lambda: made.is_known)
+    async with watch_topologies(server) as (created, heard):
+        await wait_until(lambda: created.is_known)
         assert heard.known == 1
 
 
-async def test_what_was_told_by_a_kind_that_is_gone_is_forgotten(
-    server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_zones_are_dropped_with_their_kind(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_LOOK", 0.05)
     server.register(NODE_TOPOLOGIES)
-    server.store.create(NODE_TOPOLOGIES, published())
-    async with watched(server) as (made, heard):
-        await until(made.topology_items)
+    server.store.create(NODE_TOPOLOGIES, publish_topology())
+    async with watch_topologies(server) as (created, heard):
+        await wait_until(created.topology_items)
         server.fail("GET", "/apis/topology.node.k8s.io", status=404, times=1000)
-        await until(lambda: heard.nodes["host-1"] is None)
-        assert made.topology_items() == []
+        await wait_until(lambda: heard.nodes["host-1"] is None)
+        assert created.topology_items() == []

@@ -1,0 +1,82 @@
+"""Gangs are forwarded as a whole, after the tenant's scheduler has bound each pod."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_member
+from tests.unit.sync.admission.test_tenant_admission import NODE, Harness, expire_admission
+from vkgateway.arbiter.decisions import Admit
+from vkgateway.sync.admission.binding_gangs import BindingGangs
+
+GANG = f"{TENANT}/default/gang/train"
+
+
+def add_gang(*uids: str) -> Harness:
+    """Return a tenant with an admitted and unbound gang."""
+    harness = Harness(waits=False)
+    for uid in uids:
+        harness.add_pod(make_member(uid, marks=gang_marks(minimum=len(uids))))
+    harness.part.apply_admit(
+        Admit(gang=GANG, pool=POOL, nodes=dict.fromkeys(uids, "host-1"), borrowed=True), now=harness.now
+    )
+    return harness
+
+
+def bind_member(harness: Harness, uid: str) -> None:
+    harness.part.put_member(make_member(uid, marks=gang_marks(minimum=2), bound=True, mark="1"))
+
+
+def list_verdicts(harness: Harness, *uids: str) -> list[str]:
+    return [harness.part.admission_for(uid, NODE).verdict for uid in uids]
+
+
+def test_gang_is_not_forwarded_before_its_last_pod_is_bound() -> None:
+    harness = add_gang("u1", "u2")
+    bind_member(harness, "u1")
+    assert list_verdicts(harness, "u1") == ["pending"]
+
+    harness.looked.clear()
+    bind_member(harness, "u2")
+    assert list_verdicts(harness, "u1", "u2") == ["admitted", "admitted"]
+    assert set(harness.looked) == {("default", "pod-u1"), ("default", "pod-u2")}
+
+
+def test_single_pod_waits_for_no_other() -> None:
+    harness = add_gang("u1")
+    assert list_verdicts(harness, "u1") == ["admitted"]
+
+
+def test_gang_with_a_member_deleted_before_binding_is_admitted_again_or_waits() -> None:
+    harness = add_gang("u1", "u2")
+    bind_member(harness, "u1")
+    harness.pods.drop_tenant("u2")
+    harness.part.pod_changed(("default", "pod-u2"))
+    assert list_verdicts(harness, "u1") == ["pending"]
+    assert not harness.part.verdict_store.verdicts
+
+
+def test_gang_with_a_member_not_bound_in_time_waits_as_a_whole() -> None:
+    harness = add_gang("u1", "u2")
+    bind_member(harness, "u1")
+    expire_admission(harness, 119)
+    assert list_verdicts(harness, "u1") == ["pending"]
+    expire_admission(harness, 1)
+    assert not harness.part.verdict_store.verdicts
+    [left], _ = harness.part.gangs.build_gangs()
+    assert ([pod.uid for pod in left.pods], left.minimum) == (["u1"], 2)
+
+
+@pytest.mark.parametrize("last", ["u1", "u2"])
+def test_start_times_are_metered(last: str) -> None:
+    starts = BindingGangs()
+    starts.await_binding("g", ["u1", "u2"])
+    first = "u2" if last == "u1" else "u1"
+    assert not starts.mark_bound("g", first)
+    assert not starts.mark_bound("g", first)
+    assert not starts.mark_bound("other", last)
+    assert starts.is_binding("g")
+    assert starts.mark_bound("g", last)
+    assert not starts.is_binding("g")
+    starts.await_binding("g", [])
+    assert not starts.is_binding("g")

@@ -1,0 +1,117 @@
+"""Completion records on compute namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.unit.sync.world import BELOW, TENANT, World, start_world, wait_until
+from vkgateway.kube.resources import NAMESPACES
+from vkgateway.model.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL
+from vkgateway.sync.admission import completion_records as module
+from vkgateway.sync.admission.completion_records import CompletionRecords
+from vkgateway.sync.admission.completions import Completion
+from vkgateway.sync.compute.link import ComputeLink
+
+GROUP = "default/gang/train"
+
+
+class Harness:
+    """Completion records over one compute cluster with the tenant's namespace."""
+
+    def __init__(self, world: World, link: ComputeLink) -> None:
+        self.world = world
+        self.wanted: dict[str, dict[str, Completion]] = {}
+        self.is_known = True
+        self.records = CompletionRecords(
+            TENANT,
+            {"local": link},
+            who=lambda: self,
+        )
+
+    @property
+    def gangs(self) -> Harness:
+        return self
+
+    def completions_in(self, _namespace: str) -> dict[str, dict[str, Completion]]:
+        return self.wanted
+
+    def written_records(self) -> str:
+        found = self.world.compute_server.store.get(NAMESPACES, BELOW)
+        return str(found["metadata"]["annotations"].get(GANGS_DONE_ANNOTATION, ""))
+
+
+@pytest.fixture
+async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
+    monkeypatch.setattr(module, "_GATHER", 0.01)
+    monkeypatch.setattr(module, "_RETRY", 0.05)
+    async with start_world() as world:
+        metadata = {"name": BELOW, "labels": {TENANT_LABEL: TENANT}, "annotations": {NAME_ANNOTATION: "default"}}
+        world.compute_server.store.create(NAMESPACES, {"metadata": metadata})
+        client = world.compute_server.client("compute")
+        link = ComputeLink("local", client)
+        one = Harness(world, link)
+        tasks = [asyncio.create_task(part.run()) for part in (link, one.records)]
+        await wait_until(lambda: link.namespaces.is_complete)
+        yield one
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await client.close()
+
+
+async def test_record_is_written_read_and_removed(harness: Harness) -> None:
+    harness.wanted = {
+        GROUP: {
+            "b": Completion("worker", "j1", 5.7),
+            "a": Completion("worker", "j1", 6.0),
+            "c": Completion("ps", "", 7.0),
+        }
+    }
+    harness.records.mark_changed("default")
+    await wait_until(harness.written_records)
+
+    pods = {"": {"ps": {"c": 7}}, "j1": {"worker": {"a": 6, "b": 5}}}
+    assert json.loads(harness.written_records()) == {"gang/train": pods}
+    await wait_until(lambda: harness.records.load_completions(GROUP))
+    assert harness.records.load_completions(GROUP) == harness.wanted[GROUP] | {"b": Completion("worker", "j1", 5.0)}
+    assert harness.records.load_completions("default/gang/other") == {}
+    assert harness.records.load_completions("elsewhere/gang/train") == {}
+    harness.wanted = {}
+    harness.records.mark_changed("default")
+    await wait_until(lambda: not harness.written_records())
+
+
+async def test_records_are_written_only_when_complete_and_retried_on_failure(harness: Harness) -> None:
+    harness.wanted, harness.is_known = {GROUP: {"a": Completion("", "", 1.0)}}, False
+    refused = harness.world.compute_server.fail("PATCH", f"/namespaces/{BELOW}", status=500)
+    harness.records.mark_changed("default")
+    await asyncio.sleep(0.1)
+    assert not refused.hits
+
+    harness.is_known = True
+    await wait_until(harness.written_records)
+    assert refused.hits
+
+
+async def test_records_beyond_the_size_limit_are_left_out(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST", 100)
+    harness.wanted = {f"default/gang/g{number}": {"pod": Completion("worker", "", 1.0)} for number in range(9)}
+    harness.records.mark_changed("default")
+    await wait_until(harness.written_records)
+
+    assert len(harness.written_records()) <= 100
+    assert list(json.loads(harness.written_records())) == ["gang/g0", "gang/g1"]
+
+
+async def test_unreadable_records_are_ignored(harness: Harness) -> None:
+    found = harness.world.compute_server.store.get(NAMESPACES, BELOW)
+    found = found | {"metadata": found["metadata"] | {"annotations": {NAME_ANNOTATION: "default"}}}
+    found["metadata"]["annotations"][GANGS_DONE_ANNOTATION] = "{"
+    harness.world.compute_server.store.update(NAMESPACES, found, name=BELOW)
+    await asyncio.sleep(0.05)
+
+    assert harness.records.load_completions(GROUP) == {}

@@ -1,0 +1,224 @@
+"""Eviction notices: compute pod first, once, same deadline on both pods, withdrawn from both; promotions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.sync.admission.samples import TENANT
+from vkgateway.arbiter.queueing.node_limits import Admission
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import EVENTS, PODS
+from vkgateway.model.names import (
+    BORROWED_ANNOTATION,
+    EVICTION_DEADLINE_ANNOTATION,
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    TENANT_LABEL,
+    compute_namespace,
+)
+from vkgateway.model.objects import Object
+from vkgateway.sync.admission.eviction_notices import EvictionNotices
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.pods.pod_context import PodContext
+from vkgateway.sync.views.annotations import EVICTED_FOR
+from vkgateway.sync.views.pods import decode_compute_pod, decode_tenant_pod
+
+BELOW = compute_namespace(TENANT, "default")
+DEADLINE = "2026-03-01T12:30:00Z"
+DEADLINE_AT = 1772368200.0
+EVICTING = Admission(
+    "evicting", code="PreemptionByVkgateway", message="makes room", deadline=DEADLINE_AT + 0.9, evicted_for="alpha/x"
+)
+
+
+class Harness:
+    """Running pod on both servers."""
+
+    def __init__(self, above: FakeApiServer, below: FakeApiServer, client: Client, compute: Client) -> None:
+        self.above, self.below = above, below
+        self.link = ComputeLink("local", compute)
+        self.notices = EvictionNotices(client, events=EventRecorder(client, clock=lambda: 1000.0), clock=lambda: 1000.0)
+        above.store.create(PODS, {"metadata": {"name": "web"}, "spec": {"nodeName": "a100.local"}}, "default")
+        below.store.create(
+            PODS,
+            {
+                "metadata": {
+                    "name": "web",
+                    "labels": {TENANT_LABEL: TENANT},
+                    "annotations": {NAMESPACE_ANNOTATION: "default", NAME_ANNOTATION: "web"},
+                },
+                "spec": {"nodeName": "host-1"},
+            },
+            BELOW,
+        )
+
+    def make_context(self, admission: Admission = EVICTING) -> PodContext:
+        """Return the context as the watches show it now."""
+        return PodContext(
+            key=("default", "web"),
+            link=self.link,
+            tenant=decode_tenant_pod(json.dumps(self.tenant_pod()).encode()),
+            compute=decode_compute_pod(json.dumps(self.compute_pod()).encode()),
+            binding=None,
+            admission=admission,
+        )
+
+    def tenant_pod(self) -> Object:
+        return self.above.store.get(PODS, "web", "default")
+
+    def compute_pod(self) -> Object:
+        return self.below.store.get(PODS, "web", BELOW)
+
+    def list_deadlines(self) -> tuple[str | None, str | None]:
+        """Return the deadlines of the tenant pod and the compute pod."""
+        found = [
+            (pod["metadata"].get("annotations") or {}).get(EVICTION_DEADLINE_ANNOTATION)
+            for pod in (self.tenant_pod(), self.compute_pod())
+        ]
+        return found[0], found[1]
+
+    def get_condition(self) -> tuple[str, str] | None:
+        for entry in self.tenant_pod()["status"].get("conditions", ()):
+            if entry["type"] == "DisruptionTarget":
+                return entry["status"], entry["reason"]
+        return None
+
+    def list_events(self) -> list[tuple[str, str]]:
+        return [(event["reason"], event["message"]) for event in self.above.store.all(EVENTS)]
+
+    def list_requests(self) -> int:
+        return len(self.above.requests) + len(self.below.requests)
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[Harness]:
+    async with FakeApiServer() as above, FakeApiServer() as below, above.client() as client, below.client() as compute:
+        yield Harness(above, below, client, compute)
+
+
+async def test_notice_is_written_to_both_pods_with_the_same_deadline(harness: Harness) -> None:
+    await harness.notices.give_notice(harness.make_context())
+
+    assert harness.list_deadlines() == (DEADLINE, DEADLINE)
+    assert harness.compute_pod()["metadata"]["annotations"][EVICTED_FOR] == "alpha/x"
+    assert EVICTED_FOR not in harness.tenant_pod()["metadata"]["annotations"], (
+        "nobody else's gangs are told to a tenant"
+    )
+    assert harness.get_condition() == ("True", "PreemptionByVkgateway")
+    assert harness.list_events() == [("PreemptionByVkgateway", f"makes room; it is deleted at {DEADLINE}")]
+
+
+async def test_notice_is_written_once(harness: Harness) -> None:
+    await harness.notices.give_notice(harness.make_context())
+    asked = harness.list_requests()
+    await harness.notices.give_notice(harness.make_context())
+    assert harness.list_requests() == asked
+
+
+async def test_tenant_pod_is_not_notified_before_the_compute_pod(harness: Harness) -> None:
+    harness.below.fail("PATCH", "/pods/web", status=503)
+    with pytest.raises(errors.ApiError):
+        await harness.notices.give_notice(harness.make_context())
+    assert harness.above.requests == []
+
+    harness.above.fail("PATCH", "/pods/web", status=503)
+    with pytest.raises(errors.ApiError):
+        await harness.notices.give_notice(harness.make_context())
+    assert harness.list_deadlines() == (None, DEADLINE)
+
+    await harness.notices.give_notice(harness.make_context())
+    assert harness.list_deadlines() == (DEADLINE, DEADLINE)
+    assert len(harness.list_events()) == 1
+
+
+async def test_tenant_annotation_is_written_last(harness: Harness) -> None:
+    harness.above.fail("PATCH", "/pods/web?", status=503)
+    with pytest.raises(errors.ApiError):
+        await harness.notices.give_notice(harness.make_context())
+    assert harness.get_condition() == ("True", "PreemptionByVkgateway")
+    assert harness.list_deadlines() == (None, DEADLINE)
+
+
+async def test_new_deadline_replaces_the_old_one(harness: Harness) -> None:
+    await harness.notices.give_notice(harness.make_context())
+    later = Admission("evicting", code="PreemptionByVkgateway", message="makes room", deadline=DEADLINE_AT + 60)
+    await harness.notices.give_notice(harness.make_context(later))
+    assert harness.list_deadlines() == ("2026-03-01T12:31:00Z", "2026-03-01T12:31:00Z")
+
+
+@pytest.mark.parametrize("side", ["above", "below"])
+@pytest.mark.parametrize(("status", "reason"), [(404, "NotFound"), (409, "Conflict")])
+async def test_pods_deleted_during_the_request_are_no_error(
+    harness: Harness, side: str, status: int, reason: str
+) -> None:
+    server = harness.above if side == "above" else harness.below
+    server.fail("PATCH", "/pods/web", status=status, reason=reason, times=3)
+    await harness.notices.give_notice(harness.make_context())
+
+
+async def test_notice_is_withdrawn_from_both_pods(harness: Harness) -> None:
+    await harness.notices.give_notice(harness.make_context())
+    await harness.notices.withdraw_notice(harness.make_context(Admission("admitted")))
+
+    assert harness.list_deadlines() == (None, None)
+    assert EVICTED_FOR not in harness.compute_pod()["metadata"]["annotations"]
+    assert harness.get_condition() == ("False", "EvictionWithdrawn")
+    assert [reason for reason, _ in harness.list_events()] == ["PreemptionByVkgateway", "EvictionWithdrawn"]
+
+    asked = harness.list_requests()
+    await harness.notices.withdraw_notice(harness.make_context(Admission("admitted")))
+    assert harness.list_requests() == asked
+
+
+async def test_notice_on_the_compute_pod_only_is_withdrawn(harness: Harness) -> None:
+    await harness.notices.give_notice(harness.make_context())
+    harness.below.fail("PATCH", "/pods/web", status=503)
+    with pytest.raises(errors.ApiError):
+        await harness.notices.withdraw_notice(harness.make_context(Admission("admitted")))
+    assert harness.list_deadlines() == (None, DEADLINE)
+
+    await harness.notices.withdraw_notice(harness.make_context(Admission("admitted")))
+    assert harness.list_deadlines() == (None, None)
+    assert [reason for reason, _ in harness.list_events()].count("EvictionWithdrawn") == 1
+
+
+async def test_no_request_is_sent_without_a_notice(harness: Harness) -> None:
+    await harness.notices.withdraw_notice(harness.make_context(Admission("admitted")))
+    assert harness.list_requests() == 0
+
+
+def _set_borrowed(harness: Harness, told: str) -> None:
+    below = harness.compute_pod()
+    below["metadata"]["annotations"][BORROWED_ANNOTATION] = told
+    harness.below.store.update(PODS, below, name="web", namespace=BELOW)
+
+
+async def test_promotion_is_recorded_once_and_reported_to_the_tenant(harness: Harness) -> None:
+    _set_borrowed(harness, "true")
+    for _ in range(2):
+        await harness.notices.mark_promoted(harness.make_context(Admission("admitted", borrowed=False)))
+    assert harness.compute_pod()["metadata"]["annotations"][BORROWED_ANNOTATION] == "false"
+    assert [reason for reason, _ in harness.list_events()] == ["InsideGuarantee"]
+    assert len([request for request in harness.below.requests if request.startswith("PATCH")]) == 1
+
+
+@pytest.mark.parametrize("borrowed", [True, None])
+async def test_borrowing_or_unknown_pods_are_not_promoted(harness: Harness, borrowed: bool | None) -> None:
+    _set_borrowed(harness, "true")
+    asked = harness.list_requests()
+    await harness.notices.mark_promoted(harness.make_context(Admission("admitted", borrowed=borrowed)))
+    assert harness.list_requests() == asked
+
+
+async def test_unrecorded_promotion_is_not_reported(harness: Harness) -> None:
+    _set_borrowed(harness, "true")
+    harness.below.fail("PATCH", "/pods/web", status=503)
+    with pytest.raises(errors.ApiError):
+        await harness.notices.mark_promoted(harness.make_context(Admission("admitted", borrowed=False)))
+    assert harness.list_events() == []

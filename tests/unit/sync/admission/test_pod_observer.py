@@ -1,0 +1,294 @@
+"""State of governed pods in both clusters, and decisions recorded on compute pods."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.sync.admission.samples import (
+    BORN_AT,
+    GPU,
+    POOL,
+    TENANT,
+    PodStores,
+    compute_view,
+    make_member,
+    tenant_view,
+)
+from vkgateway.arbiter.snapshot import PodState, Shape
+from vkgateway.model.names import (
+    BORROWED_ANNOTATION,
+    COMPUTE_NODE_ANNOTATION,
+    EVICTION_DEADLINE_ANNOTATION,
+    UID_ANNOTATION,
+)
+from vkgateway.sync.admission.member_state import MemberState
+from vkgateway.sync.admission.pod_observer import PodObserver, ending_gang, is_arbiter_placed, recover_verdict
+from vkgateway.sync.admission.verdict_store import Verdict, VerdictState, VerdictStore
+from vkgateway.sync.views.annotations import EVICTED_FOR, REQUESTS, RETAKEN
+
+NOW = BORN_AT + 1000
+LEAVING = "2026-03-01T12:30:00Z"
+LEAVING_AT = BORN_AT + 1800
+ADMITTED = Verdict(
+    said=VerdictState.ADMITTED, pool=POOL, node="host-1", borrowed=True, since=BORN_AT + 5, behind="alpha/x"
+)
+EVICTING = replace(ADMITTED, said=VerdictState.EVICTING, deadline=NOW + 30, evicted_for="beta/x")
+PLACED = MemberState(
+    state=PodState.PLACED, pool=POOL, node="host-1", borrowed=True, since=BORN_AT + 5, behind="alpha/x"
+)
+NOTIFIED = replace(PLACED, state=PodState.NOTIFIED, deadline=NOW + 30, evicted_for="beta/x")
+GONE = MemberState()
+DONE = MemberState(has_succeeded=True, ended_at=NOW)
+FAILED = MemberState(has_failed=True, ended_at=NOW)
+
+
+class Stand:
+    """One tenant pod with its compute pod, its verdict, and whether it was just forwarded."""
+
+    def __init__(self) -> None:
+        self.pods = PodStores()
+        self.book = VerdictStore()
+        self.sent: dict[str, float] = {}
+        self.member = make_member()
+        self.sight = PodObserver(
+            TENANT, self.pods.above, self.pods.links, book=self.book, sent=self.sent, clock=lambda: NOW
+        )
+
+    def tenant_pod(self, **meta: Any) -> None:
+        phase = meta.pop("phase", "Pending")
+        self.pods.put_tenant(tenant_view(meta=meta, phase=phase))
+
+    def compute_pod(self, **other: Any) -> None:
+        self.pods.put_compute(compute_view(**other))
+
+    def set_verdict(self, verdict: Verdict) -> None:
+        self.book.verdicts["u1"] = verdict
+
+    def observe_pod(self) -> MemberState:
+        return self.sight.member_state(self.member)
+
+
+# -- without a compute pod ---------------------------------------------------------------------------------------------
+
+
+def test_pod_without_verdict_waits() -> None:
+    stand = Stand()
+    stand.tenant_pod()
+    assert stand.observe_pod() == MemberState(state=PodState.WAITING)
+
+
+def test_admitted_pod_holds_its_capacity_without_a_compute_pod() -> None:
+    stand = Stand()
+    stand.tenant_pod()
+    stand.set_verdict(ADMITTED)
+    assert stand.observe_pod() == PLACED
+
+
+def test_evicted_pod_holds_its_capacity_without_a_compute_pod() -> None:
+    stand = Stand()
+    stand.tenant_pod()
+    stand.set_verdict(EVICTING)
+    assert stand.observe_pod() == NOTIFIED
+
+
+@pytest.mark.parametrize(
+    ("meta", "expected"),
+    [
+        ({"phase": "Succeeded"}, DONE),
+        ({"phase": "Failed"}, FAILED),
+        ({"deletionTimestamp": LEAVING}, GONE),
+        ({"phase": "Succeeded", "deletionTimestamp": LEAVING}, DONE),
+    ],
+)
+@pytest.mark.parametrize("verdict", [None, ADMITTED])
+def test_ended_or_deleted_pod_without_compute_pod_holds_nothing(
+    meta: dict[str, Any], expected: MemberState, verdict: Verdict | None
+) -> None:
+    stand = Stand()
+    stand.tenant_pod(**meta)
+    if verdict is not None:
+        stand.set_verdict(verdict)
+    assert stand.observe_pod() == expected
+
+
+def test_deleted_pod_holds_nothing_and_its_successor_is_another_pod() -> None:
+    stand = Stand()
+    stand.set_verdict(ADMITTED)
+    assert stand.observe_pod() == GONE
+    stand.tenant_pod(uid="another")
+    assert stand.observe_pod() == GONE
+
+
+@pytest.mark.parametrize("meta", [None, {"phase": "Failed"}, {"deletionTimestamp": LEAVING}])
+def test_just_created_compute_pod_counts_as_terminating_until_shown(meta: dict[str, Any] | None) -> None:
+    stand = Stand()
+    if meta is not None:
+        stand.tenant_pod(**meta)
+    stand.set_verdict(ADMITTED)
+    stand.sent["u1"] = NOW + 1
+    assert stand.observe_pod() == replace(PLACED, state=PodState.ENDING, deadline=NOW + 30)
+    stand.sent["u1"] = NOW
+    assert stand.observe_pod() == (FAILED if meta == {"phase": "Failed"} else GONE)
+
+
+# -- with a compute pod ------------------------------------------------------------------------------------------------
+
+
+def test_running_pod_uses_the_node_that_it_is_bound_to() -> None:
+    stand = Stand()
+    stand.tenant_pod(phase="Running")
+    stand.set_verdict(ADMITTED)
+    stand.compute_pod(node="host-2")
+    assert stand.observe_pod() == replace(PLACED, node="host-2")
+
+    stand.compute_pod(node="")
+    assert stand.observe_pod() == PLACED
+
+
+def test_running_pod_is_fully_recovered_after_a_restart() -> None:
+    stand = Stand()
+    stand.tenant_pod(phase="Running")
+    stand.compute_pod(marks={EVICTION_DEADLINE_ANNOTATION: LEAVING, EVICTED_FOR: "beta/x"})
+    seen = stand.observe_pod()
+
+    assert seen == MemberState(
+        state=PodState.NOTIFIED,
+        pool=POOL,
+        node="host-1",
+        borrowed=True,
+        since=BORN_AT,
+        deadline=LEAVING_AT,
+        evicted_for="beta/x",
+    )
+    assert stand.book.verdicts["u1"].said is VerdictState.EVICTING, (
+        "and from now on it is known as if it had just been said"
+    )
+
+
+@pytest.mark.parametrize(("phase", "expected"), [("Succeeded", DONE), ("Failed", FAILED)])
+def test_ended_compute_pod_holds_nothing(phase: str, expected: MemberState) -> None:
+    stand = Stand()
+    stand.tenant_pod(phase="Running")
+    stand.set_verdict(ADMITTED)
+    stand.compute_pod(phase=phase)
+    assert stand.observe_pod() == expected
+
+
+def test_pod_deleted_before_it_had_a_node_has_ended() -> None:
+    stand = Stand()
+    stand.tenant_pod()
+    stand.set_verdict(ADMITTED)
+    stand.compute_pod(node="", phase="Pending", deletionTimestamp=LEAVING)
+    assert stand.observe_pod() == GONE
+
+
+def test_deleted_compute_pod_ends_at_its_deletion_timestamp() -> None:
+    stand = Stand()
+    stand.tenant_pod(phase="Running")
+    stand.set_verdict(EVICTING)
+    stand.compute_pod(deletionTimestamp=LEAVING)
+    assert stand.observe_pod() == replace(NOTIFIED, state=PodState.ENDING, deadline=LEAVING_AT)
+
+
+@pytest.mark.parametrize("meta", [None, {"uid": "another"}, {"phase": "Succeeded"}, {"deletionTimestamp": LEAVING}])
+def test_compute_pod_of_an_ended_tenant_pod_ends_within_its_grace_period(meta: dict[str, Any] | None) -> None:
+    stand = Stand()
+    if meta is not None:
+        stand.tenant_pod(**meta)
+    stand.set_verdict(ADMITTED)
+    stand.compute_pod()
+    assert stand.observe_pod() == replace(PLACED, state=PodState.ENDING, deadline=NOW + 30)
+
+
+def test_reverted_compute_pod_does_not_count() -> None:
+    stand = Stand()
+    stand.tenant_pod()
+    stand.compute_pod(node="", phase="Pending")
+    stand.sight.reverted_pods["below-u1"] = "u1"
+    assert stand.observe_pod() == MemberState(state=PodState.WAITING)
+    assert stand.sight.find_compute_pod(stand.member) is None
+
+    stand.sight.reverted_pods.clear()
+    stand.compute_pod(node="", phase="Pending", marks={RETAKEN: "true"})
+    assert stand.observe_pod() == MemberState(state=PodState.WAITING)
+
+
+def test_compute_pod_of_an_earlier_tenant_pod_does_not_count() -> None:
+    stand = Stand()
+    stand.tenant_pod()
+    stand.compute_pod(marks={UID_ANNOTATION: "an-earlier-one"})
+    assert stand.observe_pod() == MemberState(state=PodState.WAITING)
+
+
+def test_orphans_and_owned_pods_are_distinguished() -> None:
+    stand = Stand()
+    assert stand.sight.observe_member(stand.member).is_gone
+    stand.sent["u1"] = NOW + 1
+    assert not stand.sight.observe_member(stand.member).is_gone
+    stand.sent.clear()
+    stand.compute_pod()
+    assert not stand.sight.observe_member(stand.member).is_gone
+    assert not stand.sight.has_owner(compute_view())
+    stand.tenant_pod(uid="another")
+    assert not stand.sight.has_owner(compute_view())
+    stand.tenant_pod()
+    assert stand.sight.has_owner(compute_view())
+    assert not stand.sight.observe_member(stand.member).is_gone
+
+
+def test_placed_pods_are_the_live_ones_with_a_node_annotation() -> None:
+    stand = Stand()
+    stand.compute_pod(uid="runs")
+    stand.compute_pod(uid="ended", phase="Succeeded")
+    stand.compute_pod(uid="free", marks={COMPUTE_NODE_ANNOTATION: ""})
+    assert [pod.tenant_uid for pod in stand.sight.placed_compute_pods()] == ["runs"]
+
+
+# -- annotations of compute pods ---------------------------------------------------------------------------------------
+
+
+def test_only_pods_with_a_node_annotation_were_placed() -> None:
+    assert is_arbiter_placed(compute_view())
+    assert not is_arbiter_placed(compute_view(marks={COMPUTE_NODE_ANNOTATION: ""}))
+
+
+@pytest.mark.parametrize(("mark", "borrowed"), [("true", True), ("false", False), ("", True)])
+def test_pod_without_guarantee_annotation_counts_as_borrowed(mark: str, borrowed: bool) -> None:
+    assert recover_verdict(compute_view(marks={BORROWED_ANNOTATION: mark}), "local").borrowed is borrowed
+
+
+@pytest.mark.parametrize("text", ["soon", "2026-03-01T12:30:00", ""])
+def test_notice_without_a_time_is_ignored(text: str) -> None:
+    verdict = recover_verdict(compute_view(marks={EVICTION_DEADLINE_ANNOTATION: text}), "local")
+    assert (verdict.said, verdict.deadline) == (VerdictState.ADMITTED, 0.0)
+
+
+def test_unbound_pod_counts_on_its_intended_node() -> None:
+    verdict = recover_verdict(compute_view(node="", marks={COMPUTE_NODE_ANNOTATION: "host-9"}), "local")
+    assert (verdict.node, verdict.pool, verdict.said, verdict.deadline) == ("host-9", POOL, VerdictState.ADMITTED, 0.0)
+
+
+@pytest.mark.parametrize(("meta", "deadline"), [({}, NOW + 40), ({"deletionTimestamp": LEAVING}, LEAVING_AT)])
+def test_terminating_orphan_is_a_gang_of_its_own(meta: dict[str, Any], deadline: float) -> None:
+    gang = ending_gang(TENANT, compute_view(marks={BORROWED_ANNOTATION: "false"}, **meta), "local", now=NOW)
+    pod = gang.pods[0]
+
+    assert gang.id == "alpha/default/gone/u1"
+    assert (gang.tenant, gang.pools) == (TENANT, (POOL,))
+    assert (pod.state, pod.node, pod.pool, pod.borrowed, pod.deadline) == (
+        PodState.ENDING,
+        "host-1",
+        POOL,
+        False,
+        deadline,
+    )
+    assert pod.shape == Shape.from_requests({GPU: 1000})
+
+
+@pytest.mark.parametrize("text", ["", "no json"])
+def test_pod_without_recorded_requests_holds_nothing(text: str) -> None:
+    gang = ending_gang(TENANT, compute_view(marks={REQUESTS: text}), "local", now=NOW)
+    assert gang.pods[0].shape == Shape.from_requests({})

@@ -1,0 +1,203 @@
+"""Start times of guaranteed gangs, measured by the start meter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from prometheus_client import REGISTRY
+
+from tests.unit.arbiter.sim import KEY, LOW, gang
+from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport
+from vkgateway.arbiter.snapshot import Gang, PreemptionPlan
+from vkgateway.sync.admission.start_meter import StartMeter
+from vkgateway.sync.arbiter_metrics import TERMS
+
+PAIR = gang("a/ns/gang/pair", "a", [8, 8])
+LOWLY = gang("a/ns/gang/low", "a", [8], band=LOW)
+UIDS = [pod.uid for pod in PAIR.pods]
+
+
+def admit_gang(whom: Gang = PAIR, *, borrowed: bool = False) -> Decisions:
+    nodes = {pod.uid: "n0" for pod in whom.pods}
+    return Decisions(admits=(Admit(gang=whom.id, pool=KEY, nodes=nodes, borrowed=borrowed),))
+
+
+def hold_gang(code: PendingReason, whom: Gang = PAIR) -> Decisions:
+    return Decisions(holds=(PendingReport(gang=whom.id, code=code, message=""),))
+
+
+def plan_gang(*deadlines: float, borrowed: bool = False) -> Decisions:
+    evicts = (
+        Evict(gang="b/ns/gang/low", pods=("v",), whole=True, makes_room_for=PAIR.id, deadline=deadline, lost=0.0)
+        for deadline in deadlines
+    )
+    plan = PreemptionPlan(pool=KEY, nodes=dict.fromkeys(UIDS, "n0"), borrowed=borrowed)
+    hold = PendingReport(gang=PAIR.id, code=PendingReason.EVICTION, message="")
+    return Decisions(plans={PAIR.id: plan}, evicts=tuple(evicts), holds=(hold,))
+
+
+class Scenario:
+    """Inputs of the meter, second by second; each cycle is about the moment half a second before its end."""
+
+    def __init__(self) -> None:
+        self.meter = StartMeter()
+
+    def gang_arrived(self, uid: str, now: float, whom: Gang = PAIR) -> None:
+        self.meter.pod_arrived(whom.id, uid, created=now - 0.25, now=now)
+
+    def decisions_made(self, decisions: Decisions, now: float) -> None:
+        self.meter.cycle_decided({each.id: each for each in (PAIR, LOWLY)}, decisions, at=now - 0.5, now=now)
+
+    def pair_members(self) -> None:
+        for uid in UIDS:
+            self.gang_arrived(uid, 10.0)
+
+
+def starts_immediately(story: Scenario) -> None:
+    story.pair_members()
+    story.decisions_made(admit_gang(), 12.0)
+    story.meter.pod_bound(UIDS[0], now=13.0)
+    story.meter.pod_bound(UIDS[1], now=15.0)
+    story.meter.pod_bound(UIDS[1], now=16.0)
+
+
+def others_start_first(story: Scenario) -> None:
+    story.pair_members()
+    story.decisions_made(plan_gang(42.0), 12.0)
+    story.decisions_made(plan_gang(), 20.0)
+    story.decisions_made(admit_gang(), 45.0)
+
+
+def more_victims_follow(story: Scenario) -> None:
+    story.pair_members()
+    story.decisions_made(plan_gang(42.0), 12.0)
+    story.decisions_made(plan_gang(50.0), 20.0)
+    story.decisions_made(admit_gang(), 51.0)
+
+
+def victims_end_early(story: Scenario) -> None:
+    story.pair_members()
+    story.decisions_made(plan_gang(42.0), 12.0)
+    story.decisions_made(admit_gang(), 22.0)
+
+
+def members_arrive_one_by_one(story: Scenario) -> None:
+    story.gang_arrived(UIDS[0], 10.0)
+    story.decisions_made(hold_gang(PendingReason.MEMBERS), 11.0)
+    story.gang_arrived(UIDS[1], 100.0)
+    story.decisions_made(admit_gang(), 102.0)
+
+
+def size_is_known_last(story: Scenario) -> None:
+    story.pair_members()
+    story.decisions_made(hold_gang(PendingReason.MEMBERS), 60.5)
+    story.decisions_made(admit_gang(), 62.0)
+
+
+def one_member_is_deleted(story: Scenario) -> None:
+    story.pair_members()
+    story.meter.pod_gone(PAIR.id, UIDS[0])
+    story.decisions_made(admit_gang(), 12.0)
+
+
+def no_decision_yet(story: Scenario) -> None:
+    story.pair_members()
+    story.decisions_made(Decisions(), 11.0)
+    story.decisions_made(admit_gang(), 12.0)
+
+
+def gang_borrows(story: Scenario) -> None:
+    story.pair_members()
+    story.decisions_made(admit_gang(borrowed=True), 12.0)
+    story.meter.pod_bound(UIDS[0], now=13.0)
+
+
+def gang_is_low(story: Scenario) -> None:
+    story.gang_arrived("u", 10.0, LOWLY)
+    story.decisions_made(admit_gang(LOWLY), 12.0)
+
+
+def gang_waits_for_its_cells(story: Scenario) -> None:
+    story.pair_members()
+    story.decisions_made(hold_gang(PendingReason.ROOM), 12.0)
+    story.decisions_made(admit_gang(), 900.0)
+
+
+def plan_to_borrow(story: Scenario) -> None:
+    story.pair_members()
+    story.decisions_made(plan_gang(42.0, borrowed=True), 12.0)
+    story.decisions_made(admit_gang(), 45.0)
+
+
+def plan_fails(story: Scenario) -> None:
+    story.pair_members()
+    story.decisions_made(plan_gang(42.0), 12.0)
+    story.decisions_made(hold_gang(PendingReason.ROOM), 20.0)
+    story.decisions_made(admit_gang(), 45.0)
+
+
+def gang_predates_the_gateway(story: Scenario) -> None:
+    story.decisions_made(admit_gang(), 12.0)
+    story.meter.pod_bound(UIDS[0], now=13.0)
+
+
+def gang_is_deleted(story: Scenario) -> None:
+    story.pair_members()
+    for uid in UIDS:
+        story.meter.pod_gone(PAIR.id, uid)
+    story.decisions_made(admit_gang(), 12.0)
+
+
+def deleted_before_binding(story: Scenario) -> None:
+    story.pair_members()
+    story.decisions_made(admit_gang(), 12.0)
+    for uid in UIDS:
+        story.meter.pod_gone(PAIR.id, uid)
+        story.meter.pod_bound(uid, now=13.0)
+
+
+START = {"watch": [1, 0.25], "cycle": [1, 2.0]}
+
+
+@pytest.mark.parametrize(
+    ("tell", "seen"),
+    [
+        (starts_immediately, {**START, "bind": [2, 4.0]}),
+        (others_start_first, {**START, "notice": [1, 30.0], "grace": [1, 3.0]}),
+        (more_victims_follow, {**START, "notice": [1, 38.0], "grace": [1, 1.0]}),
+        (victims_end_early, {**START, "notice": [1, 10.0], "grace": [1, 0.0]}),
+        (members_arrive_one_by_one, START),
+        (size_is_known_last, {"cycle": [1, 2.0]}),
+        (one_member_is_deleted, START),
+        (no_decision_yet, START),
+        (deleted_before_binding, START),
+        *(
+            (nothing, {})
+            for nothing in (
+                gang_borrows,
+                gang_is_low,
+                gang_waits_for_its_cells,
+                plan_to_borrow,
+                plan_fails,
+                gang_predates_the_gateway,
+                gang_is_deleted,
+            )
+        ),
+    ],
+)
+def test_start_times_are_counted_per_scenario(tell: Callable[[Scenario], None], seen: dict[str, list[float]]) -> None:
+    before = metric_values()
+    tell(Scenario())
+    after = metric_values()
+    found = {term: [round(new - old, 6) for new, old in zip(after[term], before[term], strict=True)] for term in TERMS}
+    assert {term: counted for term, counted in found.items() if counted[0]} == seen
+
+
+def metric_values() -> dict[str, list[float]]:
+    """Return the number of observations and the sum of seconds of each phase."""
+    name = "vkgateway_guaranteed_start_seconds"
+    return {
+        term: [REGISTRY.get_sample_value(f"{name}_{what}", {"term": term}) or 0.0 for what in ("count", "sum")]
+        for term in TERMS
+    }

@@ -1,0 +1,170 @@
+"""Changes in a compute cluster notify the tenant that owns the object; objects without an owner notify no tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from vkgateway.kube.client import Client
+from vkgateway.model.names import (
+    NAME_ANNOTATION,
+    NAMESPACE_ANNOTATION,
+    SYSTEM_NAMESPACE,
+    TENANT_LABEL,
+    UID_ANNOTATION,
+    compute_namespace,
+)
+from vkgateway.model.objects import Meta, NamespaceView, ObjectView
+from vkgateway.sync.compute.event_views import EventView
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.listener import Listener
+from vkgateway.sync.views.annotations import TOKEN_OF
+from vkgateway.translate.disruption_budgets import DisruptionBudgetView
+from vkgateway.translate.network_policies import NetworkPolicyView
+from vkgateway.translate.services import SERVICE_NAME_LABEL, ServiceView, SliceView
+from vkgateway.translate.storage.views import ClaimView
+
+INSIDE = compute_namespace("alpha", "default")
+
+
+class RecordingListener:
+    """Listener that records its notifications."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *said: self.heard.append((name, *said))
+
+
+@pytest.fixture
+def link() -> ComputeLink:
+    return ComputeLink("local", Client("http://127.0.0.1:1"))
+
+
+@pytest.fixture
+def listener(link: ComputeLink) -> RecordingListener:
+    """Listener of tenant alpha; tenant beta has one, too."""
+    link.add_listener("beta", cast("Listener", RecordingListener()))
+    listener = RecordingListener()
+    link.add_listener("alpha", cast("Listener", listener))
+    return listener
+
+
+def make_meta(namespace: str = INSIDE, *, labels: dict[str, str] | None = None) -> Meta:
+    return Meta(
+        name="web",
+        namespace=namespace,
+        uid="below",
+        labels={TENANT_LABEL: "alpha", **(labels or {})},
+        annotations={NAMESPACE_ANNOTATION: "default", NAME_ANNOTATION: "web", UID_ANNOTATION: "u1"},
+    )
+
+
+def put_object(reflector: Any, old: object, new: object) -> None:
+    """Store an object as the watch would."""
+    reflector._on_change(old, new)
+
+
+KEY = ("default", "web")
+SLICE = SliceView(metadata=make_meta(labels={SERVICE_NAME_LABEL: "web"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "view", "said"),
+    [
+        ("services", ServiceView(metadata=make_meta()), ("compute_service_changed", KEY)),
+        ("services", ServiceView(metadata=make_meta(SYSTEM_NAMESPACE)), ("compute_names_changed",)),
+        ("slices", SLICE, ("compute_service_changed", KEY)),
+        ("slices", SliceView(metadata=make_meta(SYSTEM_NAMESPACE)), ("compute_names_changed",)),
+        ("policies", NetworkPolicyView(metadata=make_meta()), ("compute_policy_changed", "default")),
+        ("budgets", DisruptionBudgetView(metadata=make_meta()), ("compute_budget_changed", KEY)),
+        ("claims", ClaimView(metadata=make_meta()), ("compute_claim_changed", "u1")),
+    ],
+)
+@pytest.mark.parametrize("went", [False, True])
+def test_tenant_is_notified_of_its_object(
+    link: ComputeLink, listener: RecordingListener, kind: str, view: Any, said: Any, went: bool
+) -> None:
+    put_object(getattr(link, kind), view if went else None, None if went else view)
+    assert listener.heard == [said]
+
+
+@pytest.mark.parametrize(
+    ("kind", "view"),
+    [
+        ("services", ServiceView(metadata=make_meta("elsewhere"))),
+        ("slices", SliceView(metadata=make_meta("elsewhere"))),
+        ("policies", NetworkPolicyView(metadata=make_meta("elsewhere"))),
+        ("budgets", DisruptionBudgetView(metadata=make_meta("elsewhere"))),
+        ("claims", ClaimView(metadata=make_meta("elsewhere"))),
+        ("namespaces", NamespaceView(metadata=make_meta(""))),
+    ],
+)
+def test_object_with_only_the_label_has_no_owner(
+    link: ComputeLink, listener: RecordingListener, kind: str, view: Any
+) -> None:
+    put_object(getattr(link, kind), None, view)
+    assert listener.heard == []
+    assert link.claims.claim_uids("alpha") == []
+
+
+def test_removed_listener_is_not_notified(link: ComputeLink, listener: RecordingListener) -> None:
+    link.remove_listener("alpha")
+    put_object(link.services, None, ServiceView(metadata=make_meta()))
+    put_object(link.claims, None, ClaimView(metadata=make_meta()))
+    assert listener.heard == []
+    assert link.claims.claim_uids("alpha") == ["u1"]
+
+
+def test_copies_notify_on_every_change_and_tokens_on_deletion(link: ComputeLink, listener: RecordingListener) -> None:
+    copies, tokens_of_builder = link.copies["secrets"], make_meta()
+    tokens_of_builder.annotations[TOKEN_OF] = "builder"
+    put_object(copies, None, ObjectView(metadata=make_meta()))
+    assert listener.heard == [("compute_copy_changed", "secrets", KEY)]
+
+    tokens = ObjectView(metadata=tokens_of_builder)
+    put_object(copies, None, tokens)
+    assert len(listener.heard) == 1
+    put_object(copies, tokens, None)
+    assert listener.heard[1:] == [("compute_tokens_gone", ("default", "builder"))]
+
+
+def test_claim_is_found_until_that_object_is_deleted(link: ComputeLink, listener: RecordingListener) -> None:
+    claim = ClaimView(metadata=make_meta())
+    link.claims.store[claim.metadata.key] = claim
+    put_object(link.claims, None, claim)
+    assert link.claims.find_claim("alpha", "u1") is claim
+    assert link.claims.find_claim("beta", "u1") is None
+
+    kept = make_meta()
+    kept.name = "web-of-old"
+    put_object(link.claims, ClaimView(metadata=kept), None)
+    assert link.claims.claim_uids("alpha") == ["u1"]
+    put_object(link.claims, claim, None)
+    assert link.claims.find_claim("alpha", "u1") is None
+    assert listener.heard == [("compute_claim_changed", "u1")] * 3
+
+
+def test_event_before_its_namespace_is_indexed(link: ComputeLink, listener: RecordingListener) -> None:
+    event = EventView(metadata=Meta(name="started", namespace=INSIDE))
+    put_object(link.events, None, event)
+    assert listener.heard == []
+
+    namespace = NamespaceView(
+        metadata=Meta(name=INSIDE, labels={TENANT_LABEL: "alpha"}, annotations={NAME_ANNOTATION: "default"})
+    )
+    link.namespaces.store["", INSIDE] = namespace
+    put_object(link.namespaces, None, namespace)
+    assert link.events.of_tenant("alpha") == [(INSIDE, "started")]
+    assert link.events.of_tenant("beta") == []
+    put_object(link.events, event, event)
+    assert listener.heard == [
+        ("compute_namespace_changed", "default"),
+        ("compute_event_changed", "local", (INSIDE, "started")),
+    ]
+
+    put_object(link.events, event, None)
+    assert link.events.of_tenant("alpha") == []
