@@ -45,7 +45,7 @@ DONE = MemberState(has_succeeded=True, ended_at=NOW)
 FAILED = MemberState(has_failed=True, ended_at=NOW)
 
 
-class Stand:
+class ObservedPod:
     """One tenant pod with its compute pod, its verdict, and whether it was just forwarded."""
 
     def __init__(self) -> None:
@@ -75,23 +75,23 @@ class Stand:
 
 
 def test_pod_without_verdict_waits() -> None:
-    stand = Stand()
-    stand.tenant_pod()
-    assert stand.observe_pod() == MemberState(state=PodState.WAITING)
+    observed = ObservedPod()
+    observed.tenant_pod()
+    assert observed.observe_pod() == MemberState(state=PodState.WAITING)
 
 
 def test_admitted_pod_holds_its_capacity_without_a_compute_pod() -> None:
-    stand = Stand()
-    stand.tenant_pod()
-    stand.set_verdict(ADMITTED)
-    assert stand.observe_pod() == PLACED
+    observed = ObservedPod()
+    observed.tenant_pod()
+    observed.set_verdict(ADMITTED)
+    assert observed.observe_pod() == PLACED
 
 
 def test_evicted_pod_holds_its_capacity_without_a_compute_pod() -> None:
-    stand = Stand()
-    stand.tenant_pod()
-    stand.set_verdict(EVICTING)
-    assert stand.observe_pod() == NOTIFIED
+    observed = ObservedPod()
+    observed.tenant_pod()
+    observed.set_verdict(EVICTING)
+    assert observed.observe_pod() == NOTIFIED
 
 
 @pytest.mark.parametrize(
@@ -107,52 +107,52 @@ def test_evicted_pod_holds_its_capacity_without_a_compute_pod() -> None:
 def test_ended_or_deleted_pod_without_compute_pod_holds_nothing(
     meta: dict[str, Any], expected: MemberState, verdict: Verdict | None
 ) -> None:
-    stand = Stand()
-    stand.tenant_pod(**meta)
+    observed = ObservedPod()
+    observed.tenant_pod(**meta)
     if verdict is not None:
-        stand.set_verdict(verdict)
-    assert stand.observe_pod() == expected
+        observed.set_verdict(verdict)
+    assert observed.observe_pod() == expected
 
 
 def test_deleted_pod_holds_nothing_and_its_successor_is_another_pod() -> None:
-    stand = Stand()
-    stand.set_verdict(ADMITTED)
-    assert stand.observe_pod() == GONE
-    stand.tenant_pod(uid="another")
-    assert stand.observe_pod() == GONE
+    observed = ObservedPod()
+    observed.set_verdict(ADMITTED)
+    assert observed.observe_pod() == GONE
+    observed.tenant_pod(uid="another")
+    assert observed.observe_pod() == GONE
 
 
 @pytest.mark.parametrize("meta", [None, {"phase": "Failed"}, {"deletionTimestamp": LEAVING}])
 def test_just_created_compute_pod_counts_as_terminating_until_shown(meta: dict[str, Any] | None) -> None:
-    stand = Stand()
+    observed = ObservedPod()
     if meta is not None:
-        stand.tenant_pod(**meta)
-    stand.set_verdict(ADMITTED)
-    stand.sent["u1"] = NOW + 1
-    assert stand.observe_pod() == replace(PLACED, state=PodState.ENDING, deadline=NOW + 30)
-    stand.sent["u1"] = NOW
-    assert stand.observe_pod() == (FAILED if meta == {"phase": "Failed"} else GONE)
+        observed.tenant_pod(**meta)
+    observed.set_verdict(ADMITTED)
+    observed.sent["u1"] = NOW + 1
+    assert observed.observe_pod() == replace(PLACED, state=PodState.ENDING, deadline=NOW + 30)
+    observed.sent["u1"] = NOW
+    assert observed.observe_pod() == (FAILED if meta == {"phase": "Failed"} else GONE)
 
 
 # -- with a compute pod ------------------------------------------------------------------------------------------------
 
 
 def test_running_pod_uses_the_node_that_it_is_bound_to() -> None:
-    stand = Stand()
-    stand.tenant_pod(phase="Running")
-    stand.set_verdict(ADMITTED)
-    stand.compute_pod(node="host-2")
-    assert stand.observe_pod() == replace(PLACED, node="host-2")
+    observed = ObservedPod()
+    observed.tenant_pod(phase="Running")
+    observed.set_verdict(ADMITTED)
+    observed.compute_pod(node="host-2")
+    assert observed.observe_pod() == replace(PLACED, node="host-2")
 
-    stand.compute_pod(node="")
-    assert stand.observe_pod() == PLACED
+    observed.compute_pod(node="")
+    assert observed.observe_pod() == PLACED
 
 
 def test_running_pod_is_fully_recovered_after_a_restart() -> None:
-    stand = Stand()
-    stand.tenant_pod(phase="Running")
-    stand.compute_pod(marks={EVICTION_DEADLINE_ANNOTATION: LEAVING, EVICTED_FOR: "beta/x"})
-    seen = stand.observe_pod()
+    observed = ObservedPod()
+    observed.tenant_pod(phase="Running")
+    observed.compute_pod(marks={EVICTION_DEADLINE_ANNOTATION: LEAVING, EVICTED_FOR: "beta/x"})
+    seen = observed.observe_pod()
 
     assert seen == MemberState(
         state=PodState.NOTIFIED,
@@ -163,88 +163,88 @@ def test_running_pod_is_fully_recovered_after_a_restart() -> None:
         deadline=LEAVING_AT,
         evicted_for="beta/x",
     )
-    assert stand.book.verdicts["u1"].said is VerdictState.EVICTING, (
+    assert observed.book.verdicts["u1"].said is VerdictState.EVICTING, (
         "and from now on it is known as if it had just been said"
     )
 
 
 @pytest.mark.parametrize(("phase", "expected"), [("Succeeded", DONE), ("Failed", FAILED)])
 def test_ended_compute_pod_holds_nothing(phase: str, expected: MemberState) -> None:
-    stand = Stand()
-    stand.tenant_pod(phase="Running")
-    stand.set_verdict(ADMITTED)
-    stand.compute_pod(phase=phase)
-    assert stand.observe_pod() == expected
+    observed = ObservedPod()
+    observed.tenant_pod(phase="Running")
+    observed.set_verdict(ADMITTED)
+    observed.compute_pod(phase=phase)
+    assert observed.observe_pod() == expected
 
 
 def test_pod_deleted_before_it_had_a_node_has_ended() -> None:
-    stand = Stand()
-    stand.tenant_pod()
-    stand.set_verdict(ADMITTED)
-    stand.compute_pod(node="", phase="Pending", deletionTimestamp=LEAVING)
-    assert stand.observe_pod() == GONE
+    observed = ObservedPod()
+    observed.tenant_pod()
+    observed.set_verdict(ADMITTED)
+    observed.compute_pod(node="", phase="Pending", deletionTimestamp=LEAVING)
+    assert observed.observe_pod() == GONE
 
 
 def test_deleted_compute_pod_ends_at_its_deletion_timestamp() -> None:
-    stand = Stand()
-    stand.tenant_pod(phase="Running")
-    stand.set_verdict(EVICTING)
-    stand.compute_pod(deletionTimestamp=LEAVING)
-    assert stand.observe_pod() == replace(NOTIFIED, state=PodState.ENDING, deadline=LEAVING_AT)
+    observed = ObservedPod()
+    observed.tenant_pod(phase="Running")
+    observed.set_verdict(EVICTING)
+    observed.compute_pod(deletionTimestamp=LEAVING)
+    assert observed.observe_pod() == replace(NOTIFIED, state=PodState.ENDING, deadline=LEAVING_AT)
 
 
 @pytest.mark.parametrize("meta", [None, {"uid": "another"}, {"phase": "Succeeded"}, {"deletionTimestamp": LEAVING}])
 def test_compute_pod_of_an_ended_tenant_pod_ends_within_its_grace_period(meta: dict[str, Any] | None) -> None:
-    stand = Stand()
+    observed = ObservedPod()
     if meta is not None:
-        stand.tenant_pod(**meta)
-    stand.set_verdict(ADMITTED)
-    stand.compute_pod()
-    assert stand.observe_pod() == replace(PLACED, state=PodState.ENDING, deadline=NOW + 30)
+        observed.tenant_pod(**meta)
+    observed.set_verdict(ADMITTED)
+    observed.compute_pod()
+    assert observed.observe_pod() == replace(PLACED, state=PodState.ENDING, deadline=NOW + 30)
 
 
 def test_reverted_compute_pod_does_not_count() -> None:
-    stand = Stand()
-    stand.tenant_pod()
-    stand.compute_pod(node="", phase="Pending")
-    stand.sight.reverted_pods["below-u1"] = "u1"
-    assert stand.observe_pod() == MemberState(state=PodState.WAITING)
-    assert stand.sight.find_compute_pod(stand.member) is None
+    observed = ObservedPod()
+    observed.tenant_pod()
+    observed.compute_pod(node="", phase="Pending")
+    observed.sight.reverted_pods["below-u1"] = "u1"
+    assert observed.observe_pod() == MemberState(state=PodState.WAITING)
+    assert observed.sight.find_compute_pod(observed.member) is None
 
-    stand.sight.reverted_pods.clear()
-    stand.compute_pod(node="", phase="Pending", marks={RETAKEN: "true"})
-    assert stand.observe_pod() == MemberState(state=PodState.WAITING)
+    observed.sight.reverted_pods.clear()
+    observed.compute_pod(node="", phase="Pending", marks={RETAKEN: "true"})
+    assert observed.observe_pod() == MemberState(state=PodState.WAITING)
 
 
 def test_compute_pod_of_an_earlier_tenant_pod_does_not_count() -> None:
-    stand = Stand()
-    stand.tenant_pod()
-    stand.compute_pod(marks={UID_ANNOTATION: "an-earlier-one"})
-    assert stand.observe_pod() == MemberState(state=PodState.WAITING)
+    observed = ObservedPod()
+    observed.tenant_pod()
+    observed.compute_pod(marks={UID_ANNOTATION: "an-earlier-one"})
+    assert observed.observe_pod() == MemberState(state=PodState.WAITING)
 
 
 def test_orphans_and_owned_pods_are_distinguished() -> None:
-    stand = Stand()
-    assert stand.sight.observe_member(stand.member).is_gone
-    stand.sent["u1"] = NOW + 1
-    assert not stand.sight.observe_member(stand.member).is_gone
-    stand.sent.clear()
-    stand.compute_pod()
-    assert not stand.sight.observe_member(stand.member).is_gone
-    assert not stand.sight.has_owner(compute_view())
-    stand.tenant_pod(uid="another")
-    assert not stand.sight.has_owner(compute_view())
-    stand.tenant_pod()
-    assert stand.sight.has_owner(compute_view())
-    assert not stand.sight.observe_member(stand.member).is_gone
+    observed = ObservedPod()
+    assert observed.sight.observe_member(observed.member).is_gone
+    observed.sent["u1"] = NOW + 1
+    assert not observed.sight.observe_member(observed.member).is_gone
+    observed.sent.clear()
+    observed.compute_pod()
+    assert not observed.sight.observe_member(observed.member).is_gone
+    assert not observed.sight.has_owner(compute_view())
+    observed.tenant_pod(uid="another")
+    assert not observed.sight.has_owner(compute_view())
+    observed.tenant_pod()
+    assert observed.sight.has_owner(compute_view())
+    assert not observed.sight.observe_member(observed.member).is_gone
 
 
 def test_placed_pods_are_the_live_ones_with_a_node_annotation() -> None:
-    stand = Stand()
-    stand.compute_pod(uid="runs")
-    stand.compute_pod(uid="ended", phase="Succeeded")
-    stand.compute_pod(uid="free", marks={COMPUTE_NODE_ANNOTATION: ""})
-    assert [pod.tenant_uid for pod in stand.sight.placed_compute_pods()] == ["runs"]
+    observed = ObservedPod()
+    observed.compute_pod(uid="runs")
+    observed.compute_pod(uid="ended", phase="Succeeded")
+    observed.compute_pod(uid="free", marks={COMPUTE_NODE_ANNOTATION: ""})
+    assert [pod.tenant_uid for pod in observed.sight.placed_compute_pods()] == ["runs"]
 
 
 # -- annotations of compute pods ---------------------------------------------------------------------------------------
