@@ -25,7 +25,8 @@ from bench.timeline import Key, Timeline
 from bench.watching import watch_pods
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
-from vkgateway.kube.leases import renew_node_lease, utc_now
+from vkgateway.kube.clock import SYSTEM_CLOCK
+from vkgateway.kube.leases import renew_node_lease
 from vkgateway.kube.resources import NODES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.model import times
 from vkgateway.model.names import TENANT_LABEL
@@ -210,7 +211,7 @@ async def temporary_nodes(
     async def renew() -> None:
         while True:
             for client in clients:
-                await renew_node_lease(client, name, now=utc_now())
+                await renew_node_lease(client, name, now=SYSTEM_CLOCK.now())
             await asyncio.sleep(_RENEW)
 
     task: asyncio.Task[None] | None = None

@@ -1,1 +1,1 @@
-"""The way to any API server: client, watch and store, fair work queue, leases, apply, connection upgrade."""
+"""Access to API servers: client, reflector, work queue, leases, server-side apply and connection upgrades."""

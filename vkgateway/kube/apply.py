@@ -1,10 +1,8 @@
-"""Server-side apply of whole documents of any kind, definitions of new kinds among them."""
+"""Server-side apply of documents of any kind, including CustomResourceDefinitions and their objects."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,6 +10,7 @@ import msgspec
 
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import CRDS, KNOWN_RESOURCES, Resource
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import FIELD_MANAGER
@@ -19,7 +18,7 @@ from vkgateway.model.names import FIELD_MANAGER
 Document = dict[str, Any]
 
 _APPLY_ORDER: Final = {"Namespace": 0, "CustomResourceDefinition": 1}
-"""What other documents may need to be there before them; the rest keep their order."""
+"""Kinds that other documents may depend on. All other kinds follow in their original order."""
 _POLL_SECONDS: Final = 0.1
 
 
@@ -40,7 +39,7 @@ class _Condition(msgspec.Struct):
 
 class _Status(msgspec.Struct):
     conditions: list[_Condition] | None = None
-    """Servers say null before anything is known of a definition."""
+    """API servers write null before the first condition."""
 
 
 class _Definition(msgspec.Struct):
@@ -52,18 +51,14 @@ _decode_definition: Final = msgspec.json.Decoder(_Definition).decode
 
 
 class Discovery:
-    """Finds the resource of a kind at one server; answers are kept, and asked for again where a kind is
-    missing.
-    """
+    """Cache of the resources that one API server offers. An unknown kind causes another discovery request."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._resources: dict[tuple[str, str], Resource] = dict(KNOWN_RESOURCES)
 
     async def get_resource(self, api_version: str, kind: str) -> Resource:
-        """The resource of `apiVersion` and `kind`. Raises errors.NotFound where the server does not have
-        it.
-        """
+        """Return the resource of `apiVersion` and `kind`. Raises errors.NotFound if the server lacks the kind."""
         found = await self.find_resource(api_version, kind)
         if found is None:
             raise errors.NotFound(
@@ -72,10 +67,10 @@ class Discovery:
         return found
 
     async def find_resource(self, api_version: str, kind: str) -> Resource | None:
-        """Return the resource of `apiVersion` and `kind`, or None where the server has the version without the kind.
+        """Return the resource of `apiVersion` and `kind`, or None if the version lacks the kind.
 
         Raises:
-            NotFound: the server does not have the version.
+            NotFound: The server lacks the version.
         """
         if (api_version, kind) not in self._resources:
             await self._load_resources(api_version)
@@ -97,28 +92,26 @@ async def apply_objects(
     namespace: str = "default",
     discovery: Discovery | None = None,
     timeout: float = 30.0,
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> list[bytes]:
-    """Apply documents, taking over fields that others own; returns them as stored, in the order they were
-    applied.
+    """Apply documents with forced ownership of their fields. Return the stored objects in the order of application.
 
-    Namespaces and definitions go first; the call waits until the definitions are served, at most `timeout`
-    seconds, and as long for a kind that is defined but not served yet. A namespaced document without a
-    namespace goes into `namespace`. Raises InputError for what is no document, ApiError for what the server
-    refuses.
+    Namespaces and CustomResourceDefinitions are applied first. The call waits at most `timeout` seconds until the
+    definitions are established and their kinds are served. A namespaced document without a namespace is applied in
+    `namespace`.
+
+    Raises InputError for an invalid document, and ApiError if the server refuses a document.
     """
-    applier = _Applier(
-        client, discovery or Discovery(client), field_manager, namespace, sleep, clock, deadline=clock() + timeout
-    )
-    defines = any(doc.get("kind") == CRDS.kind for doc in docs)
+    deadline = clock.monotonic() + timeout
+    applier = _Applier(client, discovery or Discovery(client), field_manager, namespace, clock, deadline)
+    has_definitions = any(doc.get("kind") == CRDS.kind for doc in docs)
     stored = []
     waiting: list[str] = []
     for doc in sorted(docs, key=lambda doc: _APPLY_ORDER.get(str(doc.get("kind")), len(_APPLY_ORDER))):
         if doc.get("kind") != CRDS.kind:
             await applier.wait_until_established(waiting)
             waiting.clear()
-        stored.append(await (applier.apply_when_served(doc) if defines else applier.apply_document(doc)))
+        stored.append(await (applier.apply_when_served(doc) if has_definitions else applier.apply_document(doc)))
         if doc["kind"] == CRDS.kind:
             waiting.append(doc["metadata"]["name"])
     await applier.wait_until_established(waiting)
@@ -127,14 +120,13 @@ async def apply_objects(
 
 @dataclass(frozen=True)
 class _Applier:
-    """One call of `apply_objects`."""
+    """State of one call of `apply_objects`."""
 
     client: Client
     discovery: Discovery
     field_manager: str
     namespace: str
-    sleep: Callable[[float], Awaitable[object]]
-    clock: Callable[[], float]
+    clock: Clock
     deadline: float
 
     async def apply_document(self, doc: Document) -> bytes:
@@ -154,26 +146,26 @@ class _Applier:
         )
 
     async def apply_when_served(self, doc: Document) -> bytes:
-        """Apply what may be of a kind that was only just defined: API servers serve it a moment later."""
+        """Apply a document and retry while its kind is not served: API servers serve a new kind with a delay."""
         while True:
             try:
                 return await self.apply_document(doc)
             except errors.NotFound:
-                if self.clock() >= self.deadline:
+                if self.clock.monotonic() >= self.deadline:
                     raise
-                await self.sleep(_POLL_SECONDS)
+                await self.clock.sleep(_POLL_SECONDS)
 
     async def wait_until_established(self, names: Sequence[str]) -> None:
-        """Wait until definitions are served. Raises errors.ServerError naming the first that is not in time."""
+        """Wait until definitions are established. Raises errors.ServerError at the deadline."""
         for name in names:
             while not _is_established(await self.client.get(CRDS, name)):
-                if self.clock() >= self.deadline:
+                if self.clock.monotonic() >= self.deadline:
                     raise errors.ServerError(
                         f"CustomResourceDefinition {name} at {self.client.name} is not established yet"
                     )
-                await self.sleep(_POLL_SECONDS)
+                await self.clock.sleep(_POLL_SECONDS)
 
 
 def _is_established(body: bytes) -> bool:
     conditions = _decode_definition(body).status.conditions or ()
-    return any(found.type == "Established" and found.status == "True" for found in conditions)
+    return any(condition.type == "Established" and condition.status == "True" for condition in conditions)

@@ -1,4 +1,4 @@
-"""How long to wait: before trying again (exponential, jittered, bounded), and so that not all do a thing at once."""
+"""Delays: exponential back-off with jitter and a cap, and jitter that spreads periodic work."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Random = Callable[[], float]
-"""Gives a number in [0, 1)."""
+"""Returns a number in [0, 1)."""
 
 
 def add_jitter(seconds: float) -> float:
-    """So many seconds at least and less than twice that, drawn by lot: work of many that begin together comes apart."""
-    return seconds * (1 + random.random())  # noqa: S311 - nobody gains by guessing it
+    """Return a random duration between `seconds` and twice that, to spread work that starts at the same time."""
+    return seconds * (1 + random.random())  # noqa: S311 - jitter is not a secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Waits in seconds: `base` doubled with each failure up to `cap`, of which the upper half is drawn by
-    lot.
-    """
+    """Exponential back-off: `base` seconds, doubled by each failure up to `cap`; the upper half is random."""
 
     base: float
     cap: float
     random: Random = random.random
 
     def delay_after(self, failures: int, *, at_least: float | None = None) -> float:
-        """The wait after that many failures in a row (the first is 1); never less than a server asked for."""
-        # Past 2**30 the cap holds anyway, and floats need not overflow.
-        whole = min(self.cap, self.base * 2.0 ** min(max(failures - 1, 0), 30))
-        delay = whole * (0.5 + self.random() / 2)
+        """Return the delay after a number of consecutive failures (1 for the first), at least `at_least` seconds."""
+        # The exponent is bounded to avoid a float overflow. The cap applies long before.
+        full_delay = min(self.cap, self.base * 2.0 ** min(max(failures - 1, 0), 30))
+        delay = full_delay * (0.5 + self.random() / 2)
         return max(delay, at_least) if at_least is not None else delay

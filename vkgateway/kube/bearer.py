@@ -1,46 +1,46 @@
-"""Bearer tokens that a kubeconfig leads to: from itself, a file or a plugin; what may change is asked for again."""
+"""Bearer tokens of a kubeconfig: static, from a file or from an exec plugin. Files and plugins are read again."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 
 TokenSource = Callable[[], Awaitable[str]]
 log = structlog.get_logger(__name__)
 
 _TOKEN_SECONDS = 60.0
-"""Seconds after which a token that came from a file or a plugin is asked for again."""
+"""Seconds after which a token is read again from its file or plugin."""
 _RETRY_SECONDS = 5.0
-"""Seconds after which that is tried again where it failed."""
+"""Seconds until the next attempt after a failure."""
 FETCH_TIMEOUT_SECONDS = 30.0
-"""How long a plugin may take."""
+"""Seconds that a plugin may run."""
 
 
 async def static_token(token: str) -> str:
-    """A token that stands in the kubeconfig."""
+    """Return the token of the kubeconfig."""
     return token
 
 
 async def read_token_file(file: Path) -> str:
-    """What the file holds now. Raises InputError."""
+    """Return the current token in the file. Raises InputError."""
     try:
-        return file.read_text().strip()  # noqa: ASYNC240 - a line, on this machine
+        return file.read_text().strip()  # noqa: ASYNC240 - one line from a local file
     except OSError as error:
         raise InputError(f"token file {file} cannot be read: {error.strerror}") from error
 
 
 async def run_exec_plugin(plugin: Mapping[str, Any], *, context: str) -> str:
-    """What the plugin of a context gives now. Raises InputError."""
-    # Imported here: the library takes most of a second to load, and few kubeconfigs use plugins.
+    """Run the exec plugin of a context and return its token. Raises InputError."""
+    # Imported lazily: the library takes most of a second to load, and few kubeconfigs use plugins.
     from kubernetes_asyncio.config import ConfigException
     from kubernetes_asyncio.config.exec_provider import ExecProvider
     from kubernetes_asyncio.config.kube_config import ConfigNode
@@ -51,15 +51,16 @@ async def run_exec_plugin(plugin: Mapping[str, Any], *, context: str) -> str:
         raise InputError(f"the exec plugin of context {context!r} failed: {error}") from error
     token = status.get("token")
     if not isinstance(token, str):
-        raise InputError(f"the exec plugin of context {context!r} gave no token")
+        raise InputError(f"the exec plugin of context {context!r} returned no token")
     return token
 
 
 def _with_timeout(plugin: Mapping[str, Any]) -> dict[str, Any]:
-    """A plugin that is killed when nobody waits for it any more, with what it started: the library leaves it running.
+    """Return a plugin that timeout(1) kills together with its child processes. The library never kills a plugin.
 
-    At a terminal it stays in the foreground, since it may ask its user something, and is killed alone; so it is where
-    timeout(1) is BusyBox', which knows no other way, nor long options. Where there is none, the plugin is what it was.
+    At a terminal, the plugin stays in the foreground because it may prompt the user; then timeout(1) kills the plugin
+    alone. BusyBox' timeout(1) always does so, and has no long options. On a system without timeout(1), the plugin is
+    returned unchanged.
     """
     program = shutil.which("timeout")
     if program is None or "command" not in plugin:
@@ -71,12 +72,12 @@ def _with_timeout(plugin: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class CachingTokenSource:
-    """Keeps a token for a minute and lets one caller at a time fetch the next; those who wait share what comes of it.
+    """Cache of a token for one minute. One caller at a time fetches a new token; concurrent callers share the result.
 
-    Where that fails the last one is used on: a server knows best whether it is still good.
+    If fetching fails, the old token stays in use: the server decides whether the token is valid.
     """
 
-    def __init__(self, fetch: TokenSource, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fetch: TokenSource, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._fetch = fetch
         self._clock = clock
         self._token = ""
@@ -84,15 +85,15 @@ class CachingTokenSource:
         self._lock = asyncio.Lock()
         self._attempts = 0
         self._failure: VkgatewayError | None = None
-        """Why there is no token."""
+        """Error of the last attempt, if no token is known."""
 
     async def __call__(self) -> str:
-        """The token, as new as it has to be. Raises what the last attempt raised where there is none."""
-        if self._token and self._clock() < self._expires_at:
+        """Return the token, and fetch it first if it is too old. Raises the last error if no token is known."""
+        if self._token and self._clock.monotonic() < self._expires_at:
             return self._token
-        seen = self._attempts
+        attempts_before = self._attempts
         async with self._lock:
-            if self._attempts == seen:
+            if self._attempts == attempts_before:
                 await self._renew_token()
         if self._failure is not None:
             raise self._failure
@@ -108,7 +109,7 @@ class CachingTokenSource:
         except InputError as error:
             failure = error
         self._attempts += 1
-        self._expires_at = self._clock() + (_TOKEN_SECONDS if failure is None else _RETRY_SECONDS)
+        self._expires_at = self._clock.monotonic() + (_TOKEN_SECONDS if failure is None else _RETRY_SECONDS)
         self._failure = None if self._token else failure
         if self._token and failure is not None:
             log.warning("token not renewed", error=str(failure))

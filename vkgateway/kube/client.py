@@ -1,7 +1,6 @@
-"""A thin client of one API server: its verbs, on bytes.
+"""Thin client of one API server: the verbs of the Kubernetes API on bytes.
 
-Objects are not typed here and answers are not decoded: callers that look at an answer decode the few fields
-they need.
+Objects are not typed and responses are not decoded: callers decode the few fields that they need.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ _PATCH_TYPES: Final[dict[PatchKind, str]] = {
 }
 _DRY_RUN: Final = {"dryRun": "All"}
 _ANY_VERSION: Final[Params] = {"resourceVersion": "1", "resourceVersionMatch": "NotOlderThan"}
-"""What servers answer from their watch caches, by pages: 0 would do, too, but then the limit is passed over."""
+"""Parameters of a list from the watch cache. Version 1 instead of 0, because servers ignore the limit with 0."""
 _encode = msgspec.json.Encoder().encode
 
 
 def encode(body: object) -> bytes:
-    """JSON bytes of a msgspec struct or plain object; bytes are taken as already encoded."""
+    """Return the JSON of a msgspec struct or plain object. Bytes pass unchanged."""
     return body if isinstance(body, bytes) else _encode(body)
 
 
 class Client(Transport):
-    """The verbs of the API, over a `Transport`. Every method raises `errors.ApiError`."""
+    """Client with the verbs of the API. Every method raises `errors.ApiError`."""
 
     @classmethod
     def from_kubeconfig(
         cls, path: Path | str, *, context: str | None = None, name: str = "", max_connections: int = 64
     ) -> Self:
-        """A client as a kubeconfig file describes it (its current context unless another is named).
+        """Return a client for a context of a kubeconfig file, by default the current context.
 
-        The file, and those that it names, are read again once the server does not know us any more.
+        After the server refuses the credentials, the client reads the file and the files that it names again.
 
-        Raises InputError where the file is missing, malformed or lacks what it refers to.
+        Raises InputError if the file is missing, malformed or refers to missing entries.
         """
         from vkgateway.kube import kubeconfig
 
@@ -69,7 +68,7 @@ class Client(Transport):
 
     @classmethod
     def in_cluster(cls, *, name: str = "", max_connections: int = 64) -> Self:
-        """A client for the cluster whose pod this process runs in, by the mounted service account."""
+        """Return a client for the cluster of this process' pod, with the mounted service account."""
         from vkgateway.kube import kubeconfig
 
         connection = kubeconfig.in_cluster_config()
@@ -95,9 +94,7 @@ class Client(Transport):
         streaming_lists: bool = True,
         single_server: bool = False,
     ) -> Self:
-        """A client that proves itself by a certificate; all three are PEM texts, none is ever written to a
-        disk.
-        """
+        """Return a client with a client certificate. All three are PEM texts that are never written to a disk."""
         context = tls.client_context(ca=ca, cert=cert, key=key)
         return cls(
             server,
@@ -117,7 +114,7 @@ class Client(Transport):
         subresource: str | None = None,
         timeout: float = 30,
     ) -> bytes:
-        """The JSON of one object."""
+        """Return the JSON of an object."""
         return await self.request("GET", resource.path(namespace, name, subresource), timeout=timeout)
 
     async def create(
@@ -132,8 +129,9 @@ class Client(Transport):
         dry_run: bool = False,
         timeout: float = 30,
     ) -> bytes:
-        """Create an object (`name` only with a subresource, as for `token` and `eviction`); returns it as
-        stored, or its metadata. With `dry_run` it is returned as it would be, and nothing is stored.
+        """Create an object, and return the stored object or its metadata.
+
+        `name` is for subresources only, like `token` and `eviction`. With `dry_run`, nothing is stored.
         """
         path = resource.path(namespace, name, subresource)
         params = _DRY_RUN if dry_run else None
@@ -151,7 +149,7 @@ class Client(Transport):
         subresource: str | None = None,
         timeout: float = 30,
     ) -> bytes:
-        """Replace an object; a `metadata.resourceVersion` in it must still be the current one."""
+        """Replace an object. A `metadata.resourceVersion` in the body must be the current version."""
         path = resource.path(namespace, name, subresource)
         return await self.request("PUT", path, body=encode(body), timeout=timeout)
 
@@ -170,9 +168,10 @@ class Client(Transport):
         dry_run: bool = False,
         timeout: float = 30,
     ) -> bytes:
-        """Patch an object; `apply` is server-side apply, where `force` takes over fields that others own.
+        """Patch an object, and return the stored object or its metadata.
 
-        Returns the object as stored, or its metadata; with `dry_run` as it would be, and nothing is stored.
+        The kind `apply` is server-side apply; `force` takes over fields of other managers. With `dry_run`, nothing is
+        stored.
         """
         params: dict[str, str | int | bool] = {"fieldManager": field_manager}
         if kind == "apply":
@@ -201,14 +200,11 @@ class Client(Transport):
         propagation_policy: Literal["Background", "Foreground", "Orphan"] | None = None,
         timeout: float = 30,
     ) -> bytes:
-        """Delete an object, only if it still has that UID and resource version where they are given.
-
-        Of what the server answers, the metadata is asked for.
-        """
+        """Delete an object, with its UID and resource version as preconditions if given. Return its metadata."""
         options: dict[str, object] = {}
         if uid is not None or resource_version is not None:
-            wanted = {"uid": uid, "resourceVersion": resource_version}
-            options["preconditions"] = {key: value for key, value in wanted.items() if value is not None}
+            preconditions = {"uid": uid, "resourceVersion": resource_version}
+            options["preconditions"] = {key: value for key, value in preconditions.items() if value is not None}
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
         if propagation_policy is not None:
@@ -229,19 +225,19 @@ class Client(Transport):
         cached: bool = False,
         timeout: float = 60,
     ) -> AsyncIterator[Page]:
-        """A consistent list, page by page (`limit` objects each, fewer where they are large; 0 for all at once).
+        """Yield the pages of a consistent list, with `limit` objects each (fewer large objects; 0 for one page).
 
-        With `cached` it is as the server has it in its watch cache, which may be a little behind its store and costs a
-        fraction. Raises `errors.Gone` where the continue token has expired meanwhile: begin again.
+        With `cached`, the server answers from its watch cache, which costs less and may lag behind the store. Raises
+        `errors.Gone` if the continue token expires: list again.
         """
         path = resource.path(namespace)
         params = selector_params(label_selector, field_selector)
         if limit:
             params["limit"] = limit
-        place: Params = _ANY_VERSION if cached else {}
+        position: Params = _ANY_VERSION if cached else {}
         while True:
             try:
-                page = await self._get_page(path, {**params, **place}, timeout)
+                page = await self._get_page(path, {**params, **position}, timeout)
             except errors.ResponseTooLarge:
                 if limit <= 1:
                     raise
@@ -250,7 +246,7 @@ class Client(Transport):
             yield page
             if not page.metadata.continue_:
                 return
-            place = {"continue": page.metadata.continue_}  # which says of what version the rest is, too
+            position = {"continue": page.metadata.continue_}  # the token contains the resource version
 
     async def list_all(
         self,
@@ -261,7 +257,7 @@ class Client(Transport):
         field_selector: str = "",
         timeout: float = 60,
     ) -> Page:
-        """All objects in one answer, for what is known to be few."""
+        """Return all objects in one page. For small collections."""
         params = selector_params(label_selector, field_selector)
         return await self._get_page(resource.path(namespace), params, timeout)
 

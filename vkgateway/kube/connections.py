@@ -1,4 +1,4 @@
-"""All connections to one server by one identity: those that requests share, and those of watches."""
+"""All connections to one server with one identity: the pool of requests and the pool of watches."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from vkgateway.kube.response_streams import StreamPool
 
 
 class Connections:
-    """What requests (at most `limit` at once) and streams go over.
+    """Connection pools for requests (at most `limit` at a time) and streams.
 
-    Streams have connections of their own: they live long, and must not eat up those that requests wait for. But one
-    that no request needs just now becomes a stream's: whoever lists and then watches shakes hands once.
+    Streams use separate connections, because long-lived streams would block requests. A new stream takes over an idle
+    connection of the requests, so that a list and the following watch need one handshake.
     """
 
     def __init__(self, server: Endpoint, *, limit: int) -> None:
         self.request_pool = ConnectionPool(server, limit=limit)
-        self.stream_pool = StreamPool(server, spare=self.request_pool.release_idle)
+        self.stream_pool = StreamPool(server, request_pool=self.request_pool)
 
     @property
     def is_in_use(self) -> bool:
-        """Whether requests are under way, streams are read, or connections there."""
+        """Whether requests, streams or connections exist."""
         return self.request_pool.is_in_use or self.stream_pool.is_in_use
 
     def start_draining(self) -> None:
-        """Keep no connection any more; what is under way goes on."""
+        """Stop reusing connections. Current requests and streams continue."""
         self.request_pool.start_draining()
         self.stream_pool.start_draining()
 
     async def close(self) -> None:
-        """Close all connections; what is under way fails."""
+        """Close all connections. Current requests and streams fail."""
         self.stream_pool.close()
         await self.request_pool.close()
 
 
-async def close_all(several: list[Connections]) -> None:
-    """Close them at once."""
-    await asyncio.gather(*(connections.close() for connections in several))
+async def close_all(all_connections: list[Connections]) -> None:
+    """Close connections concurrently."""
+    await asyncio.gather(*(connections.close() for connections in all_connections))

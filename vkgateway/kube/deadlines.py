@@ -1,4 +1,4 @@
-"""Ends what is awaited for too long, by one timer for all: one for each costs a request a fifth of its CPU."""
+"""Timeouts of futures with one shared timer: a timer per request costs a fifth of the request's CPU time."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ T = TypeVar("T")
 
 
 class Deadlines:
-    """The futures that are awaited, and when each is given up. Not for several event loops."""
+    """Awaited futures and their deadlines. For one event loop."""
 
     def __init__(self) -> None:
         self._due: dict[asyncio.Future[object], float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._fires_at = 0.0
-        """When the timer goes off, in the loop's time."""
+        """Time of the timer, in the event loop's time."""
 
     async def wait(self, future: asyncio.Future[T], *, until: float) -> T:
-        """What a future gets; raises TimeoutError once the loop's time is `until`."""
-        waited: asyncio.Future[object] = future  # type: ignore[assignment] # nothing but its end is looked at
-        self._due[waited] = until
+        """Return a future's result. Raises TimeoutError at the event loop's time `until`."""
+        awaited: asyncio.Future[object] = future  # type: ignore[assignment] # the result's type does not matter
+        self._due[awaited] = until
         if self._timer is None or until < self._fires_at:
             self._arm_timer(until)
         try:
             return await future
         finally:
-            del self._due[waited]
+            del self._due[awaited]
 
     def close(self) -> None:
-        """Let go of the timer; what is awaited still is not given up any more."""
+        """Cancel the timer. Futures that are still awaited do not time out."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -41,11 +41,11 @@ class Deadlines:
 
     def _expire_due(self) -> None:
         self._timer = None
-        # A loop's timers are as coarse as milliseconds, and may go off as much too early.
+        # An event loop's timers have a resolution of milliseconds, and may fire early by that.
         now = asyncio.get_running_loop().time() + 0.001
         for future, due in self._due.items():
             if due <= now and not future.done():
                 future.set_exception(TimeoutError())
-        left = [due for due in self._due.values() if due > now]
-        if left:
-            self._arm_timer(min(left))
+        remaining = [due for due in self._due.values() if due > now]
+        if remaining:
+            self._arm_timer(min(remaining))

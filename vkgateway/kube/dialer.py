@@ -1,4 +1,4 @@
-"""Connecting to a host by whichever of its addresses answers: one that is silent leaves the others their time."""
+"""TCP connections to a host with several addresses: a silent address leaves time for the next one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 
 class HostDialer:
-    """Those of one host, which is asked for anew each time: they may change. The one that answered last goes first."""
+    """Dialer of one host. It resolves the host for each connection, and tries the last good address first."""
 
     __slots__ = ("_last_good",)
 
@@ -17,7 +17,7 @@ class HostDialer:
         self._last_good = ""
 
     async def connect(self, factory: Callable[[], asyncio.Protocol], host: str, port: int, *, patience: float) -> None:
-        """Connect within so many seconds, of which each address gets its share. Raises OSError."""
+        """Connect within `patience` seconds, divided among the addresses. Raises OSError."""
         loop = asyncio.get_running_loop()
         if _is_address(host):
             await loop.create_connection(factory, host, port)
@@ -29,7 +29,7 @@ class HostDialer:
             try:
                 async with asyncio.timeout((until - loop.time()) / untried):
                     await loop.create_connection(factory, address, port)
-            except OSError:  # a time-out is one
+            except OSError:  # includes TimeoutError
                 if untried == 1:
                     raise
             else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from typing import ClassVar
 
 from vkgateway.kube.sockets import TUNNEL_KEEPALIVE, KeepAlive
@@ -60,7 +59,7 @@ class DuplexProtocol(TlsProtocol):
     # Hooks of subclasses.
 
     def handle_end(self) -> None:
-        """Process the end of the peer's bytes: close_notify, EOF or the loss of the connection."""
+        """Process the end of the peer's bytes: close_notify, EOF, a TLS error or the loss of the connection."""
         if not self.has_ended:
             self.has_ended = True
             self._finish_opening(self.error or ConnectionResetError("the connection was closed during the handshake"))
@@ -150,11 +149,6 @@ class DuplexProtocol(TlsProtocol):
         """Note that the write buffer has space."""
         self.is_congested = False
         self._changes.notify_all()
-
-    def _fail_tls(self, error: ssl.SSLError) -> None:
-        super()._fail_tls(error)
-        self._is_closing = True
-        self.handle_end()
 
     def _flush_tls(self) -> None:
         if not self._is_write_closed:

@@ -1,10 +1,9 @@
-"""What can go wrong between us and an API server, sorted by what the caller may do about it.
+"""Errors of requests to an API server, classified by the possible reaction.
 
-Whether trying again can help is `ApiError.is_transient`. The sorting follows the API conventions' section on
-status codes
+`ApiError.is_transient` says whether a retry can help. The classes follow the status codes of the API conventions
 (https://github.com/kubernetes/community/blob/master/contributors/devel/sig-architecture/api-conventions.md).
 """
-# ruff: noqa: N818 - the classes carry the reasons' names that the Kubernetes API gives them
+# ruff: noqa: N818 - the classes have the names of the Kubernetes API's reasons
 
 from __future__ import annotations
 
@@ -18,23 +17,22 @@ from vkgateway.model.errors import VkgatewayError
 
 _MAX_MESSAGE_LENGTH = 1024
 _MAX_RETRY_AFTER_SECONDS = 300.0
-"""Seconds of a Retry-After that are believed; a tenant's own webhooks may ask for any."""
+"""Limit of a Retry-After in seconds: a tenant's webhooks may send any value."""
 _QUOTED_VALUE = re.compile(r'(Invalid value: )(?:"(?:[^"\\]|\\.)*"|\S+)')
 _QUOTED_OBJECT = re.compile(r"(Invalid value: )(?:\{|\w+\.\w+\{).*", re.DOTALL)
 _BEARER = re.compile(r"(?i)(bearer )[\w.~+/=-]+")
 
 
 class ApiError(VkgatewayError):
-    """A request that an API server refused or never answered.
+    """A request that an API server refused or did not answer.
 
-    `status` is the HTTP status (0 where there was no answer), `reason` Kubernetes' word for it, `causes` the
-    finer reasons it lists (`NamespaceTerminating`), `retry_after` the seconds the server asks to wait,
-    `message` what was asked and what came of it, `server_message` the server's own part of that; both cut to a sane
-    length and without what may be secret.
+    `status` is the HTTP status (0 without a response), `reason` the Kubernetes reason, and `causes` the reasons of the
+    details (`NamespaceTerminating`). `retry_after` is the delay in seconds that the server requests. `message` contains
+    the request and the error, `server_message` the server's part only. Both are shortened, and secrets are removed.
     """
 
     is_transient: ClassVar[bool] = False
-    """True where the same request may succeed later without anybody changing it."""
+    """Whether the same request may succeed later."""
 
     def __init__(
         self,
@@ -44,11 +42,11 @@ class ApiError(VkgatewayError):
         reason: str = "",
         causes: tuple[str, ...] = (),
         retry_after: float | None = None,
-        words: str = "",
+        server_message: str = "",
         hint: str = "",
     ) -> None:
         super().__init__(message, hint=hint)
-        self.server_message = words or message
+        self.server_message = server_message or message
         self.status = status
         self.reason = reason
         self.causes = causes
@@ -56,78 +54,76 @@ class ApiError(VkgatewayError):
 
     @property
     def message(self) -> str:
-        """What went wrong, in one sentence."""
+        """The error in one sentence."""
         return str(self.args[0])
 
 
 class BadRequest(ApiError):
-    """400 and other refusals of the request's form."""
+    """400 and other statuses for an invalid request."""
 
     exit_code: ClassVar[int] = 2
 
 
 class Unauthorized(ApiError):
-    """401: the server does not know us; a renewed credential may help, so it is worth trying again."""
+    """401: the server does not accept the credentials. Transient, because renewed credentials may help."""
 
     is_transient: ClassVar[bool] = True
 
 
 class Forbidden(ApiError):
-    """403: the server knows us and says no, by its access rules, a quota or an admission plugin."""
+    """403: authorization, a quota or an admission plugin refuses the request."""
 
 
 class NotFound(ApiError):
-    """404: there is no such object, or no such kind."""
+    """404: the object or the kind does not exist."""
 
     exit_code: ClassVar[int] = 3
 
 
 class Conflict(ApiError):
-    """409: the object is not what we thought it was (resource version, UID); look again."""
+    """409: the object's resource version or UID differs from the request. Read the object again."""
 
     exit_code: ClassVar[int] = 4
     is_transient: ClassVar[bool] = True
 
 
 class AlreadyExists(ApiError):
-    """409 with reason AlreadyExists: the name is taken."""
+    """409 with reason AlreadyExists: an object with this name exists."""
 
     exit_code: ClassVar[int] = 4
 
 
 class Gone(ApiError):
-    """410: the resource version or continue token is too old; list anew."""
+    """410: the resource version or continue token expired. List again."""
 
     is_transient: ClassVar[bool] = True
 
 
 class Invalid(ApiError):
-    """422: the object breaks its schema or validation rules."""
+    """422: the object violates its schema or validation rules."""
 
     exit_code: ClassVar[int] = 2
 
 
 class TooManyRequests(ApiError):
-    """429: the server sheds load, or a disruption budget stands in the way; `retry_after` says for how
-    long.
-    """
+    """429: the server is overloaded, or a disruption budget prevents an eviction. See `retry_after`."""
 
     is_transient: ClassVar[bool] = True
 
 
 class ServerError(ApiError):
-    """5xx: the server, its store or one of its webhooks failed."""
+    """5xx: the server, its datastore or one of its webhooks failed."""
 
     exit_code: ClassVar[int] = 5
     is_transient: ClassVar[bool] = True
 
 
 class ResponseTooLarge(ServerError):
-    """More bytes than are taken in; fewer objects at a time may be had."""
+    """The response exceeds the size limit. A list with a lower limit may succeed."""
 
 
 class Unreachable(ApiError):
-    """No answer at all: connection refused or lost, time-out, TLS failure."""
+    """No response: connection refused or lost, timeout or TLS failure."""
 
     exit_code: ClassVar[int] = 5
     is_transient: ClassVar[bool] = True
@@ -166,48 +162,46 @@ _decode_status = msgspec.json.Decoder(_Status).decode
 
 
 def from_response(status: int, body: bytes, *, what: str, retry_after: str | None = None) -> ApiError:
-    """The error that an HTTP answer stands for; `what` says what was asked of whom (`GET /api/v1/pods at
-    alpha`).
-    """
+    """Return the error of an HTTP response. `what` names request and server (`GET /api/v1/pods at alpha`)."""
     try:
-        said = _decode_status(body)
+        decoded = _decode_status(body)
     except (msgspec.DecodeError, RecursionError):
-        said = _Status(message=body[:_MAX_MESSAGE_LENGTH].decode("utf-8", "replace").strip())
-    return _build_error(status, said, what=what, header=retry_after)
+        decoded = _Status(message=body[:_MAX_MESSAGE_LENGTH].decode("utf-8", "replace").strip())
+    return _build_error(status, decoded, what=what, header=retry_after)
 
 
 def from_event(body: bytes, *, what: str) -> ApiError:
-    """The error that a watch event of type ERROR carries; without a code of its own it counts as a server
-    error.
-    """
+    """Return the error of a watch event of type ERROR. An event without a code is a server error."""
     try:
-        said = _decode_status(body)
+        decoded = _decode_status(body)
     except (msgspec.DecodeError, RecursionError):
-        said = _Status(message="an unreadable error event")
-    return _build_error(said.code or 500, said, what=what, header=None)
+        decoded = _Status(message="an unreadable error event")
+    return _build_error(decoded.code or 500, decoded, what=what, header=None)
 
 
-def _build_error(status: int, said: _Status, *, what: str, header: str | None) -> ApiError:
+def _build_error(status: int, decoded: _Status, *, what: str, header: str | None) -> ApiError:
     kind = _BY_STATUS.get(status) or (ServerError if status >= 500 else BadRequest)
-    if kind is Conflict and said.reason == "AlreadyExists":
+    if kind is Conflict and decoded.reason == "AlreadyExists":
         kind = AlreadyExists
     retry_after = _parse_retry_after(header)
-    if retry_after is None and said.details is not None and said.details.retry_after_seconds > 0:
-        retry_after = min(said.details.retry_after_seconds, _MAX_RETRY_AFTER_SECONDS)
-    causes = said.details.causes if said.details is not None else None
-    words = redact_message(said.message, secret="/secrets" in what or what.endswith("/token")) or "no reason given"
+    details = decoded.details
+    if retry_after is None and details is not None and details.retry_after_seconds > 0:
+        retry_after = min(details.retry_after_seconds, _MAX_RETRY_AFTER_SECONDS)
+    causes = details.causes if details is not None else None
+    message = redact_message(decoded.message, secret="/secrets" in what or what.endswith("/token"))
+    message = message or "no reason given"
     return kind(
-        f"{what}: {words} ({' '.join(filter(None, (str(status), said.reason)))})",
+        f"{what}: {message} ({' '.join(filter(None, (str(status), decoded.reason)))})",
         status=status,
-        reason=said.reason,
+        reason=decoded.reason,
         causes=tuple(cause.reason for cause in causes or ()),
         retry_after=retry_after,
-        words=words,
+        server_message=message,
     )
 
 
 def _parse_retry_after(header: str | None) -> float | None:
-    """The Retry-After header where it is a number of seconds; API servers send no dates."""
+    """Return the seconds of a Retry-After header, or None. API servers send no dates."""
     try:
         seconds = float(header) if header else math.nan
     except ValueError:
@@ -216,9 +210,9 @@ def _parse_retry_after(header: str | None) -> float | None:
 
 
 def redact_message(message: str, *, secret: bool = False) -> str:
-    """The server's words without bearer tokens and without the objects it quotes back whole.
+    """Return a server's message without bearer tokens and quoted objects.
 
-    With `secret` no value that it quotes is kept: the request was about a Secret or a token.
+    With `secret` (for requests on a Secret or a token), all quoted values are removed.
     """
     message = _QUOTED_OBJECT.sub(r"\1(hidden)", message)
     if secret:

@@ -1,7 +1,7 @@
-"""Requests over kept HTTP/1.1 connections to one server, with as little in between as can be.
+"""Minimal HTTP/1.1 client with a pool of kept-alive connections to one server.
 
-A pod's life takes six requests, and a general HTTP client spends more CPU on each than everything else that is done
-for the pod. API servers need little of it: no redirects, cookies, compression or proxies.
+A pod's life takes six requests. A general HTTP client spends more CPU time on each request than the gateway spends on
+everything else for the pod. API servers need no redirects, cookies, compression or proxies.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from vkgateway.kube.deadlines import Deadlines
 from vkgateway.kube.endpoint import IDLE_SECONDS, Endpoint
@@ -22,24 +21,31 @@ _IDEMPOTENT: Final = frozenset({"GET", "PUT", "DELETE"})
 
 
 class ConnectionClosedError(ConnectionError):
-    """The server closed the connection before its answer was complete."""
+    """The server closed the connection before the response was complete."""
 
     def __init__(self, message: str, *, unused: bool = False) -> None:
         super().__init__(message)
         self.is_unused = unused
-        """Whether not one byte of an answer had come."""
+        """Whether no byte of a response had arrived."""
+
+
+class ConnectionOwner(Protocol):
+    """Owner of connections."""
+
+    def forget_connection(self, connection: Connection) -> None:
+        """Drop a closed connection."""
 
 
 class Connection(TlsProtocol):
-    """One connection; it carries one request at a time."""
+    """A connection that carries one request at a time."""
 
-    def __init__(self, on_lost: Callable[[Connection], None]) -> None:
+    def __init__(self, owner: ConnectionOwner) -> None:
         super().__init__()
         self.was_used = False
         self.idle_since = 0.0
-        self._loop = asyncio.get_running_loop()  # kept: until Python 3.12 each look asks the kernel for the process
+        self._loop = asyncio.get_running_loop()  # stored: before Python 3.12, each call asks the kernel for the pid
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self._on_lost = on_lost
+        self._owner = owner
         self._waiter: asyncio.Future[Response] | None = None
         self._parser = ResponseParser()
 
@@ -49,48 +55,48 @@ class Connection(TlsProtocol):
         return self.transport is not None and not self.transport.is_closing() and self._waiter is None
 
     def send_request(self, request: bytes) -> asyncio.Future[Response]:
-        """Send a request; the future gets its answer, or ConnectionError."""
+        """Send a request. The returned future gets the response, or ConnectionError."""
         waiter: asyncio.Future[Response] = self._loop.create_future()
         self._waiter = waiter
         self.write(request)
         return waiter
 
     def handle_data(self, data: bytes) -> None:
-        """See `Sample`."""
+        """Parse bytes of the response."""
         if self._waiter is None:
-            self.abort()  # nobody has asked: whatever this is, it must not become an answer
+            self.abort()  # unsolicited bytes must not become the response of the next request
             return
         try:
-            answer = self._parser.feed(data)
+            response = self._parser.feed(data)
         except MalformedResponseError as error:
             self._fail_request(error)
             self.abort()
             return
-        if answer is not None:
-            self._complete_request(answer)
+        if response is not None:
+            self._complete_request(response)
 
-    def handle_close(self, why: Exception | None) -> None:
-        """See `Sample`."""
-        answer = None if why is not None else self._parser.handle_eof()
-        if answer is not None:
-            self._complete_request(answer)
-        elif isinstance(why, ssl.SSLError) and not self.was_used:
-            self._fail_request(why)  # by TLS 1.3 it may come as late as this that a server refuses who we are
+    def handle_close(self, error: Exception | None) -> None:
+        """Complete a response without a length, or fail the request."""
+        response = None if error is not None else self._parser.handle_eof()
+        if response is not None:
+            self._complete_request(response)
+        elif isinstance(error, ssl.SSLError) and not self.was_used:
+            self._fail_request(error)  # in TLS 1.3, the refusal of a client certificate may arrive with the response
         else:
-            message = str(why) if why is not None else "the server closed the connection"
+            message = str(error) if error is not None else "the server closed the connection"
             self._fail_request(ConnectionClosedError(message, unused=self._parser.is_untouched))
         if not self.closed.done():
             self.closed.set_result(None)
-        self._on_lost(self)
+        self._owner.forget_connection(self)
 
-    def _complete_request(self, answer: Response) -> None:
+    def _complete_request(self, response: Response) -> None:
         if not self._parser.keeps_alive:
             self.close()
         self._parser = ResponseParser()
         waiter, self._waiter = self._waiter, None
         self.was_used = True
         if waiter is not None and not waiter.done():
-            waiter.set_result(answer)
+            waiter.set_result(response)
 
     def _fail_request(self, error: Exception) -> None:
         waiter, self._waiter = self._waiter, None
@@ -99,7 +105,7 @@ class Connection(TlsProtocol):
 
 
 class ConnectionPool:
-    """Connections to one server, at most `limit`; whoever finds none free waits for its turn."""
+    """Connections to one server, at most `limit`. Further requests wait in a queue."""
 
     def __init__(self, server: Endpoint, *, limit: int) -> None:
         self._server = server
@@ -108,16 +114,16 @@ class ConnectionPool:
         self._connections: set[Connection] = set()
         self._active_requests = 0
         self._slot_waiters: deque[asyncio.Future[None]] = deque()
-        self._loop = asyncio.get_running_loop()  # kept, as in `ClientConfig`
+        self._loop = asyncio.get_running_loop()  # stored, see `Connection`
         self._deadlines = Deadlines()
         self._is_closed = False
         self._is_draining = False
 
     async def request(self, method: str, request: bytes, *, timeout: float) -> Response:
-        """Send the bytes of a whole request and return the answer.
+        """Send the bytes of a request and return the response.
 
-        A request that changes nothing when repeated is sent once more where a kept connection turns out to be closed.
-        Raises OSError (TimeoutError and ConnectionError among them).
+        An idempotent request is sent again if the server has closed a reused connection. Raises OSError (TimeoutError
+        and ConnectionError included).
         """
         until = self._loop.time() + timeout
         try:
@@ -127,29 +133,29 @@ class ConnectionPool:
             finally:
                 self._release_slot()
         except TimeoutError:
-            raise TimeoutError(f"no answer within {timeout:g} s") from None
+            raise TimeoutError(f"no response within {timeout:g} s") from None
 
     async def _send_and_receive(self, method: str, request: bytes, until: float) -> Response:
         while True:
-            connection = self._take_idle() or await self._open_connection(until)
+            connection = self.take_idle() or await self._open_connection(until)
             try:
-                answer = await self._deadlines.wait(connection.send_request(request), until=until)
+                response = await self._deadlines.wait(connection.send_request(request), until=until)
             except ConnectionClosedError as error:
                 if connection.was_used and error.is_unused and method in _IDEMPOTENT:
                     continue
                 raise
             except BaseException:
-                connection.abort()  # its answer would be taken for the next request's
+                connection.abort()  # a late response must not become the response of the next request
                 raise
             self._server.activity.last_heard = connection.idle_since = self._loop.time()
             if self._is_draining:
                 connection.close()
             elif connection.is_reusable:
                 self._idle.append(connection)
-            return answer
+            return response
 
-    def _take_idle(self) -> Connection | None:
-        """The connection used last, if one is free; those that are stale are closed."""
+    def take_idle(self) -> Connection | None:
+        """Remove and return the last used idle connection, or None. Close stale connections."""
         oldest = self._loop.time() - IDLE_SECONDS
         while self._idle:
             connection = self._idle.pop()
@@ -158,14 +164,10 @@ class ConnectionPool:
             connection.abort()
         return None
 
-    def release_idle(self) -> Connection | None:
-        """A connection that no request needs just now, for whoever takes it over; not counted here any more."""
-        return self._take_idle()
-
     async def _open_connection(self, until: float) -> Connection:
         self._check_open()
         async with asyncio.timeout_at(until):
-            connection = await self._server.open_connection(Connection(self._forget_connection))
+            connection = await self._server.open_connection(Connection(self))
         self._connections.add(connection)
         try:
             self._check_open()
@@ -178,47 +180,48 @@ class ConnectionPool:
         if self._is_closed:
             raise ConnectionClosedError("the client is closed")
 
-    def _forget_connection(self, connection: Connection) -> None:
+    def forget_connection(self, connection: Connection) -> None:
+        """Drop a closed connection."""
         self._connections.discard(connection)
         with contextlib.suppress(ValueError):
             self._idle.remove(connection)
 
     async def _acquire_slot(self, until: float) -> None:
         if self._active_requests >= self._limit:
-            turn: asyncio.Future[None] = self._loop.create_future()
-            self._slot_waiters.append(turn)
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._slot_waiters.append(waiter)
             try:
-                await self._deadlines.wait(turn, until=until)
+                await self._deadlines.wait(waiter, until=until)
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled() and turn.exception() is None:
+                if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                     self._release_slot()
                 raise
             return
         self._active_requests += 1
 
     def _release_slot(self) -> None:
-        """Give the turn to one who waits, or back."""
+        """Pass the slot to the next waiting request, or free the slot."""
         while self._slot_waiters:
-            turn = self._slot_waiters.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            waiter = self._slot_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
         self._active_requests -= 1
 
     @property
     def is_in_use(self) -> bool:
-        """Whether requests are under way, or connections there."""
+        """Whether requests or connections exist."""
         return self._active_requests > 0 or bool(self._connections)
 
     def start_draining(self) -> None:
-        """Keep no connection any more; requests under way go on."""
+        """Stop reusing connections. Current requests continue."""
         self._is_draining = True
-        free, self._idle = self._idle, []
-        for connection in free:
+        idle, self._idle = self._idle, []
+        for connection in idle:
             connection.close()
 
     async def close(self) -> None:
-        """Close all connections; requests under way fail."""
+        """Close all connections. Current requests fail."""
         self._is_closed = True
         self._deadlines.close()
         self._idle.clear()

@@ -1,4 +1,4 @@
-"""Kubeconfig files: reading them, writing them and merging into the user's own."""
+"""Reading, writing and merging of kubeconfig files."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ _SERVICE_ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount
 
 @dataclass(frozen=True, kw_only=True)
 class ClientConfig:
-    """What one context says: where the server is, how to trust it and how to prove oneself. PEM texts as
-    bytes.
-    """
+    """Server and credentials of one context. PEM texts are bytes."""
 
     context: str
     server: str
@@ -43,21 +41,21 @@ class ClientConfig:
     exec_plugin: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def is_same_server(self, other: ClientConfig) -> bool:
-        """Whether both lead to the same server, whatever they prove themselves by.
+        """Return whether both configurations have the same server, regardless of the credentials.
 
-        By another authority it may be another one, at the same address.
+        A different certificate authority may mean a different server at the same address.
         """
-        ours, theirs = ((one.server, one.tls_server_name, one.ca, one.insecure) for one in (self, other))
-        return ours == theirs
+        servers = [(config.server, config.tls_server_name, config.ca, config.insecure) for config in (self, other)]
+        return servers[0] == servers[1]
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """The TLS identity; None where the server is reached by plain HTTP."""
+        """Return the TLS settings, or None for plain HTTP."""
         if self.server.startswith("http://"):
             return None
         return tls.client_context(ca=self.ca, cert=self.cert, key=self.key, insecure=self.insecure)
 
     def token_source(self) -> bearer.TokenSource | None:
-        """What to await for a bearer token before each request; None where none is used."""
+        """Return the source of bearer tokens, or None."""
         if self.exec_plugin is not None:
             return bearer.CachingTokenSource(partial(bearer.run_exec_plugin, self.exec_plugin, context=self.context))
         if self.token_file is not None:
@@ -68,55 +66,53 @@ class ClientConfig:
 
 
 class CredentialReloader:
-    """Reads a connection's credentials again: those of long-lived clients run out, and are written anew in place.
+    """Source of renewed credentials: other programs replace expiring credentials in place.
 
-    `read` reads it whole. Gives None where it says the same as before, or leads to another server.
+    `read` reads the current configuration. A call returns None if nothing changed or if the server changed.
     """
 
-    def __init__(self, known: ClientConfig, read: Callable[[], ClientConfig]) -> None:
-        self._known = known
+    def __init__(self, current: ClientConfig, read: Callable[[], ClientConfig]) -> None:
+        self._current = current
         self._read = read
 
     def __call__(self) -> tuple[ssl.SSLContext | None, bearer.TokenSource | None] | None:
-        """See `transport.CredentialSource`. Raises InputError."""
-        found = self._read()
-        if found == self._known or found.server != self._known.server:
+        """Return changed credentials; see `transport.CredentialSource`. Raises InputError."""
+        config = self._read()
+        if config == self._current or config.server != self._current.server:
             return None
-        credentials = found.ssl_context(), found.token_source()
-        self._known = found
+        credentials = config.ssl_context(), config.token_source()
+        self._current = config
         return credentials
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kubeconfig:
-    """A kubeconfig document and the file it came from, which relative paths in it start from."""
+    """A kubeconfig document and its file. Relative paths in the document start from the file's folder."""
 
     document: Document = field(repr=False)
     path: Path
 
     @property
     def current_context(self) -> str:
-        """The context that commands use unless told otherwise; empty if there is none."""
+        """The default context of commands. Empty if the document has none."""
         return str(self.document.get("current-context") or "")
 
     def client_config(self, context: str | None = None) -> ClientConfig:
-        """What a context says, files read. Raises InputError that names what is missing and where."""
+        """Return the configuration of a context, with the content of its files. Raises InputError."""
         name = context or self.current_context
         if not name:
             raise InputError(f"kubeconfig {self.path} has no current-context", hint="name a context")
-        chosen = self._find_entry("contexts", name)
-        cluster = self._find_entry("clusters", str(chosen.get("cluster", "")))
-        user = self._find_entry("users", str(chosen["user"])) if chosen.get("user") else {}
+        entry = self._find_entry("contexts", name)
+        cluster = self._find_entry("clusters", str(entry.get("cluster", "")))
+        user = self._find_entry("users", str(entry["user"])) if entry.get("user") else {}
         if not cluster.get("server"):
-            raise InputError(f"kubeconfig {self.path}: cluster {chosen.get('cluster')!r} has no server")
-        kubeconfig_unsupported.check_cluster(
-            cluster, where=f"kubeconfig {self.path}: cluster {chosen.get('cluster')!r}"
-        )
-        kubeconfig_unsupported.check_user(user, where=f"kubeconfig {self.path}: user {chosen.get('user')!r}")
+            raise InputError(f"kubeconfig {self.path}: cluster {entry.get('cluster')!r} has no server")
+        kubeconfig_unsupported.check_cluster(cluster, where=f"kubeconfig {self.path}: cluster {entry.get('cluster')!r}")
+        kubeconfig_unsupported.check_user(user, where=f"kubeconfig {self.path}: user {entry.get('user')!r}")
         cert, key = self._read_pem(user, "client-certificate"), self._read_pem(user, "client-key")
         if (cert is None) != (key is None):
-            half, other = ("client-certificate", "client-key")[:: -1 if cert is None else 1]
-            raise InputError(f"kubeconfig {self.path}: user {chosen['user']!r} has a {half} and no {other}")
+            present, missing = ("client-certificate", "client-key")[:: -1 if cert is None else 1]
+            raise InputError(f"kubeconfig {self.path}: user {entry['user']!r} has a {present} and no {missing}")
         return ClientConfig(
             context=name,
             server=str(cluster["server"]).rstrip("/"),
@@ -125,7 +121,7 @@ class Kubeconfig:
             key=key,
             token=str(user.get("token") or ""),
             token_file=self._resolve_path(user["tokenFile"]) if user.get("tokenFile") else None,
-            namespace=str(chosen.get("namespace") or "default"),
+            namespace=str(entry.get("namespace") or "default"),
             tls_server_name=str(cluster.get("tls-server-name") or ""),
             insecure=bool(cluster.get("insecure-skip-tls-verify")),
             exec_plugin=user.get("exec"),
@@ -153,18 +149,18 @@ class Kubeconfig:
                 raise InputError(f"kubeconfig {self.path}: {key} {path} cannot be read: {error.strerror}") from error
         return None
 
-    def _resolve_path(self, named: object) -> Path:
-        return self.path.parent / Path(str(named)).expanduser()
+    def _resolve_path(self, path: object) -> Path:
+        return self.path.parent / Path(str(path)).expanduser()
 
 
 def default_path() -> Path:
-    """Where kubectl looks: the first file of KUBECONFIG, else ~/.kube/config."""
-    named = next(filter(None, os.environ.get("KUBECONFIG", "").split(os.pathsep)), None)
-    return Path(named) if named else Path.home() / ".kube" / "config"
+    """Return kubectl's default path: the first file of KUBECONFIG, else ~/.kube/config."""
+    first = next(filter(None, os.environ.get("KUBECONFIG", "").split(os.pathsep)), None)
+    return Path(first) if first else Path.home() / ".kube" / "config"
 
 
 def load(path: Path | str) -> Kubeconfig:
-    """Read a kubeconfig file. Raises InputError where it is missing or no kubeconfig."""
+    """Read a kubeconfig file. Raises InputError if the file is missing or not a kubeconfig."""
     path = Path(path).expanduser()
     try:
         return Kubeconfig(document=parse(path.read_text(), where=str(path)), path=path.absolute())
@@ -175,21 +171,21 @@ def load(path: Path | str) -> Kubeconfig:
 
 
 def parse(text: str, *, where: str = "text") -> Document:
-    """A kubeconfig document from YAML or JSON; `where` names it in errors. Raises InputError."""
+    """Return the kubeconfig document of a YAML or JSON text. `where` names the text in errors. Raises InputError."""
     try:
         document = yamltext.load(text)
     except yaml.YAMLError as error:
         raise InputError(f"kubeconfig {where} is not YAML: {' '.join(str(error).split())}") from error
-    document = {} if document is None else document  # an empty file is an empty kubeconfig, for kubectl too
+    document = {} if document is None else document  # an empty file is an empty kubeconfig, like in kubectl
     if not isinstance(document, dict) or not all(
         _is_valid_section(document, kind) for kind in ("cluster", "user", "context")
     ):
-        raise InputError(f"{where} is not a kubeconfig: clusters, users and contexts are lists of named entries there")
+        raise InputError(f"{where} is not a kubeconfig: clusters, users and contexts must be lists of named entries")
     return document
 
 
 def _is_valid_section(document: Document, kind: str) -> bool:
-    """Whether the section is a list, if it is there, of names with what is said of each."""
+    """Return whether a section is absent or a list of named entries."""
     entries = document.get(f"{kind}s") or []
     return isinstance(entries, list) and all(
         isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get(kind) or {}, dict)
@@ -198,13 +194,11 @@ def _is_valid_section(document: Document, kind: str) -> bool:
 
 
 def in_cluster_config(directory: Path = _SERVICE_ACCOUNT_DIRECTORY) -> ClientConfig:
-    """The connection that Kubernetes gives to every pod with a service account. Raises InputError outside a
-    pod.
-    """
+    """Return the configuration of a pod with a service account. Raises InputError outside a pod."""
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     if not host or not (directory / "token").exists():
         raise InputError(
-            "this process does not run in a Kubernetes pod with a service account", hint="name a kubeconfig file"
+            "this process does not run in a Kubernetes pod with a service account", hint="specify a kubeconfig file"
         )
     authority = directory / "ca.crt"
     try:
@@ -230,9 +224,9 @@ def build_document(
     user: str = "",
     namespace: str = "",
 ) -> Document:
-    """A kubeconfig with one cluster, user and context, all inline; PEM texts go in as they are.
+    """Return a kubeconfig with one cluster, user and context, and the PEM texts inline.
 
-    The cluster and context are called `name`, the user `user` or else the same.
+    `name` is the name of the cluster and the context, and of the user unless `user` is given.
     """
     credentials: Document = {}
     if cert is not None and key is not None:
@@ -253,18 +247,18 @@ def build_document(
 
 
 def dump(document: Document) -> str:
-    """The YAML text of a kubeconfig."""
+    """Return the YAML text of a kubeconfig."""
     return yaml.safe_dump(document, sort_keys=False)
 
 
 def write_file(path: Path | str, document: Document) -> None:
-    """Write a kubeconfig, readable by its owner alone, at once or not at all. Raises InputError."""
+    """Write a kubeconfig atomically, readable only by its owner. Raises InputError."""
     path = Path(path).expanduser()
-    # A link (to a file kept elsewhere) stays a link: what it points to is replaced.
+    # A symbolic link stays a link: the file that it points to is replaced.
     path = Path(os.path.realpath(path))
     try:
         if path.exists() and not path.is_file():
-            raise InputError(f"kubeconfig {path} cannot be written: it is no ordinary file")
+            raise InputError(f"kubeconfig {path} cannot be written: it is not a regular file")
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
@@ -283,16 +277,16 @@ def write_file(path: Path | str, document: Document) -> None:
 
 
 def _preserve_owner(descriptor: int, path: Path) -> None:
-    """Give the new file to whom the old one belongs: root may write a user's, who is to be able to read it after."""
+    """Give the new file the owner of the old one: after root writes a user's file, the user must be able to read it."""
     with contextlib.suppress(FileNotFoundError, PermissionError):
         old = path.stat()
         os.fchown(descriptor, old.st_uid, old.st_gid)
 
 
 def replace_file(path: Path | str, document: Document) -> None:
-    """Write a kubeconfig in place of an older one of the same clusters, or where there is none.
+    """Write a kubeconfig to a new file, or replace an older version with the same clusters.
 
-    Raises InputError, or ConflictError where others would be lost; the file is untouched then.
+    Raises InputError, or ConflictError if other clusters would be lost. An error leaves the file unchanged.
     """
     path = Path(path).expanduser()
     if path.is_file():
@@ -301,25 +295,24 @@ def replace_file(path: Path | str, document: Document) -> None:
 
 
 def merge_documents(into: Document, added: Document, *, switch: bool = True) -> Document:
-    """The document with the added clusters, users and contexts; those of the same name are replaced.
+    """Return the document with the added clusters, users and contexts, which replace entries of the same name.
 
-    With `switch` the added document's current context becomes the current one. Nothing else of `into`
-    changes.
+    With `switch`, the result gets the current context of the added document.
     """
     result: Document = {"apiVersion": "v1", "kind": "Config"} | into
     for section in ("clusters", "users", "contexts"):
         new = {entry["name"]: entry for entry in added.get(section) or []}
-        kept = [new.pop(entry.get("name"), entry) for entry in into.get(section) or []]
-        result[section] = kept + list(new.values())
+        updated = [new.pop(entry.get("name"), entry) for entry in into.get(section) or []]
+        result[section] = updated + list(new.values())
     if switch or not into.get("current-context"):
         result["current-context"] = added.get("current-context", "")
     return result
 
 
 def merge_into_file(path: Path | str, added: Document, *, switch: bool = True) -> None:
-    """Add a context to a kubeconfig file, which is made if it is not there.
+    """Add a context to a kubeconfig file, and create the file if necessary.
 
-    Raises InputError, or ConflictError where a name is another's there; the file is untouched then.
+    Raises InputError, or ConflictError if an entry of another cluster has the name. An error leaves the file unchanged.
     """
     path = Path(path).expanduser()
     into = load(path).document if path.exists() else {}
@@ -328,14 +321,15 @@ def merge_into_file(path: Path | str, added: Document, *, switch: bool = True) -
 
 
 def remove_context(document: Document, context: str) -> Document:
-    """The document without a context and without the cluster and user that only this context used."""
+    """Return the document without a context and without the cluster and user that only this context used."""
     result = dict(document)
-    gone = [entry for entry in document.get("contexts") or [] if entry.get("name") == context]
-    kept = [entry for entry in document.get("contexts") or [] if entry.get("name") != context]
-    result["contexts"] = kept
+    removed = [entry for entry in document.get("contexts") or [] if entry.get("name") == context]
+    remaining = [entry for entry in document.get("contexts") or [] if entry.get("name") != context]
+    result["contexts"] = remaining
     for section, kind in (("clusters", "cluster"), ("users", "user")):
-        lost = {entry["context"].get(kind) for entry in gone} - {entry["context"].get(kind) for entry in kept}
-        result[section] = [entry for entry in document.get(section) or [] if entry.get("name") not in lost]
+        unused = {entry["context"].get(kind) for entry in removed}
+        unused -= {entry["context"].get(kind) for entry in remaining}
+        result[section] = [entry for entry in document.get(section) or [] if entry.get("name") not in unused]
     if document.get("current-context") == context:
         result["current-context"] = ""
     return result

@@ -1,4 +1,4 @@
-"""What a kubeconfig file holds already must not be lost when another is put into it or in its place."""
+"""Checks that writing a kubeconfig does not destroy entries of other clusters."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ Document = dict[str, Any]
 
 
 def check_merge(into: Document, added: Document, *, where: object) -> None:
-    """See that a merge replaces only what an earlier one of the same cluster brought.
+    """Check that a merge replaces only entries of the same cluster.
 
-    A context of the same name is another's where it names another cluster or user, and so is a cluster without its
-    user, or a user without its cluster. Raises ConflictError that names it.
+    A context of the same name belongs to another cluster if its cluster or user differs. So does a cluster without its
+    user, or a user without its cluster. Raises ConflictError that names the entry.
     """
     for context in added.get("contexts") or []:
         pair = _cluster_and_user(context)
-        for there in into.get("contexts") or []:
-            if there["name"] == context["name"] and _cluster_and_user(there) != pair:
+        for existing in into.get("contexts") or []:
+            if existing["name"] == context["name"] and _cluster_and_user(existing) != pair:
                 raise _name_conflict("context", context["name"], where=where)
         cluster, user = pair
         has_cluster, has_user = cluster in _entry_names(into, "clusters"), user in _entry_names(into, "users")
@@ -31,11 +31,11 @@ def check_merge(into: Document, added: Document, *, where: object) -> None:
 
 
 def check_replacement(old: Document, new: Document, *, where: object) -> None:
-    """See that the old document knows no cluster that the new one does not. Raises ConflictError that names them."""
+    """Check that the new document contains all clusters of the old one. Raises ConflictError that names the others."""
     if lost := sorted(_entry_names(old, "clusters") - _entry_names(new, "clusters")):
         raise ConflictError(
-            f"{where} holds other clusters, which would be lost: {', '.join(lost)}",
-            hint="Add this one to them with --merge, or name another file.",
+            f"{where} contains other clusters, which would be lost: {', '.join(lost)}",
+            hint="Add this cluster to the file with --merge, or specify another file.",
         )
 
 
@@ -44,12 +44,12 @@ def _entry_names(document: Document, section: str) -> set[str]:
 
 
 def _cluster_and_user(context: Document) -> tuple[str, str]:
-    said = context.get("context") or {}
-    return str(said.get("cluster", "")), str(said.get("user", ""))
+    fields = context.get("context") or {}
+    return str(fields.get("cluster", "")), str(fields.get("user", ""))
 
 
 def _name_conflict(kind: str, name: str, *, where: object) -> ConflictError:
     return ConflictError(
-        f"kubeconfig {where} has a {kind} {name!r} of its own, which would be lost",
-        hint="Rename that one, or write this kubeconfig to a file of its own with -f FILE.",
+        f"kubeconfig {where} contains another {kind} {name!r}, which would be lost",
+        hint=f"Rename that {kind}, or write this kubeconfig to a separate file with -f FILE.",
     )

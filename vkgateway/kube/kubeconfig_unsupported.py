@@ -1,4 +1,4 @@
-"""What a kubeconfig may say that would change who we are or the way to the server, and that is not heeded here."""
+"""Unsupported kubeconfig fields that would change the identity or the route to the server."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, Final
 from vkgateway.model.errors import InputError
 
 _Explanation = tuple[str, str]
-"""Why it is not heeded, and the way out."""
+"""The reason, and a remedy."""
 
 _REMOVED: Final[_Explanation] = ("which Kubernetes has removed", "use an exec plugin, a token or a client certificate")
 _NO_IMPERSONATION: Final[_Explanation] = (
-    "and nobody is impersonated here",
-    "take it out to act as the user itself, or use credentials of the one it names",
+    "but vkgateway does not support impersonation",
+    "remove the field to act as the user itself, or use credentials of the impersonated user",
 )
 _UNSUPPORTED_CLUSTER_FIELDS: Final[Mapping[str, _Explanation]] = {
-    "proxy-url": ("and no proxies are used here", "name a server that is reached without one")
+    "proxy-url": ("but vkgateway does not support proxies", "use a server that is reachable without a proxy")
 }
 _UNSUPPORTED_USER_FIELDS: Final[Mapping[str, _Explanation]] = {
     "auth-provider": _REMOVED,
@@ -30,16 +30,16 @@ _UNSUPPORTED_USER_FIELDS: Final[Mapping[str, _Explanation]] = {
 
 
 def check_cluster(entry: Mapping[str, Any], *, where: str) -> None:
-    """Refuse what a cluster says that is not heeded; `where` names it. Raises InputError."""
+    """Raise InputError for an unsupported field of a cluster. `where` names the cluster."""
     _check_fields(entry, _UNSUPPORTED_CLUSTER_FIELDS, where=where)
 
 
 def check_user(entry: Mapping[str, Any], *, where: str) -> None:
-    """Refuse what a user says that is not heeded; `where` names it. Raises InputError."""
+    """Raise InputError for an unsupported field of a user. `where` names the user."""
     _check_fields(entry, _UNSUPPORTED_USER_FIELDS, where=where)
 
 
-def _check_fields(entry: Mapping[str, Any], unheeded: Mapping[str, _Explanation], *, where: str) -> None:
-    for key, (why, hint) in unheeded.items():
+def _check_fields(entry: Mapping[str, Any], unsupported: Mapping[str, _Explanation], *, where: str) -> None:
+    for key, (reason, hint) in unsupported.items():
         if entry.get(key) not in (None, ""):
-            raise InputError(f"{where} has {key}, {why}", hint=hint)
+            raise InputError(f"{where} has {key}, {reason}", hint=hint)

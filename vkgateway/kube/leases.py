@@ -1,16 +1,13 @@
-"""Leases: the heartbeat of a node, and who alone is at work.
+"""Leases: heartbeats of nodes, and leader election.
 
-Whether another's Lease has run out is judged by how long it was seen unchanged on our own clock, as
-client-go does it, so that clocks of different machines need not agree.
+A Lease expires after it was observed unchanged for its duration, measured with the local monotonic clock like in
+client-go. The clocks of different machines need not agree.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +15,7 @@ import structlog
 
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import LEASES
 from vkgateway.model.errors import ConflictError
 from vkgateway.model.objects import Meta
@@ -28,7 +26,7 @@ log = structlog.get_logger(__name__)
 NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
 """The namespace where the node lifecycle controller looks for heartbeats."""
 _MAX_CONFLICTS: Final = 5
-"""How often a Lease is read again that somebody else wrote between our reading and writing it."""
+"""Attempts to write a Lease after conflicts with other writers."""
 
 
 class LeaseSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
@@ -42,7 +40,7 @@ class LeaseSpec(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True
 
 
 class Lease(msgspec.Struct, kw_only=True, rename="camel"):
-    """A Lease as far as it matters here."""
+    """A Lease."""
 
     metadata: Meta
     spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
@@ -51,17 +49,10 @@ class Lease(msgspec.Struct, kw_only=True, rename="camel"):
 _decode_lease: Final = msgspec.json.Decoder(Lease).decode
 
 
-def utc_now() -> datetime:
-    """The time, with its zone."""
-    return datetime.now(UTC)
-
-
 async def renew_node_lease(
     client: Client, node: str, *, now: datetime, duration: int = 40, owner_uid: str = "", timeout: float = 10
 ) -> None:
-    """Tell the cluster that a node is alive; its Lease is made if there is none, owned by the Node
-    (`owner_uid`).
-    """
+    """Renew the Lease of a node, and create it if necessary, owned by the Node with `owner_uid`."""
     spec = LeaseSpec(holder_identity=node, lease_duration_seconds=duration, renew_time=render_micro_time(now))
     try:
         await client.patch(LEASES, node, {"spec": spec}, namespace=NODE_LEASE_NAMESPACE, timeout=timeout)
@@ -74,12 +65,12 @@ async def renew_node_lease(
 
 
 class LeaseTaken(ConflictError):  # noqa: N818 - named by the reason
-    """Another has the Lease, and renews it."""
+    """Another process holds the Lease and renews it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _ObservedLease:
-    """Another's Lease as it was seen first, and when that was."""
+    """Lease of another holder at its first observation. `observed_at` is monotonic time."""
 
     holder: str
     renew_time: str | None
@@ -87,10 +78,10 @@ class _ObservedLease:
 
 
 class LeaderElector:
-    """One Lease that one of several programs has, so that it alone is at work.
+    """Leader election with one Lease: only the holder works.
 
-    `identity` differs between them and outlives a restart: who finds the Lease its own has it at once. Another's is
-    taken over when nobody has renewed it for as long as it says itself.
+    `identity` differs between processes and survives a restart: a restarted holder acquires its Lease immediately. The
+    Lease of another holder is taken over when it was not renewed for its duration.
     """
 
     def __init__(
@@ -102,10 +93,8 @@ class LeaderElector:
         identity: str,
         duration: int = 30,
         renew_every: float = 10.0,
-        look_every: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = utc_now,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        retry_every: float = 1.0,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._client = client
         self._name = name
@@ -113,22 +102,23 @@ class LeaderElector:
         self._identity = identity
         self._duration = duration
         self._renew_every = renew_every
-        self._retry_every = look_every
+        self._retry_every = retry_every
         self._clock = clock
-        self._now = now
-        self._sleep = sleep
         self._observed: _ObservedLease | None = None
         self._last_error = ""
 
     async def acquire_lease(self) -> None:
-        """Wait until it is ours; where it was before, nothing is written. Raises LeaseTaken, ApiError."""
+        """Wait until this process holds the Lease. A Lease that it already holds is not written.
+
+        Raises LeaseTaken, ApiError.
+        """
         while not await self._try_acquire_or_renew(renew=False):
-            await self._sleep(self._retry_every)
+            await self._clock.sleep(self._retry_every)
 
     async def renew_lease(self) -> None:
-        """Renew it for ever; raises LeaseTaken where another has taken it over.
+        """Renew the Lease until cancelled. Raises LeaseTaken if another process took over.
 
-        A server that does not answer, or refuses, takes nothing away: the work goes on, and it is asked again.
+        An unreachable server or a refused request does not end the leadership: the process retries.
         """
         while True:
             held = False
@@ -140,10 +130,10 @@ class LeaderElector:
                     log.warning("lease not renewed", lease=self._name, error=error.message)
                 self._last_error = error.message
                 held = True
-            await self._sleep(self._renew_every if held else self._retry_every)
+            await self._clock.sleep(self._renew_every if held else self._retry_every)
 
     async def _try_acquire_or_renew(self, *, renew: bool) -> bool:
-        """Look once, and take or `renew` it; False: it is another's, of whom it is not known whether he lives."""
+        """Try to acquire or `renew` the Lease. Return False while another holder's Lease has not expired."""
         for _ in range(_MAX_CONFLICTS):
             lease = await self._get_lease()
             if lease is not None and lease.spec.holder_identity == self._identity:
@@ -157,13 +147,13 @@ class LeaderElector:
         return False
 
     def _is_expired(self, spec: LeaseSpec) -> bool:
-        """Whether nobody has it, or who has it fell silent. Raises LeaseTaken where it was renewed meanwhile."""
+        """Return whether the Lease has no holder or has expired. Raises LeaseTaken if the holder renewed the Lease."""
         if not spec.holder_identity:
             return True
         if self._observed is None:
-            self._observed = _ObservedLease(spec.holder_identity, spec.renew_time, self._clock())
+            self._observed = _ObservedLease(spec.holder_identity, spec.renew_time, self._clock.monotonic())
             log.info(
-                "another has the lease; it is taken over unless it is renewed",
+                "another process holds the lease; it is taken over after its expiry",
                 lease=self._name,
                 holder=spec.holder_identity,
                 renewed=spec.renew_time,
@@ -171,19 +161,19 @@ class LeaderElector:
             )
         if (spec.holder_identity, spec.renew_time) != (self._observed.holder, self._observed.renew_time):
             raise LeaseTaken(
-                f"{spec.holder_identity} has the Lease {self._namespace}/{self._name}, and renewed it at "
+                f"{spec.holder_identity} holds the Lease {self._namespace}/{self._name}, and renewed it at "
                 f"{spec.renew_time}"
             )
-        return self._clock() >= self._observed.observed_at + max(spec.lease_duration_seconds, 1)
+        return self._clock.monotonic() >= self._observed.observed_at + max(spec.lease_duration_seconds, 1)
 
     async def _get_lease(self) -> Lease | None:
         try:
-            answer = await self._client.get(LEASES, self._name, namespace=self._namespace, timeout=self._renew_every)
+            body = await self._client.get(LEASES, self._name, namespace=self._namespace, timeout=self._renew_every)
         except errors.NotFound:
             return None
         try:
-            return _decode_lease(answer)
-        except msgspec.DecodeError as error:  # something on the way answered for the server
+            return _decode_lease(body)
+        except msgspec.DecodeError as error:  # a proxy answered instead of the server
             what = f"GET {LEASES.path(self._namespace, self._name)} at {self._client.name}"
             raise errors.ServerError(f"{what}: {error}", status=500) from error
 
@@ -197,7 +187,7 @@ class LeaderElector:
         return True
 
     async def _update_lease(self, lease: Lease) -> bool:
-        """Write it as ours over what was read; False: somebody wrote it meanwhile, perhaps we ourselves."""
+        """Write the Lease with this identity. Return False after a conflict (possibly with an own earlier request)."""
         ours = lease.spec.holder_identity == self._identity
         spec = self._lease_spec(transitions=lease.spec.lease_transitions + (0 if ours else 1))
         if ours:
@@ -217,7 +207,7 @@ class LeaderElector:
         return True
 
     def _lease_spec(self, *, transitions: int) -> LeaseSpec:
-        now = render_micro_time(self._now())
+        now = render_micro_time(self._clock.now())
         return LeaseSpec(
             holder_identity=self._identity,
             lease_duration_seconds=self._duration,

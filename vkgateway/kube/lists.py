@@ -1,4 +1,4 @@
-"""Lists as API servers give them: pages of objects that are not decoded."""
+"""Lists of API servers: pages of objects that are not decoded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vkgateway.kube.requests import Params
 
 
 class ListMeta(msgspec.Struct, rename="camel"):
-    """`metadata` of a list answer."""
+    """`metadata` of a list."""
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
@@ -17,9 +17,7 @@ class ListMeta(msgspec.Struct, rename="camel"):
 
 
 class Page(msgspec.Struct):
-    """One page of a list; each item is the raw JSON of one object (its kind and apiVersion are left out by
-    servers).
-    """
+    """One page of a list. Each item is the JSON of an object, in which servers omit kind and apiVersion."""
 
     metadata: ListMeta
     items: list[msgspec.Raw] = []
@@ -28,15 +26,15 @@ class Page(msgspec.Struct):
 _decode_page = msgspec.json.Decoder(Page).decode
 
 
-def read_page(answer: bytes, *, what: str) -> Page:
-    """A page from an answer's body; `what` was asked for. Raises errors.ServerError where it is none."""
+def read_page(body: bytes, *, what: str) -> Page:
+    """Return the page in a response to the request `what`. Raises errors.ServerError if the body is not a list."""
     try:
-        return _decode_page(answer)
+        return _decode_page(body)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise errors.ServerError(f"{what}: the answer is no list: {error}", status=500) from error
+        raise errors.ServerError(f"{what}: the response is not a list: {error}", status=500) from error
 
 
 def selector_params(label_selector: str, field_selector: str) -> dict[str, str | int | bool]:
-    """The parameters that choose what is listed; empty ones choose everything."""
-    given: Params = {"labelSelector": label_selector, "fieldSelector": field_selector}
-    return {name: value for name, value in given.items() if value}
+    """Return the query parameters of the selectors that are not empty."""
+    selectors: Params = {"labelSelector": label_selector, "fieldSelector": field_selector}
+    return {name: value for name, value in selectors.items() if value}

@@ -1,4 +1,4 @@
-"""Work that is dear and comes in crowds: a piece in each turn of the event loop, so that others come between."""
+"""Throttle for bursts of expensive work: one piece per iteration of the event loop, so that other work runs between."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 
 
 class LoopThrottle:
-    """Does one piece of work in each turn of the running loop, in the order of asking."""
+    """Queue that runs one piece of work per iteration of the event loop, in the order of submission."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def submit_work(self, work: Callable[[], None]) -> None:
-        """Have it done when its turn comes."""
+        """Enqueue a piece of work."""
         self._waiting.append(work)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._run_next)

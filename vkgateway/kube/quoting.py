@@ -1,4 +1,4 @@
-"""Percent-encoding of names in URLs, remembered: those of one object are written time and again."""
+"""Cached percent-encoding of names in URLs: the names of one object occur in many requests."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _SAFE: Final = "-._~:"
 
 @lru_cache(maxsize=4096)
 def quote_url_part(text: str) -> str:
-    """A name, or a parameter's value, as it may stand in a URL."""
+    """Return a name or a parameter's value, percent-encoded."""
     return quote(text, safe=_SAFE)

@@ -1,6 +1,6 @@
-"""Keeps a typed, narrow copy of one kind's objects in memory, by list and watch, and tells what changed.
+"""Reflector: a typed, narrow copy of one kind's objects in memory, updated by list and watch.
 
-The rules are those of the Kubernetes API concepts page
+The protocol is that of the Kubernetes API concepts page
 (https://kubernetes.io/docs/reference/using-api/api-concepts/): "Efficient detection of changes", "Streaming
 lists", "Watch bookmarks" and "410 Gone responses".
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random as random_module
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -18,6 +18,7 @@ import structlog
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Random
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.requests import Params
 from vkgateway.kube.resources import Resource
 from vkgateway.kube.response_streams import ResponseStream
@@ -29,45 +30,44 @@ log = structlog.get_logger(__name__)
 
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 _RESUME_PROOF_SECONDS: Final = 1.0
-"""Seconds of a resumed watch without an error after which nothing can have been missed.
+"""Seconds without an error after which a resumed watch counts as complete.
 
-A server that no longer knows the resource version says so at once, in the status or as the first event.
+A server reports an expired resource version immediately, in the status or as the first event.
 """
 _WATCH_SECONDS: Final = 300
-"""Seconds that a watch is asked to last; up to twice as many, so that a server that restarted is not asked by everybody
-at the same moment ever after."""
+"""Minimum of the requested duration of a watch. The duration is random up to twice that, to spread the watches that a
+server's restart has synchronized."""
 _OVERDUE_SECONDS: Final = 60.0
-"""Seconds beyond its time after which a watch that the server has not ended is given up."""
+"""Seconds after the requested duration until the client ends the watch."""
 _DECODE_ERRORS: Final = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
-"""What decoding may raise; the second where values are nested by the thousand, as `managedFields` may be."""
+"""Errors of decoding. RecursionError occurs with thousands of nested values, for example in `managedFields`."""
 _decode_metadata: Final = msgspec.json.Decoder(ObjectView).decode
 
 
 class HasMetadata(Protocol):
-    """What the narrow struct of any kind must have."""
+    """Interface of the narrow structs of all kinds."""
 
     @property
     def metadata(self) -> Meta:
-        """The object's metadata; name, namespace, UID and resource version are needed."""
+        """The object's metadata: at least name, namespace, UID and resource version."""
 
 
 T = TypeVar("T", bound=HasMetadata)
 
 
 class Reflector(Generic[T]):
-    """One watch over one kind at one server, for ever.
+    """Copy of the objects of one kind at one server, updated until `run` is cancelled.
 
-    `decode` gets the JSON bytes of one object. `on_change(old, new)` is called in order for each change:
-    `(None, new)` for what appeared, `(old, None)` for what went (`old` being the last state known of it); an
-    object that was replaced by another of the same name goes before the other appears. It must neither wait
-    nor raise.
+    `decode` gets the JSON of an object. `on_change(old, new)` is called in order for each change: `(None, new)` for an
+    added object, `(old, None)` for a deleted one, where `old` is its last known state. If another object of the same
+    name replaces an object, the deletion is reported before the addition. The callback must neither block nor raise.
 
-    `is_complete` says that `store` holds everything the server has (but for what is on its way this moment):
-    false until the first list is done, and from the moment the watch is lost until it is shown that nothing
-    was missed. One lost connection that can be made anew at once changes nothing. `on_reachable(False, why)`
-    comes when the server cannot be followed, `on_reachable(True, "")` when it can again, `on_complete()` each
-    time `is_complete` becomes true; an object that `decode` refuses keeps it false, since it is not known what
-    that object says.
+    `is_complete` means that `store` contains all objects of the server, except for events in transit. It is false until
+    the first list is complete, and from the loss of the watch until no event can be missing. A single lost connection
+    that is re-created immediately does not count. An object that `decode` refuses keeps `is_complete` false.
+
+    `on_complete()` is called each time `is_complete` becomes true. `on_reachable(False, reason)` is called when the
+    watch fails, `on_reachable(True, "")` when it works again.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Reflector(Generic[T]):
         page_size: int = 500,
         inactivity: float = 150.0,
         random: Random = random_module.random,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.store: dict[Key, T] = {}
         self.relist_count = 0
@@ -101,26 +101,26 @@ class Reflector(Generic[T]):
         self._page_size = page_size
         self._inactivity = inactivity
         self._random = random
-        self._sleep = sleep
+        self._clock = clock
         self._state = WatchState(on_reachable=on_reachable, on_complete=on_complete, random=random)
         self._resource_version = ""
         self._listed_keys: set[Key] | None = None
         self._server_restored = False
-        """The server went back, and gives versions a second time: that of an object does not tell one from another."""
+        """Whether the server's datastore was restored from a backup, so that resource versions are not unique."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether `store` is all there is, so that what is missing in it may be taken for gone."""
+        """Whether `store` contains all objects, so that a missing object does not exist."""
         return self._state.complete_event.is_set()
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the server can be followed, as was told last."""
+        """Whether the watch works, as last reported to `on_reachable`."""
         return self._state.is_reachable
 
     @property
     def unreadable_keys(self) -> set[Key]:
-        """Objects that `decode` refuses."""
+        """Keys of the objects that `decode` refuses."""
         return self._state.unreadable_keys
 
     async def wait_until_complete(self) -> None:
@@ -128,7 +128,7 @@ class Reflector(Generic[T]):
         await self._state.complete_event.wait()
 
     async def run(self) -> None:
-        """List and watch until cancelled; every failure of the server is retried."""
+        """List and watch until cancelled, and retry after failures."""
         while True:
             try:
                 if not self._resource_version and not self._client.streaming_lists:
@@ -136,18 +136,18 @@ class Reflector(Generic[T]):
                 await self._run_watch()
             except errors.Gone:
                 self._resource_version = ""
-                if wait := self._state.handle_expired(asyncio.get_running_loop().time()):
-                    await self._sleep(wait)
+                if delay := self._state.handle_expired(asyncio.get_running_loop().time()):
+                    await self._clock.sleep(delay)
             except errors.ApiError as error:
-                await self._sleep(self._handle_failure(error))
+                await self._clock.sleep(self._handle_failure(error))
             except _DECODE_ERRORS as error:
-                strange = errors.ServerError(f"{self._description}: {error}", status=500)
-                await self._sleep(self._handle_failure(strange))
+                failure = errors.ServerError(f"{self._description}: {error}", status=500)
+                await self._clock.sleep(self._handle_failure(failure))
 
     # -- listing ---------------------------------------------------------------------------------------------------
 
     async def _list_all(self) -> None:
-        """Everything, page by page; a list that outlives its continue token is taken again in one piece."""
+        """List page by page, and in one page if the continue token expires."""
         try:
             await self._list_pages(self._page_size)
         except errors.Gone:
@@ -162,7 +162,7 @@ class Reflector(Generic[T]):
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             limit=limit,
-            # Later ones are about what went wrong: then it is the store's word that counts.
+            # A list after a failure must be consistent with the datastore.
             cached=self._client.single_server and not self.relist_count,
         ):
             version = page.metadata.resource_version
@@ -175,9 +175,9 @@ class Reflector(Generic[T]):
         self.unreadable_keys.clear()
 
     def _finish_list(self, version: str) -> None:
-        """All is listed: what was not seen is gone."""
-        seen, self._listed_keys = self._listed_keys or set(), None
-        for key in [key for key in self.store if key not in seen]:
+        """Complete the list: remove the objects that it does not contain."""
+        listed, self._listed_keys = self._listed_keys or set(), None
+        for key in [key for key in self.store if key not in listed]:
             self._on_change(self.store.pop(key), None)
         self._resource_version, self._server_restored = version, False
         self.relist_count += 1
@@ -186,7 +186,7 @@ class Reflector(Generic[T]):
     # -- watching --------------------------------------------------------------------------------------------------
 
     async def _run_watch(self) -> None:
-        """One watch until its end, from the version known or, in a streaming list, from nothing."""
+        """Run one watch from the known version, or with a streaming list if no version is known."""
         starting = not self._resource_version
         if starting:
             self._begin_list()
@@ -194,8 +194,8 @@ class Reflector(Generic[T]):
             await self._check_version()
         splitter = LineSplitter()
         loop = asyncio.get_running_loop()
-        begun, before = loop.time(), self._resource_version
-        proof: asyncio.TimerHandle | None = None
+        started_at, version_before = loop.time(), self._resource_version
+        proof_timer: asyncio.TimerHandle | None = None
         try:
             seconds = _WATCH_SECONDS + int(_WATCH_SECONDS * self._random())
             async with self._client.open_watch(
@@ -205,7 +205,7 @@ class Reflector(Generic[T]):
                 longest=seconds + _OVERDUE_SECONDS,
             ) as stream:
                 if not starting:
-                    proof = loop.call_later(_RESUME_PROOF_SECONDS, self._state.mark_complete)
+                    proof_timer = loop.call_later(_RESUME_PROOF_SECONDS, self._state.mark_complete)
                 while chunk := await self._read_chunk(stream):
                     for line in splitter.feed(chunk):
                         stream.sends_bookmarks |= self._handle_event(line)
@@ -215,25 +215,25 @@ class Reflector(Generic[T]):
                 return
             raise
         finally:
-            if proof is not None:
-                proof.cancel()
+            if proof_timer is not None:
+                proof_timer.cancel()
         if self._listed_keys is not None:
-            raise errors.Unreachable(f"{self._description}: the list ended half way")
-        await self._sleep(
-            self._state.handle_watch_end(lasted=loop.time() - begun, told=self._resource_version != before)
-        )
+            raise errors.Unreachable(f"{self._description}: the list ended before its end marker")
+        had_events = self._resource_version != version_before
+        await self._clock.sleep(self._state.handle_watch_end(duration=loop.time() - started_at, had_events=had_events))
 
     async def _check_version(self) -> None:
-        """Raise Gone where the server is behind what we know: its store was restored from a backup while it was away.
+        """Raise Gone if the server's version is lower than the known version: its datastore was restored from a backup.
 
-        A watch from a version that is yet to come is no error to a server. It is silent until that version comes, and
-        tells nothing of what was undone.
+        A server accepts a watch from a future version. The watch is silent until the server reaches that version, and
+        never reports the changes that the restore reverted.
         """
-        answer = await self._client.request("GET", self._path, params={"limit": 1})
-        version = _decode_metadata(answer).metadata.resource_version
+        page = await self._client.request("GET", self._path, params={"limit": 1})
+        version = _decode_metadata(page).metadata.resource_version
         if version.isdigit() and self._resource_version.isdigit() and int(version) < int(self._resource_version):
             self._server_restored = True
-            raise errors.Gone(f"{self._description}: went back from {self._resource_version} to {version}", status=410)
+            change = f"from {self._resource_version} to {version}"
+            raise errors.Gone(f"{self._description}: resource version went back {change}", status=410)
 
     def _watch_params(self, starting: bool, seconds: int) -> Params:
         params: dict[str, str | int | bool] = {
@@ -259,14 +259,14 @@ class Reflector(Generic[T]):
             raise self._client.unreachable_error("GET", self._path, error) from error
 
     def _handle_event(self, line: bytes) -> bool:
-        """Take in one event; whether it is a bookmark of a server that goes on sending them."""
+        """Process an event. Return whether it is a bookmark of a server that sends bookmarks regularly."""
         kind, body = split_event(line)
         if kind == "ERROR":
             raise errors.from_event(body, what=self._description)
         if kind == "BOOKMARK":
             return self._handle_bookmark(body)
         version = self._delete_object(body) if kind == "DELETED" else self._store_object(body)
-        # While the list streams in, objects come in the order of their names: their versions say nothing.
+        # A streaming list is ordered by name, so that the objects' versions are not the watch's version.
         if self._listed_keys is None:
             self._resource_version = version
             if not self._state.is_current:
@@ -282,14 +282,14 @@ class Reflector(Generic[T]):
         if metadata.annotations.get(INITIAL_EVENTS_END) == "true":
             self._finish_list(metadata.resource_version)
             return False
-        # A server from before streaming lists took the parameters for air and will never say that it is done.
+        # A server without streaming lists ignores the parameters, and never sends the end marker.
         self._client.streaming_lists = False
         raise errors.Gone(f"{self._description}: no streaming lists", status=410)
 
     # -- the store -------------------------------------------------------------------------------------------------
 
     def _store_object(self, body: bytes) -> str:
-        """Take in an object that was listed, added or changed; returns its resource version."""
+        """Store a listed, added or modified object. Return its resource version."""
         try:
             new = self._decode(body)
         except _DECODE_ERRORS as error:
@@ -313,7 +313,7 @@ class Reflector(Generic[T]):
         return metadata.resource_version
 
     def _delete_object(self, body: bytes) -> str:
-        """Forget an object that was deleted or left the selection; returns the event's resource version."""
+        """Remove an object that was deleted or no longer matches the selectors. Return the event's resource version."""
         metadata = _decode_metadata(body).metadata
         key = metadata.namespace, metadata.name
         self._state.mark_readable(key)
@@ -323,25 +323,24 @@ class Reflector(Generic[T]):
             try:
                 old = self._decode(body)
             except _DECODE_ERRORS as error:
-                log.warning("object unreadable", kind=self._resource.kind, key=key, error=str(error))
+                log.warning("object cannot be decoded", kind=self._resource.kind, key=key, error=str(error))
             self._on_change(old, None)
         return metadata.resource_version
 
     def _handle_unreadable(self, body: bytes, error: Exception) -> str:
-        """Keep what was known of an object that says what we do not understand, and trust in nothing's
-        absence.
-        """
+        """Keep the last known state of an object that cannot be decoded, and mark the store as incomplete."""
         metadata = _decode_metadata(body).metadata
         key = metadata.namespace, metadata.name
         if self._listed_keys is not None:
             self._listed_keys.add(key)
         self._state.mark_unreadable(key)
-        log.error("object unreadable", server=self._client.name, kind=self._resource.kind, key=key, error=str(error))
+        kind = self._resource.kind
+        log.error("object cannot be decoded", server=self._client.name, kind=kind, key=key, error=str(error))
         return metadata.resource_version
 
     def _handle_failure(self, error: errors.ApiError) -> float:
-        """Note a failure; returns the seconds to wait before the next try."""
-        wait = self._state.handle_failure(error.message, at_least=error.retry_after)
+        """Note a failure. Return the delay before the next attempt, in seconds."""
+        delay = self._state.handle_failure(error.message, at_least=error.retry_after)
         if self._state.should_relist and error.status:
             self._resource_version = ""
-        return wait
+        return delay

@@ -1,4 +1,4 @@
-"""The bytes of requests to one API server."""
+"""Encoding of requests to one API server."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Params = Mapping[str, str | int | bool]
 
 JSON: Final = "application/json"
 _METADATA_ONLY: Final = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1, {JSON}"
-"""Asks for no more of an object than its metadata (Kubernetes API concepts, "Metadata-only fetches"): what was written
-need be neither encoded, sent nor read again."""
+"""Requests only an object's metadata (Kubernetes API concepts, "Metadata-only fetches"), to save encoding, sending and
+decoding the object that the request contained."""
 _HEADERS: Final = {
     "User-Agent": f"{FIELD_MANAGER}/{__version__}",
     "Accept": JSON,
-    # API servers would otherwise spend CPU on compressing lists for us to spend CPU on inflating them.
+    # Compression costs CPU time on both sides, and the network is fast.
     "Accept-Encoding": "identity",
 }
 
 
 class ServerUrl(NamedTuple):
-    """The parts of a server's URL; `authority` is what the Host header says."""
+    """The parts of a server's URL. `authority` is the value of the Host header."""
 
     scheme: str
     host: str
@@ -36,7 +36,7 @@ class ServerUrl(NamedTuple):
 
 
 class RequestBuilder:
-    """Writes requests to the server at `url`. Raises InputError where that is none."""
+    """Encoder of requests to the server at `url`. Raises InputError for an invalid URL."""
 
     def __init__(self, url: str) -> None:
         self.server_url: Final = _parse_url(url)
@@ -56,11 +56,11 @@ class RequestBuilder:
         metadata_only: bool = False,
         token: str = "",
     ) -> bytes:
-        """A whole request. Raises InputError where `path` is not absolute and percent-encoded."""
-        place = self.server_url
-        target = f"{place.prefix}{path}?{_render_query(params)}" if params else place.prefix + path
+        """Return the bytes of a request. Raises InputError unless `path` is absolute and percent-encoded."""
+        prefix = self.server_url.prefix
+        target = f"{prefix}{path}?{_render_query(params)}" if params else prefix + path
         if not (target.isascii() and target.isprintable() and " " not in target):
-            raise InputError(f"{target!r} is no percent-encoded path")
+            raise InputError(f"{target!r} is not a percent-encoded path")
         head = f"{method} {target} HTTP/1.1\r\n{self._metadata_head if metadata_only else self._head}"
         if token:
             head += f"Authorization: Bearer {token}\r\n"
@@ -72,15 +72,15 @@ class RequestBuilder:
 
 
 def _parse_url(server: str) -> ServerUrl:
-    """Take a server's URL apart. Raises InputError."""
+    """Return the parts of a server's URL. Raises InputError."""
     try:
         base = urlsplit(server)
         host, port = base.hostname or "", base.port
-        host = host.encode("idna").decode()  # raises for what no resolver would look for
+        host = host.encode("idna").decode()  # raises UnicodeError for an invalid host name
     except ValueError as error:
-        raise InputError(f"{server!r} is no URL of an API server: {error}") from error
+        raise InputError(f"{server!r} is not the URL of an API server: {error}") from error
     if base.scheme not in ("http", "https") or not host:
-        raise InputError(f"{server!r} is no URL of an API server", hint="https://host:port is one")
+        raise InputError(f"{server!r} is not the URL of an API server", hint="use https://host:port")
     authority = f"[{host}]" if ":" in host else host
     return ServerUrl(
         scheme=base.scheme,

@@ -1,4 +1,4 @@
-"""The kinds of objects vkgateway speaks about and the URL path each of them lives under."""
+"""The kinds of objects that vkgateway uses, and their URL paths."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from vkgateway.kube.quoting import quote_url_part
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of an API: where it is found and whether it lives in namespaces.
+    """A resource of the API, namespaced or cluster-scoped.
 
-    `prefix` is `api/v1` or `apis/<group>/<version>`, without slashes at its ends.
+    `prefix` is `api/v1` or `apis/<group>/<version>`, without leading and trailing slashes.
     """
 
     prefix: str
@@ -21,11 +21,11 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """What stands in an object's `apiVersion`: `v1` or `<group>/<version>`."""
+        """The `apiVersion` of the objects: `v1` or `<group>/<version>`."""
         return self.prefix.partition("/")[2]
 
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """The absolute, percent-encoded URL path; without a namespace it is the list over all of them."""
+        """Return the absolute, percent-encoded URL path. Without a namespace, the path covers all namespaces."""
         path = f"/{self.prefix}"
         if namespace and self.namespaced:
             path += f"/namespaces/{quote_url_part(namespace)}"
@@ -108,4 +108,4 @@ KNOWN_RESOURCES: dict[tuple[str, str], Resource] = {
         COMPUTE_CLUSTERS,
     )
 }
-"""By `apiVersion` and `kind`, for those who start from an object and would rather not ask the server."""
+"""Resources by `apiVersion` and `kind`, to find an object's resource without a discovery request."""

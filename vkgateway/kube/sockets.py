@@ -1,4 +1,4 @@
-"""TCP keep-alive: detection of a peer whose machine or network is gone."""
+"""TCP keep-alive: detection of a peer whose machine or network has failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS identities from PEM texts, without a private key ever touching a disk."""
+"""TLS identities from PEM texts. Private keys are never written to a disk."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ def client_context(
     key: bytes | str | None = None,
     insecure: bool = False,
 ) -> ssl.SSLContext:
-    """How a client verifies the server (`ca`, else the system's authorities) and proves itself (`cert` with
-    `key`).
+    """Return the TLS settings of a client: the authority of servers (`ca` or the system's) and a client certificate.
 
-    Raises InputError where a text is no PEM or key and certificate do not belong together.
+    Raises InputError if a text is not PEM, or if key and certificate do not match.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if insecure:
@@ -40,17 +39,17 @@ def client_context(
 
 
 def load_identity(context: ssl.SSLContext, *, cert: bytes | str, key: bytes | str) -> None:
-    """Give a context, of a client or a server, its own certificate chain and key. Raises InputError."""
+    """Load the certificate chain and key of a client or server into a context. Raises InputError."""
     with _identity_file(_to_bytes(cert) + b"\n" + _to_bytes(key)) as path:
         try:
             context.load_cert_chain(path)
         except ssl.SSLError as error:
-            raise InputError(f"certificate and key are no PEM pair that belongs together: {error}") from error
+            raise InputError(f"certificate and key are not a matching PEM pair: {error}") from error
 
 
 @contextlib.contextmanager
 def _identity_file(content: bytes) -> Iterator[str]:
-    """A path that OpenSSL can read the content from: memory where the system has such files (Linux)."""
+    """Yield a path with the content for OpenSSL: in memory on Linux, otherwise in a temporary file."""
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         descriptor = os.memfd_create("vkgateway-identity", os.MFD_CLOEXEC)
         try:

@@ -1,4 +1,4 @@
-"""A TLS connection without a socket: bytes of the network in and out, bytes of the application out and in."""
+"""TLS without a socket: encrypts and decrypts bytes in memory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import ssl
 from typing import Any, Final, cast
 
 _RECORD_BYTES: Final = 16 * 1024
-"""Bytes of a record at most (RFC 8446, section 5.1); no read gives more than one. Room is made for all that is asked
-for: 64 KiB would be pages of their own (`gateway.heap`), taken and given back for every answer."""
+"""Size limit of a TLS record (RFC 8446, section 5.1); one read returns one record. A larger read buffer of 64 KiB would
+be mapped and unmapped for each response (see `gateway.heap`)."""
 CHUNK_BYTES: Final = 32 * 1024
-"""Bytes that are passed through at once: OpenSSL's buffers grow to what they held once, and stay so."""
+"""Bytes that pass through the engine at a time: OpenSSL's buffers grow with their content and never shrink."""
 
 
 class TlsSessions:
-    """Keeps what a server gave us at the last handshake, so that the next one is short (RFC 8446, section 2.2).
+    """The last TLS session with a server, for resumption in the next handshake (RFC 8446, section 2.2).
 
-    A short one proves no certificate anew, on neither side, which saves both most of what a handshake costs. For the
-    connections of one context to one server.
+    A resumed handshake verifies no certificates, which saves both sides most of the CPU time. For connections of one
+    context to one server.
     """
 
     __slots__ = ("session",)
@@ -27,7 +27,7 @@ class TlsSessions:
 
 
 class TlsEngine:
-    """One TLS connection; `resumption` shortens a client's handshake where the server takes part in that."""
+    """One TLS connection. With `resumption`, a client resumes the last session if the server supports it."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class TlsEngine:
         self.is_ended = False
 
     def decrypt_data(self, data: bytes) -> bytes:
-        """Take bytes from the network; returns those meant for the application. Raises ssl.SSLError."""
+        """Process bytes from the network and return the decrypted bytes. Raises ssl.SSLError."""
         chunks: list[bytes] = []
         view = memoryview(data)
         for start in range(0, len(view), CHUNK_BYTES):
@@ -59,14 +59,14 @@ class TlsEngine:
             if self.is_established or self._do_handshake():
                 self._read_records(chunks)
         if chunks and self._sessions is not None:
-            # The server's ticket comes after the handshake, and has come before what it says first.
+            # The server sends the session ticket after the handshake, before its first bytes.
             self._save_session(self._sessions)
             self._sessions = None
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _read_records(self, chunks: list[bytes]) -> None:
         try:
-            # Asked only while there is something: the refusal of one read too many costs as much as a read.
+            # An additional read without pending bytes costs as much as a successful read.
             while self._incoming.pending and not self.is_ended:
                 if chunk := self._session.read(_RECORD_BYTES):
                     chunks.append(chunk)
@@ -78,7 +78,7 @@ class TlsEngine:
             self.is_ended = True
 
     def _save_session(self, resumption: TlsSessions) -> None:
-        """Keep the ticket, unless the one there is did its service just now: to read one costs as much as a request."""
+        """Store the session, unless this connection resumed the stored one: storing costs as much as a request."""
         if not self._session.session_reused:
             resumption.session = self._session.session
 
@@ -91,28 +91,28 @@ class TlsEngine:
         return True
 
     def start_handshake(self) -> None:
-        """Say hello, where we are the client; the bytes are in `take_outgoing`."""
+        """Start the handshake. A client's first bytes are in `take_outgoing`."""
         self._do_handshake()
 
     def encrypt_data(self, data: bytes | memoryview) -> None:
-        """Encrypt application bytes into `take_outgoing`."""
+        """Encrypt bytes. The result is in `take_outgoing`."""
         view = memoryview(data)
         while view:
             view = view[self._session.write(view) :]
 
     def encrypt_close_notify(self) -> None:
-        """Put the notice that we send nothing more into `take_outgoing`."""
-        with contextlib.suppress(ssl.SSLError):  # the peer's own notice is not waited for
+        """Produce the close_notify, which ends the sent bytes. The result is in `take_outgoing`."""
+        with contextlib.suppress(ssl.SSLError):  # unwrap would wait for the peer's close_notify
             self._session.unwrap()
 
     def take_outgoing(self) -> bytes:
-        """Bytes to put on the network."""
+        """Return the bytes to send, and remove them from the engine."""
         return self._outgoing.read() if self._outgoing.pending else b""
 
     def peer_certificate(self) -> bytes | None:
-        """The verified certificate of the peer, DER."""
+        """Return the peer's verified certificate (DER), or None."""
         return self._session.getpeercert(binary_form=True)
 
     def peer_names(self) -> dict[str, Any]:
-        """The verified certificate of the peer as the ssl module tells it; empty without one."""
+        """Return the fields of the peer's verified certificate, in the ssl module's form. Empty without certificate."""
         return cast("dict[str, Any]", self._session.getpeercert() or {})

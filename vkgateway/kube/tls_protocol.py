@@ -40,7 +40,7 @@ class TlsProtocol(asyncio.Protocol):
         """Process decrypted bytes from the peer."""
 
     def handle_end(self) -> None:
-        """Process the peer's close_notify: close the connection."""
+        """Process the end of the peer's bytes: close the connection."""
         self.close()
 
     def handle_close(self, error: Exception | None) -> None:
@@ -151,12 +151,13 @@ class TlsProtocol(asyncio.Protocol):
                 opening.exception()  # marks the error as retrieved: an owner need not wait
 
     def _fail_tls(self, error: ssl.SSLError) -> None:
-        """Close the connection after a TLS error. The alert tells the peer the reason."""
+        """Close the connection after a TLS error, with an alert that contains the reason."""
         self.error = self.error or error
         self._finish_opening(error)
         self._flush_tls()
         if self.transport is not None:
             self.transport.close()
+        self.handle_end()
 
     def _flush_tls(self) -> None:
         """Send the bytes that the TLS engine produced."""

@@ -1,4 +1,4 @@
-"""Requests to one API server and watches of it, over connections that are kept alive: bytes out, bytes in."""
+"""Requests and watches of one API server over kept-alive connections, in bytes."""
 
 from __future__ import annotations
 
@@ -27,22 +27,23 @@ _ERROR_BODY_TIMEOUT: Final = 5.0
 _ERROR_BODY_MAX: Final = 64 * 1024
 _UNAUTHORIZED: Final = 401
 _RENEWAL_INTERVAL: Final = 5.0
-"""Seconds between two looks for other credentials, which are read from files."""
+"""Minimum seconds between two attempts to renew the credentials, which are read from files."""
 
 TokenSource = Callable[[], Awaitable[str]]
 CredentialSource = Callable[[], tuple[ssl_module.SSLContext | None, TokenSource | None] | None]
-"""Gives the TLS identity and the bearer token's source anew; None where they are as before. Raises VkgatewayError."""
+"""Returns renewed TLS settings and token source, or None if they are unchanged. Raises VkgatewayError."""
 
 
 class Transport:
-    """Speaks to one API server; safe to share between tasks of one event loop.
+    """Connections to one API server. Tasks of one event loop may share it. Every method raises `errors.ApiError`.
 
-    `server` is its base URL (a path prefix is kept), `ssl` the TLS identity of both sides, `token` is awaited
-    before each request and gives a bearer token, `renewal` is asked for other ones once the server does not take us for
-    who we are, or we not it; `name` is how errors call the server, `streaming_lists` whether it may have them:
-    reflectors ask for one where it may, and remember here where it has none. `single_server` says that nobody else
-    serves these objects, so that what its cache holds is never older than what it told before: reflectors begin with
-    that then. Every method raises `errors.ApiError`.
+    `server` is the base URL; its path is a prefix of all paths. `ssl` holds the TLS settings. `token` returns a bearer
+    token before each request. `renewal` returns new credentials after the server refuses the current ones, or after
+    verification of the server fails. `name` is the server's name in errors.
+
+    `streaming_lists` says whether the server may support streaming lists; reflectors reset it if the server does not.
+    `single_server` says that no other server changes these objects, so that its watch cache is never older than earlier
+    responses. Then reflectors start with a list from the watch cache.
     """
 
     def __init__(
@@ -85,9 +86,9 @@ class Transport:
         metadata_only: bool = False,
         timeout: float = 30,
     ) -> bytes:
-        """Send one request and return the whole answer; `path` is absolute and percent-encoded already.
+        """Send a request and return the body of the response. `path` is absolute and percent-encoded.
 
-        With `metadata_only` a server that can leaves all but the metadata out of an answer that is an object.
+        With `metadata_only`, the server returns only the metadata of an object, if it supports that.
         """
         connections = self._connections or self._open_connections()
         message = self._request_builder.build_request(
@@ -100,14 +101,15 @@ class Transport:
             token="" if self._token is None else await self._get_token(self._token),
         )
         try:
-            answer = await connections.request_pool.request(method, message, timeout=timeout)
+            response = await connections.request_pool.request(method, message, timeout=timeout)
         except ResponseTooLargeError as error:
             raise errors.ResponseTooLarge(f"{method} {path} at {self.name}: {error}", status=500) from error
         except (TimeoutError, OSError) as error:
             raise self.unreachable_error(method, path, error) from error
-        if answer.status < 300:
-            return answer.body
-        raise self._response_error(method, path, answer.status, answer.body, retry_after=answer.header("retry-after"))
+        if response.status < 300:
+            return response.body
+        retry_after = response.header("retry-after")
+        raise self._response_error(method, path, response.status, response.body, retry_after=retry_after)
 
     @contextlib.asynccontextmanager
     async def open_watch(
@@ -118,10 +120,9 @@ class Transport:
         inactivity: float | None = None,
         longest: float | None = None,
     ) -> AsyncIterator[ResponseStream]:
-        """GET an answer that goes on: a watch.
+        """Open a streaming response of a GET request: a watch.
 
-        There is no limit in time but those of `ResponseStream`. Errors while reading the body come as OSError;
-        `unreachable_error` makes one of ours of them.
+        For the time limits, see `ResponseStream`. Reading the body raises OSError; `unreachable_error` converts it.
         """
         self._check_open()
         token = "" if self._token is None else await self._get_token(self._token)
@@ -140,17 +141,17 @@ class Transport:
             streams.release_stream(stream)
 
     async def authorization_headers(self) -> dict[str, str]:
-        """The headers by which this client proves itself, for those who speak to the server on their own."""
+        """Return the headers with the bearer token, for requests on separate connections."""
         if self._token is None:
             return {}
         return {"Authorization": f"Bearer {await self._get_token(self._token)}"}
 
     async def close(self) -> None:
-        """Close all connections; requests under way fail, later ones are refused."""
+        """Close all connections. Current and later requests fail."""
         self._is_closed = True
-        everything = [*self._draining, *([self._connections] if self._connections else [])]
+        all_connections = [*self._draining, *([self._connections] if self._connections else [])]
         self._connections, self._draining = None, []
-        await close_all(everything)
+        await close_all(all_connections)
 
     async def __aenter__(self) -> Self:
         return self
@@ -161,14 +162,14 @@ class Transport:
         await self.close()
 
     def _open_connections(self) -> Connections:
-        """What all requests and streams go over from now on."""
+        """Create the connection pools for all later requests and streams."""
         self._check_open()
-        place = self._request_builder.server_url
-        secure = place.scheme == "https"
+        url = self._request_builder.server_url
+        is_secure = url.scheme == "https"
         server = Endpoint(
-            host=place.host,
-            port=place.port,
-            ssl=(self.ssl or ssl_module.create_default_context()) if secure else None,
+            host=url.host,
+            port=url.port,
+            ssl=(self.ssl or ssl_module.create_default_context()) if is_secure else None,
             server_hostname=self.server_hostname,
             connect_timeout=_CONNECT_TIMEOUT,
             dialer=self.dialer,
@@ -177,37 +178,37 @@ class Transport:
         return self._connections
 
     async def _get_token(self, token: TokenSource) -> str:
-        """A bearer token; where none can be had now, the server cannot be asked."""
+        """Return a bearer token. Raises errors.Unreachable if no token is available."""
         try:
             return await token()
         except VkgatewayError as error:
             raise errors.Unreachable(f"no credentials for {self.name}: {error}", hint=error.hint) from error
 
     def _renew_credentials(self) -> None:
-        """See whether there are other credentials by now; what is under way goes on with those that it began with."""
+        """Replace changed credentials. Current requests continue with their credentials."""
         now = asyncio.get_running_loop().time()
         if self._renewal is None or now < self._renewed_at + _RENEWAL_INTERVAL:
             return
         self._renewed_at = now
         try:
-            found = self._renewal()
+            credentials = self._renewal()
         except VkgatewayError as error:
-            log.warning("credentials cannot be read anew", server=self.name, error=str(error))
+            log.warning("credentials cannot be renewed", server=self.name, error=str(error))
             return
-        if found is None:
+        if credentials is None:
             return
-        log.info("other credentials", server=self.name)
-        self._set_credentials(*found)
+        log.info("credentials renewed", server=self.name)
+        self._set_credentials(*credentials)
 
     def adopt_credentials(self, other: Transport) -> None:
-        """Prove itself as another client does from now on; what is under way goes on with what it began with."""
+        """Use the credentials of another client. Current requests continue with their credentials."""
         self._set_credentials(other.ssl, other._token)
 
     def _set_credentials(self, ssl: ssl_module.SSLContext | None, token: TokenSource | None) -> None:
         self.ssl, self._token = ssl, token
         if self._connections is not None:
             self._connections.start_draining()
-            self._draining = [former for former in (*self._draining, self._connections) if former.is_in_use]
+            self._draining = [old for old in (*self._draining, self._connections) if old.is_in_use]
             self._connections = None
 
     def _check_open(self) -> None:
@@ -215,27 +216,27 @@ class Transport:
             raise errors.Unreachable(f"the client of {self.name} is closed")
 
     def _response_error(
-        self, method: str, path: str, status: int, answer: bytes, *, retry_after: str | None
+        self, method: str, path: str, status: int, body: bytes, *, retry_after: str | None
     ) -> errors.ApiError:
         if status == _UNAUTHORIZED:
             self._renew_credentials()
-        return errors.from_response(status, answer, what=f"{method} {path} at {self.name}", retry_after=retry_after)
+        return errors.from_response(status, body, what=f"{method} {path} at {self.name}", retry_after=retry_after)
 
     async def _stream_error(self, path: str, stream: ResponseStream) -> errors.ApiError:
-        """Read the error; not all of it, for it need have no end."""
-        said = b""
+        """Read the error from a stream, up to a limit: the body may be endless."""
+        body = b""
         try:
             async with asyncio.timeout(_ERROR_BODY_TIMEOUT):
-                while len(said) < _ERROR_BODY_MAX and (piece := await stream.read()):
-                    said += piece
+                while len(body) < _ERROR_BODY_MAX and (chunk := await stream.read()):
+                    body += chunk
         except OSError as error:
-            if not said:
+            if not body:
                 return self.unreachable_error("GET", path, error)
-        return self._response_error("GET", path, stream.status, said, retry_after=stream.header("retry-after"))
+        return self._response_error("GET", path, stream.status, body, retry_after=stream.header("retry-after"))
 
     def unreachable_error(self, method: str, path: str, error: Exception) -> errors.Unreachable:
-        """The error of ours that a failed connection is."""
+        """Return the ApiError for a failed connection. After a TLS error, renew the credentials."""
         if isinstance(error, ssl_module.SSLError):
             self._renew_credentials()
-        why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-        return errors.Unreachable(f"{method} {path} at {self.name}: {why}", reason="Unreachable")
+        reason = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+        return errors.Unreachable(f"{method} {path} at {self.name}: {reason}", reason="Unreachable")

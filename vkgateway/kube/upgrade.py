@@ -1,8 +1,7 @@
-"""Connections of their own to an API server: upgraded to SPDY or WebSocket, or left to stream one body, and
-tunnelled.
+"""Separate connections to an API server for tunnels: upgraded to SPDY or WebSocket, or with one streamed body.
 
-The head of a request and its answer go through h11; what follows is passed on byte by byte, undecoded, so
-that every protocol version that client and server agree on works, frames, channels and exit codes included.
+h11 processes the heads of request and response. All following bytes pass unchanged, so that every protocol version
+works that client and server negotiate, including frames, channels and exit codes.
 """
 
 from __future__ import annotations
@@ -24,33 +23,33 @@ from vkgateway.kube.endpoint import Endpoint
 from vkgateway.kube.errors import Unreachable
 
 Headers = tuple[tuple[str, str], ...]
-"""Names in lower case, in the order they came."""
+"""Names (lower case) and values, in their original order."""
 Params = Iterable[tuple[str, str]]
 BytesFilter = Callable[[bytes], bytes]
 AliveCheck = Callable[[], bool]
-"""Whether what the stream is about is still there."""
+"""Returns whether the subject of a tunnel (a pod) still exists."""
 
 _MAX_HEAD_BYTES = 64 * 1024
 _LAST_CHUNK = b"0\r\n\r\n"
 _MAX_BODY_BYTES = 64 * 1024
 _LINGER_SECONDS = 30.0
-"""Seconds in which a slow side may take what was left when the other side ended."""
+"""Seconds that a slow side may take to read the remaining bytes after the other side ended."""
 ALIVE_CHECK_SECONDS = 2.0
-"""How often it is asked whether what a stream is about is still there."""
+"""Seconds between two checks of a tunnel's subject."""
 QUIET_SECONDS = 5.0
-"""How long nothing may move once it is not."""
+"""Seconds without bytes until a tunnel without a subject ends."""
 
 
 class Dialable(Protocol):
-    """What a connection needs to know of a client: `vkgateway.kube.client.Client` is one."""
+    """A client's settings that a connection needs. `vkgateway.kube.client.Client` implements this protocol."""
 
     @property
     def name(self) -> str:
-        """Which server it is, for messages."""
+        """Name of the server, for messages."""
 
     @property
     def server(self) -> str:
-        """Base URL, as `https://host:port`."""
+        """Base URL, like `https://host:port`."""
 
     @property
     def ssl(self) -> ssl.SSLContext | None:
@@ -58,21 +57,19 @@ class Dialable(Protocol):
 
     @property
     def server_hostname(self) -> str | None:
-        """The name the server's certificate must carry, where that is not the URL's host."""
+        """Name in the server's certificate, if it differs from the URL's host."""
 
     @property
     def dialer(self) -> HostDialer:
-        """Those of the server's host, and which of them answered last."""
+        """Dialer of the server's host, which knows the last good address."""
 
     async def authorization_headers(self) -> dict[str, str]:
-        """The header that proves who we are, if the certificate does not."""
+        """Return the header with the bearer token, if the client has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedStream:
-    """The server went along: 101 for an upgrade, 200 for a stream; `stream` now carries what follows the
-    head.
-    """
+    """The server accepted the request: 101 for an upgrade, 200 for a body. `stream` continues after the head."""
 
     status: int
     headers: Headers
@@ -81,7 +78,7 @@ class OpenedStream:
 
 @dataclass(frozen=True, slots=True)
 class RefusedStream:
-    """The server answered with an ordinary response; the connection is closed. `body` is cut at 64 KiB."""
+    """The server refused the request with an ordinary response. `body` is limited to 64 KiB."""
 
     status: int
     headers: Headers
@@ -100,9 +97,9 @@ class TunnelEnd(Enum):
 async def open_upgrade(
     client: Dialable, method: str, path: str, *, params: Params = (), headers: Headers, timeout: float = 30.0
 ) -> OpenedStream | RefusedStream:
-    """Ask for a connection upgrade; `headers` hold `upgrade` and what goes with it.
+    """Request an upgrade of the connection. `headers` contain `upgrade` and related headers.
 
-    Raises Unreachable where there is no answer within `timeout` seconds.
+    Raises Unreachable without a response within `timeout` seconds.
     """
     head = (*headers, ("connection", "Upgrade"))
     return await _send_request(client, method, path, params=params, headers=head, accept=101, timeout=timeout)
@@ -111,10 +108,10 @@ async def open_upgrade(
 async def open_stream(
     client: Dialable, path: str, *, params: Params = (), timeout: float | None = 30.0
 ) -> OpenedStream | RefusedStream:
-    """GET a body of unknown length, left in the wire exactly as it is framed by `headers`.
+    """Request a body of unknown length. The stream contains the body in the framing that `headers` describe.
 
-    `timeout` seconds are allowed for the answer's head, None is for ever: a kubelet sends none before the
-    first log line. The server is told to close the connection at the body's end. Raises Unreachable.
+    `timeout` limits the wait for the head of the response; None means no limit, because a kubelet sends no head before
+    the first log line. The request asks the server to close the connection after the body. Raises Unreachable.
     """
     return await _send_request(
         client, "GET", path, params=params, headers=(("connection", "close"),), accept=200, timeout=timeout
@@ -157,61 +154,61 @@ async def _send_request(
     head: list[tuple[str, str]] = [("host", url.netloc), ("user-agent", "vkgateway"), *headers]
     head.extend((await client.authorization_headers()).items())
     request = h11.Request(method=method, target=f"{target}?{query}" if query else target, headers=head)
-    wire = await dial_server(client)
+    stream = await dial_server(client)
     try:
         async with asyncio.timeout(timeout):
-            answer = await _exchange_heads(wire, request, accept=accept)
+            response = await _exchange_heads(stream, request, accept=accept)
     except TimeoutError as error:
-        wire.abort()
+        stream.abort()
         raise Unreachable(f"{client.name} gave no answer to {method} {path} in {timeout} s") from error
     except (OSError, h11.RemoteProtocolError) as error:
-        wire.abort()
+        stream.abort()
         raise Unreachable(f"{client.name} broke off {method} {path}: {error}") from error
     except BaseException:
-        wire.abort()
+        stream.abort()
         raise
-    if isinstance(answer, RefusedStream):
-        await wire.close_gracefully(linger=1.0)
-    return answer
+    if isinstance(response, RefusedStream):
+        await stream.close_gracefully(linger=1.0)
+    return response
 
 
-async def _exchange_heads(wire: ByteStream, request: h11.Request, *, accept: int) -> OpenedStream | RefusedStream:
+async def _exchange_heads(stream: ByteStream, request: h11.Request, *, accept: int) -> OpenedStream | RefusedStream:
     http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
-    wire.write(b"".join(http.send(part) or b"" for part in (request, h11.EndOfMessage())))
+    stream.write(b"".join(http.send(part) or b"" for part in (request, h11.EndOfMessage())))
     while True:
-        event = await _next_event(wire, http)
+        event = await _next_event(stream, http)
         if isinstance(event, h11.InformationalResponse) and event.status_code != 101:
             continue
         if not isinstance(event, h11.InformationalResponse | h11.Response):
-            raise ConnectionResetError("the connection was closed without an answer")
+            raise ConnectionResetError("the connection was closed without a response")
         headers = tuple((name.decode(), value.decode("latin-1")) for name, value in event.headers)
         if event.status_code == accept:
-            wire.push_back(http.trailing_data[0])
-            return OpenedStream(event.status_code, headers, wire)
-        return RefusedStream(event.status_code, headers, await _read_body(wire, http))
+            stream.push_back(http.trailing_data[0])
+            return OpenedStream(event.status_code, headers, stream)
+        return RefusedStream(event.status_code, headers, await _read_body(stream, http))
 
 
-async def _read_body(wire: ByteStream, http: h11.Connection) -> bytes:
+async def _read_body(stream: ByteStream, http: h11.Connection) -> bytes:
     body = bytearray()
     while len(body) < _MAX_BODY_BYTES:
-        event = await _next_event(wire, http)
+        event = await _next_event(stream, http)
         if not isinstance(event, h11.Data):
             break
         body += event.data
     return bytes(body[:_MAX_BODY_BYTES])
 
 
-async def _next_event(wire: ByteStream, http: h11.Connection) -> object:
+async def _next_event(stream: ByteStream, http: h11.Connection) -> object:
     while (event := http.next_event()) is h11.NEED_DATA:
-        http.receive_data(await wire.read())
+        http.receive_data(await stream.read())
     return event
 
 
 def _split_last_chunk(data: bytes) -> tuple[bytes, ...]:
-    """The end of a body in chunks apart from what is before it, to be sent as a record of its own.
+    """Split off the last chunk of a chunked body, to send it in a separate TLS record.
 
-    Go's reader tells the end along with the last bytes where both are at hand, and API servers, which pass logs on over
-    WebSockets, then drop the bytes. Whatever merely looks like such an end is sent in two parts in vain.
+    If the last bytes and the end are available together, Go's reader returns both in one call. API servers that forward
+    logs over WebSockets then drop the bytes. Other data with the same ending is split, too, which is harmless.
     """
     if len(data) > len(_LAST_CHUNK) and data.endswith(_LAST_CHUNK):
         return data[: -len(_LAST_CHUNK)], _LAST_CHUNK
@@ -219,7 +216,7 @@ def _split_last_chunk(data: bytes) -> tuple[bytes, ...]:
 
 
 class _TunnelRelay:
-    """Two wires joined: what one receives the other sends, no faster than it takes it."""
+    """Two joined streams: each sends the bytes that the other receives, with back-pressure."""
 
     def __init__(self, near: ByteStream, far: ByteStream, *, one_way: bool, inward: BytesFilter | None) -> None:
         self._inward_filter = inward
@@ -265,35 +262,35 @@ class _TunnelRelay:
     async def wait_until_ended(
         self, *, idle: float | None, linger: float, alive: AliveCheck | None, quiet: float
     ) -> TunnelEnd:
-        """Wait until both sides have ended, or until nothing has moved for too long; see `run_tunnel`."""
+        """Wait until both sides have ended, or until the idle limit; see `run_tunnel`."""
         while not self._is_over:
-            ended, patience = self._idle_limit(idle=idle, linger=linger, alive=alive, quiet=quiet)
-            left = None if patience is None else self._last_activity + patience - self._loop.time()
-            if left is not None and left <= 0:
-                return ended
+            end, limit = self._idle_limit(idle=idle, linger=linger, alive=alive, quiet=quiet)
+            remaining = None if limit is None else self._last_activity + limit - self._loop.time()
+            if remaining is not None and remaining <= 0:
+                return end
             if alive is not None:
-                left = min(ALIVE_CHECK_SECONDS, quiet, ALIVE_CHECK_SECONDS if left is None else left)
+                remaining = min(ALIVE_CHECK_SECONDS, quiet, ALIVE_CHECK_SECONDS if remaining is None else remaining)
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
+                async with asyncio.timeout(remaining):
                     await self._changed.wait()
         return self._first_end or TunnelEnd.FAR
 
     def _idle_limit(
         self, *, idle: float | None, linger: float, alive: AliveCheck | None, quiet: float
     ) -> tuple[TunnelEnd, float | None]:
-        """For how long nothing may move now, and what it means if nothing does."""
-        bounds: list[tuple[float, TunnelEnd]] = []
+        """Return the current limit of seconds without bytes (None: no limit), and the end that exceeding it means."""
+        limits: list[tuple[float, TunnelEnd]] = []
         if idle is not None:
-            bounds.append((idle, TunnelEnd.IDLE))
+            limits.append((idle, TunnelEnd.IDLE))
         if self._first_end is not None:
-            bounds.append((linger, self._first_end))
+            limits.append((linger, self._first_end))
         if alive is not None and not self._near.is_congested and not alive():
-            bounds.append((quiet, TunnelEnd.GONE))
-        if not bounds:
+            limits.append((quiet, TunnelEnd.GONE))
+        if not limits:
             return TunnelEnd.IDLE, None
-        patience, ended = min(bounds, key=lambda bound: bound[0])
-        return ended, patience
+        limit, end = min(limits, key=lambda entry: entry[0])
+        return end, limit
 
 
 async def run_tunnel(
@@ -307,22 +304,23 @@ async def run_tunnel(
     linger: float = _LINGER_SECONDS,
     quiet: float = QUIET_SECONDS,
 ) -> TunnelEnd:
-    """Pass bytes between two wires until both have ended, then close both; says who ended first.
+    """Relay bytes between two streams until both have ended, then close both. Return the reason of the end.
 
-    The end of one side's bytes is passed on as such, and the other's still go through, until for `linger` seconds none
-    does; where a connection is gone altogether, it is over at once. Nothing moving for `idle_timeout` seconds
-    ends it too (None: never), and so does nothing moving for `quiet` seconds once `alive` says no. With `one_way` what
-    `near` sends is dropped, and the first end is the end. What arrived before is still delivered, for `linger` seconds
-    at most. On cancellation both are cut off.
+    After one side's bytes end, the tunnel sends EOF to the other side and continues until the other side ends or sends
+    nothing for `linger` seconds. The loss of a connection ends the tunnel immediately. The tunnel also ends after
+    `idle_timeout` seconds without bytes (None: never), and after `quiet` seconds without bytes once `alive` returns
+    false. With `one_way`, bytes from `near` are dropped, and the first end ends the tunnel.
+
+    Remaining bytes are delivered within `linger` seconds. Cancellation aborts both connections.
     """
-    joint = _TunnelRelay(near, far, one_way=one_way, inward=inward)
+    relay = _TunnelRelay(near, far, one_way=one_way, inward=inward)
     try:
-        joint.attach_streams()
-        ended = await joint.wait_until_ended(idle=idle_timeout, linger=linger, alive=alive, quiet=quiet)
-        if ended in (TunnelEnd.IDLE, TunnelEnd.GONE):  # what has not moved for so long will not
+        relay.attach_streams()
+        end = await relay.wait_until_ended(idle=idle_timeout, linger=linger, alive=alive, quiet=quiet)
+        if end in (TunnelEnd.IDLE, TunnelEnd.GONE):  # a stalled stream is unlikely to resume
             linger = min(linger, quiet)
         await asyncio.gather(near.close_gracefully(linger=linger), far.close_gracefully(linger=linger))
     finally:
         near.abort()
         far.abort()
-    return ended
+    return end

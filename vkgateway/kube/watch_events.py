@@ -1,4 +1,4 @@
-"""Cuts the bytes of a watch into events without decoding the objects in them."""
+"""Splits the bytes of a watch into events without decoding the objects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkgateway.kube import errors
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"]
 
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""No API server keeps objects anywhere near this; a peer that sends more than this as one line is none."""
+"""Size limit of a line, far above the size limit of objects in API servers."""
 
 
 class _Event(msgspec.Struct):
@@ -26,39 +26,36 @@ _EVENT_PREFIXES: Final = tuple((kind, b'{"type":"%s","object":' % kind.encode())
 
 
 class LineSplitter:
-    """Turns chunks, cut anywhere, into whole lines; each byte is copied at most twice, however long a line
-    is.
-    """
+    """Splitter of arbitrary chunks into lines. Each byte is copied at most twice, regardless of a line's length."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []
-        self._held_bytes = 0
+        self._partial_line: list[bytes] = []
+        self._partial_bytes = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that this chunk completes, without their newlines; empty lines are left out.
+        """Return the lines that this chunk completes, without newlines and without empty lines.
 
-        Raises errors.ServerError where a line grows past 64 MiB.
+        Raises errors.ServerError for a line over 64 MiB.
         """
         lines = chunk.split(b"\n")
         rest = lines.pop()
-        if lines and self._pieces:
-            self._pieces.append(lines[0])
-            lines[0] = b"".join(self._pieces)
-            self._pieces, self._held_bytes = [], 0
+        if lines and self._partial_line:
+            self._partial_line.append(lines[0])
+            lines[0] = b"".join(self._partial_line)
+            self._partial_line, self._partial_bytes = [], 0
         if rest:
-            self._pieces.append(rest)
-            self._held_bytes += len(rest)
-            if self._held_bytes > _MAX_LINE_BYTES:
+            self._partial_line.append(rest)
+            self._partial_bytes += len(rest)
+            if self._partial_bytes > _MAX_LINE_BYTES:
                 raise errors.ServerError(f"a line of the watch is longer than {_MAX_LINE_BYTES} bytes", status=500)
         return [line for line in lines if line]
 
 
 def split_event(line: bytes) -> tuple[EventType, bytes]:
-    """An event's type and the JSON bytes of its object. Raises msgspec.DecodeError where it is no watch
-    event.
+    """Return an event's type and the JSON of its object. Raises msgspec.DecodeError for anything but a watch event.
 
-    API servers write the type first, then the object, with no space between: then the object is a slice and
-    nothing needs to be scanned. Whoever writes it otherwise is understood too.
+    API servers write the type, then the object, without spaces. So the object is a slice, and the line is not scanned.
+    Any other JSON form is decoded.
     """
     for kind, head in _EVENT_PREFIXES:
         if line.startswith(head) and line.endswith(b"}}"):

@@ -1,8 +1,7 @@
-"""A work queue that is fair among tenants, runs one worker an object at a time and remembers failures.
+"""Work queue that is fair among tenants, processes each key in one worker at a time, and backs off after failures.
 
-Fair means: tenants with something to do take turns, so ten thousand keys of one tenant delay another's first
-by one turn; and a tenant may hold only part of the workers, so that a server which does not answer cannot
-hold them all.
+Tenants with ready keys alternate, so that ten thousand keys of one tenant delay the first key of another by one key. A
+tenant may occupy only some of the workers, so that an unresponsive server cannot occupy all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import random as random_module
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -25,24 +24,34 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Timer(Protocol):
-    """A call that can be taken back."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Take it back."""
+        """Cancel the call."""
+
+
+class TimerService(Protocol):
+    """Time and timers: an event loop, or a test's replacement."""
+
+    def time(self) -> float:
+        """Return the current time in seconds."""
+
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> Timer:
+        """Schedule a call in `delay` seconds."""
 
 
 class _TenantQueue(Generic[K]):
-    """One tenant's part of the queue."""
+    """The keys of one tenant."""
 
     __slots__ = (
         "failures",
         "in_round",
+        "keys_left",
         "max_running",
         "queued",
         "ready",
         "running",
         "timers",
-        "turns_left",
         "weight",
     )
 
@@ -50,27 +59,26 @@ class _TenantQueue(Generic[K]):
         self.ready: deque[K] = deque()
         self.queued: set[K] = set()
         self.running: dict[K, bool] = {}
-        """Keys at work; true where the key was added again meanwhile."""
+        """Keys in progress. True if the key was added again during its processing."""
         self.timers: dict[K, tuple[float, Timer]] = {}
         self.failures: dict[K, int] = {}
         self.max_running = share
-        """Keys that may be at work now; None without a bound."""
+        """Limit of the keys in progress, None without a limit."""
         self.weight = weight
-        self.turns_left = 0
-        """Keys that it may still give in this round."""
+        self.keys_left = 0
+        """Keys that the tenant may still process in this round."""
         self.in_round = False
-        """Whether it stands in the queue's round."""
+        """Whether the tenant is part of the round."""
 
     def is_idle(self) -> bool:
         return not (self.queued or self.running or self.timers or self.failures or self.in_round)
 
 
 class FairQueue(Generic[K]):
-    """Keys to look at, by tenant. Not for several threads.
+    """Queue of keys by tenant. For one thread.
 
-    `per_tenant` bounds how many keys of one tenant are at work at once (None: no bound). A tenant with weight
-    2 gives two keys where others give one. `clock` and `call_later` are the event loop's unless a test brings
-    its own.
+    `per_tenant` limits the keys of one tenant that are in progress (None: no limit). A tenant with weight 2 processes
+    two keys per round. `timers` is the running event loop by default.
     """
 
     def __init__(
@@ -80,74 +88,73 @@ class FairQueue(Generic[K]):
         backoff: Backoff | None = None,
         weights: Callable[[str], int] = lambda _tenant: 1,
         random: Random = random_module.random,
-        clock: Callable[[], float] | None = None,
-        call_later: Callable[[float, Callable[[], None]], Timer] | None = None,
+        timers: TimerService | None = None,
     ) -> None:
         self._per_tenant = per_tenant
         self._backoff = backoff or Backoff(base=0.05, cap=60.0, random=random)
         self._weights = weights
-        self._clock = clock or (lambda: asyncio.get_running_loop().time())
-        self._call_later = call_later or (lambda delay, call: asyncio.get_running_loop().call_later(delay, call))
+        self._timers = timers
         self._tenants: dict[str, _TenantQueue[K]] = {}
         self._round: deque[str] = deque()
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._is_closed = False
 
     def __len__(self) -> int:
-        """Keys that are ready to be worked on now."""
+        """Return the number of ready keys."""
         return sum(len(tenant.ready) for tenant in self._tenants.values())
 
     def ready_count(self, tenant: str) -> int:
-        """A tenant's keys that are ready."""
-        part = self._tenants.get(tenant)
-        return len(part.ready) if part is not None else 0
+        """Return the number of a tenant's ready keys."""
+        tenant_queue = self._tenants.get(tenant)
+        return len(tenant_queue.ready) if tenant_queue is not None else 0
 
     def add(self, tenant: str, key: K, *, delay: float = 0.0) -> None:
-        """Have a key looked at, in `delay` seconds at the latest.
+        """Add a key, to be processed in `delay` seconds at the latest.
 
-        Adding what is waiting changes nothing; what is at work now is looked at once more afterwards. Of two
-        delays the shorter counts.
+        Adding a ready key has no effect. A key in progress is processed again afterwards. The shorter of two delays
+        counts.
         """
-        part = self._tenants.get(tenant)
-        if part is None:
-            part = self._tenants[tenant] = _TenantQueue(max(1, self._weights(tenant)), share=self._per_tenant)
+        tenant_queue = self._tenants.get(tenant)
+        if tenant_queue is None:
+            tenant_queue = self._tenants[tenant] = _TenantQueue(max(1, self._weights(tenant)), share=self._per_tenant)
         if delay > 0:
-            self._add_later(tenant, part, key, delay)
+            self._add_later(tenant, tenant_queue, key, delay)
             return
-        if part.timers and (waiting := part.timers.pop(key, None)) is not None:
+        if tenant_queue.timers and (waiting := tenant_queue.timers.pop(key, None)) is not None:
             waiting[1].cancel()
-        if key in part.running:
-            part.running[key] = True
-        elif key not in part.queued:
-            part.queued.add(key)
-            part.ready.append(key)
-            self._join_round(tenant, part)
+        if key in tenant_queue.running:
+            tenant_queue.running[key] = True
+        elif key not in tenant_queue.queued:
+            tenant_queue.queued.add(key)
+            tenant_queue.ready.append(key)
+            self._join_round(tenant, tenant_queue)
 
-    def _add_later(self, tenant: str, part: _TenantQueue[K], key: K, delay: float) -> None:
-        if key in part.queued or part.running.get(key):
+    def _add_later(self, tenant: str, tenant_queue: _TenantQueue[K], key: K, delay: float) -> None:
+        if key in tenant_queue.queued or tenant_queue.running.get(key):
             return
-        due = self._clock() + delay
-        waiting = part.timers.get(key)
+        timers = self._timers or asyncio.get_running_loop()
+        due = timers.time() + delay
+        waiting = tenant_queue.timers.get(key)
         if waiting is not None:
             if waiting[0] <= due:
                 return
             waiting[1].cancel()
-        part.timers[key] = due, self._call_later(delay, lambda: self._add_due(tenant, key))
+        tenant_queue.timers[key] = due, timers.call_later(delay, self._add_due, tenant, key)
 
     def _add_due(self, tenant: str, key: K) -> None:
-        part = self._tenants.get(tenant)
-        if part is not None and part.timers.pop(key, None) is not None:
+        tenant_queue = self._tenants.get(tenant)
+        if tenant_queue is not None and tenant_queue.timers.pop(key, None) is not None:
             self.add(tenant, key)
 
     async def get(self) -> tuple[str, K]:
-        """The next key, by turns among the tenants; whoever takes it must call `done`."""
+        """Wait for the next key and return it with its tenant. The caller must call `done`."""
         while not self._round:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
-                # Somebody else must get the call that was meant for us.
+                # Pass the wake-up on to the next waiting worker.
                 if waiter.done() and not waiter.cancelled():
                     self._wake_waiter()
                 raise
@@ -155,98 +162,100 @@ class FairQueue(Generic[K]):
 
     def _pop_next(self) -> tuple[str, K]:
         tenant = self._round[0]
-        part = self._tenants[tenant]
-        if part.turns_left <= 0:
-            part.turns_left = part.weight
-        key = part.ready.popleft()
-        part.queued.discard(key)
-        part.running[key] = False
-        part.turns_left -= 1
-        if not self._has_work(part):
+        tenant_queue = self._tenants[tenant]
+        if tenant_queue.keys_left <= 0:
+            tenant_queue.keys_left = tenant_queue.weight
+        key = tenant_queue.ready.popleft()
+        tenant_queue.queued.discard(key)
+        tenant_queue.running[key] = False
+        tenant_queue.keys_left -= 1
+        if not self._has_work(tenant_queue):
             self._round.popleft()
-            part.in_round, part.turns_left = False, 0
-        elif part.turns_left == 0:
+            tenant_queue.in_round, tenant_queue.keys_left = False, 0
+        elif tenant_queue.keys_left == 0:
             self._round.rotate(-1)
         return tenant, key
 
     def done(self, tenant: str, key: K) -> None:
-        """The work on a key has ended; it is looked at again if it was added meanwhile."""
-        part = self._tenants.get(tenant)
-        if part is None:
+        """End the processing of a key. A key that was added during its processing becomes ready again."""
+        tenant_queue = self._tenants.get(tenant)
+        if tenant_queue is None:
             return
-        if part.running.pop(key, False) and key not in part.queued:
-            part.queued.add(key)
-            part.ready.append(key)
-        self._join_round(tenant, part)
-        if part.is_idle():
+        if tenant_queue.running.pop(key, False) and key not in tenant_queue.queued:
+            tenant_queue.queued.add(key)
+            tenant_queue.ready.append(key)
+        self._join_round(tenant, tenant_queue)
+        if tenant_queue.is_idle():
             del self._tenants[tenant]
 
     def add_rate_limited(self, tenant: str, key: K, *, at_least: float | None = None) -> float:
-        """Have a key looked at again after a failure, later with each failure in a row; returns the delay."""
-        part = self._tenants.get(tenant)
-        if part is None:
+        """Add a key after a failure, with a delay that grows with consecutive failures. Return the delay."""
+        tenant_queue = self._tenants.get(tenant)
+        if tenant_queue is None:
             return 0.0
-        failures = part.failures[key] = part.failures.get(key, 0) + 1
+        failures = tenant_queue.failures[key] = tenant_queue.failures.get(key, 0) + 1
         delay = self._backoff.delay_after(failures, at_least=at_least)
         self.add(tenant, key, delay=delay)
         return delay
 
     def forget(self, tenant: str, key: K) -> None:
-        """The key was dealt with: its failures no longer count."""
-        part = self._tenants.get(tenant)
-        if part is None:
+        """Reset the failures of a key after success."""
+        tenant_queue = self._tenants.get(tenant)
+        if tenant_queue is None:
             return
-        if part.max_running != self._per_tenant and part.max_running is not None:
-            part.max_running += 1
-        if part.failures:
-            part.failures.pop(key, None)
+        if tenant_queue.max_running != self._per_tenant and tenant_queue.max_running is not None:
+            tenant_queue.max_running += 1
+        if tenant_queue.failures:
+            tenant_queue.failures.pop(key, None)
 
     def reduce_share(self, tenant: str) -> None:
-        """A key of the tenant met a server that does not answer: fewer may wait for it, until some get through.
+        """Halve the tenant's limit of keys in progress, down to one, after a server did not respond.
 
-        Each time half as many keys are at work at once, down to one; each key dealt with (`forget`) makes it one more.
+        Each success (`forget`) raises the limit by one.
         """
-        part = self._tenants.get(tenant)
-        if part is not None and part.max_running is not None:
-            part.max_running = max(1, part.max_running // 2)
+        tenant_queue = self._tenants.get(tenant)
+        if tenant_queue is not None and tenant_queue.max_running is not None:
+            tenant_queue.max_running = max(1, tenant_queue.max_running // 2)
 
     def num_requeues(self, tenant: str, key: K) -> int:
-        """How often in a row the key has failed."""
-        part = self._tenants.get(tenant)
-        return part.failures.get(key, 0) if part is not None else 0
+        """Return the number of consecutive failures of a key."""
+        tenant_queue = self._tenants.get(tenant)
+        return tenant_queue.failures.get(key, 0) if tenant_queue is not None else 0
 
     def drop_tenant(self, tenant: str) -> None:
-        """Forget everything that waits for a tenant; what is at work ends as it may."""
-        part = self._tenants.get(tenant)
-        if part is None:
+        """Remove all waiting keys of a tenant. Keys in progress are completed."""
+        tenant_queue = self._tenants.get(tenant)
+        if tenant_queue is None:
             return
-        for _, timer in part.timers.values():
+        for _, timer in tenant_queue.timers.values():
             timer.cancel()
-        part.timers.clear()
-        part.failures.clear()
-        part.ready.clear()
-        part.queued.clear()
-        part.running = dict.fromkeys(part.running, False)
-        if part.in_round:
+        tenant_queue.timers.clear()
+        tenant_queue.failures.clear()
+        tenant_queue.ready.clear()
+        tenant_queue.queued.clear()
+        tenant_queue.running = dict.fromkeys(tenant_queue.running, False)
+        if tenant_queue.in_round:
             self._round.remove(tenant)
-            part.in_round, part.turns_left = False, 0
-        if part.is_idle():
+            tenant_queue.in_round, tenant_queue.keys_left = False, 0
+        if tenant_queue.is_idle():
             del self._tenants[tenant]
 
     def close(self) -> None:
-        """Take back everything that waits, timers included."""
+        """Remove all waiting keys and cancel their timers."""
         for tenant in list(self._tenants):
             self.drop_tenant(tenant)
 
-    def _has_work(self, part: _TenantQueue[K]) -> bool:
-        return bool(part.ready) and (part.max_running is None or len(part.running) < part.max_running)
+    def _has_work(self, tenant_queue: _TenantQueue[K]) -> bool:
+        return bool(tenant_queue.ready) and (
+            tenant_queue.max_running is None or len(tenant_queue.running) < tenant_queue.max_running
+        )
 
-    def _join_round(self, tenant: str, part: _TenantQueue[K]) -> None:
-        """Give the tenant its place in the round, if it has something to give, and wake one who waits."""
-        if not self._has_work(part):
+    def _join_round(self, tenant: str, tenant_queue: _TenantQueue[K]) -> None:
+        """Add the tenant to the round if it has ready keys, and wake a waiting worker."""
+        if not self._has_work(tenant_queue):
             return
-        if not part.in_round:
-            part.in_round = True
+        if not tenant_queue.in_round:
+            tenant_queue.in_round = True
             self._round.append(tenant)
         self._wake_waiter()
 
@@ -265,11 +274,11 @@ async def run_workers(
     concurrency: int,
     name: str = "worker",
 ) -> None:
-    """Work on the queue until cancelled.
+    """Process the keys of a queue until cancelled.
 
-    `handler` may return seconds after which it wants to see the key again. Where it raises, the key is
-    retried with back-off, never sooner than the server asked; what is neither an ApiError nor says that something
-    else must happen first (ConflictError, UnavailableError) is a defect and is logged with its trace.
+    `handler` may return the delay in seconds until it processes the key again. If `handler` raises, the key is retried
+    with back-off, and not before the delay that the server requests. Errors other than ApiError, ConflictError and
+    UnavailableError are defects and are logged with a traceback.
     """
     async with asyncio.TaskGroup() as group:
         for number in range(concurrency):
@@ -280,7 +289,7 @@ async def _run_worker(queue: FairQueue[K], handler: Callable[[str, K], Awaitable
     while True:
         tenant, key = await queue.get()
         try:
-            again = await handler(tenant, key)
+            delay = await handler(tenant, key)
         except ApiError as error:
             queue.add_rate_limited(tenant, key, at_least=error.retry_after)
             if isinstance(error, Unreachable):
@@ -289,12 +298,12 @@ async def _run_worker(queue: FairQueue[K], handler: Callable[[str, K], Awaitable
                 log.warning("refused", tenant=tenant, key=key, error=error.message)
         except (ConflictError, UnavailableError):
             queue.add_rate_limited(tenant, key)
-        except Exception:  # one object's defect must not stop the work on all others
+        except Exception:  # a defect with one object must not affect other objects
             queue.add_rate_limited(tenant, key)
             log.exception("defect", tenant=tenant, key=key)
         else:
             queue.forget(tenant, key)
-            if again is not None:
-                queue.add(tenant, key, delay=again)
+            if delay is not None:
+                queue.add(tenant, key, delay=delay)
         finally:
             queue.done(tenant, key)

@@ -8,10 +8,9 @@ the log. A node that KWOK plays is not asked: see `simulated`.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -19,6 +18,7 @@ import msgspec
 import structlog
 
 from vkgateway.kube import errors
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.requests import Params
 from vkgateway.kube.resources import NODES
 from vkgateway.kubelet.exposition import NodeSamples, parse_samples
@@ -85,10 +85,8 @@ class NodeStatsReader:
         all_timeout: float = TOTAL_TIMEOUT_SECONDS,
         silent: float = FAILURE_CACHE_SECONDS,
         at_once: int = MAX_CONCURRENT_NODES,
-        clock: Callable[[], float] = time.monotonic,
-        today: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._utc_now = today
         self._cache_seconds = fresh
         self._node_timeout = node_timeout
         self._all_timeout = all_timeout
@@ -102,7 +100,7 @@ class NodeStatsReader:
 
     async def read_pods(self, pods: Iterable[PlacedPod], question: NodeQuery[T]) -> list[tuple[PlacedPod, T]]:
         """Those pods whose nodes answered in time, each with what its node said."""
-        placed, now = list(pods), self._utc_now()
+        placed, now = list(pods), self._clock.now()
         played = [(pod, question.simulate(pod, pod.simulation, now)) for pod in placed if pod.simulation is not None]
         return [*await self._query_nodes([pod for pod in placed if not pod.on_simulated_node], question), *played]
 
@@ -131,12 +129,12 @@ class NodeStatsReader:
         """The answer that is there or under way, or a new one."""
         key = (pod.cluster, pod.node, question.path, question.params)
         known = self._answers.get(key)
-        if known is not None and (known.expires_at > self._clock() or not known.task.done()):
+        if known is not None and (known.expires_at > self._clock.monotonic() or not known.task.done()):
             return known.task
         task: asyncio.Task[Any] = asyncio.create_task(self._query_node(key, question), name=f"node-stats/{pod.node}")
         if len(self._answers) >= _MAX_CACHED:
             self._purge_expired()
-        self._answers[key] = _CachedAnswer(task, self._clock() + self._cache_seconds)
+        self._answers[key] = _CachedAnswer(task, self._clock.monotonic() + self._cache_seconds)
         if self._purge_timer is None:
             self._schedule_purge()
         return task
@@ -158,7 +156,7 @@ class NodeStatsReader:
             return None
         finally:
             if (mine := self._answers.get(key)) is not None and mine.task is asyncio.current_task():
-                mine.expires_at = self._clock() + lasts
+                mine.expires_at = self._clock.monotonic() + lasts
 
     async def _request_node(self, cluster: NodeProxy, node: str, path: str, params: Params) -> bytes:
         where = NODES.path(name=node, subresource=f"proxy/{path}")
@@ -180,7 +178,7 @@ class NodeStatsReader:
 
     def _purge_expired(self) -> None:
         """Let go of answers whose time is over; if there are too many still, of the oldest."""
-        now = self._clock()
+        now = self._clock.monotonic()
         kept = {key: one for key, one in self._answers.items() if one.expires_at > now or not one.task.done()}
         for key in [key for key, one in kept.items() if one.task.done()][: max(0, len(kept) - _MAX_CACHED // 2)]:
             del kept[key]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
 
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kubelet import resourcemetrics
 from vkgateway.kubelet.call import Call, Rejected
 from vkgateway.kubelet.cputime import CpuTimeCounters
@@ -42,7 +42,7 @@ class StatsProvider:
         *,
         nodes: VirtualNodeLister = no_nodes,
         reader: NodeStatsReader | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.node_reader = reader or NodeStatsReader()
         self.request_limiter = StreamLimiter(MAX_CONCURRENT_REQUESTS, what="requests for figures")
@@ -74,11 +74,11 @@ class StatsProvider:
         """The node's `NodeStats`, its pods' `PodStats`, and how many pods run on it."""
         name, placed = self.placed_pods(tenant, node)
         pods = tenant_pod_stats(await self.node_reader.read_pods(placed, question))
-        counter = self._cpu_counters.get_counter(tenant, name, now=self._clock())
+        counter = self._cpu_counters.get_counter(tenant, name, now=self._clock.now())
         cpu = {pod["podRef"]["uid"]: int((pod.get("cpu") or {}).get("usageCoreNanoSeconds") or 0) for pod in pods}
         used = counter.add_usage(cpu, there=(pod.tenant_uid for pod in placed))
-        told = node_stats(name, pods, since=counter.started_at, core_nanoseconds=used, now=render_time(self._clock()))
-        return told, pods, sum(pod.is_running for pod in placed)
+        stats = node_stats(name, pods, since=counter.started_at, core_nanoseconds=used, now=self.render_now())
+        return stats, pods, sum(pod.is_running for pod in placed)
 
     async def read_usages(
         self, tenant: str, nodes: Iterable[str], *, chosen: Callable[[PlacedPod], bool]
@@ -90,19 +90,19 @@ class StatsProvider:
 
     def render_now(self) -> str:
         """The time of day (RFC 3339)."""
-        return render_time(self._clock())
+        return render_time(self._clock.now())
 
     async def render_resources(self, tenant: str, node: str) -> bytes:
         """What metrics-server reads of the node and its pods. Times are finer here than in a summary."""
         name, placed = self.placed_pods(tenant, node)
         told = await self.node_reader.read_pods(placed, RESOURCE)
         usages = resourcemetrics.pod_usages(told)
-        counter = self._cpu_counters.get_counter(tenant, name, now=self._clock())
+        counter = self._cpu_counters.get_counter(tenant, name, now=self._clock.now())
         used = counter.add_usage(
             {pod.uid: round(pod.cpu * _NANO) for pod in usages if pod.cpu is not None},
             there=(pod.tenant_uid for pod in placed),
         )
-        now = self._clock().timestamp()
+        now = self._clock.now().timestamp()
         return await asyncio.to_thread(render_tenant_samples, told) + resourcemetrics.render_node_resources(
             usages, cpu_seconds=used / _NANO, now=now
         )

@@ -8,12 +8,12 @@ its service account.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import Resource
 from vkgateway.kubelet.stream_limiter import StreamLimiter
 from vkgateway.kubelet.target import NodeProxy
@@ -75,19 +75,19 @@ class _Access(msgspec.Struct):
 class _TtlCache:
     """Answers that are remembered, each for its time; the oldest go where they are too many."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._entries: dict[tuple[str, ...], tuple[float, Any]] = {}
 
     def get(self, key: tuple[str, ...]) -> Any:
         until, answer = self._entries.get(key, (0.0, None))
-        return answer if until > self._clock() else None
+        return answer if until > self._clock.monotonic() else None
 
     def put(self, key: tuple[str, ...], answer: Any, *, seconds: float) -> None:
         self._entries.pop(key, None)
         while len(self._entries) >= _MAX_CACHED:
             del self._entries[next(iter(self._entries))]
-        self._entries[key] = self._clock() + seconds, answer
+        self._entries[key] = self._clock.monotonic() + seconds, answer
 
     def forget_tenant(self, tenant: str) -> None:
         self._entries = {key: kept for key, kept in self._entries.items() if key[0] != tenant}
@@ -96,7 +96,7 @@ class _TtlCache:
 class TokenReviewer:
     """Asks tenants' API servers. `clock` gives monotonic seconds. Methods raise ApiError and TooManyStreamsError."""
 
-    def __init__(self, reviewers: ReviewClients, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, reviewers: ReviewClients, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clients = reviewers
         self._user_cache = _TtlCache(clock)
         self._access_cache = _TtlCache(clock)

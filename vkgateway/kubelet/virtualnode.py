@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +13,8 @@ import structlog
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import Backoff, add_jitter
 from vkgateway.kube.client import Client
-from vkgateway.kube.leases import NODE_LEASE_NAMESPACE, renew_node_lease, utc_now
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
+from vkgateway.kube.leases import NODE_LEASE_NAMESPACE, renew_node_lease
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import LEASES, NODES
 from vkgateway.kubelet import nodeobject
@@ -73,9 +72,7 @@ class VirtualNode:
         on_registered: Callable[[], None] | None = None,
         on_seen: Callable[[Mapping[str, str], tuple[Taint, ...]], None] | None = None,
         backoff: Backoff | None = None,
-        now: Callable[[], datetime] = utc_now,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.name: Final = name
         self.is_registered = False
@@ -90,9 +87,7 @@ class VirtualNode:
         self._on_registered = on_registered
         self._on_seen = on_seen
         self._backoff = backoff or Backoff(base=0.2, cap=10.0)
-        self._now = now
         self._clock = clock
-        self._sleep = sleep
         self._triggered = asyncio.Event()
         self._exists = asyncio.Event()
         self._uid = ""
@@ -163,31 +158,31 @@ class VirtualNode:
                     continue
                 failures += 1
                 _log.warning("virtual node not written", node=self.name, error=error.message)
-                await self._sleep(self._backoff.delay_after(failures, at_least=error.retry_after))
+                await self._clock.sleep(self._backoff.delay_after(failures, at_least=error.retry_after))
                 continue
             await self._wait_for_trigger()
 
     async def _wait_for_trigger(self) -> None:
         """Wait for a reason to look again, and then for those that follow on its heels."""
         try:
-            async with asyncio.timeout(max(0.0, self._write_at - self._clock())):
+            async with asyncio.timeout(max(0.0, self._write_at - self._clock.monotonic())):
                 await self._triggered.wait()
         except TimeoutError:
             return
-        await self._sleep(self._settle)
+        await self._clock.sleep(self._settle)
 
     async def _reconcile_node(self) -> None:
         held = self._reflector.store.get(("", self.name))
         wanted = nodeobject.without_fields(nodeobject.without_times(self._build()), self._undeclared)
         if held is not None and not self._written and nodeobject.matches_wanted(held.body, wanted):
-            self._record_written(held, wanted, until=self._clock() + add_jitter(self._first_write_after))
+            self._record_written(held, wanted, until=self._clock.monotonic() + add_jitter(self._first_write_after))
         if held is not None and not self._needs_write(wanted, held):
             return
         current = held.body if held is not None else None
-        writes = nodeobject.build_documents(wanted, current, now=self._now())
+        writes = nodeobject.build_documents(wanted, current, now=self._clock.now())
         answer = await self._client.patch(NODES, self.name, writes.main, kind="apply")
         answer = await self._client.patch(NODES, self.name, writes.status, kind="apply", subresource="status")
-        self._record_written(_decode_node(answer), wanted, until=self._clock() + self._report_every)
+        self._record_written(_decode_node(answer), wanted, until=self._clock.monotonic() + self._report_every)
 
     def _record_written(self, stored: _Node, wanted: Object, *, until: float) -> None:
         self._written, self._observed = wanted, nodeobject.project_node(stored.body, wanted)
@@ -203,7 +198,7 @@ class VirtualNode:
 
     def _needs_write(self, wanted: Object, held: _Node) -> bool:
         """Whether there is something to write: other wishes, another's change, or a heartbeat."""
-        if wanted != self._written or self._clock() >= self._write_at:
+        if wanted != self._written or self._clock.monotonic() >= self._write_at:
             return True
         return not self._is_outdated(held) and nodeobject.project_node(held.body, wanted) != self._observed
 
@@ -219,7 +214,7 @@ class VirtualNode:
                 await renew_node_lease(
                     self._client,
                     self.name,
-                    now=self._now(),
+                    now=self._clock.now(),
                     duration=self._lease_seconds,
                     owner_uid=self._uid,
                     timeout=self._renew_every,
@@ -229,4 +224,4 @@ class VirtualNode:
                 failures += 1
                 _log.warning("node lease not renewed", node=self.name, error=error.message)
             delay = self._backoff.delay_after(failures) if failures else self._renew_every
-            await self._sleep(min(delay, self._renew_every))
+            await self._clock.sleep(min(delay, self._renew_every))

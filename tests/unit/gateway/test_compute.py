@@ -266,7 +266,7 @@ async def test_a_secret_that_cannot_be_used_takes_nothing_away(server: FakeApiSe
         link = computes.links["east"]
         change_secret(server, computes, secret("https://a..b"))
         await until(lambda: not is_ready(server, "east"))
-        assert "no URL" in condition(server, "Ready", "east", tenant=False)["message"]
+        assert "not the URL" in condition(server, "Ready", "east", tenant=False)["message"]
         assert condition(server, "Connected", "east", tenant=False)["status"] == "True"
         assert computes.links["east"] is link
         change_secret(server, computes, secret(server.url.replace("127.0.0.1", "localhost")))

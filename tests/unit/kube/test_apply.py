@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import FakeClock
 from vkgateway.kube import errors
 from vkgateway.kube.apply import Discovery, apply_objects
 from vkgateway.kube.client import Client
@@ -49,36 +50,30 @@ async def test_twice_is_once(server: FakeApiServer, client: Client) -> None:
 
 
 async def test_waits_until_a_definition_is_served(server: FakeApiServer, client: Client) -> None:
-    naps: list[float] = []
+    class ServerClock(FakeClock):
+        """Clock whose sleeps change the definition's status."""
 
-    async def sleep(seconds: float) -> None:
-        naps.append(seconds)
-        if len(naps) == 1:  # what a real server shows for a moment
-            server.store.update(CRDS, CRD | {"status": {"conditions": None}}, name="widgets.example.org")
-        if len(naps) == 3:
-            server.store.update(
-                CRDS,
-                CRD | {"status": {"conditions": [{"type": "Established", "status": "True"}]}},
-                name="widgets.example.org",
-                status=True,
-            )
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds)
+            if len(self.sleeps) == 1:  # a real server shows this status briefly
+                server.store.update(CRDS, CRD | {"status": {"conditions": None}}, name="widgets.example.org")
+            if len(self.sleeps) == 3:
+                established = {"conditions": [{"type": "Established", "status": "True"}]}
+                server.store.update(CRDS, CRD | {"status": established}, name="widgets.example.org", status=True)
+
+    clock = ServerClock()
 
     server._define = lambda document: None  # type: ignore[method-assign]
-    await apply_objects(client, [CRD], sleep=sleep)
-    assert len(naps) == 3
+    await apply_objects(client, [CRD], clock=clock)
+    assert len(clock.sleeps) == 3
 
 
 async def test_gives_up_in_the_end(server: FakeApiServer, client: Client) -> None:
-    time = 0.0
-
-    async def sleep(seconds: float) -> None:
-        nonlocal time
-        time += seconds
-
+    clock = FakeClock()
     server._define = lambda document: None  # type: ignore[method-assign]
     with pytest.raises(errors.ServerError, match=r"widgets\.example\.org at fake is not established"):
-        await apply_objects(client, [CRD], timeout=5, sleep=sleep, clock=lambda: time)
-    assert time >= 5 - 1e-6
+        await apply_objects(client, [CRD], timeout=5, clock=clock)
+    assert clock.seconds >= 5 - 1e-6
 
 
 async def test_kind_that_nobody_defines_is_named(client: Client) -> None:

@@ -135,7 +135,7 @@ async def test_nobody_there_is_unreachable() -> None:
 
 
 async def test_answer_that_is_no_list_is_a_server_error(server: FakeApiServer, client: Client) -> None:
-    with pytest.raises(errors.ServerError, match="no list"):
+    with pytest.raises(errors.ServerError, match="not a list"):
         [page async for page in client.list_pages(Resource("version", "", "Version"))]
 
 
@@ -174,7 +174,7 @@ async def test_stream_gives_bytes_as_they_come(server: FakeApiServer, client: Cl
 
 async def test_silent_stream_is_unreachable(server: FakeApiServer, client: Client) -> None:
     async with client.open_watch("/api/v1/pods", {"watch": True}, inactivity=0.5) as stream:
-        with pytest.raises(TimeoutError, match="not a byte"):
+        with pytest.raises(TimeoutError, match="no byte"):
             await stream.read()
 
 
@@ -187,7 +187,7 @@ async def test_prefix_of_the_server_is_kept(server: FakeApiServer) -> None:
 
 @pytest.mark.parametrize("server", ["", "nonsense", "ftp://x", "https://", "https://a..b", f"https://{'a' * 64}.b"])
 def test_what_is_no_server_is_refused(server: str) -> None:
-    with pytest.raises(InputError, match="no URL"):
+    with pytest.raises(InputError, match="not the URL"):
         Client(server)
 
 

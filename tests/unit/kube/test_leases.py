@@ -12,6 +12,7 @@ import pytest
 import structlog
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import FakeClock
 from vkgateway.kube import leases
 from vkgateway.kube.client import Client
 from vkgateway.kube.leases import NODE_LEASE_NAMESPACE, LeaderElector, LeaseTaken, renew_node_lease
@@ -36,27 +37,8 @@ async def test_node_lease_is_made_then_renewed(server: FakeApiServer, client: Cl
     assert server.requests[-1].startswith("PATCH")
 
 
-class Time:
-    """A clock that moves when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        await asyncio.sleep(0)
-
-
-def _lease(client: Client, identity: str, time: Time) -> LeaderElector:
-    def now() -> datetime:
-        return NOW + timedelta(seconds=time.now)
-
-    return LeaderElector(
-        client, "gateway", namespace="system", identity=identity, clock=time, now=now, sleep=time.sleep
-    )
+def _elector(client: Client, identity: str, clock: FakeClock) -> LeaderElector:
+    return LeaderElector(client, "gateway", namespace="system", identity=identity, clock=clock)
 
 
 def _spec(server: FakeApiServer) -> dict[str, object]:
@@ -80,21 +62,23 @@ async def _kept(lease: LeaderElector, *, until: Callable[[], bool]) -> None:
 async def test_a_lease_of_nobody_is_taken_and_ones_own_taken_up_without_a_write(
     server: FakeApiServer, client: Client
 ) -> None:
-    time = Time()
-    await _lease(client, "first", time).acquire_lease()
+    clock = FakeClock(1000.0)
+    await _elector(client, "first", clock).acquire_lease()
     assert (_spec(server)["holderIdentity"], _spec(server)["leaseDurationSeconds"]) == ("first", 30)
     server.requests.clear()
-    await _lease(client, "first", time).acquire_lease()
+    await _elector(client, "first", clock).acquire_lease()
     assert [request.split(" ")[0] for request in server.requests] == ["GET"]
 
 
 async def test_one_that_is_renewed_is_refused_by_its_holder(server: FakeApiServer, client: Client) -> None:
-    time = Time()
-    first, second = _lease(client, "first", time), _lease(client, "second", Time())
+    clock = FakeClock(1000.0)
+    first, second = _elector(client, "first", clock), _elector(client, "second", FakeClock(1000.0))
     await first.acquire_lease()
 
     async def refused() -> None:
-        with pytest.raises(LeaseTaken, match=r"^first has the Lease system/gateway, and renewed it at 2030-01-02T03:2"):
+        with pytest.raises(
+            LeaseTaken, match=r"^first holds the Lease system/gateway, and renewed it at 2030-01-02T03:2"
+        ):
             await second.acquire_lease()
 
     task = asyncio.create_task(refused())
@@ -104,22 +88,26 @@ async def test_one_that_is_renewed_is_refused_by_its_holder(server: FakeApiServe
 
 
 async def test_one_whose_holder_fell_silent_is_taken_over(server: FakeApiServer, client: Client) -> None:
-    time = Time()
-    await _lease(client, "first", time).acquire_lease()
-    await _lease(client, "second", time).acquire_lease()
-    assert time.now == 1030.0
+    clock = FakeClock(1000.0)
+    await _elector(client, "first", clock).acquire_lease()
+    await _elector(client, "second", clock).acquire_lease()
+    assert clock.seconds == 1030.0
     assert (_spec(server)["holderIdentity"], _spec(server)["leaseTransitions"]) == ("second", 1)
 
 
 async def test_what_others_write_on_a_lease_is_no_sign_of_life(server: FakeApiServer, client: Client) -> None:
-    time = Time()
-    await _lease(client, "first", time).acquire_lease()
+    clock = FakeClock(1000.0)
+    await _elector(client, "first", clock).acquire_lease()
 
-    async def annotate(seconds: float) -> None:
-        await time.sleep(seconds)
-        await client.patch(LEASES, "gateway", {"metadata": {"annotations": {"a": str(time.now)}}}, namespace="system")
+    class AnnotatingClock(FakeClock):
+        """Clock whose sleeps annotate the Lease."""
 
-    second = LeaderElector(client, "gateway", namespace="system", identity="second", clock=time, sleep=annotate)
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(seconds)
+            annotations = {"a": str(self.seconds)}
+            await client.patch(LEASES, "gateway", {"metadata": {"annotations": annotations}}, namespace="system")
+
+    second = _elector(client, "second", AnnotatingClock(1000.0))
     await second.acquire_lease()
     assert _spec(server)["holderIdentity"] == "second"
 
@@ -127,13 +115,13 @@ async def test_what_others_write_on_a_lease_is_no_sign_of_life(server: FakeApiSe
 async def test_who_was_taken_for_dead_ends_when_it_sees_who_came_after_it(
     server: FakeApiServer, client: Client
 ) -> None:
-    time = Time()
-    first, second = _lease(client, "first", time), _lease(client, "second", time)
+    clock = FakeClock(1000.0)
+    first, second = _elector(client, "first", clock), _elector(client, "second", clock)
     await first.acquire_lease()
     await second.acquire_lease()
 
     async def ends() -> None:
-        with pytest.raises(LeaseTaken, match="second has the Lease"):
+        with pytest.raises(LeaseTaken, match="second holds the Lease"):
             await first.renew_lease()
 
     task = asyncio.create_task(ends())
@@ -142,21 +130,21 @@ async def test_who_was_taken_for_dead_ends_when_it_sees_who_came_after_it(
 
 
 async def test_a_server_that_is_away_takes_nothing_away(server: FakeApiServer, client: Client) -> None:
-    time = Time()
-    lease = _lease(client, "first", time)
+    clock = FakeClock(1000.0)
+    lease = _elector(client, "first", clock)
     await lease.acquire_lease()
     server.fail("*", "/leases/gateway", status=503, times=20)
     before = _spec(server)["renewTime"]
     await _kept(lease, until=lambda: _spec(server)["renewTime"] != before)
-    assert time.now >= 1200.0
+    assert clock.seconds >= 1200.0
 
 
 async def test_an_answer_that_is_no_lease_takes_nothing_away(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is on the way to a server may answer in its place for a while, and say that all is well."""
-    time = Time()
-    lease = _lease(client, "first", time)
+    clock = FakeClock(1000.0)
+    lease = _elector(client, "first", clock)
     await lease.acquire_lease()
     pages = iter([b"<html>back soon</html>"] * 3)
     get = client.get
@@ -173,30 +161,30 @@ async def test_an_answer_that_is_no_lease_takes_nothing_away(
 async def test_who_waits_for_anothers_lease_says_so_once(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    time = Time()
-    await _lease(client, "first", time).acquire_lease()
+    clock = FakeClock(1000.0)
+    await _elector(client, "first", clock).acquire_lease()
     logs = structlog.testing.LogCapture()
     # A logger that knows nothing of how others were configured, by which levels are left out.
     own = structlog.wrap_logger(None, processors=[logs], wrapper_class=structlog.stdlib.BoundLogger)
     monkeypatch.setattr(leases, "log", own)
-    await _lease(client, "second", time).acquire_lease()
+    await _elector(client, "second", clock).acquire_lease()
     assert [(line["holder"], line["seconds"]) for line in logs.entries] == [("first", 30)]
 
 
 async def test_ones_own_late_write_is_no_rival(server: FakeApiServer, client: Client) -> None:
-    time = Time()
-    lease = _lease(client, "first", time)
+    clock = FakeClock(1000.0)
+    lease = _elector(client, "first", clock)
     await lease.acquire_lease()
     server.fail("PUT", "/leases/gateway", status=409, times=2)
     before = _spec(server)["renewTime"]
-    time.now += 5.0
+    clock.seconds += 5.0
     await _kept(lease, until=lambda: _spec(server)["renewTime"] != before)
     assert _spec(server)["renewTime"] == render_micro_time(NOW + timedelta(seconds=1005))
 
 
 async def test_a_lease_that_was_deleted_is_made_again(server: FakeApiServer, client: Client) -> None:
-    time = Time()
-    lease = _lease(client, "first", time)
+    clock = FakeClock(1000.0)
+    lease = _elector(client, "first", clock)
     await lease.acquire_lease()
     server.store.delete(LEASES, "gateway", "system")
     await _kept(lease, until=lambda: server.store.find(LEASES, "gateway", "system") is not None)
@@ -204,7 +192,7 @@ async def test_a_lease_that_was_deleted_is_made_again(server: FakeApiServer, cli
 
 
 async def test_of_rivals_one_has_it(server: FakeApiServer, client: Client) -> None:
-    rivals = [_lease(client, f"r{number}", Time()) for number in range(5)]
+    rivals = [_elector(client, f"r{number}", FakeClock(1000.0)) for number in range(5)]
     tasks = [asyncio.create_task(rival.acquire_lease()) for rival in rivals]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     assert sum(task.done() for task in tasks) == 1

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import FakeClock
 from vkgateway.kube import reflector
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
@@ -32,23 +33,35 @@ def _decode(body: bytes) -> View:
     return view
 
 
-class Seen:
-    """A running reflector and all that it told."""
+class RecorderClock(FakeClock):
+    """Clock that reports its sleeps to a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    async def sleep(self, seconds: float) -> None:
+        self._recorder.handle_sleep(seconds)
+        await super().sleep(seconds)
+
+
+class Recorder:
+    """A running reflector, and its callbacks."""
 
     def __init__(self, client: Client, **options: Any) -> None:
         self.changes: list[str] = []
         self.reachable: list[tuple[bool, str]] = []
         self.completed = 0
         self.sleeps: list[float] = []
-        self._news = asyncio.Event()
+        self._changed_event = asyncio.Event()
         self.reflector: Reflector[View] = Reflector(
             client,
             options.pop("resource", CONFIG_MAPS),
             decode=_decode,
             on_change=self._changed,
-            on_reachable=self._told,
-            on_complete=self._done,
-            sleep=self._sleep,
+            on_reachable=self._reachable_changed,
+            on_complete=self._completed,
+            clock=RecorderClock(self),
             random=lambda: 0.5,
             **options,
         )
@@ -60,29 +73,28 @@ class Seen:
         if old is not None and new is not None:
             assert old.metadata.uid == new.metadata.uid
         self.changes.append(sign + view.metadata.name)
-        self._news.set()
+        self._changed_event.set()
 
-    def _told(self, reachable: bool, why: str) -> None:
+    def _reachable_changed(self, reachable: bool, why: str) -> None:
         self.reachable.append((reachable, why))
-        self._news.set()
+        self._changed_event.set()
 
-    def _done(self) -> None:
+    def handle_sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        self._changed_event.set()
+
+    def _completed(self) -> None:
         assert self.reflector.is_complete
         self.completed += 1
-        self._news.set()
-
-    async def _sleep(self, seconds: float) -> None:
-        self.sleeps.append(seconds)
-        self._news.set()
-        await asyncio.sleep(0)
+        self._changed_event.set()
 
     async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(30):
             while not condition():
-                await self._news.wait()
-                self._news.clear()
+                await self._changed_event.wait()
+                self._changed_event.clear()
 
-    async def heard(self, *changes: str) -> None:
+    async def wait_for_changes(self, *changes: str) -> None:
         """Wait for exactly these changes, since the last call."""
         await self.until(lambda: len(self.changes) >= len(changes))
         assert self.changes == list(changes)
@@ -99,8 +111,8 @@ class Seen:
 
 
 @asynccontextmanager
-async def watching(client: Client, *, complete: bool = True, **options: Any) -> AsyncIterator[Seen]:
-    seen = Seen(client, **options)
+async def watching(client: Client, *, complete: bool = True, **options: Any) -> AsyncIterator[Recorder]:
+    seen = Recorder(client, **options)
     task = asyncio.create_task(seen.reflector.run())
     try:
         if complete:
@@ -163,11 +175,11 @@ async def test_list_then_changes(server: FakeApiServer, client: Client, streamin
     async with watching(client, page_size=1) as seen:
         assert seen.reachable == [(True, "")]
         assert seen.completed == 1
-        await seen.heard("+a", "+b")
+        await seen.wait_for_changes("+a", "+b")
         put(server, "c")
         put(server, "a", 1)
         remove(server, "b")
-        await seen.heard("+c", "~a", "-b")
+        await seen.wait_for_changes("+c", "~a", "-b")
         assert seen.names == ["a", "c"]
         assert seen.reflector.store["default", "a"].data == {"n": 1}
     paged = [request for request in server.requests if "limit=1" in request]
@@ -178,10 +190,10 @@ async def test_only_what_was_selected(server: FakeApiServer, client: Client) -> 
     put(server, "a", labels={"team": "x"})
     put(server, "b")
     async with watching(client, label_selector="team=x", namespace="default") as seen:
-        await seen.heard("+a")
+        await seen.wait_for_changes("+a")
         put(server, "b", labels={"team": "x"})
         put(server, "a", labels={})
-        await seen.heard("+b", "-a")
+        await seen.wait_for_changes("+b", "-a")
     assert server.requests[0].startswith("GET /api/v1/namespaces/default/configmaps?watch=true")
     assert "labelSelector=team%3Dx" in server.requests[0]
 
@@ -189,10 +201,10 @@ async def test_only_what_was_selected(server: FakeApiServer, client: Client) -> 
 async def test_watch_that_ends_goes_on_where_it_was(server: FakeApiServer, client: Client) -> None:
     put(server, "a")
     async with watching(client) as seen:
-        await seen.heard("+a")
+        await seen.wait_for_changes("+a")
         server.end_watches()
         put(server, "b")
-        await seen.heard("+b")
+        await seen.wait_for_changes("+b")
         assert seen.reflector.relist_count == 1
         assert seen.completed == 1
         assert seen.reachable == [(True, "")]
@@ -203,7 +215,7 @@ async def test_one_lost_connection_is_nothing(server: FakeApiServer, client: Cli
     async with watching(client, inactivity=0.5) as seen:
         await seen.until(lambda: seen.sleeps)
         put(server, "a")
-        await seen.heard("+a")
+        await seen.wait_for_changes("+a")
         assert seen.reflector.is_complete
         assert seen.reachable == [(True, "")]
 
@@ -215,7 +227,7 @@ async def test_connections_that_are_lost_now_and_then_are_nothing(
     async with watching(client, inactivity=0.5) as seen:
         await seen.until(lambda: len(seen.sleeps) > 2)
         put(server, "a")
-        await seen.heard("+a")
+        await seen.wait_for_changes("+a")
         assert seen.reachable == [(True, "")]
         assert seen.completed == 1
 
@@ -232,7 +244,7 @@ async def test_server_that_stays_away_is_told_once_and_distrusted(server: FakeAp
         assert seen.completed == 2
         waits = [wait for wait in seen.sleeps if wait > 0.1]
         assert waits == sorted(waits)
-        await seen.heard("+a")
+        await seen.wait_for_changes("+a")
 
 
 async def test_distrusted_while_away_until_the_watch_has_held_for_a_while(
@@ -278,7 +290,7 @@ async def test_forgotten_version_is_listed_anew_with_the_difference(
     for name in "abc":
         put(server, name)
     async with watching(client) as seen:
-        await seen.heard("+a", "+b", "+c")
+        await seen.wait_for_changes("+a", "+b", "+c")
         gate = server.hold("GET", "resourceVersion=")
         server.end_watches()
         await server.until(lambda: any("resourceVersion=" in request for request in server.requests))
@@ -289,7 +301,7 @@ async def test_forgotten_version_is_listed_anew_with_the_difference(
         if not in_stream:
             server.fail("GET", "resourceVersion=", status=410, reason="Expired")
         gate.set()
-        await seen.heard("~b", "+d", "-c")
+        await seen.wait_for_changes("~b", "+d", "-c")
         assert seen.names == ["a", "b", "d"]
         await seen.until(lambda: seen.completed == 2)
         assert seen.reachable == [(True, "")]
@@ -298,7 +310,7 @@ async def test_forgotten_version_is_listed_anew_with_the_difference(
 async def test_replaced_object_goes_before_the_other_comes(server: FakeApiServer, client: Client) -> None:
     put(server, "a")
     async with watching(client) as seen:
-        await seen.heard("+a")
+        await seen.wait_for_changes("+a")
         gate = server.hold("GET", "resourceVersion=")
         server.end_watches()
         await server.until(lambda: any("resourceVersion=" in request for request in server.requests))
@@ -306,7 +318,7 @@ async def test_replaced_object_goes_before_the_other_comes(server: FakeApiServer
         put(server, "a")
         server.store.compact()
         gate.set()
-        await seen.heard("-a", "+a")
+        await seen.wait_for_changes("-a", "+a")
 
 
 async def test_list_that_outlives_its_token_is_taken_in_one_piece(server: FakeApiServer, client: Client) -> None:
@@ -315,7 +327,7 @@ async def test_list_that_outlives_its_token_is_taken_in_one_piece(server: FakeAp
         put(server, name)
     server.fail("GET", "continue=", status=410, reason="Expired")
     async with watching(client, page_size=2) as seen:
-        await seen.heard("+a", "+b", "+c")
+        await seen.wait_for_changes("+a", "+b", "+c")
         assert seen.reachable == [(True, "")]
 
 
@@ -325,7 +337,7 @@ async def test_one_refusal_of_streaming_lists_is_enough_for_all_watches_of_a_cli
     server.streaming_lists = False
     put(server, "a")
     async with watching(client) as first, watching(client, resource=PODS):
-        await first.heard("+a")
+        await first.wait_for_changes("+a")
     tries = [request for request in server.requests if "sendInitialEvents" in request]
     assert len(tries) == 1
 
@@ -336,12 +348,12 @@ async def test_server_older_than_streaming_lists(server: FakeApiServer, client: 
     put(server, "a")
     async with watching(client, complete=False) as seen:
         await server.until(lambda: server.watches == 1)
-        await seen.heard("+a")
+        await seen.wait_for_changes("+a")
         assert seen.completed == 0
         server.bookmark()
         await seen.reflector.wait_until_complete()
         put(server, "b")
-        await seen.heard("+b")
+        await seen.wait_for_changes("+b")
         assert seen.reachable == [(True, "")]
     assert "limit=500" in server.requests[1]
 
@@ -360,19 +372,19 @@ async def test_unreadable_object_is_kept_as_it_was_and_forbids_conclusions(
 ) -> None:
     put(server, "a", 1)
     async with watching(client) as seen:
-        await seen.heard("+a")
+        await seen.wait_for_changes("+a")
         put(server, "a", "poison")
         put(server, "b")
-        await seen.heard("+b")
+        await seen.wait_for_changes("+b")
         assert seen.reflector.store["default", "a"].data == {"n": 1}
         assert seen.complete == [False]
         assert seen.reflector.unreadable_keys == {("default", "a")}
         put(server, "a", 2)
-        await seen.heard("~a")
+        await seen.wait_for_changes("~a")
         assert seen.complete == [True]
         put(server, "b", "poison")
         remove(server, "b")
-        await seen.heard("-b")
+        await seen.wait_for_changes("-b")
         assert seen.complete == [True]
 
 
@@ -396,7 +408,7 @@ async def test_large_object_across_many_chunks(server: FakeApiServer, client: Cl
     async with watching(client) as seen:
         put(server, "big", "x" * 1_500_000)
         put(server, "small")
-        await seen.heard("+big", "+small")
+        await seen.wait_for_changes("+big", "+small")
         assert len(str(seen.reflector.store["default", "big"].data["n"])) == 1_500_000
 
 
@@ -404,7 +416,7 @@ async def test_pods_are_never_mixed_up_with_others(server: FakeApiServer, client
     async with watching(client, resource=PODS) as seen:
         put(server, "a")
         server.store.create(PODS, {"metadata": {"name": "p"}, "spec": {}})
-        await seen.heard("+p")
+        await seen.wait_for_changes("+p")
 
 
 async def test_an_object_nested_beyond_reason_is_unreadable_like_others(
@@ -420,8 +432,8 @@ async def test_an_object_nested_beyond_reason_is_unreadable_like_others(
     monkeypatch.setattr("tests.unit.kube.test_reflector._decode", decode)
     put(server, "a", 1)
     async with watching(client) as seen:
-        await seen.heard("+a")
+        await seen.wait_for_changes("+a")
         put(server, "a", "poison")
         put(server, "b")
-        await seen.heard("+b")
+        await seen.wait_for_changes("+b")
         assert seen.complete == [False]

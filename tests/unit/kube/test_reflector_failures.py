@@ -28,7 +28,7 @@ async def test_a_store_restored_from_a_backup_is_listed_anew() -> None:
     restored = FakeApiServer()
     restored.store.objects, restored.store.version = backup
     async with Client(server.url, name="fake") as client, watching(client) as seen:
-        await seen.heard("+kept", "+undone")
+        await seen.wait_for_changes("+kept", "+undone")
         port = server.port
         await server.stop()
         await seen.until(lambda: not seen.reflector.is_complete)
@@ -36,7 +36,7 @@ async def test_a_store_restored_from_a_backup_is_listed_anew() -> None:
         try:
             await seen.until(lambda: seen.reflector.is_complete)
             assert seen.names == ["kept", "removed"]
-            await seen.heard("~kept", "+removed", "-undone")
+            await seen.wait_for_changes("~kept", "+removed", "-undone")
         finally:
             await restored.stop()
 
@@ -54,17 +54,17 @@ async def test_what_has_its_old_version_in_a_restored_store_may_be_another_all_t
     was, now = (one.store.get(CONFIG_MAPS, "other", "default")["metadata"] for one in (server, restored))
     assert (was["uid"], was["resourceVersion"]) == (now["uid"], now["resourceVersion"])
     async with Client(server.url, name="fake") as client, watching(client) as seen:
-        await seen.heard("+other", "+same", "+undone")
+        await seen.wait_for_changes("+other", "+same", "+undone")
         port = server.port
         await server.stop()
         await seen.until(lambda: not seen.reflector.is_complete)
         await restored.start(port)
         try:
-            await seen.heard("~other", "~same", "-undone")
+            await seen.wait_for_changes("~other", "~same", "-undone")
             assert seen.reflector.store["default", "other"].data == {"n": 2}
             restored.end_watches()
             put(restored, "new")
-            await seen.heard("+new")
+            await seen.wait_for_changes("+new")
         finally:
             await restored.stop()
 
@@ -81,7 +81,7 @@ async def test_a_server_that_was_only_away_is_not_listed_anew() -> None:
         await server.start(port)
         try:
             await seen.until(lambda: seen.reflector.is_complete)
-            await seen.heard("+a", "+b")
+            await seen.wait_for_changes("+a", "+b")
             assert seen.reflector.relist_count == 1
         finally:
             await server.stop()
@@ -134,9 +134,9 @@ async def test_a_server_that_ends_every_watch_at_once_is_asked_less_and_less_oft
             await seen.until(lambda: len(seen.sleeps) >= 7)
             assert seen.sleeps[:7] == pytest.approx([0.1, 0.1, 0.15, 0.3, 0.6, 1.2, 2.4])
             monkeypatch.undo()
-            await seen.heard("+a")
+            await seen.wait_for_changes("+a")
             put(server, "b")
-            await seen.heard("+b")
+            await seen.wait_for_changes("+b")
             server.end_watches()
             before = len(seen.sleeps)
             await seen.until(lambda: len(seen.sleeps) > before)

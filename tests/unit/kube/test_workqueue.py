@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,47 +22,47 @@ from vkgateway.kube.workqueue import FairQueue, run_workers
 class _Call:
     due: float
     number: int
-    call: Callable[[], None] = field(compare=False)
+    callback: Callable[[], object] = field(compare=False)
     cancelled: bool = field(default=False, compare=False)
 
     def cancel(self) -> None:
         self.cancelled = True
 
 
-class Clock:
-    """Time that passes when it is told to."""
+class FakeTimers:
+    """Timers of a `TimerService` whose time passes only in `advance`."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self._calls: list[_Call] = []
         self._number = 0
 
-    def __call__(self) -> float:
+    def time(self) -> float:
         return self.now
 
-    def call_later(self, delay: float, call: Callable[[], None]) -> _Call:
+    def call_later(self, delay: float, callback: Callable[..., object], *args: Any) -> _Call:
         self._number += 1
-        made = _Call(self.now + delay, self._number, call)
-        heapq.heappush(self._calls, made)
-        return made
+        call = _Call(self.now + delay, self._number, functools.partial(callback, *args))
+        heapq.heappush(self._calls, call)
+        return call
 
     def advance(self, seconds: float) -> None:
         until = self.now + seconds
         while self._calls and self._calls[0].due <= until:
-            made = heapq.heappop(self._calls)
-            self.now = made.due
-            if not made.cancelled:
-                made.call()
+            call = heapq.heappop(self._calls)
+            self.now = call.due
+            if not call.cancelled:
+                call.callback()
         self.now = until
 
     @property
     def pending(self) -> int:
-        return sum(not made.cancelled for made in self._calls)
+        return sum(not call.cancelled for call in self._calls)
 
 
-def make(clock: Clock | None = None, **options: object) -> FairQueue[str]:
-    clock = clock or Clock()
-    return FairQueue(clock=clock, call_later=clock.call_later, random=lambda: 1.0, **options)  # type: ignore[arg-type]
+def make(clock: FakeTimers | None = None, **options: object) -> FairQueue[str]:
+    clock = clock or FakeTimers()
+    return FairQueue(timers=clock, random=lambda: 1.0, **options)  # type: ignore[arg-type]
 
 
 async def take(queue: FairQueue[str], count: int, *, finish: bool = True) -> list[str]:
@@ -136,7 +138,7 @@ async def test_tenant_holds_only_its_share_of_the_workers() -> None:
 
 
 async def test_delays() -> None:
-    clock = Clock()
+    clock = FakeTimers()
     queue = make(clock)
     queue.add("a", "x", delay=10)
     queue.add("a", "x", delay=20)
@@ -151,7 +153,7 @@ async def test_delays() -> None:
 
 
 async def test_what_comes_at_once_takes_the_place_of_what_would_come_later() -> None:
-    clock = Clock()
+    clock = FakeTimers()
     queue = make(clock)
     queue.add("a", "x", delay=10)
     queue.add("a", "x")
@@ -161,7 +163,7 @@ async def test_what_comes_at_once_takes_the_place_of_what_would_come_later() -> 
 
 
 async def test_failures_in_a_row_wait_longer_and_success_ends_the_row() -> None:
-    clock = Clock()
+    clock = FakeTimers()
     queue = make(clock, backoff=Backoff(base=1, cap=8, random=lambda: 1.0))
     queue.add("a", "x")
     delays = []
@@ -179,7 +181,7 @@ async def test_failures_in_a_row_wait_longer_and_success_ends_the_row() -> None:
 
 
 async def test_dropped_tenant_leaves_nothing() -> None:
-    clock = Clock()
+    clock = FakeTimers()
     queue = make(clock)
     for key in "xyz":
         queue.add("a", key)
@@ -213,7 +215,7 @@ async def test_waiting_worker_that_is_cancelled_passes_the_call_on() -> None:
 )
 def test_nothing_is_lost_or_worked_on_twice(steps: list[tuple[str, str, str]]) -> None:
     async def play() -> None:
-        clock = Clock()
+        clock = FakeTimers()
         queue = make(clock, per_tenant=2)
         working: set[tuple[str, str]] = set()
         wanted: set[tuple[str, str]] = set()
@@ -247,7 +249,7 @@ def test_nothing_is_lost_or_worked_on_twice(steps: list[tuple[str, str, str]]) -
 
 
 async def test_workers_retry_what_fails_and_repeat_what_asks_for_it() -> None:
-    clock = Clock()
+    clock = FakeTimers()
     queue = make(clock, backoff=Backoff(base=1, cap=8, random=lambda: 1.0))
     calls: list[str] = []
     outcomes: dict[str, list[Exception | float | None]] = {

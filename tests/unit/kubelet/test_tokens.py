@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.clock import FakeClock
 from tests.unit.kubelet.compute import Asked, FakeCompute, Reader, Writer
 from tests.unit.kubelet.conftest import Endpoint
 from vkgateway.kube.client import Client
@@ -51,7 +52,7 @@ class World:
     endpoint: Endpoint
     alpha: Reviewer
     beta: Reviewer
-    time: list[float]
+    clock: FakeClock
 
     async def ask(self, path: str, token: str = "", method: str = "GET", **headers: str) -> tuple[int, bytes]:
         context = client_context(ca=self.endpoint.authority.cert_pem)
@@ -64,7 +65,7 @@ class World:
 @pytest.fixture
 async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World]:
     alpha = Reviewer({"good": "metrics-server", "weak": "somebody"}, {("metrics-server", "metrics")})
-    beta, time = Reviewer({"other": "metrics-server"}, {("metrics-server", "metrics")}), [0.0]
+    beta, clock = Reviewer({"other": "metrics-server"}, {("metrics-server", "metrics")}), FakeClock()
     async with (
         FakeCompute(alpha) as first,
         FakeCompute(beta) as second,
@@ -78,8 +79,8 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
                 raise NotFoundError(tenant)
             return clients[tenant]
 
-        endpoint = await make(tokens=TokenReviewer(reviewers, clock=lambda: time[0]))
-        yield World(endpoint, alpha, beta, time)
+        endpoint = await make(tokens=TokenReviewer(reviewers, clock=clock))
+        yield World(endpoint, alpha, beta, clock)
 
 
 async def test_metrics_server_reads_figures_by_its_service_account(world: World) -> None:
@@ -108,11 +109,11 @@ async def test_answers_are_remembered_for_a_while(world: World) -> None:
     await world.ask(METRICS, "good")
     assert len(world.alpha.seen) == 2
     world.alpha.users.clear()
-    world.time[0] = ALLOWED_CACHE_SECONDS + 1
+    world.clock.seconds = ALLOWED_CACHE_SECONDS + 1
     assert (await world.ask(METRICS, "good"))[0] == 401
     world.alpha.users["good"] = "metrics-server"
     assert (await world.ask(METRICS, "good"))[0] == 401
-    world.time[0] += DENIED_CACHE_SECONDS + 1
+    world.clock.seconds += DENIED_CACHE_SECONDS + 1
     assert (await world.ask(METRICS, "good"))[0] == 200
 
 

@@ -450,12 +450,12 @@ async def test_gateway_may_stop_after_every_write(world: World) -> None:
     ],
 )
 def test_server_errors_are_reported_without_addresses(words: str) -> None:
-    error = errors.ServerError("POST /api/v1/pods", status=500, words=words)
+    error = errors.ServerError("POST /api/v1/pods", status=500, server_message=words)
     assert _error_message(error) == "a server failed (500); the gateway retries"
     closed = 'User "system:serviceaccount:platform:gateway" cannot create resource "configmaps" in API group ""'
-    assert _error_message(errors.Forbidden("", status=403, words=closed)) == (
+    assert _error_message(errors.Forbidden("", status=403, server_message=closed)) == (
         "a server does not allow this request at the moment; the gateway retries"
     )
-    assert _error_message(errors.ServerError("", status=500, words="etcdserver: leader changed")) == (
+    assert _error_message(errors.ServerError("", status=500, server_message="etcdserver: leader changed")) == (
         "etcdserver: leader changed"
     )
