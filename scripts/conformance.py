@@ -1,6 +1,6 @@
-"""Kubernetes' conformance cases on a platform of their own: straight on its real node, then in a tenant.
+"""Runs the Kubernetes conformance tests on a separate platform: on its real node, then in a tenant.
 
-The results are written to docs/reference/conformance.md, and case by case to the JSON file next to it. `--page` writes
+The results are written to docs/reference/conformance.md, and by case to the JSON file next to it. `--page` writes
 them without a run. `--known FILE` continues from such a file of another machine.
 """
 
@@ -30,19 +30,23 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "conformance.md"
 CASES = PAGE.with_suffix(".json")
 BEGIN, END = "<!-- seen: begin -->", "<!-- seen: end -->"
 SIDES = {BASELINE_NAME: "", TENANT: TENANT}
-"""What the record of each side is called in docs/reference/conformance.json, and its tenant."""
+"""Tenant by name of the side in docs/reference/conformance.json."""
 NOT_ALL_PASSED = 1
 
 
 def main() -> int:
-    """Run what was not run yet; the exit code is 1 where a case failed, or the code of what could not do its work."""
+    """Run the remaining cases; return 1 if a case failed, or the exit code of a failed command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--focus", default=os.environ.get("FOCUS", ""), help="only cases whose name fits [env: FOCUS]")
-    parser.add_argument("--workers", default=os.environ.get("WORKERS", "4"), help="cases at once [env: WORKERS]")
+    parser.add_argument(
+        "--focus", default=os.environ.get("FOCUS", ""), help="only cases whose name matches [env: FOCUS]"
+    )
+    parser.add_argument("--workers", default=os.environ.get("WORKERS", "4"), help="concurrent cases [env: WORKERS]")
     parser.add_argument("--again", default=os.environ.get("AGAIN", "none"), help="none, failed or all [env: AGAIN]")
-    parser.add_argument("--often", default=os.environ.get("OFTEN", "1"), help="runs of each in the tenant [env: OFTEN]")
-    parser.add_argument("--known", type=Path, default=os.environ.get("KNOWN"), help="go on from FILE [env: KNOWN]")
-    parser.add_argument("--page", action="store_true", help="run nothing: write down what is known")
+    parser.add_argument(
+        "--often", default=os.environ.get("OFTEN", "1"), help="runs of each case in the tenant [env: OFTEN]"
+    )
+    parser.add_argument("--known", type=Path, default=os.environ.get("KNOWN"), help="continue from FILE [env: KNOWN]")
+    parser.add_argument("--page", action="store_true", help="write the page without a run")
     options = parser.parse_args()
     os.environ.setdefault("VKGATEWAY_DATA_DIR", str(data_dir()))
     os.environ.pop("VKGATEWAY_KUBECONFIG", None)
@@ -51,12 +55,13 @@ def main() -> int:
     if options.page:
         return write_page()
     chosen = ("--focus", options.focus) if options.focus else ()
-    # Nodes on paper run nothing: cases that landed there would fail.
+    # Hollow nodes run no containers: cases that are scheduled there would fail.
     hollow = ("--hollow-nodes", "a100=0", "--hollow-nodes", "v100=0")
     if code := call("up", "--real-node", "yes", *hollow):
         return code
-    there = subprocess.run([VKGATEWAY, "tenant", "describe", TENANT], capture_output=True, check=False).returncode == 0
-    if not there and (code := call("tenant", "create", "-f", str(MANIFEST))):
+    describe = [str(VKGATEWAY), "tenant", "describe", TENANT]
+    exists = subprocess.run(describe, capture_output=True, check=False).returncode == 0
+    if not exists and (code := call("tenant", "create", "-f", str(MANIFEST))):
         return code
     how = (*chosen, "--workers", options.workers, "--again", options.again)
     codes = set()
@@ -71,12 +76,12 @@ def main() -> int:
 
 
 def data_dir() -> Path:
-    """Where the platform and what was run are kept, apart from a platform that somebody uses."""
+    """Return the data directory of the conformance platform, separate from the user's platform."""
     return default_data_dir().with_name("vkgateway-conformance")
 
 
 def take_over(file: Path) -> int:
-    """Begin with what a file tells, where nothing was run here; the exit code."""
+    """Import the results of a file for cases without a result; return the exit code."""
     base = Path(os.environ["VKGATEWAY_DATA_DIR"])
     try:
         results_file.import_results(
@@ -89,12 +94,12 @@ def take_over(file: Path) -> int:
 
 
 def write_page() -> int:
-    """Put what is known of all cases into the page, between its marks, and beside it; the code of what failed."""
+    """Write the results of all cases to the page and to its JSON file; return the exit code of a failed command."""
     argv = ("conformance", "report", TENANT, "-o", "json")
-    told = subprocess.run([VKGATEWAY, *argv], stdout=subprocess.PIPE, check=False)
-    if told.returncode:
-        return told.returncode
-    found = msgspec.json.decode(told.stdout, type=Comparison)
+    report = subprocess.run([VKGATEWAY, *argv], stdout=subprocess.PIPE, check=False)
+    if report.returncode:
+        return report.returncode
+    found = msgspec.json.decode(report.stdout, type=Comparison)
     head, _, rest = PAGE.read_text().partition(BEGIN)
     tail = rest.partition(END)[2]
     day = datetime.now(UTC).date().isoformat()
@@ -105,7 +110,7 @@ def write_page() -> int:
 
 
 def call(*arguments: str) -> int:
-    """Run vkgateway; its exit code."""
+    """Run vkgateway and return its exit code."""
     print("$ vkgateway " + " ".join(arguments), file=sys.stderr, flush=True)
     return subprocess.run([VKGATEWAY, *arguments], check=False).returncode
 

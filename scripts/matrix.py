@@ -1,7 +1,7 @@
-"""The end-to-end tests with other releases of Kubernetes: older tenants on a newer compute cluster, and the reverse.
+"""Runs the end-to-end tests with other Kubernetes versions: older tenants on newer compute clusters, and the reverse.
 
-Without arguments all pairs are run, one after the other; arguments name some, as COMPUTE/TENANTS (1.36.3/1.30.14).
-What is seen goes to docs/reference/kubernetes-releases.md. Each pair takes about as long as `make test-e2e`.
+Arguments select pairs as COMPUTE/TENANTS (1.36.3/1.30.14); without arguments, all pairs run one after the other. The
+results go to docs/reference/kubernetes-releases.md. Each pair takes about as long as `make test-e2e`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TESTS = "tests/e2e"
 
 @dataclass
 class Seen:
-    """What a run came to: how many tests passed and were skipped, and which failed."""
+    """Result of a run: numbers of passed and skipped tests, and names of failed tests."""
 
     compute: str
     tenants: str
@@ -42,7 +42,7 @@ class Seen:
 
     @classmethod
     def read(cls, compute: str, tenants: str, report: Path, minutes: float) -> Seen:
-        """Read pytest's report in JUnit's form."""
+        """Return the result from pytest's JUnit report."""
         seen = cls(compute, tenants, minutes)
         for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314 - our own file
             name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
@@ -55,7 +55,7 @@ class Seen:
         return seen
 
     def row(self) -> str:
-        """A line of the page's table."""
+        """Return the row of the page's table."""
         failed = ", ".join(f"`{name}`" for name in self.failed) or "none"
         today = datetime.now(UTC).date().isoformat()
         cells = [self.compute, self.tenants, self.passed, self.skipped, failed, f"{self.minutes:.0f}", today]
@@ -63,18 +63,18 @@ class Seen:
 
 
 def fetch(version: str, *programs: str) -> bool:
-    """Have a release's programs, in plain sight: tests do not wait for builds. Whether all are there."""
+    """Fetch the programs of a Kubernetes version before the tests; return whether all are available."""
     argv = [sys.executable, "-m", "vkgateway", "binaries", "fetch", "--kubernetes-version", version, *programs]
     return subprocess.run(argv, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def run(compute: str, tenants: str) -> Seen:
-    """Run the tests with a pair of releases, in plain sight."""
+    """Run the tests with a pair of Kubernetes versions."""
     print(f"── compute cluster {compute}, tenants {tenants}", file=sys.stderr, flush=True)
     if not (fetch(compute, *CORE_PROGRAMS) and fetch(tenants, *CORE_PROGRAMS)):
-        raise SystemExit(f"matrix.py: the programs of {compute} and {tenants} cannot be had; see above")
+        raise SystemExit(f"matrix.py: cannot fetch the programs of {compute} and {tenants}; see above")
     if not why_no_real_node("auto") and not fetch(compute, *REAL_NODE):
-        print(f"matrix.py: without a real node, whose programs of {compute} cannot be had; see above", file=sys.stderr)
+        print(f"matrix.py: no real node: cannot fetch its programs for {compute}; see above", file=sys.stderr)
     REPORTS.mkdir(parents=True, exist_ok=True)
     report = REPORTS / f"{compute}-{tenants}.xml"
     env = os.environ | {"VKGATEWAY_TEST_COMPUTE_VERSION": compute, "VKGATEWAY_TEST_TENANT_VERSION": tenants}
@@ -86,14 +86,14 @@ def run(compute: str, tenants: str) -> Seen:
 
 
 def write(seen: Seen) -> None:
-    """Put a row into the page's table, between its marks; those of other pairs stay."""
+    """Write the row of a pair into the page's table; the rows of other pairs stay."""
     head, _, rest = PAGE.read_text().partition(BEGIN)
     before, _, tail = rest.partition(END)
     seen_before = (line for line in before.splitlines() if line.startswith("| ") and line[2].isdigit())
     rows = {tuple(cell.strip() for cell in line.split("|")[1:3]): line for line in seen_before}
     rows[seen.compute, seen.tenants] = seen.row()
     table = [
-        f"Seen with `make test-matrix` on {os.cpu_count()} cores:",
+        f"Results of `make test-matrix` on {os.cpu_count()} cores:",
         "",
         "| compute cluster | tenants | passed | skipped | failed | minutes | on |",
         "|---|---|---|---|---|---|---|",
@@ -103,13 +103,13 @@ def write(seen: Seen) -> None:
 
 
 def main() -> int:
-    """Run what was asked for; 0 if nothing failed."""
-    asked = [tuple(argument.split("/")) for argument in sys.argv[1:]] or PAIRS
-    if any(len(pair) != 2 for pair in asked):
-        print("matrix.py: a pair is COMPUTE/TENANTS, such as 1.36.3/1.30.14", file=sys.stderr)
+    """Run the selected pairs; return 0 if no test failed."""
+    pairs = [tuple(argument.split("/")) for argument in sys.argv[1:]] or PAIRS
+    if any(len(pair) != 2 for pair in pairs):
+        print("matrix.py: a pair has the form COMPUTE/TENANTS, such as 1.36.3/1.30.14", file=sys.stderr)
         return 2
     found = []
-    for compute, tenants in asked:
+    for compute, tenants in pairs:
         found.append(run(compute, tenants))
         write(found[-1])
     for seen in found:

@@ -1,10 +1,10 @@
-"""Prints how many milliseconds of CPU this interpreter takes for a fixed piece of work: the least of three."""
+"""Prints the CPU time of a fixed workload on this interpreter in milliseconds: the minimum of three runs."""
 
 import time
 
 
 class Pair:
-    """Work like the gateway's: small objects, attributes, tuples, dictionaries, generators."""
+    """Small object, because the gateway's work consists of objects, attributes, tuples, dictionaries and generators."""
 
     __slots__ = ("left", "right")
 
@@ -13,12 +13,12 @@ class Pair:
         self.right = right
 
     def pick(self, turn: int) -> int:
-        """One of both, by whether ``turn`` is odd."""
+        """Return a value that depends on whether `turn` is odd."""
         return self.left + turn if turn % 2 else self.right - turn
 
 
 def work() -> dict[str, int]:
-    """The piece of work; what it returns is of no use."""
+    """Run the workload; the result is unused."""
     seen: dict[str, int] = {}
     for turn in range(30_000):
         seen[str(turn % 1000)] = Pair(turn, turn + 1).pick(turn)
@@ -27,10 +27,10 @@ def work() -> dict[str, int]:
 
 
 def measure() -> float:
-    """Seconds of CPU for the piece of work once."""
-    begun = time.process_time()
+    """Return the CPU time of one run in seconds."""
+    started_at = time.process_time()
     work()
-    return time.process_time() - begun
+    return time.process_time() - started_at
 
 
 if __name__ == "__main__":

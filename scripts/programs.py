@@ -1,4 +1,4 @@
-"""Fetches or builds what platform and tests run, in plain sight: the first time it takes minutes."""
+"""Fetches or builds the programs of the platform and the tests; the first time takes minutes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from vkgateway.programs.binaries.catalogue import CORE_PROGRAMS, unit_of
 
 
 def main() -> int:
-    """Fetch what is missing; the exit code."""
+    """Fetch missing programs and return the exit code."""
     why_not = why_no_real_node("auto")
     if why_not:
-        print(f"programs: none for a real node, which this machine cannot carry: {why_not}", file=sys.stderr)
+        print(
+            f"programs: skipping those of the real node, which this machine does not support: {why_not}",
+            file=sys.stderr,
+        )
     names = [*CORE_PROGRAMS, *(() if why_not else [*REAL_NODE, *unit_of("e2e.test").packages])]
     vkgateway = Path(sys.executable).with_name("vkgateway")
     fetch = [str(vkgateway), "binaries", "fetch", *names]

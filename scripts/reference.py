@@ -48,7 +48,7 @@ def pages() -> list[Path]:
 
 
 def render_page(text: str) -> str:
-    """Return a page with its generated parts as the code gives them now."""
+    """Return a page with its parts generated from the current code."""
     return re.sub(
         r"(<!-- generated: (\S+) -->\n).*?(<!-- end of generated -->)",
         lambda match: f"{match[1]}\n{PARTS[match[2]]().strip()}\n\n{match[3]}",
@@ -87,7 +87,13 @@ def render_commands() -> str:
     """Return the help text of every command, as `--help` prints it."""
     parts = []
     for name, command in _commands("vkgateway", cli.cli):
-        context = click.Context(command, info_name=name, terminal_width=HELP_WIDTH, max_content_width=HELP_WIDTH)
+        context = click.Context(
+            command,
+            info_name=name,
+            terminal_width=HELP_WIDTH,
+            max_content_width=HELP_WIDTH,
+            help_option_names=cli.cli.context_settings["help_option_names"],
+        )
         text = click.unstyle(command.get_help(context)).replace(str(Path.home()), "~").rstrip()
         parts.append(f"### {name}\n\n```text\n{text}\n```")
     return "\n\n".join(parts)
@@ -109,7 +115,7 @@ def render_metrics() -> str:
 
 def render_exit_codes() -> str:
     """Return a table of the exit codes of the command line."""
-    codes = {0: "The command did what was asked."}
+    codes = {0: "The command succeeded."}
     for kind in vars(errors).values():
         if isinstance(kind, type) and issubclass(kind, errors.VkgatewayError):
             codes[kind.exit_code] = (kind.__doc__ or "").partition("\n")[0]
@@ -125,7 +131,7 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "metrics": render_metrics,
     "exit-codes": render_exit_codes,
 }
-"""Name in a page's marker to what renders the part."""
+"""Renderer by the name in a page's marker."""
 
 
 def _commands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:

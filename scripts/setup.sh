@@ -1,7 +1,7 @@
 #!/bin/sh
 # Prepares a checkout: a virtual environment with the locked dependencies and, as root on Debian, system packages.
-# Does nothing when it has been done for this very lock file, by root or with nothing left for root. Choose the interpreter with PYTHON=/path/to/python;
-# `setup.sh python` only says which one it would take.
+# Does nothing if the setup for this lock file is complete. PYTHON=/path/to/python selects the interpreter;
+# `setup.sh python` only prints the interpreter that it would use.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -14,16 +14,16 @@ fail() { echo "setup: $1" >&2; shift; for line in "$@"; do echo "       $line" >
 
 fits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' >/dev/null 2>&1; }
 
-# The file that an interpreter, or that of a virtual environment, is in the end.
+# Prints the resolved path of an interpreter, or of a virtual environment's interpreter.
 base() { "$1" -c 'import os, sys; print(os.path.realpath(sys.executable))' 2>/dev/null; }
 
-# Whether the virtual environment was made in this very place: a checkout that was moved or copied leads elsewhere.
+# Succeeds if the virtual environment was created in this directory, not in a moved or copied checkout.
 is_here() { (set +eu; . "$VENV/bin/activate" && [ "$VIRTUAL_ENV" = "$(pwd -P)/$VENV" ]) 2>/dev/null; }
 
-# Whether it is whole, made here, of a version that fits and on the interpreter asked for, if one was.
+# Succeeds if the virtual environment is intact, with a supported version and the selected interpreter, if any.
 stands() { fits "$VENV/bin/python" && is_here && { [ -z "${PYTHON:-}" ] || [ "$(base "$VENV/bin/python")" = "$(base "$PYTHON")" ]; }; }
 
-# Every interpreter on PATH that fits and can make a virtual environment, the usual one first, each once.
+# Prints every supported interpreter on PATH that can create a virtual environment, the default first, each once.
 candidates() {
     for name in python3 python3.14 python3.13 python3.12 python3.11; do
         printf '%s\n' "$PATH" | tr ':' '\n' | while read -r folder; do
@@ -32,8 +32,8 @@ candidates() {
     done | awk '!seen[$0]++'
 }
 
-# Of the interpreters given the first, unless another takes less than 85 % of its CPU. Each has five turns, one after the
-# other, and the best counts: machines are slower in one second than in the next.
+# Prints the first of the given interpreters, unless another needs less than 85 % of its CPU time. Each runs five times,
+# and the minimum counts, because the speed of a machine varies.
 fastest() {
     for turn in 1 2 3 4 5; do
         for python in "$@"; do
@@ -46,8 +46,8 @@ fastest() {
             print chosen }'
 }
 
-# The usual interpreter, unless another on this machine is a good deal faster: one compiled without its optimizations,
-# as by version managers, takes up to twice the CPU for everything.
+# Prints the default interpreter, unless another is much faster: interpreters compiled without optimizations, as by
+# version managers, need up to twice the CPU time.
 find_python() {
     if [ -n "${PYTHON:-}" ]; then
         fits "$PYTHON" || fail "PYTHON=$PYTHON is not a Python from 3.11 to 3.14."
@@ -61,20 +61,20 @@ find_python() {
     usual=${1:-} chosen=${1:-}
     [ $# -lt 2 ] || chosen=$(fastest "$@")
     if [ -n "$chosen" ]; then
-        [ "$chosen" = "$usual" ] || say "$chosen is a good deal faster than $usual, so it is taken; PYTHON=$usual keeps to that"
+        [ "$chosen" = "$usual" ] || say "using $chosen, which is much faster than $usual; to override, set PYTHON=$usual"
         echo "$chosen"
         return
     fi
-    found=$(python3 --version 2>/dev/null || echo "no python3 at all")
-    fail "vkgateway needs Python 3.11, 3.12, 3.13 or 3.14, with venv; here is $found." \
+    found=$(python3 --version 2>/dev/null || echo "no python3")
+    fail "vkgateway needs Python 3.11, 3.12, 3.13 or 3.14, with venv; found $found." \
         "Debian 12 and later, Ubuntu 24.04 and later: apt install python3 python3-venv" \
-        "Anywhere: install uv (https://docs.astral.sh/uv), then" \
+        "Other systems: install uv (https://docs.astral.sh/uv), then" \
         "  uv python install 3.13 && make setup PYTHON=\$(uv python find 3.13)"
 }
 
 install_packages() {
     command -v apt-get >/dev/null 2>&1 && command -v dpkg-query >/dev/null 2>&1 || {
-        say "not Debian: for a real node install by hand what these packages hold: $PACKAGES"
+        say "not Debian: a real node needs the programs of these Debian packages: $PACKAGES"
         return 0
     }
     missing=""
@@ -83,7 +83,7 @@ install_packages() {
     done
     [ -n "$missing" ] || return 0
     if [ "$(id -u)" -ne 0 ]; then
-        say "a real node needs root and these packages; without them the platform has hollow nodes only:$missing"
+        say "a real node needs root and these packages; without them, the platform has only hollow nodes:$missing"
         left=$missing
         return 0
     fi
@@ -93,11 +93,11 @@ install_packages() {
     if ! { apt-get install -y -qq --no-install-recommends $missing || {
         apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing
     }; } >/dev/null 2>"$VENV/apt.log"; then
-        say "apt could not install them ($(tail -n 1 "$VENV/apt.log")); the platform will have hollow nodes only"
+        say "apt cannot install them ($(tail -n 1 "$VENV/apt.log")); the platform will have only hollow nodes"
     fi
 }
 
-# The package conflicts with busybox-static, so it is unpacked; vkgateway/local/realnode/busybox.py says what for.
+# The package conflicts with busybox-static, so it is only unpacked; see vkgateway/local/realnode/busybox.py.
 unpack_busybox() {
     program=/usr/local/lib/vkgateway/busybox
     [ "$(id -u)" -eq 0 ] && [ ! -e "$program" ] && command -v apt-get >/dev/null 2>&1 || return 0
@@ -109,7 +109,7 @@ unpack_busybox() {
             dpkg-deb -x "$folder"/busybox_*.deb "$folder/root" &&
             find "$folder/root" -name busybox -type f -perm /1 -exec cp {} "$program" \;
     } >/dev/null 2>"$VENV/apt.log" || true
-    [ -e "$program" ] || say "could not unpack it ($(tail -n 1 "$VENV/apt.log")); wget -T crashes in the image busybox:1"
+    [ -e "$program" ] || say "cannot unpack it ($(tail -n 1 "$VENV/apt.log")); wget -T crashes in the image busybox:1"
     rm -rf "$folder"
 }
 
@@ -117,10 +117,10 @@ make_venv() {
     if ! stands; then
         python=$(find_python)
         rm -rf "$VENV"
-        say "making $VENV with $("$python" --version)"
+        say "creating $VENV with $("$python" --version)"
         "$python" -m venv "$VENV" >/dev/null 2>&1 || {
             rm -rf "$VENV"
-            fail "$python cannot make a virtual environment." "Debian and Ubuntu: apt install python3-venv"
+            fail "$python cannot create a virtual environment." "Debian and Ubuntu: apt install python3-venv"
         }
     fi
     say "installing the locked dependencies"
@@ -134,7 +134,7 @@ if [ "${1:-}" = python ]; then
     exit
 fi
 if [ -e "$STAMP" ] && stands; then
-    # What is in the stamp was left for root.
+    # The stamp lists the packages that root still has to install.
     [ -s "$STAMP" ] && [ "$(id -u)" -eq 0 ] || exit 0
 else
     make_venv

@@ -1,16 +1,16 @@
 #!/bin/sh
-# Runs checks and tests: any of `lint`, `docs`, `unit`, `property`, `e2e`, `operators`, `virtual-kubelet`, in order;
-# the first that fails ends it. `all` is lint, unit, property and e2e, with the end-to-end tests beside the others.
+# Runs checks and tests in the given order: `lint`, `docs`, `unit`, `property`, `e2e`, `operators`, `virtual-kubelet`.
+# The first failure ends the script. `all` is lint, unit, property and e2e, with e2e in parallel to the others.
 set -eu
 cd "$(dirname "$0")/.."
 
 BIN=.venv/bin
 LOW=
-# Where a shell forbids it, every worker and every command that tests run would compile all of its modules again.
+# If set, every worker and every command of the tests would compile all modules again.
 unset PYTHONDONTWRITEBYTECODE
 
-# Three platforms side by side: tests of a kind share one, and mostly wait. Not the files with many tests first: the
-# longest tests stand in the files with the fewest.
+# Three platforms in parallel: tests of a file share one and mostly wait. Files with many tests do not run first, because
+# the longest tests are in the files with the fewest.
 E2E="$BIN/python -m pytest -v --tb=short --durations=15 -n 3 --dist loadfile --no-loadscope-reorder tests/e2e"
 
 step() {
@@ -28,10 +28,10 @@ lint() {
     docs
 }
 
-# Warnings are errors: a link, an anchor or a page that no index links to.
+# Warnings are errors: broken links and anchors, and pages without an index entry.
 docs() { step docs "$BIN/python" -m sphinx -b html -E -q -n -W --keep-going docs build/docs; }
 
-# Three times as many workers as cores: most of the time tests wait.
+# Three workers per core, because tests mostly wait.
 unit() { step unit "$BIN/python" -m pytest -q -n "$((3 * $(nproc)))" --dist worksteal tests/unit; }
 
 property() {
@@ -47,19 +47,19 @@ e2e() {
     step e2e $E2E
 }
 
-# End-to-end tests leave gaps: the others compute in these, at low priority, and are told first. Whatever fails first of
-# what is told ends it all, and an interrupt does; the platforms are taken down.
+# The other tests run at low priority while the end-to-end tests wait, and are reported first. The first reported failure
+# or an interrupt ends everything and stops the platforms.
 all() {
     programs
     log=$(mktemp)
     trap 'exit 130' INT
     trap 'exit 143' TERM
     trap 'end_beside' EXIT
-    # What a script starts in the background ignores interrupts, and would not hear that it is to end.
+    # Background processes of a script ignore SIGINT by default.
     # shellcheck disable=SC2086
     setsid env --default-signal=INT VKGATEWAY_TEST_PREFIX="vkg-$$-" $E2E >"$log" 2>&1 &
     beside=$!
-    echo "── e2e: begun, to be told after the others" >&2
+    echo "── e2e: started in the background, reported after the others" >&2
     LOW="nice -n 10"
     lint
     unit
@@ -74,10 +74,10 @@ end_beside() {
     code=$?
     trap '' INT TERM
     if [ -n "${beside:-}" ] && kill -s INT -- "-$beside" 2>/dev/null; then
-        echo "── e2e: ended early, its platforms are taken down; so far:" >&2
-        grep -E "(FAILED|ERROR) " "$log" >&2 || echo "nothing had failed" >&2
+        echo "── e2e: stopped early, stopping its platforms; failures so far:" >&2
+        grep -E "(FAILED|ERROR) " "$log" >&2 || echo "none" >&2
         wait "$beside" || true
-        # Workers that take longer than ten seconds for it are killed.
+        # Workers that need longer than ten seconds are killed.
         for left in "${TMPDIR:-/tmp}/vkg-$$-"*/; do
             [ -d "$left" ] || continue
             "$BIN/python" -m vkgateway down --purge -q --data-dir "$left" && rm -rf "$left" || true
@@ -103,6 +103,6 @@ for part in "$@"; do
     case $part in
         lint | docs | unit | property | e2e | operators | all) "$part" ;;
         virtual-kubelet) virtual_kubelet ;;
-        *) echo "test.sh: no part is called $part; there are lint, docs, unit, property, e2e, operators, virtual-kubelet, all" >&2; exit 2 ;;
+        *) echo "test.sh: unknown part $part; available parts: lint, docs, unit, property, e2e, operators, virtual-kubelet, all" >&2; exit 2 ;;
     esac
 done

@@ -1,4 +1,4 @@
-"""`vkgateway simulate`: the arbiter, and other schedulers, over a trace of work on a clock of their own."""
+"""`vkgateway simulate`: simulation of the arbiter and other schedulers on a trace, in simulated time."""
 
 from __future__ import annotations
 
@@ -35,30 +35,36 @@ Examples:
     default=("vkgateway",),
     show_default=True,
     metavar="NAME",
-    help="The scheduler: vkgateway, fifo, kueue, private, all, or MODULE:CLASS of your own; again for more.",
+    help="Scheduler: vkgateway, fifo, kueue, private, all, or your MODULE:CLASS; repeatable.",
 )
-@click.option("--notice", type=SECONDS, help="From notice to deletion. [default: that of the log, or 30s]")
-@click.option("--grace", type=SECONDS, help="From deletion to the end of the pods. [default: that of the log, or 60s]")
+@click.option("--notice", type=SECONDS, help="Time from notice to deletion. [default: from the log, or 30s]")
+@click.option(
+    "--grace", type=SECONDS, help="Time from deletion to the end of the pods. [default: from the log, or 60s]"
+)
 @click.option(
     "--recreate",
     type=SECONDS,
     default="0s",
     show_default=True,
-    help="From the end of an evicted gang's pods to their re-creation; doubles with each eviction, up to 10m.",
+    help="Time from the end of evicted pods to their re-creation; doubles with each eviction, up to 10m.",
 )
 @click.option(
     "--startup",
     type=SECONDS,
     default="0s",
     show_default=True,
-    help="From the admission of a gang to its pods; evicted before, it keeps its place in the queue.",
+    help="Time from admission to running pods; a gang evicted before keeps its queue position.",
 )
-@click.option("--interval", type=SECONDS, default="1s", show_default=True, help="Least time between two cycles.")
+@click.option("--interval", type=SECONDS, default="1s", show_default=True, help="Minimum time between two cycles.")
 @click.option(
-    "--refresh", type=SECONDS, default="30s", show_default=True, help="Most time between two cycles if gangs wait."
+    "--refresh",
+    type=SECONDS,
+    default="30s",
+    show_default=True,
+    help="Maximum time between two cycles while gangs wait.",
 )
-@click.option("--warm-up", type=SECONDS, default="0s", help="Leave this beginning out of shares of GPUs.")
-@click.option("--late", "show_late", is_flag=True, help="List the gangs that started after the bound.")
+@click.option("--warm-up", type=SECONDS, default="0s", help="Initial period that is excluded from GPU shares.")
+@click.option("--late", "show_late", is_flag=True, help="List the gangs that started later than their bound.")
 @click.option("--report", type=FILE, help="Write an HTML report with plots to this file.")
 @click.option("--save", type=FILE, help="Save the simulation to this file every 30 s.")
 @click.option("--resume", is_flag=True, help="Continue from the file of --save.")
@@ -74,9 +80,9 @@ def simulate(
     output: str,
     **options: Any,
 ) -> None:
-    """Simulate how a cluster runs a trace: waits, late guarantees, evictions, lost GPU-hours and fragmentation.
+    """Simulate a cluster with a trace: waits, late guarantees, evictions, lost GPU-hours and fragmentation.
 
-    The arbiter is the one of the gateway. Nothing but the files named is read, and no cluster is changed.
+    Uses the gateway's arbiter. Reads only the given files and changes no cluster.
     """
     from vkgateway.cli import simulate_report
     from vkgateway.cli.simulate_inputs import ScenarioOptions, build_scenario
@@ -86,13 +92,15 @@ def simulate(
     from vkgateway.simulate.policies.registry import load_schedulers
 
     if resume and save is None:
-        raise InputError("--resume needs the file to continue from", hint="Add --save FILE.")
+        raise InputError("--resume needs a saved simulation", hint="Add --save FILE.")
     if report is not None:
         simulate_report.require_plotly()
-    chosen = load_schedulers(policies)
+    schedulers = load_schedulers(policies)
     scenario = build_scenario(ScenarioOptions(**options))
     results = run_simulations(
-        scenario, chosen, _load_saved_states(save, scenario.fingerprint(), resume=resume) if save is not None else None
+        scenario,
+        schedulers,
+        _load_saved_states(save, scenario.fingerprint(), resume=resume) if save is not None else None,
     )
     if report is not None:
         simulate_report.write_report(report, results, gpus=cluster_gpus(scenario))
@@ -102,7 +110,7 @@ def simulate(
 def _load_saved_states(file: Path, fingerprint: str, *, resume: bool) -> SavedStates:
     from vkgateway.cli.simulate_saved_states import SavedStates
 
-    savings = SavedStates(file, fingerprint)
+    saved_states = SavedStates(file, fingerprint)
     if resume:
-        savings.load()
-    return savings
+        saved_states.load()
+    return saved_states

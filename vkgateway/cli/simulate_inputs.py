@@ -1,4 +1,4 @@
-"""The scenario that `vkgateway simulate` was asked for, from its options and the files that they name."""
+"""Scenario of `vkgateway simulate` from its options and input files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FORMAT_BY_SUFFIX = {".csv": "openb", ".json": "philly", ".yaml": "kueue", ".yml
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioOptions:
-    """The options of the command that describe the scenario; None where the command line does not say."""
+    """Options that describe the scenario; None if they are not given."""
 
     nodes: tuple[int, int]
     nodes_file: Path | None
@@ -60,7 +60,7 @@ class ScenarioOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class _TraceParts:
-    """A cluster, its tenants and a trace; None: the trace does not say."""
+    """Cluster, tenants and jobs of a trace; None if the trace does not contain them."""
 
     pools: tuple[Pool, ...] | None = None
     quotas: tuple[Quota, ...] | None = None
@@ -71,13 +71,13 @@ class _TraceParts:
 
 
 def build_scenario(inputs: ScenarioOptions) -> Scenario:
-    """Return the scenario. Raises InputError for what cannot be simulated."""
+    """Return the scenario. Raises InputError if it cannot be simulated."""
     if inputs.replay and inputs.trace is not None:
-        raise InputError(f"--replay and --trace {inputs.trace} are both given", hint="Leave out one of them.")
+        raise InputError(f"--replay and --trace {inputs.trace} are both given", hint="Omit one of them.")
     trace = decision_log_path(inputs.data_dir) if inputs.replay else inputs.trace
     pools = _read_nodes(inputs.nodes_file) if inputs.nodes_file is not None else None
     if pools == ():
-        raise InputError(f"nodes file {inputs.nodes_file} holds no node with GPUs", hint="List nodes that have some.")
+        raise InputError(f"nodes file {inputs.nodes_file} contains no nodes with GPUs", hint="Add nodes with GPUs.")
     if trace is None:
         parts = _generate_trace(inputs, pools)
     else:
@@ -160,7 +160,7 @@ def _generate_trace(inputs: ScenarioOptions, pools: tuple[Pool, ...] | None) -> 
         log_run=math.log(inputs.run),
         longest=_MAX_RUN_SECONDS if inputs.longest is None else inputs.longest,
     )
-    jobs = generate_jobs(work, random.Random(inputs.seed))  # noqa: S311 - a trace is no secret
+    jobs = generate_jobs(work, random.Random(inputs.seed))  # noqa: S311 - not for cryptography
     jobs = tuple(replace(job, pools=(pools[0].key,)) for job in jobs)
     return _TraceParts(pools=pools, quotas=quotas, jobs=jobs, duration=duration)
 
@@ -169,7 +169,7 @@ def _trace_format(trace: Path, given: str | None) -> str:
     found = given or _FORMAT_BY_SUFFIX.get(trace.suffix)
     if found is None:
         raise InputError(
-            f"the format of trace {trace} is not known by its name", hint=f"Add --format {'|'.join(FORMATS)}."
+            f"cannot tell the format of trace {trace} from its name", hint=f"Add --format {'|'.join(FORMATS)}."
         )
     return found
 
@@ -204,7 +204,7 @@ def _tenant_names(inputs: ScenarioOptions) -> tuple[str, ...]:
 
 
 def _read_snapshots(trace: Path) -> Iterator[tuple[float, Snapshot]]:
-    """Yield the snapshots of a decision log, each before and after its decisions: it holds no cycle without any."""
+    """Yield the snapshots of a decision log before and after each cycle's decisions; it logs no empty cycles."""
     from vkgateway.arbiter.outcome import apply_decisions
     from vkgateway.gateway.decisionlog import LogEntry, read_entries
 
@@ -235,7 +235,7 @@ def _read_nodes(file: Path) -> tuple[Pool, ...]:
         if isinstance(document, Mapping):
             document = document.get("nodes")
         if not isinstance(document, list) or not all(isinstance(row, Mapping) for row in document):
-            raise InputError(f"nodes file {file} holds no list of nodes", hint="Write a list of {sn, gpu, model}.")
+            raise InputError(f"nodes file {file} contains no list of nodes", hint="Use a list of {sn, gpu, model}.")
         pools = openb.read_nodes(document)
     return pools
 
@@ -245,7 +245,7 @@ def _read_bytes(file: Path, *, most: int = -1) -> bytes:
         with file.open("rb") as opened:
             return opened.read(most)
     except OSError as error:
-        raise InputError(f"file {file} cannot be read: {error.strerror}") from error
+        raise InputError(f"cannot read file {file}: {error.strerror}") from error
 
 
 def _read_csv(file: Path) -> list[dict[str, Any]]:

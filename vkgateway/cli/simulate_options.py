@@ -1,4 +1,4 @@
-"""Options of `vkgateway simulate` that describe the cluster and the trace, and the types of their values."""
+"""Options of `vkgateway simulate` for the cluster and the trace, and their value types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NODES = re.compile(r"([0-9]{1,6})x([0-9]{1,4})")
 
 
 class Seconds(click.ParamType[float]):
-    """A duration like `90s`, `24h` or `7d`."""
+    """Duration such as `90s`, `24h` or `7d`."""
 
     name = "duration"
 
@@ -28,7 +28,7 @@ class Seconds(click.ParamType[float]):
         match = _SPAN.fullmatch(str(value))
         if match is None:
             self.fail(
-                f"{value!r} is not a duration. Write a number and ms, s, m, h, d or w, like 90s or 24h.", param, ctx
+                f"{value!r} is not a duration. Use a number with ms, s, m, h, d or w, such as 90s or 24h.", param, ctx
             )
         return float(match[1]) * _UNITS[match[2]]
 
@@ -44,7 +44,7 @@ class NodeCount(click.ParamType[tuple[int, int]]):
             return value
         match = _NODES.fullmatch(str(value))
         if match is None or not int(match[1]) or not int(match[2]):
-            self.fail(f"{value!r} is not NODESxGPUS. Write 64x8 for 64 nodes of 8 GPUs.", param, ctx)
+            self.fail(f"{value!r} is not NODESxGPUS. Use 64x8 for 64 nodes with 8 GPUs each.", param, ctx)
         return int(match[1]), int(match[2])
 
 
@@ -61,7 +61,7 @@ class Sizes(click.ParamType[dict[int, float]]):
         for part in str(value).split(","):
             gpus, _, share = part.partition("=")
             if not gpus.isdecimal() or not int(gpus) or not share.replace(".", "", 1).isdecimal():
-                self.fail(f"{part!r} is not GPUS=SHARE. Write 1=35,8=50,64=15.", param, ctx)
+                self.fail(f"{part!r} is not GPUS=SHARE. Example: 1=35,8=50,64=15.", param, ctx)
             sizes[int(gpus)] = float(share)
         if not any(sizes.values()):
             self.fail(f"all shares of {value!r} are zero. Give at least one size a share above zero.", param, ctx)
@@ -78,19 +78,23 @@ def cluster_options(command: F) -> F:
     for option in reversed(
         (
             click.option(
-                "--nodes", type=NODES, default="64x8", show_default=True, help="Equal nodes, and GPUs of each."
+                "--nodes",
+                type=NODES,
+                default="64x8",
+                show_default=True,
+                help="Number of equal nodes, and GPUs of each.",
             ),
             click.option(
                 "--nodes-file",
                 type=FILE,
-                help="Nodes from a CSV, YAML or JSON file: sn, gpu ..., or what `kubectl get nodes -o yaml` prints.",
+                help="Nodes from a CSV, YAML or JSON file: sn, gpu ..., or the output of `kubectl get nodes -o yaml`.",
             ),
             click.option(
                 "--tenants",
                 type=click.IntRange(1, 1000),
                 default=8,
                 show_default=True,
-                help="Tenants of equal guarantee.",
+                help="Number of tenants with equal guarantees.",
             ),
             click.option(
                 "--tenants-file",
@@ -102,7 +106,7 @@ def cluster_options(command: F) -> F:
                 type=SHARE,
                 default=0.75,
                 show_default=True,
-                help="The share of the GPUs that is guaranteed, in whole nodes.",
+                help="Guaranteed share of the GPUs, in whole nodes.",
             ),
         )
     ):
@@ -111,33 +115,31 @@ def cluster_options(command: F) -> F:
 
 
 def trace_options(command: F) -> F:
-    """Add the options of the trace, and of the generator of synthetic ones."""
+    """Add the options of the trace and of the generator of synthetic traces."""
     for option in reversed(
         (
-            click.option("--trace", type=FILE, help="Jobs from this file. [default: synthetic ones]"),
+            click.option("--trace", type=FILE, help="Jobs from this file. [default: synthetic jobs]"),
             click.option(
                 "--format",
                 "trace_format",
                 type=click.Choice(("openb", "philly", "kueue", "log")),
-                help="Format of the trace. [default: by its name: .csv openb, .json philly, .yaml kueue, .jsonl log]",
+                help="Format of the trace. [default: by suffix: .csv openb, .json philly, .yaml kueue, .jsonl log]",
             ),
             click.option("--replay", is_flag=True, help="Jobs, nodes and tenants from the platform's decision log."),
-            click.option("--usage-log", type=FILE, help="With a decision log: exact ends of gangs."),
-            click.option("--start", type=SECONDS, default="0s", help="Leave out of the trace what is before."),
+            click.option("--usage-log", type=FILE, help="Usage log with the exact ends of gangs, for a decision log."),
+            click.option("--start", type=SECONDS, default="0s", help="Skip the trace before this time."),
             click.option(
                 "--load",
                 type=click.FloatRange(0.01, 10),
-                help="Requested GPU-hours, as a share of the cluster's. [default: 1, or that of the trace]",
+                help="Requested GPU-hours as a share of the cluster's capacity. [default: 1, or from the trace]",
             ),
             click.option(
                 "--duration", type=SECONDS, help="Period in which jobs arrive. [default: 24h, or the whole trace]"
             ),
-            click.option("--sizes", type=SIZE_TABLE, help="GPUs of a gang and shares. [default: 1 to 64]"),
-            click.option(
-                "--low", type=SHARE, default=0.4, show_default=True, help="The share of gangs in the low band."
-            ),
+            click.option("--sizes", type=SIZE_TABLE, help="Gang sizes in GPUs with their shares. [default: 1 to 64]"),
+            click.option("--low", type=SHARE, default=0.4, show_default=True, help="Share of gangs in the low band."),
             click.option("--run", type=SECONDS, default="20m", show_default=True, help="Median run time."),
-            click.option("--longest", type=SECONDS, help="No job runs longer. [default: 12h, or as in the trace]"),
+            click.option("--longest", type=SECONDS, help="Maximum run time. [default: 12h, or from the trace]"),
             click.option(
                 "--checkpoint",
                 type=SECONDS,
@@ -145,7 +147,7 @@ def trace_options(command: F) -> F:
                 show_default=True,
                 help="Interval at which jobs save their work; 0: never.",
             ),
-            click.option("--seed", type=int, default=1, show_default=True, help="Of the random numbers."),
+            click.option("--seed", type=int, default=1, show_default=True, help="Seed of the random numbers."),
         )
     ):
         command = option(command)

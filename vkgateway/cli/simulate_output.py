@@ -1,4 +1,4 @@
-"""How `vkgateway simulate` prints results: tables for people, json and yaml for programs."""
+"""Output of `vkgateway simulate`: tables for people, json and yaml for programs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ LATE: tuple[tuple[str, Callable[[LateGang], str]], ...] = (
 
 
 def print_results(results: Sequence[SimulationResult], *, output: str, late: bool) -> None:
-    """Print results; `late` adds a table of the gangs that were late."""
+    """Print results; `late` adds a table of late gangs."""
     if output != "table":
         click.echo(serialize([result_to_dict(one) for one in results], output=output), nl=False)
         return
@@ -70,7 +70,7 @@ def print_results(results: Sequence[SimulationResult], *, output: str, late: boo
 
 
 def result_to_dict(result: SimulationResult) -> dict[str, Any]:
-    """Return a result for programs, without what only plots need."""
+    """Return a result as plain data, without the data of plots."""
     found: dict[str, Any] = msgspec.to_builtins(result)
     return {name: value for name, value in found.items() if name not in _ONLY_PLOTTED}
 
@@ -83,7 +83,7 @@ def _print_fields(fields: Sequence[tuple[str, Callable[[Any], str]]], rows: Sequ
 
 
 def _format_duration(seconds: float | None) -> str:
-    """Seconds for people: `90s`, `12m`, `3.5h`."""
+    """Return a duration such as `90s`, `12m` or `3.5h`."""
     if seconds is None:
         return "-"
     if seconds < 120:

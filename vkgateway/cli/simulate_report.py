@@ -13,7 +13,7 @@ from vkgateway.simulate.state import Sample
 
 _TEMPLATE = "simulate_report.html.j2"
 _MAX_POINTS = 300
-"""Points of a distribution's line."""
+"""Maximum number of points of a distribution's line."""
 
 Figure = dict[str, Any]
 
@@ -29,7 +29,7 @@ def write_report(file: Path, results: Sequence[SimulationResult], *, gpus: float
     try:
         file.write_text(text)
     except OSError as error:
-        raise InputError(f"--report {file} cannot be written: {error.strerror}") from error
+        raise InputError(f"--report: cannot write {file}: {error.strerror}", hint="Choose a writable path.") from error
 
 
 def require_plotly() -> None:
@@ -39,7 +39,7 @@ def require_plotly() -> None:
     except ImportError as error:
         raise UnavailableError(
             "the Python package plotly is not installed",
-            hint="pip install 'vkgateway[simulate]', or leave out --report.",
+            hint="Run `pip install 'vkgateway[simulate]'`, or omit --report.",
         ) from error
 
 

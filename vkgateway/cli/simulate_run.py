@@ -1,4 +1,4 @@
-"""Runs simulations one after the other, with a progress bar."""
+"""Sequential runs of simulations with a progress bar."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from vkgateway.simulate.scenario import Scenario
 from vkgateway.simulate.state import SimulationState
 
 _BAR_SECONDS = 0.2
-"""Seconds between two updates of the bar."""
+"""Seconds between updates of the bar."""
 _SAVE_SECONDS = 30.0
-"""Seconds between two savings."""
+"""Seconds between saves."""
 _LINE_SECONDS = 10.0
-"""Seconds between two lines where there is no terminal."""
+"""Seconds between lines without a terminal."""
 
 
 class ProgressReport(Protocol):
-    """Shows how far a simulation is: its name, and a share from 0 to 1."""
+    """Callback with the name of a simulation and its progress from 0 to 1."""
 
     def __call__(self, name: str, share: float, /) -> None:
-        """Show it."""
+        """Show the progress."""
         ...
 
 
 def run_simulations(
-    scenario: Scenario, schedulers: Sequence[Scheduler], savings: SavedStates | None = None
+    scenario: Scenario, schedulers: Sequence[Scheduler], saved_states: SavedStates | None = None
 ) -> list[SimulationResult]:
-    """Simulate each scheduler; returns their results in the same order. Saved states are continued."""
+    """Simulate each scheduler and return the results in the same order; continue saved states."""
     states: dict[str, SimulationState] = {}
     with _progress_bar() as report:
         for scheduler in schedulers:
-            saved = savings.state_of(scheduler.name) if savings is not None else None
+            saved = saved_states.state_of(scheduler.name) if saved_states is not None else None
             simulation = Simulation(scenario, scheduler, state=saved, clock=time.perf_counter)
-            _run_simulation(simulation, scheduler.name, report, savings)
+            _run_simulation(simulation, scheduler.name, report, saved_states)
             states[scheduler.name] = simulation.state
     alone = private_waits(scenario, states[PrivateClusters.name]) if PrivateClusters.name in states else None
     return [
@@ -52,24 +52,26 @@ def run_simulations(
     ]
 
 
-def _run_simulation(simulation: Simulation, name: str, report: ProgressReport, savings: SavedStates | None) -> None:
-    shown, saved, jobs = 0.0, time.monotonic(), len(simulation.scenario.jobs) or 1
+def _run_simulation(
+    simulation: Simulation, name: str, report: ProgressReport, saved_states: SavedStates | None
+) -> None:
+    last_shown, last_saved, jobs = 0.0, time.monotonic(), len(simulation.scenario.jobs) or 1
     while simulation.step():
         now = time.monotonic()
-        if now - shown >= _BAR_SECONDS:
-            shown = now
+        if now - last_shown >= _BAR_SECONDS:
+            last_shown = now
             report(name, (simulation.state.arrived - len(simulation.state.gangs)) / jobs)
-        if savings is not None and now - saved >= _SAVE_SECONDS:
-            saved = now
-            savings.save(name, simulation.state)
-    if savings is not None:
-        savings.save(name, simulation.state)
+        if saved_states is not None and now - last_saved >= _SAVE_SECONDS:
+            last_saved = now
+            saved_states.save(name, simulation.state)
+    if saved_states is not None:
+        saved_states.save(name, simulation.state)
     report(name, 1.0)
 
 
 @contextmanager
 def _progress_bar() -> Iterator[ProgressReport]:
-    """A bar for each simulation on a terminal, lines elsewhere; both on standard error."""
+    """Yield a reporter that shows a bar for each simulation on a terminal, otherwise lines, on standard error."""
     if not sys.stderr.isatty():
         with Progress() as progress:
             yield _line_reporter(progress)
@@ -98,6 +100,6 @@ def _line_reporter(progress: Progress) -> ProgressReport:
             progress.done(f"{name}: done")
         elif progress.elapsed_seconds - last[0] >= _LINE_SECONDS:
             last[0] = progress.elapsed_seconds
-            progress(f"{name}: {share:.0%} of the gangs have ended")
+            progress(f"{name}: {share:.0%} of the gangs ended")
 
     return report

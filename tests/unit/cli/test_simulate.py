@@ -42,9 +42,9 @@ async def test_json_is_the_same_for_the_same_seed(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--nodes", "64"), "Write 64x8"),
-        (("--duration", "soon"), "Write a number and ms, s, m, h, d or w"),
-        (("--sizes", "8"), "Write 1=35,8=50,64=15"),
+        (("--nodes", "64"), "Use 64x8"),
+        (("--duration", "soon"), "Use a number with ms, s, m, h, d or w"),
+        (("--sizes", "8"), "Example: 1=35,8=50,64=15"),
         (("--policy", "best"), "Available: vkgateway"),
         (("--policy", "nothing.here:At"), "cannot be loaded"),
         (("--run", "0s"), "is not above zero"),
@@ -72,7 +72,7 @@ async def test_a_saved_simulation_continues_and_other_options_are_refused(cli: C
     assert await cli(*SMALL, "--save", str(file), "--resume", "-o", "json") == 0, cli.err
     assert json.loads(cli.out) == first
     assert await cli(*SMALL, "--seed", "9", "--save", str(file), "--resume") == 2
-    assert "is of another cluster, trace or settings" in cli.err
+    assert "belongs to another cluster, trace or settings" in cli.err
     assert await cli(*SMALL, "--resume") == 2
     assert "Add --save FILE" in cli.err
     file.write_text("{}")
@@ -99,9 +99,9 @@ async def test_last_week_with_other_guarantees(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("nodes.yaml", "a: 1", "holds no list of nodes"),
-        ("nodes.csv", "sn,gpu\na,0\n", "holds no node with GPUs"),
-        ("nodes.json", '{"items": []}', "holds no node with GPUs"),
+        ("nodes.yaml", "a: 1", "contains no list of nodes"),
+        ("nodes.csv", "sn,gpu\na,0\n", "contains no nodes with GPUs"),
+        ("nodes.json", '{"items": []}', "contains no nodes with GPUs"),
         ("nodes.csv", "sn,gpu\na,some\n", "node a: gpu 'some' is not a number"),
     ],
 )
@@ -125,12 +125,12 @@ async def test_a_trace_file_with_its_nodes(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("trace.txt", "", "is not known by its name"),
+        ("trace.txt", "", "cannot tell the format of trace"),
         ("trace.json", "[1]", "not a cluster_job_log"),
         ("trace.yaml", "a: [", "is neither YAML nor JSON"),
         ("trace.csv", "name\nx\n", "pod 1 has no cpu_milli"),
         ("trace.jsonl", "", "no cycle"),
-        ("missing.csv", None, "cannot be read"),
+        ("missing.csv", None, "cannot read file"),
     ],
 )
 async def test_a_trace_that_cannot_be_read_is_told(cli: Cli, name: str, text: str | None, message: str) -> None:
