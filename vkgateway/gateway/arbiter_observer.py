@@ -92,7 +92,7 @@ class ArbiterObserver:
                         pod=ran.name,
                         gang=ran.gang,
                         band=ran.band,
-                        borrowed=ran.verdict.borrowed,
+                        borrowed=bool(ran.verdict.borrowed),
                         pool=pool,
                         compute_cluster=cluster,
                         resource=resource,

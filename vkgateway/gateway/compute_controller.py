@@ -38,6 +38,7 @@ from vkgateway.model.api import POOLS_APART, ComputeCluster, ComputeClusterStatu
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import GROUP
 from vkgateway.model.reserve import pool_problems
+from vkgateway.sync.compute.cluster_watches import NODES, TRUST
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.translate.pool_nodes import PoolNodes
 
@@ -255,8 +256,8 @@ class ComputeController:
         client = connect()  # before the disconnect: an invalid connection must not end the current one
         await self._disconnect(name)
         link = ComputeLink(name, client)
-        link.on_nodes_changed.append(lambda: self._link_changed(name))
-        link.on_reachable_changed.append(lambda: self._link_changed(name))
+        link.watches.add(NODES, lambda: self._link_changed(name))
+        link.watches.add(TRUST, lambda: self._link_changed(name))
         task = asyncio.create_task(link.run(), name=f"compute/{name}")
         task.add_done_callback(lambda done: self._link_ended(name, done))
         connected = self._connected[name] = ConnectedCluster(link, task, connection, connected_at=self._monotonic())

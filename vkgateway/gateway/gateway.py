@@ -11,6 +11,7 @@ from typing import Protocol
 from vkgateway.arbiter.snapshot import Policy, PoolKey
 from vkgateway.gateway import metrics
 from vkgateway.gateway.arbiter_observer import ArbiterObserver
+from vkgateway.gateway.arbiter_platform import ArbiterPlatform
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.config import Arbiter as ArbiterSection
 from vkgateway.gateway.config import Config, Kubelet
@@ -28,11 +29,11 @@ from vkgateway.kubelet.server import KubeletServer
 from vkgateway.kubelet.stats import StatsProvider
 from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.kubelet.token_reviewer import TokenReviewer
-from vkgateway.model.api import Pool, Tenant
+from vkgateway.model.api import Tenant
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.clock import SteadyClock
-from vkgateway.sync.network.name_service import NameServers
-from vkgateway.sync.workers import WorkerPool
+from vkgateway.sync.network.resolvers import NameServers
+from vkgateway.sync.runtime.workers import WorkerPool
 
 EXTRA_CONNECTIONS = 4096
 """Connections of all tenants to the kubelet endpoint in addition to their streams."""
@@ -68,15 +69,13 @@ class Gateway:
             management, recorder=recorder, connect=self._connect_compute, on_change=self._compute_changed
         )
         clock = SteadyClock()
+        platform = ArbiterPlatform(self.compute_controller, clock=clock)
         self._observer = ArbiterObserver(settings.arbiter, clock=clock)
         self.arbiter = Arbitration(
             _arbiter_settings(settings.arbiter),
-            links=lambda: self.compute_controller.links,
-            specs=self._pools_by_cluster,
-            expected=self._expected_tenants,
+            platform,
             observer=self._observer,
             clock=clock,
-            calm=clock.follow_wall,
         )
         self._observer.pod_names = self.arbiter.pod_names
         self._observer.divided_pools = self._divided_pools
@@ -102,6 +101,7 @@ class Gateway:
             datastore=self._datastore_monitor.write_verdict,
             concurrency=settings.control_planes.concurrency,
         )
+        platform.tenant_controller = self.tenant_controller
         self._observer.guarantees.on_change = self.tenant_controller.enqueue
         self.compute_controller.total_guarantee = self.tenant_controller.accepted_specs.total_guarantee
         self.compute_controller.tenants_of = self.tenant_controller.accepted_specs.tenants_of
@@ -162,16 +162,6 @@ class Gateway:
             max_connections=self._settings.sync.connections,
             server_hostname=connection.tls_server_name or None,
         )
-
-    def _expected_tenants(self) -> list[str] | None:
-        """Return the tenants whose pods must be known before the first scheduling cycle; None while unknown."""
-        if not self.tenant_controller.tenants.is_complete or not self.compute_controller.clusters.is_complete:
-            return None
-        return self.tenant_controller.tenant_names()
-
-    def _pools_by_cluster(self) -> dict[str, tuple[Pool, ...]]:
-        """Return the configured pools by compute cluster."""
-        return {found.metadata.name: found.spec.pools for found in self.compute_controller.clusters.store.values()}
 
     def _divided_pools(self) -> dict[PoolKey, frozenset[str]]:
         """Return the labels that select the nodes of a part of each divided pool; called from other threads."""

@@ -36,11 +36,11 @@ from vkgateway.model.quantity import Quantity, cap_resources, sum_resources
 from vkgateway.model.requests import to_milli
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.network.name_service import NameServers
+from vkgateway.sync.network.resolvers import NameServers
 from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.sync.views.pods import decode_tenant_pod
-from vkgateway.sync.workers import WorkerPool
 from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)
@@ -187,7 +187,7 @@ class TenantRuntime:
 
     def is_occupied(self, node: str) -> bool:
         """Return whether a virtual node has, or may have, pods that have not terminated."""
-        pods = self._sync.cache.pods
+        pods = self._sync.scope.cache.pods
         return not pods.is_complete or any(
             pod.spec.node_name == node and not pod.is_terminal for pod in pods.store.values()
         )
@@ -207,7 +207,7 @@ class TenantRuntime:
 
     def find_pod(self, namespace: str, pod: str) -> PodTarget:
         """Return the target for requests to a tenant pod. Raises NotFoundError, NoComputePodError."""
-        view = self._sync.cache.pods.store.get((namespace, pod))
+        view = self._sync.scope.cache.pods.store.get((namespace, pod))
         if view is None:
             raise NotFoundError(f"pod {namespace}/{pod} does not exist on a virtual node")
         for source in self._wiring.sources.values():
@@ -233,7 +233,7 @@ class TenantRuntime:
             node = next(iter(sources))
         if node not in sources:
             raise NotFoundError(f"there is no virtual node {node[:253]!r}")
-        return node, placed_pods(self.name, self._sync.cache.pods.store, link=sources[node].link, node=node)
+        return node, placed_pods(self.name, self._sync.scope.cache.pods.store, link=sources[node].link, node=node)
 
     def node_labels(self) -> dict[str, Mapping[str, str]]:
         """Return the labels of the tenant's virtual nodes by name, as stored in its API server."""

@@ -22,8 +22,8 @@ from vkgateway.model.errors import NotFoundError
 from vkgateway.model.names import virtual_node_name
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.network.name_service import NameServers
-from vkgateway.sync.workers import WorkerPool
+from vkgateway.sync.network.resolvers import NameServers
+from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.translate.context import TenantContext
 
 NODES_WAIT_SECONDS = 10.0

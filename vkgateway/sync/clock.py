@@ -1,23 +1,30 @@
-"""The time of day, of which nothing but time takes: nobody's notice gets shorter or longer because a clock is set."""
+"""Clocks: seconds since the epoch, or seconds that no setting of the machine's clock changes."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Returns the time in seconds when called."""
+
+    def __call__(self) -> float:
+        """Return the time now."""
 
 
 class SteadyClock:
-    """Seconds since the epoch. It goes on evenly when the machine's clock is set, until it is told to follow."""
+    """Seconds since the epoch that advance evenly when the machine's clock is set, until `follow_wall` is called."""
 
-    def __init__(self, *, wall: Callable[[], float] = time.time, even: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, *, wall: Clock = time.time, even: Clock = time.monotonic) -> None:
         self._wall = wall
         self._monotonic = even
         self._offset = wall() - even()
 
     def __call__(self) -> float:
-        """The time now."""
+        """Return the time now."""
         return self._monotonic() + self._offset
 
     def follow_wall(self) -> None:
-        """Go by the machine's clock again."""
+        """Follow the machine's clock again."""
         self._offset = self._wall() - self._monotonic()

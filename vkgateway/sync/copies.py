@@ -1,27 +1,28 @@
-"""ConfigMaps and Secrets below: copied while a forwarded pod refers to them, kept fresh, and removed after."""
+"""Copies of ConfigMaps and Secrets in compute clusters, kept while a forwarded pod refers to them."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import structlog
 
 from vkgateway.kube import errors
-from vkgateway.kube.client import Client
-from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError
 from vkgateway.model.names import UID_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Meta, ObjectView, decode_object
 from vkgateway.sync.compute.fan_out import apply_to_each
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import RequestKind
+from vkgateway.sync.runtime.sources import COMPUTE_COPIES, RESYNC, TENANT_CONFIG
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import SOURCE_VERSION
 from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind, Key, Reference, is_copy
 from vkgateway.translate.config_copies import compute_name, forward_config_map, forward_secret
-from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)
 
@@ -31,26 +32,24 @@ _FORWARD: dict[CopyKind, Callable[..., dict[str, Any]]] = {
 }
 
 
-class CopyReconciler:
-    """One tenant's copies in all its compute clusters.
+COPY: Final = RequestKind[Reference]("copy")
+_UNUSED_SECONDS: Final = 30.0
+"""Seconds for which a copy is kept after its last pod: the pods of Jobs refer to the same objects one after another."""
 
-    `sources` are the tenant's own objects, narrow: only names, UIDs and versions; an object's content passes through
-    and is not kept.
-    """
 
-    def __init__(self, tenant: TenantContext, client: Client, sources: dict[CopyKind, Reflector[ObjectView]]) -> None:
-        self.tenant = tenant
-        self._client = client
-        self._sources = sources
+class CopyReferences:
+    """Which pods of one tenant refer to which ConfigMaps and Secrets, and in which compute cluster."""
+
+    def __init__(self) -> None:
         self._pods_by_reference: defaultdict[Reference, set[Key]] = defaultdict(set)
         self._references: dict[Key, frozenset[Reference]] = {}
         self._clusters: dict[Key, str] = {}
-        """The compute cluster in which a pod stands, or is being made."""
+        """The compute cluster of each compute pod that exists, or is being created."""
         self._use_counts: Counter[tuple[str, Reference]] = Counter()
-        """How many pods of a compute cluster refer to an object."""
+        """The number of pods in a compute cluster that refer to an object."""
 
     def set_references(self, pod: Key, references: Iterable[Reference]) -> None:
-        """Note what a pod refers to, in the place of what it referred to before."""
+        """Record the objects that a pod refers to, in place of those recorded before."""
         new = frozenset(references)
         old = self._references.get(pod, frozenset())
         if new == old:
@@ -66,7 +65,7 @@ class CopyReconciler:
         self._references[pod] = new
 
     def set_cluster(self, pod: Key, link: ComputeLink) -> None:
-        """Note where a pod stands, or is being made: what it refers to may change before the watch there shows it."""
+        """Record the compute cluster of a pod: objects that it refers to may change before the watch shows the pod."""
         if self._clusters.get(pod) == link.name:
             return
         references = self._references.get(pod, frozenset())
@@ -75,7 +74,7 @@ class CopyReconciler:
         self._count_uses(pod, references, 1)
 
     def forget_pod(self, pod: Key) -> list[Reference]:
-        """Forget a pod; returns what nobody refers to any more."""
+        """Forget a pod; return the objects that no pod refers to any more."""
         unused = []
         references = self._references.pop(pod, frozenset())
         self._count_uses(pod, references, -1)
@@ -88,29 +87,68 @@ class CopyReconciler:
                 unused.append(reference)
         return unused
 
-    def pods_using(self, reference: Reference) -> set[Key]:
-        """The pods that refer to an object."""
-        return self._pods_by_reference.get(reference, set())
+    def is_used(self, reference: Reference) -> bool:
+        """Return whether a pod refers to an object."""
+        return reference in self._pods_by_reference
+
+    def is_used_in(self, link: ComputeLink, reference: Reference) -> bool:
+        """Return whether a pod in a compute cluster refers to an object."""
+        return (link.name, reference) in self._use_counts
 
     def referenced_objects(self) -> list[Reference]:
-        """Everything that some pod refers to."""
+        """Return every object that a pod refers to."""
         return list(self._pods_by_reference)
 
+    def _count_uses(self, pod: Key, references: Iterable[Reference], by: int) -> None:
+        cluster = self._clusters.get(pod)
+        if cluster is None:
+            return
+        for reference in references:
+            key = cluster, reference
+            self._use_counts[key] += by
+            if not self._use_counts[key]:
+                del self._use_counts[key]
+
+
+class CopyReconciler:
+    """Copies of one tenant's ConfigMaps and Secrets in all its compute clusters.
+
+    The content of an object is read when it is copied, and not kept.
+    """
+
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
+        self._sources = scope.cache.sources
+        self.references = CopyReferences()
+
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.for_(COPY, self.reconcile)
+            .watches(TENANT_CONFIG, self._source_changed)
+            .watches(COMPUTE_COPIES, lambda kind, key: self._scope.work_queue.enqueue(COPY, (kind, *key)))
+            .watches(RESYNC, self._enqueue_all)
+        )
+
+    def enqueue_unused(self, reference: Reference) -> None:
+        """Request that an unused copy is deleted after a while."""
+        self._scope.work_queue.enqueue(COPY, reference, _UNUSED_SECONDS)
+
     def source_exists(self, reference: Reference) -> bool:
-        """Whether the tenant has the object."""
+        """Return whether the tenant has the object."""
         kind, namespace, name = reference
         return (namespace, name) in self._sources[kind].store
 
     async def ensure_copy(self, link: ComputeLink, reference: Reference) -> None:
-        """Make the copy equal to the tenant's object, or remove it where that is gone or not referred to.
+        """Make the copy equal to the tenant's object; delete it where that does not exist, or no pod refers to it.
 
         Raises:
-            ConflictError: the name below is taken by an object that is not this tenant's.
+            ConflictError: an object in the compute cluster that is not this tenant's has the name.
         """
         kind, namespace, name = reference
         source = self._sources[kind].store.get((namespace, name))
         copy = self._find_copy(link, reference)
-        if source is None or not self._pods_by_reference.get(reference):
+        if source is None or not self.references.is_used(reference):
             if copy is not None:
                 await self._delete_copy(link, kind, copy.metadata)
             return
@@ -118,50 +156,48 @@ class CopyReconciler:
             return
         await self._write_copy(link, reference, copy)
 
-    async def reconcile(self, reference: Reference, links: Iterable[ComputeLink]) -> None:
-        """Do so in all compute clusters that have a copy, or pods that need one; new pods bring theirs.
+    async def reconcile(self, reference: Reference) -> None:
+        """Make the copies in all trusted compute clusters that have one, or have pods that refer to the object.
 
-        They must be trusted and have the object's namespace, as long as that stays. One that was made for a pod just
-        now may not have shown yet.
+        The compute namespace must exist. The watch may not show it yet where it was created for a pod a moment ago.
         """
 
         async def freshen(link: ComputeLink) -> None:
-            below = link.namespaces.find_namespace(self.tenant.name, reference[1])
+            below = link.namespaces.find_namespace(self._scope.name, reference[1])
             if not link.is_trusted or (below is not None and below.metadata.deletion_timestamp is not None):
                 return
             if below is not None and self._find_copy(link, reference) is not None:
                 await self.ensure_copy(link, reference)
-            elif (link.name, reference) in self._use_counts:
-                with contextlib.suppress(errors.NotFound):  # what is gone by now is none of ours
+            elif self.references.is_used_in(link, reference):
+                with contextlib.suppress(errors.NotFound):  # the namespace was deleted
                     await self.ensure_copy(link, reference)
 
-        await apply_to_each(links, freshen)
+        await apply_to_each(list(self._scope.links.values()), freshen)
 
     def find_unused(self, link: ComputeLink) -> list[Reference]:
-        """Copies in a compute cluster that no pod of the tenant refers to."""
+        """Return the copies in a compute cluster that no pod of the tenant refers to."""
         found: list[Reference] = []
         for kind in COPY_RESOURCES:
-            for key in link.copies[kind].of_tenant(self.tenant.name):
+            for key in link.copies[kind].of_tenant(self._scope.name):
                 reference: Reference = (kind, *key)
-                if reference not in self._pods_by_reference:
+                if not self.references.is_used(reference):
                     found.append(reference)
         return found
 
-    def _count_uses(self, pod: Key, references: Iterable[Reference], by: int) -> None:
-        place = self._clusters.get(pod)
-        if place is None:
-            return
-        for reference in references:
-            key = place, reference
-            self._use_counts[key] += by
-            if not self._use_counts[key]:
-                del self._use_counts[key]
+    def _source_changed(self, reference: Reference) -> None:
+        if self.references.is_used(reference):
+            self._scope.work_queue.enqueue(COPY, reference)
+
+    def _enqueue_all(self) -> None:
+        # Changes that a list found before everything was known were not acted upon.
+        for reference in self.references.referenced_objects():
+            self._scope.work_queue.enqueue(COPY, reference)
 
     def _find_copy(self, link: ComputeLink, reference: Reference) -> ObjectView | None:
         kind, namespace, name = reference
-        below = compute_namespace(self.tenant.name, namespace), compute_name(kind, name)
+        below = compute_namespace(self._scope.name, namespace), compute_name(kind, name)
         copy = link.copies[kind].store.get(below)
-        return copy if copy is not None and is_copy(self.tenant.name, copy.metadata) else None
+        return copy if copy is not None and is_copy(self._scope.name, copy.metadata) else None
 
     async def _delete_copy(self, link: ComputeLink, kind: CopyKind, metadata: Meta) -> None:
         try:
@@ -174,8 +210,8 @@ class CopyReconciler:
     async def _write_copy(self, link: ComputeLink, reference: Reference, copy: ObjectView | None) -> None:
         kind, namespace, name = reference
         resource = COPY_RESOURCES[kind]
-        whole = msgspec.json.decode(await self._client.get(resource, name, namespace=namespace))
-        wanted = _FORWARD[kind](whole, tenant=self.tenant, namespace=namespace)
+        whole = msgspec.json.decode(await self._scope.client.get(resource, name, namespace=namespace))
+        wanted = _FORWARD[kind](whole, tenant=self._scope.tenant, namespace=namespace)
         wanted["metadata"]["annotations"][SOURCE_VERSION] = whole["metadata"]["resourceVersion"]
         below, called = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
         if copy is None:
@@ -183,14 +219,14 @@ class CopyReconciler:
                 await link.client.create(resource, wanted, namespace=below)
             except errors.AlreadyExists:
                 copy = decode_object(await link.client.get(resource, called, namespace=below))
-                if not is_copy(self.tenant.name, copy.metadata):
+                if not is_copy(self._scope.name, copy.metadata):
                     raise ConflictError(f"{kind}/{name}: the name is taken in the compute cluster") from None
             else:
                 return
         await self._replace_copy(link, kind, wanted, copy.metadata)
 
     async def _replace_copy(self, link: ComputeLink, kind: CopyKind, wanted: dict[str, Any], copy: Meta) -> None:
-        """Bring a copy up to date; what is immutable below (a new object of the old name above) is made anew."""
+        """Update a copy. An immutable copy, whose source was deleted and created again, is re-created."""
         resource = COPY_RESOURCES[kind]
         try:
             await link.client.replace(resource, copy.name, wanted, namespace=copy.namespace)

@@ -1,9 +1,9 @@
-"""PodDisruptionBudgets below: evictions in a compute cluster, such as those of a drain, obey the tenant's budgets."""
+"""PodDisruptionBudgets in compute clusters: evictions there, such as those of a drain, obey the tenant's budgets."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Final
 
 from vkgateway.kube import errors, resources
 from vkgateway.kube.reflector import Reflector
@@ -13,68 +13,85 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.compute.fan_out import apply_to_each
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.refusals import is_object_refused, lacks_rights, refusal_message
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import BATCH_SECONDS, RequestKind
+from vkgateway.sync.runtime.sources import (
+    COMPUTE_BUDGETS,
+    COMPUTE_NAMESPACES,
+    COMPUTE_NETWORK_LISTED,
+    RESYNC,
+    TENANT_ACTIVE,
+)
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key, owned_by
-from vkgateway.translate.context import TenantContext
 from vkgateway.translate.disruption_budgets import DisruptionBudgetView, decode_budget, forward_budget, is_up_to_date
 from vkgateway.translate.sanitizer import Sanitizer
+
+BUDGET: Final = RequestKind[Key]("budget", BATCH_SECONDS)
 
 
 class DisruptionBudgetReconciler:
     """One tenant's budgets in all its compute clusters.
 
-    They are watched from the tenant's first compute namespace on (`start_watching`). `wake(key)` asks for a look at one
-    of them. The gateway itself evicts by deletion, which no budget stops.
+    They are watched from the tenant's first compute namespace on. The gateway itself evicts by deletion, which no
+    budget stops.
     """
 
-    def __init__(self, tenant: TenantContext, shared: TenantScope, *, wake: Callable[[Key], None]) -> None:
-        self.tenant = tenant
-        self._links = shared.links
-        self._events = shared.events
-        self._wake = wake
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
         self._needed = asyncio.Event()
         self.tenant_budgets: Reflector[DisruptionBudgetView] = Reflector(
-            shared.client,
+            scope.client,
             resources.DISRUPTION_BUDGETS,
             decode=decode_budget,
             on_change=self._tenant_budget_changed,
             on_complete=self.enqueue_all,
         )
 
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.for_(BUDGET, self.reconcile)
+            .runs("budgets", self.run)
+            .watches(TENANT_ACTIVE, self._needed.set)
+            .watches(COMPUTE_BUDGETS, self._enqueue)
+            .watches(COMPUTE_NAMESPACES, self._enqueue_namespace)
+            .watches(COMPUTE_NETWORK_LISTED, self.enqueue_all)
+            .watches(RESYNC, self.enqueue_all)
+        )
+
     async def run(self) -> None:
-        """Watch, once that is needed, until cancelled."""
+        """Watch the tenant's budgets, once the tenant is active, until cancelled."""
         await self._needed.wait()
         await self.tenant_budgets.run()
 
-    def start_watching(self) -> None:
-        """Something of the tenant runs below, or may soon."""
-        self._needed.set()
-
     def enqueue_all(self) -> None:
-        """Have every budget looked at, above and below."""
+        """Request a reconcile of every budget in the tenant cluster and in the compute clusters."""
         if not self.tenant_budgets.is_complete:
             return
-        below = (key for link in self._links.values() for key in link.budgets.of_tenant(self.tenant.name))
+        below = (key for link in self._scope.links.values() for key in link.budgets.of_tenant(self._scope.name))
         for key in {*self.tenant_budgets.store, *below}:
-            self._wake(key)
+            self._enqueue(key)
 
-    def enqueue_namespace(self, namespace: str) -> None:
-        """Have the budgets of a namespace looked at."""
+    def _enqueue_namespace(self, namespace: str) -> None:
         for key in self.tenant_budgets.store:
             if key[0] == namespace:
-                self._wake(key)
+                self._enqueue(key)
+
+    def _enqueue(self, key: Key) -> None:
+        self._scope.work_queue.enqueue(BUDGET, key)
 
     async def reconcile(self, key: Key) -> None:
-        """Make one budget below equal to the tenant's, in every compute cluster that can be trusted.
+        """Make one budget in every trusted compute cluster equal to the tenant's.
 
         Raises:
-            ConflictError: the name below is taken by something that is not this tenant's.
-            ApiError: a compute cluster cannot be asked now, or refuses it.
+            ConflictError: an object in the compute cluster that is not this tenant's has the name.
+            ApiError: a compute cluster does not answer, or refuses the budget.
         """
         if not self.tenant_budgets.is_complete:
             return
         above = self.tenant_budgets.store.get(key)
-        trusted = [link for link in self._links.values() if link.is_trusted and link.budgets.is_complete]
+        trusted = [link for link in self._scope.links.values() if link.is_trusted and link.budgets.is_complete]
         known = {link.name: self._find_compute_budget(link, key) for link in trusted}
         healthy = {name: view.status.current_healthy for name, view in known.items() if view is not None}
 
@@ -85,7 +102,7 @@ class DisruptionBudgetReconciler:
         await apply_to_each(trusted, settle)
 
     def _find_compute_budget(self, link: ComputeLink, key: Key) -> DisruptionBudgetView | None:
-        return link.budgets.store.get((compute_namespace(self.tenant.name, key[0]), key[1]))
+        return link.budgets.store.get((compute_namespace(self._scope.name, key[0]), key[1]))
 
     async def _reconcile_in(
         self,
@@ -95,17 +112,17 @@ class DisruptionBudgetReconciler:
         *,
         healthy_elsewhere: int,
     ) -> None:
-        own = below is not None and owned_by(self.tenant.name, below.metadata)
+        own = below is not None and owned_by(self._scope.name, below.metadata)
         if above is None:
             if below is not None and own:
                 await _delete_budget(link, below)
             return
-        namespace = link.namespaces.find_namespace(self.tenant.name, above.metadata.namespace)
+        namespace = link.namespaces.find_namespace(self._scope.name, above.metadata.namespace)
         if namespace is None or namespace.metadata.deletion_timestamp is not None:
             return
         if own and not above.is_status_current:
             return  # the tenant's controller counts within a moment; until then the last count holds
-        wanted = forward_budget(above, tenant=self.tenant, healthy_elsewhere=healthy_elsewhere)
+        wanted = forward_budget(above, tenant=self._scope.tenant, healthy_elsewhere=healthy_elsewhere)
         try:
             await self._write_budget(link, wanted, below)
         except (errors.ApiError, ConflictError) as error:
@@ -120,7 +137,7 @@ class DisruptionBudgetReconciler:
                 return
             except errors.AlreadyExists:
                 below = decode_budget(await link.client.get(resources.DISRUPTION_BUDGETS, name, namespace=namespace))
-        if not owned_by(self.tenant.name, below.metadata):
+        if not owned_by(self._scope.name, below.metadata):
             raise ConflictError(f"poddisruptionbudgets/{name}: the name is taken in the compute cluster")
         if is_up_to_date(below, wanted):
             return
@@ -134,12 +151,12 @@ class DisruptionBudgetReconciler:
         if isinstance(error, ConflictError):
             reason, message = "NameTaken", "its name is taken in the compute cluster by something that is not yours"
         elif is_object_refused(error) or lacks_rights(error):
-            below = compute_namespace(self.tenant.name, metadata.namespace)
+            below = compute_namespace(self._scope.name, metadata.namespace)
             reason, message = "ForwardingRefused", refusal_message(error, Sanitizer(((below, metadata.namespace),)))
         else:
             return
         message = f"drains of machines do not heed it: {message}"
-        await self._events.emit_event(metadata, reason=reason, message=message, about="PodDisruptionBudget")
+        await self._scope.events.emit_event(metadata, reason=reason, message=message, about="PodDisruptionBudget")
 
     def _tenant_budget_changed(self, old: DisruptionBudgetView | None, new: DisruptionBudgetView | None) -> None:
         view = new or old
@@ -150,7 +167,7 @@ class DisruptionBudgetReconciler:
             or (old.metadata.uid, old.spec, old.is_status_current, old.required_healthy)
             != (new.metadata.uid, new.spec, new.is_status_current, new.required_healthy)
         ):
-            self._wake(view.metadata.key)
+            self._enqueue(view.metadata.key)
 
 
 async def _delete_budget(link: ComputeLink, view: DisruptionBudgetView) -> None:

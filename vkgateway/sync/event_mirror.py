@@ -1,14 +1,13 @@
-"""What kubelets tell of compute pods, told again of the tenants' pods: cleaned, counted, bounded.
+"""Events of kubelets about compute pods, mirrored to the tenant pods: sanitized, counted, rate-limited.
 
-Only kubelets are heard: what schedulers and controllers of a compute cluster say of a pod is about other tenants and
-about machines, and the tenant has a scheduler of its own.
+Events of other components are not mirrored: those of schedulers and controllers of a compute cluster are about other
+tenants and about machines, and the tenant has its own scheduler.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,13 +15,15 @@ import msgspec
 import structlog
 
 from vkgateway.kube import errors, resources
-from vkgateway.kube.client import Client
-from vkgateway.kube.reflector import Reflector
 from vkgateway.model import times
 from vkgateway.model.names import COMPUTE_ROOT_CA, TENANT_ROOT_CA
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.compute.event_views import EventView
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import RequestKind
+from vkgateway.sync.runtime.sources import COMPUTE_EVENTS, RESYNC
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key, owned_by
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 from vkgateway.translate.sanitizer import Sanitizer
@@ -30,34 +31,53 @@ from vkgateway.translate.sanitizer import Sanitizer
 log = structlog.get_logger(__name__)
 
 _BURST: Final = 20.0
-"""Writes that a pod's events may take at once: a start takes three a container."""
+"""Writes for a pod's events without delay: a start takes three for each container."""
 _EVERY: Final = 15.0
-"""Seconds until a pod's events may take one more write; kubelets count what repeats, so nothing is lost by waiting."""
+"""Seconds after which a pod's events may take one more write. Kubelets count repeated events, so none is lost."""
 _MAX_AGE: Final = 300.0
-"""Seconds after which an event that was not seen before is left alone: after a start all of them are seen anew."""
+"""Seconds after which an event that was not seen before is ignored: after a restart every event is new."""
 _POD_LAG_SECONDS: Final = 10.0
 _POD_LAG_RETRY: Final = 1.0
 _MAX_REMEMBERED: Final = 8192
 _MESSAGE_MAX: Final = 1024
 
 
+EVENT: Final = RequestKind[tuple[str, Key]]("event")
+"""The compute cluster, and the key of the Event there."""
+
+
 class EventMirror:
-    """Writes one tenant's mirrored events; losing one is logged, and stops nothing."""
+    """Writes one tenant's mirrored events. An event that cannot be written is logged."""
 
-    def __init__(
-        self, tenant: str, client: Client, pods: Reflector[TenantPodView], *, clock: Callable[[], float]
-    ) -> None:
-        self._tenant = tenant
-        self._client = client
-        self._pods = pods
-        self._clock = clock
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
+        self._client = scope.client
+        self._clock = scope.clock
         self._written: OrderedDict[str, tuple[str, int | None]] = OrderedDict()
-        """UIDs of compute events that stand above, with the name and count as they were last written."""
+        """UIDs of compute events that were mirrored, with the name and count as they were last written."""
         self._allowances: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """Pod UIDs to the writes that they had left, and when that was."""
+        """Pod UIDs to the writes that they had left, and the time of the last write."""
 
-    async def mirror_event(self, link: ComputeLink, key: Key) -> float | None:
-        """Bring one event up if it is of one of the tenant's pods; returns seconds to wait where it must wait."""
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.for_(EVENT, self.reconcile)
+            .watches(COMPUTE_EVENTS, lambda cluster, key: self._scope.work_queue.enqueue(EVENT, (cluster, key)))
+            .watches(RESYNC, self._enqueue_all)
+        )
+
+    async def reconcile(self, request: tuple[str, Key]) -> float | None:
+        """Mirror one event of a compute cluster; return the seconds after which to retry."""
+        cluster, key = request
+        link = self._scope.links.get(cluster)
+        return await self._mirror_event(link, key) if link is not None else None
+
+    def _enqueue_all(self) -> None:
+        for name, link in self._scope.links.items():
+            for key in link.events.of_tenant(self._scope.name):
+                self._scope.work_queue.enqueue(EVENT, (name, key))
+
+    async def _mirror_event(self, link: ComputeLink, key: Key) -> float | None:
         event = link.events.store.get(key)
         if event is None or not self._needs_write(event):
             return None
@@ -75,7 +95,7 @@ class EventMirror:
         except errors.ApiError as error:
             if error.is_transient:
                 raise
-            log.warning("event not mirrored", tenant=self._tenant, pod=above.metadata.name, error=str(error))
+            log.warning("event not mirrored", tenant=self._scope.name, pod=above.metadata.name, error=str(error))
         return None
 
     def _needs_write(self, event: EventView) -> bool:
@@ -83,14 +103,14 @@ class EventMirror:
         return known[1] != event.count if known is not None else self._clock() - event.last_seen <= _MAX_AGE
 
     def _find_tenant_pod(self, event: EventView, below: ComputePodView) -> TenantPodView | None:
-        """The tenant's pod that an event is about; every UID on the way must agree."""
-        if below.metadata.uid != event.involved_object.uid or not owned_by(self._tenant, below.metadata):
+        """Return the tenant pod that an event is about; all UIDs must agree."""
+        if below.metadata.uid != event.involved_object.uid or not owned_by(self._scope.name, below.metadata):
             return None
-        above = self._pods.store.get(below.tenant_key)
+        above = self._scope.cache.pods.store.get(below.tenant_key)
         return above if above is not None and above.metadata.uid == below.tenant_uid else None
 
     def _take_allowance(self, uid: str) -> float:
-        """Take one write of a pod's allowance; 0, or the seconds until there is one."""
+        """Take one write of a pod's allowance; return 0, or the seconds until the pod has one."""
         now = self._clock()
         left, since = self._allowances.pop(uid, (_BURST, now))
         left = min(_BURST, left + (now - since) / _EVERY)
@@ -129,7 +149,7 @@ class EventMirror:
 
 
 def translate_event(event: EventView, below: ComputePodView, above: TenantPodView) -> Object:
-    """The event as the tenant sees it: about its own pod, by its virtual node, named after the compute event."""
+    """Return the event as the tenant sees it: about its own pod, by its virtual node, named after the compute event."""
     mark = hashlib.sha256(event.metadata.uid.encode()).hexdigest()[:16]
     pod, node = above.metadata, above.spec.node_name
     involved = event.involved_object

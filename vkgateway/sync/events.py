@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -15,6 +14,7 @@ from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.model import times
 from vkgateway.model.objects import Meta, ObjectView
+from vkgateway.sync.clock import Clock
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class _Series:
 class EventRecorder:
     """Writes Events about what a tenant has; losing one is logged, and never stops the work that it tells of."""
 
-    def __init__(self, client: Client, *, clock: Callable[[], float]) -> None:
+    def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client = client
         self._clock = clock
         self._series: OrderedDict[tuple[str, str, str], _Series] = OrderedDict()

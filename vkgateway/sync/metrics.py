@@ -6,8 +6,7 @@ theirs, the engine to one a sort of work.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from prometheus_client import Counter, Histogram
@@ -37,29 +36,33 @@ FORWARD_SECONDS: Final = Histogram(
 _BY_TENANT: Final = (FORWARDED, MIRRORED, FORWARD_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
+@cache
+def request_seconds(kind: str) -> Histogram:
+    """Return the child of `WORK_SECONDS` for a kind of reconcile request; label lookups are expensive."""
+    return WORK_SECONDS.labels(kind)
+
+
 class PodMeter:
     """One tenant's children of the metrics about pods."""
 
-    forwarded: Callable[[float], None]
-    """Counts a pod created below, so many seconds after it was created above."""
-    mirrored: Callable[[], None]
-    failed: Callable[[str], None]
+    def __init__(self, tenant: str) -> None:
+        self._tenant = tenant
+        self._forwarded = FORWARDED.labels(tenant)
+        self._forward_seconds = FORWARD_SECONDS.labels(tenant)
+        self._mirrored = MIRRORED.labels(tenant)
 
+    def count_forwarded(self, seconds: float) -> None:
+        """Count a compute pod that was created `seconds` after the tenant pod."""
+        self._forwarded.inc()
+        self._forward_seconds.observe(max(0.0, seconds))
 
-def pod_meter(tenant: str) -> PodMeter:
-    """Return what a tenant's reconcilers count with; asked again it is the same series."""
-    forwarded, seconds = FORWARDED.labels(tenant), FORWARD_SECONDS.labels(tenant)
+    def count_mirrored(self) -> None:
+        """Count a pod status that was written to the tenant cluster."""
+        self._mirrored.inc()
 
-    def count(after: float) -> None:
-        forwarded.inc()
-        seconds.observe(max(0.0, after))
-
-    return PodMeter(
-        forwarded=count,
-        mirrored=MIRRORED.labels(tenant).inc,
-        failed=lambda reason: FAILED.labels(tenant, reason).inc(),
-    )
+    def count_failed(self, reason: str) -> None:
+        """Count a pod that the gateway failed, by the reason in its status."""
+        FAILED.labels(self._tenant, reason).inc()
 
 
 def forget_tenant(tenant: str) -> None:

@@ -1,10 +1,11 @@
-"""Compute namespaces: made on first need with what fences them in, and removed with the tenant's own."""
+"""Compute namespaces: created for the first pod with the objects that isolate them, deleted with the tenant's own."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from hashlib import blake2b
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -17,55 +18,69 @@ from vkgateway.model.names import FENCE_ANNOTATION, UID_ANNOTATION, compute_name
 from vkgateway.model.objects import NamespaceView, Object, decode_namespace
 from vkgateway.sync.compute.fan_out import apply_to_each
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import RequestKind
+from vkgateway.sync.runtime.sources import COMPUTE_NAMESPACES, TENANT_ACTIVE, TENANT_NAMESPACES
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import namespace_owner
-from vkgateway.translate.context import TenantContext
 from vkgateway.translate.namespaces import namespace_objects
 from vkgateway.translate.network_policies import is_tenant_policy
 
 log = structlog.get_logger(__name__)
 
 
-FencePolicies = Callable[[ComputeLink, str, str], Awaitable[list[Object]]]
-"""Compute cluster, tenant namespace and its UID to the network policies that belong in the compute namespace."""
+NAMESPACE: Final = RequestKind[str]("namespace")
+
+
+class IsolationSource(Protocol):
+    """Builds the network policies of compute namespaces."""
+
+    async def wait_for_policies(self, link: ComputeLink, namespace: str, uid: str) -> list[Object]:
+        """Return the network policies that belong in the compute namespace of a tenant namespace with this UID."""
 
 
 class NamespaceReconciler:
     """Keeps one tenant's compute namespaces in all its compute clusters.
 
-    A namespace says by an annotation what it was fenced in with, last of all; so that a gateway that comes back need
-    not write all of that again before the first pod. `above(name)` is the tenant's own.
+    The last write sets an annotation with a digest of the objects that isolate the namespace, so that a gateway which
+    restarts need not write all of them again before the first pod.
     """
 
-    def __init__(
-        self, tenant: TenantContext, *, above: Callable[[str], NamespaceView | None], policies: FencePolicies
-    ) -> None:
-        self.tenant = tenant
-        self._find_tenant_namespace = above
-        self._policies_for = policies
+    def __init__(self, scope: TenantScope, policies: IsolationSource) -> None:
+        self._scope = scope
+        self._policies = policies
         self._complete_levels: dict[tuple[str, str], str] = {}
-        """Compute cluster and UID of the tenant namespaces whose compute namespaces are complete, with the pod security
-        level that they were made for."""
+        """By compute cluster and UID of the tenant namespace: the pod security level for which the compute namespace is
+        complete."""
         self._incomplete: set[tuple[str, str]] = set()
-        """The same, of those that lack something, whatever they say."""
+        """Compute namespaces that lack an object, whatever their annotation says."""
         self._locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        """Kept by who holds them, or waits."""
+        """A lock exists as long as a task holds it, or waits for it."""
+
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.for_(NAMESPACE, self.reconcile)
+            .watches(TENANT_NAMESPACES, self._tenant_namespace_changed)
+            .watches(COMPUTE_NAMESPACES, self._compute_namespace_changed)
+        )
 
     async def ensure_namespace(self, link: ComputeLink, namespace: str, uid: str) -> str:
-        """Make the compute namespace of a tenant namespace, complete; returns its name.
+        """Create the compute namespace of a tenant namespace with all its objects; return its name.
 
         Raises:
-            ConflictError: the name is taken by a namespace that is not this tenant's.
-            UnavailableError: it is being removed still, or belongs to an earlier namespace of the same name.
+            ConflictError: a namespace that is not this tenant's has the name.
+            UnavailableError: it is being deleted, or belongs to an earlier namespace of the same name.
         """
-        name = compute_namespace(self.tenant.name, namespace)
+        name = compute_namespace(self._scope.name, namespace)
         if self._is_complete(link, uid) and link.namespaces.store.get(("", name)) is not None:
             return name
         async with self._lock_for(link, name):
             existing = link.namespaces.store.get(("", name))
             if existing is not None:
-                self._check_namespace(existing, uid)
+                _check_namespace(existing, uid)
             if not self._is_complete(link, uid) or existing is None:
-                level = self.tenant.pod_security
+                level = self._scope.tenant.pod_security
                 objects = await self._namespace_objects(link, namespace, uid)
                 doubted = (link.name, uid) in self._incomplete
                 if (
@@ -79,38 +94,32 @@ class NamespaceReconciler:
         return name
 
     def mark_incomplete(self, link: ComputeLink, uid: str) -> None:
-        """Something that belongs into a compute namespace is missing there: `ensure_namespace` makes it
-        complete again.
-        """
+        """Record that a compute namespace lacks an object, so that `ensure_namespace` writes all of them again."""
         self._complete_levels.pop((link.name, uid), None)
         self._incomplete.add((link.name, uid))
 
     async def repair_namespace(self, link: ComputeLink, namespace: str, uid: str) -> None:
-        """Make again what somebody may have deleted or changed in a compute namespace that is there."""
-        name = compute_namespace(self.tenant.name, namespace)
+        """Write the objects of an existing compute namespace again, whoever deleted or changed them."""
+        name = compute_namespace(self._scope.name, namespace)
         async with self._lock_for(link, name):
             await self._write_namespace(link, name, uid, await self._namespace_objects(link, namespace, uid))
 
-    async def reconcile(self, namespace: str, links: Iterable[ComputeLink], *, repair: bool = False) -> None:
-        """Remove the compute namespaces of a tenant's namespace that is gone, or is another by now.
+    async def reconcile(self, namespace: str) -> None:
+        """Delete the compute namespaces of a tenant namespace that was deleted, or was deleted and created again."""
+        await apply_to_each(list(self._scope.links.values()), lambda link: self.reconcile_in(link, namespace))
 
-        What is to stay is left as it is, or made complete again with `repair_namespace`.
-        """
+    async def reconcile_in(self, link: ComputeLink, namespace: str, *, repair: bool = False) -> None:
+        """Do the same in one compute cluster; with `repair`, write the objects of a namespace that stays again."""
+        below = link.namespaces.find_namespace(self._scope.name, namespace)
+        if not link.is_trusted or below is None:
+            return
+        above = self._scope.cache.find_namespace(namespace)
+        if above is None or above.metadata.uid != _tenant_uid(below):
+            await self._remove_namespace(link, below)
+        elif repair and below.metadata.deletion_timestamp is None:
+            await self.repair_namespace(link, namespace, above.metadata.uid)
 
-        async def reconcile(link: ComputeLink) -> None:
-            below = link.namespaces.find_namespace(self.tenant.name, namespace)
-            if not link.is_trusted or below is None:
-                return
-            above = self._find_tenant_namespace(namespace)
-            if above is None or above.metadata.uid != _tenant_uid(below):
-                await self.remove_namespace(link, below)
-            elif repair and below.metadata.deletion_timestamp is None:
-                await self.repair_namespace(link, namespace, above.metadata.uid)
-
-        await apply_to_each(links, reconcile)
-
-    async def remove_namespace(self, link: ComputeLink, existing: NamespaceView) -> None:
-        """Delete a compute namespace; what is in it ends by the usual way of its kind."""
+    async def _remove_namespace(self, link: ComputeLink, existing: NamespaceView) -> None:
         self._complete_levels.pop((link.name, _tenant_uid(existing)), None)
         self._incomplete.discard((link.name, _tenant_uid(existing)))
         if existing.metadata.deletion_timestamp is None:
@@ -120,26 +129,23 @@ class NamespaceReconciler:
             except (errors.NotFound, errors.Conflict):
                 return
 
+    def _tenant_namespace_changed(self, old: NamespaceView | None, new: NamespaceView | None) -> None:
+        if new is None and old is not None:
+            self._scope.work_queue.enqueue(NAMESPACE, old.metadata.name)
+
+    def _compute_namespace_changed(self, namespace: str) -> None:
+        self._scope.work_queue.enqueue(NAMESPACE, namespace)
+        self._scope.watches.notify(TENANT_ACTIVE)
+
     def _lock_for(self, link: ComputeLink, name: str) -> asyncio.Lock:
         return self._locks.setdefault((link.name, name), asyncio.Lock())
 
     async def _namespace_objects(self, link: ComputeLink, namespace: str, uid: str) -> list[Object]:
-        policies = await self._policies_for(link, namespace, uid)
-        return namespace_objects(self.tenant, namespace, uid, policies=policies)
+        policies = await self._policies.wait_for_policies(link, namespace, uid)
+        return namespace_objects(self._scope.tenant, namespace, uid, policies=policies)
 
     def _is_complete(self, link: ComputeLink, uid: str) -> bool:
-        return self._complete_levels.get((link.name, uid)) == self.tenant.pod_security
-
-    def _check_namespace(self, existing: NamespaceView, uid: str) -> None:
-        if existing.metadata.deletion_timestamp is not None:
-            raise UnavailableError(
-                "the namespace is still being removed below", hint="nothing to do; it is tried again"
-            )
-        if _tenant_uid(existing) != uid:
-            raise UnavailableError(
-                "the namespace below belongs to an earlier namespace of the same name",
-                hint="nothing to do; it is being removed",
-            )
+        return self._complete_levels.get((link.name, uid)) == self._scope.tenant.pod_security
 
     async def _write_namespace(self, link: ComputeLink, name: str, uid: str, objects: Iterable[Object]) -> None:
         first, *rest = objects
@@ -147,7 +153,7 @@ class NamespaceReconciler:
             await link.client.create(resources.NAMESPACES, first)
         except errors.AlreadyExists:
             await self._adopt_namespace(link, name, uid)
-            # Its labels say the pod security level, which the tenant's policy may have changed.
+            # The labels set the pod security level, which the tenant's policy may have changed.
             change = {"metadata": {"labels": first["metadata"]["labels"]}}
             await link.client.patch(resources.NAMESPACES, name, change)
         for document in rest:
@@ -156,18 +162,28 @@ class NamespaceReconciler:
             except errors.ApiError as error:
                 if error.is_transient or not is_tenant_policy(document):
                     raise
-                # What it selects is closed without it. Its tenant hears of that from whoever looks after policies.
+                # The pods that it selects stay isolated. `NetworkPolicyReconciler` reports the refusal to the tenant.
                 log.info("a policy is refused", compute=link.name, namespace=name, error=error.message)
         fenced = {"metadata": {"annotations": {FENCE_ANNOTATION: _fence_digest([first, *rest])}}}
         await link.client.patch(resources.NAMESPACES, name, fenced)
 
     async def _adopt_namespace(self, link: ComputeLink, name: str, uid: str) -> None:
-        """A namespace of that name is there, though the watch has not shown it: ours, or somebody else's?"""
+        """Check that a namespace of that name, which the watch may not show yet, is the tenant's."""
         known = link.namespaces.store.get(("", name))
         found = known or decode_namespace(await link.client.get(resources.NAMESPACES, name))
-        if namespace_owner(found) != self.tenant.name:
+        if namespace_owner(found) != self._scope.name:
             raise ConflictError("the namespace's name is taken in the compute cluster by something else")
-        self._check_namespace(found, uid)
+        _check_namespace(found, uid)
+
+
+def _check_namespace(existing: NamespaceView, uid: str) -> None:
+    if existing.metadata.deletion_timestamp is not None:
+        raise UnavailableError("the namespace is still being removed below", hint="nothing to do; it is tried again")
+    if _tenant_uid(existing) != uid:
+        raise UnavailableError(
+            "the namespace below belongs to an earlier namespace of the same name",
+            hint="nothing to do; it is being removed",
+        )
 
 
 async def _write_object(link: ComputeLink, document: Object, namespace: str) -> None:
@@ -183,9 +199,9 @@ def _tenant_uid(namespace: NamespaceView) -> str:
 
 
 def _fence_digest(objects: Iterable[Object]) -> str:
-    """A short word for what fences a namespace in: another where anything of that is other.
+    """Return a digest of the objects that isolate a namespace.
 
-    Network policies follow what the tenant says, and are looked at by themselves.
+    Network policies are left out: they depend on the tenant's own, and are reconciled separately.
     """
     lasting = [document for document in objects if document["kind"] != "NetworkPolicy"]
     return blake2b(msgspec.json.encode(lasting), digest_size=12).hexdigest()

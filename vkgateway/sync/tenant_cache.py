@@ -1,8 +1,7 @@
-"""What a tenant's API server holds of pods, namespaces, ConfigMaps and Secrets, watched as long as the tenant is."""
+"""Stores of a tenant cluster's pods, namespaces, ConfigMaps and Secrets, watched as long as the tenant is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -11,32 +10,31 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.objects import NamespaceView, ObjectView, decode_namespace, decode_object
-from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind, Reference
+from vkgateway.sync.runtime.sources import TENANT_CONFIG, TENANT_LISTED, TENANT_NAMESPACES, TENANT_PODS
+from vkgateway.sync.runtime.watches import Watches
+from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind
 from vkgateway.sync.views.pods import TenantPodView, decode_tenant_pod
 
 
 class TenantCache:
-    """One tenant's; `sources` are what pods may refer to, of which only metadata is kept.
+    """The cache of one tenant. `sources` are the objects that pods may refer to; only their metadata is kept."""
 
-    `on_pod(old, new)` and `on_namespace(old, new)` hear of changes, `on_source(reference)` of which object changed, and
-    `on_complete()` of each list that became complete.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        *,
-        on_pod: Callable[[TenantPodView | None, TenantPodView | None], None],
-        on_namespace: Callable[[NamespaceView | None, NamespaceView | None], None],
-        on_source: Callable[[Reference], None],
-        on_complete: Callable[[], None],
-    ) -> None:
-        self._on_source = on_source
+    def __init__(self, client: Client, watches: Watches) -> None:
+        self._watches = watches
+        on_complete = partial(watches.notify, TENANT_LISTED)
         self.pods: Reflector[TenantPodView] = Reflector(
-            client, resources.PODS, decode=decode_tenant_pod, on_change=on_pod, on_complete=on_complete
+            client,
+            resources.PODS,
+            decode=decode_tenant_pod,
+            on_change=lambda old, new: watches.notify(TENANT_PODS, old, new),
+            on_complete=on_complete,
         )
         self.namespaces: Reflector[NamespaceView] = Reflector(
-            client, resources.NAMESPACES, decode=decode_namespace, on_change=on_namespace, on_complete=on_complete
+            client,
+            resources.NAMESPACES,
+            decode=decode_namespace,
+            on_change=lambda old, new: watches.notify(TENANT_NAMESPACES, old, new),
+            on_complete=on_complete,
         )
         self.sources: dict[CopyKind, Reflector[ObjectView]] = {
             kind: Reflector(
@@ -51,7 +49,7 @@ class TenantCache:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything the tenant has is known, so that absence is a fact."""
+        """Whether all lists are complete, so that an object which is not in the cache does not exist."""
         return (
             self.pods.is_complete
             and self.namespaces.is_complete
@@ -60,25 +58,25 @@ class TenantCache:
         )
 
     def all_reflectors(self) -> list[Reflector[Any]]:
-        """The watches, which whoever has this runs."""
+        """Return the watches; the caller runs them."""
         return [self.pods, self.namespaces, *self.sources.values()]
 
     def find_namespace(self, name: str) -> NamespaceView | None:
-        """The tenant's namespace of this name."""
+        """Return the tenant's namespace of this name."""
         return self.namespaces.store.get(("", name))
 
     def namespace_uid(self, name: str) -> str:
-        """Its UID. Raises UnavailableError if it is gone."""
+        """Return the UID of a namespace. Raises UnavailableError if it does not exist."""
         view = self.find_namespace(name)
         if view is None:
             raise UnavailableError(f"namespace {name} is gone", hint="nothing to do; its pods go with it")
         return view.metadata.uid
 
     def namespace_labels(self) -> dict[str, dict[str, str]]:
-        """The labels of all namespaces, by name."""
+        """Return the labels of all namespaces, by name."""
         return {view.metadata.name: view.metadata.labels for view in self.namespaces.store.values()}
 
     def _source_changed(self, kind: CopyKind, old: ObjectView | None, new: ObjectView | None) -> None:
         view = new or old
         assert view is not None
-        self._on_source((kind, *view.metadata.key))
+        self._watches.notify(TENANT_CONFIG, (kind, *view.metadata.key))

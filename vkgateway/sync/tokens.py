@@ -1,16 +1,15 @@
-"""Service account tokens below: the tenant's own, bound to the pod, short-lived and refreshed."""
+"""Service account tokens of compute pods: the tenant's own, bound to the pod, short-lived and refreshed."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import msgspec
 import structlog
 
 from vkgateway.kube import errors, resources
-from vkgateway.kube.client import Client
 from vkgateway.model import times
 from vkgateway.model.errors import ConflictError
 from vkgateway.model.names import (
@@ -23,6 +22,7 @@ from vkgateway.model.names import (
 )
 from vkgateway.model.objects import Meta, ObjectView
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import REFRESH_AT, TOKEN_OF
 from vkgateway.sync.views.ownership import Key, owned_by
 from vkgateway.translate.pod_references import TokenSource
@@ -43,15 +43,15 @@ class _TokenRequest(msgspec.Struct):
 
 
 class ServiceAccountTokens:
-    """Requests one tenant's tokens above and keeps them in Secrets below."""
+    """Requests one tenant's tokens from the tenant cluster and keeps them in Secrets of the compute clusters."""
 
-    def __init__(self, tenant: str, client: Client, *, clock: Callable[[], float]) -> None:
-        self._tenant = tenant
-        self._client = client
-        self._clock = clock
+    def __init__(self, scope: TenantScope) -> None:
+        self._tenant = scope.name
+        self._client = scope.client
+        self._clock = scope.clock
 
     def refresh_due_in(self, link: ComputeLink, pod: Meta) -> float | None:
-        """Seconds until the pod's tokens are due for refreshing; None where its Secret is not there."""
+        """Return the seconds until the pod's tokens must be refreshed; None if its Secret does not exist."""
         name = compute_namespace(self._tenant, pod.namespace), token_secret_name(pod.name, pod.uid)
         secret = link.copies["secrets"].store.get(name)
         if secret is None:
@@ -61,7 +61,7 @@ class ServiceAccountTokens:
     async def ensure_secret(
         self, link: ComputeLink, pod: Meta, service_account: str, sources: Sequence[TokenSource]
     ) -> float:
-        """Make the pod's Secret of fresh tokens, unless it is there; returns the seconds until they are due again."""
+        """Create or refresh the pod's Secret of tokens where needed; return the seconds until the next refresh."""
         due = self.refresh_due_in(link, pod)
         if due is not None and due > 0:
             return due
@@ -76,16 +76,16 @@ class ServiceAccountTokens:
         await self._write_secret(link, self._build_secret(pod, data, refresh_at))
         return max(refresh_at - now, _RETRY_SECONDS)
 
-    async def delete_unused(self, link: ComputeLink, alive: Callable[[str], bool]) -> None:
-        """Delete the Secrets of pods that are gone; `alive` tells by a tenant pod's UID."""
+    async def delete_unused(self, link: ComputeLink, alive: Collection[str]) -> None:
+        """Delete the Secrets of deleted pods; `alive` holds the UIDs of the tenant pods that exist."""
         for secret in list(link.copies["secrets"].store.values()):
             metadata = secret.metadata
             uid = metadata.annotations.get(UID_ANNOTATION, "")
-            if TOKEN_OF in metadata.annotations and owned_by(self._tenant, metadata) and not alive(uid):
+            if TOKEN_OF in metadata.annotations and owned_by(self._tenant, metadata) and uid not in alive:
                 await self._delete_secret(link, metadata)
 
     async def delete_secret(self, link: ComputeLink, pod: Key, uid: str) -> None:
-        """Delete the Secret of a pod that is gone."""
+        """Delete the Secret of a deleted pod."""
         name = compute_namespace(self._tenant, pod[0]), token_secret_name(pod[1], uid)
         secret = link.copies["secrets"].store.get(name)
         if secret is not None and TOKEN_OF in secret.metadata.annotations and owned_by(self._tenant, secret.metadata):
@@ -98,7 +98,7 @@ class ServiceAccountTokens:
             return
 
     async def _request_token(self, pod: Meta, service_account: str, source: TokenSource) -> _TokenStatus:
-        """Ask the tenant's API server, as a kubelet does (TokenRequest, bound to the pod by its UID)."""
+        """Request a token from the tenant's API server, as kubelets do (TokenRequest, bound to the pod by its UID)."""
         spec: dict[str, Any] = {
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid},
             "expirationSeconds": source.expiration_seconds,

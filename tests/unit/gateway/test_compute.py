@@ -24,6 +24,7 @@ from vkgateway.kube.kubeconfig import ClientConfig
 from vkgateway.kube.resources import COMPUTE_CLUSTERS, EVENTS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, SECRETS
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
+from vkgateway.sync.compute.cluster_watches import TRUST
 
 
 @asynccontextmanager
@@ -184,7 +185,7 @@ async def test_other_credentials_are_taken_over_without_a_new_connection(server:
     async with far_east(server) as east, controller(server, client) as computes:
         await until(lambda: is_ready(server, "east"))
         link, turns = computes.links["east"], list[bool]()
-        link.on_reachable_changed.append(lambda: turns.append(link.is_reachable))
+        link.watches.add(TRUST, lambda: turns.append(link.is_reachable))
         east.requests.clear()
         east.token = "two"
         change_secret(server, computes, secret(east.url, token="two"))

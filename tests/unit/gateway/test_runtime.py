@@ -13,6 +13,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.gateway.conftest import add_compute_cluster, until
+from tests.unit.sync.scopes import FakePlatform
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.events import EventRecorder
@@ -29,8 +30,8 @@ from vkgateway.model.errors import NotFoundError, UnavailableError
 from vkgateway.model.objects import Meta
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.views.pods import decode_tenant_pod
-from vkgateway.sync.workers import WorkerPool
 
 GPU = "nvidia.com/gpu"
 
@@ -63,7 +64,7 @@ class Setting:
             computes=computes,
             kubelet=self.endpoint,
             engine=self.engine,
-            arbiter=Arbitration(ArbitrationSettings(), links=lambda: computes.links, specs=dict),
+            arbiter=Arbitration(ArbitrationSettings(), FakePlatform(computes.links)),
             address="10.0.0.1",
             settings=Nodes(),
             on_change=self.woken.append,

@@ -17,7 +17,9 @@ from tests.unit.sync.world import BELOW, NODE, World, object_names, start_world,
 from vkgateway.kube import errors
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.model.names import FENCE_ANNOTATION, POD_SERVICE_ACCOUNT, TENANT_LABEL
-from vkgateway.sync import work_queue
+from vkgateway.sync import copies
+from vkgateway.sync.runtime.requests import ReconcileRequest
+from vkgateway.sync.sweeper import SWEEP
 from vkgateway.sync.teardown import remove_tenant
 
 USES_SETTINGS: dict[str, Any] = {"volumes": [{"name": "settings", "configMap": {"name": "settings"}}]}
@@ -151,7 +153,7 @@ async def test_optional_config_map_may_appear_before_its_compute_namespace(
     async with world.run_gateway() as sync:
         await world.wait_forwarded()
         # The watch of the compute cluster may lag behind the write.
-        monkeypatch.setattr(sync.links["local"].namespaces, "find_namespace", lambda *_: None)
+        monkeypatch.setattr(sync.scope.links["local"].namespaces, "find_namespace", lambda *_: None)
         set_config(world, "late")
         await wait_until(lambda: copied_data(world) == "late")
 
@@ -199,10 +201,10 @@ async def test_updates_in_the_first_list_are_copied(world: World) -> None:
         # The tenant's pods can be listed again only after its ConfigMaps.
         pods = world.tenant_server.fail("GET", "/api/v1/pods", status=503, times=1000)
         world.tenant_server.end_watches()
-        await wait_until(lambda: not sync.cache.pods.is_complete)
+        await wait_until(lambda: not sync.scope.cache.pods.is_complete)
         set_config(world, "blue")
         written = world.tenant_server.store.get(CONFIG_MAPS, "settings", "default")["metadata"]["resourceVersion"]
-        known = sync.cache.sources["configmaps"].store
+        known = sync.scope.cache.sources["configmaps"].store
         await wait_until(lambda: known["default", "settings"].metadata.resource_version == written)
         await world.wait_settled()
         assert copied_data(world) == "red"
@@ -256,7 +258,7 @@ async def test_tenant_config_map_cannot_replace_its_root_certificate(world: Worl
 
 
 async def test_copy_is_deleted_after_its_last_pod(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_queue, "_LINGER", 0.01)
+    monkeypatch.setattr(copies, "_UNUSED_SECONDS", 0.01)
     set_config(world, "red")
     world.create_pod(**USES_SETTINGS)
     async with world.run_gateway():
@@ -364,7 +366,7 @@ async def test_tokens_are_refreshed_before_they_expire() -> None:
             await wait_until(lambda: world.pod_phase() == "Running")
             first = copy.deepcopy(world.compute_server.store.all(SECRETS)[0]["data"])
             moved = 3000.0
-            sync.enqueue_all()
+            sync.resync()
             await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
 
 
@@ -393,7 +395,7 @@ async def test_tokens_of_a_terminating_pod_are_refreshed(by_tenant: bool) -> Non
     async with start_world(clock=lambda: time.time() + moved) as world, world.run_gateway() as sync:
         first = await create_terminating(world, by_tenant=by_tenant)
         moved = 3000.0
-        sync.enqueue_all()
+        sync.resync()
         await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
         assert world.pod_phase() == "Running"
 
@@ -405,7 +407,7 @@ async def test_tokens_of_a_deleted_account_stay_while_the_pod_terminates() -> No
         world.tenant_server.store.delete(SERVICE_ACCOUNTS, "builder", "default")
         asked = len([request for request in world.tenant_server.requests if "/token" in request])
         moved = 3000.0
-        sync.enqueue_all()
+        sync.resync()
         await wait_until(
             lambda: len([request for request in world.tenant_server.requests if "/token" in request]) > asked
         )
@@ -440,7 +442,7 @@ async def test_namespace_is_deleted_with_the_tenants_namespace(world: World) -> 
         await world.wait_settled()
         gc.collect()
         assert world.sync is not None
-        assert not world.sync.network.namespaces._locks
+        assert not world.sync.reconcilers.namespaces._locks
 
     assert world.compute_server.store.find(PODS, "a", "alpha--team") is None
 
@@ -510,7 +512,7 @@ async def test_changed_pod_security_level_is_applied_to_existing_namespaces(worl
         assert level() == "baseline"
         link = world.link
         assert link is not None
-        tenant = replace(sync.tenant, pod_security="privileged")
+        tenant = replace(sync.scope.tenant, pod_security="privileged")
         sync.update_tenant(tenant, links={"local": link}, bindings={NODE: world.make_binding(link)})
         world.create_pod("second", hostNetwork=True)
         await world.wait_forwarded("second")
@@ -524,7 +526,7 @@ async def test_deleted_isolation_policy_is_created_again(world: World) -> None:
         (policy,) = object_names(world.compute_server, NETWORK_POLICIES)
         world.compute_server.store.delete(NETWORK_POLICIES, policy, BELOW)
         assert world.sync is not None
-        await world.sync.handle_request(("sweep", "periodic", "", ""))
+        await world.sync.handle_request(ReconcileRequest(SWEEP.name, key=True))
         assert object_names(world.compute_server, NETWORK_POLICIES) == [policy]
 
 
@@ -547,7 +549,7 @@ async def test_unrepairable_namespace_does_not_block_other_repairs(world: World)
             "POST", f"/namespaces/{BELOW}/serviceaccounts", status=403, reason="Forbidden", times=100
         )
         with pytest.raises(errors.Forbidden):
-            await sync.handle_request(("sweep", "periodic", "", ""))
+            await sync.handle_request(ReconcileRequest(SWEEP.name, key=True))
         assert world.compute_server.store.find(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, "alpha--team") is not None
         assert world.compute_server.store.find(SECRETS, "gone-token", BELOW) is None
 

@@ -93,7 +93,7 @@ async def test_changed_compute_budget_is_repaired_and_restart_writes_nothing(wor
         await world.wait_settled()
     before = count_writes(world)
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.is_complete and sync.budgets.tenant_budgets.is_complete)
+        await wait_until(lambda: sync.is_complete and sync.reconcilers.budgets.tenant_budgets.is_complete)
         await world.wait_settled()
     assert count_writes(world) == before
 

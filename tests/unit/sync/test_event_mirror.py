@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.sync.scopes import tenant_scope
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, start_world, wait_until
+from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS
 from vkgateway.model.times import render_time
 from vkgateway.sync import event_mirror
@@ -162,7 +164,7 @@ async def test_last_count_is_mirrored_when_the_limit_permits(world: World, monke
 
 def test_event_allowance_refills_up_to_its_maximum() -> None:
     now = 0.0
-    events = EventMirror("alpha", None, None, clock=lambda: now)  # type: ignore[arg-type]
+    events = EventMirror(tenant_scope(Client("http://127.0.0.1:1"), clock=lambda: now))
     assert [events._take_allowance("uid") for _ in range(21)] == [0.0] * 20 + [15.0]
     now = 15.0
     assert [events._take_allowance("uid"), events._take_allowance("uid")] == [0.0, 15.0]

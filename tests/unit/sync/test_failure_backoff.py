@@ -81,14 +81,14 @@ def test_earlier_failures_are_read_once() -> None:
         asked.append(1)
         return [(WEB, 8.0), (WEB, 9.0), (WEB, 10.0), (WEB, 11.0)]
 
-    pace = FailureBackoff(before)
+    pace = FailureBackoff(before())
     assert pace.remaining_delay(WEB, now=12.0) == 19.0
     pace.record_failure(JOB, now=12.0)
     assert asked == [1]
 
 
 def test_future_times_count_as_now() -> None:
-    pace = FailureBackoff(lambda: [(WEB, 1e12)] * 4)
+    pace = FailureBackoff([(WEB, 1e12)] * 4)
     assert pace.remaining_delay(WEB, now=100.0) == 20.0
     assert pace.remaining_delay(WEB, now=700.0) == 0.0
 

@@ -209,9 +209,7 @@ async def test_created_pod_not_shown_yet_counts_after_its_deletion(world: World)
         assert world.link is not None
         shown = world.link.pods._by_tenant["alpha"]
         await wait_until(lambda: shown)
-        sync.pods.executor.forwarder.created_until[str((world.tenant_pod("first") or {})["metadata"]["uid"])] = (
-            time.time() + 30
-        )
+        sync.scope.created_until[str((world.tenant_pod("first") or {})["metadata"]["uid"])] = time.time() + 30
         shown.clear()
         world.delete_pod("first", grace=0)
         await wait_until(lambda: world.tenant_pod("first") is None)
@@ -236,11 +234,11 @@ async def test_tokens_of_running_pods_are_refreshed_after_a_policy_change() -> N
             first = copy.deepcopy(world.compute_server.store.all(SECRETS)[0]["data"])
             assert world.link is not None
             sync.update_tenant(
-                sync.tenant, links={"local": world.link}, bindings={NODE: world.make_binding(world.link)}
+                sync.scope.tenant, links={"local": world.link}, bindings={NODE: world.make_binding(world.link)}
             )
             await world.wait_settled()
             moved = 3000.0
-            sync.enqueue_all()
+            sync.resync()
             await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
 
 
@@ -264,7 +262,7 @@ async def test_tokens_are_refreshed_while_a_resize_waits() -> None:
             await wait_until(lambda: "ResizeDeferred" in dict(world.events()))
             await world.wait_settled()
             moved = 3000.0
-            sync.enqueue_all()
+            sync.resync()
             await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
 
 
@@ -278,7 +276,7 @@ async def test_large_pods_are_read_again_and_run_like_others(world: World) -> No
         world.run_pod("first")
         world.create_pod("second", **large)
         await wait_until(lambda: is_held(world))
-        assert sync.cache.pods.store["default", "second"].raw is None
+        assert sync.scope.cache.pods.store["default", "second"].raw is None
         world.end_pod("first")
         below = await world.wait_forwarded("second")
 
@@ -287,14 +285,14 @@ async def test_large_pods_are_read_again_and_run_like_others(world: World) -> No
 
 async def test_pod_of_the_same_name_is_not_read_for_a_dropped_one(world: World) -> None:
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.cache.pods.is_complete)
+        await wait_until(lambda: sync.scope.cache.pods.is_complete)
         world.create_pod("web", node="elsewhere")
-        await wait_until(lambda: ("default", "web") in sync.cache.pods.store)
-        view = sync.cache.pods.store["default", "web"]
+        await wait_until(lambda: ("default", "web") in sync.scope.cache.pods.store)
+        view = sync.scope.cache.pods.store["default", "web"]
         view.raw = None
         view.metadata.uid = "an-earlier-one"
         with pytest.raises(errors.Conflict):
-            await sync.pods.executor.mirror.read_pod(view)
+            await sync.reconcilers.executor.mirror.read_pod(view)
 
 
 async def test_manually_bound_pod_that_does_not_fit_is_rejected(world: World) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.unit.sync.scopes import tenant_scope
 from tests.unit.sync.world import wait_until
 from vkgateway.kube.client import Client
 from vkgateway.kube.errors import ServerError
@@ -15,8 +16,6 @@ from vkgateway.kube.resources import EVENTS
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder
-from vkgateway.sync.metrics import pod_meter
-from vkgateway.sync.pods.failure_backoff import FailureBackoff
 from vkgateway.sync.pods.mirror import PodMirror
 from vkgateway.sync.pods.pod_context import PodContext
 from vkgateway.sync.views.pods import decode_tenant_pod
@@ -42,15 +41,7 @@ class DeletingClient(Client):
 
 
 def make_mirror(client: DeletingClient) -> PodMirror:
-    events = EventRecorder(client, clock=lambda: 0.0)
-    client.upward = PodMirror(
-        client,
-        events=events,
-        meter=pod_meter("memory"),
-        clock=lambda: 0.0,
-        pace=FailureBackoff(),
-        later=lambda _view, _seconds: None,
-    )
+    client.upward = PodMirror(tenant_scope(client))
     return client.upward
 
 

@@ -46,15 +46,15 @@ async def test_refusals_are_counted_by_reason(world: World) -> None:
 
 
 async def test_series_are_removed_with_their_tenant_and_restart_from_zero() -> None:
-    meter, other = metrics.pod_meter("alpha"), metrics.pod_meter("beta")
+    meter, other = metrics.PodMeter("alpha"), metrics.PodMeter("beta")
     for one in (meter, other):
-        one.forwarded(3.0)
-        one.failed("Lost")
+        one.count_forwarded(3.0)
+        one.count_failed("Lost")
     metrics.forget_tenant("alpha")
     assert metric_value("vkgateway_pods_forwarded_total") is None
     assert metric_value("vkgateway_pods_failed_total", reason="Lost") is None
     assert REGISTRY.get_sample_value("vkgateway_pods_forwarded_total", {"tenant": "beta"}) == 1
-    metrics.pod_meter("alpha").mirrored()
+    metrics.PodMeter("alpha").count_mirrored()
     assert metric_value("vkgateway_pods_forwarded_total") == 0
     metrics.forget_tenant("alpha")
     metrics.forget_tenant("beta")

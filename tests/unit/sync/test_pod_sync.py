@@ -14,7 +14,7 @@ from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world, wait_
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import MIRROR_FINALIZER, NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
-from vkgateway.sync.pods.reconciler import _error_message
+from vkgateway.sync.pods.failure_reporter import _error_message
 
 
 def wait_deleting(world: World, name: str = "web") -> bool:

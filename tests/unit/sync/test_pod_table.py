@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
+from vkgateway.arbiter.queueing.admission import AdmissionState
 from vkgateway.sync.pods import table
 from vkgateway.sync.pods.record import (
-    AdmissionState,
     ComputePodState,
     DependencyState,
     Instruction,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 import pytest
 
 from tests.unit.sync.world import BELOW, NODE, TENANT, World, start_world, wait_until
 from vkgateway.kube.resources import PODS
+from vkgateway.sync.runtime.requests import POD, ReconcileRequest
+from vkgateway.sync.runtime.sources import COMPUTE_PODS, TENANT_PODS
 from vkgateway.sync.tenant import TenantSync
+from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView
 
 KEY = ("default", "web")
@@ -17,7 +22,7 @@ async def start_running(world: World, sync: TenantSync) -> TenantPodView:
     """Return a running pod after its status was written and shown by the watch."""
     await world.wait_forwarded()
     world.run_pod()
-    pods = sync.cache.pods.store
+    pods = sync.scope.cache.pods.store
     await wait_until(lambda: KEY in pods and pods[KEY].phase == "Running")
     await wait_idle(world)
     return pods[KEY]
@@ -35,7 +40,7 @@ def is_enqueued(world: World, sync: TenantSync, old: TenantPodView, new: TenantP
     """Return how many requests a change of a tenant pod enqueues, counted before any worker runs."""
     assert world._engine is not None
     before = world._engine.queue.ready_count(TENANT)
-    sync.pods.tenant_pod_changed(old, new)
+    sync.scope.watches.notify(TENANT_PODS, old, new)
     return world._engine.queue.ready_count(TENANT) - before
 
 
@@ -53,13 +58,14 @@ async def finish_pods(world: World, names: list[str]) -> None:
 def reconciled_pods(sync: TenantSync) -> list[tuple[str, str]]:
     """Record the pods that are reconciled from now on, in order."""
     looked: list[tuple[str, str]] = []
-    reconcile = sync.pods.reconciler.reconcile
+    handle = sync.handle_request
 
-    async def look(key: tuple[str, str]) -> None:
-        looked.append(key)
-        await reconcile(key)
+    async def look(request: ReconcileRequest) -> None:
+        if request.kind == POD.name and sync.is_complete:
+            looked.append(cast("Key", request.key))
+        await handle(request)
 
-    sync.pods.reconciler.reconcile = look  # type: ignore[method-assign]
+    sync.handle_request = look  # type: ignore[method-assign]
     return looked
 
 
@@ -69,7 +75,9 @@ def changed_view(view: TenantPodView, **metadata: object) -> TenantPodView:
 
 def previous_view(sync: TenantSync, view: TenantPodView) -> TenantPodView:
     """Return the pod as it was before the last status write."""
-    return changed_view(view, resource_version=sync.pods.executor.mirror._written_versions[view.metadata.uid][0])
+    return changed_view(
+        view, resource_version=sync.reconcilers.executor.mirror.writer._written_versions[view.metadata.uid][0]
+    )
 
 
 async def test_own_status_write_enqueues_nothing() -> None:
@@ -141,7 +149,7 @@ async def test_missing_compute_pod_waits_for_the_watch_of_the_last_write() -> No
         world.create_pod()
         async with world.run_gateway() as sync:
             await start_running(world, sync)
-            pods, reconciler = sync.cache.pods.store, sync.pods.reconciler
+            pods, reconciler = sync.scope.cache.pods.store, sync.reconcilers.pods
             shown = pods[KEY]
             pods[KEY] = changed_view(shown, resource_version="1")
             below = world.compute_pod()
@@ -160,7 +168,7 @@ def compute_requests(world: World, sync: TenantSync) -> int:
     """Return how many requests a change of a compute pod enqueues."""
     assert world._engine is not None
     before = world._engine.queue.ready_count(TENANT)
-    sync.pods.compute_pod_changed(KEY)
+    sync.scope.watches.notify(COMPUTE_PODS, KEY)
     return world._engine.queue.ready_count(TENANT) - before
 
 

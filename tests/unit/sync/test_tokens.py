@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tests.unit.sync.scopes import tenant_scope
 from vkgateway.model import times
 from vkgateway.model.objects import Meta
 from vkgateway.sync.tokens import ServiceAccountTokens
@@ -20,6 +21,8 @@ POD = Meta(name="web", namespace="default", uid="uid-1")
 
 class FakeServer:
     """Server that stores created objects, and issues tokens with the requested lifetime."""
+
+    name = "tenant"
 
     def __init__(self) -> None:
         self.created: list[tuple[str, dict[str, Any]]] = []
@@ -40,7 +43,7 @@ async def test_each_projection_has_its_own_token_bound_to_the_pod() -> None:
         TokenSource(key="api.0", audience="", expiration_seconds=3607, path="token"),
         TokenSource(key="vault.0", audience="vault", expiration_seconds=600, path="token"),
     ]
-    tokens = ServiceAccountTokens("alpha", client, clock=NOW.timestamp)
+    tokens = ServiceAccountTokens(tenant_scope(client, clock=NOW.timestamp))
     due = await tokens.ensure_secret(link, POD, "builder", sources)
 
     assert [path for path, _ in above.created] == ["serviceaccounts/builder"] * 2

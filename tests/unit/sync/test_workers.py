@@ -10,9 +10,10 @@ from prometheus_client import REGISTRY
 
 from vkgateway.kube.errors import ServerError
 from vkgateway.model.errors import ConflictError, UnavailableError
-from vkgateway.sync.workers import ReconcileRequest, WorkerPool
+from vkgateway.sync.runtime.requests import ReconcileRequest
+from vkgateway.sync.runtime.workers import WorkerPool
 
-ITEM: ReconcileRequest = ("pod", "", "default", "web")
+ITEM = ReconcileRequest("pod", ("default", "web"))
 
 
 class FakeReconcilers:
@@ -24,7 +25,7 @@ class FakeReconcilers:
         self.failures = list(failures)
         self.handled = 0
 
-    async def handle_request(self, item: ReconcileRequest) -> None:
+    async def handle_request(self, request: ReconcileRequest) -> None:
         self.begun.set()
         await self.go.wait()
         self.handled += 1
@@ -144,11 +145,11 @@ async def test_unresponsive_tenants_leave_workers_to_others() -> None:
     done = asyncio.Event()
 
     class Silent:
-        async def handle_request(self, item: ReconcileRequest) -> None:
+        async def handle_request(self, request: ReconcileRequest) -> None:
             await asyncio.Event().wait()
 
     class Answering:
-        async def handle_request(self, item: ReconcileRequest) -> None:
+        async def handle_request(self, request: ReconcileRequest) -> None:
             done.set()
 
     task = asyncio.create_task(pool.run())
@@ -156,10 +157,10 @@ async def test_unresponsive_tenants_leave_workers_to_others() -> None:
         for number in range(7):
             pool.add_tenant(f"silent-{number}", Silent())
             for key in range(100):
-                pool.queue.add(f"silent-{number}", ("pod", "", "n", str(key)))
+                pool.queue.add(f"silent-{number}", ReconcileRequest("pod", ("n", str(key))))
         await asyncio.sleep(0)
         pool.add_tenant("other", Answering())
-        pool.queue.add("other", ("pod", "", "n", "first"))
+        pool.queue.add("other", ReconcileRequest("pod", ("n", "first")))
         async with asyncio.timeout(30):
             await done.wait()
     finally:

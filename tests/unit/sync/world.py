@@ -14,6 +14,7 @@ from typing import Any
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
 from tests.fakes.store import ObjectStore
+from tests.unit.sync.scopes import FakePlatform
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, NAMESPACES, NODES, PODS, Resource
@@ -22,10 +23,10 @@ from vkgateway.model.names import compute_namespace
 from vkgateway.model.times import render_time
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.network.name_service import NameServers
+from vkgateway.sync.network.resolvers import NameServers
 from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
-from vkgateway.sync.workers import WorkerPool
 from vkgateway.translate.context import PoolContext, TenantContext
 
 Document = dict[str, Any]
@@ -177,9 +178,9 @@ class World:
         engine = WorkerPool(workers=self.workers)
         arbiter = Arbitration(
             ArbitrationSettings(gather=0.001, unplaced_delay=0.02, notice=self.notice, bind_timeout=self.bind),
-            links=lambda: {"local": link},
-            specs=lambda: {"local": (Pool(name="a100", node_selector={"gpu": "a100"}),)},
-            expected=lambda: [TENANT],
+            FakePlatform(
+                {"local": link}, {"local": (Pool(name="a100", node_selector={"gpu": "a100"}),)}, tenants=[TENANT]
+            ),
             clock=self.clock,
         )
         sync = TenantSync(

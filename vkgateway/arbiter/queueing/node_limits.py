@@ -11,42 +11,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
+from vkgateway.arbiter.queueing.admission import ADMITTED, Admission, AdmissionState
 from vkgateway.model.requests import MilliResources, render_milli
 
 _KUBELET_ORDER: Final = {"pods": 0, "cpu": 1, "memory": 2, "ephemeral-storage": 3}
 """Resources that a kubelet looks at first, in this order."""
 WAITING_FOR_QUOTA = "WaitingForQuota"
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """What the arbiter says of one pod; `code` and `message` say why a held pod waits, or an evicting one goes."""
-
-    verdict: Literal["free", "pending", "held", "rejected", "admitted", "evicting", "retaken"]
-    code: str = ""
-    message: str = ""
-    deadline: float | None = None
-    """Unix seconds at which an evicting pod is deleted."""
-    grace: float | None = None
-    """Seconds that an evicting pod is given to end at most."""
-    evicted_for: str = ""
-    """The gang that an evicting pod makes room for."""
-    node: str = ""
-    """The compute node that it is to run on; empty: any of its pool's."""
-    borrowed: bool | None = None
-    """Outside its tenant's guarantee; None: the arbiter does not place it."""
-    behind: str = ""
-    """The gang in whose kept place it starts."""
-
-    @property
-    def reason_text(self) -> str:
-        """Code and message, as they are written on a compute pod that is taken away."""
-        return f"{self.code}: {self.message}"
-
-
-ADMITTED = Admission("admitted")
 
 
 @dataclass(slots=True)
@@ -95,7 +67,7 @@ class TenantLimits:
             self._count_pod(uid, node, requests)
             return ADMITTED
         room.waiting[uid] = requests
-        return Admission("held", WAITING_FOR_QUOTA, _quota_message(node, over, requests, room))
+        return Admission(AdmissionState.HELD, WAITING_FOR_QUOTA, _quota_message(node, over, requests, room))
 
     def hold_manual_pod(self, uid: str, node: str, requests: MilliResources) -> Admission | None:
         """Let a pod that was put there by hand wait for the arbiter, if it fits; else the rejection."""
@@ -116,7 +88,9 @@ class TenantLimits:
         over = [name for name, value in more.items() if room.used.get(name, 0) + value > room.limit.get(name, 0)]
         if over:
             return Admission(
-                "held", WAITING_FOR_QUOTA, _quota_message(self._node_by_pod[uid], over, more, room, what="more ")
+                AdmissionState.HELD,
+                WAITING_FOR_QUOTA,
+                _quota_message(self._node_by_pod[uid], over, more, room, what="more "),
             )
         for name in requests.keys() | held.keys():
             room.used[name] = room.used.get(name, 0) + requests.get(name, 0) - held.get(name, 0)
@@ -168,7 +142,9 @@ def _find_rejection(room: _NodeUsage, requests: MilliResources) -> Admission | N
             told = (amount if name == "cpu" else amount // 1000 for amount in (requests[name], used, capacity))
             wanted, used, capacity = told
             amounts = f"requested: {wanted}, used: {used}, capacity: {capacity}"
-            return Admission("rejected", f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts}")
+            return Admission(
+                AdmissionState.REJECTED, f"OutOf{name}", f"Node didn't have enough resource: {name}, {amounts}"
+            )
     return None
 
 

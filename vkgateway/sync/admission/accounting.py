@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.sync.admission.member import GangMember, gang_id
 from vkgateway.sync.admission.member_state import MemberState
 from vkgateway.sync.admission.run_history import RunHistory
 from vkgateway.sync.admission.start_meter import StartMeter
-from vkgateway.sync.admission.verdict_store import PREEMPTED, PodRun, Verdict, VerdictState
+from vkgateway.sync.admission.verdict_store import PREEMPTED, PodRun
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.pods import ComputePodView
 
 
@@ -27,10 +28,10 @@ class AdmissionObserver(Protocol):
 class PodAccounting:
     """One tenant's."""
 
-    def __init__(self, tenant: str, audience: AdmissionObserver, *, clock: Callable[[], float]) -> None:
-        self._tenant = tenant
-        self._observer = audience
-        self._clock = clock
+    def __init__(self, scope: TenantScope, observer: AdmissionObserver) -> None:
+        self._tenant = scope.name
+        self._observer = observer
+        self._clock = scope.clock
         self._history = RunHistory()
         self._start_times: dict[str, float] = {}
         """Since when (seconds since the epoch) each pod, by uid, holds what it was given below."""
@@ -46,7 +47,7 @@ class PodAccounting:
         )
 
     def record_state(
-        self, member: GangMember, seen: MemberState, *, below: ComputePodView | None, verdict: Verdict | None
+        self, member: GangMember, seen: MemberState, *, below: ComputePodView | None, verdict: Admission | None
     ) -> None:
         """A pod stands like this now."""
         uid = member.uid
@@ -69,7 +70,7 @@ class PodAccounting:
         self._observer.start_meter.pod_gone(self._gang_id(member), member.uid)
         self._start_times.pop(member.uid, None)
 
-    def _build_run(self, member: GangMember, verdict: Verdict, *, start: float, done: bool) -> PodRun:
+    def _build_run(self, member: GangMember, verdict: Admission, *, start: float, done: bool) -> PodRun:
         return PodRun(
             namespace=member.key[0],
             name=member.key[1],
@@ -80,7 +81,7 @@ class PodAccounting:
             start=start,
             end=self._clock(),
             checkpoint=member.marks.checkpoint if member.marks is not None else 0.0,
-            end_reason=PREEMPTED if verdict.said is VerdictState.EVICTING else "Succeeded" if done else "Ended",
+            end_reason=PREEMPTED if verdict.verdict is AdmissionState.EVICTING else "Succeeded" if done else "Ended",
         )
 
     def _gang_id(self, member: GangMember) -> str:

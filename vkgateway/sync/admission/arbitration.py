@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -23,6 +23,7 @@ from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.admission.verdict_store import PodRun
 from vkgateway.sync.arbiter_metrics import forget_tenant
+from vkgateway.sync.clock import Clock
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.metrics import RETRIES
 from vkgateway.sync.views.ownership import Key
@@ -68,35 +69,44 @@ class CycleObserver(Protocol):
         """A pod that ran has ended."""
 
 
+class Platform(Protocol):
+    """The compute clusters, pools and tenants that the arbiter arbitrates."""
+
+    @property
+    def links(self) -> Mapping[str, ComputeLink]:
+        """The connected compute clusters by name."""
+
+    def pool_specs(self) -> Mapping[str, Iterable[PoolSpec]]:
+        """Return the pools of each compute cluster."""
+
+    def expected_tenants(self) -> Iterable[str] | None:
+        """Return the tenants whose pods must be known before the first cycle; None while that is not known."""
+
+    def notices_ended(self) -> None:
+        """Called after each cycle without pods under notice: the clock may be set then."""
+
+
 class Arbitration:
     """All tenants' governed pods in all compute clusters.
 
-    `links` and `specs` tell the compute clusters and their pools as they are now, by name. `expected` names the
-    tenants that will come, or none at all while that is not known: until they are known, or some seconds have passed,
-    nothing is decided. `calm` is called after each cycle while nobody is under notice: then the clock may be set.
+    Nothing is decided before the pods of all expected tenants are known, or some seconds have passed.
     """
 
     def __init__(
         self,
         settings: ArbitrationSettings,
+        platform: Platform,
         *,
-        links: Callable[[], Mapping[str, ComputeLink]],
-        specs: Callable[[], Mapping[str, Iterable[PoolSpec]]],
-        expected: Callable[[], Iterable[str] | None] = tuple,
         observer: CycleObserver | None = None,
-        clock: Callable[[], float] = time.time,
-        calm: Callable[[], None] | None = None,
+        clock: Clock = time.time,
         decide: Decide | None = None,
     ) -> None:
         self.settings = settings
-        self._links = links
-        self._pool_specs = specs
-        self._expected_tenants = expected
+        self._platform = platform
         self._observer = observer
         self._journal = Journal(observer.log_cycle) if observer is not None else None
         self.clock = clock
         """The time by which notices run."""
-        self._on_no_notice = calm
         self._decide = decide or incremental_decide()
         self.start_meter = StartMeter()
         self._tenants: dict[str, TenantAdmission] = {}
@@ -140,7 +150,11 @@ class Arbitration:
     def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
         """How those who are evicted from a pool are treated."""
         settings = self.settings
-        known = () if pool is None else (spec for spec in self._pool_specs().get(pool[0], ()) if spec.name == pool[1])
+        known = (
+            ()
+            if pool is None
+            else (spec for spec in self._platform.pool_specs().get(pool[0], ()) if spec.name == pool[1])
+        )
         spec = next(iter(known), None)
         notice = settings.notice if spec is None or spec.notice_seconds is None else float(spec.notice_seconds)
         grace = settings.grace_max if spec is None or spec.grace_seconds is None else float(spec.grace_seconds)
@@ -201,7 +215,7 @@ class Arbitration:
         now = self.clock()
         self._started_at = now if self._started_at is None else self._started_at
         waited = now - self._started_at >= _START_TIMEOUT
-        expected = self._expected_tenants()
+        expected = self._platform.expected_tenants()
         known = (
             expected is not None
             and all(cluster.is_known for cluster in self._clusters.values())
@@ -215,30 +229,25 @@ class Arbitration:
         return self._started
 
     def _sync_clusters(self) -> None:
-        links = self._links()
+        links = self._platform.links
         for name in [name for name, facts in self._clusters.items() if links.get(name) is not facts.link]:
             self._clusters.pop(name).close()
         for name, link in links.items():
             if name not in self._clusters:
-                self._clusters[name] = ClusterCache(
-                    link,
-                    is_member=self._is_member,
-                    shape_of=self._shape_of,
-                    poke=self.trigger,
-                    poke_later=self._trigger_later,
-                    is_back=self._cluster_returned,
-                )
+                self._clusters[name] = ClusterCache(link, self)
 
-    def _cluster_returned(self, cluster: str) -> None:
+    def cluster_returned(self, cluster: str) -> None:
         """A cluster answers again: who was to leave it meanwhile is judged once more before it has to."""
         for tenant in self._tenants.values():
             tenant.postpone_evictions(cluster)
 
-    def _is_member(self, tenant: str, uid: str) -> bool:
+    def is_member(self, tenant: str, uid: str) -> bool:
+        """See `ClusterOwner`."""
         known = self._tenants.get(tenant)
         return known is not None and known.is_governed_pod(uid)
 
-    def _shape_of(self, tenant: str, uid: str) -> Shape | None:
+    def shape_of(self, tenant: str, uid: str) -> Shape | None:
+        """See `ClusterOwner`."""
         known = self._tenants.get(tenant)
         member = known.gangs.find_member(uid) if known is not None else None
         return member.shape if member is not None and member.governed else None
@@ -246,7 +255,12 @@ class Arbitration:
     async def _run_cycle(self) -> None:
         now = self.clock()
         snapshot, unjudged = build_snapshot(
-            self._tenants, self._clusters, self._pool_specs(), plans=self._plans, policy=self.settings.policy, now=now
+            self._tenants,
+            self._clusters,
+            self._platform.pool_specs(),
+            plans=self._plans,
+            policy=self.settings.policy,
+            now=now,
         )
         begun = time.perf_counter()
         decisions = await asyncio.to_thread(self._decide, snapshot, now)
@@ -260,12 +274,8 @@ class Arbitration:
         if self._journal is not None:
             self._journal.add_cycle(snapshot, decisions, now)
         self._has_pending = bool(told.holds or told.plans)
-        if (
-            self._on_no_notice is not None
-            and not told.evicts
-            and not any(one.has_notices for one in self._tenants.values())
-        ):
-            self._on_no_notice()
+        if not told.evicts and not any(one.has_notices for one in self._tenants.values()):
+            self._platform.notices_ended()
         self._set_timer(told, self.clock())
         await asyncio.sleep(seconds * _REST_RATIO)
 
@@ -278,7 +288,7 @@ class Arbitration:
         if wait is not None:
             self._trigger_within(wait)
 
-    def _trigger_later(self) -> None:
+    def trigger_later(self) -> None:
         """Something changed that need not be looked at at once, and where nothing waits not soon."""
         self._trigger_within(self.settings.unplaced_delay if self._has_pending else _REFRESH)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Protocol
 
-from vkgateway.arbiter.snapshot import Pool
+from vkgateway.arbiter.snapshot import Pool, Shape
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import POOL_LABEL
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.node_images import NodeImages
-from vkgateway.sync.admission.numa import NodeZones, ShapeOf
+from vkgateway.sync.admission.numa import NodeZones
 from vkgateway.sync.admission.occupancy import Occupancy
 from vkgateway.sync.admission.pool_cache import PoolCache
+from vkgateway.sync.compute.cluster_watches import NODES, PODS, TOPOLOGIES, TRUST, UNMANAGED_PODS
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.topologies import TopologyView
+from vkgateway.sync.compute.topology_views import TopologyView
 from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView
 from vkgateway.sync.views.ownership import owned_by
 from vkgateway.sync.views.pods import ComputePodView
@@ -23,33 +24,36 @@ from vkgateway.translate.pool_nodes import PoolNodes
 _MIN_AVOIDED: Final = 2
 """So many nodes may be left alone at once, or a tenth of a cluster's if that is more."""
 
-IsMember = Callable[[str, str], bool]
-"""Tenant and tenant pod uid: whether the arbiter itself places that pod, so that it is no stranger's burden."""
+
+class ClusterOwner(Protocol):
+    """The arbitration, as one cluster's cache sees it."""
+
+    def is_member(self, tenant: str, uid: str) -> bool:
+        """Return whether the arbiter itself places the tenant pod with this uid."""
+
+    def shape_of(self, tenant: str, uid: str) -> Shape | None:
+        """Return the shape of a tenant pod that the arbiter places; None for other pods."""
+
+    def trigger(self) -> None:
+        """Start a cycle soon."""
+
+    def trigger_later(self) -> None:
+        """Start a cycle after a while: only the usage of other pods changed, and those change by the hundred."""
+
+    def cluster_returned(self, cluster: str) -> None:
+        """Handle a cluster that is reachable again."""
 
 
 class ClusterCache:
-    """One compute cluster; `poke` is called when something changed that the arbiter should look at, `poke_later` where
-    that is only what others hold there: pods that it does not place come and go by the hundred."""
+    """Scheduling state of one compute cluster, updated by its watches."""
 
-    def __init__(
-        self,
-        link: ComputeLink,
-        *,
-        is_member: IsMember,
-        shape_of: ShapeOf,
-        poke: Callable[[], None],
-        poke_later: Callable[[], None],
-        is_back: Callable[[str], None] = lambda _name: None,
-    ) -> None:
+    def __init__(self, link: ComputeLink, owner: ClusterOwner) -> None:
         self.link = link
-        self._is_member = is_member
-        self._trigger = poke
-        self._trigger_later = poke_later
-        self._on_return = is_back
+        self._owner = owner
         self._is_away = not link.is_trusted
         self._occupancy = Occupancy()
         self._images = NodeImages()
-        self._zones = NodeZones(shape_of)
+        self._zones = NodeZones(owner.shape_of)
         self._pending_topologies: dict[str, TopologyView | None] = {}
         """What nodes published before it was known which pods are there."""
         self._pools: dict[str, PoolCache] = {}
@@ -59,11 +63,11 @@ class ClusterCache:
         """Their names."""
         self.avoided_nodes: dict[str, float] = {}
         """Nodes that did not take a pod that was placed on them, and until when they are left alone."""
-        link.on_pod_changed.append(self._pod_changed)
-        link.on_unmanaged_pod_changed.append(self._unmanaged_pod_changed)
-        link.on_nodes_changed.append(poke)
-        link.on_reachable_changed.append(self._reachable_changed)
-        link.on_topology_changed.append(self._topology_changed)
+        link.watches.add(PODS, self._pod_changed)
+        link.watches.add(UNMANAGED_PODS, self._unmanaged_pod_changed)
+        link.watches.add(NODES, owner.trigger)
+        link.watches.add(TRUST, self._reachable_changed)
+        link.watches.add(TOPOLOGIES, self._topology_changed)
         self._pending_topologies.update(link.topologies.topology_items())
         for pod in link.pods.store.values():
             self._count_pod(pod)
@@ -71,12 +75,12 @@ class ClusterCache:
             self._unmanaged_pod_changed(None, stranger)
 
     def close(self) -> None:
-        """Hear no more of it."""
-        self.link.on_pod_changed.remove(self._pod_changed)
-        self.link.on_unmanaged_pod_changed.remove(self._unmanaged_pod_changed)
-        self.link.on_nodes_changed.remove(self._trigger)
-        self.link.on_reachable_changed.remove(self._reachable_changed)
-        self.link.on_topology_changed.remove(self._topology_changed)
+        """Stop watching the cluster."""
+        self.link.watches.remove(PODS, self._pod_changed)
+        self.link.watches.remove(UNMANAGED_PODS, self._unmanaged_pod_changed)
+        self.link.watches.remove(NODES, self._owner.trigger)
+        self.link.watches.remove(TRUST, self._reachable_changed)
+        self.link.watches.remove(TOPOLOGIES, self._topology_changed)
 
     @property
     def is_known(self) -> bool:
@@ -121,8 +125,8 @@ class ClusterCache:
     def _reachable_changed(self) -> None:
         was_away, self._is_away = self._is_away, not self.link.is_trusted
         if was_away and not self._is_away:
-            self._on_return(self.link.name)
-        self._trigger()
+            self._owner.cluster_returned(self.link.name)
+        self._owner.trigger()
 
     def _assign_nodes(self, members: dict[str, PoolNodes]) -> None:
         """Note which nodes are whose; a pod whose node has another pool by now is a burden there."""
@@ -143,7 +147,7 @@ class ClusterCache:
         self._pending_topologies[node] = view
         if self._zones.follows_pods:
             self._update_zones()
-        self._trigger_later()
+        self._owner.trigger_later()
 
     def _update_zones(self) -> None:
         """Note which pods are in what nodes have published: at once, but not before all pods are known."""
@@ -159,11 +163,11 @@ class ClusterCache:
             self._count_pod(new)
         elif old is not None:
             self._occupancy.drop_pod(old.metadata.uid)
-        self._trigger_later()
+        self._owner.trigger_later()
 
     def _count_pod(self, pod: ComputePodView) -> None:
         uid, pool = pod.metadata.uid, pod.metadata.labels.get(POOL_LABEL, "")
-        placed = self._is_member(pod.tenant_name, pod.tenant_uid)
+        placed = self._owner.is_member(pod.tenant_name, pod.tenant_uid)
         moved = bool(self._node_names and pod.spec.node_name) and pod.spec.node_name not in self._node_names.get(
             pool, ()
         )
@@ -178,4 +182,4 @@ class ClusterCache:
             self._occupancy.count_pod(new.metadata.uid, node=new.node, amounts=new.requests)
         elif old is not None:
             self._occupancy.drop_pod(old.metadata.uid)
-        self._trigger_later()
+        self._owner.trigger_later()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -13,11 +13,12 @@ import structlog
 from msgspec import structs
 
 from vkgateway.kube import errors
-from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import Resource
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.admission.kinds import served_kind
+from vkgateway.sync.runtime.watches import Source
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.gangs import Kind, Reference
 
@@ -25,6 +26,12 @@ log = structlog.get_logger(__name__)
 
 _RETRY: Final = 15.0
 """Seconds until it is asked again for a kind that the tenant's API server does not know, or tells no more of."""
+
+
+COMPANIONS: Final = Source[Reference]("companion objects")
+"""A companion object was created, changed or deleted."""
+COMPANION_KINDS: Final = Source[Kind]("kinds of companion objects")
+"""The server does not serve a kind any more, or serves it now."""
 
 
 class CompanionView(msgspec.Struct):
@@ -50,23 +57,12 @@ class _Watch:
 
 
 class CompanionObjects:
-    """Finds objects beside pods; `changed(reference)` hears of each that came, changed or went.
+    """Finds companion objects of pods. Notifies `COMPANIONS` and `COMPANION_KINDS` of changes."""
 
-    `kind_changed(kind)` hears of each kind that the server is found not to serve, or to serve after all.
-    """
-
-    def __init__(
-        self,
-        tenant: str,
-        client: Client,
-        *,
-        changed: Callable[[Reference], None],
-        kind_changed: Callable[[Kind], None] = lambda _kind: None,
-    ) -> None:
-        self._tenant = tenant
-        self._client = client
-        self._on_change = changed
-        self._on_kind_change = kind_changed
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
+        self._tenant = scope.name
+        self._client = scope.client
         self._watches: dict[Kind, _Watch] = {}
         self._unreachable: set[Kind] = set()
         """Kinds that cannot be followed now: perhaps they are served in another version only."""
@@ -100,7 +96,7 @@ class CompanionObjects:
 
         What is remembered is not enough: a kind may have been installed just before a pod that refers to it. A kind of
         which the server does not tell is not among them, since an error must not make lone pods of a gang. If the pod
-        wants that kind all the same, `kind_changed` hears of it once the server tells.
+        wants that kind all the same, `COMPANION_KINDS` is notified once the server tells.
         """
         found, unknown = set(), set()
         for kind in kinds:
@@ -165,7 +161,7 @@ class CompanionObjects:
             self._unserved.discard(kind)
         else:
             self._unserved.add(kind)
-        self._on_kind_change(kind)
+        self._scope.watches.notify(COMPANION_KINDS, kind)
 
     def _new_reflector(
         self, kind: Kind, resource: Resource, before: Mapping[Key, CompanionView]
@@ -175,7 +171,7 @@ class CompanionObjects:
         def on_change(old: CompanionView | None, new: CompanionView | None) -> None:
             view = new or old
             assert view is not None
-            self._on_change(Reference(*kind, *view.metadata.key))
+            self._scope.watches.notify(COMPANIONS, Reference(*kind, *view.metadata.key))
 
         def on_reachable(reachable: bool, _why: str) -> None:
             if reachable:

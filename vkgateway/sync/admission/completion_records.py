@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Final, Protocol
 
@@ -15,6 +15,7 @@ from vkgateway.model.names import GANGS_DONE_ANNOTATION, compute_namespace
 from vkgateway.model.objects import NamespaceView
 from vkgateway.sync.admission.completions import Completion
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import namespace_owner
 
 log = structlog.get_logger(__name__)
@@ -62,18 +63,11 @@ class GangOwner(Protocol):
 
 
 class CompletionRecords:
-    """One tenant's records; `who` tells whose they are."""
+    """The records of one tenant."""
 
-    def __init__(
-        self,
-        tenant: str,
-        links: Mapping[str, ComputeLink],
-        *,
-        who: Callable[[], GangOwner],
-    ) -> None:
-        self._tenant = tenant
-        self._links = links
-        self._owner = who
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
+        self._tenant = scope.name
         self._stale: set[str] = set()
         """Tenant namespaces of which something has changed."""
         self._wakeup = asyncio.Event()
@@ -94,8 +88,8 @@ class CompletionRecords:
                     found |= {pod: Completion(role, controller, ended) for pod, ended in pods.items()}
         return found
 
-    async def run(self) -> None:
-        """Write what has changed, until cancelled."""
+    async def run(self, owner: GangOwner) -> None:
+        """Write the records of changed gangs, until cancelled."""
         while True:
             await self._wakeup.wait()
             await asyncio.sleep(_GATHER)
@@ -103,25 +97,25 @@ class CompletionRecords:
             left = set()
             while self._stale:
                 namespace = self._stale.pop()
-                if not await self._try_write(namespace):
+                if not await self._try_write(owner, namespace):
                     left.add(namespace)
             if left:
                 self._stale |= left
                 await asyncio.sleep(_RETRY)
                 self._wakeup.set()
 
-    async def _try_write(self, namespace: str) -> bool:
-        if not self._owner().is_known:
+    async def _try_write(self, owner: GangOwner, namespace: str) -> bool:
+        if not owner.is_known:
             return False  # what is not read yet would be written off
         try:
-            await self._write_namespace(namespace)
+            await self._write_namespace(owner, namespace)
         except errors.ApiError as error:
             log.info("who is done was not written down", tenant=self._tenant, error=str(error))
             return False
         return True
 
-    async def _write_namespace(self, namespace: str) -> None:
-        text = self._encode_records(namespace)
+    async def _write_namespace(self, owner: GangOwner, namespace: str) -> None:
+        text = self._encode_records(owner, namespace)
         for link, view in list(self._compute_namespaces(namespace)):
             if view.metadata.annotations.get(GANGS_DONE_ANNOTATION) == text:
                 continue
@@ -131,11 +125,11 @@ class CompletionRecords:
             except (errors.NotFound, errors.Conflict):
                 continue
 
-    def _encode_records(self, namespace: str) -> str | None:
+    def _encode_records(self, owner: GangOwner, namespace: str) -> str | None:
         """What is to be written; None: nothing."""
         entries: dict[str, _Entry] = {}
         size = 2
-        for group, pods in sorted(self._owner().gangs.completions_in(namespace).items()):
+        for group, pods in sorted(owner.gangs.completions_in(namespace).items()):
             entry: _Entry = {}
             for name, done in sorted(pods.items()):
                 entry.setdefault(done.controller, {}).setdefault(done.role, {})[name] = int(done.ended)
@@ -148,7 +142,7 @@ class CompletionRecords:
     def _compute_namespaces(self, namespace: str) -> Iterator[tuple[ComputeLink, NamespaceView]]:
         """The compute namespaces of a tenant namespace."""
         name = compute_namespace(self._tenant, namespace)
-        for link in self._links.values():
+        for link in self._scope.links.values():
             view = link.namespaces.store.get(("", name))
             if view is not None and namespace_owner(view) == self._tenant:
                 yield link, view

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 from vkgateway.kube import errors, resources
@@ -11,8 +10,8 @@ from vkgateway.model import times
 from vkgateway.model.names import BORROWED_ANNOTATION, EVICTION_DEADLINE_ANNOTATION
 from vkgateway.model.objects import Meta, Object
 from vkgateway.sync.admission.conditions import set_condition
-from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import EVICTED, EVICTED_FOR
 from vkgateway.translate.conditions import DISRUPTION_CONDITION
 
@@ -20,10 +19,10 @@ from vkgateway.translate.conditions import DISRUPTION_CONDITION
 class EvictionNotices:
     """Notices on one tenant's pods: the compute pod is told first, since its containers read the deadline there."""
 
-    def __init__(self, client: Client, *, events: EventRecorder, clock: Callable[[], float]) -> None:
-        self._client = client
-        self._events = events
-        self._clock = clock
+    def __init__(self, scope: TenantScope) -> None:
+        self._client = scope.client
+        self._events = scope.events
+        self._clock = scope.clock
 
     async def give_notice(self, case: PodContext) -> None:
         """Write the deadline below and above, once."""

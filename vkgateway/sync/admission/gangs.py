@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
@@ -53,6 +53,27 @@ class CompletionStore(Protocol):
         """They are others now in some gang of this namespace."""
 
 
+class MemberStates(Protocol):
+    """Observes members."""
+
+    def member_state(self, member: GangMember) -> MemberState:
+        """Return the current state of a member."""
+
+
+class TermsSource(Protocol):
+    """The arbitration, as far as it says how evicted gangs are treated."""
+
+    def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
+        """Return how gangs that are evicted from a pool are treated."""
+
+
+class RunForecast(Protocol):
+    """Forecasts how long pods run."""
+
+    def expected_run(self, member: GangMember) -> float | None:
+        """Return the seconds that a pod will run; None: not known."""
+
+
 class _NoCompletionStore:
     def load_completions(self, _group: str) -> Mapping[str, Completion]:
         return {}
@@ -79,22 +100,22 @@ class _Group:
 
 
 class TenantGangs:
-    """All gangs of one tenant. `look` tells where a member stands now, `expect` how many seconds ones like it ran."""
+    """All gangs of one tenant."""
 
     def __init__(
         self,
         tenant: str,
         *,
-        look: Callable[[GangMember], MemberState],
-        bounds: Callable[[PoolKey | None], EvictionTerms],
-        expect: Callable[[GangMember], float | None] = lambda _: None,
-        memory: CompletionStore | None = None,
+        states: MemberStates,
+        terms: TermsSource,
+        forecast: RunForecast | None = None,
+        completion_store: CompletionStore | None = None,
     ) -> None:
         self._tenant = tenant
-        self._completion_store = memory or _NoCompletionStore()
-        self._expected_run = expect
-        self._member_state = look
-        self._eviction_terms = bounds
+        self._completion_store = completion_store or _NoCompletionStore()
+        self._forecast = forecast
+        self._states = states
+        self._terms = terms
         self._members: dict[str, GangMember] = {}
         self._uids_by_pod: dict[Key, set[str]] = {}
         self._groups: dict[str, _Group] = {}
@@ -170,7 +191,7 @@ class TenantGangs:
             done = dict(group.completions)
             left = False
             for member in group.members.values():
-                seen = self._member_state(member)
+                seen = self._states.member_state(member)
                 if (record := completion_of(member, seen)) is not None:
                     done[member.key[1]] = record
                 if not seen.has_succeeded:
@@ -232,7 +253,7 @@ class TenantGangs:
         """The gang; where nothing of it may start, the hold says why, and what runs of it still counts."""
         self._load_completions(name, group)
         members = sorted(group.members.values(), key=lambda member: member.uid)
-        seen = {member.uid: self._member_state(member) for member in members}
+        seen = {member.uid: self._states.member_state(member) for member in members}
         there = [member for member in members if seen[member.uid].state is not None]
         governed = [member for member in there if member.governed]
         if not governed:
@@ -313,9 +334,12 @@ class TenantGangs:
             pools=member.pools if apart else (),
         )
 
+    def _expected_run(self, member: GangMember) -> float | None:
+        return self._forecast.expected_run(member) if self._forecast is not None else None
+
     def _terms_in(self, pools: list[PoolKey]) -> EvictionTerms:
         """Return how a gang in these pools is treated: by the longest that one of them grants."""
-        each = [self._eviction_terms(pool) for pool in pools] or [self._eviction_terms(None)]
+        each = [self._terms.eviction_terms(pool) for pool in pools] or [self._terms.eviction_terms(None)]
         return EvictionTerms(
             max(one.notice for one in each),
             max(one.grace_max for one in each),

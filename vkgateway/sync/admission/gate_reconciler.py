@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from vkgateway.arbiter.decisions import PendingReason
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.kube import errors, resources
-from vkgateway.kube.client import Client
-from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import ADMISSION_GATE
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.companion_objects import CompanionObjects
@@ -18,86 +17,86 @@ from vkgateway.sync.admission.member import GangMember, may_be_member, read_memb
 from vkgateway.sync.admission.ordinary_pods import OrdinaryPods
 from vkgateway.sync.admission.pending_reporter import PendingReporter
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.sync.admission.verdict_store import PendingMessage, Verdict, VerdictState
+from vkgateway.sync.admission.verdict_store import PendingMessage
 from vkgateway.sync.admission.virtual_nodes import narrowing_selector
-from vkgateway.sync.events import EventRecorder
-from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.pods.pod_context import decode
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import GATE, POD
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 from vkgateway.translate.gangs import Kind, Reference
-from vkgateway.translate.governed import VirtualNode, ungate_patch
+from vkgateway.translate.governed import ungate_patch
 from vkgateway.translate.node_sizes import SizeVerdict, admit_patch
 from vkgateway.translate.pod_references import pod_claims
 
-_ANYWHERE: Final = SizeVerdict()
 _WARNING_CODES: Final = frozenset({PendingReason.INFEASIBLE, PendingReason.INVALID})
 """What will not pass by waiting."""
 
 
-class GateReconciler:
-    """The gates of one tenant's pods. `later(key, seconds)` asks for another look at a pod, `go_on(key)` for one at a
-    pod that has a node and turned out not to wait for the arbiter.
+class PodReader(Protocol):
+    """Reads tenant pods, and fails those that the tenant's policy forbids."""
 
-    `refuse(view, pod)` fails a pod that breaks the tenant's policy, and says whether it does: such a pod is not let
-    wait for what it will never get. `machines(pod)` tells where a pod without devices or marks may go by its size;
-    None: that is not known yet.
-    """
+    async def read_pod(self, view: TenantPodView) -> bytes:
+        """Return the whole pod; never another one with its name."""
+
+    async def reject_forbidden(self, view: TenantPodView, pod: Object) -> bool:
+        """Fail a pod that breaks the tenant's policy, so that it does not wait in vain; return whether it does."""
+
+
+class VolumeTerms(Protocol):
+    """Knows the nodes that can reach volumes."""
+
+    def volume_terms(self, pod: Object) -> Sequence[Sequence[Object]]:
+        """Return for each volume of a pod the node selector terms of which one must hold."""
+
+
+class SizeJudge(Protocol):
+    """Judges pods by their size."""
+
+    def judge_pod(self, pod: Object) -> SizeVerdict | None:
+        """Return where a pod without devices or marks may run by its size; None: not known yet."""
+
+
+class GateReconciler:
+    """The gates of one tenant's pods."""
 
     def __init__(
         self,
+        scope: TenantScope,
         admission: TenantAdmission,
-        client: Client,
-        pods: Reflector[TenantPodView],
+        companions: CompanionObjects,
         *,
-        bindings: Mapping[str, VirtualNodeBinding],
-        nodes: Mapping[str, VirtualNode],
-        beside: CompanionObjects,
-        events: EventRecorder,
-        whole: Callable[[TenantPodView], Awaitable[bytes]],
-        places: Callable[[Object], Sequence[Sequence[Object]]] = lambda _pod: (),
-        refuse: Callable[[TenantPodView, Object], Awaitable[bool]],
-        machines: Callable[[Object], SizeVerdict | None] = lambda _pod: _ANYWHERE,
-        later: Callable[[Key, float], None],
-        go_on: Callable[[Key], None] = lambda _key: None,
-        clock: Callable[[], float],
-        monotonic: Callable[[], float],
+        reader: PodReader,
+        volumes: VolumeTerms,
+        sizes: SizeJudge,
     ) -> None:
+        self._scope = scope
         self._admission = admission
-        self._client = client
-        self._pods = pods
-        self._bindings = bindings
-        self._virtual_nodes = nodes
-        self._companions = beside
-        self._events = events
-        self._read_object = whole
-        self._volume_terms = places
-        self._refuse_pod = refuse
-        self._judge_size = machines
-        self._requeue_after = later
-        self._enqueue_bound = go_on
-        self._clock = clock
-        self._monotonic = monotonic
+        self._client = scope.client
+        self._pods = scope.cache.pods
+        self._reads = admission.reads
+        self._companions = companions
+        self._reader = reader
+        self._volumes = volumes
+        self._sizes = sizes
         self._reporter = PendingReporter()
-        self.ordinary = OrdinaryPods(admission, beside)
+        self.ordinary = OrdinaryPods(admission, companions)
         self._pods_by_companion: dict[Reference, set[Key]] = {}
         """Pods by the objects beside them that say more about their gang."""
-        self._outdated: set[str] = set()
-        """Pods, by uid, beside which such an object changed since they were read."""
         self._with_volumes: dict[str, Key] = {}
         """Pods, by uid, whose volumes are from claims."""
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether all that was read of pods holds, what objects beside them say included."""
-        return self._companions.is_complete and not self._outdated
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        registry.for_(GATE, self.reconcile)
 
     def companion_changed(self, reference: Reference) -> list[Key]:
         """An object beside pods came, changed or went; returns the pods that must be read again."""
         keys = self._pods_by_companion.get(reference, set())
         for key in keys:
-            self._outdated.update(member.uid for member in self._admission.gangs.members_named(key))
+            self._reads.outdated.update(member.uid for member in self._admission.gangs.members_named(key))
         return sorted(keys)
 
     def kind_changed(self, kind: Kind) -> list[Key]:
@@ -119,24 +118,24 @@ class GateReconciler:
             self.ordinary.forget_pod(uid)
             return True
         if placed is False and member is not None and member.has_only_marks:
-            self._outdated.add(uid)
+            self._reads.outdated.add(uid)
             return True
         return False
 
     def pools_changed(self) -> None:
         """The tenant's pools or virtual nodes changed: pods that are on no node yet must be read again."""
-        self._outdated.update(member.uid for member in self._admission.gangs if not member.bound)
+        self._reads.outdated.update(member.uid for member in self._admission.gangs if not member.bound)
 
     def volumes_changed(self) -> list[Key]:
         """Volumes may be elsewhere than was known; returns the pods that must be read again."""
-        self._outdated.update(self._with_volumes)
+        self._reads.outdated.update(self._with_volumes)
         return list(self._with_volumes.values())
 
     def needs_read(self, view: TenantPodView) -> bool:
         """Whether a pod must be read (again): it may be governed, or of a gang, or runs as one, and it changed."""
         known = self._admission.gangs.find_member(view.metadata.uid)
         if known is not None:
-            return known.mark != view.fingerprint or known.uid in self._outdated
+            return known.mark != view.fingerprint or known.uid in self._reads.outdated
         if self.ordinary.is_ordinary(view):
             return False
         if self._admission.runs_arbiter_placed(view):
@@ -159,7 +158,7 @@ class GateReconciler:
                 self._admission.remove_member(known)
                 self._clear_flags(known)
             return
-        self._outdated.discard(member.uid)
+        self._reads.outdated.discard(member.uid)
         if not member.bound and pod_claims(pod):
             self._with_volumes[member.uid] = member.key
         else:
@@ -175,10 +174,10 @@ class GateReconciler:
         return read_member(
             pod,
             mark=mark,
-            bindings=self._bindings,
+            bindings=self._scope.bindings,
             look=self._companions.get_object,
-            nodes=self._virtual_nodes,
-            places=self._volume_terms(pod),
+            nodes=self._scope.virtual_nodes,
+            places=self._volumes.volume_terms(pod),
             unserved=unserved,
         )
 
@@ -189,7 +188,7 @@ class GateReconciler:
         self._drop_companions(member)
 
     def _clear_flags(self, member: GangMember) -> None:
-        self._outdated.discard(member.uid)
+        self._reads.outdated.discard(member.uid)
         self._with_volumes.pop(member.uid, None)
 
     def _drop_companions(self, member: GangMember) -> None:
@@ -208,10 +207,10 @@ class GateReconciler:
         """Look at one pod that does not run below yet."""
         view = self._pods.store.get(key)
         if view is None:
-            self._admission.unread_pods.discard(key)
+            self._reads.unread.discard(key)
             return
         read = not self.needs_read(view) or await self._read_pod(view)
-        self._admission.unread_pods.discard(key)
+        self._reads.unread.discard(key)
         if not read:
             return
         if view.is_terminal or view.metadata.deletion_timestamp is not None:
@@ -224,23 +223,23 @@ class GateReconciler:
         verdict = self._admission.verdict_store.verdicts.get(member.uid)
         if verdict is None:
             await self.report_pending(view, member)
-        elif verdict.said is VerdictState.ADMITTED and is_gated(view) and not member.waiting_gates:
+        elif verdict.verdict is AdmissionState.ADMITTED and is_gated(view) and not member.waiting_gates:
             await self._admit_pod(view, self._node_selector(member, verdict))
 
-    def _node_selector(self, member: GangMember, verdict: Verdict) -> dict[str, str]:
+    def _node_selector(self, member: GangMember, verdict: Admission) -> dict[str, str]:
         if not member.is_pinned:
             return {}
-        return narrowing_selector(verdict.pool, verdict.node, self._bindings, any_part=member.follows_others)
+        return narrowing_selector(verdict.pool, verdict.node, self._scope.bindings, any_part=member.follows_others)
 
     async def _read_pod(self, view: TenantPodView) -> bool:
         """Read a pod as a whole; false where it is another by now, or will never run."""
         mark = view.fingerprint
         try:
-            whole = decode(await self._read_object(view))
+            whole = decode(await self._reader.read_pod(view))
         except (errors.NotFound, errors.Conflict):
             return False
-        if is_gated(view) and await self._refuse_pod(view, whole):
-            self._outdated.discard(view.metadata.uid)
+        if is_gated(view) and await self._reader.reject_forbidden(view, whole):
+            self._reads.outdated.discard(view.metadata.uid)
             return False
         unserved = await self.ordinary.unserved_kinds(whole)
         now = self._pods.store.get(view.metadata.key)
@@ -248,7 +247,7 @@ class GateReconciler:
             return False
         self.observe_pod(whole, mark, unserved)
         if view.spec.node_name and self.ordinary.is_ordinary(view):
-            self._enqueue_bound(view.metadata.key)
+            self._scope.work_queue.enqueue(POD, view.metadata.key)
         return True
 
     async def _reconcile_size(self, view: TenantPodView) -> None:
@@ -257,10 +256,10 @@ class GateReconciler:
         Its gate is from the policy by size, or was set by hand: only the gateway takes it off.
         """
         try:
-            whole = decode(await self._read_object(view))
+            whole = decode(await self._reader.read_pod(view))
         except (errors.NotFound, errors.Conflict):
             return
-        judged = self._judge_size(whole)
+        judged = self._sizes.judge_pod(whole)
         if judged is None:
             return
         if not judged.reason:
@@ -300,15 +299,15 @@ class GateReconciler:
 
     async def _report_pending(self, view: TenantPodView, group: str, waits: PendingMessage) -> None:
         uid = view.metadata.uid
-        tell = self._reporter.plan_report(uid, group, waits, now=self._monotonic())
+        tell = self._reporter.plan_report(uid, group, waits, now=self._scope.monotonic())
         if tell.requeue_after is not None:
-            self._requeue_after(view.metadata.key, tell.requeue_after)
+            self._scope.work_queue.enqueue(GATE, view.metadata.key, tell.requeue_after)
         if tell.report_now is None:
             return
         try:
             if tell.is_new:
                 kind: Literal["Normal", "Warning"] = "Warning" if tell.report_now.code in _WARNING_CODES else "Normal"
-                await self._events.emit_event(
+                await self._scope.events.emit_event(
                     view.metadata, reason=tell.report_now.code, message=tell.report_now.reason, kind=kind
                 )
             await self._set_condition(view, status="False", reason=tell.report_now.code, message=tell.report_now.text)
@@ -317,7 +316,7 @@ class GateReconciler:
             raise
 
     async def _set_condition(self, view: TenantPodView, *, status: str, reason: str, message: str) -> None:
-        now = datetime.fromtimestamp(self._clock(), UTC)
+        now = datetime.fromtimestamp(self._scope.clock(), UTC)
         await set_condition(
             self._client, view, ADMITTED_CONDITION, status=status, reason=reason, message=message, now=now
         )

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from vkgateway.arbiter.snapshot import Shape, Topology
 from vkgateway.model.requests import MilliResources
-from vkgateway.sync.compute.topologies import TopologyView
+from vkgateway.sync.compute.topology_views import TopologyView
 from vkgateway.sync.views.pods import ComputePodView
 from vkgateway.translate.governed import is_extended
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.snapshot import Gang, Pod, PodState, Shape
-from vkgateway.kube.reflector import Reflector
 from vkgateway.model import times
 from vkgateway.model.names import (
     ADMISSION_GATE,
@@ -19,8 +19,9 @@ from vkgateway.model.names import (
 from vkgateway.sync.admission.end_time import ended_at
 from vkgateway.sync.admission.member import GangMember, gang_id
 from vkgateway.sync.admission.member_state import MemberState
-from vkgateway.sync.admission.verdict_store import Verdict, VerdictState, VerdictStore
+from vkgateway.sync.admission.verdict_store import VerdictStore
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import BEHIND, EVICTED_FOR, RETAKEN
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TERMINAL_PHASES, ComputePodView, TenantPodView
@@ -39,24 +40,14 @@ class Observation(NamedTuple):
 
 
 class PodObserver:
-    """Looks at one tenant's pods. `sent` are the uids of pods that were sent below and may not show there yet."""
+    """Observes the governed pods of one tenant, in the tenant cluster and in the compute clusters."""
 
-    def __init__(
-        self,
-        tenant: str,
-        pods: Reflector[TenantPodView],
-        links: Mapping[str, ComputeLink],
-        *,
-        book: VerdictStore,
-        sent: Mapping[str, float],
-        clock: Callable[[], float],
-    ) -> None:
-        self._tenant = tenant
-        self._pods = pods
-        self._links = links
-        self._verdict_store = book
-        self._forwarded_until = sent
-        self._clock = clock
+    def __init__(self, scope: TenantScope, verdict_store: VerdictStore) -> None:
+        self._scope = scope
+        self._tenant = scope.name
+        self._pods = scope.cache.pods
+        self._verdict_store = verdict_store
+        self._clock = scope.clock
         self._end_times: dict[str, float] = {}
         """When pods that have ended were first seen so, by uid."""
         self.reverted_pods: dict[str, str] = {}
@@ -121,14 +112,14 @@ class PodObserver:
 
     def compute_pods_named(self, key: Key) -> Iterator[tuple[ComputePodView, ComputeLink]]:
         """What stands below under a pod's name, and where."""
-        for link in self._links.values():
+        for link in self._scope.links.values():
             pod = link.pods.find_pod(self._tenant, key)
             if pod is not None:
                 yield pod, link
 
     def placed_compute_pods(self) -> Iterator[ComputePodView]:
         """The compute pods that the arbiter placed and that have not ended."""
-        for link in self._links.values():
+        for link in self._scope.links.values():
             for pod in link.pods.of_tenant(self._tenant):
                 if is_arbiter_placed(pod) and not pod.has_ended:
                     yield pod
@@ -156,7 +147,7 @@ class PodObserver:
 
     def is_forwarding(self, member: GangMember) -> bool:
         """Whether a member was sent below a moment ago, and may not show there yet."""
-        return self._forwarded_until.get(member.uid, 0.0) > self._clock()
+        return self._scope.created_until.get(member.uid, 0.0) > self._clock()
 
     def _is_reverted(self, pod: ComputePodView) -> bool:
         return pod.metadata.uid in self.reverted_pods or RETAKEN in pod.metadata.annotations
@@ -167,12 +158,12 @@ def is_arbiter_placed(pod: ComputePodView) -> bool:
     return COMPUTE_NODE_ANNOTATION in pod.metadata.annotations
 
 
-def recover_verdict(pod: ComputePodView, cluster: str) -> Verdict:
+def recover_verdict(pod: ComputePodView, cluster: str) -> Admission:
     """What was said of a pod that runs, as it is written on it."""
     annotations = pod.metadata.annotations
     deadline = _parse_seconds(annotations.get(EVICTION_DEADLINE_ANNOTATION))
-    return Verdict(
-        said=VerdictState.EVICTING if deadline else VerdictState.ADMITTED,
+    return Admission(
+        verdict=AdmissionState.EVICTING if deadline else AdmissionState.ADMITTED,
         pool=(cluster, pod.metadata.labels.get(POOL_LABEL, "")),
         node=pod.spec.node_name or annotations.get(COMPUTE_NODE_ANNOTATION, ""),
         borrowed=annotations.get(BORROWED_ANNOTATION) != "false",
@@ -194,7 +185,7 @@ def ending_gang(tenant: str, pod: ComputePodView, cluster: str, *, now: float) -
         state=PodState.ENDING,
         pool=said.pool,
         node=said.node,
-        borrowed=said.borrowed,
+        borrowed=bool(said.borrowed),
         since=said.since,
         deadline=times.parse_time(leaving).timestamp() if leaving else now + (grace or 0),
     )
@@ -210,13 +201,13 @@ def _parse_seconds(text: str | None) -> float:
         return 0.0
 
 
-def _placed_state(verdict: Verdict, node: str) -> MemberState:
-    evicting = verdict.said is VerdictState.EVICTING
+def _placed_state(verdict: Admission, node: str) -> MemberState:
+    evicting = verdict.verdict is AdmissionState.EVICTING
     return MemberState(
         state=PodState.NOTIFIED if evicting else PodState.PLACED,
         pool=verdict.pool,
         node=node,
-        borrowed=verdict.borrowed,
+        borrowed=bool(verdict.borrowed),
         since=verdict.since,
         deadline=verdict.deadline,
         evicted_for=verdict.evicted_for,

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 
 from vkgateway.kube import errors
 from vkgateway.kube.apply import apply_objects
-from vkgateway.kube.client import Client
 from vkgateway.kube.resources import Resource
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources, pod_requests
+from vkgateway.sync.compute.cluster_watches import NODES
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.node_binding import VirtualNodeBinding
-from vkgateway.translate.governed import VirtualNode, reachable_nodes
+from vkgateway.sync.runtime.watches import Source
+from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.translate.governed import reachable_nodes
 from vkgateway.translate.node_sizes import PoolNodeSizes, SizeVerdict, judge_size, size_gate_policy
 
 log = structlog.get_logger(__name__)
@@ -34,23 +34,19 @@ _GATHER: Final = 0.2
 """Seconds within which changes of nodes are gathered."""
 
 
-class SizePolicy:
-    """One tenant's. `changed` is called when the machines are others than before."""
+NODE_SIZES: Final = Source[()]("node sizes")
+"""The sizes of the compute nodes behind the virtual nodes changed."""
 
-    def __init__(
-        self,
-        tenant: str,
-        client: Client,
-        *,
-        bindings: Mapping[str, VirtualNodeBinding],
-        nodes: Mapping[str, VirtualNode],
-        changed: Callable[[], None],
-    ) -> None:
-        self._tenant = tenant
-        self._client = client
-        self._bindings = bindings
-        self._virtual_nodes = nodes
-        self._on_change = changed
+
+class SizePolicy:
+    """The admission policy by size of one tenant. Notifies `NODE_SIZES` when the sizes of nodes change."""
+
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
+        self._tenant = scope.name
+        self._client = scope.client
+        self._bindings = scope.bindings
+        self._virtual_nodes = scope.virtual_nodes
         self._links: list[ComputeLink] = []
         self._wakeup = asyncio.Event()
         self._machines_by_node: dict[str, PoolNodeSizes] = {}
@@ -72,10 +68,10 @@ class SizePolicy:
         links = list({id(binding.link): binding.link for binding in self._bindings.values()}.values())
         for link in self._links:
             if link not in links:
-                link.on_nodes_changed.remove(self._wakeup.set)
+                link.watches.remove(NODES, self._wakeup.set)
         for link in links:
             if link not in self._links:
-                link.on_nodes_changed.append(self._wakeup.set)
+                link.watches.add(NODES, self._wakeup.set)
         self._links = links
         self._wakeup.set()
 
@@ -89,13 +85,13 @@ class SizePolicy:
                 await self._refresh_policy()
         finally:
             for link in self._links:
-                link.on_nodes_changed.remove(self._wakeup.set)
+                link.watches.remove(NODES, self._wakeup.set)
 
     async def _refresh_policy(self) -> None:
         now = {name: pool for name in self._bindings if (pool := self._machines_behind(name)) is not None}
         if now != self._machines_by_node:
             self._machines_by_node = now
-            self._on_change()
+            self._scope.watches.notify(NODE_SIZES)
         try:
             await self._write_policy()
         except errors.ApiError as error:

@@ -10,20 +10,20 @@ from typing import Final, Protocol
 from msgspec import structs
 
 from vkgateway.arbiter.decisions import Admit, Evict, PendingReport, Promote, Reprieve
-from vkgateway.arbiter.queueing.node_limits import Admission
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.reasons.gang_names import gang_text, name_gang_ahead
 from vkgateway.arbiter.snapshot import Gang, PodState, PoolKey, Quota, node_name
-from vkgateway.kube.reflector import Reflector
 from vkgateway.sync.admission.accounting import AdmissionObserver, PodAccounting
 from vkgateway.sync.admission.binding_gangs import BindingGangs
 from vkgateway.sync.admission.gangs import CompletionStore, EvictionTerms, MemberBackoff, TenantGangs
 from vkgateway.sync.admission.member import GangMember, gang_id
 from vkgateway.sync.admission.member_state import MemberState
 from vkgateway.sync.admission.pod_observer import PodObserver, ending_gang, is_arbiter_placed, recover_verdict
-from vkgateway.sync.admission.verdict_store import PREEMPTED, PendingMessage, Verdict, VerdictState, VerdictStore
+from vkgateway.sync.admission.pod_reads import PodReads
+from vkgateway.sync.admission.verdict_store import PREEMPTED, PendingMessage, VerdictStore
 from vkgateway.sync.admission.virtual_nodes import virtual_nodes_for
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 from vkgateway.translate.pending_message import render_message
@@ -40,7 +40,7 @@ _UNREACHABLE: Final = (
 _MIN_NOTICE_AFTER_RETURN: Final = 5.0
 """Seconds that a pod under notice has at least when its cluster, or the gateway's sight of it, is back."""
 _NO_STATE: Final = MemberState()
-_PENDING: Final = Admission("pending")
+_PENDING: Final = Admission(AdmissionState.PENDING)
 
 
 class ArbitrationService(AdmissionObserver, Protocol):
@@ -57,54 +57,38 @@ class ArbitrationService(AdmissionObserver, Protocol):
 
 
 class TenantAdmission:
-    """What is known and said of one tenant's governed pods.
-
-    `look(key)` asks for a look at a pod, as a whole; `settled` tells whether what was read of pods holds, `followed`
-    whether the tenant's API server is followed now, so that who is let go is let go, and who is bound is seen.
-    """
+    """The governed pods of one tenant, and the arbiter's verdict on each."""
 
     def __init__(
         self,
-        name: str,
-        pods: Reflector[TenantPodView],
-        *,
-        links: Mapping[str, ComputeLink],
-        bindings: Mapping[str, VirtualNodeBinding],
+        scope: TenantScope,
         service: ArbitrationService,
-        sent: Mapping[str, float],
-        look: Callable[[Key], None],
-        clock: Callable[[], float],
-        memory: CompletionStore | None = None,
-        settled: Callable[[], bool] = lambda: True,
-        followed: Callable[[], bool] = lambda: True,
+        reads: PodReads,
+        *,
+        completion_store: CompletionStore | None = None,
     ) -> None:
-        self.name = name
+        self._scope = scope
+        self.name = scope.name
         self.quotas: tuple[Quota, ...] = ()
         self.verdict_store = VerdictStore()
-        self._observer = PodObserver(name, pods, links, book=self.verdict_store, sent=sent, clock=clock)
-        self._accounting = PodAccounting(name, service, clock=clock)
+        self._observer = PodObserver(scope, self.verdict_store)
+        self._accounting = PodAccounting(scope, service)
         self.gangs = TenantGangs(
-            name,
-            look=self._observer.member_state,
-            bounds=service.eviction_terms,
-            expect=self._accounting.expected_run,
-            memory=memory,
+            scope.name,
+            states=self._observer,
+            terms=service,
+            forecast=self._accounting,
+            completion_store=completion_store,
         )
-        self.unread_pods: set[Key] = set()
-        """Pods that are still to be read."""
+        self.reads = reads
         self.is_complete = False
         """Everything that the tenant has was listed."""
         self.has_notices = False
         """Whether somebody was told to go, as of the last cycle."""
         self._unread_at_start: set[Key] = set()
         """Pods that are still to be read and were there when everything was listed first."""
-        self._links = links
-        self._bindings = bindings
         self._service = service
-        self._enqueue_pod = look
-        self._clock = clock
-        self._is_settled = settled
-        self._is_followed = followed
+        self._clock = scope.clock
         self._listed_at = 0.0
         """Since when the tenant's API server can do its part, as far as that is known."""
         self._binding_gangs = BindingGangs()
@@ -119,7 +103,7 @@ class TenantAdmission:
     def is_known(self) -> bool:
         """Whether every governed pod was read, those included that run below, with what says more about its gang."""
         below = self._observer.placed_compute_pods()
-        read = self.is_complete and not self.unread_pods and self._is_settled()
+        read = self.is_complete and not self.reads.unread and self.reads.is_settled
         return read and all(self.is_governed_pod(pod.tenant_uid) for pod in below)
 
     def is_governed_pod(self, uid: str) -> bool:
@@ -147,12 +131,12 @@ class TenantAdmission:
     def pods_listed(self) -> None:
         """Everything that the tenant has is known: absence is a fact from now on."""
         if not self.is_complete:
-            self._unread_at_start = set(self.unread_pods)
+            self._unread_at_start = set(self.reads.unread)
         self.is_complete = True
         self._listed_at = self._clock()
         if self._reset_backoff(lambda left: left.why == _UNREACHABLE):
             self._service.trigger()
-        for link in self._links.values():
+        for link in self._scope.links.values():
             for key in link.pods.tenant_pod_keys(self.name):
                 self._update_orphan(key, link)
 
@@ -197,7 +181,7 @@ class TenantAdmission:
             else:
                 continue
             self._service.trigger()
-        for link in self._links.values():
+        for link in self._scope.links.values():
             self._update_orphan(key, link)
         return gone
 
@@ -238,8 +222,8 @@ class TenantAdmission:
             member = self.gangs.find_member(uid)
             if member is None or self._observer.member_state(member).state is not PodState.WAITING:
                 continue
-            self.verdict_store.verdicts[uid] = Verdict(
-                said=VerdictState.ADMITTED,
+            self.verdict_store.verdicts[uid] = Admission(
+                verdict=AdmissionState.ADMITTED,
                 pool=admit.pool,
                 node=node,
                 borrowed=admit.borrowed,
@@ -260,7 +244,7 @@ class TenantAdmission:
         """A pod of a gang that starts is bound: the last one lets all of them be forwarded."""
         if self._binding_gangs.mark_bound(member.gang_group, member.uid):
             for other in self.gangs.members_of(gang_id(self.name, member.gang_group)):
-                self._enqueue_pod(other.key)
+                self._scope.enqueue_pod(other.key)
 
     def _cancel_start(self, group: str) -> None:
         """Take back what was said of a gang that starts: not all its pods were bound in time, or one was deleted."""
@@ -271,7 +255,7 @@ class TenantAdmission:
             verdict = self.verdict_store.verdicts.get(member.uid)
             if (
                 verdict is not None
-                and verdict.said is VerdictState.ADMITTED
+                and verdict.verdict is AdmissionState.ADMITTED
                 and not self._observer.is_forwarding(member)
             ):
                 self.revert_verdict(member.uid)
@@ -281,7 +265,7 @@ class TenantAdmission:
         for uid in evict.pods:
             self._update_verdict(
                 uid,
-                said=VerdictState.EVICTING,
+                verdict=AdmissionState.EVICTING,
                 deadline=evict.deadline,
                 evicted_for=evict.makes_room_for,
                 borrowed=True,
@@ -290,14 +274,14 @@ class TenantAdmission:
     def apply_reprieve(self, reprieve: Reprieve) -> None:
         """These may stay after all."""
         for uid in reprieve.pods:
-            self._update_verdict(uid, said=VerdictState.ADMITTED, deadline=0.0, evicted_for="")
+            self._update_verdict(uid, verdict=AdmissionState.ADMITTED, deadline=0.0, evicted_for="")
 
     def postpone_evictions(self, cluster: str) -> None:
         """Whoever was to go while this cluster was away goes a little later: perhaps nobody needs the room any more."""
         soonest = self._clock() + _MIN_NOTICE_AFTER_RETURN
         for uid, verdict in list(self.verdict_store.verdicts.items()):
             member = self.gangs.find_member(uid)
-            if member is None or verdict.pool[0] != cluster or verdict.said is not VerdictState.EVICTING:
+            if member is None or verdict.pool[0] != cluster or verdict.verdict is not AdmissionState.EVICTING:
                 continue
             if verdict.deadline < soonest and self._observer.member_state(member).state is PodState.NOTIFIED:
                 self._update_verdict(uid, deadline=soonest)
@@ -318,7 +302,7 @@ class TenantAdmission:
             if old.get(gang) != waits:
                 for member in self.gangs.members_of(gang):
                     if member.governed and member.uid not in self.verdict_store.verdicts:
-                        self._enqueue_pod(member.key)
+                        self._scope.enqueue_pod(member.key)
 
     def expire_verdicts(self, now: float) -> None:
         """Take back what was said of pods that are not below, and whose time has come.
@@ -330,7 +314,7 @@ class TenantAdmission:
         self._reset_backoff(lambda left: left.until <= now)
         self.has_notices = False
         for uid, verdict in list(self.verdict_store.verdicts.items()):
-            self.has_notices |= verdict.said is VerdictState.EVICTING
+            self.has_notices |= verdict.verdict is AdmissionState.EVICTING
             member = self.gangs.find_member(uid)
             if (
                 member is None
@@ -338,9 +322,11 @@ class TenantAdmission:
                 or self._observer.is_forwarding(member)
             ):
                 continue
-            if verdict.said is VerdictState.EVICTING and verdict.deadline <= now:
+            if verdict.verdict is AdmissionState.EVICTING and verdict.deadline <= now:
                 self.revert_verdict(uid)
-            elif verdict.said is VerdictState.ADMITTED and not member.bound and self._bind_deadline(verdict) <= now:
+            elif (
+                verdict.verdict is AdmissionState.ADMITTED and not member.bound and self._bind_deadline(verdict) <= now
+            ):
                 self.gangs.backoffs[uid] = self._new_backoff(member, now)
                 self.revert_verdict(uid)
                 self._cancel_start(member.gang_group)
@@ -353,13 +339,13 @@ class TenantAdmission:
             self.gangs.mark_changed(uid)
         return bool(found)
 
-    def _bind_deadline(self, verdict: Verdict) -> float:
+    def _bind_deadline(self, verdict: Admission) -> float:
         """By when a pod that was let go is to be bound."""
         return max(verdict.since, self._listed_at) + _BIND_TIMEOUT
 
     def _new_backoff(self, member: GangMember, now: float) -> MemberBackoff:
         """For how long to leave a member alone that was not bound in time, and what is told of it."""
-        if not self._is_followed():
+        if not self._scope.cache.is_complete:
             return MemberBackoff(math.inf, _UNREACHABLE)
         return MemberBackoff(now + _BACKOFF_SECONDS, _NOT_UNGATED if self._observer.is_gated(member) else _NOT_BOUND)
 
@@ -384,7 +370,7 @@ class TenantAdmission:
         """When the next of those who were told to go is due, or of those who are to be bound."""
         now = self._clock()
         times = (
-            verdict.deadline if verdict.said is VerdictState.EVICTING else self._bind_deadline(verdict)
+            verdict.deadline if verdict.verdict is AdmissionState.EVICTING else self._bind_deadline(verdict)
             for verdict in self.verdict_store.verdicts.values()
         )
         return min((time for time in times if time > now), default=None)
@@ -398,32 +384,32 @@ class TenantAdmission:
             return _PENDING
         if verdict is None:
             waits = self.pending_message(member)
-            return _PENDING if waits is None else Admission("held", waits.code, waits.reason)
-        if node not in virtual_nodes_for(verdict.pool, verdict.node, self._bindings):
+            return _PENDING if waits is None else Admission(AdmissionState.HELD, waits.code, waits.reason)
+        if node not in virtual_nodes_for(verdict.pool, verdict.node, self._scope.bindings):
             self.revert_verdict(uid)
             return _PENDING
-        if verdict.said is VerdictState.EVICTING:
+        if verdict.verdict is AdmissionState.EVICTING:
             return self._evicting_admission(uid, verdict)
         if self._binding_gangs.is_binding(member.gang_group):
             return _PENDING
-        return Admission("admitted", node=verdict.node, borrowed=verdict.borrowed, behind=verdict.behind)
+        return Admission(AdmissionState.ADMITTED, node=verdict.node, borrowed=verdict.borrowed, behind=verdict.behind)
 
     def running_admission(self, uid: str) -> Admission:
         """What is said of a pod that runs below."""
         verdict = self.verdict_store.verdicts.get(uid)
-        if verdict is not None and verdict.said is VerdictState.EVICTING:
+        if verdict is not None and verdict.verdict is AdmissionState.EVICTING:
             return self._evicting_admission(uid, verdict)
-        return Admission("admitted", borrowed=verdict.borrowed if verdict is not None else None)
+        return Admission(AdmissionState.ADMITTED, borrowed=verdict.borrowed if verdict is not None else None)
 
     def pending_message(self, member: GangMember) -> PendingMessage | None:
         """Why a member waits."""
         return self.verdict_store.pending_messages.get(gang_id(self.name, member.gang_group))
 
-    def _evicting_admission(self, uid: str, verdict: Verdict) -> Admission:
+    def _evicting_admission(self, uid: str, verdict: Admission) -> Admission:
         mine = verdict.evicted_for.startswith(f"{self.name}/")
         reason = self._preemptor_text(uid, verdict.evicted_for) if mine else "another tenant's work, which comes first"
         return Admission(
-            "evicting",
+            AdmissionState.EVICTING,
             code=PREEMPTED,
             message=f"makes room for {reason}",
             deadline=verdict.deadline,
@@ -468,7 +454,7 @@ class TenantAdmission:
     def _verdict_changed(self, member: GangMember) -> None:
         self._last_states[member.uid] = self._observer.member_state(member)
         self.gangs.mark_changed(member.uid)
-        self._enqueue_pod(member.key)
+        self._scope.enqueue_pod(member.key)
 
     def _recount_pod(self, member: GangMember) -> None:
         for pod, link in self._observer.compute_pods_named(member.key):

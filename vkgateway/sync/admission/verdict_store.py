@@ -3,37 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
-from vkgateway.arbiter.snapshot import PoolKey, Shape
+from vkgateway.arbiter.queueing.admission import Admission
+from vkgateway.arbiter.snapshot import Shape
 
 PREEMPTED: Final = "PreemptionByVkgateway"
 """Reason that a pod which was evicted by the arbiter ends with."""
-
-
-class VerdictState(StrEnum):
-    """Which of its answers holds for a pod now."""
-
-    ADMITTED = "admitted"
-    EVICTING = "evicting"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A pod that was given a node, and perhaps told to leave it. Times are seconds since the epoch."""
-
-    said: VerdictState
-    pool: PoolKey
-    node: str
-    borrowed: bool
-    since: float
-    deadline: float = 0.0
-    """Evicting: when it is deleted."""
-    evicted_for: str = ""
-    """Evicting: the gang that its going makes room for."""
-    behind: str = ""
-    """The gang in whose reserved place it was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +20,7 @@ class PodRun:
     name: str
     gang: str
     band: str
-    verdict: Verdict
+    verdict: Admission
     shape: Shape
     start: float
     end: float
@@ -69,7 +45,7 @@ class VerdictStore:
     """The verdicts on one tenant's pods, and the holds of its gangs."""
 
     def __init__(self) -> None:
-        self.verdicts: dict[str, Verdict] = {}
+        self.verdicts: dict[str, Admission] = {}
         self.pending_messages: dict[str, PendingMessage] = {}
         """By gang."""
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import TENANT_LABEL
-from vkgateway.sync.compute.listener import Listeners, listener_of
+from vkgateway.sync.compute.cluster_watches import NETWORK_LISTED, ClusterWatches
+from vkgateway.sync.runtime.sources import COMPUTE_BUDGETS
 from vkgateway.sync.views.ownership import Key, owned_by, source_key
 from vkgateway.translate.disruption_budgets import DisruptionBudgetView, decode_budget
 
@@ -16,16 +17,16 @@ from vkgateway.translate.disruption_budgets import DisruptionBudgetView, decode_
 class ComputeBudgets(Reflector[DisruptionBudgetView]):
     """PodDisruptionBudgets in the compute namespaces of all tenants."""
 
-    def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
+    def __init__(self, client: Client, watches: ClusterWatches) -> None:
         super().__init__(
             client,
             resources.DISRUPTION_BUDGETS,
             decode=decode_budget,
             on_change=self._handle_change,
             label_selector=TENANT_LABEL,
-            on_complete=on_complete,
+            on_complete=partial(watches.notify, NETWORK_LISTED),
         )
-        self._listeners = listeners
+        self._watches = watches
 
     def of_tenant(self, tenant: str) -> list[Key]:
         """Return the tenant's namespace and name of each of its PodDisruptionBudgets."""
@@ -37,9 +38,8 @@ class ComputeBudgets(Reflector[DisruptionBudgetView]):
         assert view is not None
         if old is not None and new is not None and _is_same_budget(old, new):
             return
-        listener = listener_of(self._listeners, view.metadata)
-        if listener is not None:
-            listener.compute_budget_changed(source_key(view.metadata))
+        if (owner := self._watches.find_owner(view.metadata)) is not None:
+            owner.notify(COMPUTE_BUDGETS, source_key(view.metadata))
 
 
 def _is_same_budget(old: DisruptionBudgetView, new: DisruptionBudgetView) -> bool:

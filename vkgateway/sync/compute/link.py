@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
+from vkgateway.sync.compute.cluster_watches import (
+    LISTED,
+    NETWORK_LISTED,
+    NODES,
+    REACHABILITY,
+    STORAGE_CHANGED,
+    TRUST,
+    UNMANAGED_PODS,
+    ClusterWatches,
+)
 from vkgateway.sync.compute.disruption_budgets import ComputeBudgets
-from vkgateway.sync.compute.listener import Listener
 from vkgateway.sync.compute.namespaces import ComputeEvents, ComputeNamespaces
 from vkgateway.sync.compute.network import ComputePolicies, ComputeServices, ComputeSlices
 from vkgateway.sync.compute.nodes import ComputeNodes
 from vkgateway.sync.compute.pods import ComputeCopies, ComputePods
 from vkgateway.sync.compute.reachability import Reachability
 from vkgateway.sync.compute.storage import ComputeClaims, ComputeClasses
-from vkgateway.sync.compute.topologies import ComputeTopologies, TopologyView
+from vkgateway.sync.compute.topologies import ComputeTopologies
 from vkgateway.sync.compute.unmanaged_pods import FIELD_SELECTOR, LABEL_SELECTOR, UnmanagedPodView, decode_unmanaged_pod
+from vkgateway.sync.runtime.sources import COMPUTE_NETWORK_LISTED, COMPUTE_REACHABLE, COMPUTE_STORAGE_CHANGED
 from vkgateway.sync.views.ownership import COPY_RESOURCES
-from vkgateway.sync.views.pods import ComputePodView
 
 
 class ComputeLink:
@@ -33,50 +43,41 @@ class ComputeLink:
     def __init__(self, name: str, client: Client) -> None:
         self.name = name
         self.client = client
-        self.reachability = Reachability(name, client, on_change=self._reachability_changed)
+        self.watches = watches = ClusterWatches()
+        """Observers of the cluster, and the tenants that use it."""
+        self.reachability = Reachability(name, client, watches)
         self.kept_features: set[str] = set()
         """Feature gates that were seen enabled in the cluster. `feature_guard` adds to them; a change of reachability
         clears them.
         """
         self.service_ranges: Sequence[str] = ()
         """Service CIDRs of the cluster as of the last read."""
-        self.on_nodes_changed: list[Callable[[], None]] = []
-        self.on_reachable_changed: list[Callable[[], None]] = []
-        self.on_pod_changed: list[Callable[[ComputePodView | None, ComputePodView | None], None]] = []
-        self.on_unmanaged_pod_changed: list[Callable[[UnmanagedPodView | None, UnmanagedPodView | None], None]] = []
-        self.on_topology_changed: list[Callable[[str, TopologyView | None], None]] = []
-        listeners = self._listeners = dict[str, Listener]()
-        self.pods = ComputePods(
-            client,
-            listeners,
-            told=self._pod_changed,
-            on_reachable=self.reachability.set_watching,
-            on_complete=self._list_completed,
-        )
+        self.pods = ComputePods(client, watches, self.reachability)
         self.unmanaged_pods: Reflector[UnmanagedPodView] = Reflector(
             client,
             resources.PODS,
             decode=decode_unmanaged_pod,
-            on_change=self._unmanaged_pod_changed,
+            on_change=lambda old, new: watches.notify(UNMANAGED_PODS, old, new),
             label_selector=LABEL_SELECTOR,
             field_selector=FIELD_SELECTOR,
-            on_complete=self._list_completed,
+            on_complete=partial(watches.notify, LISTED),
         )
-        self.nodes = ComputeNodes(client, on_news=self._nodes_changed)
-        self.topologies = ComputeTopologies(
-            name, client, on_change=self._topology_changed, on_known=self._nodes_changed
-        )
-        self.namespaces = ComputeNamespaces(client, listeners, on_complete=self._list_completed)
-        self.copies = {
-            kind: ComputeCopies(kind, client, listeners, on_complete=self._list_completed) for kind in COPY_RESOURCES
-        }
-        self.services = ComputeServices(client, listeners, on_complete=self._services_completed)
-        self.slices = ComputeSlices(client, listeners, on_complete=self._services_completed)
-        self.claims = ComputeClaims(client, listeners, on_complete=self._storage_known)
-        self.classes = ComputeClasses(client, on_news=self._storage_known)
-        self.policies = ComputePolicies(client, listeners, on_complete=self._services_completed)
-        self.budgets = ComputeBudgets(client, listeners, on_complete=self._services_completed)
-        self.events = ComputeEvents(name, client, listeners, self.namespaces)
+        self.nodes = ComputeNodes(client, watches)
+        self.topologies = ComputeTopologies(name, client, watches)
+        self.namespaces = ComputeNamespaces(client, watches)
+        self.copies = {kind: ComputeCopies(kind, client, watches) for kind in COPY_RESOURCES}
+        self.services = ComputeServices(client, watches)
+        self.slices = ComputeSlices(client, watches)
+        self.claims = ComputeClaims(client, watches)
+        self.classes = ComputeClasses(client, watches)
+        self.policies = ComputePolicies(client, watches)
+        self.budgets = ComputeBudgets(client, watches)
+        self.events = ComputeEvents(name, client, watches, self.namespaces)
+        watches.add(REACHABILITY, self._reachability_changed)
+        watches.add(LISTED, self._list_completed)
+        watches.add(NETWORK_LISTED, self._network_listed)
+        watches.add(STORAGE_CHANGED, self._storage_changed)
+        watches.add(NODES, self._nodes_changed)
 
     @property
     def is_reachable(self) -> bool:
@@ -105,14 +106,6 @@ class ComputeLink:
     def claims_trusted(self) -> bool:
         """Whether the state of claims and storage classes may be acted upon; only pods that use claims wait for it."""
         return self.is_trusted and self.claims.is_complete and self.classes.is_complete
-
-    def add_listener(self, tenant: str, listener: Listener) -> None:
-        """Notify a tenant's reconcilers of changes from now on."""
-        self._listeners[tenant] = listener
-
-    def remove_listener(self, tenant: str) -> None:
-        """Stop notifying a tenant's reconcilers."""
-        self._listeners.pop(tenant, None)
 
     def network_ranges(self) -> list[str]:
         """Return the known CIDRs of the cluster's Services and pods."""
@@ -147,42 +140,24 @@ class ComputeLink:
 
     def _reachability_changed(self) -> None:
         self.kept_features.clear()
-        self._notify_all()
+        self._notify_trust()
 
     def _list_completed(self) -> None:
         if self.is_trusted:
-            self._notify_all()
+            self._notify_trust()
 
-    def _services_completed(self) -> None:
+    def _network_listed(self) -> None:
         if self.services_trusted:
-            for listener in list(self._listeners.values()):
-                listener.compute_services_known()
+            self.watches.notify_tenants(COMPUTE_NETWORK_LISTED)
 
-    def _storage_known(self) -> None:
+    def _storage_changed(self) -> None:
         if self.claims_trusted:
-            for listener in list(self._listeners.values()):
-                listener.compute_storage_known()
+            self.watches.notify_tenants(COMPUTE_STORAGE_CHANGED)
 
-    def _notify_all(self) -> None:
-        for listener in list(self._listeners.values()):
-            listener.compute_reachable()
-        for callback in self.on_reachable_changed:
-            callback()
-
-    def _pod_changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
-        for callback in self.on_pod_changed:
-            callback(old, new)
-
-    def _unmanaged_pod_changed(self, old: UnmanagedPodView | None, new: UnmanagedPodView | None) -> None:
-        for callback in self.on_unmanaged_pod_changed:
-            callback(old, new)
+    def _notify_trust(self) -> None:
+        self.watches.notify_tenants(COMPUTE_REACHABLE)
+        self.watches.notify(TRUST)
 
     def _nodes_changed(self) -> None:
         if self.nodes.is_complete:
             self.reachability.mark_answered()
-        for callback in self.on_nodes_changed:
-            callback()
-
-    def _topology_changed(self, node: str, view: TopologyView | None) -> None:
-        for callback in self.on_topology_changed:
-            callback(node, view)

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from functools import partial
 
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import NAME_ANNOTATION, TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import NamespaceView, decode_namespace
+from vkgateway.sync.compute.cluster_watches import LISTED, ClusterWatches
 from vkgateway.sync.compute.event_views import SELECTOR, EventView, decode_event
-from vkgateway.sync.compute.listener import Listeners
+from vkgateway.sync.runtime.sources import COMPUTE_EVENTS, COMPUTE_NAMESPACES
 from vkgateway.sync.views.ownership import Key, namespace_owner
 
 
 class ComputeNamespaces(Reflector[NamespaceView]):
     """Compute namespaces of all tenants."""
 
-    def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
+    def __init__(self, client: Client, watches: ClusterWatches) -> None:
         super().__init__(
             client,
             resources.NAMESPACES,
             decode=decode_namespace,
             on_change=self._handle_change,
             label_selector=TENANT_LABEL,
-            on_complete=on_complete,
+            on_complete=partial(watches.notify, LISTED),
         )
-        self._listeners = listeners
+        self._watches = watches
 
     def find_namespace(self, tenant: str, namespace: str) -> NamespaceView | None:
         """Return the compute namespace of a tenant's namespace."""
@@ -42,9 +43,8 @@ class ComputeNamespaces(Reflector[NamespaceView]):
         view = new or old
         if view is None:
             return
-        listener = self._listeners.get(namespace_owner(view))
-        if listener is not None:
-            listener.compute_namespace_changed(view.metadata.annotations.get(NAME_ANNOTATION, ""))
+        if (owner := self._watches.tenants.get(namespace_owner(view))) is not None:
+            owner.notify(COMPUTE_NAMESPACES, view.metadata.annotations.get(NAME_ANNOTATION, ""))
 
 
 class ComputeEvents(Reflector[EventView]):
@@ -53,12 +53,12 @@ class ComputeEvents(Reflector[EventView]):
     Events carry no tenant label, so the watch covers all pods. An event belongs to the tenant of its namespace.
     """
 
-    def __init__(self, cluster: str, client: Client, listeners: Listeners, namespaces: ComputeNamespaces) -> None:
+    def __init__(self, cluster: str, client: Client, watches: ClusterWatches, namespaces: ComputeNamespaces) -> None:
         super().__init__(
             client, resources.EVENTS, decode=decode_event, on_change=self._handle_change, field_selector=SELECTOR
         )
         self._cluster = cluster
-        self._listeners = listeners
+        self._watches = watches
         self._namespaces = namespaces
         self._by_namespace: dict[str, set[Key]] = defaultdict(set)
 
@@ -81,6 +81,6 @@ class ComputeEvents(Reflector[EventView]):
             return
         self._by_namespace[namespace].add(key)
         owner_namespace = self._namespaces.store.get(("", namespace))
-        listener = self._listeners.get(namespace_owner(owner_namespace)) if owner_namespace is not None else None
-        if listener is not None:
-            listener.compute_event_changed(self._cluster, key)
+        owner = self._watches.tenants.get(namespace_owner(owner_namespace)) if owner_namespace is not None else None
+        if owner is not None:
+            owner.notify(COMPUTE_EVENTS, self._cluster, key)

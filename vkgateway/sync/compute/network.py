@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from functools import partial
 
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.model.objects import Meta
-from vkgateway.sync.compute.listener import Listeners, listener_of
+from vkgateway.sync.compute.cluster_watches import NETWORK_LISTED, ClusterWatches
+from vkgateway.sync.runtime.sources import COMPUTE_PLATFORM_SERVICES, COMPUTE_POLICIES, COMPUTE_SERVICES
 from vkgateway.sync.views.ownership import Key, owned_by, source_key
 from vkgateway.translate.network_policies import NetworkPolicyView, decode_policy
 from vkgateway.translate.services import (
@@ -26,27 +27,27 @@ from vkgateway.translate.services import (
 class ComputeServices(Reflector[ServiceView]):
     """Compute Services of all tenants, and the platform Services for them in the gateway's own namespace."""
 
-    def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
+    def __init__(self, client: Client, watches: ClusterWatches) -> None:
         super().__init__(
             client,
             resources.SERVICES,
             decode=decode_service,
             on_change=self._handle_change,
             label_selector=TENANT_LABEL,
-            on_complete=on_complete,
+            on_complete=partial(watches.notify, NETWORK_LISTED),
         )
-        self._listeners = listeners
+        self._watches = watches
 
     def _handle_change(self, old: ServiceView | None, new: ServiceView | None) -> None:
         view = new or old
         assert view is not None
-        _notify_service(self._listeners, view.metadata, view.metadata.annotations.get(NAME_ANNOTATION, ""))
+        _notify_service(self._watches, view.metadata, view.metadata.annotations.get(NAME_ANNOTATION, ""))
 
 
 class ComputeSlices(Reflector[SliceView]):
     """EndpointSlices of these Services that the gateway manages."""
 
-    def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
+    def __init__(self, client: Client, watches: ClusterWatches) -> None:
         super().__init__(
             client,
             resources.ENDPOINT_SLICES,
@@ -55,9 +56,9 @@ class ComputeSlices(Reflector[SliceView]):
             # EndpointSlices that Kubernetes manages carry the Service's labels, and change with each pod of the
             # Service.
             label_selector=f"{TENANT_LABEL},{MANAGED_BY_LABEL}={MANAGED_BY_GATEWAY}",
-            on_complete=on_complete,
+            on_complete=partial(watches.notify, NETWORK_LISTED),
         )
-        self._listeners = listeners
+        self._watches = watches
         self._services: dict[Key, Key] = {}
         """Service of each EndpointSlice."""
         self._by_service: defaultdict[Key, set[Key]] = defaultdict(set)
@@ -70,7 +71,7 @@ class ComputeSlices(Reflector[SliceView]):
         view = new or old
         assert view is not None
         self._index_slice(view.metadata.key, (view.metadata.namespace, view.service_name) if new is not None else None)
-        _notify_service(self._listeners, view.metadata, view.service_name)
+        _notify_service(self._watches, view.metadata, view.service_name)
 
     def _index_slice(self, key: Key, service: Key | None) -> None:
         """Index an EndpointSlice by its Service; with None, remove it from the index."""
@@ -87,16 +88,16 @@ class ComputeSlices(Reflector[SliceView]):
 class ComputePolicies(Reflector[NetworkPolicyView]):
     """NetworkPolicies in the compute namespaces of all tenants."""
 
-    def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
+    def __init__(self, client: Client, watches: ClusterWatches) -> None:
         super().__init__(
             client,
             resources.NETWORK_POLICIES,
             decode=decode_policy,
             on_change=self._handle_change,
             label_selector=TENANT_LABEL,
-            on_complete=on_complete,
+            on_complete=partial(watches.notify, NETWORK_LISTED),
         )
-        self._listeners = listeners
+        self._watches = watches
         self._by_namespace: defaultdict[str, set[Key]] = defaultdict(set)
 
     def in_namespace(self, namespace: str) -> list[NetworkPolicyView]:
@@ -118,15 +119,14 @@ class ComputePolicies(Reflector[NetworkPolicyView]):
             keys.discard(view.metadata.key)
         if not keys:
             del self._by_namespace[view.metadata.namespace]
-        listener = listener_of(self._listeners, view.metadata)
-        if listener is not None:
-            listener.compute_policy_changed(view.metadata.annotations[NAMESPACE_ANNOTATION])
+        if (owner := self._watches.find_owner(view.metadata)) is not None:
+            owner.notify(COMPUTE_POLICIES, view.metadata.annotations[NAMESPACE_ANNOTATION])
 
 
-def _notify_service(listeners: Listeners, metadata: Meta, name: str) -> None:
+def _notify_service(watches: ClusterWatches, metadata: Meta, name: str) -> None:
     if metadata.namespace == SYSTEM_NAMESPACE:
-        owner = listeners.get(metadata.labels.get(TENANT_LABEL, ""))
-        if owner is not None:
-            owner.compute_names_changed()
-    elif (listener := listener_of(listeners, metadata)) is not None:
-        listener.compute_service_changed((metadata.annotations[NAMESPACE_ANNOTATION], name))
+        tenant = watches.tenants.get(metadata.labels.get(TENANT_LABEL, ""))
+        if tenant is not None:
+            tenant.notify(COMPUTE_PLATFORM_SERVICES)
+    elif (owner := watches.find_owner(metadata)) is not None:
+        owner.notify(COMPUTE_SERVICES, (metadata.annotations[NAMESPACE_ANNOTATION], name))

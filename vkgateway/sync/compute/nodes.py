@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
@@ -10,19 +11,24 @@ from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.objects import NodeStatusView, NodeView
+from vkgateway.sync.compute.cluster_watches import NODES, ClusterWatches
 from vkgateway.sync.compute.node_views import decode_node
 from vkgateway.translate.context import PoolContext
 from vkgateway.translate.pool_nodes import PoolNodes, is_in_pool
 
 
 class ComputeNodes(Reflector[NodeView]):
-    """All nodes, ready or not. `on_news()` is called for each change that a virtual node shows, and when the list is
-    complete.
-    """
+    """All nodes, ready or not. Observers are notified of changes that a virtual node shows, and when all are known."""
 
-    def __init__(self, client: Client, *, on_news: Callable[[], None]) -> None:
-        super().__init__(client, resources.NODES, decode=decode_node, on_change=self.handle_change, on_complete=on_news)
-        self._on_update = on_news
+    def __init__(self, client: Client, watches: ClusterWatches) -> None:
+        super().__init__(
+            client,
+            resources.NODES,
+            decode=decode_node,
+            on_change=self.handle_change,
+            on_complete=partial(watches.notify, NODES),
+        )
+        self._watches = watches
         self._pools: dict[tuple[frozenset[tuple[str, str]], str], PoolNodes] = {}
 
     def pool_nodes(self, selector: Mapping[str, str], *, without_label: str = "") -> PoolNodes:
@@ -46,7 +52,7 @@ class ComputeNodes(Reflector[NodeView]):
         if old is not None and new is not None and is_unchanged(old, new):
             return
         self._pools.clear()
-        self._on_update()
+        self._watches.notify(NODES)
 
 
 def is_unchanged(old: NodeView, new: NodeView) -> bool:

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.names import NAMESPACE_ANNOTATION, TENANT_LABEL
 from vkgateway.model.objects import ObjectView, decode_object
-from vkgateway.sync.compute.listener import Listeners, listener_of
+from vkgateway.sync.compute.cluster_watches import LISTED, PODS, ClusterWatches
+from vkgateway.sync.compute.reachability import Reachability
+from vkgateway.sync.runtime.sources import COMPUTE_COPIES, COMPUTE_PODS, COMPUTE_TOKENS
 from vkgateway.sync.views.annotations import TOKEN_OF
 from vkgateway.sync.views.ownership import COPY_RESOURCES, CopyKind, Key, is_copy, owned_by, source_key
 from vkgateway.sync.views.pods import ComputePodView, decode_compute_pod
 
 
 class ComputePods(Reflector[ComputePodView]):
-    """Compute pods of all tenants.
-
-    `told(old, new)` is called for each change of a tenant's pod, before the tenant's listener.
-    """
+    """Compute pods of all tenants. Observers of the cluster are notified of a change before the tenant is."""
 
     def __init__(
         self,
         client: Client,
-        listeners: Listeners,
-        *,
-        told: Callable[[ComputePodView | None, ComputePodView | None], None],
-        on_reachable: Callable[[bool, str], None],
-        on_complete: Callable[[], None],
+        watches: ClusterWatches,
+        reachability: Reachability,
     ) -> None:
         super().__init__(
             client,
@@ -37,11 +34,10 @@ class ComputePods(Reflector[ComputePodView]):
             decode=decode_compute_pod,
             on_change=self.handle_change,
             label_selector=TENANT_LABEL,
-            on_reachable=on_reachable,
-            on_complete=on_complete,
+            on_reachable=reachability.set_watching,
+            on_complete=partial(watches.notify, LISTED),
         )
-        self._listeners = listeners
-        self._notify_observers = told
+        self._watches = watches
         self._by_tenant: dict[str, dict[Key, ComputePodView]] = defaultdict(dict)
 
     def find_pod(self, tenant: str, key: Key) -> ComputePodView | None:
@@ -70,28 +66,25 @@ class ComputePods(Reflector[ComputePodView]):
             self._by_tenant[tenant][key] = new
         elif (known := self._by_tenant[tenant].get(key)) is not None and known.metadata.uid == view.metadata.uid:
             del self._by_tenant[tenant][key]
-        self._notify_observers(old, new)
-        listener = self._listeners.get(tenant)
-        if listener is not None:
-            listener.compute_pod_changed(key)
+        self._watches.notify(PODS, old, new)
+        if (owner := self._watches.tenants.get(tenant)) is not None:
+            owner.notify(COMPUTE_PODS, key)
 
 
 class ComputeCopies(Reflector[ObjectView]):
     """Copies of all tenants' ConfigMaps or Secrets; for Secrets, the pods' token Secrets too."""
 
-    def __init__(
-        self, kind: CopyKind, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]
-    ) -> None:
+    def __init__(self, kind: CopyKind, client: Client, watches: ClusterWatches) -> None:
         super().__init__(
             client,
             COPY_RESOURCES[kind],
             decode=decode_object,
             on_change=self._handle_change,
             label_selector=TENANT_LABEL,
-            on_complete=on_complete,
+            on_complete=partial(watches.notify, LISTED),
         )
         self._kind = kind
-        self._listeners = listeners
+        self._watches = watches
 
     def of_tenant(self, tenant: str) -> Iterator[Key]:
         """Yield the tenant's namespace and name of each object that has a copy."""
@@ -101,10 +94,10 @@ class ComputeCopies(Reflector[ObjectView]):
 
     def _handle_change(self, old: ObjectView | None, new: ObjectView | None) -> None:
         view = new or old
-        if view is None or (listener := listener_of(self._listeners, view.metadata)) is None:
+        if view is None or (owner := self._watches.find_owner(view.metadata)) is None:
             return
         annotations = view.metadata.annotations
         if TOKEN_OF not in annotations:
-            listener.compute_copy_changed(self._kind, source_key(view.metadata))
+            owner.notify(COMPUTE_COPIES, self._kind, source_key(view.metadata))
         elif new is None:
-            listener.compute_tokens_gone((annotations[NAMESPACE_ANNOTATION], annotations[TOKEN_OF]))
+            owner.notify(COMPUTE_TOKENS, (annotations[NAMESPACE_ANNOTATION], annotations[TOKEN_OF]))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from vkgateway.kube.client import Client
+from vkgateway.sync.compute.cluster_watches import REACHABILITY, ClusterWatches
 from vkgateway.sync.compute.heartbeat import Heartbeat
 
 log = structlog.get_logger(__name__)
@@ -16,14 +16,14 @@ _NOT_YET: Final = "not connected yet"
 
 
 class Reachability:
-    """Reachability of one compute cluster, from its pod watch and a heartbeat; changes call `on_change()`."""
+    """Reachability of one compute cluster, from its pod watch and a heartbeat."""
 
-    def __init__(self, name: str, client: Client, *, on_change: Callable[[], None]) -> None:
+    def __init__(self, name: str, client: Client, watches: ClusterWatches) -> None:
         self.is_reachable = False
         self.reason = _NOT_YET
         """Why the cluster is unreachable; empty while it is reachable."""
         self._name = name
-        self._on_change = on_change
+        self._watches = watches
         self._watching = False, self.reason
         self._answering = True, ""
         self._heartbeat = Heartbeat(client, on_change=self._heartbeat_changed)
@@ -66,4 +66,4 @@ class Reachability:
             return
         self.is_reachable = reachable
         log.info("compute cluster reachability", compute=self._name, reachable=reachable, why=reason)
-        self._on_change()
+        self._watches.notify(REACHABILITY)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from functools import partial
 
 from vkgateway.kube import resources
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.watch_state import Key
 from vkgateway.model.names import TENANT_LABEL, UID_ANNOTATION
-from vkgateway.sync.compute.listener import Listeners
+from vkgateway.sync.compute.cluster_watches import STORAGE_CHANGED, ClusterWatches
+from vkgateway.sync.runtime.sources import COMPUTE_CLAIMS
 from vkgateway.sync.views.ownership import owned_by
 from vkgateway.translate.storage.views import ClaimView, StorageClassView, decode_claim, decode_class
 
@@ -18,16 +19,16 @@ from vkgateway.translate.storage.views import ClaimView, StorageClassView, decod
 class ComputeClaims(Reflector[ClaimView]):
     """Compute claims of all tenants, indexed by the UID of the tenant's claim."""
 
-    def __init__(self, client: Client, listeners: Listeners, *, on_complete: Callable[[], None]) -> None:
+    def __init__(self, client: Client, watches: ClusterWatches) -> None:
         super().__init__(
             client,
             resources.PERSISTENT_VOLUME_CLAIMS,
             decode=decode_claim,
             on_change=self._handle_change,
             label_selector=TENANT_LABEL,
-            on_complete=on_complete,
+            on_complete=partial(watches.notify, STORAGE_CHANGED),
         )
-        self._listeners = listeners
+        self._watches = watches
         self._by_tenant: dict[str, dict[str, Key]] = defaultdict(dict)
         """Keys of compute claims by tenant and UID of the tenant's claim."""
 
@@ -51,21 +52,20 @@ class ComputeClaims(Reflector[ClaimView]):
             self._by_tenant[tenant][uid] = metadata.key
         elif self._by_tenant[tenant].get(uid) == metadata.key:
             del self._by_tenant[tenant][uid]
-        listener = self._listeners.get(tenant)
-        if listener is not None:
-            listener.compute_claim_changed(uid)
+        if (owner := self._watches.tenants.get(tenant)) is not None:
+            owner.notify(COMPUTE_CLAIMS, uid)
 
 
 class ComputeClasses(Reflector[StorageClassView]):
-    """Storage classes; `on_news()` is called for each change, and when the list is complete."""
+    """Storage classes of the cluster."""
 
-    def __init__(self, client: Client, *, on_news: Callable[[], None]) -> None:
+    def __init__(self, client: Client, watches: ClusterWatches) -> None:
         super().__init__(
             client,
             resources.STORAGE_CLASSES,
             decode=decode_class,
-            on_change=lambda _old, _new: on_news(),
-            on_complete=on_news,
+            on_change=lambda _old, _new: watches.notify(STORAGE_CHANGED),
+            on_complete=partial(watches.notify, STORAGE_CHANGED),
         )
 
     def class_names(self) -> list[str]:

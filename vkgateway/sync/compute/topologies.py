@@ -20,6 +20,8 @@ from vkgateway.kube.resources import NODE_TOPOLOGIES
 from vkgateway.model.objects import Meta
 from vkgateway.model.quantity import Quantity
 from vkgateway.model.requests import MilliResources, to_milli
+from vkgateway.sync.compute.cluster_watches import NODES, TOPOLOGIES, ClusterWatches
+from vkgateway.sync.compute.topology_views import TopologyView
 
 log = structlog.get_logger(__name__)
 
@@ -58,15 +60,6 @@ class _Object(msgspec.Struct, rename="camel"):
     zones: list[_Zone] | None = None
 
 
-class TopologyView(msgspec.Struct, frozen=True):
-    """NUMA zones of one node; empty if the kubelet does not restrict how a pod spreads over them."""
-
-    metadata: Meta
-    scope: str
-    """`container` or `pod`."""
-    zones: tuple[Zone, ...]
-
-
 _decode = msgspec.json.Decoder(_Object).decode
 
 
@@ -103,7 +96,7 @@ def _decode_zone(zone: _Zone) -> Zone:
 
 
 class ComputeTopologies:
-    """NUMA zones of all nodes; `on_change(node, view)` is called for each change, with None for a deletion.
+    """NUMA zones of all nodes.
 
     Once a minute the gateway checks whether the cluster serves the kind, and watches it only then.
     """
@@ -112,15 +105,13 @@ class ComputeTopologies:
         self,
         name: str,
         client: Client,
+        watches: ClusterWatches,
         *,
-        on_change: Callable[[str, TopologyView | None], None],
-        on_known: Callable[[], None],
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._name = name
         self._client = client
-        self._on_change = on_change
-        self._on_known = on_known
+        self._watches = watches
         self._sleep = sleep
         self._reflector: Reflector[TopologyView] | None = None
         self.is_known = False
@@ -180,15 +171,15 @@ class ComputeTopologies:
     def _mark_known(self) -> None:
         if not self.is_known:
             self.is_known = True
-            self._on_known()
+            self._watches.notify(NODES)
 
     def _forget_topologies(self) -> None:
         """Drop all zones because the kind is not served any longer."""
         reflector, self._reflector = self._reflector, None
         for _, name in reflector.store if reflector is not None else ():
-            self._on_change(name, None)
+            self._watches.notify(TOPOLOGIES, name, None)
 
     def _handle_change(self, old: TopologyView | None, new: TopologyView | None) -> None:
         view = new or old
         assert view is not None
-        self._on_change(view.metadata.name, new)
+        self._watches.notify(TOPOLOGIES, view.metadata.name, new)

@@ -4,30 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from vkgateway.kube import errors
-from vkgateway.kube.client import Client
 from vkgateway.model.errors import UnavailableError
 from vkgateway.sync.compute.fan_out import apply_to_each
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.kube_dns import KubeDns
-from vkgateway.sync.network.platform_service import (
-    DNS_NUMBER,
-    DNS_PORTS,
-    Endpoint,
-    PlatformService,
-    Port,
-    remove_platform_service,
-)
+from vkgateway.sync.network.platform_service import Endpoint, PlatformService, Port, remove_platform_service
+from vkgateway.sync.network.resolvers import Resolvers, dns_service_name
 from vkgateway.sync.network.service_cidr import TenantServiceCidr
+from vkgateway.sync.network.service_writer import find_compute_service
 from vkgateway.sync.network.services import ServiceReconciler
+from vkgateway.sync.network.tenant_services import TenantServices
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import BATCH_SECONDS, RequestKind
+from vkgateway.sync.runtime.sources import (
+    COMPUTE_NETWORK_LISTED,
+    COMPUTE_PLATFORM_SERVICES,
+    COMPUTE_SERVICES,
+    RESYNC,
+    TENANT_SERVICES,
+    TENANT_SERVICES_LISTED,
+)
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.translate.context import TenantContext
-from vkgateway.translate.egress_rules import NameServerRange
 from vkgateway.translate.services import API_SERVICE, DNS_SERVICE, is_platform_service, resolve_aliases
 
 log = structlog.get_logger(__name__)
@@ -43,83 +48,82 @@ _REFUSED_FOR: Final = 60.0
 """Seconds for which pods do not ask a compute cluster again after its refusal."""
 
 
-class NameServers(Protocol):
-    """Runner of tenants' name servers; every call is idempotent."""
-
-    @property
-    def forwarder_endpoint(self) -> Endpoint | None:
-        """Forwarder endpoint, which answers for tenants without Services; None if the platform serves no names."""
-
-    @property
-    def listening_range(self) -> NameServerRange | None:
-        """Addresses and ports of the name servers of all tenants."""
-
-    async def serve_tenant(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
-        """Run a name server for a tenant's pods in one compute cluster, over UDP and TCP.
-
-        `addresses` maps DNS names of Services to their cluster IPs there. Raises UnavailableError while it does not
-        answer.
-        """
+NAMES: Final = RequestKind[None]("names", BATCH_SECONDS)
 
 
 class NameService:
     """DNS names of one tenant in all its compute clusters.
 
     The name server address in pods never changes; only the endpoints behind it do. While the tenant has no Service, the
-    platform's forwarder answers, which knows no cluster names, so that an idle tenant needs no name server. `wake()`
-    enqueues a reconcile request.
+    platform's forwarder answers, which knows no cluster names, so that an idle tenant needs no name server.
     """
 
     def __init__(
         self,
-        tenant: TenantContext,
-        client: Client,
-        servers: NameServers | None,
-        services: ServiceReconciler,
+        scope: TenantScope,
+        resolvers: Resolvers,
+        tenant_services: TenantServices,
         *,
+        services: ServiceReconciler,
         own_range: TenantServiceCidr,
-        wake: Callable[[], None],
     ) -> None:
-        self.tenant = tenant
-        self._servers = servers
+        self._scope = scope
+        self._resolvers = resolvers
+        self._tenant_services = tenant_services
         self._services = services
-        self._wake = wake
-        self._dns_service = PlatformService(_dns_name(tenant.name), DNS_PORTS, own_range=own_range, number=DNS_NUMBER)
-        self._api_service = PlatformService(_api_name(tenant.name), _API_PORTS, own_range=own_range, number=_API_NUMBER)
-        self._kube_dns = KubeDns(client, own_range=own_range)
+        self._dns_service = resolvers.dns_service
+        self._api_service = PlatformService(_api_name(scope.name), _API_PORTS, own_range=own_range, number=_API_NUMBER)
+        self._kube_dns = KubeDns(scope.client, own_range=own_range)
         self._refusing: dict[str, float] = {}
         """Time of the first refusal by compute cluster, in seconds of the event loop's clock."""
         self._refused: dict[str, float] = {}
         """Time of the next attempt by compute cluster, in seconds of the event loop's clock."""
 
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.for_(NAMES, self.reconcile)
+            .watches(TENANT_SERVICES, lambda _key: self._enqueue())
+            .watches(COMPUTE_SERVICES, lambda _key: self._enqueue())
+            .watches_each(
+                (TENANT_SERVICES_LISTED, COMPUTE_NETWORK_LISTED, COMPUTE_PLATFORM_SERVICES, RESYNC), self._enqueue
+            )
+        )
+
+    def _enqueue(self) -> None:
+        if self.is_active:
+            self._scope.work_queue.enqueue(NAMES, None)
+
     @property
     def is_served(self) -> bool:
         """Whether the platform serves DNS names for tenants."""
-        return self._forwarder_endpoint is not None
+        return self._resolvers.forwarder_endpoint is not None
 
     @property
     def is_active(self) -> bool:
         """Whether platform Services are needed in compute clusters, for DNS or for the API server."""
-        return self.is_served or bool(self.tenant.service_range)
+        return self.is_served or bool(self._scope.tenant.service_range)
 
-    async def tenant_context_in(self, link: ComputeLink) -> TenantContext:
+    async def tenant_context_in(self, link: ComputeLink, namespace: str, *, with_services: bool) -> TenantContext:
         """Return the tenant context for pods in a compute cluster, with the addresses for DNS and the API server.
 
         Raises ApiError if the cluster cannot be asked now, and UnavailableError during the first seconds of refusals.
         After a persistent refusal, pods use the resolver of their node.
         """
+        if with_services:
+            await self._services.settle_namespace(namespace)
         if not self.is_active:
-            return self.tenant
+            return self._scope.tenant
         dns, api = self._dns_service.find_service(link), self._api_service.find_service(link)
         if api is not None and (dns is not None or not self.is_served):
             return self._with_addresses(dns.cluster_ip if dns is not None else "", api.cluster_ip)
         now = asyncio.get_running_loop().time()
         if self._refused.get(link.name, now) > now:
-            return self.tenant
+            return self._scope.tenant
         try:
             nameserver = (
-                await self._dns_service.ensure_service(link, to=self._forwarder_endpoint)
-                if self._forwarder_endpoint is not None
+                await self._dns_service.ensure_service(link, to=self._resolvers.forwarder_endpoint)
+                if self._resolvers.forwarder_endpoint is not None
                 else ""
             )
             api_service = (
@@ -133,43 +137,34 @@ class NameService:
             if now - self._refusing.setdefault(link.name, now) < _PATIENCE:
                 message = "the compute cluster does not allow the gateway to serve the tenant's DNS names at the moment"
                 raise UnavailableError(message, hint="the gateway retries automatically") from error
-            log.warning("no name service", tenant=self.tenant.name, compute=link.name, error=error.message)
+            log.warning("no name service", tenant=self._scope.name, compute=link.name, error=error.message)
             self._refused[link.name] = now + _REFUSED_FOR
-            return self.tenant
+            return self._scope.tenant
         self._refusing.pop(link.name, None)
         if dns is None:
-            self._wake()
+            self._enqueue()
         return self._with_addresses(nameserver, api_service)
 
     def _with_addresses(self, nameserver: str, api_service: str) -> TenantContext:
-        return replace(self.tenant, dns_servers=(nameserver,) if nameserver else (), api_service=api_service)
+        return replace(self._scope.tenant, dns_servers=(nameserver,) if nameserver else (), api_service=api_service)
 
-    def resolver_endpoints(self, link: ComputeLink) -> list[tuple[str, int]]:
-        """Return the endpoints that answer DNS in a compute cluster: the forwarder and the current name server."""
-        endpoints = [self._forwarder_endpoint] if self._forwarder_endpoint is not None else []
-        return sorted({*endpoints, *self._dns_service.current_endpoints(link)})
-
-    @property
-    def listening_range(self) -> NameServerRange | None:
-        """Addresses and ports of the name servers of all tenants; None if the platform serves no names."""
-        return self._servers.listening_range if self._servers is not None else None
-
-    async def reconcile(self, links: Mapping[str, ComputeLink]) -> None:
+    async def reconcile(self, _key: None = None) -> None:
         """Point the platform Services in all compute clusters to the right endpoints.
 
         The tenant's Service `kube-dns` then points to the answering name servers.
         """
-        await apply_to_each(links.values(), self._reconcile_in)
+        links = self._scope.links
+        await apply_to_each(list(links.values()), self._reconcile_in)
         await self._kube_dns.reconcile(self._all_endpoints(links.values()), served=self.is_served)
 
     def _all_endpoints(self, links: Collection[ComputeLink]) -> list[Endpoint]:
         """Return the name servers that answer for the tenant in any compute cluster; none while a cluster is not
         trusted.
         """
-        if self._forwarder_endpoint is None or not all(link.services_trusted for link in links):
+        if self._resolvers.forwarder_endpoint is None or not all(link.services_trusted for link in links):
             return []
         answering = {endpoint for link in links for endpoint in self._dns_service.current_endpoints(link)} or {
-            self._forwarder_endpoint
+            self._resolvers.forwarder_endpoint
         }
         return [endpoint for endpoint in answering if _is_address(endpoint.address)]
 
@@ -179,36 +174,32 @@ class NameService:
             # While the tenant's Services are not known, the current endpoints stay.
             if (
                 self.is_served
-                and self._services.is_complete
+                and self._tenant_services.is_complete
                 and (self._dns_service.find_service(link) is not None or link.name in self._dns_service.known_addresses)
             ):
                 await self._dns_service.set_endpoint(link, to=await self._select_endpoint(link))
 
     @property
     def _api_endpoint(self) -> Endpoint:
-        return Endpoint(self.tenant.api_host, self.tenant.api_port)
-
-    @property
-    def _forwarder_endpoint(self) -> Endpoint | None:
-        return self._servers.forwarder_endpoint if self._servers is not None else None
+        return Endpoint(self._scope.tenant.api_host, self._scope.tenant.api_port)
 
     async def _select_endpoint(self, link: ComputeLink) -> Endpoint:
-        assert self._servers is not None
-        assert self._forwarder_endpoint is not None
-        if not self._services.own_services():
+        assert self._resolvers.servers is not None
+        assert self._resolvers.forwarder_endpoint is not None
+        if not self._tenant_services.own_services():
             # A running name server is retained: it may be needed again and costs little.
-            return self._forwarder_endpoint
-        return await self._servers.serve_tenant(self.tenant.name, link.name, self._differing_addresses(link))
+            return self._resolvers.forwarder_endpoint
+        return await self._resolvers.servers.serve_tenant(self._scope.name, link.name, self._differing_addresses(link))
 
     def _differing_addresses(self, link: ComputeLink) -> dict[str, str]:
         """Return the DNS names whose cluster IP in the compute cluster differs from the one in the tenant cluster."""
-        domain = self.tenant.cluster_domain
+        domain = self._scope.tenant.cluster_domain
         found: dict[str, str] = {}
-        kubernetes = self._services.tenant_services.store.get(API_SERVICE)
+        kubernetes = self._tenant_services.services.store.get(API_SERVICE)
         shown = kubernetes.cluster_ip if kubernetes is not None else ""
         if (api := self._api_service.find_service(link)) is not None and api.cluster_ip != shown:
             found[f"kubernetes.default.svc.{domain}"] = api.cluster_ip
-        dns_service = self._services.tenant_services.store.get(DNS_SERVICE)
+        dns_service = self._tenant_services.services.store.get(DNS_SERVICE)
         dns_platform = self._dns_service.find_service(link)
         if (
             dns_service is not None
@@ -218,8 +209,8 @@ class NameService:
         ):
             namespace, name = DNS_SERVICE
             found[f"{name}.{namespace}.svc.{domain}"] = dns_platform.cluster_ip
-        for (namespace, name), service in self._services.own_services().items():
-            compute_service = self._services.find_compute_service(link, (namespace, name))
+        for (namespace, name), service in self._tenant_services.own_services().items():
+            compute_service = find_compute_service(link, self._scope.name, (namespace, name))
             if (
                 compute_service is not None
                 and compute_service.cluster_ip
@@ -233,10 +224,10 @@ class NameService:
 
         A name server that follows an ExternalName resolves it only with data from its own API server.
         """
-        domain = self.tenant.cluster_domain
+        domain = self._scope.tenant.cluster_domain
         targets = {
             f"{name}.{namespace}.svc.{domain}": str(view.spec.get("externalName") or "").rstrip(".").lower()
-            for (namespace, name), view in self._services.own_services().items()
+            for (namespace, name), view in self._tenant_services.own_services().items()
             if view.spec.get("type") == "ExternalName"
         }
         return resolve_aliases(targets, differing)
@@ -244,12 +235,8 @@ class NameService:
 
 async def remove_names(link: ComputeLink, tenant: str) -> None:
     """Delete the platform Services of a deleted tenant in a compute cluster. Idempotent; raises ApiError."""
-    for name in (_dns_name(tenant), _api_name(tenant)):
+    for name in (dns_service_name(tenant), _api_name(tenant)):
         await remove_platform_service(link, tenant, name)
-
-
-def _dns_name(tenant: str) -> str:
-    return f"dns-{tenant}"
 
 
 def _api_name(tenant: str) -> str:

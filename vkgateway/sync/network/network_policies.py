@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import structlog
 
 from vkgateway.kube import errors, resources
-from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.model.names import NAME_ANNOTATION, NAMESPACE_ANNOTATION, compute_namespace
-from vkgateway.model.objects import Object
+from vkgateway.model.objects import NamespaceView, Object
 from vkgateway.sync.compute.fan_out import apply_to_each
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.events import EventRecorder
+from vkgateway.sync.network.resolvers import Resolvers
 from vkgateway.sync.refusals import is_object_refused, is_starting, lacks_rights
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import BATCH_SECONDS, RequestKind
+from vkgateway.sync.runtime.sources import (
+    COMPUTE_NAMESPACES,
+    COMPUTE_NETWORK_LISTED,
+    COMPUTE_PLATFORM_SERVICES,
+    COMPUTE_POLICIES,
+    RESYNC,
+    TENANT_ACTIVE,
+    TENANT_NAMESPACES,
+    TENANT_SERVICES_LISTED,
+)
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key, owned_by
-from vkgateway.translate.context import TenantContext
-from vkgateway.translate.egress_rules import NameServerRange
 from vkgateway.translate.network_policies import (
     IsolationPolicies,
     NetworkPolicyView,
@@ -30,7 +39,6 @@ from vkgateway.translate.network_policies import (
     isolation_policies,
     selects_namespaces,
 )
-from vkgateway.translate.peer_terms import NamespaceLabels
 from vkgateway.translate.sanitizer import Sanitizer
 
 log = structlog.get_logger(__name__)
@@ -39,39 +47,40 @@ _KNOWN_WITHIN: Final = 10.0
 """Maximum seconds that a compute namespace waits for the tenant's policies."""
 
 
+POLICIES: Final = RequestKind[str]("policies", BATCH_SECONDS)
+
+
 class NetworkPolicyReconciler:
     """Reconciler of one tenant's NetworkPolicies in all its compute clusters.
 
-    Policies are watched from the first compute namespace on. `resolvers(link)` returns the endpoints that answer DNS
-    queries in a cluster; `name_servers()` returns where those of all tenants listen; `wake(namespace)` enqueues the
-    policies of a namespace.
+    Policies are watched from the first compute namespace on.
     """
 
-    def __init__(
-        self,
-        tenant: TenantContext,
-        client: Client,
-        *,
-        events: EventRecorder,
-        namespaces: NamespaceLabels,
-        resolvers: Callable[[ComputeLink], list[tuple[str, int]]],
-        name_servers: Callable[[], NameServerRange | None],
-        wake: Callable[[str], None],
-    ) -> None:
-        self.tenant = tenant
-        self._events = events
-        self._namespaces = namespaces
+    def __init__(self, scope: TenantScope, resolvers: Resolvers) -> None:
+        self._scope = scope
         self._resolvers = resolvers
-        self._name_servers = name_servers
-        self._wake = wake
         self._needed = asyncio.Event()
         self._known = asyncio.Event()
         self.tenant_policies: Reflector[NetworkPolicyView] = Reflector(
-            client,
+            scope.client,
             resources.NETWORK_POLICIES,
             decode=decode_policy,
             on_change=self._tenant_policy_changed,
             on_complete=self._list_completed,
+        )
+
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.for_(POLICIES, self.reconcile)
+            .runs("policies", self.run)
+            .watches(TENANT_ACTIVE, self._needed.set)
+            .watches(TENANT_NAMESPACES, self._namespace_changed)
+            .watches(COMPUTE_NAMESPACES, self._enqueue)
+            .watches(COMPUTE_POLICIES, self._enqueue)
+            .watches_each(
+                (TENANT_SERVICES_LISTED, COMPUTE_NETWORK_LISTED, COMPUTE_PLATFORM_SERVICES, RESYNC), self._enqueue_all
+            )
         )
 
     async def run(self) -> None:
@@ -79,17 +88,13 @@ class NetworkPolicyReconciler:
         await self._needed.wait()
         await self.tenant_policies.run()
 
-    def start_watching(self) -> None:
-        """Start watching, because the tenant has compute pods or may soon have some."""
-        self._needed.set()
-
-    async def wait_for_fence(self, link: ComputeLink, namespace: str, uid: str) -> list[Object]:
+    async def wait_for_policies(self, link: ComputeLink, namespace: str, uid: str) -> list[Object]:
         """Return the policies that isolate a new compute namespace before any pod runs in it.
 
         Raises:
             UnavailableError: the tenant's policies are not known yet.
         """
-        self.start_watching()
+        self._needed.set()
         try:
             async with asyncio.timeout(_KNOWN_WITHIN):
                 await self._known.wait()
@@ -100,29 +105,31 @@ class NetworkPolicyReconciler:
             ) from error
         return self._build_fence(link, namespace, uid).documents
 
-    def enqueue_all(self, links: Iterable[ComputeLink]) -> None:
-        """Enqueue the policies of every compute namespace."""
+    def _enqueue(self, namespace: str) -> None:
+        self._scope.work_queue.enqueue(POLICIES, namespace)
+
+    def _enqueue_all(self) -> None:
+        """Request a reconcile of the policies of every namespace: another server may answer for names, for one."""
         if not self.tenant_policies.is_complete:
             return
         names = {view.metadata.namespace for view in self.tenant_policies.store.values()}
-        for link in links:
-            names |= set(link.policies.tenant_namespaces(self.tenant.name))
+        for link in self._scope.links.values():
+            names |= set(link.policies.tenant_namespaces(self._scope.name))
         for name in names:
-            self._wake(name)
+            self._enqueue(name)
 
-    def namespaces_changed(self) -> None:
-        """Enqueue policies with namespace selectors, after namespaces or their labels changed."""
+    def _namespace_changed(self, old: NamespaceView | None, new: NamespaceView | None) -> None:
+        """Enqueue the policies that select namespaces by labels."""
+        if old is not None and new is not None and old.metadata.labels == new.metadata.labels:
+            return
         for namespace in {
             view.metadata.namespace for view in self.tenant_policies.store.values() if selects_namespaces(view)
         }:
-            self._wake(namespace)
+            self._enqueue(namespace)
 
-    def resolvers_changed(self, links: Iterable[ComputeLink]) -> None:
-        """Enqueue all policies, because each isolation policy permits the endpoints that answer DNS queries."""
-        self.enqueue_all(links)
-
-    async def reconcile(self, namespace: str, uid: str, links: Mapping[str, ComputeLink]) -> None:
+    async def reconcile(self, namespace: str) -> None:
         """Write the policies of a namespace to every trusted compute cluster.
+
 
         A refused policy is reported and blocks no other policy; without it, the pods that it selects are isolated. If a
         change is refused, the previous version is deleted, too, because it may permit what the tenant now forbids.
@@ -131,12 +138,14 @@ class NetworkPolicyReconciler:
             ConflictError: an object that is not this tenant's has the name of a policy.
             ApiError: a compute cluster cannot be asked now, or refuses a policy.
         """
-        if not self.tenant_policies.is_complete:
+        above = self._scope.cache.find_namespace(namespace)
+        if above is None or above.metadata.deletion_timestamp is not None or not self.tenant_policies.is_complete:
             return
+        uid = above.metadata.uid
         skipped: dict[Key, tuple[NetworkPolicyView, str]] = {}
 
         async def reconcile(link: ComputeLink) -> None:
-            compute_view = link.namespaces.find_namespace(self.tenant.name, namespace)
+            compute_view = link.namespaces.find_namespace(self._scope.name, namespace)
             if not (link.services_trusted and link.policies.is_complete) or compute_view is None:
                 return
             if compute_view.metadata.deletion_timestamp is None:
@@ -144,26 +153,28 @@ class NetworkPolicyReconciler:
                 await self._write_policies(link, namespace, isolation.documents)
                 skipped.update({policy.metadata.key: (policy, reason) for policy, reason in isolation.skipped_rules})
 
-        await apply_to_each(links.values(), reconcile)
+        await apply_to_each(list(self._scope.links.values()), reconcile)
         for policy, reason in skipped.values():
-            await self._events.emit_event(policy.metadata, reason="PartLeftOut", message=reason, about="NetworkPolicy")
+            await self._scope.events.emit_event(
+                policy.metadata, reason="PartLeftOut", message=reason, about="NetworkPolicy"
+            )
 
     def _build_fence(self, link: ComputeLink, namespace: str, uid: str) -> IsolationPolicies:
         policy_context = PolicyContext(
-            namespaces=self._namespaces(),
+            namespaces=self._scope.cache.namespace_labels(),
             pod_ranges=sorted({cidr for node in link.nodes.store.values() for cidr in node.spec.pod_cidrs}),
-            resolvers=self._resolvers(link),
-            name_servers=self._name_servers(),
+            resolvers=self._resolvers.resolver_endpoints(link),
+            name_servers=self._resolvers.listening_range,
         )
         policies = [
             view
             for view in self.tenant_policies.store.values()
             if view.metadata.namespace == namespace and view.metadata.deletion_timestamp is None
         ]
-        return isolation_policies(self.tenant, namespace, uid, policies, context=policy_context)
+        return isolation_policies(self._scope.tenant, namespace, uid, policies, context=policy_context)
 
     async def _write_policies(self, link: ComputeLink, namespace: str, wanted: list[Object]) -> None:
-        namespace_name = compute_namespace(self.tenant.name, namespace)
+        namespace_name = compute_namespace(self._scope.name, namespace)
         obsolete = {view.metadata.name: view for view in link.policies.in_namespace(namespace_name)}
         first_refusal: errors.ApiError | ConflictError | None = None
         for document in wanted:
@@ -179,7 +190,7 @@ class NetworkPolicyReconciler:
                 await self._report_refused(document, error, changed=known is not None)
                 first_refusal = first_refusal or error
         for view in obsolete.values():
-            if owned_by(self.tenant.name, view.metadata):
+            if owned_by(self._scope.name, view.metadata):
                 await _delete_policy(link, view)
         if first_refusal is not None:
             raise first_refusal
@@ -207,7 +218,7 @@ class NetworkPolicyReconciler:
             )
             if changed and is_object_refused(error):
                 message += "; the previous version is deleted, so the pods that it selects are isolated"
-        await self._events.emit_event(policy.metadata, reason=reason, message=message, about="NetworkPolicy")
+        await self._scope.events.emit_event(policy.metadata, reason=reason, message=message, about="NetworkPolicy")
 
     async def _write_policy(self, link: ComputeLink, wanted: Object, known: NetworkPolicyView | None) -> None:
         namespace, name = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
@@ -217,7 +228,7 @@ class NetworkPolicyReconciler:
                 return
             except errors.AlreadyExists:
                 known = decode_policy(await link.client.get(resources.NETWORK_POLICIES, name, namespace=namespace))
-        if not owned_by(self.tenant.name, known.metadata):
+        if not owned_by(self._scope.name, known.metadata):
             raise ConflictError(f"networkpolicies/{name}: the name is taken in the compute cluster")
         if _without_empty(known.spec) == _without_empty(wanted["spec"]):
             return
@@ -227,14 +238,14 @@ class NetworkPolicyReconciler:
 
     def _list_completed(self) -> None:
         self._known.set()
-        for namespace in self._namespaces():
-            self._wake(namespace)
+        for namespace in self._scope.cache.namespace_labels():
+            self._enqueue(namespace)
 
     def _tenant_policy_changed(self, old: NetworkPolicyView | None, new: NetworkPolicyView | None) -> None:
         view = new or old
         assert view is not None
         if old is None or new is None or old.spec != new.spec:
-            self._wake(view.metadata.namespace)
+            self._enqueue(view.metadata.namespace)
 
 
 def _is_retriable(error: errors.ApiError | ConflictError) -> bool:

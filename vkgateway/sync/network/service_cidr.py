@@ -15,6 +15,7 @@ from vkgateway.model.names import TENANT_LABEL
 from vkgateway.model.objects import Condition, Meta, is_condition_true
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.refusals import is_starting
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)
@@ -61,12 +62,17 @@ class TenantServiceCidr:
     in the compute cluster, and DNS returns those.
     """
 
-    def __init__(self, tenant: TenantContext) -> None:
-        self.tenant = tenant
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
         self._confirmed: dict[str, ComputeLink] = {}
         self._refused: dict[str, float] = {}
         """Time of the next attempt by compute cluster, in seconds of the event loop's clock."""
         self._create_lock = asyncio.Lock()
+
+    @property
+    def tenant(self) -> TenantContext:
+        """The tenant whose range it is."""
+        return self._scope.tenant
 
     def address_at(self, number: int) -> str:
         """Return the address with an index in the range; "" without a range."""

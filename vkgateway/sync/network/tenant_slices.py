@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
+from typing import Final
 
 from vkgateway.kube import resources
-from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.pod_addresses import PodAddresses
 from vkgateway.sync.network.slices import delete_slice, write_slice
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import BATCH_SECONDS, RequestKind
+from vkgateway.sync.runtime.sources import COMPUTE_PODS, TENANT_SERVICES, TENANT_SERVICES_LISTED
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key, owned_by
-from vkgateway.translate.context import TenantContext
 from vkgateway.translate.services import (
     API_SERVICE,
     DNS_SERVICE,
@@ -27,26 +31,17 @@ from vkgateway.translate.services import (
     slice_content,
 )
 
+ADDRESSES: Final = RequestKind[None]("addresses", BATCH_SECONDS)
+
 
 class TenantSlices:
     """EndpointSlices that one tenant writes.
 
-    `wake(key)` enqueues the Service of a slice. `wake_addresses()` enqueues the check which slices are affected by
-    changed addresses: there may be thousands of slices, and pods change constantly.
+    Changed addresses are gathered: there may be thousands of slices, and pods change constantly.
     """
 
-    def __init__(
-        self,
-        tenant: TenantContext,
-        client: Client,
-        *,
-        wake: Callable[[Key], None],
-        wake_addresses: Callable[[], None],
-        on_complete: Callable[[], None],
-    ) -> None:
-        self.tenant = tenant
-        self._wake = wake
-        self._wake_addresses = wake_addresses
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
         self._by_service: defaultdict[Key, set[Key]] = defaultdict(set)
         """Keys of slices by Service."""
         self._pod_addresses: dict[str, PodAddresses] = {}
@@ -54,13 +49,17 @@ class TenantSlices:
         self._changed_addresses: set[str] = set()
         """Addresses that were added or removed since slices were last checked."""
         self.tenant_slices: Reflector[SliceView] = Reflector(
-            client,
+            scope.client,
             resources.ENDPOINT_SLICES,
             decode=decode_slice,
             on_change=self._tenant_slice_changed,
-            on_complete=on_complete,
+            on_complete=partial(scope.watches.notify, TENANT_SERVICES_LISTED),
             label_selector=f"{MANAGED_BY_LABEL}!={MANAGED_BY_KUBERNETES}",
         )
+
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        registry.for_(ADDRESSES, self.reconcile_addresses).watches(COMPUTE_PODS, self.pod_changed)
 
     def has_slices(self, service: Key) -> bool:
         """Return whether a Service has slices of the tenant."""
@@ -73,14 +72,14 @@ class TenantSlices:
             return
         for addresses in self._pod_addresses.values():
             addresses.pod_changed(key)
-        self._wake_addresses()
+        self._scope.work_queue.enqueue(ADDRESSES, None)
 
     def pods_listed(self) -> None:
         """Handle a completed pod list: any pod may have changed."""
         for addresses in self._pod_addresses.values():
             addresses.mark_all_changed()
         if self._by_service:
-            self._wake_addresses()
+            self._scope.work_queue.enqueue(ADDRESSES, None)
 
     def addresses_in(self, link: ComputeLink) -> Collection[str]:
         """Return the current addresses of the tenant's pods in a compute cluster; the collection is updated by later
@@ -90,18 +89,18 @@ class TenantSlices:
         if known is None or known.link is not link:
             if known is not None:
                 self._changed_addresses.update(known.current_addresses)
-            known = self._pod_addresses[link.name] = PodAddresses(self.tenant.name, link)
+            known = self._pod_addresses[link.name] = PodAddresses(self._scope.name, link)
         self._changed_addresses |= known.update_addresses()
         return known.current_addresses
 
-    def enqueue_affected(self, links: Iterable[ComputeLink]) -> None:
+    async def reconcile_addresses(self, _key: None) -> None:
         """Enqueue the Services of slices with an added or removed address."""
-        for link in links:
+        for link in list(self._scope.links.values()):
             self.addresses_in(link)
         changed, self._changed_addresses = self._changed_addresses, set()
         for service in self._by_service if changed else ():
             if any(_names_address(view, changed) for view in self._slices_of(service)):
-                self._wake(service)
+                self._scope.watches.notify(TENANT_SERVICES, service)
 
     async def reconcile(self, link: ComputeLink, service: Meta, key: Key, *, own: Collection[str]) -> None:
         """Write the compute slices of a Service with the addresses in `own`; `service` is the compute Service of `key`.
@@ -118,7 +117,7 @@ class TenantSlices:
         for tenant_slice in self._slices_of(key):
             content, _ = slice_content(tenant_slice, pod_addresses=own)
             if content["endpoints"]:
-                wanted = forward_slice(tenant_slice, content, service=service, tenant=self.tenant)
+                wanted = forward_slice(tenant_slice, content, service=service, tenant=self._scope.tenant)
                 await write_slice(link, wanted, obsolete.pop(tenant_slice.metadata.name, None), owned=self._is_own)
         for view in obsolete.values():
             await delete_slice(link, view.metadata)
@@ -135,7 +134,7 @@ class TenantSlices:
         return [view for view in found if view is not None]
 
     def _is_own(self, metadata: Meta) -> bool:
-        return owned_by(self.tenant.name, metadata)
+        return owned_by(self._scope.name, metadata)
 
     def _tenant_slice_changed(self, old: SliceView | None, new: SliceView | None) -> None:
         for view in (old, new):
@@ -152,7 +151,7 @@ class TenantSlices:
                 self._by_service[service].discard(view.metadata.key)
                 if not self._by_service[service]:
                     del self._by_service[service]
-            self._wake(service)
+            self._scope.watches.notify(TENANT_SERVICES, service)
 
 
 def _names_address(view: SliceView, addresses: Collection[str]) -> bool:

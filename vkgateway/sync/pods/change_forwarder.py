@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from vkgateway.kube import errors, resources
@@ -14,9 +13,9 @@ from vkgateway.sync.pods.feature_guard import fields_lost_on_patch
 from vkgateway.sync.pods.mirror import PodMirror, clean_message
 from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, decode, plan_of, tenant_pod_of
 from vkgateway.sync.refusals import is_starting, lacks_rights
+from vkgateway.sync.runtime.requests import POD
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import AMOUNTS, FORWARDED, REQUESTS
-from vkgateway.sync.views.ownership import Key
-from vkgateway.translate.context import TenantContext
 from vkgateway.translate.feature_gates import lost_fields_message
 from vkgateway.translate.pod_diff import PodDiff, diff_pods, without_resize
 from vkgateway.translate.subresources import Subresource, drop_lost_containers, resources_checksum, split_patch
@@ -31,14 +30,14 @@ class _LostError(Exception):
 
 
 class ChangeForwarder:
-    """Forwarder of one tenant's pod changes; `later(key, seconds)` enqueues a reconcile request for a pod."""
+    """Forwarder of one tenant's pod changes."""
 
-    def __init__(self, *, upward: PodMirror, copies: CopyReconciler, later: Callable[[Key, float], None]) -> None:
-        self._mirror = upward
+    def __init__(self, scope: TenantScope, mirror: PodMirror, *, copies: CopyReconciler) -> None:
+        self._scope = scope
+        self._mirror = mirror
         self._copies = copies
-        self._requeue_after = later
 
-    async def forward_changes(self, context: PodContext, tenant: TenantContext) -> None:
+    async def forward_changes(self, context: PodContext) -> None:
         """Forward labels, annotations and mutable spec fields, and record the forwarded state on the compute pod."""
         tenant_pod, compute_pod = tenant_pod_of(context), compute_pod_of(context)
         if context.binding is None:
@@ -46,9 +45,9 @@ class ChangeForwarder:
         pod = decode(await self._mirror.read_pod(tenant_pod))
         namespace, name = compute_pod.metadata.namespace, compute_pod.metadata.name
         current = decode(await context.link.client.get(resources.PODS, name, namespace=namespace))
-        changes = diff_pods(pod, current, tenant=tenant, pool=context.binding.pool)
+        changes = diff_pods(pod, current, tenant=self._scope.tenant, pool=context.binding.pool)
         for refusal in changes.unsupported:
-            await self._mirror.emit_event(context, "ChangeNotForwarded", refusal.message)
+            await self._mirror.reporter.emit_event(context, "ChangeNotForwarded", refusal.message)
         patch: Object = changes.patch or {}
         annotations = patch.setdefault("metadata", {}).setdefault("annotations", {})
         checksum, forwarded_checksum = (
@@ -63,7 +62,7 @@ class ChangeForwarder:
             if checksum != forwarded_checksum and not context.resize_refused:
                 annotations[AMOUNTS] = checksum
         if waiting:
-            await self._mirror.show_waiting(context, pod["spec"]["ephemeralContainers"], waiting)
+            await self._mirror.reporter.show_waiting(context, pod["spec"]["ephemeralContainers"], waiting)
         if (
             not _is_resize_pending(context)
             and not context.resize_refused
@@ -79,7 +78,7 @@ class ChangeForwarder:
         patch["metadata"]["uid"] = compute_pod.uid
         refusal = await self._patch_pod(context, patch)
         if refusal is not None:
-            await self._mirror.emit_event(context, "ChangeNotForwarded", refusal)
+            await self._mirror.reporter.emit_event(context, "ChangeNotForwarded", refusal)
             if "spec" in patch:
                 await self._patch_pod(context, {"metadata": patch["metadata"]})
 
@@ -101,14 +100,14 @@ class ChangeForwarder:
                     await self._copies.ensure_copy(context.link, reference)
             found = await self._write_subresource(context, {**patch, "metadata": {"uid": uid}}, subresource)
             for refusal in dict.fromkeys(reason for reason, _ in found):
-                await self._mirror.emit_event(context, "ChangeNotForwarded", refusal)
+                await self._mirror.reporter.emit_event(context, "ChangeNotForwarded", refusal)
                 if refusal == _NO_RIGHTS:
                     complete = False
                 context.resize_refused = context.resize_refused or subresource == "resize"
             for reason, one in found:
                 waiting |= {container["name"]: reason for container in one["spec"].get("ephemeralContainers") or ()}
         if not complete:
-            self._requeue_after(context.key, _RETRY)
+            self._scope.work_queue.enqueue(POD, context.key, _RETRY)
         return complete
 
     async def _write_subresource(
@@ -132,7 +131,7 @@ class ChangeForwarder:
         `PodForwarder._read_admitted`.
         """
         if context.resize_admission is not None and _is_resize_pending(context):
-            await self._mirror.emit_event(
+            await self._mirror.reporter.emit_event(
                 context, "ResizeDeferred", f"the pod is not resized yet: {context.resize_admission.message}"
             )
             return False
@@ -184,7 +183,7 @@ class ChangeForwarder:
         remaining_patch = drop_lost_containers(patch, lost)
         if remaining_patch is None:
             raise _LostError(lost_fields_message(lost))
-        await self._mirror.emit_event(context, "ChangeNotForwarded", lost_fields_message(lost))
+        await self._mirror.reporter.emit_event(context, "ChangeNotForwarded", lost_fields_message(lost))
         return remaining_patch
 
 

@@ -8,9 +8,10 @@ from typing import Protocol
 import structlog
 
 from vkgateway.sync.pods import absences
+from vkgateway.sync.pods.deleter import PodDeleter
 from vkgateway.sync.pods.forwarder import PodForwarder
 from vkgateway.sync.pods.mirror import PodMirror
-from vkgateway.sync.pods.pod_context import PodContext, tenant_pod_of
+from vkgateway.sync.pods.pod_context import PodContext, plan_of, tenant_pod_of
 from vkgateway.sync.pods.record import Instruction
 from vkgateway.sync.pods.replaced_pods import ReplacedPods
 
@@ -30,54 +31,63 @@ class EvictionNotifier(Protocol):
         """Record once that a pod does not borrow any longer."""
 
 
+class PodNotifier(Protocol):
+    """Reporter to pods that wait, and writer of eviction notices."""
+
+    @property
+    def notices(self) -> EvictionNotifier:
+        """Eviction notices."""
+
+    async def report_pending(self, context: PodContext) -> None:
+        """Report to a pod that waits for the arbiter why it waits."""
+
+
 class Executor:
     """Executor of instructions for one tenant's pods. Raises one of vkgateway's errors if an instruction must be
     retried.
-
-    `tell_held(context)` reports to a held pod why it waits.
     """
 
     def __init__(
         self,
+        mirror: PodMirror,
+        forwarder: PodForwarder,
         *,
-        upward: PodMirror,
-        downward: PodForwarder,
+        deleter: PodDeleter,
         replaced: ReplacedPods,
-        notices: EvictionNotifier,
-        tell_held: Callable[[PodContext], Awaitable[None]],
+        notifier: PodNotifier,
     ) -> None:
-        self.mirror = upward
-        self.forwarder = downward
-        self._report_pending = tell_held
+        self.mirror = mirror
+        self.forwarder = forwarder
+        self._notifier = notifier
         self._actions: Mapping[Instruction, Callable[[PodContext], Awaitable[None]]] = {
             Instruction.FORGET: _do_nothing,
             Instruction.WAIT: _do_nothing,
-            Instruction.DELETE_COMPUTE: downward.delete_pod,
-            Instruction.DELETE_LIKE_TENANT: downward.delete_like_tenant,
-            Instruction.DELETE_AT_DEADLINE: downward.delete_at_deadline,
-            Instruction.DELETE_STALE: downward.delete_stale,
-            Instruction.REMOVE_FINALIZER: downward.remove_finalizer,
-            Instruction.CREATE: downward.create_pod,
-            Instruction.FORWARD_CHANGES: downward.forward_changes,
-            Instruction.FORWARD_READINESS: downward.readiness.forward_conditions,
-            Instruction.REFRESH_TOKENS: downward.refresh_tokens,
-            Instruction.KEEP_LOGS: downward.keep_logs,
-            Instruction.REPORT_NAME_TAKEN: downward.report_name_taken,
+            Instruction.DELETE_COMPUTE: deleter.delete_pod,
+            Instruction.DELETE_LIKE_TENANT: deleter.delete_like_tenant,
+            Instruction.DELETE_AT_DEADLINE: deleter.delete_at_deadline,
+            Instruction.DELETE_STALE: deleter.delete_stale,
+            Instruction.REMOVE_FINALIZER: deleter.remove_finalizer,
+            Instruction.CREATE: forwarder.create_pod,
+            Instruction.FORWARD_CHANGES: forwarder.forward_changes,
+            Instruction.FORWARD_READINESS: forwarder.readiness.forward_conditions,
+            Instruction.REFRESH_TOKENS: forwarder.refresh_tokens,
+            Instruction.KEEP_LOGS: deleter.keep_logs,
+            Instruction.REPORT_NAME_TAKEN: forwarder.report_name_taken,
             Instruction.REPORT_MISSING: self._report_missing,
             Instruction.REPORT_PENDING: self._report_unadmitted,
             Instruction.REPORT_UNDO: self._log_undo,
-            Instruction.GIVE_NOTICE: notices.give_notice,
-            Instruction.WITHDRAW_NOTICE: notices.withdraw_notice,
-            Instruction.MARK_PROMOTED: notices.mark_promoted,
-            Instruction.REVERT: downward.revert_pod,
+            Instruction.GIVE_NOTICE: notifier.notices.give_notice,
+            Instruction.WITHDRAW_NOTICE: notifier.notices.withdraw_notice,
+            Instruction.MARK_PROMOTED: notifier.notices.mark_promoted,
+            Instruction.REVERT: deleter.revert_pod,
             Instruction.FAIL_REJECTED: self._reject_pod,
-            Instruction.FAIL_REFUSED: upward.fail_refused,
-            Instruction.FAIL_LOST: upward.fail_lost,
-            Instruction.UPDATE_STATUS: upward.update_status,
-            Instruction.WRITE_END: upward.write_end,
-            Instruction.END_DELETED: upward.end_deleted,
+            Instruction.FAIL_REFUSED: self._fail_refused,
+            Instruction.FAIL_LOST: mirror.fail_lost,
+            Instruction.UPDATE_STATUS: mirror.update_status,
+            Instruction.WRITE_END: mirror.write_end,
+            Instruction.END_DELETED: mirror.end_deleted,
             Instruction.REMOVE_REPLACED: replaced.remove_replaced,
-            Instruction.DELETE_TENANT: upward.delete_pod,
+            Instruction.DELETE_TENANT: mirror.delete_pod,
         }
 
     async def execute_instruction(self, instruction: Instruction, context: PodContext) -> None:
@@ -90,18 +100,21 @@ class Executor:
         self.forwarder.forget_pod(uid)
 
     async def _report_missing(self, context: PodContext) -> None:
-        await self.mirror.report_absences(
+        await self.mirror.reporter.report_absences(
             context, absences.mandatory_absences(context.missing_references, context.claims.unready)
         )
 
     async def _report_unadmitted(self, context: PodContext) -> None:
         assert context.admission is not None
         if context.plan is not None and context.plan.governed:
-            await self._report_pending(context)
+            await self._notifier.report_pending(context)
         else:
-            await self.mirror.report_waiting(
+            await self.mirror.reporter.report_waiting(
                 context, context.admission.code or "Held", context.admission.message, kind="Normal"
             )
+
+    async def _fail_refused(self, context: PodContext) -> None:
+        await self.mirror.refuse_pod(tenant_pod_of(context), plan_of(context).refusals)
 
     async def _reject_pod(self, context: PodContext) -> None:
         assert context.admission is not None

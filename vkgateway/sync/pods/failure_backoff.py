@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from vkgateway.sync.views.pods import Owner
@@ -21,12 +21,12 @@ _FAILURES_MAX: Final = 16
 class FailureBackoff:
     """Failure times by owner, in seconds of the caller's clock.
 
-    `failed_before` returns owners and times of earlier failures; it is called once, on first use. At most 10 pods of an
-    owner fail in any 5 minutes.
+    `earlier_failures` are owners and times of failures before a restart; they are read once, on first use. At most 10
+    pods of an owner fail in any 5 minutes.
     """
 
-    def __init__(self, failed_before: Callable[[], Iterable[tuple[Owner, float]]] = tuple) -> None:
-        self._earlier_failures: Callable[[], Iterable[tuple[Owner, float]]] | None = failed_before
+    def __init__(self, earlier_failures: Iterable[tuple[Owner, float]] = ()) -> None:
+        self._earlier_failures: Iterable[tuple[Owner, float]] | None = earlier_failures
         self._failures: OrderedDict[Owner, deque[float]] = OrderedDict()
 
     def remaining_delay(self, owner: Owner, *, now: float) -> float:
@@ -49,7 +49,7 @@ class FailureBackoff:
         if self._earlier_failures is None:
             return
         before, self._earlier_failures = self._earlier_failures, None
-        for owner, time in sorted(before(), key=lambda failure: failure[1]):
+        for owner, time in sorted(before, key=lambda failure: failure[1]):
             self._add_failure(owner, min(time, now))
 
     def _add_failure(self, owner: Owner, time: float) -> None:

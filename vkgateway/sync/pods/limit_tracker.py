@@ -7,31 +7,35 @@ also chooses how long that takes, by the grace period.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection
 
-from vkgateway.arbiter.queueing.node_limits import Admission, TenantLimits
+from vkgateway.arbiter.queueing.admission import Admission
+from vkgateway.arbiter.queueing.node_limits import TenantLimits
 from vkgateway.model.names import POOL_LABEL, virtual_node_name
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.runtime.requests import POD
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView
 
 
 class LimitTracker:
-    """Pods of one tenant that use capacity or wait for it; `wake(key)` enqueues a waiting pod."""
+    """Pods of one tenant that use capacity or wait for it."""
 
-    def __init__(self, tenant: str, limits: TenantLimits, *, wake: Callable[[Key], None]) -> None:
-        self._tenant = tenant
+    def __init__(self, scope: TenantScope, limits: TenantLimits) -> None:
+        self._scope = scope
+        self._tenant = scope.name
         self._limits = limits
-        self._wake = wake
         self._uids: defaultdict[Key, set[str]] = defaultdict(set)
         self._pending_pods: dict[str, Key] = {}
         self._counted_clusters: set[ComputeLink] = set()
 
-    def set_limit(self, pool: str, limit: MilliResources) -> list[Key]:
-        """Set the limit of a pool and return the pods that were held there."""
+    def set_limit(self, pool: str, limit: MilliResources) -> None:
+        """Set the limit of a pool over all its virtual nodes, and enqueue the pods that were held there."""
         self._limits.set_limit(pool, limit)
-        return [self._pending_pods[uid] for uid in self._limits.held_pods(pool) if uid in self._pending_pods]
+        for uid in self._limits.held_pods(pool):
+            if uid in self._pending_pods:
+                self._scope.work_queue.enqueue(POD, self._pending_pods[uid])
 
     def admit_pod(
         self, key: Key, link: ComputeLink, *, uid: str, pool: str, requests: MilliResources, by_hand: bool = False
@@ -68,7 +72,7 @@ class LimitTracker:
         if admission.verdict == "admitted":
             for held in self._limits.held_pods(pool):
                 if held in self._pending_pods:
-                    self._wake(self._pending_pods[held])
+                    self._scope.work_queue.enqueue(POD, self._pending_pods[held])
         return admission
 
     def release_pending(self, key: Key, uid: str) -> None:
@@ -80,19 +84,16 @@ class LimitTracker:
         self,
         key: Key,
         view: TenantPodView | None,
-        links: Collection[ComputeLink],
-        *,
-        created: dict[str, float],
-        now: float,
     ) -> float | None:
         """Count the compute pods of a tenant pod's name, and release the capacity of ended ones.
 
-        `created` maps the UIDs of forwarded pods to the times until which the watch may not show them. Shown and
-        expired ones are removed from it. Returns the seconds until the next one expires, or None.
+        Compute pods that were created and that the watch has not shown count until `TenantScope.created_until`. Returns
+        the seconds until the next one expires, or None.
         """
+        created, now = self._scope.created_until, self._scope.clock()
         running: set[str] = set()
         ended: set[str] = set()
-        for link in links:
+        for link in self._scope.links.values():
             compute_pod = link.pods.find_pod(self._tenant, key)
             if compute_pod is not None:
                 (ended if compute_pod.has_ended else running).add(compute_pod.tenant_uid)
@@ -131,4 +132,4 @@ class LimitTracker:
         self._pending_pods.pop(uid, None)
         for held in self._limits.release_pod(uid):
             if held in self._pending_pods:
-                self._wake(self._pending_pods[held])
+                self._scope.work_queue.enqueue(POD, self._pending_pods[held])

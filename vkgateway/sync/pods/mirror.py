@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import Final, Literal
+import contextlib
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from typing import Final
 
 import msgspec
 import structlog
 
 from vkgateway.kube import errors, resources
-from vkgateway.kube.client import Client
 from vkgateway.model import times
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
 from vkgateway.model.objects import Meta, Object, decode_object
-from vkgateway.sync.events import EventRecorder
-from vkgateway.sync.metrics import PodMeter
-from vkgateway.sync.pods.absences import Absence
 from vkgateway.sync.pods.failure_backoff import FailureBackoff
 from vkgateway.sync.pods.log_tails import kept_tails
-from vkgateway.sync.pods.pod_context import PodContext, as_object, compute_pod_of, plan_of, tenant_pod_of
+from vkgateway.sync.pods.pod_context import PodContext, as_object, compute_pod_of, decode, tenant_pod_of
+from vkgateway.sync.pods.reporter import PodReporter
+from vkgateway.sync.pods.status_writer import PodStatusWriter
+from vkgateway.sync.tenant_cache import TenantCache
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import EVICTED
-from vkgateway.sync.views.pods import ComputePodView, TenantPodView
-from vkgateway.translate.conditions import unscheduled_reason
-from vkgateway.translate.ephemeral_status import waiting_status
+from vkgateway.sync.views.pods import ComputePodView, Owner, TenantPodView
+from vkgateway.translate.conditions import last_condition_change, unscheduled_reason
 from vkgateway.translate.log_tails import with_tails
-from vkgateway.translate.policy import Refusal
+from vkgateway.translate.policy import Refusal, find_refusals
 from vkgateway.translate.sanitizer import Sanitizer
 from vkgateway.translate.to_tenant import (
     Disruption,
-    condition_status,
     failed_status,
     final_status,
     has_ended_before,
     mirror_status,
     never_started,
-    strategic_patch,
 )
 
 log = structlog.get_logger(__name__)
-
-FORWARDED_CONDITION: Final = "vkgateway.io/Forwarded"
-"""Condition on a tenant pod that says why it is not in the compute cluster yet."""
 
 DELETED_IN_COMPUTE: Final = "DeletionByComputeCluster"
 """Reason of DisruptionTarget if a pod was deleted in the compute cluster without a recorded reason."""
@@ -67,44 +62,22 @@ class PodMirror:
     """Mirror of one tenant's pods; every write names the pod's UID, so that it cannot affect another pod of the same
     name.
 
-    `pace` decides when pods may fail, and `later(view, seconds)` enqueues a reconcile request for a pod.
+    Consecutive failures of one owner's pods are delayed, see `FailureBackoff`.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        *,
-        events: EventRecorder,
-        meter: PodMeter,
-        clock: Callable[[], float],
-        pace: FailureBackoff,
-        later: Callable[[TenantPodView, float], None],
-    ) -> None:
-        self._client = client
-        self._backoff = pace
-        self._requeue_after = later
-        self._meter = meter
-        self._events = events
-        self._clock = clock
-        self._written_versions: dict[str, tuple[str, str]] = {}
-        """Base and result version of the last status write, by pod UID."""
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
+        self.writer = PodStatusWriter(scope)
+        self.reporter = PodReporter(scope, self.writer)
+        self._client = scope.client
+        self._backoff = FailureBackoff(_earlier_failures(scope.cache))
+        self._meter = scope.meter
+        self._events = scope.events
+        self._clock = scope.clock
         self._quiet_until: dict[str, float] = {}
         """Time until which no other reason of the compute scheduler is reported, by pod UID."""
         self._deleted_uids: set[str] = set()
         """UIDs of removed pods that the watch still shows."""
-
-    def is_own_write(self, old: Meta, new: Meta) -> bool:
-        """Return whether the only change between two versions of a pod is the last status write of the gateway.
-
-        A write that started from an earlier version than `old` may hide changes by others.
-        """
-        return self._written_versions.get(new.uid) == (old.resource_version, new.resource_version)
-
-    def is_watch_behind(self, metadata: Meta) -> bool:
-        """Return whether the watch has not shown the last status write yet; versions of one object are numbers."""
-        _, written = self._written_versions.get(metadata.uid, ("", ""))
-        shown = metadata.resource_version
-        return written.isdecimal() and shown.isdecimal() and int(shown) < int(written)
 
     def was_removed(self, uid: str) -> bool:
         """Return whether a pod was removed; it may still be visible because of watch lag or the tenant's finalizers."""
@@ -112,7 +85,7 @@ class PodMirror:
 
     def forget_pod(self, uid: str) -> None:
         """Drop the state of a deleted pod."""
-        self._written_versions.pop(uid, None)
+        self.writer.forget_pod(uid)
         self._quiet_until.pop(uid, None)
         self._deleted_uids.discard(uid)
 
@@ -142,7 +115,7 @@ class PodMirror:
             hide=_nodes_in_status(context),
         )
         if patch is not None:
-            await self._write_mirrored(tenant_pod.metadata, patch, current_status)
+            await self.writer.write_mirrored(tenant_pod.metadata, patch, current_status)
             await self._report_unscheduled(
                 tenant_pod.metadata,
                 patch,
@@ -197,16 +170,16 @@ class PodMirror:
             ended_pod,
             current_status,
             disruption=disruption,
-            now=self._utc_now(),
+            now=self.writer.utc_now(),
             node_ip=_node_ip(context),
             node_name=tenant_pod.spec.node_name,
             observed=tenant_pod.metadata.generation,
         )
         if patch is None:
             return
-        await self._write_mirrored(tenant_pod.metadata, patch, current_status)
+        await self.writer.write_mirrored(tenant_pod.metadata, patch, current_status)
         if disruption is not None:
-            self._meter.failed(disruption.reason)
+            self._meter.count_failed(disruption.reason)
             await self._events.emit_event(tenant_pod.metadata, reason=disruption.reason, message=disruption.message)
 
     async def end_deleted(self, context: PodContext) -> None:
@@ -221,7 +194,7 @@ class PodMirror:
         disruption = LOST if tenant_pod.has_run else NEVER_STARTED
         patch = failed_status(disruption.reason, disruption.message, tenant_status=current_status)
         if patch is not None:
-            await self._patch_status(tenant_pod.metadata, patch, current_status)
+            await self.writer.patch_status(tenant_pod.metadata, patch, current_status)
 
     async def delete_pod(self, context: PodContext) -> None:
         """Remove the tenant pod with grace period 0 and its UID; then only the tenant's finalizers retain it."""
@@ -240,25 +213,29 @@ class PodMirror:
             self._deleted_uids.discard(metadata.uid)
             raise
 
-    async def fail_refused(self, context: PodContext) -> None:
-        """Fail the pod with the rule that it violates. Raises FailureDelayedError."""
-        await self.refuse_pod(tenant_pod_of(context), plan_of(context).refusals)
-
     async def refuse_pod(self, tenant_pod: TenantPodView, refusals: Sequence[Refusal]) -> None:
         """Fail a pod with the first of the rules that it violates. Raises FailureDelayedError."""
         first, *more = refusals
         suffix = f" (and {len(more)} more)" if more else ""
         await self._fail_pod(tenant_pod, "PolicyRefused", f"{first.message}{suffix}")
 
+    async def reject_forbidden(self, view: TenantPodView, pod: Object) -> bool:
+        """Fail a pod that waits for admission and breaks the tenant's policy; return whether it does."""
+        refusals = find_refusals(pod, tenant=self._scope.tenant, pool=None)
+        if refusals:
+            with contextlib.suppress(FailureDelayedError):
+                await self.refuse_pod(view, refusals)
+        return bool(refusals)
+
     async def fail_lost(self, context: PodContext) -> None:
         """Fail a pod that has run and whose compute pod no longer exists. Raises FailureDelayedError."""
         tenant_pod = tenant_pod_of(context)
         await self._check_backoff(tenant_pod, LOST.reason, LOST.message)
         status = msgspec.json.decode(tenant_pod.status)
-        patch = final_status({"status": status}, status, disruption=LOST, now=self._utc_now())
+        patch = final_status({"status": status}, status, disruption=LOST, now=self.writer.utc_now())
         if patch is not None:
-            await self._patch_status(tenant_pod.metadata, patch, status)
-            self._meter.failed(LOST.reason)
+            await self.writer.patch_status(tenant_pod.metadata, patch, status)
+            self._meter.count_failed(LOST.reason)
             await self._events.emit_event(tenant_pod.metadata, reason=LOST.reason, message=LOST.message)
 
     async def fail_pod(self, context: PodContext, reason: str, message: str) -> None:
@@ -278,9 +255,9 @@ class PodMirror:
         if wait <= 0:
             self._backoff.record_failure(tenant_pod.owner, now=now)
             return
-        self._requeue_after(tenant_pod, wait)
+        self._scope.enqueue_pod(tenant_pod.metadata.key, wait)
         delay_reason = f"the pod fails later, because other pods of {tenant_pod.owner[1]} have just failed"
-        await self._report_waiting(tenant_pod, reason, f"{message}; {delay_reason}", kind="Warning")
+        await self.reporter.report_pod_waiting(tenant_pod, reason, f"{message}; {delay_reason}", kind="Warning")
         raise FailureDelayedError
 
     async def _fail_pod(self, tenant_pod: TenantPodView, reason: str, message: str) -> None:
@@ -288,77 +265,16 @@ class PodMirror:
         current_status = msgspec.json.decode(tenant_pod.status)
         patch = failed_status(reason, message, tenant_status=current_status)
         if patch is not None:
-            await self._patch_status(tenant_pod.metadata, patch, current_status)
-            self._meter.failed(reason)
+            await self.writer.patch_status(tenant_pod.metadata, patch, current_status)
+            self._meter.count_failed(reason)
             await self._events.emit_event(tenant_pod.metadata, reason=reason, message=message)
 
-    async def report_waiting(
-        self, context: PodContext, reason: str, message: str, *, kind: Literal["Normal", "Warning"] = "Warning"
-    ) -> None:
-        """Report why the pod waits: an event, and a condition with the same reason while it waits."""
-        await self._report_waiting(tenant_pod_of(context), reason, message, kind=kind)
 
-    async def report_absences(self, context: PodContext, found: Sequence[Absence]) -> None:
-        """Emit an event for each kind of missing object; the condition has the first reason and names all objects."""
-        tenant_pod = tenant_pod_of(context)
-        for absence in found:
-            await self._events.emit_event(tenant_pod.metadata, reason=absence.reason, message=absence.message)
-        await self._set_not_forwarded(tenant_pod, found[0].reason, ", ".join(absence.message for absence in found))
-
-    async def _report_waiting(
-        self, tenant_pod: TenantPodView, reason: str, message: str, *, kind: Literal["Normal", "Warning"]
-    ) -> None:
-        await self._events.emit_event(tenant_pod.metadata, reason=reason, message=message, kind=kind)
-        await self._set_not_forwarded(tenant_pod, reason, message)
-
-    async def _set_not_forwarded(self, tenant_pod: TenantPodView, reason: str, message: str) -> None:
-        current_status = msgspec.json.decode(tenant_pod.status)
-        patch = condition_status(
-            current_status,
-            FORWARDED_CONDITION,
-            status="False",
-            reason=reason,
-            message=message,
-            now=self._utc_now(),
-        )
-        if patch is not None:
-            await self._patch_status(tenant_pod.metadata, patch, current_status)
-
-    async def show_waiting(self, context: PodContext, containers: Sequence[Object], reasons: Mapping[str, str]) -> None:
-        """Show ephemeral containers that do not start as waiting; `reasons` are by container name."""
-        tenant_pod = tenant_pod_of(context)
-        current_status = msgspec.json.decode(tenant_pod.status)
-        patch = waiting_status(containers, reasons, tenant_status=current_status)
-        if patch is not None:
-            await self._patch_status(tenant_pod.metadata, patch, current_status)
-
-    async def emit_event(self, context: PodContext, reason: str, message: str) -> None:
-        """Emit an event about the tenant pod."""
-        await self._events.emit_event(tenant_pod_of(context).metadata, reason=reason, message=message)
-
-    async def _write_mirrored(self, metadata: Meta, patch: Object, current_status: Object) -> None:
-        version = await self._patch_status(metadata, patch, current_status)
-        self._written_versions[metadata.uid] = metadata.resource_version, version
-        self._meter.mirrored()
-
-    async def _patch_status(self, metadata: Meta, status: Object, current_status: Object) -> str:
-        """Patch the pod's status if its UID still matches; return the resulting version.
-
-        `current_status` is the status that the watch has shown. Conditions that others have set since are retained.
-        """
-        answer = await self._client.patch(
-            resources.PODS,
-            metadata.name,
-            {"metadata": {"uid": metadata.uid}, "status": strategic_patch(status, current_status)},
-            namespace=metadata.namespace,
-            subresource="status",
-            kind="strategic",
-            metadata_only=True,
-        )
-        return decode_object(answer).metadata.resource_version
-
-    def _utc_now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock(), UTC)
+def _earlier_failures(cache: TenantCache) -> Iterator[tuple[Owner, float]]:
+    """Yield the failures that the tenant's pods still show: of each that never ran, the time of its last condition."""
+    for view in cache.pods.store.values():
+        if view.phase == "Failed" and not view.has_run:
+            yield view.owner, last_condition_change(decode(view.status), since=view.metadata.creation_timestamp)
 
 
 def _observed_generation(tenant_pod: TenantPodView, compute_pod: ComputePodView, status: Object) -> int:

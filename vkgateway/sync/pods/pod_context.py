@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from vkgateway.arbiter.queueing.node_limits import Admission
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.model.names import COMPUTE_ROOT_CA
 from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources, pod_requests
@@ -162,13 +162,9 @@ def dependency_state(context: PodContext) -> record.DependencyState:
     )
 
 
-def admission_state(context: PodContext) -> record.AdmissionState:
+def admission_state(context: PodContext) -> AdmissionState:
     """Return the table's state of the pod's admission."""
-    return (
-        record.AdmissionState(context.admission.verdict)
-        if context.admission is not None
-        else record.AdmissionState.FREE
-    )
+    return context.admission.verdict if context.admission is not None else AdmissionState.FREE
 
 
 def is_ended_by_platform(view: TenantPodView | None) -> bool:

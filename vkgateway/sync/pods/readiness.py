@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -12,7 +11,8 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.pods.mirror import PodMirror, clean_message
 from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
 from vkgateway.sync.refusals import is_starting, lacks_rights
-from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.runtime.requests import POD
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.translate.readiness_gates import gate_conditions_patch, tenant_gates
 
 _RETRY: Final = 30.0
@@ -28,13 +28,11 @@ _status = msgspec.json.Decoder(_Status)
 
 
 class ReadinessForwarder:
-    """Forwarder of one tenant's readiness gate conditions; `later(key, seconds)` enqueues a reconcile request for a
-    pod.
-    """
+    """Forwarder of one tenant's readiness gate conditions."""
 
-    def __init__(self, *, upward: PodMirror, later: Callable[[Key, float], None]) -> None:
-        self._mirror = upward
-        self._requeue_after = later
+    def __init__(self, scope: TenantScope, mirror: PodMirror) -> None:
+        self._scope = scope
+        self._mirror = mirror
 
     async def forward_conditions(self, context: PodContext) -> None:
         """Copy the conditions of the pod's readiness gates from the tenant cluster to the compute cluster.
@@ -66,8 +64,10 @@ class ReadinessForwarder:
                 raise
             message = clean_message(context, error.server_message, namespace=compute_pod.metadata.namespace)
             reason = _NO_RIGHTS if lacks_rights(error) else message
-            await self._mirror.emit_event(context, "ReadinessNotForwarded", f"conditions of readiness gates: {reason}")
-            self._requeue_after(context.key, _RETRY)
+            await self._mirror.reporter.emit_event(
+                context, "ReadinessNotForwarded", f"conditions of readiness gates: {reason}"
+            )
+            self._scope.work_queue.enqueue(POD, context.key, _RETRY)
 
 
 def _decode_conditions(status: bytes) -> list[Object]:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, Protocol
 
 import structlog
 
-from vkgateway.arbiter.queueing.node_limits import Admission, TenantLimits
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
+from vkgateway.arbiter.queueing.node_limits import TenantLimits
 from vkgateway.kube import errors
 from vkgateway.model import times
 from vkgateway.model.errors import ConflictError, UnavailableError
-from vkgateway.model.names import compute_namespace
 from vkgateway.model.objects import Object
-from vkgateway.model.requests import MilliResources
 from vkgateway.sync.compute.fan_out import apply_to_each
-from vkgateway.sync.copies import CopyReconciler
+from vkgateway.sync.copies import COPY, CopyReconciler
 from vkgateway.sync.pods import table
 from vkgateway.sync.pods.executor import Executor
+from vkgateway.sync.pods.failure_reporter import FailureReporter
 from vkgateway.sync.pods.forwarder import OutdatedPlanError
 from vkgateway.sync.pods.limit_tracker import LimitTracker
-from vkgateway.sync.pods.mirror import FailureDelayedError, clean_message
+from vkgateway.sync.pods.mirror import FailureDelayedError
 from vkgateway.sync.pods.pod_context import (
     ForwardingPlan,
     PodContext,
@@ -40,13 +38,14 @@ from vkgateway.sync.pods.pod_context import (
     tenant_state,
 )
 from vkgateway.sync.pods.record import ComputePodState, Instruction, Record, TenantPodState
-from vkgateway.sync.refusals import lacks_rights
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import POD
+from vkgateway.sync.runtime.sources import TENANT_CHANGED, TENANT_CONFIG
 from vkgateway.sync.storage.claim_users import ClaimUsers
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.tokens import ServiceAccountTokens
 from vkgateway.sync.views.ownership import Key, Reference
 from vkgateway.sync.views.pods import TenantPodView
-from vkgateway.translate.context import TenantContext
 from vkgateway.translate.node_sizes import rejection_reason
 
 log = structlog.get_logger(__name__)
@@ -55,16 +54,10 @@ _KUBELET_SECONDS: Final = 60.0
 """Seconds that a force-deleted compute pod waits for its kubelet to report the end; the kubelet of a lost node never
 does.
 """
-_SERVER_DETAILS: Final = re.compile(r"\w://|\bdial\b|\d{1,3}(?:\.\d{1,3}){3}|\bx509\b")
-"""Patterns of server-internal details in error messages: addresses of webhooks and machines."""
 _REQUEUE_SECONDS: Final = 0.2
 """Seconds until a pod is reconciled again that changed during its reconciliation."""
 _WATCH_LAG_SECONDS: Final = 5.0
 """Seconds until a pod is reconciled again if the watch has not shown the last write."""
-_REPORT_AFTER: Final = 60.0
-"""Seconds of consecutive failures after which the tenant is notified (design contract: transient failures are visible).
-"""
-_REPORT_TIMEOUT: Final = 5.0
 
 
 class PodAdmission(Protocol):
@@ -91,48 +84,48 @@ class PodReconciler:
 
     def __init__(
         self,
-        tenant: TenantContext,
-        shared: TenantScope,
+        scope: TenantScope,
+        executor: Executor,
         *,
-        hands: Executor,
         copies: CopyReconciler,
         tokens: ServiceAccountTokens,
         claims: ClaimUsers,
-        arbiter: PodAdmission,
+        admission: PodAdmission,
     ) -> None:
-        self.tenant = tenant
-        self.pods = shared.cache.pods
-        self.links = shared.links
-        self.bindings = shared.bindings
-        self.executor = hands
+        self._scope = scope
+        self.pods = scope.cache.pods
+        self.executor = executor
         self.copies = copies
         self.tokens = tokens
         self._claims = claims
-        self._admission = arbiter
-        self._work_queue = shared.work_queue
-        self._limit_tracker = LimitTracker(tenant.name, TenantLimits(), wake=self._work_queue.enqueue_pod)
-        self._clock = shared.clock
+        self._admission = admission
+        self._work_queue = scope.work_queue
+        self.limit_tracker = LimitTracker(scope, TenantLimits())
+        self._clock = scope.clock
         self._plans: dict[Key, ForwardingPlan] = {}
         self._outdated_plans: set[Key] = set()
-        self._failing_since: dict[Key, float] = {}
+        self._failures = FailureReporter(scope, executor.mirror.reporter)
         self.waiting_pods: dict[Reference, set[Key]] = {}
         """Pods that wait for a missing object."""
 
-    def forget_plans(self) -> None:
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.for_(POD, self.reconcile)
+            .watches(TENANT_CHANGED, lambda _old, _new: self._outdate_plans())
+            .watches(TENANT_CONFIG, self._source_changed)
+        )
+
+    def _outdate_plans(self) -> None:
         """Compute all plans again before pods are created from them, because the tenant's policy has changed.
 
         Pods with a compute pod retain theirs: only the policy violations can have changed.
         """
         self._outdated_plans = set(self._plans)
 
-    def set_limit(self, pool: str, limit: MilliResources) -> list[Key]:
-        """Set the limit of a pool and return the pods that were held there."""
-        return self._limit_tracker.set_limit(pool, limit)
-
-    def _pool_of(self, node: str) -> str:
-        """Return the name of the pool of a virtual node."""
-        binding = self.bindings.get(node)
-        return binding.pool.pool_name if binding is not None else node
+    def _source_changed(self, reference: Reference) -> None:
+        for key in self.waiting_pods.pop(reference, ()):
+            self._work_queue.enqueue(POD, key)
 
     async def reconcile(self, key: Key) -> None:
         """Reconcile one pod. Raises `errors.ApiError` if it must be retried."""
@@ -140,12 +133,9 @@ class PodReconciler:
         known = self._plans.get(key)
         if known is not None and (view is None or view.metadata.uid != known.uid):
             await self._forget_pod(key, known)
-        created = self.executor.forwarder.created_until
-        remaining = self._limit_tracker.update_running(
-            key, view, self.links.values(), created=created, now=self._clock()
-        )
+        remaining = self.limit_tracker.update_running(key, view)
         if remaining is not None:
-            self._work_queue.enqueue_pod(key, remaining)
+            self._work_queue.enqueue(POD, key, remaining)
         if view is None:
             self._admission.compute_pod_changed(key)
 
@@ -153,17 +143,17 @@ class PodReconciler:
             try:
                 await self._reconcile_context(context)
             except (errors.ApiError, ConflictError, UnavailableError) as error:
-                await self._report_failure(context, error)
+                await self._failures.report_failure(context, error)
                 raise
 
         await apply_to_each(self._pod_contexts(key, view), reconcile_context)
-        self._failing_since.pop(key, None)
+        self._failures.forget_pod(key)
 
     def _pod_contexts(self, key: Key, view: TenantPodView | None) -> Iterable[PodContext]:
         """Yield the pod in the cluster of its virtual node, and other compute pods of its name in other clusters."""
-        binding = self.bindings.get(view.spec.node_name) if view is not None else None
-        for link in list(self.links.values()):
-            compute_pod = link.pods.find_pod(self.tenant.name, key)
+        binding = self._scope.bindings.get(view.spec.node_name) if view is not None else None
+        for link in list(self._scope.links.values()):
+            compute_pod = link.pods.find_pod(self._scope.name, key)
             bound_here = binding is not None and binding.link is link
             is_same_pod = compute_pod is not None and view is not None and compute_pod.tenant_uid == view.metadata.uid
             if bound_here or is_same_pod:
@@ -179,7 +169,7 @@ class PodReconciler:
                 await self.executor.execute_instruction(instruction, context)
             except OutdatedPlanError:
                 self._outdated_plans.add(context.key)
-                self._work_queue.enqueue_pod(context.key, _REQUEUE_SECONDS)
+                self._work_queue.enqueue(POD, context.key, _REQUEUE_SECONDS)
                 return
             except FailureDelayedError:
                 return
@@ -197,7 +187,9 @@ class PodReconciler:
         """Count the pod with its current compute resources, which it retains."""
         tenant_pod, requests = tenant_pod_of(context), compute_pod_of(context).admitted_requests
         if requests is not None:
-            self._limit_tracker.resize_pod(tenant_pod.metadata.uid, self._pool_of(tenant_pod.spec.node_name), requests)
+            self.limit_tracker.resize_pod(
+                tenant_pod.metadata.uid, self._scope.pool_of(tenant_pod.spec.node_name), requests
+            )
 
     async def _build_record(self, context: PodContext) -> Record:
         """Return the record of a pod; information that its state does not need is not looked up."""
@@ -226,14 +218,14 @@ class PodReconciler:
             return state
         uid = context.tenant.metadata.uid
         if state is not ComputePodState.ABSENT:
-            self.executor.forwarder.created_until.pop(uid, None)
+            self._scope.created_until.pop(uid, None)
             return state
-        if self.executor.mirror.is_watch_behind(context.tenant.metadata):
+        if self.executor.mirror.writer.is_watch_behind(context.tenant.metadata):
             # The pod may have ended, and its end may be written already; the watch will trigger a reconciliation.
-            self._work_queue.enqueue_pod(context.key, _WATCH_LAG_SECONDS)
+            self._work_queue.enqueue(POD, context.key, _WATCH_LAG_SECONDS)
             return ComputePodState.UNKNOWN
         now = self._clock()
-        if self.executor.forwarder.created_until.get(uid, 0.0) > now:
+        if self._scope.created_until.get(uid, 0.0) > now:
             return ComputePodState.UNKNOWN
         if self.executor.forwarder.name_taken_until.get(uid, 0.0) > now:
             return ComputePodState.FOREIGN
@@ -246,7 +238,7 @@ class PodReconciler:
             return False
         remaining = times.parse_time(metadata.deletion_timestamp).timestamp() + _KUBELET_SECONDS - self._clock()
         if remaining > 0:
-            self._work_queue.enqueue_pod(context.key, remaining)
+            self._work_queue.enqueue(POD, context.key, remaining)
         return remaining <= 0
 
     async def _prepare_bound(self, context: PodContext, *, absent: bool) -> None:
@@ -257,19 +249,19 @@ class PodReconciler:
         if (
             plan is None
             or (absent and context.key in self._outdated_plans)
-            or self._is_changed(context, plan, absent=absent)
+            or _is_changed(context, plan, absent=absent)
         ):
             old, plan = plan, await self._make_plan(context)
             context.plan = plan
             if absent and old is not None and old.requests != plan.requests:
-                self._limit_tracker.release_pending(context.key, uid)
+                self.limit_tracker.release_pending(context.key, uid)
         if plan.governed and self._admission.is_ordinary(context.tenant):
             context.plan = plan = replace(plan, governed=False)
         if not absent:
-            pool = self._pool_of(context.tenant.spec.node_name)
-            self._limit_tracker.count_running(context.key, uid=uid, pool=pool, requests=plan.requests)
+            pool = self._scope.pool_of(context.tenant.spec.node_name)
+            self.limit_tracker.count_running(context.key, uid=uid, pool=pool, requests=plan.requests)
             if compute_pod_of(context).forwarded_fingerprint != context.tenant.fingerprint:
-                context.resize_admission = self._limit_tracker.resize_pod(uid, pool, plan.requests)
+                context.resize_admission = self.limit_tracker.resize_pod(uid, pool, plan.requests)
             if plan.governed:
                 context.admission = self._admission.running_admission(context)
             return
@@ -290,34 +282,24 @@ class PodReconciler:
         pods.
         """
         tenant_pod = tenant_pod_of(context)
-        uid, pool, requests = tenant_pod.metadata.uid, self._pool_of(tenant_pod.spec.node_name), plan.requests
+        uid, pool, requests = tenant_pod.metadata.uid, self._scope.pool_of(tenant_pod.spec.node_name), plan.requests
         # Before the compute nodes are known, the capacity of a virtual node is unknown.
         by_hand = not plan.scheduled and context.link.nodes.is_complete
         if (by_hand or not plan.governed) and (too_large := _reject_too_large(context, plan)) is not None:
-            self._limit_tracker.release_pending(context.key, uid)
+            self.limit_tracker.release_pending(context.key, uid)
             return too_large
         if not plan.governed:
-            return self._limit_tracker.admit_pod(
+            return self.limit_tracker.admit_pod(
                 context.key, context.link, uid=uid, pool=pool, requests=requests, by_hand=by_hand
             )
         if by_hand:
-            rejected = self._limit_tracker.admit_manual(
-                context.key, context.link, uid=uid, pool=pool, requests=requests
-            )
+            rejected = self.limit_tracker.admit_manual(context.key, context.link, uid=uid, pool=pool, requests=requests)
             if rejected is not None:
                 return rejected
         admission = self._admission.admission_for(context)
         if admission.verdict == "admitted":
-            self._limit_tracker.count_running(context.key, uid=uid, pool=pool, requests=requests)
+            self.limit_tracker.count_running(context.key, uid=uid, pool=pool, requests=requests)
         return admission
-
-    @staticmethod
-    def _is_changed(context: PodContext, plan: ForwardingPlan, *, absent: bool) -> bool:
-        """Return whether a changed spec is not in the compute cluster yet; waiting pods can be resized, too."""
-        tenant_pod = tenant_pod_of(context)
-        return plan.state != tenant_pod.spec_state and (
-            absent or compute_pod_of(context).forwarded_fingerprint != tenant_pod.fingerprint
-        )
 
     async def _make_plan(self, context: PodContext) -> ForwardingPlan:
         raw = await self.executor.mirror.read_pod(tenant_pod_of(context))
@@ -325,17 +307,17 @@ class PodReconciler:
         context.pod_document = raw, pod
         pool = context.binding.pool if context.binding is not None else None
         plan = self._plans[context.key] = make_plan(
-            pod, tenant=self.tenant, pool=pool, state=tenant_pod_of(context).spec_state, source=pod_digest(raw)
+            pod, tenant=self._scope.tenant, pool=pool, state=tenant_pod_of(context).spec_state, source=pod_digest(raw)
         )
         self._admission.observe_pod(pod, tenant_pod_of(context), governed=plan.governed)
         self._outdated_plans.discard(context.key)
         # References of a refused pod are not copied; a refused pod with a compute pod retains its copies.
         copied = () if plan.refusals and context.compute is None else plan.references
-        self.copies.set_references(context.key, copied)
+        self.copies.references.set_references(context.key, copied)
         if context.compute is not None:
-            self.copies.set_cluster(context.key, context.link)
+            self.copies.references.set_cluster(context.key, context.link)
         for reference in copied:
-            self._work_queue.enqueue_copy(reference)
+            self._work_queue.enqueue(COPY, reference)
         return plan
 
     async def _forget_pod(self, key: Key, plan: ForwardingPlan) -> None:
@@ -348,29 +330,11 @@ class PodReconciler:
             waiting.discard(key)
             if not waiting:
                 self.waiting_pods.pop(reference, None)
-        for reference in self.copies.forget_pod(key):
-            self._work_queue.enqueue_unused_copy(reference)
+        for reference in self.copies.references.forget_pod(key):
+            self.copies.enqueue_unused(reference)
         if plan.tokens:
-            for link in list(self.links.values()):
+            for link in list(self._scope.links.values()):
                 await self.tokens.delete_secret(link, key, plan.uid)
-
-    async def _report_failure(self, context: PodContext, error: Exception) -> None:
-        """Record a failed reconciliation; notify the tenant if failures persist."""
-        since = self._failing_since.setdefault(context.key, self._clock())
-        is_persistent = self._clock() - since >= _REPORT_AFTER
-        if context.tenant is None or context.tenant.is_terminal or not is_persistent:
-            return
-        try:
-            message = clean_message(
-                context, _error_message(error), namespace=compute_namespace(self.tenant.name, context.key[0])
-            )
-            # If the tenant's own API server does not answer, the report must not block the worker.
-            async with asyncio.timeout(_REPORT_TIMEOUT):
-                await self.executor.mirror.report_waiting(context, "ForwardingDelayed", message)
-        except (errors.ApiError, TimeoutError) as report_error:
-            log.warning(
-                "delay not reported", tenant=self.tenant.name, pod="/".join(context.key), error=str(report_error)
-            )
 
 
 def _reject_too_large(context: PodContext, plan: ForwardingPlan) -> Admission | None:
@@ -381,15 +345,12 @@ def _reject_too_large(context: PodContext, plan: ForwardingPlan) -> Admission | 
     if context.binding is None or not nodes.is_complete:
         return None
     rejection = rejection_reason(plan.requests, nodes.nodes_behind(context.binding.pool).largest_sizes)
-    return Admission("rejected", *rejection) if rejection is not None else None
+    return Admission(AdmissionState.REJECTED, *rejection) if rejection is not None else None
 
 
-def _error_message(error: Exception) -> str:
-    """Return the error message for the tenant, without server names and requests."""
-    if isinstance(error, errors.Unreachable):
-        return "a server does not answer; the gateway retries"
-    if isinstance(error, errors.ServerError) and _SERVER_DETAILS.search(error.server_message):
-        return f"a server failed ({error.status}); the gateway retries"
-    if lacks_rights(error):
-        return "a server does not allow this request at the moment; the gateway retries"
-    return error.server_message if isinstance(error, errors.ApiError) else str(error)
+def _is_changed(context: PodContext, plan: ForwardingPlan, *, absent: bool) -> bool:
+    """Return whether a changed spec is not in the compute cluster yet; waiting pods can be resized, too."""
+    tenant_pod = tenant_pod_of(context)
+    return plan.state != tenant_pod.spec_state and (
+        absent or compute_pod_of(context).forwarded_fingerprint != tenant_pod.fingerprint
+    )

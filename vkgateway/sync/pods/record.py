@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from vkgateway.arbiter.queueing.admission import AdmissionState
+
 
 class TenantPodState(StrEnum):
     """Tenant pod in the tenant's API server."""
@@ -40,21 +42,6 @@ class DependencyState(StrEnum):
     READY = "ready"
     MISSING = "missing"
     REFUSED = "refused"
-
-
-class AdmissionState(StrEnum):
-    """Decision of the arbiter or of the tenant's limits."""
-
-    FREE = "free"
-    HELD = "held"
-    REJECTED = "rejected"
-    """The pod was bound manually to a virtual node without free capacity for it."""
-    ADMITTED = "admitted"
-    EVICTING = "evicting"
-    PENDING = "pending"
-    """The arbiter governs the pod and has not decided yet."""
-    RETAKEN = "retaken"
-    """No node took the pod in time: its compute pod must be deleted and the pod placed again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

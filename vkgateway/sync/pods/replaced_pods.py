@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from vkgateway.kube import errors
@@ -10,7 +9,8 @@ from vkgateway.model import times
 from vkgateway.model.objects import Object
 from vkgateway.sync.pods.mirror import PodMirror
 from vkgateway.sync.pods.pod_context import PodContext, decode, tenant_pod_of
-from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.runtime.requests import POD
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.translate.conditions import DISRUPTION_CONDITION
 
 SHOWN_SECONDS: Final = 30.0
@@ -22,21 +22,19 @@ because their failure policies count it.
 
 
 class ReplacedPods:
-    """Removal of one tenant's pods that the platform ended; `later(key, seconds)` enqueues a reconcile request for a
-    pod.
-    """
+    """Removal of one tenant's pods that the platform ended and that their controller replaced."""
 
-    def __init__(self, upward: PodMirror, *, later: Callable[[Key, float], None], clock: Callable[[], float]) -> None:
-        self._mirror = upward
-        self._requeue_after = later
-        self._clock = clock
+    def __init__(self, scope: TenantScope, mirror: PodMirror) -> None:
+        self._scope = scope
+        self._mirror = mirror
+        self._clock = scope.clock
 
     async def remove_replaced(self, context: PodContext) -> None:
         """Remove the tenant pod after it was visible for a while, if its controller has replaced it."""
         tenant_pod = tenant_pod_of(context)
         remaining = _ended_at(decode(tenant_pod.status), default=self._clock()) + SHOWN_SECONDS - self._clock()
         if remaining > 0:
-            self._requeue_after(context.key, remaining)
+            self._scope.work_queue.enqueue(POD, context.key, remaining)
             return
         try:
             pod = decode(await self._mirror.read_pod(tenant_pod))

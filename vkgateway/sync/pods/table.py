@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from vkgateway.sync.pods.record import AdmissionState as A
+from vkgateway.arbiter.queueing.admission import AdmissionState as A
 from vkgateway.sync.pods.record import ComputePodState as C
 from vkgateway.sync.pods.record import DependencyState as D
 from vkgateway.sync.pods.record import Instruction as I

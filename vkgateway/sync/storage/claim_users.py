@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from vkgateway.model.names import NAMESPACE_ANNOTATION, compute_namespace
 from vkgateway.model.objects import Object
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import POD
+from vkgateway.sync.runtime.sources import (
+    COMPUTE_CLAIMS,
+    COMPUTE_STORAGE_CHANGED,
+    RESYNC,
+    TENANT_CLAIMS,
+    TENANT_STORAGE_LISTED,
+    VOLUME_LOCATIONS,
+)
 from vkgateway.sync.storage.compute_volumes import recorded_nodes
 from vkgateway.sync.storage.tenant_volumes import TenantVolumes
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.pod_references import pod_claims
 from vkgateway.translate.storage.volumes import required_node_terms
@@ -31,28 +42,29 @@ class PodClaims:
 
 
 class ClaimUsers:
-    """Pods of one tenant that wait for claims. `later(key, seconds)` enqueues a reconcile request for a pod."""
+    """Pods of one tenant that wait for claims, and the compute nodes that can reach its volumes."""
 
-    def __init__(
-        self,
-        tenant: str,
-        above: TenantVolumes,
-        *,
-        links: Mapping[str, ComputeLink],
-        later: Callable[[Key, float], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._tenant = tenant
-        self._links = links
-        self._tenant_volumes = above
-        self._requeue_after = later
-        self._clock = clock
+    def __init__(self, scope: TenantScope, tenant_volumes: TenantVolumes) -> None:
+        self._scope = scope
+        self._tenant = scope.name
+        self._tenant_volumes = tenant_volumes
+        self._clock = scope.clock
+        self._located_volumes: set[str] = set()
+        """Volumes of which the nodes that can reach them are known."""
         self._waiting: dict[Key, set[Key]] = {}
         """Waiting pods by claim."""
         self._claims_by_pod: dict[Key, set[Key]] = {}
         """Claims by waiting pod."""
         self._waiting_since: dict[Key, float] = {}
         """Time since when each pod waits for claims."""
+
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.watches(TENANT_CLAIMS, self.claim_changed)
+            .watches(COMPUTE_CLAIMS, self._compute_claim_changed)
+            .watches_each((TENANT_STORAGE_LISTED, COMPUTE_STORAGE_CHANGED, RESYNC), self._all_changed)
+        )
 
     def find_claims(self, pod: Key, names: Sequence[str], link: ComputeLink) -> PodClaims:
         """Look up a pod's claims in a compute cluster. A change of a missing claim enqueues the pod again.
@@ -75,7 +87,7 @@ class ClaimUsers:
             self._waiting_since.pop(pod, None)
         elif (remaining := self._waiting_since.setdefault(pod, self._clock()) + _PATIENCE - self._clock()) > 0:
             found.is_early = True
-            self._requeue_after(pod, remaining)
+            self._scope.work_queue.enqueue(POD, pod, remaining)
         return found
 
     def volume_terms(self, pod: Object) -> list[list[Object]]:
@@ -93,7 +105,7 @@ class ClaimUsers:
 
     def _recorded_nodes(self, handle: str) -> Object | None:
         compute_claim = next(
-            (one for link in self._links.values() if (one := link.claims.find_claim(self._tenant, handle))), None
+            (one for link in self._scope.links.values() if (one := link.claims.find_claim(self._tenant, handle))), None
         )
         return recorded_nodes(compute_claim) if compute_claim is not None else None
 
@@ -101,18 +113,24 @@ class ClaimUsers:
         """Enqueue the pods that wait for a claim, after the claim or its volume changed."""
         for pod in self._waiting.pop(claim, ()):
             self._stop_waiting(pod, claim)
-            self._requeue_after(pod, 0.0)
+            self._scope.work_queue.enqueue(POD, pod)
 
-    def volume_changed(self, uid: str) -> None:
-        """Enqueue the pods that wait for a volume, after its compute claim changed."""
+    def _compute_claim_changed(self, uid: str) -> None:
+        if not self.is_location_known(uid):
+            self._located_volumes.discard(uid)
+        elif uid not in self._located_volumes:
+            self._located_volumes.add(uid)
+            self._scope.watches.notify(VOLUME_LOCATIONS)
         claim = self._tenant_volumes.find_bound_claim(uid)
         if claim is not None:
             self.claim_changed(claim.metadata.key)
 
-    def all_changed(self) -> None:
-        """Enqueue all pods that wait for claims."""
+    def _all_changed(self) -> None:
+        if not self._tenant_volumes.is_complete:
+            return
         for claim in list(self._waiting):
             self.claim_changed(claim)
+        self._scope.watches.notify(VOLUME_LOCATIONS)
 
     def forget_pod(self, pod: Key) -> None:
         """Drop the state of a deleted pod."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -16,9 +15,9 @@ from vkgateway.model.objects import Object
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.namespaces import NamespaceReconciler
 from vkgateway.sync.refusals import is_starting, refusal_message
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import NODES
 from vkgateway.sync.views.ownership import owned_by
-from vkgateway.translate.context import TenantContext
 from vkgateway.translate.sanitizer import Sanitizer
 from vkgateway.translate.storage.claims import forward_claim, is_same_quantity
 from vkgateway.translate.storage.views import STORAGE, ClaimView, decode_claim, decode_volume
@@ -32,24 +31,17 @@ _MADE_FOR: Final = 30.0
 class ComputeVolumes:
     """Compute claims of one tenant, found by the UID of the tenant's claim."""
 
-    def __init__(
-        self,
-        tenant: str,
-        *,
-        namespaces: NamespaceReconciler,
-        namespace_uid: Callable[[str], str],
-        clock: Callable[[], float],
-    ) -> None:
-        self._tenant = tenant
+    def __init__(self, scope: TenantScope, *, namespaces: NamespaceReconciler) -> None:
+        self._scope = scope
+        self._tenant = scope.name
         self._namespaces = namespaces
-        self._namespace_uid = namespace_uid
-        self._clock = clock
+        self._clock = scope.clock
         self._created_claims: dict[str, tuple[ComputeLink, ClaimView, float]] = {}
         """Created claims that the watch has not shown yet, with the time when they stop to count."""
 
-    def find_claim(self, uid: str, links: Iterable[ComputeLink]) -> tuple[ComputeLink, ClaimView] | None:
+    def find_claim(self, uid: str) -> tuple[ComputeLink, ClaimView] | None:
         """Return the compute claim of a volume and its cluster, as far as known."""
-        for link in links:
+        for link in self._scope.links.values():
             view = link.claims.find_claim(self._tenant, uid)
             if view is not None:
                 self._created_claims.pop(uid, None)
@@ -64,9 +56,7 @@ class ComputeVolumes:
         """Drop the created claim of a volume: from now on the watch is authoritative."""
         self._created_claims.pop(uid, None)
 
-    async def create_claim(
-        self, link: ComputeLink, claim: ClaimView, *, class_name: str, tenant: TenantContext
-    ) -> ClaimView:
+    async def create_claim(self, link: ComputeLink, claim: ClaimView, *, class_name: str) -> ClaimView:
         """Create the compute claim for a tenant's claim; an existing one is accepted.
 
         It has the claim's own name, unless an earlier retained volume uses that name.
@@ -77,10 +67,10 @@ class ComputeVolumes:
         """
         source = claim.metadata
         namespace = await self._namespaces.ensure_namespace(
-            link, source.namespace, self._namespace_uid(source.namespace)
+            link, source.namespace, self._scope.cache.namespace_uid(source.namespace)
         )
         for name in (source.name, _second_name(source.name, source.uid)):
-            document = forward_claim(claim, name=name, class_name=class_name, tenant=tenant)
+            document = forward_claim(claim, name=name, class_name=class_name, tenant=self._scope.tenant)
             compute_claim = await self._create_claim(link, document, namespace)
             if compute_claim.metadata.annotations.get(UID_ANNOTATION) == source.uid:
                 self._created_claims[source.uid] = link, compute_claim, self._clock() + _MADE_FOR

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
 import structlog
 
 from vkgateway.kube import errors, resources
-from vkgateway.kube.client import Client
 from vkgateway.model.objects import Object
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.node_binding import VirtualNodeBinding
-from vkgateway.translate.context import TenantContext
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import RequestKind
+from vkgateway.sync.runtime.sources import COMPUTE_STORAGE_CHANGED, RESYNC, TENANT_CHANGED, TENANT_STORAGE_LISTED
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.translate.storage.storage_classes import (
     MIRRORED_LABEL,
     ClassOffer,
     NodeLabelsByPool,
+    allows_volumes,
     tenant_class,
     tenant_class_names,
 )
@@ -36,15 +38,31 @@ _FIELDS: Final = (
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
+CLASSES: Final = RequestKind[None]("classes", 0.5)
+"""Nodes and classes arrive one by one at the start."""
+
+
 class StorageClassReconciler:
-    """Reconciler of one tenant's storage classes. `bindings` are its virtual nodes."""
+    """Reconciler of one tenant's storage classes."""
 
-    def __init__(self, tenant: TenantContext, client: Client, *, bindings: Mapping[str, VirtualNodeBinding]) -> None:
-        self.tenant = tenant
-        self._client = client
-        self._bindings = bindings
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
+        self._client = scope.client
 
-    async def reconcile(self) -> None:
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.for_(CLASSES, self.reconcile)
+            .watches(TENANT_CHANGED, lambda old, _new: self.enqueue(always=allows_volumes(old)))
+            .watches_each((TENANT_STORAGE_LISTED, COMPUTE_STORAGE_CHANGED, RESYNC), self.enqueue)
+        )
+
+    def enqueue(self, *, always: bool = False) -> None:
+        """Request a reconcile if the tenant may have volumes, or `always`: classes that it had before are deleted."""
+        if always or allows_volumes(self._scope.tenant):
+            self._scope.work_queue.enqueue(CLASSES, None)
+
+    async def reconcile(self, _key: None = None) -> None:
         """Create, update and delete the storage classes in the tenant cluster; the tenant's own classes are left alone.
 
         Classes of a compute cluster that cannot be read now stay unchanged. Raises ApiError.
@@ -61,7 +79,7 @@ class StorageClassReconciler:
                 await self._delete_class(name)
 
     def _clusters_by_name(self) -> dict[str, ComputeLink]:
-        return {binding.link.name: binding.link for binding in self._bindings.values()}
+        return {binding.link.name: binding.link for binding in self._scope.bindings.values()}
 
     def _desired_classes(self, links: Iterable[ComputeLink], *, clusters: int) -> dict[str, Object]:
         offers: dict[str, list[ClassOffer]] = {}
@@ -69,9 +87,9 @@ class StorageClassReconciler:
             labels_behind = self._labels_behind(link)
             for view in link.classes.store.values():
                 offer = ClassOffer(compute_cluster=link.name, storage_class=view, node_labels_by_pool=labels_behind)
-                for name in tenant_class_names(self.tenant, view.metadata.name):
+                for name in tenant_class_names(self._scope.tenant, view.metadata.name):
                     offers.setdefault(name, []).append(offer)
-        default = self.tenant.default_storage_class
+        default = self._scope.tenant.default_storage_class
         return {
             name: tenant_class(
                 name, found, clusters=clusters, default=name == default if default else _is_default(found)
@@ -80,7 +98,7 @@ class StorageClassReconciler:
         }
 
     def _labels_behind(self, link: ComputeLink) -> NodeLabelsByPool:
-        pools = (binding.pool for binding in self._bindings.values() if binding.link is link)
+        pools = (binding.pool for binding in self._scope.bindings.values() if binding.link is link)
         return [(pool, [node.metadata.labels for node in link.nodes.nodes_behind(pool).nodes]) for pool in pools]
 
     async def _write_class(self, wanted: Object, existing: Object | None) -> None:
@@ -91,7 +109,7 @@ class StorageClassReconciler:
             try:
                 await self._client.create(resources.STORAGE_CLASSES, wanted)
             except errors.AlreadyExists:
-                log.info("the tenant has its own storage class of this name", tenant=self.tenant.name, name=name)
+                log.info("the tenant has its own storage class of this name", tenant=self._scope.name, name=name)
             return
         try:
             await self._client.replace(resources.STORAGE_CLASSES, name, wanted)

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 import structlog
 
 from vkgateway.kube import errors, resources
 from vkgateway.kube.backoff import Backoff
-from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import BATCH_SECONDS, RequestKind
+from vkgateway.sync.runtime.sources import (
+    COMPUTE_CLAIMS,
+    COMPUTE_STORAGE_CHANGED,
+    RESYNC,
+    TENANT_ACTIVE,
+    TENANT_CLAIMS,
+    TENANT_STORAGE_LISTED,
+)
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.ownership import Key
+from vkgateway.translate.storage.storage_classes import allows_volumes
 from vkgateway.translate.storage.views import ClaimView, VolumeView, decode_claim, decode_volume
 
 log = structlog.get_logger(__name__)
@@ -19,26 +31,21 @@ log = structlog.get_logger(__name__)
 _BACKOFF = Backoff(base=0.5, cap=30.0)
 
 
+VOLUME: Final = RequestKind[str]("volume", BATCH_SECONDS)
+"""The volume of the claim with this UID."""
+
+
 class TenantVolumes:
     """One tenant's claims, watched after `start_watching`, and its volumes, watched once either kind exists.
 
-    The handle of a volume is the UID of the claim that it was provisioned for. `wake(uid)` enqueues a volume;
-    `on_claim(key)` is called for each changed claim.
+    The handle of a volume is the UID of the claim that it was provisioned for.
     """
 
-    def __init__(
-        self,
-        tenant: str,
-        client: Client,
-        *,
-        wake: Callable[[str], None],
-        on_claim: Callable[[Key], None],
-        on_complete: Callable[[], None],
-    ) -> None:
-        self._tenant = tenant
-        self._client = client
-        self._wake = wake
-        self._on_claim = on_claim
+    def __init__(self, scope: TenantScope) -> None:
+        self._scope = scope
+        self._tenant = scope.name
+        self._client = scope.client
+        on_complete = partial(scope.watches.notify, TENANT_STORAGE_LISTED)
         self._needed = asyncio.Event()
         self._volumes_needed = asyncio.Event()
         self._keys: dict[str, Key] = {}
@@ -46,19 +53,34 @@ class TenantVolumes:
         self._names: dict[str, str] = {}
         """Names of volumes by handle."""
         self.claims: Reflector[ClaimView] = Reflector(
-            client,
+            scope.client,
             resources.PERSISTENT_VOLUME_CLAIMS,
             decode=decode_claim,
             on_change=self._claim_changed,
             on_complete=on_complete,
         )
         self.volumes: Reflector[VolumeView] = Reflector(
-            client,
+            scope.client,
             resources.PERSISTENT_VOLUMES,
             decode=decode_volume,
             on_change=self._volume_changed,
             on_complete=on_complete,
         )
+
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.runs("storage", self.run)
+            .watches(TENANT_ACTIVE, self.start_watching)
+            .watches(COMPUTE_CLAIMS, lambda _uid: self.start_watching_volumes())
+            .watches_each((TENANT_STORAGE_LISTED, COMPUTE_STORAGE_CHANGED, RESYNC), self._watch_if_needed)
+        )
+
+    def _watch_if_needed(self) -> None:
+        if allows_volumes(self._scope.tenant):
+            self.start_watching()
+        if any(link.claims.claim_uids(self._tenant) for link in self._scope.links.values()):
+            self.start_watching_volumes()
 
     @property
     def is_watching(self) -> bool:
@@ -81,6 +103,8 @@ class TenantVolumes:
 
     async def run(self) -> None:
         """Run the watches once they are needed, until cancelled."""
+        if allows_volumes(self._scope.tenant):
+            self.start_watching()
         await self._needed.wait()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.claims.run(), name=f"tenant/{self._tenant}/watch-claims")
@@ -135,11 +159,11 @@ class TenantVolumes:
         else:
             self._keys[uid] = view.metadata.key
             self._volumes_needed.set()
-        self._wake(uid)
+        self._scope.work_queue.enqueue(VOLUME, uid)
         volume = self.volumes.store.get(("", view.spec.volume_name))
         if volume is not None and volume.volume_handle not in ("", uid):
-            self._wake(volume.volume_handle)
-        self._on_claim(view.metadata.key)
+            self._scope.work_queue.enqueue(VOLUME, volume.volume_handle)
+        self._scope.watches.notify(TENANT_CLAIMS, view.metadata.key)
 
     def _volume_changed(self, old: VolumeView | None, new: VolumeView | None) -> None:
         view = new or old
@@ -151,7 +175,7 @@ class TenantVolumes:
             self._names[handle] = name
         elif self._names.get(handle) == name:
             del self._names[handle]
-        self._wake(handle)
+        self._scope.work_queue.enqueue(VOLUME, handle)
         reference = view.spec.claim_ref
         if reference is not None:
-            self._on_claim((reference.namespace, reference.name))
+            self._scope.watches.notify(TENANT_CLAIMS, (reference.namespace, reference.name))

@@ -6,37 +6,28 @@ it while it is in use, and release it afterwards. Only the gateway sees the comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
 
 from vkgateway.kube import errors, resources
-from vkgateway.kube.client import Client
 from vkgateway.model import times
-from vkgateway.model.errors import UnavailableError
-from vkgateway.model.names import COMPUTE_CLUSTER_LABEL
-from vkgateway.model.objects import Meta, Object
-from vkgateway.sync import finalizers
+from vkgateway.model.objects import Meta
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.events import EventRecorder, Severity
+from vkgateway.sync.events import Severity
 from vkgateway.sync.namespaces import NamespaceReconciler
-from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.refusals import is_starting
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.sources import COMPUTE_CLAIMS, COMPUTE_STORAGE_CHANGED, RESYNC, TENANT_STORAGE_LISTED
 from vkgateway.sync.storage.compute_volumes import ComputeVolumes
-from vkgateway.sync.storage.tenant_volumes import TenantVolumes
-from vkgateway.translate.context import TenantContext
+from vkgateway.sync.storage.tenant_volumes import VOLUME, TenantVolumes
+from vkgateway.sync.storage.volume_locations import VolumeLocations
+from vkgateway.sync.storage.volume_writer import VolumeWriter
+from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.translate.storage.claims import claim_status_patch, unsupported_reason
 from vkgateway.translate.storage.storage_classes import allowed_names, compute_class_name
-from vkgateway.translate.storage.views import PROVISIONER, ClaimView, VolumeView, decode_claim
-from vkgateway.translate.storage.volumes import (
-    PROTECTION_FINALIZER,
-    VOLUME_FINALIZER,
-    tenant_volume,
-    volume_name,
-    volume_node_affinity,
-    volume_patch,
-)
+from vkgateway.translate.storage.views import PROVISIONER, ClaimView, VolumeView
+from vkgateway.translate.storage.volumes import tenant_volume, volume_name, volume_patch
 
 log = structlog.get_logger(__name__)
 
@@ -49,47 +40,40 @@ _SLOW_SECONDS: Final = 60.0
 
 
 class VolumeReconciler:
-    """Reconciler of one tenant's volumes in all its compute clusters, keyed by the UID of the tenant's claim.
+    """Reconciler of one tenant's volumes in all its compute clusters, keyed by the UID of the tenant's claim."""
 
-    `bindings` are its virtual nodes; `later(uid, seconds)` enqueues a reconcile request for a volume.
-    """
-
-    def __init__(
-        self,
-        tenant: TenantContext,
-        client: Client,
-        above: TenantVolumes,
-        *,
-        links: Mapping[str, ComputeLink],
-        bindings: Mapping[str, VirtualNodeBinding],
-        events: EventRecorder,
-        namespaces: NamespaceReconciler,
-        namespace_uid: Callable[[str], str],
-        later: Callable[[str, float], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self.tenant = tenant
-        self._client = client
-        self._tenant_volumes = above
-        self._links = links
-        self._bindings = bindings
-        self._events = events
-        self._requeue_after = later
-        self._clock = clock
-        self._compute_volumes = ComputeVolumes(
-            tenant.name, namespaces=namespaces, namespace_uid=namespace_uid, clock=clock
-        )
+    def __init__(self, scope: TenantScope, tenant_volumes: TenantVolumes, *, namespaces: NamespaceReconciler) -> None:
+        self._scope = scope
+        self._client = scope.client
+        self._clock = scope.clock
+        self._tenant_volumes = tenant_volumes
+        self._compute_volumes = ComputeVolumes(scope, namespaces=namespaces)
+        self._locations = VolumeLocations(scope, self._compute_volumes)
+        self._writer = VolumeWriter(scope)
         self._missing_since: dict[str, float] = {}
-        """Time since when the compute claim of each volume is missing."""
+        """Volumes that nothing stands for below, though something did, with the time since."""
+
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.for_(VOLUME, self.reconcile)
+            .watches(COMPUTE_CLAIMS, self._compute_claim_changed)
+            .watches_each((TENANT_STORAGE_LISTED, COMPUTE_STORAGE_CHANGED, RESYNC), self._enqueue_all)
+        )
+
+    def _enqueue_all(self) -> None:
+        if self._tenant_volumes.is_complete:
+            for uid in self.known_volumes():
+                self._scope.work_queue.enqueue(VOLUME, uid)
 
     def known_volumes(self) -> set[str]:
         """Return the handles of all volumes known in the tenant cluster or in a compute cluster."""
-        compute_uids = (link.claims.claim_uids(self.tenant.name) for link in self._links.values())
+        compute_uids = (link.claims.claim_uids(self._scope.name) for link in self._scope.links.values())
         return self._tenant_volumes.volume_uids().union(*compute_uids)
 
-    def compute_claim_changed(self, uid: str) -> None:
-        """Handle a compute claim that was added, changed or deleted."""
+    def _compute_claim_changed(self, uid: str) -> None:
         self._compute_volumes.claim_shown(uid)
+        self._scope.work_queue.enqueue(VOLUME, uid)
 
     async def reconcile(self, uid: str) -> None:
         """Reconcile one volume. Raises ApiError or UnavailableError if it must be retried."""
@@ -104,7 +88,7 @@ class VolumeReconciler:
     # A claim that uses or requests the volume
 
     async def _reconcile_claimed(self, uid: str, claim: ClaimView, volume: VolumeView | None) -> None:
-        found = self._compute_volumes.find_claim(uid, self._links.values())
+        found = self._compute_volumes.find_claim(uid)
         if found is not None:
             self._missing_since.pop(uid, None)
             link, compute_claim = found
@@ -117,9 +101,9 @@ class VolumeReconciler:
         elif claim.is_deleting:
             return
         elif volume is None:
-            if self._are_clusters_trusted and not claim.spec.volume_name:
+            if self._locations.are_clusters_trusted and not claim.spec.volume_name:
                 await self._provision_volume(claim)
-        elif self._is_missing(volume):
+        elif self._locations.is_missing(volume):
             await (self._provision_volume(claim) if volume.is_provisional else self._handle_missing(uid, volume))
 
     async def _provision_volume(self, claim: ClaimView) -> None:
@@ -127,17 +111,17 @@ class VolumeReconciler:
         name = claim.class_name
         if not name:
             return
-        target = compute_class_name(self.tenant, name)
+        target = compute_class_name(self._scope.tenant, name)
         if target is None:
-            classes = (known for link in self._links.values() for known in link.classes.class_names())
-            allowed = ", ".join(allowed_names(self.tenant, classes)) or "none"
+            classes = (known for link in self._scope.links.values() for known in link.classes.class_names())
+            allowed = ", ".join(allowed_names(self._scope.tenant, classes)) or "none"
             message = f"storage class {name} is not allowed for this tenant; allowed: {allowed}"
             await self._report_event(claim.metadata, "StorageClassRefused", message)
             return
         if reason := unsupported_reason(claim):
             await self._report_event(claim.metadata, "NotSupported", reason)
             return
-        link = self._select_cluster(claim)
+        link = self._locations.select_cluster(claim)
         if claim.provisioner_name != PROVISIONER or link is None or not link.claims_trusted:
             return
         if target not in link.classes.class_names():
@@ -147,7 +131,7 @@ class VolumeReconciler:
             await self._report_event(claim.metadata, "StorageClassMissing", message)
             return
         try:
-            compute_claim = await self._compute_volumes.create_claim(link, claim, class_name=target, tenant=self.tenant)
+            compute_claim = await self._compute_volumes.create_claim(link, claim, class_name=target)
         except (errors.Invalid, errors.BadRequest, errors.Forbidden) as error:
             if not is_starting(error):
                 await self._report_event(
@@ -155,14 +139,6 @@ class VolumeReconciler:
                 )
             raise errors.TooManyRequests(error.message, status=429, reason="TooManyRequests") from error
         await self._show_volume(claim, link, compute_claim)
-
-    def _select_cluster(self, claim: ClaimView) -> ComputeLink | None:
-        """Return the compute cluster for a claim: that of the selected node, or else the only one."""
-        links = {binding.link.name: binding.link for binding in self._bindings.values()}
-        if claim.selected_node:
-            binding = self._bindings.get(claim.selected_node)
-            return binding.link if binding is not None else None
-        return next(iter(links.values())) if len(links) == 1 else None
 
     async def _show_volume(self, claim: ClaimView, link: ComputeLink, compute_claim: ClaimView) -> None:
         """Create the volume in the tenant cluster, provisional if the compute cluster waits for a consumer.
@@ -176,7 +152,7 @@ class VolumeReconciler:
         if not compute_claim.is_bound and not waits:
             await self._report_slow(claim, compute_claim)
             return
-        affinity = await self._node_affinity(link, compute_claim)
+        affinity = await self._locations.node_affinity(link, compute_claim)
         document = tenant_volume(
             claim,
             compute_claim,
@@ -194,16 +170,18 @@ class VolumeReconciler:
         self, claim: ClaimView, volume: VolumeView, link: ComputeLink, compute_claim: ClaimView
     ) -> None:
         """Update capacity, node affinity and status of a volume, and expand it with its claim."""
-        await self._label_cluster(volume, link)
+        await self._writer.label_cluster(volume, link)
         if not compute_claim.is_bound:
             await self._report_slow(claim, compute_claim)
             return
         # A volume created while the tenant had pools in only one compute cluster has no node affinity yet.
-        is_incomplete = volume.is_provisional or (volume.spec.node_affinity is None and len(self._cluster_names()) > 1)
-        affinity = await self._node_affinity(link, compute_claim) if is_incomplete else None
+        is_incomplete = volume.is_provisional or (
+            volume.spec.node_affinity is None and len(self._locations.cluster_names()) > 1
+        )
+        affinity = await self._locations.node_affinity(link, compute_claim) if is_incomplete else None
         patch = volume_patch(volume, capacity=compute_claim.storage_capacity, node_affinity=affinity)
         if patch is not None:
-            await self._patch_volume(volume.metadata, patch)
+            await self._writer.patch_volume(volume.metadata, patch)
         if not claim.is_bound or claim.spec.volume_name != volume.metadata.name:
             return
         status = claim_status_patch(claim, compute_claim)
@@ -219,20 +197,7 @@ class VolumeReconciler:
         refusal = await self._compute_volumes.resize_claim(link, compute_claim, claim)
         if refusal:
             await self._report_event(claim.metadata, "VolumeResizeFailed", refusal)
-            self._requeue_after(claim.metadata.uid, _GROW_AGAIN)
-
-    async def _node_affinity(self, link: ComputeLink, compute_claim: ClaimView) -> Object | None:
-        bindings = self._bindings.values()
-        clusters = len(self._cluster_names())
-        nodes_behind = [(b.pool, link.nodes.nodes_behind(b.pool)) for b in bindings if b.link is link]
-        if compute_claim.is_bound and not link.nodes.is_complete:
-            raise UnavailableError("the nodes of the compute cluster are not known at the moment")
-        nodes = await self._compute_volumes.reachable_nodes(link, compute_claim) if compute_claim.is_bound else None
-        return volume_node_affinity(link.name, clusters=clusters, nodes_behind=nodes_behind, compute_affinity=nodes)
-
-    def _cluster_names(self) -> set[str]:
-        """Return the compute clusters in which the tenant has pools."""
-        return {binding.link.name for binding in self._bindings.values()}
+            self._scope.work_queue.enqueue(VOLUME, claim.metadata.uid, _GROW_AGAIN)
 
     async def _report_slow(self, claim: ClaimView, compute_claim: ClaimView) -> None:
         """Report a slow provisioning, unless the volume waits for its pod."""
@@ -240,7 +205,7 @@ class VolumeReconciler:
             return
         age = self._clock() - _created_at(compute_claim.metadata)
         if age < _SLOW_SECONDS:
-            self._requeue_after(claim.metadata.uid, _SLOW_SECONDS - age)
+            self._scope.work_queue.enqueue(VOLUME, claim.metadata.uid, _SLOW_SECONDS - age)
             return
         await self._report_event(
             claim.metadata, "VolumeDelayed", "the compute cluster has not provisioned the volume yet"
@@ -253,7 +218,7 @@ class VolumeReconciler:
 
         `elsewhere` says that the claim is bound to another volume.
         """
-        found = self._compute_volumes.find_claim(uid, self._links.values())
+        found = self._compute_volumes.find_claim(uid)
         if found is not None or volume is None:
             self._missing_since.pop(uid, None)
         if volume is None:
@@ -265,93 +230,36 @@ class VolumeReconciler:
             return
         # An existing compute claim can be deleted whatever the other clusters say. For a missing one, all must be
         # trusted.
-        trusted = found[0].claims_trusted if found is not None else self._is_missing(volume)
-        if not trusted or await self._is_claimed(volume):
+        trusted = found[0].claims_trusted if found is not None else self._locations.is_missing(volume)
+        if not trusted or await self._writer.is_claimed(volume):
             return
         if not volume.is_released:
             # The volume is retained. If its namespace was deleted, nothing is left of it.
-            await (self._label_cluster(volume, found[0]) if found is not None else self._handle_missing(uid, volume))
+            await (
+                self._writer.label_cluster(volume, found[0]) if found is not None else self._handle_missing(uid, volume)
+            )
         elif found is not None:
             await self._compute_volumes.delete_claim(*found)
         else:
-            await self._remove_volume(volume)
-
-    async def _is_claimed(self, volume: VolumeView) -> bool:
-        """Return whether a claim uses the volume. Data is at stake, so this reads the tenant's API server."""
-        reference = volume.spec.claim_ref
-        if reference is None:
-            return False
-        try:
-            answer = await self._client.get(
-                resources.PERSISTENT_VOLUME_CLAIMS, reference.name, namespace=reference.namespace
-            )
-        except errors.NotFound:
-            return False
-        claim = decode_claim(answer)
-        return claim.metadata.uid == reference.uid and claim.spec.volume_name in ("", volume.metadata.name)
+            await self._writer.remove_volume(volume)
 
     async def _handle_missing(self, uid: str, volume: VolumeView) -> None:
         """Count a volume as lost if its compute claim stays missing, because it was deleted in the compute cluster."""
         now = self._clock()
         since = self._missing_since.setdefault(uid, now)
         if now - since < _LOST_AFTER:
-            self._requeue_after(uid, _LOST_AFTER - (now - since))
+            self._scope.work_queue.enqueue(VOLUME, uid, _LOST_AFTER - (now - since))
             return
-        log.warning("compute claim of volume is missing", tenant=self.tenant.name, volume=volume.metadata.name)
+        log.warning("compute claim of volume is missing", tenant=self._scope.name, volume=volume.metadata.name)
         await self._lose_volume(volume)
 
     async def _lose_volume(self, volume: VolumeView | None) -> None:
         """Delete the volume of an existing claim; the tenant's own controller then marks the claim as lost."""
         if volume is not None:
-            await self._remove_volume(volume, protected=True)
-
-    async def _remove_volume(self, volume: VolumeView, *, protected: bool = False) -> None:
-        """Delete a volume in the tenant cluster. `protected` also removes the tenant controller's finalizer."""
-        metadata = volume.metadata
-        finalizer_names = (VOLUME_FINALIZER, PROTECTION_FINALIZER) if protected else (VOLUME_FINALIZER,)
-        if metadata.deletion_timestamp is None:
-            try:
-                await self._client.delete(resources.PERSISTENT_VOLUMES, metadata.name, uid=metadata.uid)
-            except (errors.NotFound, errors.Conflict):
-                return
-        if not set(finalizer_names).isdisjoint(metadata.finalizers):
-            await finalizers.remove_finalizers(self._client, resources.PERSISTENT_VOLUMES, metadata, *finalizer_names)
-
-    async def _patch_volume(self, metadata: Meta, patch: Object) -> None:
-        marked = {**patch, "metadata": {**(patch.get("metadata") or {}), "uid": metadata.uid}}
-        try:
-            await self._client.patch(resources.PERSISTENT_VOLUMES, metadata.name, marked, metadata_only=True)
-        except errors.NotFound:
-            return
-
-    async def _label_cluster(self, volume: VolumeView, link: ComputeLink) -> None:
-        """Label a volume with its compute cluster if the label is missing: the cluster may be detached later."""
-        if volume.compute_cluster != link.name:
-            await self._patch_volume(volume.metadata, {"metadata": {"labels": {COMPUTE_CLUSTER_LABEL: link.name}}})
-
-    def _is_missing(self, volume: VolumeView) -> bool:
-        """Return whether the compute claim that was not found is missing; False while the volume's cluster is not
-        attached.
-        """
-        cluster, links = volume.compute_cluster, self._links
-        is_attached = cluster in links if cluster else bool(links)
-        return is_attached and all(link.claims_trusted for link in links.values())
-
-    @property
-    def _are_clusters_trusted(self) -> bool:
-        """Whether all clusters in which the tenant has pools or compute claims are trusted; others hold none of its
-        volumes.
-        """
-        cluster_names = self._cluster_names()
-        links = (
-            link
-            for link in self._links.values()
-            if link.name in cluster_names or link.claims.claim_uids(self.tenant.name)
-        )
-        return all(link.claims_trusted for link in links)
+            await self._writer.remove_volume(volume, protected=True)
 
     async def _report_event(self, metadata: Meta, reason: str, message: str, *, kind: Severity = "Warning") -> None:
-        await self._events.emit_event(
+        await self._scope.events.emit_event(
             metadata, reason=reason, message=message, kind=kind, about="PersistentVolumeClaim"
         )
 

@@ -6,11 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tests.unit.sync.scopes import RecordedRequests, tenant_scope
 from vkgateway.arbiter.decisions import PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import Band, PoolKey, Shape
 from vkgateway.kube.client import Client
-from vkgateway.kube.reflector import Reflector
-from vkgateway.kube.resources import PODS
 from vkgateway.model.names import (
     COMPUTE_NODE_ANNOTATION,
     NAME_ANNOTATION,
@@ -148,11 +147,14 @@ class PodStores:
     """Stores of tenant pods and compute pods without servers."""
 
     def __init__(self) -> None:
-        self.above: Reflector[TenantPodView] = Reflector(
-            NOBODY, PODS, decode=decode_tenant_pod, on_change=lambda _old, _new: None
-        )
         self.link = ComputeLink("local", NOBODY)
         self.links = {"local": self.link}
+        self.now = 0.0
+        self.requests = RecordedRequests()
+        self.scope = tenant_scope(
+            NOBODY, clock=lambda: self.now, links=self.links, bindings=self.bindings(), requests=self.requests
+        )
+        self.above = self.scope.cache.pods
 
     def put_tenant(self, view: TenantPodView) -> None:
         self.above.store[view.metadata.key] = view

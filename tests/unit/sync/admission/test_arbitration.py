@@ -12,21 +12,34 @@ from typing import Any
 import pytest
 
 from tests.unit.background import in_background
-from tests.unit.sync.admission.samples import GPU, POOL, TENANT, PodStores, compute_view, make_member, tenant_view
+from tests.unit.sync.admission.samples import (
+    GPU,
+    NOBODY,
+    POOL,
+    TENANT,
+    PodStores,
+    compute_view,
+    make_member,
+    tenant_view,
+)
+from tests.unit.sync.scopes import tenant_scope
 from tests.unit.sync.world import wait_until
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport, Promote, Reprieve
+from vkgateway.arbiter.queueing.admission import AdmissionState
 from vkgateway.arbiter.snapshot import PodState, PreemptionPlan, Quota, Shape, Snapshot, Zone
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION, TENANT_LABEL
 from vkgateway.model.objects import Condition, Meta, NodeImage, NodeStatusView, NodeView
 from vkgateway.sync.admission import arbitration as module
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
+from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.gangs import EvictionTerms
 from vkgateway.sync.admission.member import GangMember
+from vkgateway.sync.admission.pod_reads import PodReads
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.sync.admission.verdict_store import VerdictState
+from vkgateway.sync.compute.cluster_watches import PODS, TOPOLOGIES, TRUST, UNMANAGED_PODS
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.topologies import TopologyView
+from vkgateway.sync.compute.topology_views import TopologyView
 from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView, decode_unmanaged_pod
 
 GANG = f"{TENANT}/default/pod/u1"
@@ -56,16 +69,9 @@ class FakeTenant:
     """Tenant admission with manually added pods."""
 
     def __init__(self, name: str, pods: PodStores, arbitration: Arbitration) -> None:
-        self.admission = TenantAdmission(
-            name,
-            pods.above,
-            links=pods.links,
-            bindings=pods.bindings(),
-            service=arbitration,
-            sent={},
-            look=lambda _key: None,
-            clock=arbitration.clock,
-        )
+        scope = tenant_scope(NOBODY, clock=arbitration.clock, links=pods.links, bindings=pods.bindings(), name=name)
+        scope.cache = pods.scope.cache
+        self.admission = TenantAdmission(scope, arbitration, PodReads(CompanionObjects(scope)))
 
     def put_member(self, one: GangMember) -> None:
         self.admission.put_member(one)
@@ -86,17 +92,20 @@ class Harness:
         complete_lists(self.pods.link)
         self.arbitration = Arbitration(
             ArbitrationSettings(gather=0.001, notice=7.0, grace_max=8.0, bind_timeout=60.0),
-            links=lambda: self.links,
-            specs=lambda: {"local": self.specs},
-            expected=lambda: self.expected,
+            self,
             clock=lambda: self.now,
-            calm=self._wait_calm,
             decide=self._decide,
         )
         self.alpha = FakeTenant(TENANT, self.pods, self.arbitration)
         self.calm = 0
 
-    def _wait_calm(self) -> None:
+    def pool_specs(self) -> dict[str, tuple[PoolSpec, ...]]:
+        return {"local": self.specs}
+
+    def expected_tenants(self) -> Sequence[str] | None:
+        return self.expected
+
+    def notices_ended(self) -> None:
         self.calm += 1
 
     def _decide(self, snapshot: Snapshot, _now: float) -> Decisions:
@@ -133,8 +142,8 @@ class Harness:
         new.metadata.labels["gpu"] = pool
         nodes.handle_change(old, new)
 
-    def verdict_of(self, uid: str = "u1") -> VerdictState:
-        return self.alpha.admission.verdict_store.verdicts[uid].said
+    def verdict_of(self, uid: str = "u1") -> AdmissionState:
+        return self.alpha.admission.verdict_store.verdicts[uid].verdict
 
     def add_unmanaged(self, *, uid: str = "s1", gpus: int = 2, node: str = "host-1") -> UnmanagedPodView:
         containers = [{"name": "x", "resources": {"limits": {GPU: gpus}}}]
@@ -167,7 +176,7 @@ async def test_decisions_start_after_a_timeout_without_missing_tenants(harness: 
     if missing == "expected":
         harness.expected = None
     if missing == "unread":
-        harness.alpha.admission.unread_pods.add(("default", "web"))
+        harness.alpha.admission.reads.unread.add(("default", "web"))
     if missing == "cluster":
         harness.pods.link.reachability.is_reachable = False
     if missing != "tenant":
@@ -210,7 +219,7 @@ async def test_change_in_compute_cluster_triggers_a_cycle(harness: Harness, chan
             link.nodes.handle_change(None, make_node("host-2"))
         elif change == "stranger":
             harness.arbitration._has_pending = True
-            link._unmanaged_pod_changed(None, harness.add_unmanaged())
+            link.watches.notify(UNMANAGED_PODS, None, harness.add_unmanaged())
         else:
             link.nodes._state.mark_stale()
             link.nodes._state.mark_complete()
@@ -222,7 +231,7 @@ async def test_unmanaged_usage_is_not_polled_soon_while_no_gang_waits(harness: H
     async with harness.running():
         await wait_until(lambda: harness.asked)
         await asyncio.sleep(0.05)
-        harness.pods.link._unmanaged_pod_changed(None, harness.add_unmanaged())
+        harness.pods.link.watches.notify(UNMANAGED_PODS, None, harness.add_unmanaged())
         timer = harness.arbitration._timer
         assert timer is not None
         assert timer.when() > asyncio.get_running_loop().time() + 10
@@ -241,7 +250,9 @@ async def test_cycle_runs_at_the_next_deadline(harness: Harness) -> None:
         await harness.run_cycle()
         harness.answer = Decisions()
         number = len(harness.asked)
-        await wait_until(lambda: harness.alpha.admission.verdict_store.verdicts["u1"].said is VerdictState.EVICTING)
+        await wait_until(
+            lambda: harness.alpha.admission.verdict_store.verdicts["u1"].verdict is AdmissionState.EVICTING
+        )
         harness.now += 0.2
         await wait_until(lambda: len(harness.asked) > number)
         assert harness.alpha.admission.verdict_store.verdicts == {}
@@ -308,14 +319,12 @@ async def test_no_callback_or_task_remains_after_the_end(harness: Harness) -> No
     harness.add_tenant()
     async with harness.running():
         await wait_until(lambda: harness.asked)
-        assert harness.pods.link.on_pod_changed
-    link = harness.pods.link
-    assert (link.on_pod_changed, link.on_unmanaged_pod_changed, link.on_nodes_changed, link.on_reachable_changed) == (
-        [],
-        [],
-        [],
-        [],
-    )
+        assert harness.pods.link.watches.has_handlers(PODS)
+    watches = harness.pods.link.watches
+    assert not watches.has_handlers(PODS)
+    assert not watches.has_handlers(UNMANAGED_PODS)
+    assert not watches.has_handlers(TOPOLOGIES)
+    assert not watches.has_handlers(TRUST)
 
 
 # -- snapshot ----------------------------------------------------------------------------------------------------------
@@ -365,7 +374,7 @@ async def test_unmanaged_and_unread_pods_use_capacity_but_members_do_not(harness
         assert snapshot.pools[0].nodes[0].used[GPU] == 4000
         assert snapshot.gangs == ()
 
-        harness.pods.link._unmanaged_pod_changed(harness.add_unmanaged(), None)
+        harness.pods.link.watches.notify(UNMANAGED_PODS, harness.add_unmanaged(), None)
         harness.pods.drop_compute("u1")
         assert (await harness.run_cycle()).pools[0].nodes[0].used == {GPU: 1000}
 
@@ -422,7 +431,7 @@ async def test_zones_report_published_pods(harness: Harness) -> None:
     harness.add_waiting("u1")
     async with harness.running():
         assert (await harness.run_cycle()).pools[0].nodes[0].topology is None
-        link._topology_changed("host-1", make_zones(3, 4))
+        link.watches.notify(TOPOLOGIES, "host-1", make_zones(3, 4))
         first = (await harness.run_cycle()).pools[0]
         topology = first.nodes[0].topology
         assert topology is not None
@@ -432,7 +441,7 @@ async def test_zones_report_published_pods(harness: Harness) -> None:
         harness.pods.put_compute(compute_view("u2"))
         harness.add_waiting("u2")
         assert (await harness.run_cycle()).pools[0] == first, "what came since was not published"
-        link._topology_changed("host-1", make_zones(3, 3))
+        link.watches.notify(TOPOLOGIES, "host-1", make_zones(3, 3))
         topology = (await harness.run_cycle()).pools[0].nodes[0].topology
         assert topology is not None
         assert topology.counted == {"u1", "u2"}
@@ -441,7 +450,7 @@ async def test_zones_report_published_pods(harness: Harness) -> None:
         topology = (await harness.run_cycle()).pools[0].nodes[0].topology
         assert topology is not None
         assert {uid: shape.amount_of(GPU) for uid, shape in topology.gone.items()} == {"u1": 1000}
-        link._topology_changed("host-1", None)
+        link.watches.notify(TOPOLOGIES, "host-1", None)
         assert (await harness.run_cycle()).pools[0].nodes[0].topology is None
 
 
@@ -562,7 +571,7 @@ async def test_reconnected_cluster_is_read_again(harness: Harness) -> None:
         harness.links["local"] = new
         snapshot = await harness.run_cycle()
         assert [found.name for found in snapshot.pools[0].nodes] == ["host-9"]
-        assert old.on_pod_changed == []
+        assert not old.watches.has_handlers(PODS)
 
         del harness.links["local"]
         assert (await harness.run_cycle()).pools == ()
@@ -584,7 +593,7 @@ async def test_each_decision_reaches_the_tenant_of_its_gang(harness: Harness) ->
             )
         )
         await harness.run_cycle()
-        assert harness.verdict_of() is VerdictState.ADMITTED
+        assert harness.verdict_of() is AdmissionState.ADMITTED
         assert beta.admission.verdict_store.verdicts == {}
 
         harness.answer = Decisions(
@@ -592,7 +601,7 @@ async def test_each_decision_reaches_the_tenant_of_its_gang(harness: Harness) ->
             holds=(PendingReport(gang="beta/default/pod/u9", code=PendingReason.ROOM, message="no room"),),
         )
         await harness.run_cycle()
-        assert harness.verdict_of() is VerdictState.EVICTING
+        assert harness.verdict_of() is AdmissionState.EVICTING
         assert list(beta.admission.verdict_store.pending_messages) == ["beta/default/pod/u9"]
         assert harness.alpha.admission.verdict_store.pending_messages == {}
 
@@ -600,7 +609,7 @@ async def test_each_decision_reaches_the_tenant_of_its_gang(harness: Harness) ->
             reprieves=(Reprieve(gang=GANG, pods=("u1",)),), promotes=(Promote(gang=GANG, pods=("u1",)),)
         )
         await harness.run_cycle()
-        assert harness.verdict_of() is VerdictState.ADMITTED
+        assert harness.verdict_of() is AdmissionState.ADMITTED
         assert not harness.alpha.admission.verdict_store.verdicts["u1"].borrowed
         assert beta.admission.verdict_store.pending_messages == {}
 

@@ -13,10 +13,11 @@ import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.background import in_background
 from tests.unit.sync.admission.samples import make_reference
+from tests.unit.sync.scopes import tenant_scope
 from tests.unit.sync.world import wait_until
 from vkgateway.kube.resources import CRDS, Resource
 from vkgateway.sync.admission import companion_objects as module
-from vkgateway.sync.admission.companion_objects import CompanionObjects
+from vkgateway.sync.admission.companion_objects import COMPANION_KINDS, COMPANIONS, CompanionObjects
 from vkgateway.translate.gangs import Kind, Reference
 
 PODGROUPS = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
@@ -38,7 +39,9 @@ GROUP = {"metadata": {"name": "train"}, "spec": {"minMember": 4}}
 async def run_objects(server: FakeApiServer) -> AsyncIterator[tuple[CompanionObjects, list[Reference]]]:
     changed: list[Reference] = []
     async with server.client() as client:
-        beside = CompanionObjects("alpha", client, changed=changed.append)
+        scope = tenant_scope(client)
+        scope.watches.add(COMPANIONS, changed.append)
+        beside = CompanionObjects(scope)
         async with in_background(beside.run()):
             yield beside, changed
 
@@ -238,7 +241,7 @@ async def test_kind_is_requested_again_after_an_invalid_answer(answer: bytes) ->
             return answer
 
     client = Nonsense()
-    beside = CompanionObjects("alpha", client, changed=lambda _reference: None)  # type: ignore[arg-type]
+    beside = CompanionObjects(tenant_scope(client))  # type: ignore[arg-type]
     async with in_background(beside.run()):
         beside.watch_kind_of(make_reference())
         await wait_until(lambda: client.asked)
@@ -319,7 +322,9 @@ async def test_change_of_serving_is_reported_once(server: FakeApiServer, monkeyp
     monkeypatch.setattr(module, "_RETRY", 0.02)
     told: list[Kind] = []
     async with server.client() as client:
-        beside = CompanionObjects("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        scope = tenant_scope(client)
+        scope.watches.add(COMPANION_KINDS, told.append)
+        beside = CompanionObjects(scope)
         async with in_background(beside.run()):
             server.fail("GET", "/apis/scheduling.volcano.sh", status=503, times=3)
             beside.watch_kind_of(make_reference())
@@ -338,7 +343,9 @@ async def test_lookup_for_one_pod_is_not_reported_as_a_change(
     monkeypatch.setattr(module, "_RETRY", 0.02)
     told: list[Kind] = []
     async with server.client() as client:
-        beside = CompanionObjects("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        scope = tenant_scope(client)
+        scope.watches.add(COMPANION_KINDS, told.append)
+        beside = CompanionObjects(scope)
         async with in_background(beside.run()):
             await beside.find_unserved([make_reference().object_kind])
             assert told == [make_reference().object_kind]
@@ -354,7 +361,9 @@ async def test_kind_with_unknown_state_is_reported_again(
     monkeypatch.setattr(module, "_RETRY", 0.02)
     told: list[Kind] = []
     async with server.client() as client:
-        beside = CompanionObjects("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        scope = tenant_scope(client)
+        scope.watches.add(COMPANION_KINDS, told.append)
+        beside = CompanionObjects(scope)
         async with in_background(beside.run()):
             beside.watch_kind_of(make_reference())
             await wait_until(lambda: told)
@@ -371,7 +380,9 @@ async def test_kind_with_deleted_definition_is_not_served_until_restored(
     told: list[Kind] = []
     server.register(PODGROUPS)
     async with server.client() as client:
-        beside = CompanionObjects("alpha", client, changed=lambda _reference: None, kind_changed=told.append)
+        scope = tenant_scope(client)
+        scope.watches.add(COMPANION_KINDS, told.append)
+        beside = CompanionObjects(scope)
         async with in_background(beside.run()):
             beside.watch_kind_of(make_reference())
             await wait_until(lambda: beside.is_complete)

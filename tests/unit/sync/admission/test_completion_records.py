@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.unit.sync.scopes import tenant_scope
 from tests.unit.sync.world import BELOW, TENANT, World, start_world, wait_until
 from vkgateway.kube.resources import NAMESPACES
 from vkgateway.model.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL
@@ -26,11 +27,7 @@ class Harness:
         self.world = world
         self.wanted: dict[str, dict[str, Completion]] = {}
         self.is_known = True
-        self.records = CompletionRecords(
-            TENANT,
-            {"local": link},
-            who=lambda: self,
-        )
+        self.records = CompletionRecords(tenant_scope(link.client, links={"local": link}))
 
     @property
     def gangs(self) -> Harness:
@@ -54,7 +51,7 @@ async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
         client = world.compute_server.client("compute")
         link = ComputeLink("local", client)
         one = Harness(world, link)
-        tasks = [asyncio.create_task(part.run()) for part in (link, one.records)]
+        tasks = [asyncio.create_task(link.run()), asyncio.create_task(one.records.run(one))]
         await wait_until(lambda: link.namespaces.is_complete)
         yield one
         for task in tasks:

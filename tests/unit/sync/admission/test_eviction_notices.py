@@ -9,7 +9,8 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.sync.admission.samples import TENANT
-from vkgateway.arbiter.queueing.node_limits import Admission
+from tests.unit.sync.scopes import tenant_scope
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, PODS
@@ -24,7 +25,6 @@ from vkgateway.model.names import (
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.eviction_notices import EvictionNotices
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.pods.pod_context import PodContext
 from vkgateway.sync.views.annotations import EVICTED_FOR
 from vkgateway.sync.views.pods import decode_compute_pod, decode_tenant_pod
@@ -33,7 +33,11 @@ BELOW = compute_namespace(TENANT, "default")
 DEADLINE = "2026-03-01T12:30:00Z"
 DEADLINE_AT = 1772368200.0
 EVICTING = Admission(
-    "evicting", code="PreemptionByVkgateway", message="makes room", deadline=DEADLINE_AT + 0.9, evicted_for="alpha/x"
+    AdmissionState.EVICTING,
+    code="PreemptionByVkgateway",
+    message="makes room",
+    deadline=DEADLINE_AT + 0.9,
+    evicted_for="alpha/x",
 )
 
 
@@ -43,7 +47,7 @@ class Harness:
     def __init__(self, above: FakeApiServer, below: FakeApiServer, client: Client, compute: Client) -> None:
         self.above, self.below = above, below
         self.link = ComputeLink("local", compute)
-        self.notices = EvictionNotices(client, events=EventRecorder(client, clock=lambda: 1000.0), clock=lambda: 1000.0)
+        self.notices = EvictionNotices(tenant_scope(client, clock=lambda: 1000.0))
         above.store.create(PODS, {"metadata": {"name": "web"}, "spec": {"nodeName": "a100.local"}}, "default")
         below.store.create(
             PODS,
@@ -147,7 +151,9 @@ async def test_tenant_annotation_is_written_last(harness: Harness) -> None:
 
 async def test_new_deadline_replaces_the_old_one(harness: Harness) -> None:
     await harness.notices.give_notice(harness.make_context())
-    later = Admission("evicting", code="PreemptionByVkgateway", message="makes room", deadline=DEADLINE_AT + 60)
+    later = Admission(
+        AdmissionState.EVICTING, code="PreemptionByVkgateway", message="makes room", deadline=DEADLINE_AT + 60
+    )
     await harness.notices.give_notice(harness.make_context(later))
     assert harness.list_deadlines() == ("2026-03-01T12:31:00Z", "2026-03-01T12:31:00Z")
 
@@ -164,7 +170,7 @@ async def test_pods_deleted_during_the_request_are_no_error(
 
 async def test_notice_is_withdrawn_from_both_pods(harness: Harness) -> None:
     await harness.notices.give_notice(harness.make_context())
-    await harness.notices.withdraw_notice(harness.make_context(Admission("admitted")))
+    await harness.notices.withdraw_notice(harness.make_context(Admission(AdmissionState.ADMITTED)))
 
     assert harness.list_deadlines() == (None, None)
     assert EVICTED_FOR not in harness.compute_pod()["metadata"]["annotations"]
@@ -172,7 +178,7 @@ async def test_notice_is_withdrawn_from_both_pods(harness: Harness) -> None:
     assert [reason for reason, _ in harness.list_events()] == ["PreemptionByVkgateway", "EvictionWithdrawn"]
 
     asked = harness.list_requests()
-    await harness.notices.withdraw_notice(harness.make_context(Admission("admitted")))
+    await harness.notices.withdraw_notice(harness.make_context(Admission(AdmissionState.ADMITTED)))
     assert harness.list_requests() == asked
 
 
@@ -180,16 +186,16 @@ async def test_notice_on_the_compute_pod_only_is_withdrawn(harness: Harness) -> 
     await harness.notices.give_notice(harness.make_context())
     harness.below.fail("PATCH", "/pods/web", status=503)
     with pytest.raises(errors.ApiError):
-        await harness.notices.withdraw_notice(harness.make_context(Admission("admitted")))
+        await harness.notices.withdraw_notice(harness.make_context(Admission(AdmissionState.ADMITTED)))
     assert harness.list_deadlines() == (None, DEADLINE)
 
-    await harness.notices.withdraw_notice(harness.make_context(Admission("admitted")))
+    await harness.notices.withdraw_notice(harness.make_context(Admission(AdmissionState.ADMITTED)))
     assert harness.list_deadlines() == (None, None)
     assert [reason for reason, _ in harness.list_events()].count("EvictionWithdrawn") == 1
 
 
 async def test_no_request_is_sent_without_a_notice(harness: Harness) -> None:
-    await harness.notices.withdraw_notice(harness.make_context(Admission("admitted")))
+    await harness.notices.withdraw_notice(harness.make_context(Admission(AdmissionState.ADMITTED)))
     assert harness.list_requests() == 0
 
 
@@ -202,7 +208,7 @@ def _set_borrowed(harness: Harness, told: str) -> None:
 async def test_promotion_is_recorded_once_and_reported_to_the_tenant(harness: Harness) -> None:
     _set_borrowed(harness, "true")
     for _ in range(2):
-        await harness.notices.mark_promoted(harness.make_context(Admission("admitted", borrowed=False)))
+        await harness.notices.mark_promoted(harness.make_context(Admission(AdmissionState.ADMITTED, borrowed=False)))
     assert harness.compute_pod()["metadata"]["annotations"][BORROWED_ANNOTATION] == "false"
     assert [reason for reason, _ in harness.list_events()] == ["InsideGuarantee"]
     assert len([request for request in harness.below.requests if request.startswith("PATCH")]) == 1
@@ -212,7 +218,7 @@ async def test_promotion_is_recorded_once_and_reported_to_the_tenant(harness: Ha
 async def test_borrowing_or_unknown_pods_are_not_promoted(harness: Harness, borrowed: bool | None) -> None:
     _set_borrowed(harness, "true")
     asked = harness.list_requests()
-    await harness.notices.mark_promoted(harness.make_context(Admission("admitted", borrowed=borrowed)))
+    await harness.notices.mark_promoted(harness.make_context(Admission(AdmissionState.ADMITTED, borrowed=borrowed)))
     assert harness.list_requests() == asked
 
 
@@ -220,5 +226,5 @@ async def test_unrecorded_promotion_is_not_reported(harness: Harness) -> None:
     _set_borrowed(harness, "true")
     harness.below.fail("PATCH", "/pods/web", status=503)
     with pytest.raises(errors.ApiError):
-        await harness.notices.mark_promoted(harness.make_context(Admission("admitted", borrowed=False)))
+        await harness.notices.mark_promoted(harness.make_context(Admission(AdmissionState.ADMITTED, borrowed=False)))
     assert harness.list_events() == []

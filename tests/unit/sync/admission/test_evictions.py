@@ -163,7 +163,7 @@ async def test_notice_is_written_once(world: World) -> None:
             len(requests_about(world.tenant_server.requests, "low")),
             len(requests_about(world.compute_server.requests, "low")),
         )
-        sync.enqueue_all()
+        sync.resync()
         await world.wait_settled()
         assert (
             len(requests_about(world.tenant_server.requests, "low")),
@@ -182,7 +182,7 @@ async def test_clock_change_does_not_change_the_notice_period(world: World, hour
         create_gated(world, "high", gpus=8)
         await wait_notice(world)
         leap[0] = hours * 3600.0
-        sync.enqueue_all()
+        sync.resync()
         await world.wait_settled()
         assert time.monotonic() >= begun + 2 or not is_deleting(world.compute_pod("low"))
         await wait_until(lambda: is_deleting(world.compute_pod("low")))
@@ -286,7 +286,7 @@ async def test_reprieve_survives_a_gateway_restart(world: World) -> None:
         world.delete_pod("high")
         await wait_until(lambda: not get_annotation(world.compute_pod("low"), DEADLINE))
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.is_known)
         await wait_until(lambda: time.time() > parse_deadline(world) + 2.5)
         assert not is_deleting(world.compute_pod("low"))
 

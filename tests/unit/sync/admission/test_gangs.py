@@ -42,6 +42,13 @@ class FakeRecords:
         self.news.append(namespace)
 
 
+class FakeForecast:
+    """The same forecast for every pod."""
+
+    def expected_run(self, _member: GangMember) -> float | None:
+        return 40.0
+
+
 class Harness:
     """Gangs of one tenant; `seen` has the states of members by UID, waiting by default."""
 
@@ -50,14 +57,14 @@ class Harness:
         self.looked: list[str] = []
         self.bounds: Callable[[PoolKey | None], EvictionTerms] = lambda _pool: EvictionTerms(20.0, 60.0)
         self.memory = FakeRecords()
-        self.gangs = TenantGangs(TENANT, look=self._make_gang, bounds=self._eviction_terms, memory=self.memory)
+        self.gangs = TenantGangs(TENANT, states=self, terms=self, completion_store=self.memory)
         for one in members:
             self.gangs.put_member(one)
 
-    def _eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
+    def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
         return self.bounds(pool)
 
-    def _make_gang(self, one: GangMember) -> MemberState:
+    def member_state(self, one: GangMember) -> MemberState:
         self.looked.append(one.uid)
         return self.seen.get(one.uid, WAITING)
 
@@ -404,7 +411,8 @@ def test_restart_cost_is_capped() -> None:
 
 
 def test_typical_duration_is_used_without_a_declared_limit() -> None:
-    gangs = TenantGangs(TENANT, look=lambda _: WAITING, bounds=lambda _: EvictionTerms(5.0, 6.0), expect=lambda _: 40.0)
+    harness = Harness()
+    gangs = TenantGangs(TENANT, states=harness, terms=harness, forecast=FakeForecast())
     gangs.put_member(make_member("u1"))
     gangs.put_member(make_member("u2", marks=gang_marks(minimum=1, run_limit=9.0)))
     found = {gang.run_limit: gang.expected_run for gang in gangs.build_gangs()[0]}

@@ -18,6 +18,7 @@ from tests.unit.sync.admission.samples import (
     compute_view,
     make_reference,
 )
+from tests.unit.sync.scopes import RecordedRequests, tenant_scope
 from tests.unit.sync.world import wait_until
 from vkgateway.arbiter.decisions import Admit, Evict, PendingReason, PendingReport
 from vkgateway.kube import errors
@@ -27,12 +28,12 @@ from vkgateway.model.names import ADMISSION_GATE, COMPUTE_NODE_ANNOTATION
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.gate_reconciler import GateReconciler
+from vkgateway.sync.admission.pod_reads import PodReads
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.views.ownership import Key
 from vkgateway.sync.views.pods import TenantPodView, decode_tenant_pod
 from vkgateway.translate.gangs import Reference
-from vkgateway.translate.governed import CORDON_TAINT, VirtualNode
+from vkgateway.translate.governed import CORDON_TAINT
 from vkgateway.translate.node_sizes import SizeVerdict
 
 KEY = ("default", "web")
@@ -49,46 +50,42 @@ class Harness:
         self.client = client
         self.now = 1000.0
         self.pods = PodStores()
-        self.nodes: dict[str, VirtualNode] = {}
-        self.later: list[tuple[Key, float]] = []
-        self.went_on: list[Key] = []
+        self.requests = RecordedRequests()
         self.refused: list[str] = []
         self.judged: SizeVerdict | None = SizeVerdict()
-        self.admission = TenantAdmission(
-            TENANT,
-            self.pods.above,
-            links=self.pods.links,
-            bindings=self.pods.bindings(),
-            service=RecordingArbitration(),
-            sent={},
-            look=lambda _key: None,
-            clock=lambda: self.now,
+        self.scope = tenant_scope(
+            client, clock=lambda: self.now, links=self.pods.links, bindings=self.pods.bindings(), requests=self.requests
         )
-        self.beside = CompanionObjects(TENANT, client, changed=lambda _reference: None)
-        self.gates = GateReconciler(
-            self.admission,
-            client,
-            self.pods.above,
-            bindings=self.pods.bindings(),
-            nodes=self.nodes,
-            beside=self.beside,
-            events=EventRecorder(client, clock=lambda: self.now),
-            whole=self._read_pod,
-            refuse=self._refuse_pod,
-            machines=lambda _pod: self.judged,
-            later=lambda key, seconds: self.later.append((key, seconds)),
-            go_on=self.went_on.append,
-            clock=lambda: self.now,
-            monotonic=lambda: self.now,
-        )
+        self.scope.cache = self.pods.scope.cache
+        self.nodes = self.scope.virtual_nodes
+        self.beside = CompanionObjects(self.scope)
+        self.reads = PodReads(self.beside)
+        self.admission = TenantAdmission(self.scope, RecordingArbitration(), self.reads)
+        self.gates = GateReconciler(self.scope, self.admission, self.beside, reader=self, volumes=self, sizes=self)
 
-    async def _read_pod(self, view: TenantPodView) -> bytes:
+    @property
+    def later(self) -> list[tuple[Key, float]]:
+        """Gates that are reconciled again, and the delay in seconds."""
+        return [(request.key, delay) for request, delay in self.requests.added if request.kind == "gate" and delay]  # type: ignore[misc]
+
+    @property
+    def went_on(self) -> list[Key]:
+        """Pods whose reconciliation was requested."""
+        return [request.key for request, _ in self.requests.added if request.kind == "pod"]  # type: ignore[misc]
+
+    def volume_terms(self, _pod: Object) -> list[list[Object]]:
+        return []
+
+    def judge_pod(self, _pod: Object) -> SizeVerdict | None:
+        return self.judged
+
+    async def read_pod(self, view: TenantPodView) -> bytes:
         found = await self.client.get(PODS, view.metadata.name, namespace=view.metadata.namespace)
         if decode_tenant_pod(found).metadata.uid != view.metadata.uid:
             raise errors.Conflict("another pod has the name now", status=409, reason="Conflict")
         return found
 
-    async def _refuse_pod(self, view: TenantPodView, _pod: Object) -> bool:
+    async def reject_forbidden(self, view: TenantPodView, _pod: Object) -> bool:
         return view.metadata.name in self.refused
 
     def create_pod(self, *, meta: Object | None = None, **spec: Any) -> str:
@@ -151,12 +148,12 @@ async def harness() -> AsyncIterator[Harness]:
 
 async def test_pod_is_read_once_and_stays_gated_until_admission(harness: Harness) -> None:
     uid = harness.create_pod()
-    harness.admission.unread_pods.add(KEY)
+    harness.reads.unread.add(KEY)
     await harness.reconcile_pod()
     await harness.reconcile_pod()
 
     assert harness.admission.gangs.find_member(uid) is not None
-    assert harness.admission.unread_pods == set()
+    assert harness.reads.unread == set()
     assert harness.is_gated()
     assert harness.list_writes() == 0
     assert len(harness.server.requests) == 1
@@ -199,13 +196,13 @@ async def test_deleted_pod_is_left_alone(harness: Harness, meta: Object | None) 
     harness.admit_pod(uid)
     if meta is None:
         harness.pods.above.store.clear()
-        harness.admission.unread_pods.add(KEY)
+        harness.reads.unread.add(KEY)
     else:
         harness.stored_pod()["metadata"].update(meta)
         harness.show_pod()
     await harness.reconcile_pod()
     assert harness.list_writes() == 0
-    assert harness.admission.unread_pods == set()
+    assert harness.reads.unread == set()
 
 
 @pytest.mark.parametrize("status", [404, 409])
@@ -277,10 +274,10 @@ async def test_unread_pod_does_not_count_as_ungoverned(harness: Harness) -> None
 async def test_pod_that_violates_policy_fails(harness: Harness) -> None:
     uid = harness.create_pod()
     harness.refused.append("web")
-    harness.admission.unread_pods.add(KEY)
+    harness.reads.unread.add(KEY)
     await harness.reconcile_pod()
     assert harness.admission.gangs.find_member(uid) is None
-    assert harness.admission.unread_pods == set()
+    assert harness.reads.unread == set()
     assert harness.is_gated()
 
 
@@ -288,12 +285,12 @@ async def test_pod_failed_by_a_stricter_policy_is_not_expected(harness: Harness)
     """Until all lists are complete, no completion is recorded."""
     uid = harness.create_pod()
     await harness.reconcile_pod()
-    said = [harness.gates.is_settled]
+    said = [harness.reads.is_settled]
     harness.gates.pools_changed()
-    said.append(harness.gates.is_settled)
+    said.append(harness.reads.is_settled)
     harness.refused.append("web")
     await harness.reconcile_pod()
-    assert [*said, harness.gates.is_settled] == [True, False, True]
+    assert [*said, harness.reads.is_settled] == [True, False, True]
     assert harness.admission.gangs.find_member(uid) is not None
 
 
@@ -349,7 +346,7 @@ async def test_pods_are_read_again_after_their_size_object_changed(harness: Harn
     harness.gates.forget_member(member)
     assert harness.gates.companion_changed(make_reference()) == []
     assert not harness.gates._pods_by_companion
-    assert not harness.gates._outdated
+    assert not harness.reads.outdated
 
 
 # -- marks of unserved kinds -------------------------------------------------------------------------------------------
@@ -456,7 +453,7 @@ async def test_server_error_does_not_make_a_gang_member_ordinary(harness: Harnes
     assert not harness.is_gated()
     assert harness.admission.gangs.find_member(uid) is None
     assert not harness.gates._pods_by_companion
-    assert not harness.gates._outdated
+    assert not harness.reads.outdated
 
 
 async def test_timeout_does_not_make_a_gang_member_ordinary(harness: Harness) -> None:
@@ -602,7 +599,7 @@ async def test_reconcile_is_requested_for_the_next_report(harness: Harness) -> N
     await harness.reconcile_pod()
     harness.now += 10
     harness.hold_pod(uid, message="still no room")
-    harness.later.clear()
+    harness.requests.added.clear()
     await harness.reconcile_pod()
     assert harness.later == [(KEY, 20.0)]
 

@@ -156,7 +156,7 @@ async def test_pod_admitted_during_a_tenant_outage_is_ungated_afterwards(
         world.tenant_server.end_watches()
         await wait_until(lambda: not sync.is_complete)
         world.end_pod("first")
-        await wait_until(lambda: uid in sync.pods.admission.tenant_admission.verdict_store.verdicts)
+        await wait_until(lambda: uid in sync.reconcilers.admission.tenant_admission.verdict_store.verdicts)
         await world.wait_settled()
         assert not is_ungated(world)
         world.tenant_server.heal()
@@ -165,18 +165,18 @@ async def test_pod_admitted_during_a_tenant_outage_is_ungated_afterwards(
 
 async def test_pod_created_and_deleted_during_a_relist_is_not_expected(world: World) -> None:
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.is_known)
         world.tenant_server.fail("GET", "/configmaps", status=500, times=10_000)
         world.tenant_server.end_watches()
         await wait_until(lambda: not sync.is_complete)
         create_gated(world)
-        await wait_until(lambda: not sync.pods.admission.tenant_admission.is_known)
+        await wait_until(lambda: not sync.reconcilers.admission.tenant_admission.is_known)
         await world.wait_settled()
         world.delete_pod(grace=0)
-        await wait_until(lambda: not sync.cache.pods.store)
+        await wait_until(lambda: not sync.scope.cache.pods.store)
         world.tenant_server.heal()
         await wait_until(lambda: sync.is_complete)
-        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.is_known)
 
 
 async def test_gang_of_two_stays_gated_if_only_one_fits(world: World) -> None:
@@ -223,7 +223,8 @@ async def test_gang_waits_for_its_companion_object_and_follows_it(
         world.tenant_server.store.create(pod_groups, group, "default")
         await wait_until(
             lambda: (
-                "of 3" in next(iter(sync.pods.admission.tenant_admission.verdict_store.pending_messages.values())).text
+                "of 3"
+                in next(iter(sync.reconcilers.admission.tenant_admission.verdict_store.pending_messages.values())).text
             )
         )
         assert not is_ungated(world, "one")
@@ -259,8 +260,8 @@ async def test_deleted_pending_pod_leaves_nothing(world: World) -> None:
         await event_messages(world, "Infeasible")
         world.delete_pod()
         await wait_until(lambda: world.tenant_pod() is None)
-        await wait_until(lambda: not list(sync.pods.admission.tenant_admission.gangs))
-        assert not sync.pods.admission.gate_reconciler._reporter._pod_reports
+        await wait_until(lambda: not list(sync.reconcilers.admission.tenant_admission.gangs))
+        assert not sync.reconcilers.admission.gate_reconciler._reporter._pod_reports
 
 
 # -- tampering ---------------------------------------------------------------------------------------------------------
@@ -428,14 +429,14 @@ async def test_compute_pod_that_no_node_takes_is_reverted_and_placed_elsewhere(w
 async def test_pod_without_pool_starts_once_the_tenant_has_one(world: World) -> None:
     async with world.run_gateway() as sync:
         assert world.link is not None
-        quotas = sync.pods.admission.tenant_admission.quotas
+        quotas = sync.reconcilers.admission.tenant_admission.quotas
         links = {"local": world.link}
-        sync.update_tenant(sync.tenant, links=links, bindings={})
+        sync.update_tenant(sync.scope.tenant, links=links, bindings={})
         sync.set_quotas([])
         create_gated(world)
         await event_messages(world, "Invalid")
 
-        sync.update_tenant(sync.tenant, links=links, bindings={NODE: world.make_binding(world.link)})
+        sync.update_tenant(sync.scope.tenant, links=links, bindings={NODE: world.make_binding(world.link)})
         sync.set_quotas(quotas)
         await start_pod(world)
 
@@ -446,7 +447,7 @@ async def test_pod_whose_pool_is_removed_is_not_ungated(world: World) -> None:
     async with world.run_gateway() as sync:
         await event_messages(world, "WaitingForRoom")
         assert world.link is not None
-        sync.update_tenant(sync.tenant, links={"local": world.link}, bindings={})
+        sync.update_tenant(sync.scope.tenant, links={"local": world.link}, bindings={})
         sync.set_quotas([])
         world.compute_server.store.delete(PODS, "daemon", "default", grace=0)
         await world.wait_settled()
@@ -472,8 +473,8 @@ async def test_compute_pod_taken_by_a_node_at_the_last_moment_stays(world: World
         assert second["metadata"]["uid"] == first["metadata"]["uid"]
         assert not is_deleting(second)
         uid = get_pod(world)["metadata"]["uid"]
-        assert sync.pods.admission.tenant_admission.verdict_store.verdicts[uid].node == pinned_node(first)
-        assert not sync.pods.admission.tenant_admission._observer.reverted_pods
+        assert sync.reconcilers.admission.tenant_admission.verdict_store.verdicts[uid].node == pinned_node(first)
+        assert not sync.reconcilers.admission.tenant_admission._observer.reverted_pods
     assert count_creations(world) == 1
 
 
@@ -516,7 +517,7 @@ async def test_clock_skew_reverts_no_pod() -> None:
             bind_pod(world)
             first = await world.wait_forwarded()
             await world.wait_settled()
-            sync.enqueue_all()
+            sync.resync()
             await world.wait_settled()
             run_pod(world)
             await wait_until(lambda: world.pod_phase() == "Running")

@@ -7,7 +7,7 @@ from vkgateway.kube.client import encode
 from vkgateway.model.objects import Meta
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.numa import NodeZones
-from vkgateway.sync.compute.topologies import TopologyView
+from vkgateway.sync.compute.topology_views import TopologyView
 from vkgateway.sync.views.pods import ComputePodView, decode_compute_pod
 
 GPU = "nvidia.com/gpu"

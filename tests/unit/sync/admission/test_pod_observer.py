@@ -17,6 +17,7 @@ from tests.unit.sync.admission.samples import (
     make_member,
     tenant_view,
 )
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.snapshot import PodState, Shape
 from vkgateway.model.names import (
     BORROWED_ANNOTATION,
@@ -26,16 +27,16 @@ from vkgateway.model.names import (
 )
 from vkgateway.sync.admission.member_state import MemberState
 from vkgateway.sync.admission.pod_observer import PodObserver, ending_gang, is_arbiter_placed, recover_verdict
-from vkgateway.sync.admission.verdict_store import Verdict, VerdictState, VerdictStore
+from vkgateway.sync.admission.verdict_store import VerdictStore
 from vkgateway.sync.views.annotations import EVICTED_FOR, REQUESTS, RETAKEN
 
 NOW = BORN_AT + 1000
 LEAVING = "2026-03-01T12:30:00Z"
 LEAVING_AT = BORN_AT + 1800
-ADMITTED = Verdict(
-    said=VerdictState.ADMITTED, pool=POOL, node="host-1", borrowed=True, since=BORN_AT + 5, behind="alpha/x"
+ADMITTED = Admission(
+    verdict=AdmissionState.ADMITTED, pool=POOL, node="host-1", borrowed=True, since=BORN_AT + 5, behind="alpha/x"
 )
-EVICTING = replace(ADMITTED, said=VerdictState.EVICTING, deadline=NOW + 30, evicted_for="beta/x")
+EVICTING = replace(ADMITTED, verdict=AdmissionState.EVICTING, deadline=NOW + 30, evicted_for="beta/x")
 PLACED = MemberState(
     state=PodState.PLACED, pool=POOL, node="host-1", borrowed=True, since=BORN_AT + 5, behind="alpha/x"
 )
@@ -51,11 +52,10 @@ class ObservedPod:
     def __init__(self) -> None:
         self.pods = PodStores()
         self.book = VerdictStore()
-        self.sent: dict[str, float] = {}
+        self.pods.now = NOW
+        self.sent = self.pods.scope.created_until
         self.member = make_member()
-        self.sight = PodObserver(
-            TENANT, self.pods.above, self.pods.links, book=self.book, sent=self.sent, clock=lambda: NOW
-        )
+        self.sight = PodObserver(self.pods.scope, self.book)
 
     def tenant_pod(self, **meta: Any) -> None:
         phase = meta.pop("phase", "Pending")
@@ -64,7 +64,7 @@ class ObservedPod:
     def compute_pod(self, **other: Any) -> None:
         self.pods.put_compute(compute_view(**other))
 
-    def set_verdict(self, verdict: Verdict) -> None:
+    def set_verdict(self, verdict: Admission) -> None:
         self.book.verdicts["u1"] = verdict
 
     def observe_pod(self) -> MemberState:
@@ -105,7 +105,7 @@ def test_evicted_pod_holds_its_capacity_without_a_compute_pod() -> None:
 )
 @pytest.mark.parametrize("verdict", [None, ADMITTED])
 def test_ended_or_deleted_pod_without_compute_pod_holds_nothing(
-    meta: dict[str, Any], expected: MemberState, verdict: Verdict | None
+    meta: dict[str, Any], expected: MemberState, verdict: Admission | None
 ) -> None:
     observed = ObservedPod()
     observed.tenant_pod(**meta)
@@ -163,7 +163,7 @@ def test_running_pod_is_fully_recovered_after_a_restart() -> None:
         deadline=LEAVING_AT,
         evicted_for="beta/x",
     )
-    assert observed.book.verdicts["u1"].said is VerdictState.EVICTING, (
+    assert observed.book.verdicts["u1"].verdict is AdmissionState.EVICTING, (
         "and from now on it is known as if it had just been said"
     )
 
@@ -263,12 +263,17 @@ def test_pod_without_guarantee_annotation_counts_as_borrowed(mark: str, borrowed
 @pytest.mark.parametrize("text", ["soon", "2026-03-01T12:30:00", ""])
 def test_notice_without_a_time_is_ignored(text: str) -> None:
     verdict = recover_verdict(compute_view(marks={EVICTION_DEADLINE_ANNOTATION: text}), "local")
-    assert (verdict.said, verdict.deadline) == (VerdictState.ADMITTED, 0.0)
+    assert (verdict.verdict, verdict.deadline) == (AdmissionState.ADMITTED, 0.0)
 
 
 def test_unbound_pod_counts_on_its_intended_node() -> None:
     verdict = recover_verdict(compute_view(node="", marks={COMPUTE_NODE_ANNOTATION: "host-9"}), "local")
-    assert (verdict.node, verdict.pool, verdict.said, verdict.deadline) == ("host-9", POOL, VerdictState.ADMITTED, 0.0)
+    assert (verdict.node, verdict.pool, verdict.verdict, verdict.deadline) == (
+        "host-9",
+        POOL,
+        AdmissionState.ADMITTED,
+        0.0,
+    )
 
 
 @pytest.mark.parametrize(("meta", "deadline"), [({}, NOW + 40), ({"deletionTimestamp": LEAVING}, LEAVING_AT)])

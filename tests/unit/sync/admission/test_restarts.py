@@ -50,7 +50,7 @@ async def world() -> AsyncIterator[World]:
 
 def verdict_states(sync: TenantSync) -> dict[str, PodState]:
     """Return the arbiter's state of each pod by name."""
-    admission = sync.pods.admission.tenant_admission
+    admission = sync.reconcilers.admission.tenant_admission
     gangs, _ = admission.gangs.build_gangs()
     found = {pod.uid: pod.state for gang in (*gangs, *admission.orphan_gangs()) for pod in gang.pods}
     return {member.key[1]: found[member.uid] for member in admission.gangs if member.uid in found}
@@ -132,7 +132,7 @@ async def test_pending_report_is_not_repeated_after_a_restart(world: World) -> N
         await event_messages(world, "Infeasible")
     written = len([request for request in world.tenant_server.requests if "/pods/web/status" in request])
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.pods.admission.tenant_admission.verdict_store.pending_messages)
+        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.verdict_store.pending_messages)
         await world.wait_settled()
     assert len([request for request in world.tenant_server.requests if "/pods/web/status" in request]) == written
 
@@ -216,7 +216,7 @@ async def test_terminating_pods_are_recognized_and_their_capacity_is_reused(worl
         await wait_until(lambda: is_deleting(world.compute_pod("low")))
     async with world.run_gateway() as sync:
         await wait_until(lambda: verdict_states(sync).get("low") is PodState.ENDING)
-        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.is_known)
         await event_messages(world, "WaitingForEviction", "high")
         world.end_pod("low", code=143)
         await wait_until(lambda: world.pod_phase("low") == "Failed")
@@ -232,7 +232,7 @@ async def test_pods_deleted_by_the_tenant_are_recognized_as_terminating(world: W
         await wait_until(lambda: is_deleting(world.compute_pod("first")))
         create_gated(world, "second", gpus=8)
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.is_known)
         await event_messages(world, "WaitingForEviction", "second")
         world.end_pod("first", code=137)
         await wait_until(lambda: world.tenant_pod("first") is None)
@@ -246,7 +246,7 @@ async def test_missing_compute_deletion_is_completed_after_a_restart(world: Worl
     world.delete_pod("first", grace=3)
     create_gated(world, "second", gpus=8)
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.is_known)
         await wait_until(lambda: is_deleting(world.compute_pod("first")))
         world.end_pod("first", code=143)
         await start_pod(world, "second")
@@ -261,7 +261,9 @@ async def test_orphan_compute_pods_are_deleted_and_their_capacity_is_reused(worl
     create_gated(world, "second", gpus=8)
     async with world.run_gateway() as sync:
         await wait_until(lambda: is_deleting(world.compute_pod("first")))
-        assert [gang.pods[0].state for gang in sync.pods.admission.tenant_admission.orphan_gangs()] == [PodState.ENDING]
+        assert [gang.pods[0].state for gang in sync.reconcilers.admission.tenant_admission.orphan_gangs()] == [
+            PodState.ENDING
+        ]
         await event_messages(world, "WaitingForEviction", "second")
         world.end_pod("first", code=137)
         await wait_until(lambda: world.compute_pod("first") is None)
@@ -290,7 +292,7 @@ async def test_deadline_with_only_the_reason_written_is_enforced(world: World) -
 
 def borrowing_pods(sync: TenantSync) -> dict[str, bool]:
     """Return whether each placed pod borrows, by name, as in the arbiter's snapshot."""
-    admission = sync.pods.admission.tenant_admission
+    admission = sync.reconcilers.admission.tenant_admission
     gangs, _ = admission.gangs.build_gangs()
     found = {pod.uid: pod.borrowed for gang in gangs for pod in gang.pods if pod.pool is not None}
     return {member.key[1]: found[member.uid] for member in admission.gangs if member.uid in found}

@@ -28,6 +28,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_notice,
     wait_ungated,
 )
+from tests.unit.sync.scopes import FakePlatform
 from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, make_node, wait_until
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.kube.resources import (
@@ -44,8 +45,8 @@ from vkgateway.model.api import Pool
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.runtime.workers import WorkerPool
 from vkgateway.sync.tenant import TenantSync
-from vkgateway.sync.workers import WorkerPool
 from vkgateway.translate.context import TenantContext
 
 pytestmark = pytest.mark.usefixtures("told_soon")
@@ -76,9 +77,9 @@ class TwoClusters(World):
             engine = WorkerPool(workers=8)
             arbiter = Arbitration(
                 ArbitrationSettings(gather=0.001, unplaced_delay=0.02, notice=self.notice),
-                links=lambda: links,
-                specs=lambda: {name: (Pool(name="a100", node_selector=SELECTOR),) for name in links},
-                expected=lambda: [TENANT],
+                FakePlatform(
+                    links, {name: (Pool(name="a100", node_selector=SELECTOR),) for name in links}, tenants=[TENANT]
+                ),
             )
             sync = TenantSync(
                 TenantContext(name=TENANT, api_host="10.213.0.1", api_port=6443),
@@ -161,9 +162,8 @@ async def test_refusal_of_one_cluster_does_not_block_the_other(world: TwoCluster
             world.create_pod(name, node=node, containers=[main])
         await world.wait_forwarded("one")
         await wait_until(lambda: east.find(PODS, "two", BELOW))
-        await wait_until(
-            lambda: sync.network.services.is_complete and sync.network.policies.tenant_policies.is_complete
-        )
+        policies, services = sync.reconcilers.policies, sync.reconcilers.tenant_services
+        await wait_until(lambda: services.is_complete and policies.tenant_policies.is_complete)
         for method in ("POST", "PUT", "DELETE"):
             world.compute_server.fail(method, BELOW, status=403, times=10_000)
         settings = copy.deepcopy(store.get(CONFIG_MAPS, "settings", "default"))

@@ -20,13 +20,17 @@ from tests.unit.sync.admission.samples import (
     pending_report,
     tenant_view,
 )
+from tests.unit.sync.scopes import set_followed
 from vkgateway.arbiter.decisions import Admit, Evict, PendingReason, Promote, Reprieve
-from vkgateway.arbiter.queueing.node_limits import Admission
+from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.arbiter.snapshot import PodState, PoolKey, Quota
 from vkgateway.model.names import ADMISSION_GATE, COMPUTE_NODE_ANNOTATION, EVICTION_DEADLINE_ANNOTATION, UID_ANNOTATION
+from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.member import GangMember
+from vkgateway.sync.admission.pod_reads import PodReads
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.sync.admission.verdict_store import PREEMPTED, Verdict, VerdictState, VerdictStore
+from vkgateway.sync.admission.verdict_store import PREEMPTED, VerdictStore
+from vkgateway.sync.runtime.sources import COMPUTE_PODS
 from vkgateway.sync.views.ownership import Key
 
 GANG = f"{TENANT}/default/pod/u1"
@@ -38,27 +42,29 @@ class Harness:
     """Tenant with one waiting pod by default."""
 
     def __init__(self, *, waits: bool = True) -> None:
-        self.now = BORN_AT + 1000
         self.pods = PodStores()
+        self.scope = self.pods.scope
+        self.pods.now = BORN_AT + 1000
         self.service = RecordingArbitration()
-        self.sent: dict[str, float] = {}
-        self.looked: list[Key] = []
-        self.part = TenantAdmission(
-            TENANT,
-            self.pods.above,
-            links=self.pods.links,
-            bindings=self.pods.bindings(),
-            service=self.service,
-            sent=self.sent,
-            look=self.looked.append,
-            clock=lambda: self.now,
-            settled=lambda: self.settled,
-            followed=lambda: self.followed,
-        )
-        self.settled = self.followed = True
-        self.pods.link.add_listener(TENANT, self)
+        self.sent = self.scope.created_until
+        self.part = TenantAdmission(self.scope, self.service, PodReads(CompanionObjects(self.scope)))
+        watches = self.pods.link.watches.tenants[TENANT] = self.scope.watches
+        watches.add(COMPUTE_PODS, self.compute_pod_changed)
         if waits:
             self.add_pod()
+
+    @property
+    def now(self) -> float:
+        return self.pods.now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self.pods.now = now
+
+    @property
+    def looked(self) -> list[Key]:
+        """The pods whose reconciliation was requested."""
+        return self.pods.requests.pods()
 
     def add_pod(self, one: GangMember | None = None) -> None:
         """Add a tenant pod that was read."""
@@ -82,7 +88,7 @@ class Harness:
             )
         )
 
-    def get_verdict(self) -> Verdict | None:
+    def get_verdict(self) -> Admission | None:
         return self.part.verdict_store.verdicts.get("u1")
 
     def get_state(self) -> PodState | None:
@@ -129,24 +135,24 @@ class Harness:
 
 
 def test_unread_pod_is_pending() -> None:
-    assert Harness(waits=False).part.admission_for("u1", NODE) == Admission("pending")
+    assert Harness(waits=False).part.admission_for("u1", NODE) == Admission(AdmissionState.PENDING)
 
 
 def test_undecided_pod_is_pending() -> None:
-    assert Harness().part.admission_for("u1", NODE) == Admission("pending")
+    assert Harness().part.admission_for("u1", NODE) == Admission(AdmissionState.PENDING)
 
 
 def test_pod_of_a_waiting_gang_is_held_with_the_reason() -> None:
     harness = Harness()
     harness.part.set_pending_reasons([pending_report(code=PendingReason.QUOTA, message="over")], pools={})
-    assert harness.part.admission_for("u1", NODE) == Admission("held", "WaitingForQuota", "over")
+    assert harness.part.admission_for("u1", NODE) == Admission(AdmissionState.HELD, "WaitingForQuota", "over")
 
 
 def test_admitted_pod_gets_its_node() -> None:
     harness = Harness()
     harness.admit_pod(borrowed=False)
     assert harness.part.admission_for("u1", NODE) == Admission(
-        "admitted", node="host-1", borrowed=False, behind="alpha/y"
+        AdmissionState.ADMITTED, node="host-1", borrowed=False, behind="alpha/y"
     )
     assert harness.part.admission_for("u1", NODE).verdict == "admitted", "asking takes nothing away"
 
@@ -157,7 +163,7 @@ def test_pod_bound_to_another_node_than_decided_waits_again(node: str) -> None:
     harness.admit_pod()
     pokes = harness.service.pokes
 
-    assert harness.part.admission_for("u1", node) == Admission("pending")
+    assert harness.part.admission_for("u1", node) == Admission(AdmissionState.PENDING)
     assert harness.get_verdict() is None
     assert harness.get_state() is PodState.WAITING
     assert harness.service.pokes > pokes
@@ -173,11 +179,11 @@ def test_pod_evicted_before_forwarding_is_not_forwarded() -> None:
 
 def test_running_pod_is_admitted_unless_evicted() -> None:
     harness = Harness()
-    assert harness.part.running_admission("u1") == Admission("admitted")
+    assert harness.part.running_admission("u1") == Admission(AdmissionState.ADMITTED)
     harness.admit_pod()
-    assert harness.part.running_admission("u1") == Admission("admitted", borrowed=True)
+    assert harness.part.running_admission("u1") == Admission(AdmissionState.ADMITTED, borrowed=True)
     harness.part.apply_promote(Promote(gang=GANG, pods=("u1",)))
-    assert harness.part.running_admission("u1") == Admission("admitted", borrowed=False)
+    assert harness.part.running_admission("u1") == Admission(AdmissionState.ADMITTED, borrowed=False)
     harness.evict_pod()
     said = harness.part.running_admission("u1")
     assert (said.verdict, said.deadline, said.grace, said.evicted_for) == ("evicting", harness.now + 30, 60.0, "beta/x")
@@ -222,8 +228,8 @@ def test_admission_is_recorded_and_enqueued() -> None:
     harness = Harness()
     harness.admit_pod()
 
-    assert harness.get_verdict() == Verdict(
-        said=VerdictState.ADMITTED, pool=POOL, node="host-1", borrowed=True, since=harness.now, behind="alpha/y"
+    assert harness.get_verdict() == Admission(
+        verdict=AdmissionState.ADMITTED, pool=POOL, node="host-1", borrowed=True, since=harness.now, behind="alpha/y"
     )
     assert harness.looked == [KEY]
     assert harness.get_state() is PodState.PLACED
@@ -257,7 +263,7 @@ def test_pod_running_since_before_the_gateway_can_be_evicted() -> None:
     verdict = harness.get_verdict()
 
     assert verdict is not None
-    assert (verdict.said, verdict.node, verdict.evicted_for) == (VerdictState.EVICTING, "host-3", "beta/x")
+    assert (verdict.verdict, verdict.node, verdict.evicted_for) == (AdmissionState.EVICTING, "host-3", "beta/x")
 
 
 def test_pod_without_verdict_and_compute_pod_is_not_evicted() -> None:
@@ -274,7 +280,7 @@ def test_reprieve_withdraws_the_notice() -> None:
     verdict = harness.get_verdict()
 
     assert verdict is not None
-    assert (verdict.said, verdict.deadline, verdict.evicted_for) == (VerdictState.ADMITTED, 0.0, "")
+    assert (verdict.verdict, verdict.deadline, verdict.evicted_for) == (AdmissionState.ADMITTED, 0.0, "")
     assert harness.get_state() is PodState.PLACED
     assert harness.looked[-1] == KEY
 
@@ -295,7 +301,7 @@ def test_new_reports_replace_old_ones_and_only_changes_are_enqueued() -> None:
     assert waits is not None
     assert waits.text.startswith(waits.reason)
 
-    harness.looked.clear()
+    harness.pods.requests.added.clear()
     harness.part.set_pending_reasons(
         [pending_report("u1"), pending_report("u2", message="another")], pools={GANG: POOL}
     )
@@ -312,7 +318,7 @@ def test_only_waiting_members_of_a_partly_running_gang_are_enqueued() -> None:
     harness.add_pod(make_member("u2", marks=gang_marks()))
     harness.add_pod(make_member("cpu", marks=gang_marks(), governed=False))
     harness.part.apply_admit(Admit(gang=group, pool=POOL, nodes={"u1": "host-1"}, borrowed=True), now=harness.now)
-    harness.looked.clear()
+    harness.pods.requests.added.clear()
     harness.part.set_pending_reasons([pending_report(), _hold_gang(group)], pools={})
 
     assert harness.looked == [("default", "pod-u2")]
@@ -369,13 +375,13 @@ def test_pod_of_an_unreachable_tenant_releases_its_capacity() -> None:
     """The tenant's server could not remove the gate or show a binding, so the tenant's scheduler is not blamed."""
     harness = Harness()
     harness.admit_pod()
-    harness.followed = False
+    set_followed(harness.scope, followed=False)
     expire_admission(harness, 120)
     assert harness.get_verdict() is None
     assert harness.get_reason().startswith("was admitted while this cluster's API server did not answer")
     expire_admission(harness, 3000)
     assert harness.get_state() is None
-    harness.followed = True
+    set_followed(harness.scope, followed=True)
     harness.part.pods_listed()
     assert harness.get_state() is PodState.WAITING
     assert harness.service.pokes
@@ -671,10 +677,10 @@ def test_complete_once_all_is_listed_and_read() -> None:
     said = [harness.part.is_known]
     harness.part.pods_listed()
     said.append(harness.part.is_known)
-    harness.settled = False
+    harness.part.reads.outdated.add("u9")
     said.append(harness.part.is_known)
-    harness.settled = True
-    harness.part.unread_pods.add(KEY)
+    harness.part.reads.outdated.clear()
+    harness.part.reads.unread.add(KEY)
     said.append(harness.part.is_known)
     assert said == [False, True, False, False]
 
@@ -683,7 +689,7 @@ def test_only_pods_created_after_the_first_list_are_metered(monkeypatch: pytest.
     harness, arrived = Harness(waits=False), list[str]()
     monkeypatch.setattr(harness.service.start_meter, "pod_arrived", lambda _gang, uid, **_times: arrived.append(uid))
     harness.add_pod(make_member("read-before"))
-    harness.part.unread_pods.add(("default", "pod-listed"))
+    harness.part.reads.unread.add(("default", "pod-listed"))
     harness.part.pods_listed()
     for uid in ("listed", "new", "new"):
         harness.add_pod(make_member(uid))
@@ -727,7 +733,7 @@ def test_compute_pod_of_a_tenant_pod_is_found(other: dict[str, Any], stands: boo
 
 def test_verdict_is_dropped_by_uid() -> None:
     book = VerdictStore()
-    book.verdicts["u1"] = Verdict(said=VerdictState.ADMITTED, pool=POOL, node="n", borrowed=True, since=0.0)
+    book.verdicts["u1"] = Admission(verdict=AdmissionState.ADMITTED, pool=POOL, node="n", borrowed=True, since=0.0)
     book.forget_pod("u2")
     assert "u1" in book.verdicts
     book.forget_pod("u1")

@@ -65,7 +65,10 @@ def create_group(world: World, minimum: int) -> None:
 
 
 def is_member(sync: TenantSync, world: World, name: str = "web") -> bool:
-    return sync.pods.admission.tenant_admission.gangs.find_member(get_pod(world, name)["metadata"]["uid"]) is not None
+    return (
+        sync.reconcilers.admission.tenant_admission.gangs.find_member(get_pod(world, name)["metadata"]["uid"])
+        is not None
+    )
 
 
 async def runs_ordinarily(world: World, name: str = "web") -> None:
@@ -84,7 +87,7 @@ async def test_pod_without_devices_starts_as_an_ordinary_pod(world: World) -> No
         bind_pod(world)
         await runs_ordinarily(world)
         assert not is_member(sync, world)
-        assert sync.pods.admission.tenant_admission.is_known
+        assert sync.reconcilers.admission.tenant_admission.is_known
 
 
 @pytest.mark.parametrize("by_hand", [False, True])
@@ -146,7 +149,7 @@ async def test_new_pods_wait_and_running_ones_continue_after_installation_of_the
         create_marked(world, "new")
         assert "PodGroup web" in await event_messages(world, "WaitingForMembers", "new")
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.is_known)
         await world.wait_settled()
         assert not is_member(sync, world, "old")
         assert is_member(sync, world, "new")
@@ -166,7 +169,7 @@ async def test_ordinary_running_pod_stays_ordinary_despite_watch_lag(world: Worl
         await wait_until(lambda: is_member(sync, world, "old"))
         world.compute_server.heal()
         await wait_until(lambda: not is_member(sync, world, "old"))
-        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.is_known)
 
 
 async def test_bound_pod_is_not_added_before_the_kind_lookup(world: World) -> None:
@@ -178,7 +181,7 @@ async def test_bound_pod_is_not_added_before_the_kind_lookup(world: World) -> No
         document = copy.deepcopy(get_pod(world))
         document["metadata"] |= {"name": "other", "uid": "other"}
         view = decode_tenant_pod(json.dumps(document).encode())
-        desk = sync.pods.admission
+        desk = sync.reconcilers.admission
         desk.observe_pod(document, view, governed=True)
         assert desk.tenant_admission.gangs.find_member("other") is None
 
@@ -201,7 +204,7 @@ async def test_running_gang_stays_a_gang_after_removal_of_its_kind(world: World)
         await wait_until(lambda: world.pod_phase() == "Running")
     world.tenant_server.unregister(POD_GROUPS)
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.pods.admission.tenant_admission.is_known)
+        await wait_until(lambda: sync.reconcilers.admission.tenant_admission.is_known)
         assert is_member(sync, world)
         create_marked(world, "new")
         await wait_ungated(world, "new")
@@ -215,7 +218,7 @@ async def test_pod_with_devices_waits_with_the_missing_kind_as_reason(world: Wor
         assert not is_ungated(world)
 
         world.tenant_server.register(POD_GROUPS)
-        admission = sync.pods.admission.tenant_admission
+        admission = sync.reconcilers.admission.tenant_admission
         await wait_until(
             lambda: all(
                 "does not serve" not in waits.text for waits in admission.verdict_store.pending_messages.values()
@@ -241,7 +244,7 @@ async def test_recreated_pod_is_judged_again(world: World) -> None:
     async with world.run_gateway() as sync:
         await wait_ungated(world)
         world.delete_pod(grace=0)
-        await wait_until(lambda: not sync.pods.admission.gate_reconciler.ordinary._marks)
+        await wait_until(lambda: not sync.reconcilers.admission.gate_reconciler.ordinary._marks)
         world.tenant_server.register(POD_GROUPS)
         create_marked(world)
         await event_messages(world, "WaitingForMembers")

@@ -68,7 +68,7 @@ async def test_changing_reasons_are_written_at_most_twice_a_minute() -> None:
                 cordon_node(world, closed=not number % 2)
                 await world.wait_settled()
             gang = f"alpha/default/pod/{get_pod(world)['metadata']['uid']}"
-            says = sync.pods.admission.tenant_admission.verdict_store.pending_messages[gang].text
+            says = sync.reconcilers.admission.tenant_admission.verdict_store.pending_messages[gang].text
             stands = (get_condition(world, "vkgateway.io/Admitted") or ("", "", ""))[2]
             assert stands != says, "there is something new to tell"
             assert count_status_writes(world) == 1
@@ -91,7 +91,7 @@ async def test_idle_gateway_sends_no_requests() -> None:
             )
             await world.wait_settled()
             asked = len(world.tenant_server.requests), len(world.compute_server.requests)
-            sync.enqueue_all()
+            sync.resync()
             await world.wait_settled()
             assert (len(world.tenant_server.requests), len(world.compute_server.requests)) == asked
 
@@ -110,7 +110,7 @@ async def test_new_member_of_a_reported_gang_gets_the_same_report(
             # When the report is due, on however slow a machine, the reason differs from the first one.
             monkeypatch.setattr(pending_reporter, "_PATIENCE", 20.0)
             create_gated(world, "two", gpus=2, gang=("train", 2))
-            book = sync.pods.admission.tenant_admission.verdict_store
+            book = sync.reconcilers.admission.tenant_admission.verdict_store
             await wait_until(lambda: book.pending_messages["alpha/default/gang/train"].code == "WaitingForRoom")
             await world.wait_settled()
             assert (get_condition(world, ADMITTED, "one") or ("", ""))[1] == "WaitingForMembers"

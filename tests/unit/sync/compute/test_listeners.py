@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,7 +18,18 @@ from vkgateway.model.names import (
 from vkgateway.model.objects import Meta, NamespaceView, ObjectView
 from vkgateway.sync.compute.event_views import EventView
 from vkgateway.sync.compute.link import ComputeLink
-from vkgateway.sync.compute.listener import Listener
+from vkgateway.sync.runtime.sources import (
+    COMPUTE_BUDGETS,
+    COMPUTE_CLAIMS,
+    COMPUTE_COPIES,
+    COMPUTE_EVENTS,
+    COMPUTE_NAMESPACES,
+    COMPUTE_PLATFORM_SERVICES,
+    COMPUTE_POLICIES,
+    COMPUTE_SERVICES,
+    COMPUTE_TOKENS,
+)
+from vkgateway.sync.runtime.watches import Source, Watches
 from vkgateway.sync.views.annotations import TOKEN_OF
 from vkgateway.translate.disruption_budgets import DisruptionBudgetView
 from vkgateway.translate.network_policies import NetworkPolicyView
@@ -29,14 +39,15 @@ from vkgateway.translate.storage.views import ClaimView
 INSIDE = compute_namespace("alpha", "default")
 
 
-class RecordingListener:
-    """Listener that records its notifications."""
+class RecordingListener(Watches):
+    """Watches that record their notifications."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.heard: list[tuple[Any, ...]] = []
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *said: self.heard.append((name, *said))
+    def notify(self, source: Source[*tuple[Any, ...]], *change: Any) -> None:  # type: ignore[override]
+        self.heard.append((source, *change))
 
 
 @pytest.fixture
@@ -46,10 +57,9 @@ def link() -> ComputeLink:
 
 @pytest.fixture
 def listener(link: ComputeLink) -> RecordingListener:
-    """Listener of tenant alpha; tenant beta has one, too."""
-    link.add_listener("beta", cast("Listener", RecordingListener()))
-    listener = RecordingListener()
-    link.add_listener("alpha", cast("Listener", listener))
+    """Watches of tenant alpha; tenant beta has some, too."""
+    link.watches.tenants["beta"] = RecordingListener()
+    listener = link.watches.tenants["alpha"] = RecordingListener()
     return listener
 
 
@@ -75,13 +85,13 @@ SLICE = SliceView(metadata=make_meta(labels={SERVICE_NAME_LABEL: "web"}))
 @pytest.mark.parametrize(
     ("kind", "view", "said"),
     [
-        ("services", ServiceView(metadata=make_meta()), ("compute_service_changed", KEY)),
-        ("services", ServiceView(metadata=make_meta(SYSTEM_NAMESPACE)), ("compute_names_changed",)),
-        ("slices", SLICE, ("compute_service_changed", KEY)),
-        ("slices", SliceView(metadata=make_meta(SYSTEM_NAMESPACE)), ("compute_names_changed",)),
-        ("policies", NetworkPolicyView(metadata=make_meta()), ("compute_policy_changed", "default")),
-        ("budgets", DisruptionBudgetView(metadata=make_meta()), ("compute_budget_changed", KEY)),
-        ("claims", ClaimView(metadata=make_meta()), ("compute_claim_changed", "u1")),
+        ("services", ServiceView(metadata=make_meta()), (COMPUTE_SERVICES, KEY)),
+        ("services", ServiceView(metadata=make_meta(SYSTEM_NAMESPACE)), (COMPUTE_PLATFORM_SERVICES,)),
+        ("slices", SLICE, (COMPUTE_SERVICES, KEY)),
+        ("slices", SliceView(metadata=make_meta(SYSTEM_NAMESPACE)), (COMPUTE_PLATFORM_SERVICES,)),
+        ("policies", NetworkPolicyView(metadata=make_meta()), (COMPUTE_POLICIES, "default")),
+        ("budgets", DisruptionBudgetView(metadata=make_meta()), (COMPUTE_BUDGETS, KEY)),
+        ("claims", ClaimView(metadata=make_meta()), (COMPUTE_CLAIMS, "u1")),
     ],
 )
 @pytest.mark.parametrize("went", [False, True])
@@ -112,7 +122,7 @@ def test_object_with_only_the_label_has_no_owner(
 
 
 def test_removed_listener_is_not_notified(link: ComputeLink, listener: RecordingListener) -> None:
-    link.remove_listener("alpha")
+    del link.watches.tenants["alpha"]
     put_object(link.services, None, ServiceView(metadata=make_meta()))
     put_object(link.claims, None, ClaimView(metadata=make_meta()))
     assert listener.heard == []
@@ -123,13 +133,13 @@ def test_copies_notify_on_every_change_and_tokens_on_deletion(link: ComputeLink,
     copies, tokens_of_builder = link.copies["secrets"], make_meta()
     tokens_of_builder.annotations[TOKEN_OF] = "builder"
     put_object(copies, None, ObjectView(metadata=make_meta()))
-    assert listener.heard == [("compute_copy_changed", "secrets", KEY)]
+    assert listener.heard == [(COMPUTE_COPIES, "secrets", KEY)]
 
     tokens = ObjectView(metadata=tokens_of_builder)
     put_object(copies, None, tokens)
     assert len(listener.heard) == 1
     put_object(copies, tokens, None)
-    assert listener.heard[1:] == [("compute_tokens_gone", ("default", "builder"))]
+    assert listener.heard[1:] == [(COMPUTE_TOKENS, ("default", "builder"))]
 
 
 def test_claim_is_found_until_that_object_is_deleted(link: ComputeLink, listener: RecordingListener) -> None:
@@ -145,7 +155,7 @@ def test_claim_is_found_until_that_object_is_deleted(link: ComputeLink, listener
     assert link.claims.claim_uids("alpha") == ["u1"]
     put_object(link.claims, claim, None)
     assert link.claims.find_claim("alpha", "u1") is None
-    assert listener.heard == [("compute_claim_changed", "u1")] * 3
+    assert listener.heard == [(COMPUTE_CLAIMS, "u1")] * 3
 
 
 def test_event_before_its_namespace_is_indexed(link: ComputeLink, listener: RecordingListener) -> None:
@@ -162,8 +172,8 @@ def test_event_before_its_namespace_is_indexed(link: ComputeLink, listener: Reco
     assert link.events.of_tenant("beta") == []
     put_object(link.events, event, event)
     assert listener.heard == [
-        ("compute_namespace_changed", "default"),
-        ("compute_event_changed", "local", (INSIDE, "started")),
+        (COMPUTE_NAMESPACES, "default"),
+        (COMPUTE_EVENTS, "local", (INSIDE, "started")),
     ]
 
     put_object(link.events, event, None)

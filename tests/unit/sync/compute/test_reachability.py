@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vkgateway.kube.client import Client
+from vkgateway.sync.compute.cluster_watches import REACHABILITY, ClusterWatches
 from vkgateway.sync.compute.reachability import Reachability
 
 
@@ -13,7 +14,9 @@ class Harness:
 
     def __init__(self) -> None:
         self.turns: list[bool] = []
-        self.it = Reachability("local", Client("http://127.0.0.1:1"), on_change=self._record_change)
+        watches = ClusterWatches()
+        watches.add(REACHABILITY, self._record_change)
+        self.it = Reachability("local", Client("http://127.0.0.1:1"), watches)
 
     def _record_change(self) -> None:
         self.turns.append(self.it.is_reachable)

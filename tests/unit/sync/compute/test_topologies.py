@@ -16,7 +16,9 @@ from tests.unit.sync.world import wait_until
 from vkgateway.arbiter.snapshot import Zone
 from vkgateway.kube.resources import NODE_TOPOLOGIES
 from vkgateway.sync.compute import topologies as module
-from vkgateway.sync.compute.topologies import ComputeTopologies, TopologyView, decode_topology
+from vkgateway.sync.compute.cluster_watches import NODES, TOPOLOGIES, ClusterWatches
+from vkgateway.sync.compute.topologies import ComputeTopologies, decode_topology
+from vkgateway.sync.compute.topology_views import TopologyView
 
 GPU = "nvidia.com/gpu"
 
@@ -103,7 +105,10 @@ class Recorder:
 async def watch_topologies(server: FakeApiServer) -> AsyncIterator[tuple[ComputeTopologies, Recorder]]:
     heard = Recorder()
     async with server.client() as client:
-        created = ComputeTopologies("local", client, on_change=heard.record_change, on_known=heard.record_known)
+        watches = ClusterWatches()
+        watches.add(TOPOLOGIES, heard.record_change)
+        watches.add(NODES, heard.record_known)
+        created = ComputeTopologies("local", client, watches)
         async with in_background(created.run()):
             yield created, heard
 

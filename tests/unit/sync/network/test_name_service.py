@@ -169,9 +169,9 @@ async def test_current_endpoint_stays_while_services_are_unknown(world: World) -
     world.tenant_server.fail("GET", "/api/v1/services", status=503, times=1000)
     async with world.run_gateway() as sync:
         await wait_until(lambda: sync.is_complete and world.link is not None and world.link.services_trusted)
-        sync.enqueue_all()
+        sync.resync()
         await world.wait_settled()
-        assert not sync.network.services.is_complete
+        assert not sync.reconcilers.tenant_services.is_complete
         assert current_endpoint(world) == OWN
         assert count_writes(world) == before
 

@@ -124,7 +124,7 @@ async def test_new_namespace_enqueues_only_policies_with_namespace_selectors(
     async with world.run_gateway() as sync:
         await world.wait_forwarded()
         await world.wait_settled()
-        monkeypatch.setattr(sync.network.policies, "_wake", looked.append)
+        monkeypatch.setattr(sync.reconcilers.policies, "_enqueue", looked.append)
         world.tenant_server.store.create(NAMESPACES, {"metadata": {"name": "new"}})
         await wait_until(lambda: looked)
         await world.wait_settled()
@@ -297,10 +297,10 @@ async def test_refused_isolation_policy_blocks_pods(world: World) -> None:
 async def test_cancellation_while_waiting_for_policies_is_honoured(world: World) -> None:
     """A worker that swallowed its cancellation would block the gateway's shutdown."""
     async with world.run_gateway() as sync:
-        policies = sync.network.policies
+        policies = sync.reconcilers.policies
         policies._known.clear()
         assert world.link is not None
-        fencing = asyncio.create_task(policies.wait_for_fence(world.link, "default", "uid"))
+        fencing = asyncio.create_task(policies.wait_for_policies(world.link, "default", "uid"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         policies._known.set()

@@ -131,7 +131,7 @@ async def test_existing_service_not_shown_yet_is_accepted(world: World) -> None:
         link = world.link
         assert link is not None
         link.services.store.pop(("alpha--default", "web"), None)
-        await sync.network.services.reconcile(("default", "web"), sync.links)
+        await sync.reconcilers.services.reconcile(("default", "web"))
         await world.wait_settled()
     assert cluster_ip(world) == "10.160.17.7"
     assert "AddressTaken" not in [reason for reason, _ in world.events()]

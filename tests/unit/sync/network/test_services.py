@@ -13,6 +13,7 @@ from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES
 from vkgateway.model.names import TENANT_LABEL
 from vkgateway.sync.network import pod_addresses
 from vkgateway.sync.network.pod_addresses import PodAddresses
+from vkgateway.sync.runtime.sources import TENANT_SERVICES
 from vkgateway.translate.services import MANAGED_BY_LABEL, SERVICE_NAME_LABEL
 
 PORTS = [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": "web", "nodePort": 31000}]
@@ -60,7 +61,7 @@ async def wait_unchanged(world: World) -> bool:
     """Check that a restarted gateway writes nothing."""
     before = count_writes(world)
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.is_complete and sync.network.services.is_complete)
+        await wait_until(lambda: sync.is_complete and sync.reconcilers.tenant_services.is_complete)
         await world.wait_settled()
     return count_writes(world) == before
 
@@ -314,7 +315,7 @@ async def test_pod_changes_enqueue_only_services_with_changed_addresses(
         await wait_until(lambda: slice_addresses(world) == ["10.1.2.3"])
         await world.wait_forwarded("other")
         await world.wait_settled()
-        reconcile = sync.network.services.reconcile
+        reconcile = sync.reconcilers.services.reconcile
 
         async def noted(key: tuple[str, str], *more: Any) -> None:
             looked.append(key[1])
@@ -326,7 +327,7 @@ async def test_pod_changes_enqueue_only_services_with_changed_addresses(
             return look(*more)
 
         look = pod_addresses._addresses_of
-        monkeypatch.setattr(sync.network.services, "reconcile", noted)
+        monkeypatch.setattr(sync.reconcilers.services, "reconcile", noted)
         monkeypatch.setattr(pod_addresses, "_addresses_of", counted)
         pod = copy.deepcopy(world.compute_pod("other") or {})
         del pod["metadata"]["resourceVersion"]
@@ -353,15 +354,15 @@ async def test_address_added_and_removed_between_checks_enqueues_services(
     async with world.run_gateway() as sync:
         await wait_until(lambda: compute_service(world))
         await world.wait_settled()
-        slices, link = sync.network.services.slices, world.link
+        slices, link = sync.reconcilers.services.slices, world.link
         assert link is not None
-        monkeypatch.setattr(slices, "_wake", woken.append)
+        sync.scope.watches.add(TENANT_SERVICES, woken.append)
         for now in ({"10.1.2.3"}, set()):
             monkeypatch.setattr(pod_addresses, "_addresses_of", lambda *_, now=now: frozenset(now))
             slices.pods_listed()
             assert set(slices.addresses_in(link)) == now
-        slices.enqueue_affected([link])
-        slices.enqueue_affected([link])
+        await slices.reconcile_addresses(None)
+        await slices.reconcile_addresses(None)
     assert woken == [("default", "web")]
 
 
@@ -382,7 +383,7 @@ async def test_pods_of_a_tenant_without_slices_are_not_read(world: World, monkey
         await wait_until(lambda: compute_service(world))
         await world.wait_settled()
         assert looked == []
-        assert sync.network.services.slices.tenant_slices.store
+        assert sync.reconcilers.services.slices.tenant_slices.store
     assert slice_addresses(world) == []
 
 

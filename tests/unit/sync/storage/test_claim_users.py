@@ -146,7 +146,7 @@ async def test_governed_pod_is_placed_where_its_volume_is(world: World) -> None:
         bind_tenant_claim(world)
         bind_compute_claim(world, nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": [place]}]}})
         await wait_until(
-            lambda: sync.storage.claim_users.is_location_known((tenant_claim(world) or {})["metadata"]["uid"])
+            lambda: sync.reconcilers.claim_users.is_location_known((tenant_claim(world) or {})["metadata"]["uid"])
         )
         world.create_pod(containers=devices, volumes=[DATA])
         pod = await world.wait_forwarded()
@@ -165,7 +165,7 @@ async def test_pending_pods_are_enqueued_once_their_volumes_location_is_known(wo
         await wait_volume(world)
         bind_tenant_claim(world)
         uid = world.create_pod(node="", volumes=[DATA], **gated)["metadata"]["uid"]
-        gangs = sync.pods.admission.tenant_admission.gangs
+        gangs = sync.reconcilers.admission.tenant_admission.gangs
         await wait_until(lambda: gangs.find_member(uid))
         assert gangs.find_member(uid).shape.terms == ()  # type: ignore[union-attr]
         bind_compute_claim(world, nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": [place]}]}})
@@ -185,7 +185,7 @@ async def test_deleted_pending_pods_leave_nothing(world: World) -> None:
     world.create_pod(volumes=wanted)
     world.create_pod("other", volumes=wanted[:1])
     async with world.run_gateway() as sync:
-        users = sync.storage.claim_users
+        users = sync.reconcilers.claim_users
         await wait_until(lambda: len(users._waiting.get(("default", "none0"), ())) == 2)
         world.delete_pod(grace=0)
         await wait_until(lambda: users._waiting == {("default", "none0"): {("default", "other")}})
@@ -197,6 +197,6 @@ async def test_deleted_volumes_leave_nothing(world: World) -> None:
     create_claim(world)
     async with world.run_gateway() as sync:
         await provision_volume(world)
-        await wait_until(lambda: sync.storage._located_volumes)
+        await wait_until(lambda: sync.reconcilers.claim_users._located_volumes)
         release_claim(world)
-        await wait_until(lambda: tenant_volumes(world) == [] and not sync.storage._located_volumes)
+        await wait_until(lambda: tenant_volumes(world) == [] and not sync.reconcilers.claim_users._located_volumes)

@@ -76,7 +76,7 @@ async def test_changes_and_manual_edits_are_corrected(world: World) -> None:
             STORAGE_CLASSES, class_names(world)["local"] | {"reclaimPolicy": "Retain"}, name="local"
         )
         world.tenant_server.fail("PUT", "/storageclasses/local", status=422, reason="Invalid")
-        sync.storage.enqueue_classes()
+        sync.reconcilers.classes.enqueue()
         await wait_until(lambda: class_names(world).get("local", {}).get("reclaimPolicy") == "Delete")
 
 
@@ -89,7 +89,7 @@ async def test_own_class_of_the_tenant_is_left_alone(world: World) -> None:
     )
     create_class(world)
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.storage.tenant_volumes.claims.is_complete)
+        await wait_until(lambda: sync.reconcilers.tenant_volumes.claims.is_complete)
         await wait_until(
             lambda: [one for one in world.tenant_server.requests if one.startswith("POST") and "storageclasses" in one]
         )
@@ -102,7 +102,9 @@ async def test_class_no_longer_permitted_is_deleted(world: World) -> None:
     create_class(world)
     async with world.run_gateway() as sync:
         await wait_until(lambda: class_names(world))
-        sync.update_tenant(replace(sync.tenant, storage_classes=()), links=sync.links, bindings=dict(sync.bindings))
+        sync.update_tenant(
+            replace(sync.scope.tenant, storage_classes=()), links=sync.scope.links, bindings=dict(sync.scope.bindings)
+        )
         await wait_until(lambda: class_names(world) == {})
 
 

@@ -34,6 +34,7 @@ from tests.unit.sync.world import BELOW, NODE, World, object_names, start_world,
 from vkgateway.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, TENANT_LABEL
 from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.runtime.sources import COMPUTE_CLAIMS
 from vkgateway.sync.storage import volumes as sync_volumes
 from vkgateway.sync.tenant import TenantSync
 from vkgateway.translate.storage.views import PROVISIONER
@@ -106,7 +107,7 @@ async def test_volume_is_not_provisioned_before_the_tenant_controllers_request_i
     create_claim(world)
     change_claim(world, annotations={"volume.kubernetes.io/storage-provisioner": ""})
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.storage.tenant_volumes.is_complete)
+        await wait_until(lambda: sync.reconcilers.tenant_volumes.is_complete)
         await world.wait_settled()
         assert (compute_claim(world), tenant_volumes(world)) == (None, [])
         change_claim(world, annotations={"volume.kubernetes.io/storage-provisioner": PROVISIONER})
@@ -115,10 +116,10 @@ async def test_volume_is_not_provisioned_before_the_tenant_controllers_request_i
 
 async def test_unreachable_cluster_without_pools_of_the_tenant_blocks_no_volume(world: World) -> None:
     async with world.run_gateway() as sync, world.compute_server.client("away") as client:
-        await wait_until(lambda: sync.storage.tenant_volumes.is_watching)
+        await wait_until(lambda: sync.reconcilers.tenant_volumes.is_watching)
         assert world.link is not None
         links = {"local": world.link, "away": ComputeLink("away", client)}
-        sync.update_tenant(sync.tenant, links=links, bindings={NODE: world.make_binding(world.link)})
+        sync.update_tenant(sync.scope.tenant, links=links, bindings={NODE: world.make_binding(world.link)})
         create_claim(world)
         await wait_volume(world)
         assert compute_claim(world) is not None
@@ -223,7 +224,7 @@ async def test_retained_volume_is_deleted_once_its_data_is_gone(world: World) ->
         await world.wait_settled()
         assert len(tenant_volumes(world)) == 1
         now[0] += 31
-        sync.storage.compute_claim_changed(kept["spec"]["csi"]["volumeHandle"])
+        sync.scope.watches.notify(COMPUTE_CLAIMS, kept["spec"]["csi"]["volumeHandle"])
         await wait_until(lambda: tenant_volumes(world) == [])
 
 
@@ -232,10 +233,10 @@ async def test_volume_nodes_are_read_once_and_recorded(world: World) -> None:
     world.compute_server.fail("GET", "/persistentvolumes/", status=403, reason="Forbidden", times=99)
     create_claim(world)
     async with world.run_gateway() as sync:
-        sync.bindings["v100.local"] = replace(
-            sync.bindings["a100.local"],
+        sync.scope.bindings["v100.local"] = replace(
+            sync.scope.bindings["a100.local"],
             pool=replace(
-                sync.bindings["a100.local"].pool, name="v100", node_name="v100.local", node_selector={"x": "y"}
+                sync.scope.bindings["a100.local"].pool, name="v100", node_name="v100.local", node_selector={"x": "y"}
             ),
         )
         await provision_volume(world)
@@ -265,7 +266,7 @@ async def test_second_compute_cluster_does_not_attract_pods_from_their_volume(wo
         binding = world.make_binding(away)
         pool = replace(binding.pool, compute_cluster="away", node_name="a100.away")
         bindings = {NODE: world.make_binding(world.link), "a100.away": replace(binding, pool=pool)}
-        sync.update_tenant(sync.tenant, links={"local": world.link, "away": away}, bindings=bindings)
+        sync.update_tenant(sync.scope.tenant, links={"local": world.link, "away": away}, bindings=bindings)
         await wait_until(lambda: "nodeAffinity" in tenant_volumes(world)[0]["spec"])
     (term,) = tenant_volumes(world)[0]["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
     assert term["matchExpressions"] == [{"key": "vkgateway.io/compute-cluster", "operator": "In", "values": ["local"]}]
@@ -277,7 +278,7 @@ async def test_unreachable_cluster_does_not_block_deletion_in_others(world: Worl
         await provision_volume(world)
         assert world.link is not None
         links = {"local": world.link, "away": ComputeLink("away", client)}
-        sync.update_tenant(sync.tenant, links=links, bindings={NODE: world.make_binding(world.link)})
+        sync.update_tenant(sync.scope.tenant, links=links, bindings={NODE: world.make_binding(world.link)})
         release_claim(world)
         await wait_until(lambda: compute_claim(world) is None)
         await world.wait_settled()
@@ -292,10 +293,10 @@ async def detach_cluster(world: World, sync: TenantSync, *, others: bool) -> Asy
         away = ComputeLink("away", client)
         async with in_background(away.run()):
             await wait_until(lambda: away.claims_trusted)
-            links, bindings = dict(sync.links), dict(sync.bindings)
-            sync.update_tenant(sync.tenant, links={"away": away} if others else {}, bindings={})
+            links, bindings = dict(sync.scope.links), dict(sync.scope.bindings)
+            sync.update_tenant(sync.scope.tenant, links={"away": away} if others else {}, bindings={})
             yield
-            sync.update_tenant(sync.tenant, links=links, bindings=bindings)
+            sync.update_tenant(sync.scope.tenant, links=links, bindings=bindings)
 
 
 @pytest.mark.parametrize("others", [True, False])
@@ -316,8 +317,8 @@ async def test_volumes_of_a_detached_cluster_are_not_lost(world: World, *, other
         async with detach_cluster(world, sync, others=others):
             for _ in range(3):
                 now[0] += 31
-                for uid in sync.storage.volumes.known_volumes():
-                    sync.storage.compute_claim_changed(uid)
+                for uid in sync.reconcilers.volumes.known_volumes():
+                    sync.scope.watches.notify(COMPUTE_CLAIMS, uid)
                 await world.wait_settled()
             assert len(tenant_volumes(world)) == 2
         await world.wait_settled()
@@ -373,7 +374,7 @@ async def test_data_is_not_deleted_because_of_watch_lag(world: World) -> None:
     create_claim(world)
     async with world.run_gateway() as sync:
         await provision_volume(world)
-        sync.storage.tenant_volumes._keys.clear()
+        sync.reconcilers.tenant_volumes._keys.clear()
         world.tenant_server.store.delete(PERSISTENT_VOLUMES, tenant_volumes(world)[0]["metadata"]["name"])
         await wait_until(lambda: any("/persistentvolumeclaims/data" in one for one in world.tenant_server.requests))
         await world.wait_settled()
@@ -446,7 +447,7 @@ async def test_volume_with_a_deleted_compute_claim_is_lost_after_a_while(world: 
         await world.wait_settled()
         assert len(tenant_volumes(world)) == 1
         now[0] += 31
-        sync.storage.compute_claim_changed(uid)
+        sync.scope.watches.notify(COMPUTE_CLAIMS, uid)
         await wait_until(lambda: tenant_volumes(world) == [])
         await world.wait_settled()
     assert compute_claim(world) is None
@@ -516,7 +517,7 @@ async def test_changes_during_an_outage_are_completed(world: World) -> None:
             [one for one in world.compute_server.requests + world.tenant_server.requests if not one.startswith("GET")]
         )
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.storage.tenant_volumes.is_complete)
+        await wait_until(lambda: sync.reconcilers.tenant_volumes.is_complete)
         await world.wait_settled()
     after = len(
         [one for one in world.compute_server.requests + world.tenant_server.requests if not one.startswith("GET")]
@@ -543,7 +544,7 @@ async def test_data_without_claim_and_volume_is_retained(world: World) -> None:
         world.tenant_server.store.objects[resource].clear()
     world.tenant_server.store.compact()
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.storage.tenant_volumes.is_complete)
+        await wait_until(lambda: sync.reconcilers.tenant_volumes.is_complete)
         await world.wait_settled()
     assert compute_claim(world) is not None
 
@@ -571,7 +572,7 @@ async def test_tenant_without_volumes_and_pods_is_not_watched(world: World) -> N
 
 async def test_tenant_without_claims_costs_one_watch(world: World) -> None:
     async with world.run_gateway() as sync:
-        await wait_until(lambda: sync.storage.tenant_volumes.claims.is_complete)
+        await wait_until(lambda: sync.reconcilers.tenant_volumes.claims.is_complete)
         await world.wait_settled()
     asked = [request for request in world.tenant_server.requests if "/persistentvolumes" in request]
     assert asked == ["GET /api/v1/persistentvolumes?limit=1"]

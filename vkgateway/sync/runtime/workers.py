@@ -4,49 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Literal, Protocol, get_args
+from typing import Protocol
 
 import structlog
 
 from vkgateway.kube.errors import ApiError
 from vkgateway.kube.workqueue import FairQueue, run_workers
 from vkgateway.model.errors import ConflictError, UnavailableError
-from vkgateway.sync.metrics import RETRIES, WORK_SECONDS
+from vkgateway.sync.metrics import RETRIES, request_seconds
+from vkgateway.sync.runtime.requests import ReconcileRequest, RequestQueue
 
 log = structlog.get_logger(__name__)
-
-RequestKind = Literal[
-    "pod",
-    "gate",
-    "copy",
-    "namespace",
-    "event",
-    "sweep",
-    "service",
-    "addresses",
-    "names",
-    "policies",
-    "budget",
-    "volume",
-    "classes",
-]
-ReconcileRequest = tuple[RequestKind, str, str, str]
-"""What to look at: its sort, the kind (of copies), the tenant namespace and the name.
-
-An event's kind is its compute cluster, and its namespace that below. A volume's name is the UID of its claim.
-"""
-
-RequestQueue = FairQueue[ReconcileRequest]
-
-# Looked up once: labels are dear, and this is done for every look at every object.
-_WORK_SECONDS = {sort: WORK_SECONDS.labels(sort) for sort in get_args(RequestKind)}
 
 
 class RequestHandler(Protocol):
     """A tenant's reconcilers, as the workers call them."""
 
-    async def handle_request(self, item: ReconcileRequest) -> None:
-        """Look at one thing and do what follows."""
+    async def handle_request(self, request: ReconcileRequest) -> None:
+        """Handle one request of the tenant."""
 
 
 class WorkerPool:
@@ -87,28 +62,28 @@ class WorkerPool:
         finally:
             self.queue.close()
 
-    async def _handle_request(self, tenant: str, item: ReconcileRequest) -> None:
+    async def _handle_request(self, tenant: str, request: ReconcileRequest) -> None:
         reconcilers = self._tenants.get(tenant)
         if reconcilers is None:
             return
         self._active[tenant] = self._active.get(tenant, 0) + 1
         started = time.perf_counter()
         try:
-            await reconcilers.handle_request(item)
+            await reconcilers.handle_request(request)
         except (ConflictError, UnavailableError) as error:
             # Not a defect: something else must happen first, and the next tries will find it done.
-            log.info("waiting", tenant=tenant, item=item, why=str(error))
+            log.info("waiting", tenant=tenant, request=request, why=str(error))
             RETRIES.labels(type(error).__name__).inc()
             if tenant in self._tenants:
                 raise
         except Exception as error:
             RETRIES.labels(type(error).__name__ if isinstance(error, ApiError) else "defect").inc()
             if tenant not in self._tenants:
-                log.info("ended with its tenant", tenant=tenant, item=item, error=str(error))
+                log.info("ended with its tenant", tenant=tenant, request=request, error=str(error))
                 return
             raise
         finally:
-            _WORK_SECONDS[item[0]].observe(time.perf_counter() - started)
+            request_seconds(request.kind).observe(time.perf_counter() - started)
             self._request_done(tenant)
 
     def _request_done(self, tenant: str) -> None:

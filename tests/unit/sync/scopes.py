@@ -1,0 +1,81 @@
+"""The scope of a tenant without a gateway, for tests of single parts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from vkgateway.kube.client import Client
+from vkgateway.model.api import Pool
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.node_binding import VirtualNodeBinding
+from vkgateway.sync.runtime.requests import GATE, POD, ReconcileRequest, RequestQueue, WorkQueue
+from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.views.ownership import Key
+from vkgateway.translate.context import TenantContext
+
+TENANT = "alpha"
+
+
+class RecordedRequests:
+    """Takes the place of the workers' queue: `added` are the requests, with the delay of each."""
+
+    def __init__(self) -> None:
+        self.added: list[tuple[ReconcileRequest, float]] = []
+
+    def add(self, tenant: str, request: ReconcileRequest, *, delay: float = 0.0) -> None:
+        self.added.append((request, delay))
+
+    def pods(self) -> list[Key]:
+        """The pods whose reconciliation was requested, also of their gates."""
+        return [cast("Key", request.key) for request, _ in self.added if request.kind in (POD.name, GATE.name)]
+
+
+def tenant_scope(
+    client: Client,
+    *,
+    clock: Callable[[], float] = lambda: 0.0,
+    links: dict[str, ComputeLink] | None = None,
+    bindings: dict[str, VirtualNodeBinding] | None = None,
+    requests: RecordedRequests | None = None,
+    name: str = TENANT,
+) -> TenantScope:
+    """A scope whose lists are all complete, and whose requests nobody handles."""
+    scope = TenantScope(
+        tenant=TenantContext(name=name, api_host="10.213.0.1", api_port=6443),
+        client=client,
+        links={} if links is None else links,
+        bindings={} if bindings is None else bindings,
+        work_queue=WorkQueue(name, cast("RequestQueue", requests or RecordedRequests())),
+        clock=clock,
+        monotonic=clock,
+    )
+    set_followed(scope, followed=True)
+    return scope
+
+
+def set_followed(scope: TenantScope, *, followed: bool) -> None:
+    """As if the tenant's lists were complete, or its API server did not answer."""
+    for reflector in scope.cache.all_reflectors():
+        event = reflector._state.complete_event
+        event.set() if followed else event.clear()
+
+
+@dataclass
+class FakePlatform:
+    """The compute clusters, pools and tenants of an arbitration."""
+
+    links: Mapping[str, ComputeLink] = field(default_factory=dict)
+    pools: Mapping[str, Iterable[Pool]] = field(default_factory=dict)
+    tenants: Sequence[str] | None = ()
+    cycles_without_notice: int = 0
+
+    def pool_specs(self) -> Mapping[str, Iterable[Pool]]:
+        return self.pools
+
+    def expected_tenants(self) -> Sequence[str] | None:
+        return self.tenants
+
+    def notices_ended(self) -> None:
+        self.cycles_without_notice += 1

@@ -1,0 +1,121 @@
+"""Watches of admission: which changes request that a pod is read, or that its gate is reconciled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vkgateway.arbiter.snapshot import Quota
+from vkgateway.sync.admission.companion_objects import COMPANION_KINDS, COMPANIONS
+from vkgateway.sync.admission.gate_reconciler import GateReconciler, is_gated
+from vkgateway.sync.admission.size_policy import NODE_SIZES, SizePolicy
+from vkgateway.sync.admission.tenant_admission import TenantAdmission
+from vkgateway.sync.admission.unbound_pods import UnboundPods
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import GATE
+from vkgateway.sync.runtime.sources import COMPUTE_PODS, RESYNC, TENANT_PODS, VOLUME_LOCATIONS
+from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import TenantPodView
+from vkgateway.translate.gangs import Kind, Reference
+from vkgateway.translate.governed import VirtualNode
+
+
+class GateEventHandler:
+    """Requests reconciles of the gates of one tenant's pods."""
+
+    def __init__(
+        self,
+        scope: TenantScope,
+        admission: TenantAdmission,
+        gates: GateReconciler,
+        *,
+        size_policy: SizePolicy,
+        unbound: UnboundPods,
+    ) -> None:
+        self._scope = scope
+        self._pods = scope.cache.pods
+        self._admission = admission
+        self._gates = gates
+        self._size_policy = size_policy
+        self._unbound = unbound
+
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.watches(RESYNC, self._pods_listed)
+            .watches(TENANT_PODS, self._pod_changed)
+            .watches(COMPUTE_PODS, self.compute_pod_changed)
+            .watches(VOLUME_LOCATIONS, self._volumes_changed)
+            .watches(COMPANIONS, self._companion_changed)
+            .watches(COMPANION_KINDS, self._kind_changed)
+            .watches(NODE_SIZES, self._node_sizes_changed)
+        )
+
+    def set_quotas(self, quotas: Iterable[Quota]) -> None:
+        """Set what the tenant is guaranteed of each pool, and may use of it at most."""
+        self._admission.quotas_changed(quotas)
+        self._size_policy.pools_changed()
+        self._reachable_nodes_changed()
+
+    def set_node(self, name: str, node: VirtualNode) -> None:
+        """Set the labels and taints of a virtual node, as the tenant's API server shows them."""
+        if self._scope.virtual_nodes.get(name) != node:
+            self._scope.virtual_nodes[name] = node
+            self._reachable_nodes_changed()
+
+    def compute_pod_changed(self, key: Key) -> None:
+        """Handle a change of a compute pod."""
+        for member in self._admission.pod_changed(key):
+            self._gates.forget_member(member)
+            self._unbound.forget_pod(member.uid)
+        if self._gates.compute_pod_changed(key):
+            self._enqueue_read(key)
+
+    def _pod_changed(self, old: TenantPodView | None, new: TenantPodView | None) -> None:
+        view = new or old
+        assert view is not None
+        key = view.metadata.key
+        if new is None:
+            self._gates.pod_deleted(view.metadata.uid)
+        elif self._gates.needs_read(new):
+            self._enqueue_read(key)
+        self.compute_pod_changed(key)
+
+    def _pods_listed(self) -> None:
+        """Request what was put off: pods that were not read are read, gated pods are reconciled."""
+        self._admission.reads.unread.intersection_update(self._pods.store)
+        for key, view in self._pods.store.items():
+            if self._gates.needs_read(view):
+                self._enqueue_read(key)
+            elif is_gated(view):
+                self._scope.work_queue.enqueue(GATE, key)
+        self._admission.pods_listed()
+
+    def _volumes_changed(self) -> None:
+        """Reconcile pods that use volumes: they may fit on other nodes."""
+        for key in self._gates.volumes_changed():
+            self._scope.work_queue.enqueue(GATE, key)
+
+    def _reachable_nodes_changed(self) -> None:
+        self._gates.pools_changed()
+        for member in self._admission.gangs:
+            self._scope.work_queue.enqueue(GATE, member.key)
+        self._node_sizes_changed()
+
+    def _node_sizes_changed(self) -> None:
+        """Reconcile the pods that wait because of their size, or whose size could not be judged yet."""
+        for key, view in self._pods.store.items():
+            if is_gated(view) and not self._admission.is_governed_pod(view.metadata.uid):
+                self._scope.work_queue.enqueue(GATE, key)
+
+    def _enqueue_read(self, key: Key) -> None:
+        self._admission.reads.unread.add(key)
+        self._scope.work_queue.enqueue(GATE, key)
+
+    def _companion_changed(self, reference: Reference) -> None:
+        for key in self._gates.companion_changed(reference):
+            self._enqueue_read(key)
+
+    def _kind_changed(self, kind: Kind) -> None:
+        for key in self._gates.kind_changed(kind):
+            self._enqueue_read(key)

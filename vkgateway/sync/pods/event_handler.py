@@ -1,0 +1,105 @@
+"""Watches of tenant pods and compute pods: which of their changes request a reconcile."""
+
+from __future__ import annotations
+
+from vkgateway.sync.pods.executor import Executor
+from vkgateway.sync.runtime.registry import Registry
+from vkgateway.sync.runtime.requests import POD
+from vkgateway.sync.runtime.sources import COMPUTE_PODS, COMPUTE_TOKENS, RESYNC, TENANT_PODS
+from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import ComputePodView, TenantPodView
+
+
+class PodEventHandler:
+    """Requests reconciles of one tenant's pods.
+
+    Nothing is requested before the tenant's pods, and those of one of its compute clusters, were all known once.
+    """
+
+    def __init__(self, scope: TenantScope, executor: Executor) -> None:
+        self._scope = scope
+        self._executor = executor
+        self._is_ready = False
+
+    def set_up(self, registry: Registry) -> None:
+        """See `Reconciler`."""
+        (
+            registry.watches(RESYNC, self.enqueue_all)
+            .watches(TENANT_PODS, self.tenant_pod_changed)
+            .watches(COMPUTE_PODS, self.compute_pod_changed)
+            .watches(COMPUTE_TOKENS, self._tokens_deleted)
+        )
+
+    def _tokens_deleted(self, key: Key) -> None:
+        """Reconcile a pod whose tokens were deleted: without them it could not start again."""
+        if key in self._scope.cache.pods.store:
+            self.compute_pod_changed(key)
+
+    def enqueue_all(self) -> None:
+        """Request a reconcile of every tenant pod and every compute pod; all pods of the tenant are known."""
+        links = self._scope.links.values()
+        self._is_ready = self._is_ready or not links or any(link.is_trusted for link in links)
+        if not self._is_ready:
+            return
+        above = self._scope.cache.pods.store
+        # Pods that differ come first: of thousands, few have changed while the gateway was down.
+        for key in [key for link in links for key in link.pods.tenant_pod_keys(self._scope.name) if key not in above]:
+            self._scope.work_queue.enqueue(POD, key)
+        for key in sorted(above, key=lambda key: not self._may_differ(key, above[key])):
+            self._scope.work_queue.enqueue(POD, key)
+
+    def _may_differ(self, key: Key, above: TenantPodView) -> bool:
+        """Return whether a tenant pod and its compute pod differ at first sight."""
+        below = self._find_compute_pod(key)
+        if below is None:
+            return bool(above.spec.node_name) and not above.is_terminal
+        ending = above.metadata.deletion_timestamp or below.metadata.deletion_timestamp
+        return ending is not None or below.has_ended != above.is_terminal
+
+    def tenant_pod_changed(self, old: TenantPodView | None, new: TenantPodView | None) -> None:
+        """Handle a change of a tenant pod."""
+        view = new or old
+        assert view is not None
+        if new is None:
+            self._executor.forget_pod(view.metadata.uid)
+        key = view.metadata.key
+        is_below = self._find_compute_pod(key) is not None
+        if is_below and old is not None and new is not None and self._is_echo(old, new):
+            return
+        if old is not None or view.spec.node_name or is_below:
+            self._enqueue_pod(key)
+
+    def _is_echo(self, old: TenantPodView, new: TenantPodView) -> bool:
+        """Return whether the only change of a pod is the status that the gateway wrote: then nothing must be done."""
+        if (
+            new.is_terminal
+            or not self._executor.mirror.writer.is_own_write(old.metadata, new.metadata)
+            or new.fingerprint != old.fingerprint
+            or new.spec.node_name != old.spec.node_name
+            or new.metadata.deletion_timestamp != old.metadata.deletion_timestamp
+        ):
+            return False
+        if old.raw is None:
+            new.raw = None
+        return True
+
+    def _find_compute_pod(self, key: Key) -> ComputePodView | None:
+        """Return the compute pod with the name of a tenant pod, in whichever compute cluster has one."""
+        found = (link.pods.find_pod(self._scope.name, key) for link in self._scope.links.values())
+        return next((view for view in found if view is not None), None)
+
+    def compute_pod_changed(self, key: Key) -> None:
+        """Handle a change of a compute pod."""
+        view = self._scope.cache.pods.store.get(key)
+        if (
+            view is None
+            or not self._executor.mirror.was_removed(view.metadata.uid)
+            or self._find_compute_pod(key) is not None
+        ):
+            self._enqueue_pod(key)
+
+    def _enqueue_pod(self, key: Key) -> None:
+        """Request a reconcile once everything is known; then every pod is reconciled anyway."""
+        if self._is_ready:
+            self._scope.work_queue.enqueue(POD, key)

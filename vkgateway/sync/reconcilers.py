@@ -1,0 +1,103 @@
+"""The reconcilers of one tenant: what each needs, and their order in the registry."""
+
+from __future__ import annotations
+
+from vkgateway.sync.admission.controller import AdmissionController, ArbiterService
+from vkgateway.sync.copies import CopyReconciler
+from vkgateway.sync.disruption_budgets import DisruptionBudgetReconciler
+from vkgateway.sync.event_mirror import EventMirror
+from vkgateway.sync.namespaces import NamespaceReconciler
+from vkgateway.sync.network.name_service import NameService
+from vkgateway.sync.network.network_policies import NetworkPolicyReconciler
+from vkgateway.sync.network.resolvers import NameServers, Resolvers
+from vkgateway.sync.network.service_cidr import TenantServiceCidr
+from vkgateway.sync.network.services import ServiceReconciler
+from vkgateway.sync.network.tenant_services import TenantServices
+from vkgateway.sync.pods.deleter import PodDeleter
+from vkgateway.sync.pods.event_handler import PodEventHandler
+from vkgateway.sync.pods.executor import Executor
+from vkgateway.sync.pods.forwarder import PodForwarder
+from vkgateway.sync.pods.mirror import PodMirror
+from vkgateway.sync.pods.reconciler import PodReconciler
+from vkgateway.sync.pods.replaced_pods import ReplacedPods
+from vkgateway.sync.runtime.registry import Reconciler
+from vkgateway.sync.storage.claim_users import ClaimUsers
+from vkgateway.sync.storage.storage_classes import StorageClassReconciler
+from vkgateway.sync.storage.tenant_volumes import TenantVolumes
+from vkgateway.sync.storage.volumes import VolumeReconciler
+from vkgateway.sync.sweeper import Sweeper
+from vkgateway.sync.tenant_scope import TenantScope
+from vkgateway.sync.tokens import ServiceAccountTokens
+
+
+class TenantReconcilers:
+    """All reconcilers of one tenant. A new kind of object needs its reconciler here, and in `in_order`."""
+
+    def __init__(self, scope: TenantScope, *, arbiter: ArbiterService, name_servers: NameServers | None) -> None:
+        own_range = TenantServiceCidr(scope)
+        resolvers = Resolvers(scope, name_servers, own_range=own_range)
+        self.policies = NetworkPolicyReconciler(scope, resolvers)
+        self.namespaces = NamespaceReconciler(scope, self.policies)
+        self.tenant_services = TenantServices(scope)
+        self.services = ServiceReconciler(scope, self.tenant_services, namespaces=self.namespaces, own_range=own_range)
+        self.name_service = NameService(
+            scope, resolvers, self.tenant_services, services=self.services, own_range=own_range
+        )
+        self.budgets = DisruptionBudgetReconciler(scope)
+        self.tenant_volumes = TenantVolumes(scope)
+        self.claim_users = ClaimUsers(scope, self.tenant_volumes)
+        self.classes = StorageClassReconciler(scope)
+        self.volumes = VolumeReconciler(scope, self.tenant_volumes, namespaces=self.namespaces)
+        self.copies = CopyReconciler(scope)
+        self.tokens = ServiceAccountTokens(scope)
+        self.event_mirror = EventMirror(scope)
+        mirror = PodMirror(scope)
+        forwarder = PodForwarder(
+            scope,
+            mirror,
+            namespaces=self.namespaces,
+            copies=self.copies,
+            tokens=self.tokens,
+            name_service=self.name_service,
+        )
+        self.admission = AdmissionController(scope, arbiter, reader=mirror, volumes=self.claim_users)
+        self.executor = Executor(
+            mirror,
+            forwarder,
+            deleter=PodDeleter(scope, arbiter),
+            replaced=ReplacedPods(scope, mirror),
+            notifier=self.admission,
+        )
+        self.pod_events = PodEventHandler(scope, self.executor)
+        self.pods = PodReconciler(
+            scope,
+            self.executor,
+            copies=self.copies,
+            tokens=self.tokens,
+            claims=self.claim_users,
+            admission=self.admission,
+        )
+        self.sweeper = Sweeper(
+            scope, copies=self.copies, tokens=self.tokens, namespaces=self.namespaces, classes=self.classes
+        )
+
+    def in_order(self) -> list[Reconciler]:
+        """Return the reconcilers in the order in which they are notified of a change."""
+        return [
+            self.admission,
+            self.pod_events,
+            self.pods,
+            self.copies,
+            self.event_mirror,
+            self.sweeper,
+            self.namespaces,
+            self.tenant_services,
+            self.services,
+            self.policies,
+            self.name_service,
+            self.budgets,
+            self.tenant_volumes,
+            self.classes,
+            self.volumes,
+            self.claim_users,
+        ]

@@ -1,0 +1,1 @@
+"""The machinery that runs reconcilers: requests, watches, the registry and the workers."""
