@@ -1,1 +1,1 @@
-"""Kubernetes' conformance suite, in a tenant and straight on the compute cluster: images, runs, comparison."""
+"""Kubernetes conformance tests in a tenant and directly on the compute cluster: images, runs, comparison."""

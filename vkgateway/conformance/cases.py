@@ -1,4 +1,4 @@
-"""Conformance cases: read from the suite's own list, chosen by name, handed out in portions."""
+"""Conformance cases: parsed from the suite's list, selected by name, split into batches."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import yaml
 from vkgateway.model.errors import InputError
 
 SUBSET_FILE = "subset.txt"
-"""Names of the cases that the project's own tests run, one a line; lines that begin with `#` are comments."""
+"""Names of the cases that the project's own tests run, one per line; lines that start with `#` are comments."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """One conformance case."""
 
     name: str
-    """Its full text, by which the suite finds it."""
+    """Full text of the case, by which the suite selects it."""
     file: str = ""
-    """The source file that it stands in, below Kubernetes' own tree."""
+    """Source file in Kubernetes' tree."""
     release: str = ""
-    """Releases in which it became part of conformance, or changed: `v1.9, v1.18`."""
+    """Releases in which the case was added to conformance or changed: `v1.9, v1.18`."""
 
     @property
     def is_serial(self) -> bool:
-        """Whether nothing else may run beside it."""
+        """Whether no other case may run at the same time."""
         return "[Serial]" in self.name or "[Disruptive]" in self.name
 
     @property
     def owner_sig(self) -> str:
-        """The group of people who answer for it: `sig-node`."""
+        """Special interest group that owns the case: `sig-node`."""
         found = re.match(r"\[(sig-[a-z-]+)\]", self.name)
         return found[1] if found else ""
 
@@ -44,10 +44,10 @@ class _ListedCase(msgspec.Struct):
 
 
 def parse_cases(text: str) -> tuple[Case, ...]:
-    """The cases in what `e2e.test --list-conformance-tests` prints.
+    """Parse the output of `e2e.test --list-conformance-tests`.
 
     Raises:
-        InputError: it is no such list.
+        InputError: the text is not such a list.
     """
     try:
         listed = msgspec.convert(yaml.safe_load(text), list[_ListedCase])
@@ -58,10 +58,10 @@ def parse_cases(text: str) -> tuple[Case, ...]:
 
 
 def select_cases(cases: Iterable[Case], *, focus: Sequence[str] = (), skip: Sequence[str] = ()) -> tuple[Case, ...]:
-    """The cases whose name fits one of `focus` (none: all) and none of `skip`; both are regular expressions.
+    """Return the cases whose name matches one of `focus` (none: all) and none of `skip`; both are regular expressions.
 
     Raises:
-        InputError: one is no regular expression.
+        InputError: a regular expression is invalid.
     """
     wanted, unwanted = [_compile_pattern(text) for text in focus], [_compile_pattern(text) for text in skip]
     return tuple(
@@ -76,25 +76,25 @@ def _compile_pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise InputError(f"{text!r} is no regular expression: {error}") from error
+        raise InputError(f"{text!r} is not a regular expression: {error}") from error
 
 
 def load_subset() -> frozenset[str]:
-    """Names of the fixed subset that the project's own tests run."""
+    """Return the names of the fixed subset that the project's own tests run."""
     text = resources.files("vkgateway.conformance").joinpath(SUBSET_FILE).read_text(encoding="utf-8")
     return frozenset(line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#"))
 
 
 def split_batches(cases: Sequence[Case], *, size: int) -> list[tuple[Case, ...]]:
-    """The cases in portions of at most `size`."""
+    """Split the cases into batches of at most `size`."""
     return [tuple(cases[start : start + size]) for start in range(0, len(cases), size)]
 
 
 def focus_pattern(cases: Iterable[Case]) -> str:
-    """The regular expression (Go's) by which the suite finds just these; it sees its own title before each name."""
+    """Return a regular expression (Go's) that matches only these cases; the suite prefixes each name with its title."""
     return " (" + "|".join(_go_quoted(case.name) for case in cases) + ")$"
 
 
 def _go_quoted(text: str) -> str:
-    """Escape as Go's `regexp.QuoteMeta` does: Python's own way also escapes blanks, which Go refuses."""
+    """Escape like Go's `regexp.QuoteMeta`; Python's `re.escape` also escapes blanks, which Go rejects."""
     return re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", text)

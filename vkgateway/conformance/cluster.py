@@ -1,4 +1,4 @@
-"""What is asked of a cluster before a run: its version, and that nothing of an earlier run is left."""
+"""Checks of a cluster before a run: its version, and leftovers of an earlier run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkgateway.kube.resources import NAMESPACES
 from vkgateway.model.errors import UnavailableError
 
 NAMESPACE_LABEL = "e2e-framework"
-"""The label that the suite puts on every namespace that it makes."""
+"""Label of the suite on every namespace that it creates."""
 
 
 class _Version(msgspec.Struct, rename="camel"):
@@ -29,28 +29,28 @@ class _Namespace(msgspec.Struct):
 
 
 async def server_version(kubeconfig: Path) -> str:
-    """The release of the API server: `1.36.3`.
+    """Return the release of the API server: `1.36.3`.
 
     Raises:
-        ApiError: it does not answer.
-        UnavailableError: it tells no release.
+        ApiError: the API server does not answer.
+        UnavailableError: the API server reports no release.
     """
     async with Client.from_kubeconfig(kubeconfig) as client:
         told = msgspec.json.decode(await client.request("GET", "/version"), type=_Version).git_version
     found = re.match(r"v?(\d+\.\d+\.\d+)", told)
     if found is None:
-        raise UnavailableError(f"the API server of {kubeconfig} tells no release: {told!r}")
+        raise UnavailableError(f"the API server of {kubeconfig} reports no release: {told!r}")
     return found[1]
 
 
 async def remove_leftovers(kubeconfig: Path) -> int:
-    """Delete the namespaces of a run that was cut short, without waiting for their end; how many there were."""
+    """Delete the namespaces of an interrupted run, without waiting for their end; return how many there were."""
     async with Client.from_kubeconfig(kubeconfig) as client:
         page = await client.list_all(NAMESPACES, label_selector=NAMESPACE_LABEL)
         names = [msgspec.json.decode(item, type=_Namespace).metadata.name for item in page.items]
         for name in names:
             try:
                 await client.delete(NAMESPACES, name)
-            except (NotFound, Conflict):  # on its way already
+            except (NotFound, Conflict):  # already being deleted
                 continue
     return len(names)

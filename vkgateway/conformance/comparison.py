@@ -1,4 +1,4 @@
-"""A tenant beside the yardstick: which cases both passed, which only one, and why as far as it is known."""
+"""Comparison of a tenant with the compute cluster: which cases pass on both or on one, and the known causes."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from vkgateway.conformance.cases import Case
 from vkgateway.conformance.outcomes import Outcome, Record
 
 Verdict = Literal["both", "yardstick", "tenant", "neither", "open"]
-"""Who passed: both, the yardstick alone, the tenant alone, neither; open: not run on both."""
+"""Where a case passes: both, only the compute cluster, only the tenant, neither; open: not run on both."""
 
 Cause = Literal["design", "missing", "machine", "unknown"]
-"""Why a case fails: so wanted, not there yet, this machine's fault, or not known."""
+"""Why a case fails: by design, not implemented yet, this machine's fault, or unknown."""
 
 REASONS_FILE = "reasons.yaml"
 
 
 class KnownReason(msgspec.Struct, frozen=True, kw_only=True):
-    """A known cause of failures, and the cases that it is the cause of."""
+    """A known cause of failures, with its cases."""
 
     cause: Cause
     text: str
     cases: tuple[str, ...]
-    """Regular expressions; a case fits if one is found in its name."""
+    """Regular expressions; a case matches if one is found in its name."""
 
     def is_match(self, name: str) -> bool:
-        """Whether it is the cause of this case's failure."""
+        """Return whether this is the cause of a case's failure."""
         return any(re.search(pattern, name) for pattern in self.cases)
 
 
@@ -47,25 +47,27 @@ class ComparedCase(msgspec.Struct, frozen=True, kw_only=True, rename="camel", om
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All cases on both sides, and the sum."""
+    """All cases on both sides, and totals."""
 
     tenant: str
     kubernetes_version: str
     cases: tuple[ComparedCase, ...]
 
     def cases_with(self, verdict: Verdict) -> tuple[ComparedCase, ...]:
-        """The cases of one verdict."""
+        """Return the cases with a verdict."""
         return tuple(case for case in self.cases if case.verdict == verdict)
 
     @property
     def pass_ratio(self) -> float:
-        """Of what the yardstick passes, the part that the tenant passes: 0 to 1; 1 where there is nothing to pass."""
+        """Return the share of the compute cluster's passing cases that pass in the tenant: 0 to 1; 1 if none passes
+        there.
+        """
         both, alone = len(self.cases_with("both")), len(self.cases_with("yardstick"))
         return both / (both + alone) if both + alone else 1.0
 
 
 def load_reasons() -> tuple[KnownReason, ...]:
-    """What is known of failures; the first that fits counts."""
+    """Return the known causes of failures; the first match counts."""
     text = resources.files("vkgateway.conformance").joinpath(REASONS_FILE).read_text(encoding="utf-8")
     return msgspec.convert(yaml.safe_load(text), tuple[KnownReason, ...])
 
@@ -73,7 +75,7 @@ def load_reasons() -> tuple[KnownReason, ...]:
 def compare_records(
     cases: Iterable[Case], *, tenant: Record, straight: Record | None, known: Sequence[KnownReason] = ()
 ) -> Comparison:
-    """Set a tenant beside the yardstick."""
+    """Compare a tenant with the compute cluster."""
     rows = (
         _compare_case(
             case.name,

@@ -1,4 +1,4 @@
-"""The suite's images, made on this machine: a Debian root and Kubernetes' test programs, by the suite's names."""
+"""The suite's images, built on this machine from a Debian root and Kubernetes' test programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkgateway.local.realnode.images import ImageEntry, image_architecture
 from vkgateway.local.realnode.layers import Layer, LayeredImage, write_archive, write_layer
 
 PROGRAMS: Final = ("agnhost", "nonewprivs", "sample-apiserver", "etcd")
-"""What stands in the images beside Debian's packages."""
+"""Programs in the images in addition to Debian's packages."""
 
 PACKAGES: Final = (
     "bash",
@@ -31,23 +31,23 @@ PACKAGES: Final = (
 )
 
 _COMMANDS: Final = (
-    # Shells other than bash drop variables whose names hold dots, and cases look for just those.
+    # Shells other than bash drop variables with dots in their names, which some cases check.
     'ln -sf bash "$1/usr/bin/sh"',
     'for name in $(chroot "$1" busybox --list); do'
     ' chroot "$1" sh -c "command -v $name" >/dev/null || ln -s /bin/busybox "$1/usr/bin/$name"; done',
-    # Users that cases count on.
+    # Users that cases rely on.
     'echo "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh" >>"$1/etc/passwd"',
     'printf "user-defined-in-image:x:1000:\\ngroup-defined-in-image:x:50000:user-defined-in-image\\n" >>"$1/etc/group"',
     'printf "server { listen 80; root /usr/share/nginx/html; index index.html; }\\n"'
     ' >"$1/etc/nginx/sites-available/default"',
     'ln -sf /dev/stdout "$1/var/log/nginx/access.log"; ln -sf /dev/stderr "$1/var/log/nginx/error.log"',
 )
-"""Lines of shell that make Debian's root what the images' own roots are in the respects that cases look at."""
+"""Shell commands that make Debian's root match the original images where cases depend on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ImageKind:
-    """What an image of a name runs, and which small files are its own."""
+    """The command of an image, and its own small files."""
 
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
@@ -78,38 +78,38 @@ IMAGE_KINDS: Final[Mapping[str, _ImageKind]] = {
     "perl": _ImageKind(command=("perl",)),
     "sample-apiserver": _ImageKind(entrypoint=("/sample-apiserver",)),
 }
-"""Name of an image, without registry and tag, to what it is; images of other names are not made."""
+"""Kind of each image by name, without registry and tag; other images are not built."""
 
 
 def image_kind(image: str) -> _ImageKind | None:
-    """What the image is, by its last name; None for those that are not made."""
+    """Return the kind of an image by the last part of its name; None if it is not built."""
     path, _, _ = image.rpartition(":")
     folder, _, name = path.rpartition("/")
     return None if folder.endswith("-test") else IMAGE_KINDS.get(name)
 
 
 def buildable_images(images: Iterable[str]) -> tuple[str, ...]:
-    """Of the suite's images, those that are made here: neither private ones nor those of storage drivers."""
+    """Return the suite's images that can be built here, without private ones and those of storage drivers."""
     return tuple(image for image in images if image_kind(image) is not None)
 
 
 def root_archive(cache: Path) -> Path:
-    """Where Debian's root is kept in the cache of programs, for all platforms; elsewhere once what is in it changes.
+    """Return the path of Debian's root in the program cache, shared by all platforms; it changes with the content.
 
     Raises:
-        UnavailableError: this machine is not of Debian's kind.
+        UnavailableError: this machine does not run Debian or a derivative.
     """
     recipe = msgspec.json.encode([debian.release_name(), image_architecture(), PACKAGES, _COMMANDS])
     return cache / "images" / f"{hashlib.sha256(recipe).hexdigest()[:12]}-conformance-root.tar"
 
 
 def build_images(archive: Path, images: Sequence[str], *, programs: Mapping[str, Path], root: Path) -> None:
-    """Write the images called `images` into one archive; `root_archive` is Debian's root, made if it is not there yet.
+    """Write the images into one archive; `root_archive` is Debian's root, built if it is missing.
 
-    `programs` names the file of each of PROGRAMS.
+    `programs` maps each of PROGRAMS to its file.
 
     Raises:
-        UnavailableError, ToolError: Debian's packages cannot be had.
+        UnavailableError, ToolError: Debian's packages are not available.
     """
     if not root.exists():
         debian.make_root(root, packages=PACKAGES, commands=_COMMANDS)
@@ -141,6 +141,6 @@ def _program_files(programs: Mapping[str, Path]) -> list[ImageEntry | tuple[Imag
         ImageEntry("localhost.key", 0o644, certificate.key_pem),
         (ImageEntry("sample-apiserver"), programs["sample-apiserver"]),
         (ImageEntry("usr/local/bin/etcd"), programs["etcd"]),
-        # Set-uid and set-gid: a case checks that a pod can forbid it to gain rights.
+        # Set-uid and set-gid bits: a case checks that a pod can forbid privilege escalation.
         (ImageEntry("usr/local/bin/nnp", 0o6755), programs["nonewprivs"]),
     ]

@@ -1,4 +1,4 @@
-"""What was seen on both sides, as tables for a page of the docs."""
+"""Results of both sides as Markdown tables for the documentation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMES: Final = {3: "three times or more", 2: "twice", 1: "once"}
 
 
 def render_tables(found: Comparison) -> str:
-    """Markdown: sums, areas, the cases that a side fails, and how often passing cases were run."""
+    """Return Markdown: totals, areas, cases that fail on a side, and how often passing cases were run."""
     parts = (
         _totals_table(found),
         _pass_sentence(found),
@@ -43,7 +43,7 @@ def _totals_table(found: Comparison) -> str:
 
 
 def _count_outcomes(outcomes: Iterable[Outcome | None]) -> tuple[int, int, int]:
-    """How many were run, passed, and did not."""
+    """Return how many cases were run, passed, and failed."""
     states = Counter(outcome.state for outcome in outcomes if outcome is not None)
     return states.total(), states["passed"], states.total() - states["passed"]
 
@@ -72,7 +72,7 @@ def _failures_table(cases: Iterable[ComparedCase]) -> str:
 
 
 def _reruns_text(cases: Iterable[ComparedCase]) -> str:
-    """How often cases that pass in the tenant were run there, and which of them have failed as well."""
+    """Return how often the tenant's passing cases were run, and which of them also failed."""
     passing = [one for one in cases if one.tenant is not None and one.tenant.state == "passed"]
     often = Counter(min(one.tenant.runs, 3) for one in passing if one.tenant is not None)
     flaked = [f"- {one.name}" for one in passing if one.tenant is not None and one.tenant.is_flaky]

@@ -1,4 +1,4 @@
-"""What came of cases: read from the suite's report, kept in a file that a run cut short goes on from."""
+"""Outcomes of cases: parsed from the suite's report, and kept in a file from which an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ MESSAGE_LENGTH = 2000
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of one case."""
+    """Outcome of one case."""
 
     state: State
-    """Skipped: the suite itself refused to run it on this cluster."""
+    """Skipped: the suite refused to run the case on this cluster."""
     seconds: float = 0.0
     message: str = ""
-    """Why it failed or was skipped."""
+    """Why the case failed or was skipped."""
     where: str = ""
     """File and line in the suite's source."""
     log: str = ""
-    """File beside the record that holds the suite's output."""
+    """File next to the record with the suite's output."""
     runs: int = 1
-    """How often it was run; more than once where it was tried again."""
+    """Number of runs, more than one after reruns."""
     failures: int = 0
-    """How many of those runs failed."""
+    """Number of failed runs."""
 
     @property
     def is_flaky(self) -> bool:
-        """Whether it passed in one run and failed in another."""
+        """Whether the case passed in one run and failed in another."""
         return 0 < self.failures < self.runs
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All that is known of one cluster."""
+    """All outcomes of one cluster."""
 
     cluster: str
-    """The tenant's name, or `straight`."""
+    """The tenant's name, or `straight` for the compute cluster."""
     kubernetes_version: str
     outcomes: dict[str, Outcome] = {}
 
     def with_outcomes(self, found: Mapping[str, Outcome]) -> Record:
-        """The record with more outcomes; a case run again counts its runs, and how many of them failed."""
+        """Return the record with more outcomes; a rerun case adds to its runs and failures."""
         merged = dict(self.outcomes)
         for name, outcome in found.items():
             before = merged.get(name)
@@ -61,12 +61,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return msgspec.structs.replace(self, outcomes=merged)
 
     def count_state(self, state: State) -> int:
-        """How many cases ended so."""
+        """Return the number of cases in a state."""
         return sum(outcome.state == state for outcome in self.outcomes.values())
 
 
 def load_record(path: Path) -> Record | None:
-    """Read a record; None where there is none.
+    """Read a record; None if the file does not exist.
 
     Raises:
         InputError: the file is damaged.
@@ -76,11 +76,11 @@ def load_record(path: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise InputError(f"record {path} is damaged: {error}", hint="Remove it, and the run begins anew.") from error
+        raise InputError(f"record {path} is damaged: {error}", hint="Delete it to start over.") from error
 
 
 def save_record(path: Path, record: Record) -> None:
-    """Write a record; the old one or the new one is there at any moment."""
+    """Write a record atomically."""
     write_file(path, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
@@ -114,10 +114,10 @@ class _Suite(msgspec.Struct, rename="pascal"):
 
 
 def parse_report(report: bytes, *, names: Collection[str], log: str = "") -> dict[str, Outcome]:
-    """The outcomes of the cases called `names` in a JSON report of Ginkgo; cases that were cut off are left out.
+    """Return the outcomes of the cases `names` in a JSON report of Ginkgo, without interrupted cases.
 
     Raises:
-        InputError: it is no such report.
+        InputError: the text is not such a report.
     """
     try:
         suites = msgspec.json.decode(report, type=list[_Suite])
@@ -135,7 +135,7 @@ def parse_report(report: bytes, *, names: Collection[str], log: str = "") -> dic
 
 
 def _to_outcome(spec: _Spec, *, log: str) -> Outcome | None:
-    """None for what was never begun or broken off from outside."""
+    """Return the outcome; None for a case that did not start or was interrupted."""
     seconds = round(spec.run_time / 1e9, 1)
     if spec.state == "passed":
         return Outcome(state="passed", seconds=seconds, log=log)
@@ -157,5 +157,5 @@ def _truncate_message(message: str) -> str:
 
 
 def _short_path(path: str) -> str:
-    """Without the folder of the module: `test/e2e/common/node/pods.go`."""
+    """Return a path without the module's directory: `test/e2e/common/node/pods.go`."""
     return re.sub(r"^.*k8s\.io/kubernetes(?:@[^/]+)?/", "", path)

@@ -1,4 +1,4 @@
-"""What is known of all cases on both sides, as one file that a run on another machine goes on from."""
+"""Results of all cases on both sides in one file, from which a run on another machine continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkgateway.model.errors import InputError
 
 
 def write_results(path: Path, found: Comparison, *, straight: str) -> None:
-    """Write down both sides; `straight` is what the yardstick's record is called."""
+    """Write the results of both sides; `straight` is the name of the compute cluster's record."""
     sides = {
         straight: {one.name: one.straight for one in found.cases if one.straight},
         found.tenant: {one.name: one.tenant for one in found.cases if one.tenant},
@@ -25,24 +25,26 @@ def write_results(path: Path, found: Comparison, *, straight: str) -> None:
 
 
 def _to_record(name: str, cases: Mapping[str, Outcome], version: str) -> Record:
-    """Logs stay where they are: their names lead nowhere on another machine."""
+    """Return the record without logs, which exist on this machine only."""
     sorted_ = {case: msgspec.structs.replace(outcome, log="") for case, outcome in sorted(cases.items())}
     return Record(cluster=name, kubernetes_version=version, outcomes=sorted_)
 
 
 def import_results(path: Path, files: Mapping[str, Path]) -> None:
-    """Begin with what a file tells: the record of each side goes into the file that is kept of it.
+    """Import results: write the record of each side into its file.
 
     Raises:
-        InputError: cases were run here before, or the file is not there, is damaged or tells of other sides.
+        InputError: there are local results already, or the file is missing, damaged or of other sides.
     """
     if there := [str(file) for file in files.values() if file.exists()]:
-        raise InputError("cases were run here before", hint=f"To begin with {path}, remove {' and '.join(there)}.")
+        raise InputError(
+            "there are results of an earlier run", hint=f"To start from {path}, delete {' and '.join(there)}."
+        )
     try:
         records = {record.cluster: record for record in msgspec.json.decode(path.read_bytes(), type=list[Record])}
     except (OSError, msgspec.DecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if lacking := files.keys() - records.keys():
-        raise InputError(f"{path} tells nothing of {' and '.join(sorted(lacking))}")
+        raise InputError(f"{path} has no results for {' and '.join(sorted(lacking))}")
     for name, file in files.items():
         outcomes.save_record(file, records[name])

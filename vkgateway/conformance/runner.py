@@ -1,4 +1,4 @@
-"""A run that can be cut short at any moment: what is left is handed to workers, and each portion's outcome is kept."""
+"""A run that may be interrupted: workers run batches of the remaining cases, and each batch's outcome is saved."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from vkgateway.conformance.outcomes import Outcome, Record
 from vkgateway.local.lock import work_lock
 
 RerunMode = Literal["none", "failed", "all"]
-"""Which cases with an outcome are run once more."""
+"""Which cases with an outcome are run again."""
 
 BATCH_SIZE = 6
-"""Cases that one process of the suite runs: it takes seconds to start, and a run cut short loses what it was at."""
+"""Cases per process of the suite. A process takes seconds to start, and an interruption loses its batch."""
 
 
 class CaseRunner(Protocol):
-    """What runs cases: the suite, or a stand-in for it."""
+    """Runs cases: the suite, or a fake in tests."""
 
     async def run(self, cases: Sequence[Case], *, kubeconfig: Path, log: Path) -> dict[str, Outcome]:
-        """Run some cases and tell what came of each."""
+        """Run cases and return the outcome of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterUnderTest:
-    """One cluster that is tested, and the folder that keeps what came of it."""
+    """A cluster under test, and the directory of its results."""
 
     name: str
     kubeconfig: Path
@@ -40,11 +40,11 @@ class ClusterUnderTest:
 
     @property
     def record_file(self) -> Path:
-        """Outcomes, written anew after each portion."""
+        """File of the record, rewritten after each batch."""
         return record_file(self.folder)
 
     def load_record(self) -> Record:
-        """What is known; nothing of what another release of the suite found."""
+        """Return the record, without the results of another release of the suite."""
         found = outcomes.load_record(self.record_file)
         if found is None or found.kubernetes_version != self.kubernetes_version:
             return Record(cluster=self.name, kubernetes_version=self.kubernetes_version)
@@ -52,12 +52,12 @@ class ClusterUnderTest:
 
 
 def record_file(folder: Path) -> Path:
-    """Where the record of a side lies."""
+    """Return the file of a side's record."""
     return folder / "outcomes.json"
 
 
 def remaining_cases(cases: Iterable[Case], record: Record, *, again: RerunMode, often: int = 1) -> tuple[Case, ...]:
-    """The cases that are still to be run, so that each that passes was run `often` times; first those run least."""
+    """Return the cases to run until each passing one has `often` runs, those with the fewest runs first."""
     kept = {"none": ("passed", "skipped", "failed"), "failed": ("passed", "skipped"), "all": ()}[again]
     known = record.outcomes
     done = {
@@ -70,11 +70,11 @@ def remaining_cases(cases: Iterable[Case], record: Record, *, again: RerunMode, 
 
 
 def run_lock(side: ClusterUnderTest) -> AbstractContextManager[None]:
-    """Held as long as a cluster is tested: another run would take this one's namespaces for left behind, and each would
-    write over what the other finds.
+    """Hold the lock of a cluster under test. A second run would delete this one's namespaces as leftovers, and both
+    would overwrite each other's results.
 
     Raises:
-        ConflictError: another run of this cluster goes on.
+        ConflictError: another run of this cluster is in progress.
     """
     return work_lock(side.folder / "lock", command="conformance run", what=f"conformance of {side.name}")
 
@@ -89,10 +89,10 @@ async def run_repeatedly(
     workers: int,
     report: Callable[[str], None],
 ) -> Record:
-    """Run what is left of cases, and again until each that passes was run `often` times; the record after the last.
+    """Run the remaining cases, repeatedly until each passing one has `often` runs; return the last record.
 
     Raises:
-        SuiteError: the suite came to no case at all; what was found before that is kept.
+        SuiteError: the suite ran no case at all; earlier results are kept.
     """
     for number in range(often):
         todo = remaining_cases(cases, side.load_record(), again="none" if number else again, often=often)
@@ -112,10 +112,10 @@ async def run_cases(
     report: Callable[[str], None],
     portion: int = BATCH_SIZE,
 ) -> Record:
-    """Run cases: those that bear company by `workers` at once, then the others alone; the record after the last.
+    """Run cases, concurrent ones on `workers` processes, then the serial ones; return the last record.
 
     Raises:
-        SuiteError: the suite came to no case at all; what was found before that is kept.
+        SuiteError: the suite ran no case at all; earlier results are kept.
     """
     told = _RunProgress(side, len(cases), report)
     together = [case for case in cases if not case.is_serial]
@@ -139,7 +139,7 @@ async def _run_batches(waiting: Iterator[tuple[Case, ...]], told: _RunProgress, 
 
 
 class _RunProgress:
-    """Keeps the record, and tells how far the run is."""
+    """Saves the record and reports progress."""
 
     def __init__(self, side: ClusterUnderTest, total: int, report: Callable[[str], None]) -> None:
         self.side = side

@@ -1,4 +1,4 @@
-"""The suite as a program: what it lists, and one run of some of its cases against a cluster."""
+"""The suite as a program: its lists, and a run of some cases against a cluster."""
 
 from __future__ import annotations
 
@@ -16,39 +16,39 @@ from vkgateway.model.errors import UnavailableError, VkgatewayError
 from vkgateway.programs.binaries.subprocesses import run_program
 
 CASE_MINUTES = 25
-"""No case of the suite takes so long unless it is stuck; its own time-outs are below that."""
+"""Time limit per case; the suite's own timeouts are lower."""
 
 
 class SuiteError(VkgatewayError):
-    """The suite ended without a report: it never came to its cases."""
+    """The suite exited without a report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """The program, and what it is told of every cluster."""
+    """The suite's program, and its arguments for every cluster."""
 
     program: Path
     kubectl: Path
     arguments: tuple[str, ...] = ()
-    """More flags of the suite, from the user."""
+    """Additional flags of the suite, from the user."""
 
     async def list_cases(self) -> tuple[Case, ...]:
-        """All conformance cases of its release.
+        """Return all conformance cases of its release.
 
         Raises:
-            UnavailableError: the program does not list any.
+            UnavailableError: the program lists none.
         """
         return case_lists.parse_cases(await self._query_program("--list-conformance-tests"))
 
     async def list_images(self) -> tuple[str, ...]:
-        """The images that it uses, by name and tag."""
+        """Return its images by name and tag."""
         return tuple(sorted((await self._query_program("--list-images")).split()))
 
     async def run(self, cases: Sequence[Case], *, kubeconfig: Path, log: Path) -> dict[str, Outcome]:
-        """Run some cases, one after the other, and tell what came of each; the suite's output goes to `log`.
+        """Run cases one by one and return the outcome of each; the suite's output goes to `log`.
 
         Raises:
-            SuiteError: it ended without a report.
+            SuiteError: the suite exited without a report.
         """
         with tempfile.TemporaryDirectory(prefix="vkg-conformance-") as folder:
             report = Path(folder) / "report.json"
@@ -57,7 +57,7 @@ class Suite:
             code, lines = await run_program(argv, env=self._build_environment(folder), cwd=Path(folder), log=log)
             if not report.exists():
                 last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-                raise SuiteError(f"the suite ended with exit code {code} and no report: {last}", hint=f"See {log}.")
+                raise SuiteError(f"the suite exited with code {code} and no report: {last}", hint=f"See {log}.")
             return outcomes.parse_report(report.read_bytes(), names={case.name for case in cases}, log=log.name)
 
     def _build_command(self, cases: Sequence[Case], *, kubeconfig: Path, report: Path, folder: Path) -> list[str]:
@@ -78,12 +78,12 @@ class Suite:
         ]
 
     def _build_environment(self, folder: str) -> Mapping[str, str]:
-        """The user's own, but for the cluster, which is the one that is named."""
+        """Return the user's environment without its cluster settings."""
         kept = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
         return {**kept, "TMPDIR": folder, "PATH": f"{self.kubectl.parent}:{kept.get('PATH', os.defpath)}"}
 
     async def _query_program(self, flag: str) -> str:
-        """What the program prints to a question; its list is longer than what a run keeps, hence the file."""
+        """Return the program's output for a flag, read from a file: `run_program` keeps less than the list has."""
         with tempfile.TemporaryDirectory(prefix="vkg-conformance-") as folder:
             log = Path(folder) / "answer"
             code, lines = await run_program([str(self.program), flag], env=dict(os.environ), cwd=Path(folder), log=log)

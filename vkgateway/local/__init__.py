@@ -1,1 +1,1 @@
-"""The embedded platform: a whole installation of vkgateway on one machine."""
+"""The embedded platform: a complete installation of vkgateway on one machine."""

@@ -1,4 +1,4 @@
-"""Choosing what a platform will be: its number, address, ports and options, kept from one `up` to the next."""
+"""Choices of a platform: number, address, ports and options, kept from one `up` to the next."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import ConflictError, InputError
 
 _LOCAL_PORTS: Final = frozenset({"etcd", "etcd-peer", "hollow-kubelet", "gateway-health"})
-"""Those that only this machine's own processes call: they stay on loopback."""
+"""Ports that only processes of this machine call; they listen on loopback."""
 
 ListenSocket = tuple[str, int]
-"""An address and a port."""
+"""Address and port."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineState:
-    """What the machine is like now."""
+    """Current state of the machine."""
 
     interfaces: Mapping[str, str] = field(default_factory=dict)
-    """Name to alias of those there are; empty where the platform may make none."""
+    """Alias of each interface; empty if the platform may not create interfaces."""
     own_interface: bool = True
-    """Whether an interface may be made."""
+    """Whether the platform may create an interface."""
     primary_address: str = ""
-    """The machine's own address, for a platform without an interface."""
+    """The machine's address, for a platform without an interface."""
     other_sockets: frozenset[ListenSocket] = frozenset()
-    """What other platforms have chosen, whether they run or not."""
+    """Choices of other platforms, whether they run or not."""
 
 
 def detect_machine(*, neighbours: frozenset[ListenSocket] = frozenset()) -> MachineState:
-    """See what the machine is like."""
+    """Return the state of the machine."""
     if network.can_make_interfaces():
         return MachineState(interfaces=network.list_interfaces(), other_sockets=neighbours)
     address = network.primary_address()
@@ -44,10 +44,10 @@ def detect_machine(*, neighbours: frozenset[ListenSocket] = frozenset()) -> Mach
 
 
 def merge_options(record: PlatformRecord, options: UpOptions) -> PlatformRecord:
-    """Put what is asked for over what was chosen before.
+    """Return the record with the options applied.
 
     Raises:
-        InputError: an option asks for something that does not exist.
+        InputError: an option has an unknown value.
     """
     wanted = {name: value for name, value in _requested_values(options).items() if value is not None}
     hollow_nodes = {**record.hollow_nodes, **_check_hollow_nodes(options.hollow_nodes)}
@@ -55,17 +55,17 @@ def merge_options(record: PlatformRecord, options: UpOptions) -> PlatformRecord:
 
 
 def assign_address(record: PlatformRecord, *, surroundings: MachineState) -> PlatformRecord:
-    """Give a new platform its number, interface and address; one that has them keeps them.
+    """Give a new platform a number, an interface and an address; an existing one keeps them.
 
     Raises:
-        ConflictError: the address it had is no longer this machine's.
+        ConflictError: the machine no longer has the platform's address.
     """
     if record.address:
         _check_address(record, surroundings=surroundings)
         return record
     if not surroundings.own_interface:
         return msgspec.structs.replace(record, address=surroundings.primary_address)
-    # Those of platforms that are down: with their number taken by another, they could not come up beside it.
+    # Platforms that are down need their numbers to come up again.
     kept = {network.interface_name(number) for number in network.numbers_at(surroundings.other_sockets)}
     number = network.free_number(taken=surroundings.interfaces.keys() | kept)
     return msgspec.structs.replace(
@@ -84,7 +84,7 @@ def choose_ports(
     ours: Callable[[], Container[int]] = frozenset,
     free: ports.PortTest = ports.is_free,
 ) -> PlatformRecord:
-    """Choose the ports of a platform that has its address; its own processes listen at `ours`.
+    """Choose the ports of a platform with an address; its own processes listen at `ours`.
 
     Raises:
         ConflictError: a port is in use.
@@ -125,10 +125,12 @@ def _check_hollow_nodes(asked: Mapping[str, int]) -> dict[str, int]:
     for pool, count in asked.items():
         if pool not in MACHINES:
             raise InputError(
-                f"there is no pool of hollow nodes called {pool!r}", hint=f"There are {', '.join(MACHINES)}."
+                f"pool {pool!r} of hollow nodes does not exist", hint=f"Available pools: {', '.join(MACHINES)}."
             )
         if not 0 <= count <= HOLLOW_NODES_MAX:
-            raise InputError(f"pool {pool} cannot have {count} hollow nodes", hint=f"From 0 to {HOLLOW_NODES_MAX}.")
+            raise InputError(
+                f"pool {pool} cannot have {count} hollow nodes", hint=f"A pool has 0 to {HOLLOW_NODES_MAX}."
+            )
     return dict(asked)
 
 
@@ -142,5 +144,5 @@ def _check_address(record: PlatformRecord, *, surroundings: MachineState) -> Non
     if not record.interface and now and now != record.address:
         raise ConflictError(
             f"this platform listens at {record.address}, but the machine's address is now {now}",
-            hint="Give the machine its old address, or take the platform away with `vkgateway down --purge`.",
+            hint="Give the machine its old address, or remove the platform with `vkgateway down --purge`.",
         )

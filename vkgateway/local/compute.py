@@ -1,4 +1,4 @@
-"""The embedded compute cluster's control plane: its shape, its files, its processes, its first objects."""
+"""Control plane of the embedded compute cluster: its spec, its files, its processes, its first objects."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from vkgateway.programs.supervisor.spec import ProcessSpec
 
 GROUP = "compute"
 POOL_LABEL = "platform.vkgateway.io/pool"
-"""Label on every node of the platform: the pool it belongs to."""
+"""Label on every node of the platform with the name of its pool."""
 
-# All tenants' pods pass through these two, so they may ask as fast as the API server answers.
+# Every tenant pod passes through these components, so their clients are not throttled.
 _UNTHROTTLED = {"kube-api-qps": "2000", "kube-api-burst": "4000"}
 _INFLIGHT = {"max-requests-inflight": "1600", "max-mutating-requests-inflight": "800"}
 
 
 def _component_tuning() -> Mapping[ComponentName, Tuning]:
-    """There is one of each only: their heaps may grow further than those of tenants, in percent, before they are
-    collected, and the small ones' furthest."""
+    """Return the tuning. There is one instance of each component, so heaps grow further than those of tenants before a
+    garbage collection; GOGC is in percent.
+    """
     return {
         "apiserver": Tuning(flags=_INFLIGHT, env={"GOGC": "100", **core_limit.limit_cores()}),
         "controller-manager": Tuning(flags=_UNTHROTTLED, env={"GOGC": "100", **core_limit.limit_cores()}),
@@ -46,7 +47,7 @@ def _component_tuning() -> Mapping[ComponentName, Tuning]:
 
 
 def plane_spec(record: PlatformRecord) -> ControlPlaneSpec:
-    """Describe the compute cluster's control plane."""
+    """Return the spec of the compute cluster's control plane."""
     return compute_plane_spec(
         address=record.address,
         port=record.ports["compute-api"],
@@ -60,13 +61,13 @@ def plane_spec(record: PlatformRecord) -> ControlPlaneSpec:
 def write_plane(
     paths: PlatformPaths, *, record: PlatformRecord, pki: PlatformPki, now: datetime.datetime
 ) -> PlaneFiles:
-    """Write what the processes read, the admin's kubeconfig where the command line looks for it, and the gateway's."""
+    """Write the control plane's files, the admin kubeconfig for the command line, and the gateway's kubeconfig."""
     shape = plane_spec(record)
     files = write_plane_files(
         paths.compute_dir,
         plane=shape,
         credentials=pki.compute,
-        # Its kubelets are the platform's own, so the cluster's authority vouches for both sides.
+        # The cluster's CA signs the certificates of its kubelets too.
         authorities=Authorities(etcd=pki.etcd, kubelet=pki.compute.ca),
         now=now,
     )
@@ -86,27 +87,27 @@ def write_plane(
 def process_spec(
     name: ComponentName, *, record: PlatformRecord, files: PlaneFiles, programs: Mapping[str, Path]
 ) -> ProcessSpec:
-    """Describe one of the control plane's processes."""
+    """Return the spec of one of the control plane's processes."""
     return component_process(name, group=GROUP, plane=plane_spec(record), files=files, programs=programs)
 
 
 def api_definitions() -> list[dict[str, Any]]:
-    """Return the definitions of Tenant and ComputeCluster as they ship with the API types."""
+    """Return the definitions of Tenant and ComputeCluster."""
     folder = resources.files("vkgateway.model") / "crds"
     texts = (file.read_text() for file in sorted(folder.iterdir(), key=lambda f: f.name) if file.name.endswith(".yaml"))
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
 def lean_pods(record: PlatformRecord) -> list[dict[str, Any]]:
-    """Return what keeps tenants' pods small, as the cluster's admin may make it; nothing for releases without."""
+    """Return the policy that keeps compute pods small; nothing for releases that lack such policies."""
     version = plane_spec(record).policies_version
     return recommended_policies.lean_pods_policy(version) if version else []
 
 
 def compute_cluster(pools: Iterable[str], *, hollow: Mapping[str, int]) -> dict[str, Any]:
-    """Return the ComputeCluster object that stands for the platform's own cluster, with these pools.
+    """Return the ComputeCluster object of the platform's own cluster.
 
-    `hollow` counts the nodes of hollow pools.
+    `hollow` is the number of nodes of each hollow pool.
     """
     return {
         "apiVersion": API_VERSION,
@@ -117,7 +118,9 @@ def compute_cluster(pools: Iterable[str], *, hollow: Mapping[str, int]) -> dict[
 
 
 def _pool_spec(name: str, hollow: Mapping[str, int]) -> dict[str, Any]:
-    """Return a pool. Hollow nodes carry labels of their network and zone; with several zones, it is shown by zone."""
+    """Return a pool. Hollow nodes have labels for network and zone; a pool with several zones has a virtual node per
+    zone.
+    """
     pool: dict[str, Any] = {"name": name, "nodeSelector": {POOL_LABEL: name}, "virtualNodesBy": ""}
     if name not in MACHINES:
         return pool
@@ -126,9 +129,9 @@ def _pool_spec(name: str, hollow: Mapping[str, int]) -> dict[str, Any]:
 
 
 def own_endpoints(record: PlatformRecord) -> list[dict[str, Any]]:
-    """Return what makes the Service `kubernetes` lead to the API server, which publishes no address itself.
+    """Return the endpoints of the Service `kubernetes`, since the API server publishes none.
 
-    The old kind stays for programs that still read it; it is not to be mirrored into a second slice.
+    The Endpoints object is for programs that still read it, and is not mirrored into a second slice.
     """
     slice_of_api = {
         "apiVersion": "discovery.k8s.io/v1",

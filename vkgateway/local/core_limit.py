@@ -1,4 +1,4 @@
-"""How many cores one program of the platform uses at once: they all share one machine, and none may take all of it."""
+"""Limit on the cores that one program of the platform uses, since all programs share the machine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _SHARE: Final = 2
 
 
 def limit_cores() -> dict[str, str]:
-    """The variable by which a Go program keeps to half of the cores that this process may use, one at least.
+    """Return the variable that limits a Go program to half of the available cores, at least one.
 
-    What has more of them looks for work on those, wakes up others for it and collects garbage there, so that the same
-    work takes more CPU: on two cores etcd a sixth and an API server a tenth.
+    A Go program with more cores searches for work on them, wakes them up and collects garbage there. On two cores this
+    costs etcd a sixth more CPU time and an API server a tenth.
     """
     return {"GOMAXPROCS": str(max(1, len(os.sched_getaffinity(0)) // _SHARE))}

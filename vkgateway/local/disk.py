@@ -1,4 +1,4 @@
-"""A full or read-only disk, told in one sentence."""
+"""Errors of a full or read-only disk as one sentence."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from vkgateway.model.errors import UnavailableError
 _PROBLEMS: Final[Mapping[int, tuple[str, str]]] = MappingProxyType(
     {
         errno.ENOSPC: ("is full", "Make room (`vkgateway binaries prune` frees old programs), then try again."),
-        errno.EDQUOT: ("has no more room for this user", "Make room or raise the quota, then try again."),
-        errno.EROFS: ("is read-only", "Choose another place with --data-dir DIR."),
-        errno.EACCES: ("may not be written by this user", "Choose another place with --data-dir DIR."),
-        errno.EPERM: ("may not be written by this user", "Choose another place with --data-dir DIR."),
+        errno.EDQUOT: ("exceeds this user's quota", "Free space or raise the quota, then try again."),
+        errno.EROFS: ("is read-only", "Choose another directory with --data-dir DIR."),
+        errno.EACCES: ("is not writable for this user", "Choose another directory with --data-dir DIR."),
+        errno.EPERM: ("is not writable for this user", "Choose another directory with --data-dir DIR."),
     }
 )
 
 
 NEW_PLATFORM_BYTES: Final = 300 << 20
-"""What a new platform needs at least: etcd alone sets 64 MB aside for each of its first files."""
+"""Bytes that a new platform needs at least: etcd allocates 64 MB for each of its first files."""
 EXISTING_PLATFORM_BYTES: Final = 80 << 20
-"""What one needs that is there already: etcd sets 64 MB aside for its next file."""
+"""Bytes that an existing platform needs: etcd allocates 64 MB for its next file."""
 
 
 def check_free_space(directory: Path, *, needed: int) -> None:
-    """See that there is room for `needed` bytes, for a full disk shows itself late and in riddles otherwise.
+    """Check that the disk has `needed` free bytes; later a full disk causes confusing errors.
 
     Raises:
-        UnavailableError: there is not.
+        UnavailableError: the disk has less.
     """
     free = shutil.disk_usage(directory).free
     if free < needed:
@@ -45,7 +45,7 @@ def check_free_space(directory: Path, *, needed: int) -> None:
 
 @contextlib.contextmanager
 def disk_errors(directory: Path) -> Iterator[None]:
-    """Turn what a disk refuses into an UnavailableError that names the place and the way out."""
+    """Convert disk errors within the block to an UnavailableError with the path and the way out."""
     try:
         yield
     except OSError as error:

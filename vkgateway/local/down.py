@@ -1,4 +1,4 @@
-"""Taking a platform down: every process, mount and interface goes, whatever state it is in; the data if asked."""
+"""Removal of a platform in any state: all processes, mounts and interfaces; the data on request."""
 
 from __future__ import annotations
 
@@ -24,20 +24,18 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 async def down(data_dir: Path, *, purge: bool, report: Report) -> None:
-    """Stop the platform in `data_dir` and take away all it made on the machine; with `purge` its data too.
+    """Stop the platform in `data_dir` and remove all that it created on the machine; with `purge` its data too.
 
-    Works with the supervisor dead and with a damaged record.
+    Works with a dead supervisor and a damaged record.
 
     Raises:
         NotFoundError: there is no platform.
-        ConflictError: another command is at work on it.
+        ConflictError: another command works on it.
     """
     paths = PlatformPaths(data_dir)
     if not _holds_platform(paths):
-        check_idle(
-            paths.lock_path
-        )  # a first `up` gets its programs before it makes anything: minutes, where it builds them
-        raise NotFoundError(f"there is no platform in {data_dir}", hint="Name another place with --data-dir DIR.")
+        check_idle(paths.lock_path)  # the first `up` fetches programs before it creates anything; a build takes minutes
+        raise NotFoundError(f"there is no platform in {data_dir}", hint="Set another directory with --data-dir DIR.")
     with disk_errors(data_dir), work_lock(paths.lock_path, command="down"):
         record = _read_record(paths)
         await _stop_processes(data_dir, report=report)
@@ -48,12 +46,12 @@ async def down(data_dir: Path, *, purge: bool, report: Report) -> None:
 
 
 def _holds_platform(paths: PlatformPaths) -> bool:
-    """Whether something there can only be a platform's: folders called `run` and `logs`, others have as well."""
+    """Return whether the directory is a platform's; other software has directories `run` and `logs` too."""
     if SupervisorPaths(paths.data_dir).lock_path.exists():
         return True
     try:
         return records.load_record(paths.record_path) is not None
-    except ConflictError:  # of a newer vkgateway
+    except ConflictError:  # the record is from a newer vkgateway
         return True
     except InputError:
         return False
@@ -89,7 +87,7 @@ def _clean_machine(paths: PlatformPaths, record: PlatformRecord | None, report: 
 
 
 def _read_record(paths: PlatformPaths) -> PlatformRecord | None:
-    """Read the record; None where it is of no use, for what runs can be found without it."""
+    """Return the record; None if it is missing or unusable, since running processes are found without it."""
     try:
         return records.load_record(paths.record_path)
     except (InputError, ConflictError):
@@ -97,10 +95,10 @@ def _read_record(paths: PlatformPaths) -> PlatformRecord | None:
 
 
 def _remove_data(paths: PlatformPaths) -> None:
-    """Remove what is ours in the data directory, and the directory if nothing else is in it."""
+    """Delete the platform's files in the data directory, and the directory if nothing else is in it."""
     if mounted := list(_mounts_below(paths.data_dir)):
         raise VkgatewayError(
-            f"something is still mounted at {mounted[0]}, so nothing was removed",
+            f"{mounted[0]} is still mounted, so nothing was deleted",
             hint=f"Unmount it with `umount {mounted[0]}`, then run `vkgateway down --purge` again.",
         )
     for path in paths.list_all():

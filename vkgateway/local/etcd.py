@@ -1,4 +1,4 @@
-"""The one etcd that holds the compute cluster's and every tenant's state."""
+"""The etcd with the state of the compute cluster and of every tenant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import ETCD_CA, ETCD_PEER, ETCD_PEER_CA, ETCD_ROOT, ETCD_SERVER
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
-if TYPE_CHECKING:  # gRPC takes long to load, and `vkgateway status` asks etcd nothing
+if TYPE_CHECKING:  # gRPC takes long to load, and `vkgateway status` does not call etcd
     from vkgateway.controlplane.etcd.client import EtcdClient
 
 NAME = "etcd"
@@ -22,12 +22,12 @@ _QUOTA_BYTES = 8 << 30
 
 
 def client_url(port: int) -> str:
-    """Return the URL at which etcd serves its clients."""
+    """Return the URL at which etcd serves clients."""
     return f"https://{HOST}:{port}"
 
 
 def process_spec(paths: PlatformPaths, *, program: Path, port: int, peer_port: int, durable: bool) -> ProcessSpec:
-    """Describe the process. Without `durable` it does not wait for the disk: for benchmarks only."""
+    """Return the spec of the process. Without `durable`, etcd does not wait for the disk; for benchmarks only."""
     pki = paths.pki_dir
     flags = {
         "name": "platform",
@@ -45,9 +45,9 @@ def process_spec(paths: PlatformPaths, *, program: Path, port: int, peer_port: i
         "peer-key-file": pki / f"{ETCD_PEER}.key",
         "peer-trusted-ca-file": pki / f"{ETCD_PEER_CA}.crt",
         "peer-client-cert-auth": "true",
-        # Tenants' API servers may not compact (the key for that lies outside their range), so etcd does. Two to four
-        # minutes are kept: whoever takes up a watch without a cache after five or more is told to list anew, instead
-        # of having etcd go through everything that all tenants have written since.
+        # Tenants' API servers may not compact, since the key for that is outside of their range, so etcd does. It keeps
+        # two to four minutes of history. A client that resumes a watch without a watch cache after five minutes must
+        # list again. Otherwise etcd would scan all tenants' writes since then.
         "auto-compaction-mode": "periodic",
         "auto-compaction-retention": "2m",
         "quota-backend-bytes": _QUOTA_BYTES,
@@ -64,7 +64,7 @@ def process_spec(paths: PlatformPaths, *, program: Path, port: int, peer_port: i
 
 
 def root_client(paths: PlatformPaths, *, port: int) -> EtcdClient:
-    """Return a client that is etcd's root user; close it after use."""
+    """Return a client with etcd's root user; the caller closes it."""
     from vkgateway.controlplane.etcd.client import EtcdClient
 
     return EtcdClient(
@@ -78,7 +78,7 @@ def root_client(paths: PlatformPaths, *, port: int) -> EtcdClient:
 
 
 async def is_serving(client: EtcdClient) -> bool:
-    """Whether etcd answers."""
+    """Return whether etcd answers."""
     try:
         await client.auth_enabled()
     except EtcdUnavailable:

@@ -17,15 +17,15 @@ from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
 
 NAME = "gateway"
 _LOOPBACK = "127.0.0.1"
-# Long enough to be seen, short enough to be watched.
+# Long enough to be visible, short enough to watch.
 _NOTICE_SECONDS = 5.0
 _TENANT_PREFIX = 24
-# Before the clusters that it works for, so that it does not see them vanish.
+# The gateway stops before its clusters, so that it does not see them fail.
 _STOP_RANK = 95
 
 
 def gateway_settings(paths: PlatformPaths, *, record: PlatformRecord, cache_dir: Path | None = None) -> config.Config:
-    """Return the settings with which the gateway serves this platform."""
+    """Return the gateway's settings for this platform."""
     return config.Config(
         data_dir=str(paths.data_dir),
         address=record.address,
@@ -58,7 +58,7 @@ def gateway_settings(paths: PlatformPaths, *, record: PlatformRecord, cache_dir:
 
 
 def _name_settings(record: PlatformRecord) -> config.Names:
-    """Names are served where pods really run, and to these and their node alone."""
+    """Return the DNS settings: names are served on a real node only, and only to its pods and to the node."""
     if record.real_node_why_not:
         return config.Names()
     network = NodeNetwork(record.number)
@@ -66,19 +66,21 @@ def _name_settings(record: PlatformRecord) -> config.Names:
 
 
 def write_settings(paths: PlatformPaths, wanted: config.Config) -> bytes:
-    """Write the settings, also for a gateway that is started by hand; the file's content."""
+    """Write the settings file, which also serves a gateway started by hand; return its content."""
     text = settingsfile.render_settings(wanted).encode()
     write_file(paths.gateway_config, text, mode=SECRET_MODE)
     return text
 
 
 def process_spec(paths: PlatformPaths, wanted: config.Config) -> ProcessSpec:
-    """Write the settings and describe the process: this very Python, so command line and daemon are of one version."""
+    """Write the settings and return the spec of the process. It runs this Python, so the CLI and the daemon have the
+    same version.
+    """
     text = write_settings(paths, wanted)
     return ProcessSpec(
         name=NAME,
         argv=(sys.executable, "-m", "vkgateway", "serve", "--config", str(paths.gateway_config)),
-        # Other settings make another spec, so the supervisor starts the process anew.
+        # Changed settings change the spec, so that the supervisor restarts the process.
         env={"SETTINGS_DIGEST": hashlib.sha256(text).hexdigest()[:16]},
         stop_rank=_STOP_RANK,
         stop_timeout=20.0,
@@ -87,7 +89,7 @@ def process_spec(paths: PlatformPaths, wanted: config.Config) -> ProcessSpec:
 
 
 async def is_ready(record: PlatformRecord) -> bool:
-    """Whether the gateway answers that it serves."""
+    """Return whether the gateway is ready."""
     import aiohttp
 
     url = f"http://{_LOOPBACK}:{record.ports['gateway-health']}/readyz"

@@ -1,4 +1,4 @@
-"""Images on the real node that no registry holds: loaded from archives, and listed."""
+"""Images on the real node that are in no registry: loaded from archives, and listed."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from vkgateway.programs.binaries.resolver import Resolver
 
 
 async def load_images(data_dir: Path, archive: Path, *, report: Report) -> list[str]:
-    """Hand the images of an archive (an absolute path) to the real node; their names.
+    """Load the images of an archive (an absolute path) into the real node; return their names.
 
-    What bears such a name already is replaced.
+    An existing image of the same name is replaced.
 
     Raises:
         NotFoundError: there is no platform in `data_dir`.
-        UnavailableError: it has no real node, or that does not run.
-        InputError: the file is no archive.
-        ToolError: containerd does not answer, or does not take the archive.
+        UnavailableError: the platform has no real node, or the node does not run.
+        InputError: the file is not an archive.
+        ToolError: containerd does not answer, or rejects the archive.
     """
     node = await _running_node(data_dir, report=report)
     try:
         await asyncio.to_thread(node.load_archive, archive)
     except ToolError as error:
-        # Afterwards: containerd takes archives that were compressed in ways which are unknown here.
+        # Checked afterwards: containerd supports compressions that this program does not know.
         if await asyncio.to_thread(tarfile.is_tarfile, archive):
             raise
         raise InputError(
-            f"{archive} is no archive of images", hint=f"`docker save IMAGE -o {archive.name}` writes one."
+            f"{archive} is not an image archive", hint=f"`docker save IMAGE -o {archive.name}` writes one."
         ) from error
     return await asyncio.to_thread(image_names, archive)
 
 
 async def list_images(data_dir: Path, *, report: Report) -> list[str]:
-    """The names of the images on the real node.
+    """Return the names of the images on the real node.
 
-    Raises: as `load_images` does.
+    Raises: see `load_images`.
     """
     node = await _running_node(data_dir, report=report)
     return sorted(await asyncio.to_thread(node.list_images))
@@ -58,7 +58,7 @@ async def _running_node(data_dir: Path, *, report: Report) -> RealNode:
     if record.real_node_why_not:
         raise UnavailableError(
             f"the platform has no real node: {record.real_node_why_not}",
-            hint="Hollow nodes need no images: any name will do there.",
+            hint="Hollow nodes need no images and accept any name.",
         )
     if not real_node_steps.is_running(paths.node_dir, number=record.number):
         raise UnavailableError("the real node does not run", hint="Start the platform with `vkgateway up`.")

@@ -1,4 +1,4 @@
-"""Kernel limits that one machine full of control planes reaches: raised where they are too low."""
+"""Kernel limits that many control planes on one machine reach; raised if they are too low."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from vkgateway.local.steps import Report
 
 INOTIFY_INSTANCES = Path("/proc/sys/fs/inotify/max_user_instances")
 ENOUGH_INSTANCES = 8192
-"""Each API server watches its certificates with about six inotify instances, containerd and kubelet with more; 128, the
-kernel's default, is used up by a handful of tenants, after which programs end with "too many open files"."""
+"""Each API server uses about six inotify instances for its certificates; containerd and kubelet use more. The kernel's
+default of 128 suffices for a handful of tenants; then programs fail with "too many open files".
+"""
 
 
 def ensure_inotify(report: Report, *, setting: Path = INOTIFY_INSTANCES, root: bool | None = None) -> None:
-    """Raise the number of inotify instances a user may have, or say what to do where that needs root.
+    """Raise the limit of inotify instances per user, or report how root can do it.
 
-    The raised limit stays after `down`: it costs nothing, and other programs may rely on it by then.
+    The limit stays raised after `down`: it costs nothing, and other programs may rely on it by then.
     """
     try:
         current = int(setting.read_text())

@@ -1,4 +1,4 @@
-"""One command at a time works on a platform, or on something of it."""
+"""A lock, so that one command at a time works on a platform or on a part of it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from vkgateway.model.errors import ConflictError
 
 @contextlib.contextmanager
 def work_lock(path: Path, *, command: str, what: str = "") -> Iterator[None]:
-    """Hold the platform, or `what` of it, for `command`; the lock ends with the process, however that ends.
+    """Hold the lock of the platform, or of its part `what`, for `command`; it ends with the process.
 
     Raises:
-        ConflictError: another command holds it; the message says which.
+        ConflictError: another command holds the lock; the message names it.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -31,10 +31,10 @@ def work_lock(path: Path, *, command: str, what: str = "") -> Iterator[None]:
 
 
 def check_idle(path: Path) -> None:
-    """See that no command is at work on the platform; nothing is made or written.
+    """Check that no command works on the platform, without writing anything.
 
     Raises:
-        ConflictError: one is; the message says which.
+        ConflictError: a command works on it; the message names it.
     """
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         _try_lock(file.fileno(), _platform_label(path))
@@ -54,6 +54,6 @@ def _platform_label(path: Path) -> str:
 
 def _busy_error(what: str, *, holder: str) -> ConflictError:
     return ConflictError(
-        f"{what} is being worked on by {holder or 'another command'}",
-        hint="Wait until that is done, or interrupt it.",
+        f"{what} is in use by {holder or 'another command'}",
+        hint="Wait until the command is done, or interrupt it.",
     )

@@ -1,4 +1,4 @@
-"""The log files of a platform's processes: which there are, their last lines, and what is added to them."""
+"""Log files of a platform's processes: list, last lines, and new lines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _START = "Start a platform with `vkgateway up`, or name another one's place with
 
 
 def list_components(data_dir: Path) -> list[str]:
-    """List the components that have a log, by the names that `log_file` takes."""
+    """Return the components that have a log, by the names that `log_file` accepts."""
     return sorted(path.name.removesuffix(".log").replace(".", "/") for path in _log_dir(data_dir).glob("*.log"))
 
 
 def require_components(data_dir: Path) -> list[str]:
-    """List the components that have a log. Raises NotFoundError where there are none."""
+    """Return the components that have a log. Raises NotFoundError if there are none."""
     if known := list_components(data_dir):
         return known
     raise NotFoundError(f"there are no logs in {_log_dir(data_dir)}", hint=_START)
@@ -32,19 +32,19 @@ def log_file(data_dir: Path, component: str) -> Path:
     """Return the log of a component.
 
     Raises:
-        NotFoundError: there is none; the hint names those there are.
+        NotFoundError: it has no log; the hint names those that have one.
     """
     known = list_components(data_dir)
     if component not in known:
         raise NotFoundError(
-            f"there is no log of {component!r} in {_log_dir(data_dir)}",
-            hint=f"There are: {', '.join(known)}." if known else _START,
+            f"{component!r} has no log in {_log_dir(data_dir)}",
+            hint=f"Available logs: {', '.join(known)}." if known else _START,
         )
     return SupervisorPaths(data_dir).log_path(component)
 
 
 def last_lines(file: BinaryIO, count: int) -> bytes:
-    """Return the last `count` lines and leave `file` at its end; it is read from behind, however long it is."""
+    """Return the last `count` lines and leave `file` at its end; reads backwards, so the length does not matter."""
     position = file.seek(0, os.SEEK_END)
     end, tail = position, b""
     while position > 0 and tail.count(b"\n") <= count:
@@ -58,7 +58,7 @@ def last_lines(file: BinaryIO, count: int) -> bytes:
 
 
 async def follow_file(file: BinaryIO) -> AsyncIterator[bytes]:
-    """Yield what is added to the file, for ever; one that was cut to begin anew is read from its start."""
+    """Yield what is appended to the file, forever; a truncated file is read from its start."""
     while True:
         if added := file.read(_BLOCK):
             yield added

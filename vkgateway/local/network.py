@@ -1,4 +1,4 @@
-"""The address at which a platform's servers listen: on an interface of its own where we may make one."""
+"""The address at which a platform's servers listen, on its own interface if it may create one."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 from vkgateway.model.errors import UnavailableError, VkgatewayError
 
 NUMBERS = range(256)
-# An interface that carries nothing. Small kernels lack the first kind; a bridge without ports does as well.
+# An interface without traffic. Small kernels lack the first kind; a bridge without ports is equivalent.
 _KINDS = ("dummy", "bridge")
 _ALIAS_BYTES = 255
 _SYSTEM_PATHS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
 
 
 def can_make_interfaces() -> bool:
-    """Whether this process may make a network interface: it is root and has the tool."""
+    """Return whether this process may create a network interface: it is root and has the tool."""
     return os.geteuid() == 0 and _ip_tool() is not None
 
 
 def interface_name(number: int) -> str:
-    """Name of the interface of the platform of that number."""
+    """Return the interface name of the platform with that number."""
     return f"vkg{number}"
 
 
@@ -37,64 +37,64 @@ def interface_address(number: int) -> str:
 
 
 def numbers_at(sockets: Collection[tuple[str, int]]) -> list[int]:
-    """Return the numbers of the platforms that have these sockets: addresses and ports."""
+    """Return the numbers of the platforms that have these sockets (addresses and ports)."""
     addresses = {address for address, _ in sockets}
     return [number for number in NUMBERS if interface_address(number) in addresses]
 
 
 def interface_alias(data_dir: Path) -> str:
-    """Return what is written on the interface, by which its platform finds it again; the kernel takes 255 bytes."""
+    """Return the interface's alias, by which its platform finds it again; the kernel allows 255 bytes."""
     whole = f"vkgateway {data_dir}"
     if len(os.fsencode(whole)) <= _ALIAS_BYTES:
         return whole
-    # Two long paths may begin alike: neither platform is to take the other's interface for its own.
+    # Two long paths may start alike, and a platform must not take the other's interface.
     return f"vkgateway {hashlib.sha256(os.fsencode(data_dir)).hexdigest()}"
 
 
 def free_number(*, taken: Collection[str]) -> int:
-    """Return the lowest number of which no interface (names in `taken`) is there."""
+    """Return the lowest number without an interface in `taken`."""
     for number in NUMBERS:
         if not {interface_name(number), f"vkgv{number}"} & set(taken):
             return number
     raise UnavailableError(
         f"all {len(NUMBERS)} platform numbers are taken on this machine",
-        hint="Take platforms away with `vkgateway down --purge --data-dir DIR`; `ip link` lists their interfaces.",
+        hint="Remove platforms with `vkgateway down --purge --data-dir DIR`; `ip link` lists their interfaces.",
     )
 
 
 def list_interfaces() -> dict[str, str]:
-    """Return the machine's network interfaces: name to alias."""
+    """Return the alias of each network interface of the machine."""
     listed: list[dict[str, Any]] = json.loads(_run_ip("-json", "link", "show") or "[]")
     return {link["ifname"]: link.get("ifalias", "") for link in listed}
 
 
 def ensure_interface(name: str, *, address: str, owner: str) -> None:
-    """Make the interface, up and with its address; what is there already stays.
+    """Create the interface with its address and bring it up; an existing one stays.
 
     Raises:
-        VkgatewayError: the system refuses it, or the name is somebody else's (its alias is not `owner`).
+        VkgatewayError: the system refuses, or another program owns the name (its alias is not `owner`).
     """
     there = list_interfaces()
     if name not in there:
         _add_interface(name, owner=owner)
     elif there[name] != owner:
         raise UnavailableError(
-            f"network interface {name}, which this platform used, is now somebody else's ({there[name] or 'no alias'})",
-            hint=f"If that is a platform, take it down first; if nothing needs it, `ip link delete {name}` removes it.",
+            f"network interface {name}, which this platform used, has another owner now ({there[name] or 'no alias'})",
+            hint=f"If that is a platform, stop it first. If nothing needs it, run `ip link delete {name}`.",
         )
     _run_ip("address", "replace", f"{address}/32", "dev", name)
     _run_ip("link", "set", "dev", name, "up")
 
 
 def owned_interfaces(owner: str) -> list[str]:
-    """Return the interfaces that carry the owner's alias; none where this process may make none."""
+    """Return the interfaces with the owner's alias; none if this process may not create interfaces."""
     if not can_make_interfaces():
         return []
     return [name for name, its_alias in list_interfaces().items() if its_alias == owner]
 
 
 def remove_interfaces(owner: str) -> list[str]:
-    """Delete every interface that carries the owner's alias; the names of those deleted."""
+    """Delete every interface with the owner's alias; return their names."""
     ours = owned_interfaces(owner)
     for name in ours:
         _run_ip("link", "delete", "dev", name)
@@ -102,10 +102,10 @@ def remove_interfaces(owner: str) -> list[str]:
 
 
 def primary_address() -> str:
-    """Return the address that this machine uses towards others; no packet is sent to find out.
+    """Return the address that this machine uses for outgoing connections; sends no packet.
 
     Raises:
-        UnavailableError: it has none but loopback, which API servers refuse to call.
+        UnavailableError: the machine has only loopback, which API servers refuse to call.
     """
     for family, somewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -118,7 +118,7 @@ def primary_address() -> str:
                 return address
     raise UnavailableError(
         "this machine has no network address but loopback, which Kubernetes refuses for nodes",
-        hint="Run `vkgateway up` as root, which makes an interface of its own, or connect the machine to a network.",
+        hint="Run `vkgateway up` as root, which creates an interface, or connect the machine to a network.",
     )
 
 
@@ -132,8 +132,8 @@ def _add_interface(name: str, *, owner: str) -> None:
             refusal = str(error)
     else:
         raise UnavailableError(
-            f"the network interface {name} cannot be made: {refusal}",
-            hint="Run `vkgateway up` as an ordinary user: then the machine's own address is used.",
+            f"the network interface {name} cannot be created: {refusal}",
+            hint="Run `vkgateway up` as an ordinary user, which uses the machine's address.",
         )
     _run_ip("link", "set", "dev", name, "alias", owner)
 

@@ -1,4 +1,4 @@
-"""What a user may ask of `vkgateway up`."""
+"""Options of `vkgateway up`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ PORTS: Final[Mapping[str, int]] = MappingProxyType(
         "gateway-metrics": 9632,
     }
 )
-"""Name of each port of the platform, and the one that is tried first."""
+"""Preferred number of each port of the platform."""
 
 HOLLOW_NODES: Final[Mapping[str, int]] = MappingProxyType({"a100": 4, "v100": 2})
-"""Pools of hollow nodes, and how many nodes each has unless told otherwise."""
+"""Default number of nodes of each hollow pool."""
 
 HOLLOW_NODES_MAX: Final = 5000
-"""Nodes in a pool of them at most: as many as Kubernetes is made for (https://kubernetes.io/docs/setup/best-practices/cluster-large/)."""
+"""Maximum nodes in a hollow pool, the limit of Kubernetes
+(https://kubernetes.io/docs/setup/best-practices/cluster-large/).
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """One request to bring a platform up; None means: as it was, or the default for a new one."""
+    """Options of one `up`; None keeps the current choice, or the default of a new platform."""
 
     kubernetes_version: str | None = None
     real_node: RealNodeChoice | None = None

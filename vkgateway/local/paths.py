@@ -1,4 +1,4 @@
-"""Where an embedded platform keeps its files."""
+"""Paths of an embedded platform's files."""
 
 from __future__ import annotations
 
@@ -10,73 +10,73 @@ from vkgateway.programs.supervisor.spec import SupervisorPaths
 
 @dataclass(frozen=True, slots=True)
 class PlatformPaths:
-    """The files and folders in one data directory."""
+    """Files and directories in one data directory."""
 
     data_dir: Path
 
     @property
     def record_path(self) -> Path:
-        """What was chosen for this platform: layout version, options, address, ports."""
+        """Choices of the platform: layout version, options, address, ports."""
         return self.data_dir / "platform.json"
 
     @property
     def lock_path(self) -> Path:
-        """Locked by whichever of `up` and `down` is at work."""
+        """Lock of the `up` or `down` that works on the platform."""
         return self.data_dir / "lock"
 
     @property
     def pki_dir(self) -> Path:
-        """Authorities of etcd and the certificates they issued."""
+        """CAs of etcd and the certificates that they issued."""
         return self.data_dir / "pki"
 
     @property
     def compute_credentials(self) -> Path:
-        """The compute cluster's root of trust."""
+        """Credentials of the compute cluster."""
         return self.pki_dir / "compute"
 
     @property
     def compute_dir(self) -> Path:
-        """Files that the compute cluster's control plane reads; all can be rebuilt."""
+        """Files of the compute cluster's control plane; all can be rebuilt."""
         return self.data_dir / "compute"
 
     @property
     def etcd_dir(self) -> Path:
-        """Etcd's database: every cluster's state."""
+        """Database of etcd, with the state of every cluster."""
         return self.data_dir / "etcd"
 
     @property
     def hollow_dir(self) -> Path:
-        """KWOK's configuration, certificates and the log it serves."""
+        """KWOK's configuration, certificates, and the log that it serves."""
         return self.data_dir / "hollow"
 
     @property
     def node_dir(self) -> Path:
-        """Everything of the real node."""
+        """Files of the real node."""
         return self.data_dir / "node"
 
     @property
     def admin_kubeconfig(self) -> Path:
-        """The compute cluster's admin: also how the command line reaches the management cluster."""
+        """Admin kubeconfig of the compute cluster, with which the CLI also reaches the management cluster."""
         return self.data_dir / "compute.kubeconfig"
 
     @property
     def gateway_kubeconfig(self) -> Path:
-        """The gateway's own, far from admin."""
+        """Kubeconfig of the gateway, which is not an admin."""
         return self.data_dir / "gateway.kubeconfig"
 
     @property
     def provisioner_kubeconfig(self) -> Path:
-        """The provisioner's own."""
+        """Kubeconfig of the volume provisioner."""
         return self.data_dir / "provisioner.kubeconfig"
 
     @property
     def volumes_dir(self) -> Path:
-        """What pods keep: a folder for each volume."""
+        """Directory of persistent volumes, one subdirectory each."""
         return self.data_dir / "volumes"
 
     @property
     def tenants_dir(self) -> Path:
-        """Files of tenants' control planes, a folder for each; all can be rebuilt."""
+        """Files of tenants' control planes, one directory each; all can be rebuilt."""
         return self.data_dir / "tenants"
 
     @property
@@ -86,21 +86,21 @@ class PlatformPaths:
 
     @property
     def gateway_lock(self) -> Path:
-        """Locked by the gateway process, which goes by the name in it."""
+        """Lock of the gateway process; it contains the process's name."""
         return self.data_dir / "gateway.lock"
 
     @property
     def arbiter_dir(self) -> Path:
-        """What the gateway decided, and what was used: two logs."""
+        """Logs of the gateway's decisions and of resource usage."""
         return self.data_dir / "arbiter"
 
     @property
     def conformance_dir(self) -> Path:
-        """What conformance cases came to, with the suite's logs and images."""
+        """Outcomes of conformance cases, with the suite's logs and images."""
         return self.data_dir / "conformance"
 
     def list_all(self) -> list[Path]:
-        """List all that a platform keeps; its record near the end, so that a removal cut short can be repeated."""
+        """Return all paths of a platform; the record is near the end, so that a removal can be repeated."""
         supervisor = SupervisorPaths(self.data_dir)
         folders = (
             self.pki_dir,

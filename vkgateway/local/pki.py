@@ -1,4 +1,4 @@
-"""The platform's own authorities and certificates: etcd's, and the compute cluster's root of trust."""
+"""CAs and certificates of the platform: etcd's, and the compute cluster's credentials."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ ETCD_ROOT = "etcd-root"
 HOLLOW_SERVER = "kwok"
 GATEWAY = "gateway"
 GATEWAY_USER = "vkgateway"
-"""As whom the gateway speaks to the compute cluster; `gateway/rights` says what it may do there."""
+"""User of the gateway in the compute cluster; `gateway/rbac` has its permissions."""
 PROVISIONER = "provisioner"
 PROVISIONER_USER = "vkgateway-provisioner"
-"""As whom the provisioner does; `provisioner/manifests.yaml` says what it may do."""
+"""User of the volume provisioner; `provisioner/manifests.yaml` has its permissions."""
 _COMPUTE = "compute"
 _LOOPBACK = ("127.0.0.1",)
 _LOCALHOST = ("localhost",)
@@ -42,21 +42,21 @@ _LOCALHOST = ("localhost",)
 
 @dataclass(frozen=True, slots=True)
 class PlatformPki:
-    """Who signs what: `etcd` the certificates of etcd and its clients, `compute` those of the compute cluster."""
+    """CAs of the platform: `etcd` for etcd and its clients, `compute` for the compute cluster."""
 
     etcd: Authority
     compute: Credentials
 
 
 def ensure_pki(paths: PlatformPaths, *, now: datetime.datetime) -> PlatformPki:
-    """Read the platform's authorities, made where there are none, and issue what is missing or ends soon.
+    """Return the platform's CAs, created if they are missing, and issue certificates that are missing or expire soon.
 
     Raises:
-        InputError: a key or certificate is damaged; authorities are never made anew while half of one is there,
-            for everything issued before would be lost.
+        InputError: a key or certificate is damaged. A CA is never created while half of one exists, since all
+        certificates that it issued would be lost.
     """
     etcd = _ensure_authority(paths.pki_dir, ETCD_CA)
-    # Members of the etcd cluster trust each other by an authority of their own, so that no client is taken for one.
+    # Members of the etcd cluster trust each other by a separate CA, so that a client cannot act as a member.
     peers = _ensure_authority(paths.pki_dir, ETCD_PEER_CA)
     compute = _ensure_credentials(paths.compute_credentials, now=now)
     for name, authority in ((ETCD_SERVER, etcd), (ETCD_PEER, peers)):
@@ -73,25 +73,25 @@ def ensure_pki(paths: PlatformPaths, *, now: datetime.datetime) -> PlatformPki:
 
 
 def first_expiry(paths: PlatformPaths) -> datetime.datetime | None:
-    """When the first of the certificates ends that are renewed (UTC, aware); None where there are none."""
+    """Return when the first renewable certificate expires (UTC, aware); None if there are none."""
     return min((cert_expiry(pem) for pem in _read_certificates(paths, authorities=False).values()), default=None)
 
 
 def certificates_to_renew(paths: PlatformPaths, *, now: datetime.datetime) -> list[str]:
-    """Name the certificates that are to be renewed at `now` (aware)."""
+    """Return the names of the certificates to renew at `now` (aware)."""
     return sorted(
         name for name, pem in _read_certificates(paths, authorities=False).items() if needs_renewal(pem, now=now)
     )
 
 
 def first_authority_expiry(paths: PlatformPaths) -> tuple[str, datetime.datetime] | None:
-    """Name the first authority to end, and say when (UTC, aware): nothing renews those."""
+    """Return the name and expiry (UTC, aware) of the CA that expires first; CAs are not renewed."""
     ends = {name: cert_expiry(pem) for name, pem in _read_certificates(paths, authorities=True).items()}
     return min(ends.items(), key=lambda item: item[1], default=None)
 
 
 def _read_certificates(paths: PlatformPaths, *, authorities: bool) -> dict[str, bytes]:
-    """Certificates in PEM by file name within the data directory; what is broken or kept from before is left out."""
+    """Return certificates (PEM) by file name in the data directory, without broken and previous ones."""
     found = {}
     for folder in (
         paths.pki_dir,
@@ -119,7 +119,7 @@ def ensure_certificate(
     server: bool = False,
     now: datetime.datetime,
 ) -> bool:
-    """Make `name.crt` and `name.key` for `cn` unless those there still fit; whether they were made."""
+    """Issue `name.crt` and `name.key` for `cn` unless the existing ones fit; return whether they are new."""
     try:
         pem = (directory / f"{name}.crt").read_bytes()
         fits = (
@@ -165,5 +165,5 @@ def _damaged_error(path: Path, *, why: Exception) -> InputError:
     reason = f"{why} is missing" if isinstance(why, KeyError) else str(why)
     return InputError(
         f"the platform's keys in {path} are damaged: {reason}",
-        hint="Put back a copy of them; without it only `vkgateway down --purge` and a new start help.",
+        hint="Restore them from a backup, or start over with `vkgateway down --purge`.",
     )

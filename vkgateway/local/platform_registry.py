@@ -1,4 +1,4 @@
-"""Other platforms on this machine: what one has chosen, no other chooses, though it may not run, or not yet."""
+"""Registry of the platforms on this machine, so that no two choose the same addresses and ports."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ _decode = msgspec.json.Decoder(list[str]).decode
 
 @contextlib.contextmanager
 def other_sockets(folder: Path, data_dir: Path) -> Iterator[frozenset[choices.ListenSocket]]:
-    """Give the addresses and ports of this user's other platforms; until the block ends, none of them chooses any.
+    """Yield the addresses and ports of this user's other platforms; until the block ends, none of them can choose new
+    ones.
 
-    `folder` is where platforms know of each other. The platform in `data_dir` is known to the others from then on,
-    until its record is gone. Where this user may not write, a platform knows no others: ports in use it sees anyway.
+    `folder` has the registry. The platform in `data_dir` is registered from then on, until its record is deleted. If
+    this user may not write there, a platform knows no others, but still detects ports in use.
     """
     data_dir = data_dir.resolve()
     descriptor = _open_lock(folder)
@@ -49,7 +50,7 @@ def other_sockets(folder: Path, data_dir: Path) -> Iterator[frozenset[choices.Li
 
 
 def _open_lock(folder: Path) -> int | None:
-    """A descriptor to lock; None where this user may not write."""
+    """Return a descriptor to lock; None if this user may not write."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -63,7 +64,7 @@ def _read_platforms(path: Path) -> list[Path]:
     try:
         return [Path(place) for place in _decode(path.read_bytes())]
     except (FileNotFoundError, msgspec.DecodeError):
-        return []  # What is lost costs no more than another number at the next `up`.
+        return []  # a lost registry only means another number at the next `up`
 
 
 def _platform_sockets(data_dir: Path) -> frozenset[choices.ListenSocket]:

@@ -1,4 +1,4 @@
-"""Ports that are free, and whose those are that are not."""
+"""Free ports, and the owners of ports in use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PortTest = Callable[[str, int], bool]
 
 
 def is_free(address: str, port: int) -> bool:
-    """Whether a server could listen at `address` and `port` now."""
+    """Return whether a server can listen at an address and port."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -42,22 +42,22 @@ def choose_ports(
     others: Container[tuple[str, int]] = (),
     free: PortTest = is_free,
 ) -> dict[str, int]:
-    """Choose a port for each name in `preferred`, at the address that `addresses` gives it.
+    """Choose a port for each name in `preferred`, at its address in `addresses`.
 
-    A port `asked` for counts first, then the one `kept` from before (either has to be free; one that is kept may be
-    among `ours`, those our own processes hold, which is asked once one is not free); else the preferred one or the next
-    free one after it, within `port_range`, that is not one of the `others` (address and port): those will be in use.
+    A port in `asked` comes first, then the one in `kept`. Both must be free; a kept port may be one of `ours`, the
+    ports of the platform's own processes, which is called only if a port is in use. Otherwise it is the preferred port,
+    or the next free one in `port_range`. That port must not be in `others`, the addresses and ports of other platforms.
 
     Raises:
-        ConflictError: a port that was asked for or kept is in use by somebody else.
-        InputError: one is meant for two.
+        ConflictError: another program uses a port in `asked` or `kept`.
+        InputError: two names have the same port.
     """
     chosen: dict[str, int] = {}
     fixed = {**kept, **asked}
     _check_distinct(fixed, addresses=addresses, asked=asked)
     for name, port in fixed.items():
         address = addresses[name]
-        # In this order, for one of ours may start while it is looked, or end.
+        # In this order, since one of the platform's processes may start or exit meanwhile.
         if not (free(address, port) or (kept.get(name) == port and port in ours()) or free(address, port)):
             raise _in_use_error(name, address=address, port=port)
         chosen[name] = port
@@ -75,7 +75,7 @@ def choose_ports(
 
 
 def parse_range(text: str) -> tuple[int, int]:
-    """Read `FROM-TO`. Raises InputError where that is not two ports in order."""
+    """Parse `FROM-TO`. Raises InputError if these are not two ports in order."""
     low, _, high = text.partition("-")
     if not (low.isdecimal() and high.isdecimal() and 0 < int(low) <= int(high) <= _HIGHEST):
         raise InputError(f"port range {text!r} is not FROM-TO with 1 <= FROM <= TO <= {_HIGHEST}, like 20000-20999")
@@ -83,25 +83,25 @@ def parse_range(text: str) -> tuple[int, int]:
 
 
 def parse_port(text: str, *, names: Iterable[str]) -> tuple[str, int]:
-    """Read `NAME=PORT`. Raises InputError where the name is unknown or the port is none."""
+    """Parse `NAME=PORT`. Raises InputError if the name is unknown or the port is invalid."""
     name, _, port = text.partition("=")
     known = list(names)
     if name not in known:
-        raise InputError(f"there is no port called {name!r}", hint=f"They are called {', '.join(known)}.")
+        raise InputError(f"port {name!r} does not exist", hint=f"Available ports: {', '.join(known)}.")
     if not (port.isdecimal() and 0 < int(port) <= _HIGHEST):
         raise InputError(f"port {port!r} for {name} is not a number from 1 to {_HIGHEST}")
     return name, int(port)
 
 
 def _check_distinct(fixed: Mapping[str, int], *, addresses: Mapping[str, str], asked: Container[str]) -> None:
-    """See that no two of our own are to listen at one place: whichever started last would never come up."""
+    """Check that no two servers listen at the same address and port: the second could not start."""
     at: dict[tuple[str, int], str] = {}
     for name, port in fixed.items():
         other = at.setdefault((addresses[name], port), name)
         if other != name:
             new, old = (name, other) if name in asked and other not in asked else (other, name)
             raise InputError(
-                f"port {port} at {addresses[name]} is meant for {new} and for {old}",
+                f"port {port} at {addresses[name]} is set for both {new} and {old}",
                 hint=f"Choose another one with `--port {new}=PORT`.",
             )
 
@@ -115,19 +115,19 @@ def _find_port(
             return port
     raise ConflictError(
         f"no port is free at {address} from {low} to {high} for {name}",
-        hint="Give another range with --port-range FROM-TO.",
+        hint="Set another range with --port-range FROM-TO.",
     )
 
 
 def _in_use_error(name: str, *, address: str, port: int) -> ConflictError:
     return ConflictError(
-        f"port {port} at {address}, meant for {name}, is in use by {_find_holder(port)}",
-        hint=f"Stop that, or choose another port with `--port {name}=PORT`.",
+        f"port {port} at {address} for {name} is in use by {_find_holder(port)}",
+        hint=f"Stop that process, or choose another port with `--port {name}=PORT`.",
     )
 
 
 def _find_holder(port: int) -> str:
-    """Return the process that listens at a port, as far as we may see it."""
+    """Return the process that listens at a port, if this user may inspect it."""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.status != psutil.CONN_LISTEN or not connection.laddr or not connection.pid:

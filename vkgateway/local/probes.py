@@ -1,4 +1,4 @@
-"""Asking the platform's processes whether they work: a process that exists may be frozen, or serve nothing."""
+"""Health checks of the platform's processes: an existing process may hang or serve nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KUBELET: Final = f"{NODE_GROUP}/kubelet"
 _LEASES_OF_NODES: Final = "kube-node-lease"
 _REAL_NODE: Final = "real-0"
 _LEASE_AGE_MAX: Final = 2.0 * kwok.LEASE_SECONDS
-"""A KWOK that was restarted lets the Leases of its former self run out first."""
+"""Seconds; a restarted KWOK waits until the Leases of its predecessor expire."""
 
 
 class _LeaseSpec(msgspec.Struct, rename="camel"):
@@ -54,9 +54,9 @@ class _Lease(msgspec.Struct):
 async def find_problems(
     states: Iterable[ProcessState], *, paths: PlatformPaths, record: PlatformRecord, tenants: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what is wrong with each process that runs and does not answer as it should.
+    """Return the problem of each running process that does not answer as it should.
 
-    `tenants` are the URLs of tenants' API servers, by tenant.
+    `tenants` maps tenants to the URLs of their API servers.
     """
     import aiohttp
 
@@ -71,7 +71,7 @@ async def find_problems(
 
 
 class _HealthChecks:
-    """The question for each process that can be asked; an answer is what is wrong, "" if nothing is."""
+    """Health check for each process that has one; a check returns the problem, "" if there is none."""
 
     def __init__(self, session: ClientSession, paths: PlatformPaths, record: PlatformRecord) -> None:
         self._session = session
@@ -79,7 +79,7 @@ class _HealthChecks:
         self._record = record
 
     def checks_by_process(self, tenants: Mapping[str, str]) -> dict[str, HealthCheck]:
-        """Return every question by process."""
+        """Return every health check by process."""
         ports, compute_files = self._record.ports, self._paths.compute_dir
         own = partial(
             self._check_url, authority=self._paths.pki_dir / f"{ETCD_CA}.crt", identity=self._paths.pki_dir / ETCD_ROOT
@@ -104,7 +104,7 @@ class _HealthChecks:
     async def _check_url(
         self, url: str, *, authority: Path | None = None, identity: Path | None = None, is_known: bool = True
     ) -> str:
-        """Get a URL that must say 200; a server that does not know the caller must only answer."""
+        """Check that a URL answers 200; a server that does not know the caller must only answer."""
         import aiohttp
 
         try:
@@ -125,25 +125,29 @@ class _HealthChecks:
         return ""
 
     async def _check_leases(self) -> str:
-        """KWOK serves nothing; what it does is renew the Leases of its nodes."""
+        """Check that KWOK renews the Leases of its nodes; it serves no endpoint."""
         if not sum(self._record.hollow_nodes.values()):
             return ""
         try:
             async with Client.from_kubeconfig(self._paths.admin_kubeconfig, name="the compute cluster") as client:
                 page = await client.list_all(LEASES, namespace=_LEASES_OF_NODES, timeout=PATIENCE)
         except (errors.ApiError, InputError):
-            return ""  # which is the API server's trouble
+            return ""  # a problem of the API server
         leases = [msgspec.json.decode(item, type=_Lease) for item in page.items]
         times = [lease.spec.renew_time for lease in leases if lease.metadata.name != _REAL_NODE]
         newest = max((time for time in times if time is not None), default=None)
         age = None if newest is None else (datetime.datetime.now(datetime.UTC) - newest).total_seconds()
         if age is not None and age <= _LEASE_AGE_MAX:
             return ""
-        return "it renews no node's Lease" + ("" if age is None else f"; the last renewal was {age:.0f} s ago")
+        return "it does not renew the nodes' Leases" + (
+            "" if age is None else f"; the last renewal was {age:.0f} s ago"
+        )
 
 
 def _ssl_context(authority: Path | None, identity: Path | None) -> ssl.SSLContext:
-    """How to call a server; without an authority it is not verified, since nothing is told to it or believed of it."""
+    """Return the TLS settings of a request. Without a CA the server is not verified; the request carries no secret, and
+    its answer is not trusted.
+    """
     context = ssl.create_default_context(cafile=authority)
     if authority is None:
         context.check_hostname = False

@@ -1,4 +1,4 @@
-"""The platform's processes as one sees them: asking the supervisor, waiting until something serves."""
+"""Processes of the platform: queries of the supervisor, and waits until a process serves."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from vkgateway.programs.supervisor.spec import RESERVED, ProcessState, Superviso
 
 _POLL: Final = 0.1
 _RESTARTS: Final = 3
-"""So many failed starts are waited for; what still dies then will not come up by itself."""
+"""Failed starts before a process counts as broken."""
 
 
 def list_unsupervised(data_dir: Path, *, why: str) -> list[ProcessState]:
-    """Return the platform's processes that run while its supervisor does not answer."""
+    """Return the platform's running processes while its supervisor does not answer."""
     paths = SupervisorPaths(data_dir)
     found = {p.name: p.pid for p in list_marked(data_dir.resolve()) if p.is_leader and p.name not in RESERVED}
     return [
@@ -42,7 +42,7 @@ def list_unsupervised(data_dir: Path, *, why: str) -> list[ProcessState]:
 
 
 def listening_ports(data_dir: Path) -> set[int]:
-    """Return the TCP ports that the platform's own processes listen at, whether or not a supervisor lives."""
+    """Return the TCP ports at which the platform's processes listen, with or without a supervisor."""
     held: set[int] = set()
     for process in list_marked(data_dir.resolve()):
         try:
@@ -62,10 +62,10 @@ async def wait_until_serving(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Wait until `serves` says so, at most `timeout` seconds.
+    """Wait until `serves` returns true, at most `timeout` seconds.
 
     Raises:
-        UnavailableError: it took longer, or `process` keeps dying; the message has its last words.
+        UnavailableError: the time is over, or `process` keeps exiting; the message has the end of its log.
     """
     before = await _process_state(client, process)
     restarts = before.restarts if before else 0
@@ -84,7 +84,7 @@ async def wait_until_serving(
 
 
 async def api_ready(client: Client) -> bool:
-    """Whether an API server answers that it is ready."""
+    """Return whether an API server is ready."""
     try:
         await client.request("GET", "/readyz", timeout=3)
     except errors.ApiError:

@@ -1,4 +1,4 @@
-"""A proxy in the user's environment: kubectl would ask it for the way to a platform on this very machine."""
+"""HTTP proxies in the user's environment: kubectl would use one even for a platform on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NO_PROXY = ("NO_PROXY", "no_proxy")
 
 
 def no_proxy(environment: Mapping[str, str], *, address: str) -> str | None:
-    """Return what NO_PROXY has to be for `address` to be reached straight; None where it is so already."""
+    """Return the NO_PROXY that excludes `address` from the proxy; None if the current one does."""
     if not any(environment.get(name) for name in _PROXY):
         return None
     said = next((environment[name] for name in _NO_PROXY if environment.get(name)), "")
@@ -21,7 +21,7 @@ def no_proxy(environment: Mapping[str, str], *, address: str) -> str | None:
 
 
 def _covers_address(entry: str, address: str) -> bool:
-    """Whether an entry stands for the address, as Go's programs read it: everything, itself or a network around it."""
+    """Return whether an entry covers the address by the rules of Go programs: all, the address, or a network."""
     try:
         return entry == "*" or ipaddress.ip_address(address) in ipaddress.ip_network(entry, strict=False)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The real node among the platform's steps: prepared while the API server starts, then started and watched."""
+"""Steps of the real node: prepared while the API server starts, then started and watched."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ class _Node(msgspec.Struct):
 
 
 def why_no_real_node(choice: RealNodeChoice) -> str | None:
-    """Return why the platform has no real node, None where it has one.
+    """Return why the platform has no real node, None if it has one.
 
     Raises:
-        UnavailableError: one was demanded (`yes`) on a machine that cannot carry it.
+        UnavailableError: the user requires one (`yes`), but the machine cannot run it.
     """
     if choice == "no":
         return "not wanted (--real-node no)"
     why_not = RealNode.find_obstacle()
     if why_not and choice == "yes":
         raise UnavailableError(
-            f"this machine cannot carry a real node: {why_not}",
-            hint="Put that right, or let `vkgateway up --real-node auto` do without.",
+            f"this machine cannot run a real node: {why_not}",
+            hint="Fix this, or run `vkgateway up --real-node auto`, which runs without it.",
         )
     return why_not
 
 
 class RealNodeSteps:
-    """What `up` does for the real node."""
+    """Steps of `up` for the real node."""
 
     PROGRAMS = PROGRAMS
 
@@ -76,7 +76,7 @@ class RealNodeSteps:
         self._node: RealNode
 
     def build_steps(self, *, programs: Mapping[str, Path], api: Client, authority: Authority) -> list[Step]:
-        """Return the steps; they need one called `apiserver`."""
+        """Return the steps; they depend on a step named `apiserver`."""
         options = RealNodeOptions(
             directory=self._directory,
             number=self._record.number,
@@ -122,7 +122,7 @@ class RealNodeSteps:
             if time.monotonic() >= deadline:
                 raise UnavailableError(
                     f"the real node is not ready after {_READY_SECONDS:.0f} s: {why}",
-                    hint="`vkgateway logs node/kubelet` says more; `vkgateway up --real-node no` does without it.",
+                    hint="`vkgateway logs node/kubelet` shows more; `vkgateway up --real-node no` runs without it.",
                 )
             await asyncio.sleep(_POLL)
 
@@ -132,25 +132,25 @@ class RealNodeSteps:
         except errors.NotFound:
             return "the kubelet has not registered it"
         ready = next((c for c in node.status.conditions if c.type == "Ready"), None)
-        # Before that lies what an earlier kubelet said of itself.
+        # Earlier status is from the previous kubelet.
         if ready is None or times.parse_time(ready.last_heartbeat_time).timestamp() < int(since):
             return "the kubelet has not reported yet"
-        return None if ready.status == "True" else ready.message or "no reason given"
+        return None if ready.status == "True" else ready.message or "no reason reported"
 
 
 @contextlib.contextmanager
 def _opt_out_hint() -> Iterator[None]:
-    """Turn what the machine refuses the node into an UnavailableError with the way out."""
+    """Convert errors of the machine within the block to an UnavailableError with the way out."""
     try:
         yield
     except ToolError as error:
         raise UnavailableError(
-            f"the real node cannot be made: {error}", hint="`vkgateway up --real-node no` does without it."
+            f"the real node cannot be created: {error}", hint="`vkgateway up --real-node no` runs without it."
         ) from error
 
 
 async def remove_node(directory: Path, *, record: PlatformRecord, supervisor: SupervisorClient, api: Client) -> None:
-    """Take away a real node that the platform had and has no more."""
+    """Remove the real node of a platform that should not have one any more."""
     await supervisor.remove_group(GROUP)
     node = _bare_node(directory, number=record.number)
     await asyncio.to_thread(node.teardown)
@@ -159,24 +159,24 @@ async def remove_node(directory: Path, *, record: PlatformRecord, supervisor: Su
 
 
 def renew_node(directory: Path, *, number: int, api_server: str, authority: Authority) -> None:
-    """Renew the certificates of a node that stands; its processes read them anew by themselves."""
+    """Renew the certificates of an existing node; its processes read them again by themselves."""
     if directory.exists():
         _bare_node(directory, number=number, api_server=api_server, authority=authority).renew_certificates()
 
 
 def teardown_node(directory: Path, *, number: int) -> None:
-    """Take everything of the real node off the machine but its files; its processes have ended."""
+    """Remove the real node from the machine, except for its files; its processes have ended."""
     if directory.exists():
         _bare_node(directory, number=number).teardown()
 
 
 def is_running(directory: Path, *, number: int) -> bool:
-    """Whether there is a node that can be spoken to."""
+    """Return whether the node's containerd can be reached."""
     return _bare_node(directory, number=number).has_namespaces
 
 
 def running_node(directory: Path, *, number: int, ctr: Path) -> RealNode:
-    """Return the node that runs already, as far as speaking to its containerd needs it."""
+    """Return a running node, sufficient to call its containerd."""
     return _bare_node(directory, number=number, ctr=ctr)
 
 
@@ -188,7 +188,7 @@ def _bare_node(
     api_server: str = "",
     authority: Authority | None = None,
 ) -> RealNode:
-    """Return the node as far as taking it away needs it: neither keys nor programs but `run_ctr` count."""
+    """Return a node that is sufficient for removal: without keys and with `run_ctr` as its only program."""
     programs = dict.fromkeys(PROGRAMS, directory / "none") | ({"ctr": ctr} if ctr else {})
     options = RealNodeOptions(directory=directory, number=number, programs=programs, api_server=api_server)
     return RealNode(options, authority=authority or Authority.create("none"))

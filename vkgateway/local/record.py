@@ -1,4 +1,4 @@
-"""What was chosen for a platform and has to stay so: kept in platform.json, read by every later command."""
+"""Choices of a platform that must not change: stored in platform.json, read by every later command."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from vkgateway.local.options import DEFAULT_VERSION, HOLLOW_NODES, RealNodeChoic
 from vkgateway.model.errors import ConflictError, InputError
 
 LAYOUT_VERSION = 1
-"""Version of the data directory's layout; raised when an older vkgateway could not work with it."""
+"""Version of the data directory's layout; raised when an older vkgateway cannot use it."""
 
 
 class PlatformRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The choices of one platform."""
+    """Choices of one platform."""
 
     layout: int = LAYOUT_VERSION
     number: int = 0
-    """Sets platforms on one machine apart: their interface, addresses, control groups."""
+    """Number that distinguishes platforms on one machine: their interfaces, addresses, cgroups."""
     interface: str = ""
-    """Network interface made for the platform; empty where it uses the machine's own address."""
+    """Network interface of the platform; empty if it uses the machine's address."""
     address: str = ""
-    """Where API servers and kubelet endpoints listen."""
+    """Address of API servers and kubelet endpoints."""
     ports: dict[str, int] = {}
     kubernetes_version: str = DEFAULT_VERSION
     real_node: RealNodeChoice = "auto"
     real_node_why_not: str | None = None
-    """Why there is no real node; None where there is one."""
+    """Why there is no real node; None if there is one."""
     hollow_nodes: dict[str, int] = msgspec.field(default_factory=lambda: dict(HOLLOW_NODES))
     durable: bool = True
-    """Whether etcd waits for the disk; only benchmarks do without."""
+    """Whether etcd waits for the disk; false for benchmarks only."""
     templates_dir: str = ""
-    """Folder of tenant templates; empty: those shipped."""
+    """Directory of tenant templates; empty for the shipped ones."""
     program_dirs: tuple[str, ...] = ()
-    """Folders in which programs are looked for first."""
+    """Directories that are searched for programs first."""
 
 
 class _Version(msgspec.Struct):
@@ -43,10 +43,10 @@ class _Version(msgspec.Struct):
 
 
 def load_record(path: Path) -> PlatformRecord | None:
-    """Read the record; None where there is no platform.
+    """Return the record; None if there is no platform.
 
     Raises:
-        ConflictError: the directory was laid out by a newer vkgateway.
+        ConflictError: the directory has the layout of a newer vkgateway.
         InputError: the file is damaged.
     """
     try:
@@ -60,7 +60,7 @@ def load_record(path: Path) -> PlatformRecord | None:
     except msgspec.DecodeError as error:
         raise InputError(
             f"the platform's record {path} is damaged: {error}",
-            hint=f"Put back a copy of it, or take the platform and its data away with "
+            hint=f"Restore it from a backup, or delete the platform and its data with "
             f"`vkgateway down --purge --data-dir {path.parent}`.",
         ) from error
     raise ConflictError(
@@ -68,11 +68,11 @@ def load_record(path: Path) -> PlatformRecord | None:
             f"the data directory {path.parent} has layout {layout}, and this vkgateway knows layouts up "
             f"to {LAYOUT_VERSION}"
         ),
-        hint="Use the newer vkgateway that made it, or another --data-dir.",
+        hint="Use the newer vkgateway that wrote it, or another --data-dir.",
     )
 
 
 def save_record(path: Path, record: PlatformRecord) -> None:
-    """Write the record; the old one or the new one is there at any moment."""
+    """Write the record atomically."""
     data = msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
     write_file(path, data, mode=SECRET_MODE)

@@ -1,4 +1,4 @@
-"""Bringing a platform up: ordered steps, each of which changes nothing where all is as it should be."""
+"""Start of a platform in ordered steps; a step changes nothing if all is up to date."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler
 
 
 async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformRecord:
-    """Bring the platform in `data_dir` up, made where there is none; what was chosen for it.
+    """Start the platform in `data_dir`, created if it does not exist; return its choices.
 
     Raises:
-        VkgatewayError: one sentence on what failed; what was done stays, and `up` again goes on from there.
+        VkgatewayError: one sentence on the failure. Finished steps stay, and the next `up` continues from there.
     """
     paths = PlatformPaths(data_dir)
     with disk_errors(data_dir), work_lock(paths.lock_path, command="up"):
@@ -72,7 +72,7 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
             _check_vacant(paths)
         wanted = choices.merge_options(existing or PlatformRecord(), options)
         wanted = msgspec.structs.replace(wanted, real_node_why_not=real_node_steps.why_no_real_node(wanted.real_node))
-        # Before anything is made or written down: this is what takes minutes, and what fails on a wrong version.
+        # First of all, since this takes minutes and fails for a wrong version.
         wanted, programs = await _resolve_programs(wanted, options, report=report)
         with platform_registry.other_sockets(options.cache_dir or Cache.default_root(), data_dir) as others:
             record = _save_choices(paths, wanted, options, others=others, new=existing is None)
@@ -85,9 +85,9 @@ async def up(data_dir: Path, options: UpOptions, *, report: Report) -> PlatformR
 async def _resolve_programs(
     wanted: PlatformRecord, options: UpOptions, *, report: Report
 ) -> tuple[PlatformRecord, dict[str, Path]]:
-    """The programs, and the record as it is with them: not every release's kubelet can be had everywhere.
+    """Return the programs, and the record with its changes: some releases have no kubelet for this machine.
 
-    Where a real node need not be, there is none then, and the record says why.
+    In that case an optional real node is left out, and the record has the reason.
     """
     resolver = Resolver(
         cache_dir=options.cache_dir,
@@ -115,13 +115,13 @@ def _save_choices(
     others: frozenset[choices.ListenSocket],
     new: bool,
 ) -> PlatformRecord:
-    """Settle address and ports, and write all choices down; a new platform that is refused leaves nothing."""
+    """Choose address and ports and save all choices; a refused new platform leaves nothing."""
     surroundings = choices.detect_machine(neighbours=others)
     placed = choices.assign_address(wanted, surroundings=surroundings)
     owner = network.interface_alias(paths.data_dir)
     try:
         if placed.interface:
-            # Whether a port is free can only be seen at an address that is there.
+            # A port check needs the address to exist.
             network.ensure_interface(placed.interface, address=placed.address, owner=owner)
         ours = partial(processes.listening_ports, paths.data_dir)
         record = choices.choose_ports(placed, options, surroundings=surroundings, ours=ours)
@@ -134,10 +134,10 @@ def _save_choices(
 
 
 def _check_vacant(paths: PlatformPaths) -> None:
-    """A new platform needs a place of its own; what a broken off `up` or `down` left does no harm.
+    """Check that the directory of a new platform is empty, apart from what an interrupted `up` or `down` leaves.
 
-    They leave the lock at most, and results of conformance cases can be put there before. Others have folders called
-    `run` and `logs` as well, so those are ours only where a supervisor ran; every file system has `lost+found`.
+    That is the lock, and possibly results of conformance cases. Other software has directories `run` and `logs` too, so
+    these count only if a supervisor ran there. Every file system has `lost+found`.
     """
     ran = SupervisorPaths(paths.data_dir).lock_path.exists()
     ours = {
@@ -147,13 +147,13 @@ def _check_vacant(paths: PlatformPaths) -> None:
     strange = sorted(path.name for path in paths.data_dir.iterdir() if path.name not in ours)
     if strange:
         raise ConflictError(
-            f"{paths.data_dir} holds no platform but other files, {strange[0]} among them",
-            hint="Choose an empty or new place with --data-dir DIR.",
+            f"{paths.data_dir} contains no platform but other files, such as {strange[0]}",
+            hint="Choose an empty or new directory with --data-dir DIR.",
         )
 
 
 class Startup:
-    """One run of `up`: what its steps share."""
+    """State that the steps of one `up` share."""
 
     def __init__(
         self,
@@ -191,7 +191,7 @@ class Startup:
 
     def _build_steps(self) -> list[Step]:
         def component(name: ComponentName, title: str) -> Step:
-            # The two that call the API server wait for it by themselves, so they load while it does.
+            # The two clients of the API server wait for it by themselves, so they load meanwhile.
             return Step(name=name, title=title, needs=("etcd",), run=lambda: self._start_component(name))
 
         steps = [
@@ -275,7 +275,7 @@ class Startup:
         return f"{len(wanted)} in {', '.join(self._record.hollow_nodes)}{removed}"
 
     async def _apply_node(self, node: dict[str, Any]) -> None:
-        """A node's capacity lies in its status, which is applied apart from the rest."""
+        """Apply a node, and its capacity in the status subresource."""
         name = node["metadata"]["name"]
         bare = {key: value for key, value in node.items() if key != "status"}
         await self._api.patch(NODES, name, bare, kind="apply", field_manager=FIELD_MANAGER)
@@ -305,15 +305,15 @@ class Startup:
         await real_node_steps.remove_node(
             self._paths.node_dir, record=self._record, supervisor=self._supervisor, api=self._api
         )
-        return f"taken away: {self._record.real_node_why_not}"
+        return f"removed: {self._record.real_node_why_not}"
 
     async def _stop_gateway(self) -> str:
         gateway_process.write_settings(self._paths, self._gateway_settings())
         by_hand = f"`vkgateway serve --config {self._paths.gateway_config}` runs one by hand"
         if not await self._supervisor.list_processes(gateway_process.NAME):
-            return f"not asked for; {by_hand}"
+            return f"disabled; {by_hand}"
         await self._supervisor.remove_process(gateway_process.NAME)
-        return f"stopped; tenants' control planes go on; {by_hand}"
+        return f"stopped; tenants' control planes keep running; {by_hand}"
 
     async def _start_gateway(self) -> None:
         await self._supervisor.ensure_process(gateway_process.process_spec(self._paths, self._gateway_settings()))

@@ -1,4 +1,4 @@
-"""The state of a platform: its processes, nodes, tenants and addresses, by their own answers."""
+"""State of a platform: processes, nodes, tenants and addresses, as they answer."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from vkgateway.programs.supervisor.client import SupervisorClient, SupervisorUna
 from vkgateway.programs.supervisor.spec import ProcessState
 
 _SOON = datetime.timedelta(days=60)
-"""Before a certificate ends it is told that it does; long before that it should have been renewed."""
+"""Remaining lifetime of a certificate from which a warning is shown; the renewal is due long before."""
 _YEARS = datetime.timedelta(days=2 * 365)
-"""Before an authority ends it is told that it does."""
+"""Remaining lifetime of a CA from which a warning is shown."""
 
 T = TypeVar("T")
 State = Literal["up", "degraded", "down"]
@@ -56,7 +56,7 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TenantSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A tenant, and where its API server is."""
+    """A tenant, and the URL of its API server."""
 
     name: str
     phase: str
@@ -64,17 +64,17 @@ class TenantSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ProcessSummary(ProcessState, kw_only=True):
-    """A process, and what is wrong with it; empty if it answers as it should, or serves nothing that can be asked."""
+    """A process and its problem; empty if it is healthy or has no health check."""
 
     problem: str = ""
 
 
 class PlatformStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """All that `vkgateway status` tells."""
+    """Everything that `vkgateway status` shows."""
 
     state: State
     problems: tuple[str, ...]
-    """What is not as it should be, a sentence each."""
+    """Problems, one sentence each."""
     data_dir: str
     address: str
     ports: dict[str, int]
@@ -82,18 +82,18 @@ class PlatformStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     compute_url: str
     kubeconfig: str
     real_node: str
-    """`yes`, or why there is none."""
+    """`yes`, or the reason why there is none."""
     processes: tuple[ProcessSummary, ...]
     nodes: tuple[NodeSummary, ...]
     tenants: tuple[TenantSummary, ...]
 
 
 async def platform_status(data_dir: Path) -> PlatformStatus:
-    """Look at the platform; what does not answer is a problem, not an error.
+    """Return the state of the platform; a component that does not answer is a problem, not an error.
 
     Raises:
         NotFoundError: there is no platform in `data_dir`.
-        ConflictError: the first `up` is getting its programs.
+        ConflictError: the first `up` is fetching its programs.
     """
     paths = PlatformPaths(data_dir)
     record = records.load_record(paths.record_path)
@@ -133,7 +133,7 @@ async def platform_status(data_dir: Path) -> PlatformStatus:
 
 
 async def _list_processes(data_dir: Path) -> tuple[list[ProcessState], list[str]]:
-    """Return the processes, and what is wrong with the supervisor."""
+    """Return the processes, and the problems of the supervisor."""
     try:
         return await SupervisorClient.for_data_dir(data_dir, timeout=probes.PATIENCE).list_processes(), []
     except SupervisorUnavailable as error:
@@ -160,11 +160,11 @@ def _certificate_problems(paths: PlatformPaths, *, now: datetime.datetime) -> li
     problems = []
     end = first_expiry(paths)
     if end is not None and end - now <= _SOON:
-        why = f"`vkgateway logs {renewal.NAME}` says why they were not renewed, `vkgateway up` does it"
+        why = f"`vkgateway logs {renewal.NAME}` shows why they were not renewed; `vkgateway up` renews them"
         problems.append(f"the first of the platform's certificates {_expiry_text(end, now=now)}; {why}")
     authority = first_authority_expiry(paths)
     if authority is not None and authority[1] - now <= _YEARS:
-        problems.append(f"the authority {authority[0]} {_expiry_text(authority[1], now=now)}, and with it the platform")
+        problems.append(f"the authority {authority[0]} {_expiry_text(authority[1], now=now)}, and the platform with it")
     return problems
 
 

@@ -1,4 +1,4 @@
-"""Steps with dependencies: each starts as soon as those it needs are done, so what is independent runs side by side."""
+"""Steps with dependencies; each starts when its dependencies are done, so independent steps run concurrently."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from vkgateway.model.errors import VkgatewayError
 
 
 class Report(Protocol):
-    """Takes what is told to the user: the call says what happens now, `done` what is finished."""
+    """Receives messages for the user: a call announces work, `done` reports a result."""
 
     def __call__(self, text: str) -> None:
-        """Say what happens now."""
+        """Announce work."""
 
     def done(self, text: str) -> None:
-        """Say that something is finished."""
+        """Report finished work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One idempotent piece of work; `run` may return a remark for the user, None says nothing special."""
+    """One idempotent piece of work; `run` may return a remark for the user."""
 
     name: str
     title: str
@@ -32,10 +32,10 @@ class Step:
 
 
 async def run_steps(steps: Sequence[Step], *, report: Report, clock: Callable[[], float] = time.monotonic) -> None:
-    """Run all steps; the first failure stops the others and is raised as it is.
+    """Run all steps; the first failure cancels the others and is raised unchanged.
 
     Raises:
-        ValueError: a step needs one that is not there or comes later in `steps`.
+        ValueError: a step depends on one that does not exist or is later in `steps`.
     """
     done = {step.name: asyncio.Event() for step in steps}
     _check_order(steps)
@@ -71,7 +71,7 @@ def _check_order(steps: Sequence[Step]) -> None:
 
 
 def _first_cause(failures: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Of several failures, the first that was raised on purpose: the others often follow from it."""
+    """Return the first deliberate error of several failures; the others often follow from it."""
     flat: list[BaseException] = []
     pending: list[BaseException] = [failures]
     while pending:

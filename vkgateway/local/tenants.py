@@ -1,4 +1,4 @@
-"""Waits, when a platform comes up again, for its tenants' API servers: the gateway starts them once it runs itself."""
+"""The wait of `up` for tenants' API servers, which the gateway starts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from vkgateway.model.api import Tenant
 from vkgateway.model.errors import VkgatewayError
 
 WAIT_SECONDS: Final = 60.0
-"""Seconds for which `up` waits: each start takes a small machine some four seconds of CPU, and there may be many."""
+"""Seconds that `up` waits: each start takes a small machine four seconds of CPU time, and there may be many."""
 _POLL: Final = 0.5
 
 _decode = msgspec.json.Decoder(Tenant).decode
 
 
 async def list_ready(api: Client) -> list[str]:
-    """The tenants that were ready when the platform was up last, by name: nobody waits for others."""
+    """Return the names of the tenants that were ready before; others are not waited for."""
     page = await api.list_all(TENANTS)
     tenants = [_decode(bytes(item)) for item in page.items]
     return sorted(
@@ -44,9 +44,9 @@ async def wait_for_tenants(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> str:
-    """Wait until the API servers of all these tenants answer, at most `within` seconds; what came of it, in words.
+    """Wait up to `within` seconds for the API servers of all these tenants; return a summary.
 
-    One that does not is that tenant's own trouble, which the gateway goes on with: it is no failure of the platform.
+    A tenant that does not answer is no failure of the platform: the gateway keeps trying.
     """
     if not names:
         return "none yet"
@@ -59,15 +59,15 @@ async def wait_for_tenants(
     if not missing:
         return there
     named = ", ".join(missing[:3]) + (" and others" if len(missing) > 3 else "")
-    return f"{there}; not yet: {named}; `vkgateway tenant list` says how they are"
+    return f"{there}; not yet: {named}; see `vkgateway tenant list`"
 
 
 def serving_check(folder: Path) -> Callable[[str], Awaitable[bool]]:
-    """Whether a tenant's API server answers its admin, by the tenant's name; `folder` holds one for each tenant."""
+    """Return a check of whether a tenant's API server answers its admin; `folder` has a directory per tenant."""
 
     async def answers(name: str) -> bool:
         kubeconfig = PlaneFiles(folder / name).kubeconfig_path("admin")
-        with contextlib.suppress(VkgatewayError):  # not written again yet
+        with contextlib.suppress(VkgatewayError):  # the kubeconfig does not exist yet
             async with Client.from_kubeconfig(kubeconfig, name=f"tenant {name}") as client:
                 return await processes.api_ready(client)
         return False

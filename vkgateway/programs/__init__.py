@@ -1,1 +1,1 @@
-"""The programs that the platform runs: where they come from and who keeps them alive."""
+"""Programs that the platform runs: how they are obtained, and the supervisor that keeps them running."""

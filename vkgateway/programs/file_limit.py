@@ -1,4 +1,4 @@
-"""How many files a process may open: connections above all."""
+"""Limit on open files, above all connections."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNLIMITED: Final = 1 << 30
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit to the hard one, which programs that are started inherit; returns what it is then."""
+    """Raise the soft limit to the hard one, which child processes inherit; return the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

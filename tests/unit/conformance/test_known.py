@@ -44,7 +44,7 @@ def test_another_machine_goes_on_from_there(written: Path, tmp_path: Path) -> No
 def test_what_was_run_here_is_not_lost(written: Path, tmp_path: Path) -> None:
     here = files(tmp_path)["alpha"]
     outcomes.save_record(here, record("alpha"))
-    with pytest.raises(InputError, match="run here before") as told:
+    with pytest.raises(InputError, match="results of an earlier run") as told:
         results_file.import_results(written, files(tmp_path))
     assert told.value.hint is not None
     assert str(here) in told.value.hint
@@ -54,7 +54,7 @@ def test_what_was_run_here_is_not_lost(written: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "why"),
-    [("[", "cannot be read"), ("[]", "nothing of alpha and straight"), ('{"alpha": {}}', "cannot be read")],
+    [("[", "cannot be read"), ("[]", "no results for alpha and straight"), ('{"alpha": {}}', "cannot be read")],
 )
 def test_a_file_that_is_something_else_is_refused(text: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "known.json"

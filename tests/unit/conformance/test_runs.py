@@ -136,6 +136,6 @@ async def test_another_release_begins_anew(side: ClusterUnderTest, tmp_path: Pat
 def test_two_runs_of_one_cluster_do_not_go_on_at_once(side: ClusterUnderTest) -> None:
     with run_lock(side), pytest.raises(ConflictError) as told, run_lock(side):
         pass
-    assert "conformance of alpha is being worked on by vkgateway conformance run (pid " in str(told.value)
+    assert "conformance of alpha is in use by vkgateway conformance run (pid " in str(told.value)
     with run_lock(side):
         pass

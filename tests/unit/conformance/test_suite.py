@@ -62,6 +62,6 @@ async def test_outcomes_are_read_from_the_report_whatever_the_exit_code(tmp_path
 async def test_an_end_without_a_report_is_an_error_that_names_the_log(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     broken = suite(tmp_path, "echo no cluster; exit 2")
-    with pytest.raises(SuiteError, match="exit code 2 and no report: no cluster") as caught:
+    with pytest.raises(SuiteError, match="exited with code 2 and no report: no cluster") as caught:
         await broken.run([Case(name="a case")], kubeconfig=tmp_path / "config", log=log)
     assert str(log) in caught.value.hint

@@ -83,7 +83,7 @@ def test_options_go_over_what_was_remembered() -> None:
 @pytest.mark.parametrize(
     ("asked", "complaint"),
     [
-        ({"h100": 1}, "called 'h100'"),
+        ({"h100": 1}, "pool 'h100' of hollow nodes does not exist"),
         ({"a100": -1}, "-1 hollow nodes"),
         ({"a100": 5001}, "5001 hollow nodes"),
         ({"v100": 10**18}, "hollow nodes"),

@@ -60,7 +60,7 @@ async def test_a_platform_whose_programs_are_still_being_built_is_left_alone(tmp
     paths = PlatformPaths(tmp_path)
     with work_lock(paths.lock_path, command="up"):
         for command in (down.down(tmp_path, purge=True, report=Silent()), status.platform_status(tmp_path)):
-            with pytest.raises(ConflictError, match="is being worked on by vkgateway up"):
+            with pytest.raises(ConflictError, match="is in use by vkgateway up"):
                 await command
     for command in (down.down(tmp_path, purge=True, report=Silent()), status.platform_status(tmp_path)):
         with pytest.raises(NotFoundError):
@@ -87,7 +87,7 @@ def test_a_new_platform_takes_an_empty_place_or_what_one_of_ours_left(tmp_path: 
 )
 def test_a_new_platform_takes_no_place_of_somebody_else(tmp_path: Path, there: list[str], named: str) -> None:
     lay_out(tmp_path, there)
-    with pytest.raises(ConflictError, match=f"holds no platform but other files, {named} among them"):
+    with pytest.raises(ConflictError, match=f"contains no platform but other files, such as {named}"):
         startup._check_vacant(PlatformPaths(tmp_path))
 
 
@@ -127,7 +127,7 @@ def test_nothing_is_removed_while_something_is_mounted(tmp_path: Path, monkeypat
     paths = PlatformPaths(tmp_path)
     paths.pki_dir.mkdir()
     monkeypatch.setattr(down, "_mounts_below", lambda _directory: iter(["/data/node/x"]))
-    with pytest.raises(VkgatewayError, match="still mounted at /data/node/x, so nothing was removed"):
+    with pytest.raises(VkgatewayError, match="/data/node/x is still mounted, so nothing was deleted"):
         down._remove_data(paths)
     assert paths.pki_dir.exists()
 
@@ -137,7 +137,7 @@ def test_nothing_is_removed_while_something_is_mounted(tmp_path: Path, monkeypat
     [
         (errno.ENOSPC, "the disk that holds /data/x is full"),
         (errno.EROFS, "the disk that holds /data/x is read-only"),
-        (errno.EACCES, "the disk that holds /data/x may not be written by this user"),
+        (errno.EACCES, "the disk that holds /data/x is not writable for this user"),
     ],
 )
 def test_a_disk_that_refuses_is_told_in_one_sentence(number: int, sentence: str) -> None:

@@ -46,7 +46,7 @@ def containerd(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
 async def test_a_file_that_is_no_archive_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     containerd(monkeypatch, "ctr: unexpected EOF")
     (tmp_path / "notes.txt").write_text("no archive")
-    with pytest.raises(InputError, match=r"notes\.txt is no archive of images$") as caught:
+    with pytest.raises(InputError, match=r"notes\.txt is not an image archive$") as caught:
         await images.load_images(tmp_path, tmp_path / "notes.txt", report=Silent())
     assert "docker save" in caught.value.hint
 

@@ -12,7 +12,7 @@ def test_a_second_command_is_told_which_holds_the_platform(tmp_path: Path) -> No
     lock = tmp_path / "lock"
     with (
         work_lock(lock, command="up"),
-        pytest.raises(ConflictError, match=r"worked on by vkgateway up \(pid \d+\)"),
+        pytest.raises(ConflictError, match=r"in use by vkgateway up \(pid \d+\)"),
         work_lock(lock, command="down"),
     ):
         pytest.fail("both got in")

@@ -23,9 +23,9 @@ def test_components_are_named_as_their_processes(tmp_path: Path) -> None:
 def test_an_unknown_component_is_told_which_there_are(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "etcd.log").touch()
-    with pytest.raises(NotFoundError, match="no log of 'ectd'") as caught:
+    with pytest.raises(NotFoundError, match="'ectd' has no log") as caught:
         logs.log_file(tmp_path, "ectd")
-    assert caught.value.hint == "There are: etcd."
+    assert caught.value.hint == "Available logs: etcd."
 
 
 def test_a_component_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_both_definitions_are_shipped() -> None:
 )
 async def test_up_keeps_pods_lean_where_the_release_can(paths: PlatformPaths, release: str, version: str) -> None:
     """Its server knows the policies in that version alone: one in another could not be applied, and fail it all."""
-    record = msgspec.structs.replace(RECORD, real_node_why_not="not asked for", kubernetes_version=release)
+    record = msgspec.structs.replace(RECORD, real_node_why_not="disabled", kubernetes_version=release)
     startup = Startup(paths, record, UpOptions(), programs={}, supervisor=cast("Any", None), report=cast("Any", None))
     prefix = f"apis/admissionregistration.k8s.io/{version}"
     kinds = {"mutatingadmissionpolicies": "MutatingAdmissionPolicy"}
@@ -164,7 +164,9 @@ def test_the_gateway_stops_before_what_it_works_for(paths: PlatformPaths) -> Non
     assert gateway.stop_rank > 50 > store.stop_rank
 
 
-@pytest.mark.parametrize(("runs", "told"), [(True, "stopped; tenants' control planes go on"), (False, "not asked for")])
+@pytest.mark.parametrize(
+    ("runs", "told"), [(True, "stopped; tenants' control planes keep running"), (False, "disabled")]
+)
 async def test_without_a_gateway_one_that_runs_is_stopped(paths: PlatformPaths, *, runs: bool, told: str) -> None:
     class Processes:
         """A supervisor of one process at most."""
@@ -180,7 +182,7 @@ async def test_without_a_gateway_one_that_runs_is_stopped(paths: PlatformPaths, 
             self.names.remove(name)
 
     supervisor: Any = Processes()
-    record, report = msgspec.structs.replace(RECORD, real_node_why_not="not asked for"), cast("Any", None)
+    record, report = msgspec.structs.replace(RECORD, real_node_why_not="disabled"), cast("Any", None)
     startup = Startup(paths, record, UpOptions(gateway=False), programs={}, supervisor=supervisor, report=report)
     (step,) = (step for step in startup._build_steps() if step.name == "gateway")
     said = await step.run()

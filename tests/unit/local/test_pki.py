@@ -58,7 +58,7 @@ def test_when_the_first_certificate_ends_is_known_and_told(paths: PlatformPaths,
     (soon,) = _certificate_problems(paths, now=end - datetime.timedelta(days=30))
     assert soon == (
         f"the first of the platform's certificates ends on {end:%Y-%m-%d}; "
-        "`vkgateway logs renewal` says why they were not renewed, `vkgateway up` does it"
+        "`vkgateway logs renewal` shows why they were not renewed; `vkgateway up` renews them"
     )
     (late,) = _certificate_problems(paths, now=end)
     assert "has ended on" in late

@@ -94,13 +94,13 @@ def test_a_process_of_ours_that_starts_or_ends_just_then_is_no_conflict() -> Non
 
 @pytest.mark.parametrize("how", ["kept", "asked"])
 def test_a_port_of_somebody_else_is_named_with_the_way_out(how: str) -> None:
-    with pytest.raises(ConflictError, match=r"port 7000 at 10\.0\.0\.1, meant for api, is in use by") as caught:
+    with pytest.raises(ConflictError, match=r"port 7000 at 10\.0\.0\.1 for api is in use by") as caught:
         choose(taken={7000}, **{how: {"api": 7000}})  # type: ignore[arg-type]
     assert "--port api=PORT" in caught.value.hint
 
 
 def test_a_port_asked_for_that_another_of_our_processes_holds_is_a_conflict() -> None:
-    with pytest.raises(ConflictError, match=r"port 7001 at 10\.0\.0\.1, meant for api, is in use"):
+    with pytest.raises(ConflictError, match=r"port 7001 at 10\.0\.0\.1 for api is in use"):
         choose(kept={"api": 7000}, asked={"api": 7001}, taken={7000, 7001}, ours={7000, 7001})
 
 
@@ -108,7 +108,7 @@ def test_a_port_asked_for_that_another_of_our_processes_holds_is_a_conflict() ->
 def test_one_port_for_two_is_refused(how: str) -> None:
     kept = {"peer": 7000} if how == "kept" else {}
     asked = {"etcd": 7000} if kept else {"etcd": 7000, "peer": 7000}
-    with pytest.raises(InputError, match=r"port 7000 at 127\.0\.0\.1 is meant for etcd and for peer") as caught:
+    with pytest.raises(InputError, match=r"port 7000 at 127\.0\.0\.1 is set for both etcd and peer") as caught:
         ports.choose_ports(
             {"etcd": 2379, "peer": 2380},
             addresses={"etcd": "127.0.0.1", "peer": "127.0.0.1"},
@@ -156,7 +156,8 @@ def test_a_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"), [("http=80", "no port called 'http'"), ("api=x", "port 'x' for api"), ("api=0", "port '0'")]
+    ("text", "complaint"),
+    [("http=80", "port 'http' does not exist"), ("api=x", "port 'x' for api"), ("api=0", "port '0'")],
 )
 def test_a_port_that_is_none(text: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):

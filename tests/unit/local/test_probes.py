@@ -130,7 +130,9 @@ async def test_a_process_that_is_stopped_is_told_although_it_serves_nothing(path
     assert found == {"renewal": "it is stopped by a signal"}
 
 
-@pytest.mark.parametrize(("age", "said"), [(1, ""), (60, "the last renewal was 6"), (None, "renews no node's Lease")])
+@pytest.mark.parametrize(
+    ("age", "said"), [(1, ""), (60, "the last renewal was 6"), (None, "does not renew the nodes' Leases")]
+)
 async def test_kwok_works_if_it_renews_leases(paths: PlatformPaths, age: int | None, said: str) -> None:
     async with FakeApiServer() as server:
         kubeconfig.write_file(paths.admin_kubeconfig, kubeconfig.build_document("compute", server=server.url, ca=""))

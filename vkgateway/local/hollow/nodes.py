@@ -1,4 +1,4 @@
-"""The Node objects that KWOK plays: GPU machines that exist on paper only."""
+"""The Node objects that KWOK simulates: GPU machines that do not exist."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 MANAGED_ANNOTATION: Final = ("kwok.x-k8s.io/node", "fake")
-"""Annotation by which KWOK knows its nodes."""
+"""Annotation of the nodes that KWOK manages."""
 
 POOL_LABEL: Final = "platform.vkgateway.io/pool"
 DOMAIN_LABEL: Final = "network.vkgateway.io/domain"
-"""Which fast network a node hangs on."""
+"""Label with the fast network of a node."""
 ZONE_LABEL: Final = "topology.kubernetes.io/zone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HollowMachine:
-    """A kind of machine: what it has, and over how many network domains its nodes are spread."""
+    """A kind of machine: its resources, and the number of network domains over which its nodes are spread."""
 
     product: str
     domains: int = 1
@@ -36,11 +36,11 @@ MACHINES: Final[Mapping[str, HollowMachine]] = {
     "a100": HollowMachine(product="NVIDIA-A100-SXM4-80GB", domains=2),
     "v100": HollowMachine(product="Tesla-V100-SXM2-32GB"),
 }
-"""The pools there are, and the machines in them."""
+"""The hollow pools and their machines."""
 
 
 def hollow_nodes(counts: Mapping[str, int], *, version: str) -> Iterator[dict[str, Any]]:
-    """Yield the Node objects of each pool in `counts`, which says how many there are; `version` is the cluster's."""
+    """Yield the Node objects of each pool in `counts`, which has the number of each; `version` is the cluster's."""
     for pool, count in counts.items():
         machine = MACHINES[pool]
         for index in range(count):
@@ -78,7 +78,7 @@ def _hollow_node(pool: str, *, index: int, count: int, machine: HollowMachine, v
 
 
 def _node_info(version: str) -> dict[str, str]:
-    """Return what the API requires of a node's information; ids are empty, for there is no machine."""
+    """Return the required node information; ids are empty, since there is no machine."""
     return {
         "architecture": "amd64",
         "operatingSystem": "linux",

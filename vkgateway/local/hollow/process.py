@@ -1,4 +1,4 @@
-"""KWOK among the platform's processes."""
+"""The process of KWOK."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from vkgateway.programs.supervisor.spec import ProcessSpec
 
 
 def process_spec(paths: PlatformPaths, *, port: int, program: Path) -> ProcessSpec:
-    """Write its configuration and describe the process; `port` is that of the hollow kubelet."""
+    """Write the configuration and return the spec of the process; `port` is the hollow kubelet's."""
     config = kwok.write_config(paths.hollow_dir, kubelet=kwok.HollowKubelet(address=kubelet.HOST, port=port))
     return kwok.process_spec(program=program, config=config, kubeconfig=paths.admin_kubeconfig)

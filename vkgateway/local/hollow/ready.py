@@ -1,4 +1,4 @@
-"""Whether KWOK has taken up its nodes."""
+"""Readiness of hollow nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkgateway.model.objects import NodeView
 
 
 async def nodes_ready(client: Client, count: int) -> bool:
-    """Whether `count` hollow nodes are Ready; an API server that does not answer says no."""
+    """Return whether `count` hollow nodes are Ready; false if the API server does not answer."""
     try:
         page = await client.list_all(NODES)
     except errors.ApiError:

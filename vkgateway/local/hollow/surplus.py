@@ -1,4 +1,4 @@
-"""Hollow nodes that a platform had and is to have no more: taken away, so that a pool is as large as was asked for."""
+"""Removal of hollow nodes beyond the requested size of a pool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkgateway.model.objects import NodeView
 
 
 async def remove_surplus(client: Client, counts: Mapping[str, int]) -> list[str]:
-    """Delete each pool's nodes beyond its count, and return their names; nodes that others made have other names."""
+    """Delete each pool's nodes beyond its count, and return their names; nodes of others have other names."""
     page = await client.list_all(NODES)
     views = [msgspec.json.decode(item, type=NodeView) for item in page.items]
     gone = [view.metadata for view in views if _is_surplus(view, counts)]

@@ -14,7 +14,7 @@ from vkgateway.model.errors import VkgatewayError
 
 
 class Call(msgspec.Struct):
-    """A pod's network is made (`ADD`) or removed (`DEL`)."""
+    """Creation (`ADD`) or removal (`DEL`) of a pod's network."""
 
     command: Literal["ADD", "DEL"]
     uid: str
@@ -22,16 +22,16 @@ class Call(msgspec.Struct):
 
 
 class Answer(msgspec.Struct):
-    """An empty error: the call is done."""
+    """An empty error means success."""
 
     error: str = ""
 
 
 class Attachments(Protocol):
-    """Where calls lead; see Enforcer."""
+    """Receiver of calls; see Enforcer."""
 
     async def attach(self, uid: str, addresses: Collection[str]) -> None:
-        """Put a new pod's rules in force. Raises VkgatewayError."""
+        """Apply a new pod's rules. Raises VkgatewayError."""
 
     def detach(self, uid: str, addresses: Collection[str]) -> None:
         """Forget addresses of a pod."""

@@ -1,4 +1,4 @@
-"""The part of the compute cluster on which the rules of the kernel depend."""
+"""The state of the compute cluster that determines the kernel's rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENDED_PHASES: Final = frozenset({"Succeeded", "Failed"})
 
 
 class ContainerPort(msgspec.Struct, rename="camel"):
-    """A port that a container declares; policies refer to it by its name."""
+    """A container port; policies may refer to it by name."""
 
     container_port: int
     name: str = ""
@@ -30,7 +30,7 @@ class ContainerView(msgspec.Struct, rename="camel"):
 
 
 class PodSpecView(msgspec.Struct, rename="camel"):
-    """The part of a pod's spec that concerns its network."""
+    """The part of a pod's spec about its network."""
 
     containers: tuple[ContainerView, ...] = ()
     init_containers: tuple[ContainerView, ...] | None = None
@@ -38,7 +38,7 @@ class PodSpecView(msgspec.Struct, rename="camel"):
 
     @property
     def container_ports(self) -> tuple[ContainerPort, ...]:
-        """The ports of containers and of sidecars."""
+        """Ports of containers and of sidecars."""
         sidecars = [one for one in self.init_containers or () if one.restart_policy == "Always"]
         return tuple(port for one in (*self.containers, *sidecars) for port in one.ports or ())
 
@@ -62,7 +62,7 @@ decode_pod: Final = msgspec.json.Decoder(PodView).decode
 
 
 class Server(NamedTuple):
-    """Where a server of the platform listens."""
+    """Address and port of a server of the platform."""
 
     address: str
     port: int
@@ -71,7 +71,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod of the node that has an address."""
+    """A pod of the node with an address."""
 
     address: str
     namespace: str
@@ -83,31 +83,31 @@ class Pod:
 class ClusterState:
     """Everything that changes while the node runs.
 
-    Pods of other nodes are left out: hollow nodes run nothing, and their pods' addresses lead nowhere.
+    Pods of other nodes are left out: hollow nodes run nothing, and the addresses of their pods are unreachable.
     """
 
     pods: Sequence[Pod] = ()
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Labels by name."""
+    """Labels of each namespace."""
     policies: Sequence[NetworkPolicyView] = ()
     servers: Mapping[str, Sequence[Server]] = field(default_factory=dict)
-    """By tenant, its API server and who answers its pods' questions for names."""
+    """API server and name servers of each tenant."""
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """What is fixed for a node; the process that enforces policies reads it from a file."""
+    """Constants of a node; the process that enforces policies reads them from a file."""
 
     node: str
     """Name of the Node object."""
     uplink: str
-    """The interface to the machine; every other one leads to a pod."""
+    """The interface to the machine; every other one belongs to a pod."""
     machine: tuple[str, ...]
-    """Addresses of the machine: kubelet-like callers, such as API servers, always reach pods."""
+    """Addresses of the machine. Callers there, such as API servers, always reach pods, like a kubelet."""
     pods: str
     """Addresses of the node's pods."""
     closed: tuple[str, ...]
-    """Ranges of platforms and their pods: a tenant's pod reaches nothing there but its own pods and servers."""
+    """Ranges of platforms and their pods. A tenant's pod reaches only its tenant's pods and servers there."""
     all_pods: str
-    """The range of the pods of all platforms on the machine."""
+    """Range of the pods of all platforms on the machine."""
     open: tuple[Server, ...] = ()
     """Servers in closed ranges that every pod may reach."""

@@ -1,4 +1,4 @@
-"""The process that enforces NetworkPolicies: it follows the compute cluster and keeps the kernel's rules up to date."""
+"""The process that enforces NetworkPolicies: it watches the compute cluster and updates the kernel's rules."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from vkgateway.translate.services import SliceView, decode_slice
 log = structlog.get_logger(__name__)
 
 _BATCH_SECONDS: Final = 0.01
-"""Seconds in which changes are gathered."""
+"""Seconds in which changes are collected."""
 _RETRY_SECONDS: Final = 2.0
-"""Seconds after which rules that the kernel refused are tried again."""
+"""Seconds after which refused rules are retried."""
 _ATTACH_SECONDS: Final = 20.0
-"""Seconds for which a new pod waits for its rules; the kubelet tries again afterwards."""
+"""Seconds for which a new pod waits for its rules; the kubelet retries afterwards."""
 
 
 class Enforcer:
-    """Rules of one node. `load` makes a table of nftables the one in force; it raises ToolError."""
+    """Rules of one node. `load` applies a table of nftables; it raises ToolError."""
 
     def __init__(self, client: Client, site: Site, *, load: Callable[[str], Awaitable[None]]) -> None:
         self._site = site
         self._load = load
         self._attached: dict[str, str] = {}
-        """By address of a pod that started since this process did, its UID."""
+        """UID of each pod that started after this process, by address."""
         self._dirty = asyncio.Event()
         self._change = asyncio.Event()
         self._asked = self._done = 0
@@ -75,7 +75,7 @@ class Enforcer:
         )
 
     async def run(self) -> None:
-        """Follow the compute cluster and keep the rules until cancelled."""
+        """Watch the compute cluster and update the rules until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pods.run(), name="watch-pods")
             group.create_task(self._namespaces.run(), name="watch-namespaces")
@@ -84,10 +84,10 @@ class Enforcer:
             group.create_task(self._update_loop(), name="keep-rules")
 
     async def attach(self, uid: str, addresses: Collection[str]) -> None:
-        """Put a new pod's rules in force, before any of its containers starts.
+        """Apply a new pod's rules before its containers start.
 
         Raises:
-            UnavailableError: the pod is not known yet, or the kernel does not take the rules now.
+            UnavailableError: the pod is not known yet, or the kernel refuses the rules now.
         """
         try:
             async with asyncio.timeout(_ATTACH_SECONDS):
@@ -103,7 +103,7 @@ class Enforcer:
             ) from error
 
     def detach(self, uid: str, addresses: Collection[str]) -> None:
-        """Forget addresses of a pod whose network is removed; another pod may have them by now."""
+        """Forget addresses of a pod whose network is removed; another pod may already have them."""
         gone = [address for address in addresses if self._attached.get(address) == uid]
         for address in gone:
             del self._attached[address]
@@ -111,7 +111,7 @@ class Enforcer:
             self._mark_dirty()
 
     def build_state(self) -> ClusterState:
-        """Return the part of the compute cluster on which the rules depend."""
+        """Return the state of the compute cluster that determines the rules."""
         return ClusterState(
             pods=sorted(self._pods_by_address().values(), key=lambda pod: pod.address),
             namespaces={name: view.metadata.labels for (_, name), view in self._namespaces.store.items()},
@@ -125,7 +125,7 @@ class Enforcer:
         return all(one.is_complete for one in followed)
 
     def _pods_by_address(self) -> dict[str, Pod]:
-        """Pods by address: where two have the same, the one whose network was made last."""
+        """Return the pods by address; if two pods have the same, the one with the newest network."""
         found: dict[str, Pod] = {}
         by_uid = {view.metadata.uid: view for view in self._pods.store.values() if not view.spec.host_network}
         for view in sorted(by_uid.values(), key=lambda one: one.metadata.creation_timestamp or ""):

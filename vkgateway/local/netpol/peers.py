@@ -19,7 +19,7 @@ _LAST_PORT = 65535
 
 
 def selector_matches(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector holds; an empty one always does."""
+    """Return whether a label selector matches; an empty one always does."""
     wanted = selector or {}
     exact = (wanted.get("matchLabels") or {}).items()
     required = [{"key": key, "operator": "In", "values": [value]} for key, value in exact]
@@ -50,7 +50,7 @@ class PolicyRule:
         self._members = members
 
     def packet_matches(self) -> Iterator[str]:
-        """Yield matches, one of which holds for each packet that the rule allows; `""` holds for all."""
+        """Yield matches, one of which applies to each packet that the rule allows; `""` matches all."""
         peers = self._rule.get(_LISTS[self._direction])
         chosen = [pod for pod in self._world.pods if not peers or any(self._is_peer(one, pod) for one in peers)]
         addresses = list(self._address_matches(peers, chosen))
@@ -111,7 +111,7 @@ def _block_matches(side: Side, block: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _port_ranges(ports: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return numbered ports as ranges that do not overlap, as a set of nftables wants them."""
+    """Return numbered ports as ranges that do not overlap, as sets of nftables require."""
     found: list[tuple[int, int]] = []
     for port in ports:
         number = port.get("port")

@@ -1,7 +1,7 @@
-"""The CNI plugin that reports a pod's address before its containers start, so that they start behind its policies.
+"""The CNI plugin that reports a pod's address before its containers start, so that its policies apply from the start.
 
-Network plug-ins are programs of their own (https://www.cni.dev/docs/spec/). This one forwards each call over a socket
-to the process that enforces policies, and fails where that process does not answer. The kubelet then tries again.
+Network plug-ins are separate programs (https://www.cni.dev/docs/spec/). This one forwards each call over a socket to
+the process that enforces policies, and fails if that process does not answer. The kubelet then retries.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 NAME: Final = "vkgateway-netpol"
 SOCKET: Final = "/run/containerd/vkgateway-netpol.sock"
-"""In the node's mount namespace, where /run/containerd is its own: paths of sockets have 107 bytes at most."""
+"""Path in the node's mount namespace, which has its own /run/containerd: a socket's path has at most 107 bytes."""
 
 _PLUGIN_SCRIPT: Final = """\
 #!{python} -IS
@@ -53,5 +53,5 @@ if command == "ADD":
 
 
 def plugin_script() -> str:
-    """Return the plugin: a script for the Python that runs this one, without any package."""
+    """Return the plugin: a script for the Python interpreter of this process, without packages."""
     return _PLUGIN_SCRIPT.format(python=sys.executable, path=SOCKET)

@@ -1,7 +1,7 @@
-"""The rules of the kernel that keep tenants apart and enforce NetworkPolicies, as text for nft(8). Pure.
+"""The kernel's rules that isolate tenants and enforce NetworkPolicies, as text for nft(8). Pure.
 
-A packet passes the chain of the pod that sends it, then that of the pod that receives it. Pods that are subject to the
-same policies share a chain. Destinations are those after kube-proxy has chosen an endpoint, as NetworkPolicies want it.
+A packet passes the chain of the sending pod, then the chain of the receiving pod. Pods with the same policies share a
+chain. Destinations are those after kube-proxy has chosen an endpoint, as NetworkPolicies require.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REJECT = "reject with icmp type admin-prohibited"
 
 @dataclass(slots=True)
 class _Chain:
-    """The rules in one direction for pods of one tenant that the same policies select."""
+    """Rules in one direction for pods of one tenant with the same policies."""
 
     name: str
     tenant: str
@@ -30,7 +30,7 @@ class _Chain:
 
 
 def render_ruleset(world: ClusterState, site: Site) -> str:
-    """Return the table that replaces the one in force."""
+    """Return the table that replaces the current one."""
     made = _Ruleset(world, site)
     lines = [f"table ip {TABLE} {{}}", f"delete table ip {TABLE}", f"table ip {TABLE} {{", *made.table_lines(), "}"]
     return "\n".join(lines) + "\n"
@@ -89,7 +89,7 @@ class _Ruleset:
         yield "ip daddr vmap @ingress"
 
     def _input_rules(self) -> Iterator[str]:
-        """Packets for the node itself; those from a pod leave the pod as any others do."""
+        """Yield the rules for packets to the node itself; those from a pod pass its chain like any others."""
         yield "type filter hook input priority filter; policy accept"
         yield "ct state established,related accept"
         yield f"iifname {nft_set((self._site.uplink, 'lo'))} accept"

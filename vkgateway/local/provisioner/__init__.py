@@ -1,5 +1,6 @@
-"""The embedded platform's storage: volumes that are folders of this machine, made for claims and removed after them.
+"""Storage of the embedded platform: volumes that are directories of this machine, created for claims and deleted after
+them.
 
-A program of its own beside the compute cluster, which knows nothing of tenants; the gateway meets it as it would meet
-the provisioner of any cluster.
+A separate program of the compute cluster, without knowledge of tenants; to the gateway it is like the provisioner of
+any cluster.
 """

@@ -1,4 +1,4 @@
-"""The provisioner at work: it watches claims and volumes, makes folders for the ones and removes the others'."""
+"""The volume provisioner: it watches claims and volumes, and creates and deletes their directories."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from vkgateway.translate.storage.views import STORAGE, ClaimView, decode_claim
 log = structlog.get_logger(__name__)
 
 _BATCH_SECONDS: Final = 0.02
-"""Seconds in which changes are gathered."""
+"""Seconds in which changes are collected."""
 _RETRY_SECONDS: Final = 5.0
-"""Seconds after which what failed is tried again."""
+"""Seconds after which a failure is retried."""
 _FOLDER_MODE: Final = 0o777
-"""Whoever a container runs as may write into its volume."""
+"""Containers with any user may write into their volumes."""
 
 
 class VolumeProvisioner:
-    """One cluster's folders, below `directory`. What is to be done is found by comparison each time."""
+    """Directories of one cluster's volumes below `directory`. Each pass compares claims with volumes."""
 
     def __init__(self, client: Client, directory: Path) -> None:
         self._client = client
@@ -57,7 +57,7 @@ class VolumeProvisioner:
         )
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Reconcile until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claims.run(), name="watch-claims")
             group.create_task(self._volumes.run(), name="watch-volumes")
@@ -69,7 +69,7 @@ class VolumeProvisioner:
                     asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._changed.set)
 
     async def _reconcile_all(self) -> bool:
-        """Do all that is to be done now; whether nothing of it failed."""
+        """Reconcile all claims and volumes; return whether all succeeded."""
         if not (self._claims.is_complete and self._volumes.is_complete):
             return True
         found = plan_work(self._claims.store.values(), {name: view for (_, name), view in self._volumes.store.items()})
@@ -113,7 +113,7 @@ class VolumeProvisioner:
         )
 
     async def _delete_volume(self, volume: FolderView) -> None:
-        """The folder first: a volume is gone only with its data."""
+        """Delete the directory before the volume, so that no data outlives a volume."""
         folder = folder_of(volume, self._directory)
         if folder is None:
             return

@@ -1,4 +1,4 @@
-"""What claims and volumes ask of the provisioner, and the volumes it makes. Pure."""
+"""Claims and volumes as the provisioner sees them, and the volumes that it creates. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkgateway.model.quantity import parse_quantity
 from vkgateway.translate.storage.views import STORAGE, ClaimReference, ClaimView
 
 PROVISIONER: Final = "folders.vkgateway.io"
-"""Who makes the volumes, as storage class and volumes name it."""
+"""Provisioner name in the storage class and in volumes."""
 POOL_LABEL: Final = "platform.vkgateway.io/pool"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 _PROVISIONED_BY: Final = "pv.kubernetes.io/provisioned-by"
@@ -37,7 +37,7 @@ class _Status(msgspec.Struct):
 
 
 class FolderView(msgspec.Struct, kw_only=True):
-    """A PersistentVolume, as the provisioner looks at it."""
+    """The part of a PersistentVolume that the provisioner reads."""
 
     metadata: Meta
     spec: _Spec = msgspec.field(default_factory=_Spec)
@@ -45,12 +45,12 @@ class FolderView(msgspec.Struct, kw_only=True):
 
     @property
     def is_ours(self) -> bool:
-        """Whether we made it."""
+        """Whether this provisioner created the volume."""
         return self.metadata.annotations.get(_PROVISIONED_BY) == PROVISIONER
 
     @property
     def is_released(self) -> bool:
-        """Whether its claim is gone, and its data is to go."""
+        """Whether the claim was deleted, and the data must be too."""
         return self.status.phase == "Released" and self.spec.persistent_volume_reclaim_policy == "Delete"
 
 
@@ -59,7 +59,7 @@ decode_folder: Final = msgspec.json.Decoder(FolderView).decode
 
 @dataclass(frozen=True, slots=True)
 class PlannedWork:
-    """What is to be done."""
+    """Pending work."""
 
     make: list[ClaimView] = field(default_factory=list)
     grow: list[tuple[ClaimView, FolderView]] = field(default_factory=list)
@@ -88,12 +88,12 @@ def _wants_folder(claim: ClaimView) -> bool:
 
 
 def volume_name(claim: ClaimView) -> str:
-    """What the volume of a claim is called, and its folder."""
+    """Return the name of a claim's volume and of its directory."""
     return f"pvc-{claim.metadata.uid}"
 
 
 def folder_of(volume: FolderView, directory: Path) -> Path | None:
-    """The folder of a volume of ours; None where it is not one that we would have made: such a one is left alone."""
+    """Return the directory of a volume; None if this provisioner would not have created such a volume."""
     name = volume.metadata.name
     made = directory / name
     source = volume.spec.host_path
@@ -102,9 +102,9 @@ def folder_of(volume: FolderView, directory: Path) -> Path | None:
 
 
 def volume_for(claim: ClaimView, *, directory: Path, labels: Mapping[str, str]) -> Object:
-    """The volume for a claim whose pod runs on a node with these labels.
+    """Return the volume for a claim whose pod runs on a node with these labels.
 
-    It can be used in that node's whole pool: that of the real node is the one node, and on hollow ones nothing is used.
+    All nodes of that node's pool can use it: the real node's pool is this node, and hollow nodes use nothing.
     """
     metadata, name = claim.metadata, volume_name(claim)
     key = POOL_LABEL if POOL_LABEL in labels else HOSTNAME_LABEL

@@ -1,4 +1,4 @@
-"""The provisioner among the platform's processes: what it reads, its objects, and how it is started."""
+"""The process of the volume provisioner: its kubeconfig and its objects."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _STOP_RANK = 70
 
 
 def manifest_objects() -> list[dict[str, Any]]:
-    """Return the storage class, and the provisioner's rights."""
+    """Return the storage class and the provisioner's permissions."""
     text = (resources.files("vkgateway.local.provisioner") / "manifests.yaml").read_text()
     return [document for document in yaml.safe_load_all(text) if document]
 
 
 def write_kubeconfig(paths: PlatformPaths, *, plane: ControlPlaneSpec, pki: PlatformPki) -> None:
-    """Write by what it proves itself; it reads that anew once it is refused."""
+    """Write the provisioner's kubeconfig; it reads the file again when the API server refuses it."""
     config = kubeconfig.build_document(
         plane.cluster,
         server=plane.server_url,
@@ -38,7 +38,9 @@ def write_kubeconfig(paths: PlatformPaths, *, plane: ControlPlaneSpec, pki: Plat
 
 
 def process_spec(paths: PlatformPaths, *, plane: ControlPlaneSpec, pki: PlatformPki) -> ProcessSpec:
-    """Write its kubeconfig and describe the process. It runs on the machine, whose folders the real node sees."""
+    """Write the kubeconfig and return the spec of the process. It runs on the machine, whose directories the real node
+    sees.
+    """
     write_kubeconfig(paths, plane=plane, pki=pki)
     return ProcessSpec(
         name=NAME,

@@ -1,4 +1,4 @@
-"""Debian's busybox as the files of an image: the program, the libraries that it needs, and links for its applets."""
+"""Debian's busybox as the files of an image: the program, its shared libraries, and links for its applets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from vkgateway.local.realnode.host import run_command
 
-# Enough of a program to hold the name of its loader, if it has one.
+# Long enough to contain the name of a program's loader.
 _HEAD: Final = 4096
 
 WGET_WITH_TIMEOUT: Final = """\
@@ -36,7 +36,7 @@ code=$?
 [ $code -ne 143 ] || { echo "wget: download timed out" >&2; code=1; }
 exit $code
 """
-"""Stands in for `wget` where busybox has no timeout of its own: `-T` bounds the whole download."""
+"""Replacement for `wget` if busybox has no timeout of its own: `-T` limits the whole download."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class Busybox:
 
     program: bytes
     libraries: Sequence[tuple[str, bytes]] = ()
-    """Path in the image and content of each shared library, the loader included; none where all programs are static."""
+    """Path in the image and content of each shared library, including the loader; empty if all programs are static."""
     applets: Sequence[str] = ()
     wget_has_timeout: bool = True
     ping: bytes = b""
-    """Another program in the place of busybox's ping, which in Debian needs a capability; empty for none."""
+    """Another program instead of busybox's ping, which requires a capability in Debian; empty for none."""
 
     @classmethod
     def from_file(cls, program: Path, *, ping: Path | None = None) -> Busybox:
@@ -69,13 +69,13 @@ class Busybox:
 
 
 def is_static(program: Path) -> bool:
-    """Whether a program runs without a loader and shared libraries. Raises FileNotFoundError."""
+    """Return whether a program runs without a loader and shared libraries. Raises FileNotFoundError."""
     with program.open("rb") as file:
         return b"/ld-" not in file.read(_HEAD)
 
 
 def list_libraries(program: Path) -> list[str]:
-    """Return the paths of the shared libraries that a program needs, its loader included, as ldd(1) lists them.
+    """Return the paths of a program's shared libraries, including its loader, from ldd(1).
 
     Raises:
         ToolError: ldd does not know the program, or a library is missing.

@@ -1,4 +1,4 @@
-"""The control group that holds every pod of the node: made before the kubelet starts, emptied and removed after."""
+"""The cgroup of all pods of the node: created before the kubelet starts, emptied and removed after it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ log = structlog.get_logger(__name__)
 
 ROOT = Path("/sys/fs/cgroup")
 _NEEDED = ("cpu", "memory", "pids", "cpuset")
-# What the kubelet wants to see in a version 2 hierarchy, where the kernel has it.
+# Controllers that the kubelet requires in a version 2 hierarchy, if the kernel has them.
 _WANTED = (*_NEEDED, "hugetlb", "io")
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroups:
-    """One group of the same name in every hierarchy (version 1), or the one group there is (version 2)."""
+    """A cgroup of the same name in every hierarchy (version 1), or the single one (version 2)."""
 
     name: str
     root: Path = ROOT
 
     @property
     def is_unified(self) -> bool:
-        """Whether the machine has version 2 alone."""
+        """Whether the machine has version 2 only."""
         return (self.root / "cgroup.controllers").exists()
 
     def find_obstacle(self) -> str | None:
-        """Return why pods cannot be put into groups here, or None."""
+        """Return why pods cannot have cgroups here, or None."""
         if self.is_unified:
             available = (self.root / "cgroup.controllers").read_text().split()
         else:
@@ -48,9 +48,9 @@ class Cgroups:
         return None
 
     def create(self, *, memory: int) -> None:
-        """Make the group, whose members may take `memory` bytes together; repeatable.
+        """Create the cgroup with a limit of `memory` bytes for all its members; repeatable.
 
-        Pods may take memory without a limit, in volumes too, and must not take that of the platform.
+        Pods may use memory without a limit, in volumes too, but not that of the platform.
         """
         if self.is_unified:
             self._enable_controllers(self.root)
@@ -61,23 +61,23 @@ class Cgroups:
         for hierarchy in self._hierarchy_paths():
             group = hierarchy / self.name
             group.mkdir(exist_ok=True)
-            for setting in ("cpuset.mems", "cpuset.cpus"):  # a new cpuset is empty, and then nothing may join it
+            for setting in ("cpuset.mems", "cpuset.cpus"):  # a new cpuset is empty, and no process may join it
                 if (hierarchy / setting).exists():
                     (group / setting).write_text((hierarchy / setting).read_text())
             if "memory" in hierarchy.name.split(","):
                 _limit_memory(group / "memory.limit_in_bytes", memory)
 
     def list_members(self) -> set[int]:
-        """Return the processes in the group and in all groups below it."""
+        """Return the processes in the cgroup and its descendants."""
         pids: set[int] = set()
         for group in self._group_paths():
-            for folder, _, _ in os.walk(group):  # which does not mind that groups go away meanwhile
+            for folder, _, _ in os.walk(group):  # tolerates cgroups that disappear
                 with contextlib.suppress(OSError):
                     pids.update(int(pid) for pid in Path(folder, "cgroup.procs").read_text().split())
         return pids
 
     def remove(self) -> None:
-        """Remove the group and all groups below it, which must be empty of processes; repeatable."""
+        """Remove the cgroup and its descendants, which must not have processes; repeatable."""
         for group in self._group_paths():
             for folder, _, _ in os.walk(group, topdown=False):
                 with contextlib.suppress(FileNotFoundError):
@@ -87,12 +87,12 @@ class Cgroups:
         return [parent / self.name for parent in self._parent_paths() if (parent / self.name).is_dir()]
 
     def _parent_paths(self) -> list[Path]:
-        """Where the group is made."""
+        """Return where the cgroup is created."""
         return [self.root] if self.is_unified else self._hierarchy_paths()
 
     def _hierarchy_paths(self) -> list[Path]:
-        """Version 1: each mounted hierarchy once (`cpu` may be a link to `cpu,cpuacct`), `is_unified` beside
-        them too.
+        """Version 1: return each mounted hierarchy once (`cpu` may be a link to `cpu,cpuacct`), also next to a unified
+        one.
         """
         if not self.root.is_dir():
             return []
@@ -103,14 +103,14 @@ class Cgroups:
         ]
 
     def _enable_controllers(self, group: Path) -> None:
-        """Version 2: let the groups below `group` use its controllers."""
+        """Version 2: enable the controllers of `group` for its children."""
         available = (group / "cgroup.controllers").read_text().split()
         enabled = (group / "cgroup.subtree_control").read_text().split()
         for controller in (name for name in _WANTED if name in available and name not in enabled):
             (group / "cgroup.subtree_control").write_text(f"+{controller}")
 
     def _is_delegable(self) -> bool:
-        """Version 2: only the real root may hand controllers on while it holds processes."""
+        """Version 2: only the real root cgroup may delegate controllers while it has processes."""
         enabled = (self.root / "cgroup.subtree_control").read_text().split()
         if all(name in enabled for name in _NEEDED):
             return True
@@ -121,5 +121,5 @@ class Cgroups:
 def _limit_memory(setting: Path, memory: int) -> None:
     try:
         setting.write_text(str(memory))
-    except OSError as error:  # members that take more already are left alone
+    except OSError as error:  # members that use more already are left alone
         log.warning("the memory of pods on the real node is not limited", setting=str(setting), error=error.strerror)

@@ -16,7 +16,7 @@ from vkgateway.local.realnode.images import PAUSE_IMAGE
 from vkgateway.local.realnode.options import FORWARDER_PORT, RealNodeOptions
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-"""As seen inside the node's mount namespace, where /run/containerd is its own."""
+"""Path in the node's mount namespace, which has its own /run/containerd."""
 KUBELET_PORT = 10250
 
 _CONTAINERD = """\
@@ -82,7 +82,7 @@ _COREFILE = """\
 {% endif %}}
 """
 
-# What tenants' pods may ask: names of the outside, and nothing of the compute cluster.
+# Tenants' pods resolve external names only, not the compute cluster's.
 _FORWARDER = """\
 {{ domain }}:{{ port }} in-addr.arpa:{{ port }} ip6.arpa:{{ port }} {
   bind {{ address }}
@@ -106,7 +106,7 @@ _JINJA = Environment(undefined=StrictUndefined, keep_trailing_newline=True, auto
 
 
 def containerd_config(options: RealNodeOptions, *, runc: Path, plugins: Path, snapshotter: str) -> str:
-    """containerd's TOML (its version 3): own root, runc by its path, cgroups without systemd."""
+    """Return containerd's TOML (its version 3): own root, runc by path, cgroups without systemd."""
     return _JINJA.from_string(_CONTAINERD).render(
         root=str(options.folders.containerd_dir),
         socket=CONTAINERD_SOCKET,
@@ -145,7 +145,7 @@ def cni_config(options: RealNodeOptions, *, mtu: int, host_ports: bool) -> str:
 
 
 def site_config(options: RealNodeOptions) -> bytes:
-    """Return what the process that enforces NetworkPolicies reads."""
+    """Return the settings of the process that enforces NetworkPolicies."""
     network = options.network
     everybody = [Server(network.platform_address, port) for port in options.open_ports]
     forwarders = [Server(network.node_address, FORWARDER_PORT, protocol) for protocol in ("UDP", "TCP")]
@@ -164,7 +164,7 @@ def site_config(options: RealNodeOptions) -> bytes:
 def kubelet_config(options: RealNodeOptions) -> str:
     """Return the kubelet's configuration (kubelet.config.k8s.io/v1beta1).
 
-    Secrets and ConfigMaps are watched and pods looked over every few seconds, so that a change shows soon.
+    Secrets and ConfigMaps are watched and pods checked every few seconds, so that a change is visible soon.
     """
     pki = options.folders.pki_dir
     document = {
@@ -191,7 +191,7 @@ def kubelet_config(options: RealNodeOptions) -> str:
         "systemReserved": {"memory": str(options.reserved_memory)},
         "failSwapOn": False,
         "oomScoreAdj": 0,
-        # The machine belongs to somebody: its full disk is no reason to evict pods or drop images made by hand.
+        # The machine has other users: its full disk is no reason to evict pods or delete images made by hand.
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "configMapAndSecretChangeDetectionStrategy": "Watch",
@@ -223,7 +223,7 @@ def kube_proxy_config(options: RealNodeOptions) -> str:
 
 
 def coredns_config(options: RealNodeOptions, *, upstreams: Sequence[str]) -> str:
-    """CoreDNS's configuration: the cluster's names, and the machine's name servers for all others."""
+    """Return CoreDNS's configuration: the cluster's names, and the machine's name servers for all others."""
     own = _JINJA.from_string(_COREFILE).render(
         zones=[options.cluster_domain, "in-addr.arpa", "ip6.arpa"],
         address=options.network.node_address,

@@ -15,10 +15,10 @@ _UNWANTED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/us
 
 
 def release_name() -> str:
-    """This machine's release, by its code name: `bookworm`.
+    """Return the code name of this machine's release: `bookworm`.
 
     Raises:
-        UnavailableError: it has none.
+        UnavailableError: the machine has none.
     """
     name = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     if not name:
@@ -27,13 +27,13 @@ def release_name() -> str:
 
 
 def make_root(archive: Path, *, packages: Sequence[str], commands: Sequence[str] = ()) -> None:
-    """Write the packages and what they need into the tar file `archive`.
+    """Write the packages and their dependencies into the tar file `archive`.
 
-    Each of `commands` is a line of shell that runs on this machine at the end, with the new root as `$1`.
+    Each of `commands` is a shell command that runs on this machine at the end, with the new root as `$1`.
 
     Raises:
-        UnavailableError: this machine has no mmdebstrap, or no release name of Debian's kind.
-        ToolError: packages cannot be had.
+        UnavailableError: this machine has no mmdebstrap, or does not run Debian or a derivative.
+        ToolError: packages are not available.
     """
     if find_tool("mmdebstrap") is None:
         raise UnavailableError("mmdebstrap is not installed", hint="On Debian and Ubuntu: apt install mmdebstrap")

@@ -1,4 +1,4 @@
-"""Running the machine's own tools, and undoing what the node had to change outside its namespaces."""
+"""Runs of the machine's tools, and changes outside the node's namespaces that are reverted later."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from vkgateway.controlplane.atomic_files import write_file
 from vkgateway.model.errors import VkgatewayError
 
 TOOL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where system tools lie: `sbin` is not on every user's PATH, not even on root's in some shells."""
+"""Directories of system tools: `sbin` is not on every user's PATH, in some shells not even on root's."""
 
 _TIMEOUT = 60.0
 _STATE_DIR = Path("/run/vkgateway")
 
 
 class ToolError(VkgatewayError):
-    """A program of the machine's own did not do what it was asked."""
+    """A system tool failed."""
 
 
 def run_command(*command: str, stdin: str = "", timeout: float = _TIMEOUT) -> str:
-    """Run a command to its end and return its output; `ToolError` tells the command and its last words."""
+    """Run a command and return its output. Raises ToolError with the command and the end of its output."""
     try:
         done = subprocess.run(
             command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False, env={"PATH": TOOL_PATH}
@@ -42,7 +42,7 @@ def run_command(*command: str, stdin: str = "", timeout: float = _TIMEOUT) -> st
 
 
 def command_succeeds(*command: str) -> bool:
-    """Whether the command ends well; its output is of no interest."""
+    """Return whether a command succeeds; its output is discarded."""
     try:
         run_command(*command)
     except ToolError:
@@ -51,29 +51,30 @@ def command_succeeds(*command: str) -> bool:
 
 
 class _Record(msgspec.Struct):
-    """What was changed on the machine, and by which platforms it is needed."""
+    """Changes to the machine, and the platforms that need them."""
 
     users: set[str | int] = msgspec.field(default_factory=set)
-    """Their folders: numbers are given out again, so one that is taken down late would answer for its follower.
-    (Numbers stand there only from before it was so.)"""
+    """Directories of the platforms. Numbers are reused, so they would not identify a platform. (Older records contain
+    numbers.)
+    """
     settings: dict[str, str] = msgspec.field(default_factory=dict)
-    """Path below /proc/sys -> the value it had."""
+    """Original value of each path below /proc/sys."""
     directories: list[str] = msgspec.field(default_factory=list)
-    """Folders that did not exist, parents first."""
+    """Directories that were created, parents first."""
 
 
 class HostChanges:
-    """Changes to the machine that several platforms share: the first one makes them, the last one undoes them.
+    """Changes to the machine that several platforms share: the first platform makes them, the last one reverts them.
 
-    Folders that serve as mount points must not go while another platform lives: Linux detaches a mount in
-    every other namespace when its mount point is removed.
+    Directories that are mount points must stay while another platform lives: Linux detaches a mount in every namespace
+    when its mount point is removed.
     """
 
     def __init__(self, directory: Path = _STATE_DIR) -> None:
         self._directory = directory
 
     def apply_changes(self, user: str, *, settings: Mapping[str, str], directories: Sequence[str]) -> None:
-        """Set each file of `settings` to its value and make each of `directories`, remembering what was there."""
+        """Write each file of `settings` and create each of `directories`; record the previous state."""
         with self._open_record() as record:
             record.users.add(user)
             for path, value in settings.items():
@@ -82,7 +83,7 @@ class HostChanges:
                 self._make_directory(record, Path(path))
 
     def release_changes(self, user: str) -> None:
-        """Say that this platform is done; the last one puts everything back. Repeatable."""
+        """Release the changes for a platform; the last one reverts them. Repeatable."""
         with self._open_record() as record:
             record.users.discard(user)
             if not record.users:
@@ -105,17 +106,17 @@ class HostChanges:
     @staticmethod
     def _restore_values(record: _Record) -> None:
         for path, value in record.settings.items():
-            if Path(path).exists():  # not that of an interface that is gone by now
+            if Path(path).exists():  # the file of an interface may be gone
                 Path(path).write_text(value)
         for folder in reversed(record.directories):
-            with contextlib.suppress(OSError):  # somebody else has put something there since
+            with contextlib.suppress(OSError):  # another program has put something there
                 Path(folder).rmdir()
         record.settings.clear()
         record.directories.clear()
 
     @contextlib.contextmanager
     def _exclusive_lock(self) -> Iterator[None]:
-        # The folder above is locked, for whoever locks a file that is about to be removed holds nothing.
+        # Lock the parent directory, since a lock on a file that is removed protects nothing.
         descriptor = os.open(self._directory.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -139,5 +140,5 @@ class HostChanges:
             write_file(path, msgspec.json.encode(record))
             return
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # not there, or holding what is not ours
+        with contextlib.suppress(OSError):  # missing, or not empty
             self._directory.rmdir()

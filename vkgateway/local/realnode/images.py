@@ -1,4 +1,4 @@
-"""Container images made from the machine's busybox, as archives that `ctr images import` reads."""
+"""Container images made from the machine's busybox, as archives for `ctr images import`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from vkgateway.controlplane.atomic_files import write_file
 from vkgateway.local.realnode.busybox import WGET_WITH_TIMEOUT, Busybox
 
 BUSYBOX = Path("/bin/busybox")
-"""Of the Debian package `busybox-static`."""
+"""From the Debian package `busybox-static`."""
 DYNAMIC_BUSYBOX = Path("/usr/local/lib/vkgateway/busybox")
-"""Of the Debian package `busybox`, which conflicts with the other: `make setup` unpacks it there."""
+"""From the Debian package `busybox`, which conflicts with the other: `make setup` unpacks it there."""
 PING = Path("/bin/ping")
-"""Of the Debian package `iputils-ping`: it needs no capability where `net.ipv4.ping_group_range` lets a pod ping."""
+"""From the Debian package `iputils-ping`: it needs no capability if `net.ipv4.ping_group_range` lets a pod ping."""
 PAUSE_IMAGE = "vkgateway.local/pause:1"
 BUSYBOX_IMAGE = "vkgateway.local/busybox:1"
 IMAGE_NAMES = (PAUSE_IMAGE, BUSYBOX_IMAGE)
 
-# 68 years: a sandbox only has to exist. Its first process ignores SIGTERM; containerd kills sandboxes outright.
+# 68 years, since a sandbox only has to exist. Its first process ignores SIGTERM; containerd kills sandboxes with
+# SIGKILL.
 _PAUSE_COMMAND = ("/bin/busybox", "sleep", "2147483647")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _PATH = "PATH=/bin:/usr/bin:/sbin:/usr/sbin"
@@ -34,7 +35,7 @@ _PATH = "PATH=/bin:/usr/bin:/sbin:/usr/sbin"
 
 @dataclass(frozen=True, slots=True)
 class ImageEntry:
-    """One file of an image: a regular file (data), a link (target) or a folder (neither)."""
+    """One file of an image: a regular file (data), a link (target) or a directory (neither)."""
 
     path: str
     mode: int = 0o755
@@ -53,7 +54,7 @@ class Image:
     environment: Sequence[str] = field(default=(_PATH,))
 
     def to_archive(self, *, architecture: str) -> bytes:
-        """Return the docker-archive bytes; equal images give equal bytes, whenever they are made."""
+        """Return the docker-archive bytes; equal images have equal bytes."""
         layer = _build_tar(self.entries)
         digest = hashlib.sha256(layer).hexdigest()
         config = msgspec.json.encode(
@@ -84,7 +85,7 @@ class _ManifestEntry(msgspec.Struct):
 
 
 def pause_image(busybox: Busybox) -> Image:
-    """The image of pod sandboxes: one command that sleeps."""
+    """Return the image of pod sandboxes: one command that sleeps."""
     return Image(name=PAUSE_IMAGE, entries=_base_entries(busybox), command=_PAUSE_COMMAND)
 
 
@@ -101,9 +102,9 @@ def busybox_image(busybox: Busybox) -> Image:
 
 
 def write_images(directory: Path) -> dict[str, Path]:
-    """Write both archives into `directory` and return their paths by image name. Unchanged files are left alone.
+    """Write both archives into `directory` and return their paths by image name. Unchanged files are not written.
 
-    The shell of a static busybox runs its own applets, whatever PATH says, and so never the script for wget.
+    The shell of a static busybox runs its own applets, whatever PATH is, and never the script for wget.
 
     Raises:
         ToolError: busybox does not run here.
@@ -121,7 +122,7 @@ def write_images(directory: Path) -> dict[str, Path]:
 
 
 def image_names(archive: Path) -> list[str]:
-    """The names of an archive's images, as `docker save` writes them; none where it tells none."""
+    """Return the names of an archive's images, as `docker save` writes them; empty if the archive has none."""
     try:
         with tarfile.open(archive) as opened, opened.extractfile("manifest.json") or io.BytesIO() as file:
             manifest = msgspec.json.decode(file.read(), type=list[_ManifestEntry])
@@ -131,7 +132,7 @@ def image_names(archive: Path) -> list[str]:
 
 
 def archive_path(directory: Path, name: str) -> Path:
-    """Return where the archive of the image called `name` lies."""
+    """Return the path of an image's archive."""
     return directory / f"{name.partition('/')[2].replace(':', '-')}.tar"
 
 
@@ -165,7 +166,7 @@ def _build_tar(entries: Sequence[ImageEntry]) -> bytes:
 
 
 def tar_header(entry: ImageEntry) -> tarfile.TarInfo:
-    """A tar header without time or owner: the same file gives the same bytes everywhere."""
+    """Return a tar header without time or owner, so that equal files have equal bytes."""
     member = tarfile.TarInfo(os.fspath(entry.path))
     member.mode = entry.mode
     if entry.target is not None:

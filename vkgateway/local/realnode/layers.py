@@ -1,4 +1,4 @@
-"""Images of several layers that share them: one archive for all, with no layer in memory."""
+"""Images that share layers, in one archive; no layer is held in memory."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Layer:
 
     @classmethod
     def from_file(cls, path: Path) -> Layer:
-        """The layer in a file."""
+        """Return the layer in a file."""
         with path.open("rb") as file:
             return cls(path, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayeredImage:
-    """An image: its name, its layers from the lowest on, and what it runs."""
+    """An image: its name, its layers from the lowest on, and its command."""
 
     name: str
     layers: Sequence[Layer]
@@ -41,7 +41,7 @@ class LayeredImage:
     user: str = ""
 
     def build_config(self, *, architecture: str) -> bytes:
-        """Return the image's configuration as its archive holds it."""
+        """Return the image's configuration for its archive."""
         settings = {
             "Entrypoint": list(self.entrypoint) or None,
             "Cmd": list(self.command) or None,
@@ -61,7 +61,7 @@ class LayeredImage:
 
 
 def write_layer(path: Path, entries: Sequence[ImageEntry | tuple[ImageEntry, Path]]) -> Layer:
-    """Write a layer of small entries, and of files that are taken from this machine."""
+    """Write a layer of small entries and of files of this machine."""
     with tarfile.open(path, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for entry in entries:
             if isinstance(entry, ImageEntry):
@@ -75,7 +75,7 @@ def write_layer(path: Path, entries: Sequence[ImageEntry | tuple[ImageEntry, Pat
 
 
 def write_archive(path: Path, images: Sequence[LayeredImage], *, architecture: str) -> None:
-    """Write all images into one docker-archive; a layer that several have is in it once."""
+    """Write all images into one docker-archive; shared layers are written once."""
     manifest, configs = [], {}
     for image in images:
         config = image.build_config(architecture=architecture)

@@ -1,4 +1,4 @@
-"""What the compute cluster has to know about the node: the name service, its rights, and the node's GPUs. Pure."""
+"""Objects for the node in the compute cluster: the name service, its permissions, and the node's GPUs. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NETPOL_RESOURCES = {
 }
 
 NETPOL_USER = "system:vkgateway-netpol"
-"""Who enforces NetworkPolicies on the node."""
+"""User of the process that enforces NetworkPolicies."""
 
 
 def cluster_objects(options: RealNodeOptions) -> list[dict[str, Any]]:
     """Return the objects to apply in the compute cluster, in order.
 
-    CoreDNS is a process on the node, not a pod: the Service has no selector and an EndpointSlice of ours
-    points at the node's address.
+    CoreDNS is a process on the node, not a pod: the Service has no selector, and a custom EndpointSlice has the node's
+    address.
     """
     return [
         *_read_rights("system:coredns", _DNS_RESOURCES),

@@ -1,7 +1,7 @@
-"""The node's own network and mount namespaces: made, entered, and taken away with everything in them.
+"""The node's own network and mount namespaces: created, entered, and removed with everything in them.
 
-kube-proxy's rules, CNI interfaces, every mount of a container or volume and every kernel setting of the
-network live inside, so that two platforms never meet and nothing is left once the namespaces are gone.
+They contain kube-proxy's rules, CNI interfaces, every mount of a container or volume and every network setting of the
+kernel. So two platforms never interfere, and removing the namespaces leaves nothing.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from vkgateway.local.realnode.host import ToolError, command_succeeds, run_comma
 from vkgateway.local.realnode.options import NodeNetwork
 
 _KILL_PATIENCE = 10.0
-# proc(5): blanks, tabs, newlines and backslashes stand as three octal digits.
+# proc(5): blanks, tabs, newlines and backslashes are written as three octal digits.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
-# $1.. are pairs: what to bind (or `tmpfs`), and where. The namespace still learns of new mounts of the machine
-# (slave), tells none back, and is shared inside, as mount propagation between pods wants it.
+# $1.. are pairs: the source of a bind mount (or `tmpfs`), and its target. The namespace receives new mounts of the
+# machine (slave), propagates none back, and is shared inside, as mount propagation between pods requires.
 _BIND_SCRIPT = """
 mount --make-rshared /
 while [ $# -gt 1 ]; do
@@ -36,37 +36,37 @@ done
 
 @dataclass(frozen=True, slots=True)
 class NodeNamespaces:
-    """Both namespaces of one node, each held by a file in a folder of its own."""
+    """Both namespaces of one node, each kept alive by a file in a directory of its own."""
 
     network: NodeNetwork
     folder: Path
 
     @property
     def network_file(self) -> Path:
-        """The file at which the network namespace is held."""
+        """File that keeps the network namespace alive."""
         return self.folder / "net"
 
     @property
     def mount_file(self) -> Path:
-        """The file at which the mount namespace is held."""
+        """File that keeps the mount namespace alive."""
         return self.folder / "mnt"
 
     def enter_command(self, *command: str) -> tuple[str, ...]:
-        """Return the command line that runs `command` inside; it stays the same process."""
+        """Return the command line that runs `command` inside, in the same process."""
         return ("nsenter", f"--net={self.network_file}", f"--mount={self.mount_file}", "--", *command)
 
     @property
     def _link_alias(self) -> str:
-        """What is written on the host's end of the pair; the kernel takes 255 bytes."""
+        """Return the alias of the host's end of the veth pair; the kernel allows 255 bytes."""
         return str(self.folder)[-120:]
 
     @property
     def is_ready(self) -> bool:
-        """Whether both exist."""
+        """Return whether both exist."""
         return self._has_network() and self._has_mounts()
 
     def create(self, *, mounts: Sequence[tuple[str, str]], mtu: int) -> None:
-        """Make what is missing of both; `mounts` are pairs of source (or `tmpfs`) and place. Repeatable."""
+        """Create the namespaces that are missing; `mounts` are pairs of source (or `tmpfs`) and target. Repeatable."""
         if self.is_ready:
             return
         self.destroy()
@@ -79,9 +79,9 @@ class NodeNamespaces:
             raise
 
     def destroy(self) -> None:
-        """Take both away with all interfaces, rules and mounts in them; no process may be left inside. Repeatable."""
+        """Remove both with all interfaces, rules and mounts in them; no process may be left inside. Repeatable."""
         for place in (self.mount_file, self.network_file, self.folder):
-            # The kernel lists true paths, whatever links the data directory was reached by.
+            # The kernel lists real paths, even if the data directory is behind a link.
             for _ in range(mount_points().count(str(place.resolve()))):
                 run_command("umount", str(place))
         if self._link_is_anothers():
@@ -91,7 +91,7 @@ class NodeNamespaces:
             run_command("nft", "delete", "table", "ip", self.network.nft_table)
 
     def _link_is_anothers(self) -> bool:
-        """Whether a platform that was made since has the number by now; the link says whose it is."""
+        """Return whether a newer platform has the number by now; the link's alias names its owner."""
         try:
             owner = Path(f"/sys/class/net/{self.network.host_link}/ifalias").read_text().strip()
         except OSError:
@@ -99,7 +99,7 @@ class NodeNamespaces:
         return owner not in {"", self._link_alias}
 
     def _delete_link(self) -> None:
-        """Delete the host's end of the pair; the kernel may do so at this very moment, as its other end has gone."""
+        """Delete the host's end of the veth pair; the kernel may be deleting it at the same time."""
         link = Path(f"/sys/class/net/{self.network.host_link}")
         if not link.exists():
             return
@@ -123,7 +123,7 @@ class NodeNamespaces:
 
     def _create_folder(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A mount namespace can be held by a file only on a mount that is private.
+        # A file can keep a mount namespace alive only on a private mount.
         run_command("mount", "--bind", str(self.folder), str(self.folder))
         run_command("mount", "--make-private", str(self.folder))
         self.network_file.touch()
@@ -161,16 +161,16 @@ echo 1 >/proc/sys/net/ipv4/ip_forward
 
 
 def mount_points(table: Path = Path("/proc/self/mountinfo")) -> list[str]:
-    """Return the place of every mount of this process's namespace; one mounted over twice is there twice.
+    """Return the target of every mount of this process's namespace; a target with two mounts appears twice.
 
-    `os.path.ismount` does not see a folder that is bound onto itself.
+    `os.path.ismount` does not detect a directory that is bound onto itself.
     """
     lines = table.read_text(errors="surrogateescape").split("\n")
     return [_ESCAPED.sub(_unescape_octal, fields[4]) for line in lines if len(fields := line.split(" ")) > 4]
 
 
 def enable_masquerade(network: NodeNetwork) -> None:
-    """Let pods reach what lies beyond the machine, under the machine's own address. Repeatable."""
+    """Let pods reach networks beyond the machine, under the machine's address. Repeatable."""
     table = network.nft_table
     sources = f"{{ {network.node_address}, {network.pod_subnet} }}"
     rules = f"""
@@ -187,13 +187,13 @@ table ip {table} {{
 
 
 def list_uplinks() -> list[str]:
-    """Return the interfaces that default routes go through."""
+    """Return the interfaces of the default routes."""
     words = run_command("ip", "-4", "route", "show", "default").split()
     return sorted({words[index + 1] for index, word in enumerate(words) if word == "dev"})
 
 
 def uplink_mtu(*, default: int = 1500) -> int:
-    """Return the smallest packet size of the uplinks, so that pods' packets fit through."""
+    """Return the smallest MTU of the uplinks, so that pods' packets fit."""
     sizes = [int(Path(f"/sys/class/net/{name}/mtu").read_text()) for name in list_uplinks()]
     return min([*sizes, default])
 
@@ -205,9 +205,9 @@ def forwarding_settings(network: NodeNetwork) -> Mapping[str, str]:
 
 
 def kill_all(namespaces: NodeNamespaces, cgroups: Cgroups, *, patience: float = _KILL_PATIENCE) -> None:
-    """Kill every process of the node: those in its namespaces and those in its pods' groups.
+    """Kill every process of the node: those in its namespaces and those in its pods' cgroups.
 
-    Raises `ToolError`, naming them, if some are there after `patience` seconds.
+    Raises `ToolError` with their names if some survive `patience` seconds.
     """
     deadline = time.monotonic() + patience
     while pids := (namespaces.list_members() | cgroups.list_members()) - {os.getpid()}:
@@ -233,16 +233,16 @@ def _namespaces_of(pid: int) -> set[tuple[int, int]]:
 
 
 def _namespace_identity(path: Path) -> tuple[int, int] | None:
-    """What tells a namespace from all others; None if the file at `path` holds none."""
+    """Return the identity of a namespace; None if the file at `path` keeps none alive."""
     own = _file_identity(Path("/proc/self/ns/net"))
     identity = _file_identity(path)
-    # All namespaces live on one internal file system (nsfs): any other device is an ordinary file.
+    # All namespaces are on one internal file system (nsfs); a file on any other device is an ordinary file.
     return identity if own and identity and identity[0] == own[0] else None
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
     try:
         status = path.stat()
-    except OSError:  # a process that has ended, a file that is not there
+    except OSError:  # the process has exited, or the file does not exist
         return None
     return status.st_dev, status.st_ino

@@ -1,4 +1,4 @@
-"""The real node as a whole: what has to be there before its programs start, the programs, and taking it all away."""
+"""The real node as a whole: its preparation, its programs, and its removal."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ GROUP = "node"
 
 _LOAD_SECONDS = 600.0
 
-# Places where containerd and the kubelet insist on keeping things, whatever their configuration says.
+# Fixed directories of containerd and the kubelet that no setting changes.
 _FIXED_DIRS = ("/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods")
-# Settings of the whole machine that the kubelet wants so. In the node's namespace a file with the wanted value
-# lies over each, and so the machine keeps its own.
+# Machine-wide settings that the kubelet requires. In the node's namespace, a file with the required value is mounted
+# over each, so the machine keeps its own.
 _KERNEL_SETTINGS = {
     "kernel/keys/root_maxbytes": "25000000",
     "kernel/keys/root_maxkeys": "1000000",
@@ -53,15 +53,15 @@ _KERNEL_SETTINGS = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
 }
-# A file in the device plugins' folder. The kubelet takes an empty folder for that of a new machine, and sets
-# extended resources to zero each time it starts.
+# A file in the directory of device plugins. The kubelet takes an empty directory for that of a new machine, and sets
+# extended resources to zero at each start.
 _KEEP_RESOURCES = Path("device-plugins/vkgateway-keeps-extended-resources")
 _SOURCES_OF_NAME_SERVERS = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
 
 
 @dataclass(frozen=True, slots=True)
 class _Certificate:
-    """One certificate of the node: its file name, whom it names, and what it is for."""
+    """One certificate of the node: its file name, its subject, and its purpose."""
 
     file: str
     user: str
@@ -70,11 +70,11 @@ class _Certificate:
 
 
 class RealNode:
-    """One node with kubelet, containerd, kube-proxy and CoreDNS, in namespaces of its own.
+    """One node with kubelet, containerd, kube-proxy and CoreDNS, in its own namespaces.
 
-    Order: `prepare()`; start the first of `specs()`, containerd; `import_images()`; start the others; apply
-    `objects()` and, once the Node is there, `status_patch()`. At the end stop the processes and call
-    `teardown()`. All methods block; each can be called again at any point, after a crash too.
+    The order is: `prepare()`; start the first of `process_specs()`, containerd; `import_images()`; start the others;
+    apply `cluster_objects()` and, once the Node exists, `status_patch()`. At the end stop the processes and call
+    `teardown()`. All methods block, and each may be repeated at any point, also after a crash.
     """
 
     def __init__(self, options: RealNodeOptions, *, authority: Authority, claims: HostChanges | None = None) -> None:
@@ -86,19 +86,19 @@ class RealNode:
 
     @staticmethod
     def find_obstacle() -> str | None:
-        """Return why this machine cannot carry a real node, or None if it can. Changes nothing."""
+        """Return why this machine cannot run a real node, or None. Changes nothing."""
         return find_obstacle()
 
     @property
     def has_namespaces(self) -> bool:
-        """Whether it has the namespaces in which its programs run."""
+        """Return whether the namespaces of its programs exist."""
         return self._namespaces.is_ready
 
     def prepare(self) -> None:
-        """Make certificates, configuration, images, control groups and namespaces; keep what is there.
+        """Create certificates, configuration, images, cgroups and namespaces; keep existing ones.
 
-        Raises `UnavailableError` where `probe()` would have told a reason, `ToolError` where the machine
-        refuses something.
+        Raises `UnavailableError` with the reason of `find_obstacle()`, and `ToolError` if the machine refuses
+        something.
         """
         folders = self.options.folders
         for folder in (
@@ -117,11 +117,11 @@ class RealNode:
         self._create_namespaces()
 
     def renew_certificates(self) -> None:
-        """Make certificates anew that end soon; nothing else is touched."""
+        """Renew certificates that expire soon; nothing else changes."""
         self._write_certificates()
 
     def process_specs(self) -> tuple[ProcessSpec, ...]:
-        """Return the node's processes; containerd first, for without it the kubelet ends at once."""
+        """Return the node's processes; containerd is first, since the kubelet exits without it."""
         config = self.options.folders.config_dir
         kubelet = (
             f"--config={config / 'kubelet.yaml'}",
@@ -139,7 +139,7 @@ class RealNode:
         )
 
     def import_images(self, *, timeout: float = 60.0) -> None:
-        """Import the platform's images into containerd, for which it waits up to `timeout` seconds.
+        """Import the platform's images into containerd, and wait up to `timeout` seconds for it.
 
         An image whose archive has not changed since its last import is skipped.
         """
@@ -160,24 +160,24 @@ class RealNode:
         return manifests.node_status_patch(self.options)
 
     def load_archive(self, archive: Path) -> None:
-        """Hand the images of an archive (docker or OCI, tar) to containerd; what bears their names is replaced.
+        """Load the images of an archive (docker or OCI, tar) into containerd; existing names are replaced.
 
-        Raises `ToolError` where containerd does not take the archive.
+        Raises `ToolError` if containerd rejects the archive.
         """
         self.run_ctr("images", "import", str(archive), timeout=_LOAD_SECONDS)
 
     def list_images(self) -> list[str]:
-        """The names of the images on the node. Raises `ToolError` where containerd does not answer."""
-        # containerd keeps each image by its digest as well, which is no name that anybody gave.
+        """Return the names of the images on the node. Raises `ToolError` if containerd does not answer."""
+        # containerd also lists each image by its digest, which is not a name.
         return [name for name in self.run_ctr("images", "list", "--quiet").split() if not name.startswith("sha256:")]
 
     def run_ctr(self, *arguments: str, timeout: float = 60.0) -> str:
-        """Run containerd's own client in the namespace Kubernetes uses, for `timeout` seconds at most; its output."""
+        """Run containerd's client in the namespace of Kubernetes, for at most `timeout` seconds; return its output."""
         command = (str(self.options.programs["ctr"]), "--address", configs.CONTAINERD_SOCKET, "-n", "k8s.io")
         return run_command(*self._namespaces.enter_command(*command, *arguments), timeout=timeout)
 
     def teardown(self) -> None:
-        """Take everything off the machine but the files in the node's own folder; call it with the programs stopped.
+        """Remove everything from the machine except the files in the node's directory; its programs must be stopped.
 
         Every process still inside (containers, shims) is killed. Repeatable, also after a crash or a reboot.
         """
@@ -187,7 +187,9 @@ class RealNode:
         self._host_changes.release_changes(self.options.owner_key)
 
     def _process_spec(self, name: str, *arguments: str, stop_rank: int, reads: Path | None = None) -> ProcessSpec:
-        """Describe a process; one that `reads` its file but once starts anew when that says something else."""
+        """Return the spec of a process; `reads` is a file that it reads only at start, so that a changed file restarts
+        it.
+        """
         program = str(self.options.programs[name])
         tools = f"{self.options.programs['containerd-shim-runc-v2'].parent}:{TOOL_PATH}"
         return ProcessSpec(
@@ -198,7 +200,7 @@ class RealNode:
         )
 
     def _netpol_spec(self, *, stop_rank: int) -> ProcessSpec:
-        """Describe the process that enforces NetworkPolicies; containerd starts no pod without it."""
+        """Return the spec of the process that enforces NetworkPolicies; containerd starts no pod without it."""
         folders = self.options.folders
         site = folders.config_dir / _SITE
         arguments = (str(folders.pki_dir / "netpol.kubeconfig"), str(site))
@@ -287,17 +289,18 @@ class RealNode:
         options = self.options
         self._host_changes.apply_changes(options.owner_key, settings={}, directories=_FIXED_DIRS)
         if not self._namespaces.is_ready:
-            # One of the two may be gone while programs live on in the other: nobody would find them again.
+            # One namespace may be gone while programs run in the other, where nothing else would find them.
             kill_all(self._namespaces, self._cgroups)
         self._namespaces.create(mounts=list(self._bind_mounts()), mtu=uplink_mtu())
         run_command(*f"ip route replace {options.service_network} via {options.network.node_address}".split())
         run_command(*f"ip route replace {options.network.tenant_services} via {options.network.node_address}".split())
-        # Those of them that no Service has: such packets end here, and do not go round.
+        # Packets to addresses in the range that no Service has are dropped here and do not loop.
         ends = f"ip route replace {options.network.tenant_services} dev lo src {options.network.node_address}"
         run_command(*self._namespaces.enter_command(*ends.split()))
-        # Tenants without a range of their own show these: nothing on the machine's networks may be taken for them.
+        # Tenants without a Service range of their own use these addresses, which must not exist on the machine's
+        # networks.
         run_command(*self._namespaces.enter_command("ip", "route", "replace", "unreachable", SERVICE_CIDR))
-        # A pod may send under no address but its own: replies to the source of a packet must leave where it came in.
+        # A pod may send from its own address only: the reply to a packet's source must leave where the packet came in.
         run_command(*self._namespaces.enter_command("sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/rp_filter"))
         enable_masquerade(options.network)
         self._host_changes.apply_changes(
@@ -305,7 +308,7 @@ class RealNode:
         )
 
     def _bind_mounts(self) -> Iterator[tuple[str, str]]:
-        """What lies elsewhere in the node's mount namespace than on the machine."""
+        """Yield the paths whose content differs between the node's mount namespace and the machine."""
         folders = self.options.folders
         sources: dict[str, Callable[[], str]] = {
             "/var/lib/kubelet": lambda: _make_folder(folders.kubelet_dir),
@@ -333,7 +336,7 @@ def _make_folder(path: Path) -> str:
 
 
 def _host_ports(plugins: Path) -> bool:
-    """Whether hostPort works: the CNI plugin for it writes iptables rules."""
+    """Return whether hostPort works: its CNI plugin writes iptables rules."""
     return (plugins / "portmap").exists() and find_tool("iptables") is not None
 
 

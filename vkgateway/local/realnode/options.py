@@ -1,4 +1,4 @@
-"""What the real node is made from: its number, names, addresses and folders."""
+"""Options of the real node: its number, names, addresses and directories."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import psutil
 from vkgateway.model.errors import InputError
 
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "kubelet", "kube-proxy", "coredns")
-"""What the resolver has to find for a real node; runc, nft, ip and the CNI plugins come from the system."""
+"""Programs that the resolver must find for a real node; runc, nft, ip and the CNI plugins come from the system."""
 
 FORWARDER_PORT = 54
-"""Beside that of names: there, the node's name server tells the compute cluster's."""
+"""Next to the DNS port, at which the node's name server resolves the compute cluster's names."""
 
 _HIGHEST_NUMBER = 255
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNetwork:
-    """Interfaces and addresses, all derived from the platform's number so that two platforms never meet.
+    """Interfaces and addresses, derived from the platform's number so that two platforms never collide.
 
-    The node lives in a network namespace of its own, joined to the machine by a veth pair. The machine
-    routes the pods' and services' addresses through that pair.
+    The node has its own network namespace, connected to the machine by a veth pair. The machine routes the addresses of
+    pods and Services through that pair.
     """
 
     number: int
@@ -42,12 +42,12 @@ class NodeNetwork:
 
     @property
     def nft_table(self) -> str:
-        """The nftables table on the machine that lets pods reach the outside."""
+        """The nftables table on the machine that lets pods reach other networks."""
         return f"vkg{self.number}"
 
     @property
     def platform_address(self) -> str:
-        """Where the platform's API servers listen; made by the platform, not by the real node."""
+        """Address of the platform's API servers; the platform creates it, not the real node."""
         return f"10.213.{self.number}.1"
 
     @property
@@ -72,7 +72,7 @@ class NodeNetwork:
 
     @property
     def dns_forwarder(self) -> str:
-        """Where the node's name server answers for names outside every cluster: ADDRESS:PORT."""
+        """ADDRESS:PORT at which the node's name server answers for names outside every cluster."""
         return f"{self.node_address}:{FORWARDER_PORT}"
 
     @property
@@ -87,18 +87,18 @@ class NodeNetwork:
 
     @property
     def service_subnet(self) -> str:
-        """What the compute API server should take as its `--service-cluster-ip-range`."""
+        """The compute API server's `--service-cluster-ip-range`."""
         return f"10.215.{self.number}.0/24"
 
     @property
     def tenant_services(self) -> str:
-        """What tenants' Services have their addresses from; two of 32 platforms on a machine never meet."""
+        """Parent range of tenants' Service ranges; two of 32 platforms on a machine never collide."""
         return f"10.{160 + self.number % 32}.0.0/16"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFolders:
-    """Where the node keeps its files, all below one directory of the platform's data directory."""
+    """The node's directories, all below one directory of the platform's data directory."""
 
     root: Path
 
@@ -109,7 +109,7 @@ class NodeFolders:
 
     @property
     def cni_dir(self) -> Path:
-        """The folder containerd reads CNI configuration from."""
+        """Directory of containerd's CNI configuration."""
         return self.root / "config" / "cni"
 
     @property
@@ -124,41 +124,41 @@ class NodeFolders:
 
     @property
     def containerd_dir(self) -> Path:
-        """Images, snapshots and containerd's database; kept over restarts."""
+        """Images, snapshots and containerd's database; kept across restarts."""
         return self.root / "containerd"
 
     @property
     def kubelet_dir(self) -> Path:
-        """What the node sees as /var/lib/kubelet."""
+        """The node's /var/lib/kubelet."""
         return self.root / "kubelet"
 
     @property
     def logs_dir(self) -> Path:
-        """What the node sees as /var/log/pods and /var/log/containers."""
+        """The node's /var/log/pods and /var/log/containers."""
         return self.root / "logs"
 
     @property
     def plugins_dir(self) -> Path:
-        """The folder of the platform's own CNI plugins."""
+        """Directory of the platform's own CNI plugins."""
         return self.root / "config" / "cni-plugins"
 
     @property
     def sysctl_dir(self) -> Path:
-        """Files that stand in for kernel settings the kubelet would otherwise change for the whole machine."""
+        """Files mounted over kernel settings that the kubelet would otherwise change for the whole machine."""
         return self.root / "sysctl"
 
     @property
     def namespaces_dir(self) -> Path:
-        """The folder whose files hold the node's namespaces alive."""
+        """Directory with the files that keep the node's namespaces alive."""
         return self.root / "ns"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RealNodeOptions:
-    """Everything the real node is told; two equal options make the same node."""
+    """All options of the real node; equal options give equal nodes."""
 
     directory: Path
-    """A folder of its own, usually `DATA_DIR/node`; absolute."""
+    """Directory of the node, usually `DATA_DIR/node`; absolute."""
     number: int
     """The platform's number, 0 to 255."""
     programs: Mapping[str, Path]
@@ -201,28 +201,28 @@ class RealNodeOptions:
 
     @property
     def cluster_dns(self) -> str:
-        """ClusterIP of the cluster's name service: the tenth of the range, as elsewhere in the field."""
+        """ClusterIP of the cluster's name service: the tenth of the range, as in other clusters."""
         return str(self.service_network[10])
 
     @property
     def cgroup_name(self) -> str:
-        """Name of the cgroup that holds every pod of this node, directly below the root.
+        """Name of the cgroup of all pods of this node, directly below the root.
 
-        Numbers are given out again, so the folder is in it: none takes what a follower has.
+        It contains the directory, since numbers are reused: a removal must not affect a later platform.
         """
         return f"vkg{self.number}-{sha256(self.owner_key.encode()).hexdigest()[:8]}"
 
     @property
     def pods_memory(self) -> int:
-        """Bytes that all pods of the node may take together: four fifths of the machine's."""
+        """Memory limit in bytes of all pods of the node together: four fifths of the machine's."""
         return psutil.virtual_memory().total * 4 // 5
 
     @property
     def reserved_memory(self) -> int:
-        """Bytes of the machine's memory that are left to the platform."""
+        """Bytes of the machine's memory that are reserved for the platform."""
         return psutil.virtual_memory().total - self.pods_memory
 
     @property
     def owner_key(self) -> str:
-        """Who this node is among those of the machine."""
+        """Identity of this node among those of the machine."""
         return str(self.directory)

@@ -1,4 +1,4 @@
-"""Whether this machine can carry a real node, and if not, why."""
+"""Check of whether this machine can run a real node, and if not, why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkgateway.local.realnode.cgroups import Cgroups
 from vkgateway.local.realnode.host import TOOL_PATH, ToolError, run_command
 from vkgateway.local.realnode.images import BUSYBOX
 
-# Program -> Debian's package.
+# Debian package of each program.
 _TOOLS: Mapping[str, str] = {
     "runc": "runc",
     "nft": "nftables",
@@ -24,10 +24,10 @@ _TOOLS: Mapping[str, str] = {
 _CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"), Path("/usr/libexec/cni"))
 _CNI_PLUGINS = ("ptp", "host-local", "loopback")
 _KMSG = Path("/dev/kmsg")
-# Enough of a program to hold the name of its loader, if it has one.
+# Long enough to contain the name of a program's loader.
 _HEAD = 4096
 
-# Run in throw-away namespaces: does the kernel give us what the node is built from?
+# Runs in temporary namespaces and checks what the kernel offers.
 _REHEARSAL = """
 ip link add name vkgprobe type veth peer name vkgprobe0
 echo 1 >/proc/sys/net/ipv4/ip_forward
@@ -46,7 +46,7 @@ mount -t tmpfs tmpfs /mnt
 
 
 def find_obstacle() -> str | None:
-    """Return the first reason why this machine cannot carry a real node, or None if it can. Changes nothing."""
+    """Return the first reason why this machine cannot run a real node, or None. Changes nothing."""
     checks: tuple[Callable[[], str | None], ...] = (
         _check_system,
         _check_privileges,
@@ -64,13 +64,13 @@ def find_tool(name: str) -> Path | None:
 
 
 def find_plugins() -> Path | None:
-    """Return the folder that holds the CNI plugins; None if there is none with all that are needed."""
+    """Return the directory of the CNI plugins; None if no directory has all required ones."""
     has_all = (path for path in _CNI_DIRECTORIES if all((path / name).exists() for name in _CNI_PLUGINS))
     return next(has_all, None)
 
 
 def static_busybox() -> bool:
-    """Whether the busybox that goes into images is there, and runs without libraries."""
+    """Return whether the busybox for images exists and is static."""
     try:
         with BUSYBOX.open("rb") as file:
             return b"/ld-" not in file.read(_HEAD)

@@ -1,1 +1,1 @@
-"""The platform's certificates are renewed by itself, for as long as it runs."""
+"""Automatic renewal of the platform's certificates while it runs."""

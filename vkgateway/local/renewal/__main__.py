@@ -1,7 +1,7 @@
-"""The renewal as a program: `python -m vkgateway.local.renewal DATA_DIR` looks once a day, and sleeps.
+"""The renewal as a program: `python -m vkgateway.local.renewal DATA_DIR` checks once a day.
 
-Each look is a program of its own, so that between two of them next to nothing is kept in memory; and it is that of the
-vkgateway which is installed then.
+Each check is a separate program. So little memory is used between checks, and each check runs the vkgateway that is
+installed then.
 """
 
 import subprocess
@@ -9,14 +9,14 @@ import sys
 import time
 
 FIRST = 3600.0
-"""Seconds from the start, for which `up` is responsible, to the first look."""
+"""Seconds from the start to the first check; `up` renews certificates at the start."""
 DAILY = 24 * 3600.0
 AGAIN = 3600.0
-"""Seconds to the next look after one that failed, or found `up` or `down` at work."""
+"""Seconds to the next check after a failure, or while `up` or `down` runs."""
 
 
 def main(data_dir: str) -> None:
-    """Look after the certificates of the platform in `data_dir` until killed."""
+    """Renew the certificates of the platform in `data_dir` until killed."""
     pause = FIRST
     while True:
         time.sleep(pause)

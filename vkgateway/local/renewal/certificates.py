@@ -1,4 +1,4 @@
-"""Renewing what ends of the platform's certificates while all runs: the part of `up` that only time calls for."""
+"""Renewal of the platform's certificates that expire soon, while everything runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from vkgateway.programs.supervisor.client import SupervisorClient
 
 
 async def renew_certificates(data_dir: Path, *, supervisor: SupervisorClient, now: datetime.datetime) -> list[str]:
-    """Renew the certificates of which less than a third is left at `now` (aware); their names, none where none was.
+    """Renew the certificates with less than a third of their lifetime left at `now` (aware); return their names.
 
     Most processes read them again by themselves; KWOK and the hollow kubelet are restarted.
 
     Raises:
-        ConflictError: `up` or `down` is at work.
-        VkgatewayError: keys are damaged, the disk is full, the supervisor does not answer.
+        ConflictError: `up` or `down` is running.
+        VkgatewayError: keys are damaged, the disk is full, or the supervisor does not answer.
     """
     paths = PlatformPaths(data_dir)
     due = certificates_to_renew(paths, now=now)
@@ -36,7 +36,8 @@ async def renew_certificates(data_dir: Path, *, supervisor: SupervisorClient, no
         record = records.load_record(paths.record_path)
         if record is None:
             return []
-        # Asked first: were it found out of reach later, these two would go on with what ends, and nothing look again.
+        # Checked first: if the supervisor failed later, these two would keep old certificates, and no later check would
+        # notice.
         running = {state.name: state for state in await supervisor.list_processes(compute.GROUP)}
         _write_certificates(paths, record, now=now)
         port = record.ports["hollow-kubelet"]

@@ -1,4 +1,4 @@
-"""One look at the platform's certificates: `python -m vkgateway.local.renewal.once DATA_DIR`."""
+"""One check of the platform's certificates: `python -m vkgateway.local.renewal.once DATA_DIR`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkgateway.programs.supervisor.client import SupervisorClient
 
 
 def main(data_dir: Path) -> int:
-    """Look, say what came of it if anything did; the exit code, 1 where it is to be looked again soon."""
+    """Check once, print the result if there is one, and return the exit code; 1 if another check is due soon."""
     now = datetime.datetime.now(datetime.UTC)
     try:
         renewed = asyncio.run(renew_certificates(data_dir, supervisor=SupervisorClient.for_data_dir(data_dir), now=now))

@@ -1,4 +1,4 @@
-"""The renewal among the platform's processes."""
+"""The process of the renewal."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from vkgateway.local.paths import PlatformPaths
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 NAME = "renewal"
-# Before all that it would start anew.
+# The renewal stops before all that it would restart.
 _STOP_RANK = 95
 
 
 def process_spec(paths: PlatformPaths) -> ProcessSpec:
-    """Describe the process."""
+    """Return the spec of the process."""
     return ProcessSpec(
         name=NAME,
         argv=(sys.executable, "-m", "vkgateway.local.renewal", str(paths.data_dir)),

@@ -1,1 +1,1 @@
-"""Where programs come from: a named folder, PATH, the cache, the official release, or a build from the Go proxy."""
+"""Sources of programs: a named directory, PATH, the cache, the official release, a build from the Go module proxy."""

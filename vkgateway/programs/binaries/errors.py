@@ -1,4 +1,4 @@
-"""What can go wrong on the way to a program, each told in one sentence with the way out."""
+"""Errors on the way to a program, each one sentence with the way out."""
 
 import errno
 import re
@@ -8,27 +8,27 @@ from pathlib import Path
 
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 
-OWN_PROGRAMS_HINT = "or put the programs into a folder and name it with --program-dir or VKGATEWAY_PROGRAM_DIR"
+OWN_PROGRAMS_HINT = "or put the programs into a directory and set --program-dir or VKGATEWAY_PROGRAM_DIR"
 
 
 class UnknownVersionError(InputError):
-    """The release asked for does not exist, or is older than what is supported."""
+    """The requested release does not exist, or is older than the oldest supported one."""
 
 
 class NoToolchainError(UnavailableError):
-    """There is no Go, and no way to get one."""
+    """The machine has no Go toolchain and cannot get one."""
 
 
 class NoNetworkError(UnavailableError):
-    """Neither the official releases nor the Go module proxy can be reached."""
+    """Neither the official releases nor the Go module proxy is reachable."""
 
 
 class DiskFullError(UnavailableError):
-    """There is no room for the program, or for building it."""
+    """The disk has no space for the program or its build."""
 
 
 class ChecksumError(UnavailableError):
-    """What was downloaded is not what was published."""
+    """A download does not match its published checksum."""
 
 
 class CacheError(UnavailableError):
@@ -36,11 +36,11 @@ class CacheError(UnavailableError):
 
 
 class BuildError(UnavailableError):
-    """The build failed for a reason of its own."""
+    """The build failed for another reason."""
 
 
 REFUSALS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-"""How the system says that a user may not write at a place."""
+"""Error numbers for missing write permission."""
 
 _DISK = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 _CHECKSUM = re.compile(r"checksum mismatch|SECURITY ERROR|THESE PACKAGES DO NOT MATCH THE HASHES", re.IGNORECASE)
@@ -58,40 +58,40 @@ _ERROR_WORDS = re.compile(r"error|cannot|failed|undefined|fatal|requires", re.IG
 
 
 def cache_refused_error(folder: Path) -> CacheError:
-    """Nothing can be kept in `folder`."""
+    """Return the error for a directory that this user may not write to."""
     return CacheError(
-        f"the program cache {folder} may not be written by this user",
-        hint=f"Choose another one with XDG_CACHE_HOME, {OWN_PROGRAMS_HINT}.",
+        f"this user may not write to the program cache {folder}",
+        hint=f"Choose another cache with XDG_CACHE_HOME, {OWN_PROGRAMS_HINT}.",
     )
 
 
 def disk_full_error(folder: Path) -> DiskFullError:
-    """The disk that holds `folder` is full."""
+    """Return the error for a full disk at `folder`."""
     try:
         free = f"{shutil.disk_usage(folder).free / 1e9:.1f} GB are free"
     except OSError:
         free = "it is full"
     return DiskFullError(
-        f"no room on the disk of {folder}: {free}, a build of Kubernetes needs about 9 GB",
-        hint="free some ('vkgateway binaries prune' removes old versions), or set XDG_CACHE_HOME to a larger disk",
+        f"no space left on the disk of {folder}: {free}, and a build of Kubernetes needs about 9 GB",
+        hint="Free some ('vkgateway binaries prune' deletes old versions), or set XDG_CACHE_HOME to a larger disk.",
     )
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether the system call failed for want of room."""
+    """Return whether a system call failed because the disk is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def checksum_error(what: str, *, detail: str) -> ChecksumError:
-    """`what` was changed on its way, or at its source."""
+    """Return the error for `what`, which was changed in transit or at its source."""
     return ChecksumError(
         f"{what} does not match its published checksum: {detail}",
-        hint="nothing of it was kept; try again on a network that you trust, " + OWN_PROGRAMS_HINT,
+        hint="The download was deleted. Try again on a network that you trust, " + OWN_PROGRAMS_HINT,
     )
 
 
 def error_from_output(lines: Sequence[str], *, what: str, folder: Path, log: Path) -> VkgatewayError:
-    """The error that the output of a failed `go` or `pip` tells of; `what` is the project and version."""
+    """Return the error that the output of a failed `go` or `pip` shows; `what` is the project and version."""
     text = "\n".join(lines)
     if _DISK.search(text):
         return disk_full_error(folder)
@@ -100,15 +100,15 @@ def error_from_output(lines: Sequence[str], *, what: str, folder: Path, log: Pat
     if _VERSION.search(text) and not _only_network(lines):
         return UnknownVersionError(
             f"{what} cannot be had: {_first_match(lines, _VERSION)}",
-            hint="ask for a version that was released; 'vkgateway binaries list' shows the defaults",
+            hint="Choose a released version; 'vkgateway binaries list' shows the defaults.",
         )
     if found := _first_match(lines, _NETWORK):
         return NoNetworkError(
             f"{what} cannot be fetched, the network is not there: {found}",
-            hint=f"connect this machine, or set HTTPS_PROXY or GOPROXY, {OWN_PROGRAMS_HINT}",
+            hint=f"Connect this machine, or set HTTPS_PROXY or GOPROXY, {OWN_PROGRAMS_HINT}",
         )
     telling = _first_match(lines, _ERROR_WORDS) or (lines[-1] if lines else "no output")
-    return BuildError(f"building {what} failed: {telling}", hint=f"the whole output is in {log}")
+    return BuildError(f"building {what} failed: {telling}", hint=f"The output is in {log}.")
 
 
 def _first_match(lines: Sequence[str], pattern: re.Pattern[str]) -> str:

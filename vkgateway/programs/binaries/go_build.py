@@ -1,4 +1,4 @@
-"""Building programs from the Go module proxy: a go.mod of our own, one `go build`, progress while it runs."""
+"""Builds from the Go module proxy: a generated go.mod, one `go build`, and progress reports."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ _NEEDED_BYTES = 1_000_000_000
 
 
 _FLAGS = ("-trimpath", "-gcflags=all=-dwarf=false", f"-p={os.cpu_count() or 1}")
-"""For all that is compiled. Tables for debuggers cost a tenth of the compiler's CPU, and `link_flags` drops them."""
+"""Flags for all compilations. Debug information costs a tenth of the compiler's CPU time, and `link_flags` drops it."""
 _NOTHING = '{{""}}'
 _LIBRARY = (
     "archive/...",
@@ -37,7 +37,7 @@ _LIBRARY = (
     "plugin",
     "time/tzdata",
 )
-"""Packages of Go's library that bring along nearly all of it that the programs use."""
+"""Packages of Go's standard library that import nearly all of it that the programs use."""
 
 
 class _Module(msgspec.Struct, rename="pascal"):
@@ -49,7 +49,7 @@ class _Module(msgspec.Struct, rename="pascal"):
 
 
 class BuildProgress:
-    """Tells how far a build is, once in `every` seconds; `clock` is in seconds."""
+    """Reports the progress of a build every `every` seconds; `clock` is in seconds."""
 
     def __init__(
         self, what: str, *, report: Callable[[str], None], every: float, clock: Callable[[], float] = time.monotonic
@@ -63,14 +63,14 @@ class BuildProgress:
         self.packages = 0
 
     def count_line(self, line: str) -> None:
-        """Take note of a line of go's output."""
+        """Count a line of go's output."""
         if line.startswith("go: downloading "):
             self.downloads += 1
         elif line and " " not in line:
             self.packages += 1
 
     def report_state(self) -> None:
-        """Report where it stands."""
+        """Report the current state."""
         doing = "reading the cache"
         if self.downloads:
             doing = f"modules downloaded: {self.downloads}"
@@ -80,7 +80,7 @@ class BuildProgress:
 
     @contextlib.asynccontextmanager
     async def report_regularly(self) -> AsyncIterator[None]:
-        """Report regularly while the block runs."""
+        """Report the state regularly within the block."""
 
         async def tick() -> None:
             while True:
@@ -97,10 +97,10 @@ class BuildProgress:
 
 
 class GoBuild:
-    """One build of a unit, in an empty `folder`: first `resolve_module`, then `compile_library` and `download_modules`,
-    then `compile_programs`.
+    """One build of a unit in an empty `folder`.
 
-    All but `compile_library` raise: UnknownVersionError, NoNetworkError, DiskFullError, ChecksumError, BuildError.
+    The order of calls is `resolve_module`, then `compile_library` and `download_modules`, then `compile_programs`. All
+    but `compile_library` raise UnknownVersionError, NoNetworkError, DiskFullError, ChecksumError or BuildError.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class GoBuild:
         self._main = _Module(go_mod="")
 
     async def resolve_module(self) -> None:
-        """Ask for the main module: a version that does not exist is told apart here, before anything is built."""
+        """Resolve the main module, so that a version that does not exist fails before the build."""
         if shutil.disk_usage(self._folder).free < _NEEDED_BYTES:
             raise errors.disk_full_error(self._folder)
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -134,10 +134,10 @@ class GoBuild:
         self._main = await self._query_module(self.unit.modules[0], self.version)
 
     async def compile_library(self) -> None:
-        """Compile what nearly every program takes of Go's own library.
+        """Compile the standard library packages of nearly every program.
 
-        That fills the time in which modules are downloaded. Builds that begin side by side would each compile it. Its
-        failure is none of the build's: what is missing is compiled there.
+        This uses the time in which modules are downloaded. Concurrent builds would each compile them. A failure is
+        ignored: the build compiles what is missing.
         """
         folder = self._folder / "library"
         folder.mkdir()
@@ -147,7 +147,7 @@ class GoBuild:
         )
 
     async def download_modules(self) -> None:
-        """Write the go.mod and download all modules that are needed."""
+        """Write the go.mod and download all required modules."""
         libraries = await self._shared_libraries() if self.unit.shares_versions else None
         self._write_go_mod(libraries)
         for package in self.unit.packages.values():
@@ -163,7 +163,7 @@ class GoBuild:
                 await self._run_go(*argv, on_line=progress.count_line)
 
     async def compile_programs(self) -> dict[str, Path]:
-        """Build every program and return where each is."""
+        """Build all programs and return their paths."""
         output = self._folder / "out"
         progress = BuildProgress(f"building {self._project_version}", report=self._report, every=self._tell_every)
         async with progress.report_regularly():
@@ -179,7 +179,7 @@ class GoBuild:
         return f"{self.unit.project} {self.version}"
 
     async def _shared_libraries(self) -> LibraryVersions | None:
-        """The versions of the unit that this one comes after; None for a release that nobody has tried with them."""
+        """Return the library versions of the unit in `after`; None for releases that were not tested with them."""
         if self.version != DEFAULT_VERSIONS[self.unit.project]:
             return None
         model = unit_named(self.unit.after)
@@ -211,7 +211,7 @@ class GoBuild:
 
 
 def listing_commands(unit: BuildUnit) -> list[list[str]]:
-    """What Go is asked for before: all packages of the programs, which makes it download the modules they are in."""
+    """Return the commands that list all packages of the programs, which makes Go download their modules."""
     return [
         ["list", "-deps", *options, "-f", _NOTHING, *packages]
         for options, packages in _group_packages(unit, [], ["-test"])
@@ -219,7 +219,7 @@ def listing_commands(unit: BuildUnit) -> list[list[str]]:
 
 
 def build_commands(unit: BuildUnit, version: str, *, output: Path) -> list[list[str]]:
-    """What Go is asked for: to build the programs, then those that are test packages, which it need not vet."""
+    """Return the commands that build the programs, and test packages without vet."""
     flags = ["-v", *_FLAGS, "-ldflags", link_flags(unit, version), "-o", f"{output}/"]
     return [
         [*command, *flags, *packages]
@@ -228,27 +228,27 @@ def build_commands(unit: BuildUnit, version: str, *, output: Path) -> list[list[
 
 
 def _group_packages(unit: BuildUnit, plain: list[str], test: list[str]) -> list[tuple[list[str], list[str]]]:
-    """The words for programs and for test packages, each with the packages that it is for, if there are any."""
+    """Return the arguments for programs and for test packages, each with its packages if there are any."""
     tests = [package for program, package in unit.packages.items() if program in unit.tests]
     others = [package for program, package in unit.packages.items() if program not in unit.tests]
     return [(words, packages) for words, packages in ((plain, others), (test, tests)) if packages]
 
 
 def link_flags(unit: BuildUnit, version: str) -> str:
-    """What the linker is told: no symbols, and the version for the program to tell."""
+    """Return the linker flags: no symbols, and the version that the program prints."""
     major, minor = major_minor(version)
     values = (variable.format(version=version, major=major, minor=minor) for variable in unit.variables)
     return " ".join(["-s", "-w", *(f"-X {value}" for value in values)])
 
 
 def file_name(package: str, *, test: bool = False) -> str:
-    """The name that Go gives the program of a package: its last part that is no major version."""
+    """Return the name that Go gives a package's program: the last part that is not a major version."""
     parts: Iterator[str] = reversed(package.split("/"))
     name = next(part for part in parts if not re.fullmatch(r"v\d+", part))
     return f"{name}.test" if test else name
 
 
 def format_elapsed(seconds: float) -> str:
-    """`12 s`, `3 min 05 s`."""
+    """Return a duration as `12 s` or `3 min 05 s`."""
     minutes, rest = divmod(int(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

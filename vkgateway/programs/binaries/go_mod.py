@@ -1,4 +1,4 @@
-"""The go.mod that a unit is built by: what it requires, and at which versions its libraries are taken."""
+"""The go.mod of a unit: its requirements, and the versions of its libraries."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,16 +15,16 @@ _REQUIRED = re.compile(r"^\s*([^\s/]\S*)\s+(v\S+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class LibraryVersions:
-    """The versions at which another project takes its libraries."""
+    """Versions of the libraries of another project."""
 
     versions: Mapping[str, str]
-    """Module to version."""
+    """Version of each module."""
     staging: tuple[str, ...]
-    """The lines about modules of that project's own tree."""
+    """Replace lines for modules in that project's own tree."""
 
     @classmethod
     def from_go_mod(cls, upstream: str, version: str) -> "LibraryVersions":
-        """Those of a project's go.mod at its release `version`."""
+        """Return the versions in a project's go.mod at release `version`."""
         return cls(versions=parse_requirements(upstream), staging=tuple(_staging_lines(upstream, version)))
 
 
@@ -37,13 +37,13 @@ def render_go_mod(
     libraries: LibraryVersions | None = None,
     seen: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """A go.mod that requires the unit's modules at `version`.
+    """Return a go.mod that requires the unit's modules at `version`.
 
-    `upstream` is the text of the first module's go.mod; its Go version and GODEBUG settings are kept. Modules that
-    upstream keeps in its own tree are replaced by what is published of them (see `_staging_lines`).
+    `upstream` is the text of the first module's go.mod; its Go version and GODEBUG settings stay. Modules in upstream's
+    own tree are replaced by their published versions (see `_staging_lines`).
 
-    With `libraries`, these versions count wherever they name one. Go takes the newest version that anything requires,
-    so every other version that was `seen` in the graph of requirements is excluded: Go then ignores who requires it.
+    `libraries` overrides the versions of the modules that it names. Go takes the newest required version, so every
+    other version in `seen`, the graph of requirements, is excluded: Go then ignores the requirement.
     """
     settings = _SETTINGS.findall(upstream) if unit.staging else []
     lines = ["module build", *(settings or [f"go {go_version}"])]
@@ -54,7 +54,7 @@ def render_go_mod(
         lines += [f"replace {line}" for line in _REPLACED.findall(upstream)]
         lines += [f"replace {module} => {module} v{own}" for module, own in unit.replacements.items()]
     if libraries is not None:
-        # All are named here, as Go reads the requirements of what is named here and of nothing else.
+        # The file names all modules, since Go reads the requirements of the named modules only.
         wanted = {**parse_requirements(upstream), **libraries.versions}
         lines += [f"require {module} {taken}" for module, taken in wanted.items()]
         lines += libraries.staging
@@ -64,12 +64,12 @@ def render_go_mod(
 
 
 def _staging_lines(upstream: str, version: str) -> list[str]:
-    """What is said of modules that upstream keeps in its own tree (k8s.io/api and so on, `./staging/src`).
+    """Return the lines for modules in upstream's own tree (k8s.io/api and so on, `./staging/src`).
 
-    They are required as v0.0.0 there, published as v0.MINOR.PATCH, and replaced by that. They are not required here:
-    Go would then have to read all of them, and some were never published. As published they require each other by
-    that version. It is excluded, so that v0.0.0 is what is required of all of them, whatever is built: Go compiles a
-    library anew for each version that is required of it, though the same may be taken.
+    Upstream requires them as v0.0.0; they are published as v0.MINOR.PATCH and replaced by that. The go.mod does not
+    require them: Go would read all of them, and some were never published. The published ones require each other by
+    that version. It is excluded, so that every build requires v0.0.0. Otherwise Go would compile a library again for
+    each required version, even if the same one is used.
     """
     staged = f"v0.{version.partition('.')[2]}"
     modules = dict.fromkeys(_STAGING.findall(upstream))
@@ -80,13 +80,13 @@ def _staging_lines(upstream: str, version: str) -> list[str]:
 
 
 def parse_requirements(text: str) -> dict[str, str]:
-    """Module to version, as a go.mod requires them."""
+    """Return the version of each module that a go.mod requires."""
     blocks = (block or line for block, line in _REQUIRE.findall(text))
     return {module: version for block in blocks for module, version in _REQUIRED.findall(block)}
 
 
 def modules_in_graph(graph: Iterable[str]) -> set[tuple[str, str]]:
-    """Every module and version in the lines of `go mod graph`."""
+    """Return every module and version in the output of `go mod graph`."""
     edges = (line.split() for line in graph)
     pairs = (word.partition("@") for edge in edges if len(edge) == 2 for word in edge)
     return {(module, version) for module, _, version in pairs if version.startswith("v")}

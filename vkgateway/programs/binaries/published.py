@@ -1,4 +1,4 @@
-"""Public programs beside Kubernetes' own: built once from the Go module proxy, and kept with their manifests."""
+"""Public programs other than Kubernetes', built once from the Go module proxy and stored with their manifests."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from vkgateway.programs.binaries.subprocesses import run_program
 
 @dataclass(frozen=True, slots=True)
 class PublishedPrograms:
-    """What is built, of which version, and what is kept beside it."""
+    """Programs to build at a version, and the manifests to store with them."""
 
     unit: BuildUnit
     version: str
     manifests: Mapping[str, str]
-    """Path in the first module's tree (a file or a folder) to the name that it is kept by."""
+    """Name under which each manifest is stored, by its path (a file or a directory) in the first module's tree."""
 
     @property
     def name(self) -> str:
-        """`NAME-VERSION`: no two have the same."""
+        """Unique name, `NAME-VERSION`."""
         return f"{self.unit.name}-{self.version}"
 
 
@@ -40,9 +40,10 @@ class _Download(msgspec.Struct, rename="pascal"):
 async def provide_programs(
     wanted: PublishedPrograms, *, report: Callable[[str], None], cache: Cache | None = None
 ) -> Path:
-    """The folder with programs and manifests, made where there is none: `published/NAME-VERSION` in the cache.
+    """Return the directory with programs and manifests, `published/NAME-VERSION` in the cache; build it if it is
+    missing.
 
-    Raises: see `vkgateway.programs.binaries.go_build.Build`.
+    Raises: see `vkgateway.programs.binaries.go_build.GoBuild`.
     """
     cache = cache or Cache(Cache.default_root())
     folder = cache.root / "published" / wanted.name
@@ -56,7 +57,7 @@ async def provide_programs(
 async def _build_programs(
     wanted: PublishedPrograms, folder: Path, *, cache: Cache, report: Callable[[str], None]
 ) -> None:
-    """Everything is put together aside and moved in whole, so what is there is complete."""
+    """Build in a temporary directory and move it in atomically, so that an existing one is complete."""
     unit, version = wanted.unit, wanted.version
     go = await find_go(cache, report=report)
     work, log = cache.make_build_dir(unit, version), cache.log_path(unit, version)
@@ -76,7 +77,7 @@ async def _build_programs(
 
 
 async def _module_source(unit: BuildUnit, version: str, *, go: GoToolchain, folder: Path, log: Path) -> Path:
-    """The tree of the first module, which the build has downloaded."""
+    """Return the tree of the first module, which the build has downloaded."""
     argv = [str(go.command), "mod", "download", "-json", f"{unit.modules[0]}@v{version}"]
     code, lines = await run_program(argv, env=go.env, cwd=folder, log=log)
     if code != 0:
@@ -86,7 +87,7 @@ async def _module_source(unit: BuildUnit, version: str, *, go: GoToolchain, fold
 
 
 def _collect_files(built: Mapping[str, Path], source: Path, manifests: Mapping[str, str], target: Path) -> None:
-    """Programs and manifests side by side; files of the module cache are read-only, copies are not."""
+    """Copy programs and manifests into one directory; files of the module cache are read-only, the copies are not."""
     target.mkdir()
     for program, binary in built.items():
         shutil.copyfile(binary, target / program)

@@ -1,4 +1,4 @@
-"""Downloading an official release, checked against the checksum that its project publishes."""
+"""Downloads of official releases, verified against the published checksum."""
 
 import asyncio
 import hashlib
@@ -24,22 +24,22 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "
 
 
 class NoReleaseError(Exception):
-    """The release cannot be had from its project now; there are other ways."""
+    """The release is not available from its project; other sources may have it."""
 
 
 @dataclass(slots=True)
 class Downloader:
-    """Fetches releases. A host that did not answer is not asked again in the same run."""
+    """Downloads releases. A host that did not answer is not tried again in the same run."""
 
     report: Callable[[str], None]
     unreachable: dict[str, str] = field(default_factory=dict)
 
     async def fetch_unit(self, unit: BuildUnit, version: str, *, folder: Path) -> dict[str, Path]:
-        """Every program of `unit`, in `folder`.
+        """Download every program of `unit` into `folder` and return the paths.
 
         Raises:
-            NoReleaseError: nothing is published, or its host cannot be reached.
-            ChecksumError: what came is not what was published.
+            NoReleaseError: nothing is published, or the host is unreachable.
+            ChecksumError: the download does not match the published checksum.
         """
         if unit.release is None:
             raise NoReleaseError("nothing is published with a checksum")
@@ -84,7 +84,7 @@ class Downloader:
             raise NoReleaseError(self.unreachable[host]) from error
 
     async def _download_file(self, session: "aiohttp.ClientSession", url: str, *, file: Path) -> str:
-        """Download into `file` and return its SHA-256; an unfinished file lies in a folder that is removed."""
+        """Download into `file` and return its SHA-256; the caller deletes the directory of an unfinished file."""
         digest = hashlib.sha256()
         try:
             async with session.get(url) as response:
@@ -95,15 +95,15 @@ class Downloader:
                         digest.update(chunk)
                         output.write(chunk)
         except _network_errors() as error:
-            raise NoReleaseError(f"{url} broke off ({_short_reason(error)})") from error
+            raise NoReleaseError(f"{url} was interrupted ({_short_reason(error)})") from error
         return digest.hexdigest()
 
 
 def parse_checksum(text: str, *, name: str) -> str:
-    """The SHA-256 of the file `name` in a published checksum file; a lone one belongs to any name.
+    """Return the SHA-256 of the file `name` in a checksum file; a single checksum matches any name.
 
     Raises:
-        NoReleaseError: there is none in it.
+        NoReleaseError: the file has no checksum for `name`.
     """
     rows = [line.split() for line in text.splitlines() if line.strip()]
     for row in rows:
@@ -111,14 +111,14 @@ def parse_checksum(text: str, *, name: str) -> str:
             return row[0].lower()
     if len(rows) == 1 and len(rows[0]) == 1 and len(rows[0][0]) == 64:
         return rows[0][0].lower()
-    raise NoReleaseError(f"the published checksums do not name {name}")
+    raise NoReleaseError(f"the published checksums have no entry for {name}")
 
 
 def extract_member(archive: Path, member: str, target: Path) -> Path:
-    """Take one program out of an archive.
+    """Extract one program from an archive.
 
     Raises:
-        NoReleaseError: it is not in there.
+        NoReleaseError: the archive does not contain it.
     """
     target.parent.mkdir(exist_ok=True)
     with tarfile.open(archive) as tar:
@@ -127,7 +127,7 @@ def extract_member(archive: Path, member: str, target: Path) -> Path:
         except KeyError:
             source = None
         if source is None:
-            raise NoReleaseError(f"{archive.name} holds no {member}")
+            raise NoReleaseError(f"{archive.name} does not contain {member}")
         with source, target.open("wb") as output:
             while chunk := source.read(_CHUNK):
                 output.write(chunk)
@@ -135,7 +135,7 @@ def extract_member(archive: Path, member: str, target: Path) -> Path:
 
 
 def go_architecture() -> str:
-    """This machine's architecture by Go's name."""
+    """Return this machine's architecture as Go names it."""
     machine = platform.machine()
     return _ARCHITECTURES.get(machine, machine)
 
@@ -147,7 +147,7 @@ def _network_errors() -> tuple[type[BaseException], ...]:
 
 
 def _short_reason(error: BaseException) -> str:
-    """The reason under aiohttp's wrapping: `Name or service not known` rather than host, port and SSL settings."""
+    """Return the innermost reason of an aiohttp error: `Name or service not known` without host and port."""
     cause = getattr(error, "os_error", error)
     reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
     return "no answer in time" if isinstance(error, TimeoutError) else str(reason)[:160]

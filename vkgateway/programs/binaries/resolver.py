@@ -1,4 +1,4 @@
-"""From a program's name to a file that can be run, by the first way that works."""
+"""Resolution of a program's name to an executable file, from the first source that has it."""
 
 import asyncio
 import os
@@ -27,15 +27,16 @@ from vkgateway.programs.binaries.subprocesses import read_version_output
 _VERSION_PATTERN = re.compile(r"\bv?(\d+\.\d+\.\d+(?:-(?:alpha|beta|rc)\.?\d+)?)")
 
 _BUILDS_AT_ONCE = 2
-"""While one build downloads or links, the other compiles. More would only fight for the same cores and memory."""
+"""Concurrent builds: one downloads or links while the other compiles. More would compete for the same cores and memory.
+"""
 
 PROGRAM_DIR_VARIABLE = "VKGATEWAY_PROGRAM_DIR"
-"""Folders of ready programs, separated as in PATH."""
+"""Variable with directories of ready programs, separated as in PATH."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedProgram:
-    """A program that is there: its file, and the step of the chain that found it."""
+    """A program that was found: its file, and its source."""
 
     path: Path
     source: str
@@ -44,9 +45,9 @@ class LocatedProgram:
 class Resolver:
     """Finds and fetches programs.
 
-    The chain: the folders named by the user, PATH (if the version fits), the cache, the official release, a
-    build from the Go module proxy. `report` is told each step in a sentence, `progress` (default: `report`, every
-    10 seconds) how a long step goes on.
+    The sources are, in this order: the directories named by the user, PATH (if the version fits), the cache, the
+    official release, a build from the Go module proxy. `report` receives each step as a sentence. `progress` receives
+    the state of a long step every 10 seconds; by default it is `report`.
 
     Raises (the constructor):
         UnknownVersionError: a version is malformed or too old.
@@ -73,10 +74,10 @@ class Resolver:
         self._downloader = Downloader(report=report)
 
     async def resolve(self, *names: str) -> dict[str, Path]:
-        """Each program's file, fetched if it is nowhere yet.
+        """Return the file of each program; fetch those that do not exist.
 
         Raises:
-            InputError: no such program (checked before anything is done).
+            InputError: a program does not exist in the catalogue (checked first).
             UnknownVersionError, NoToolchainError, NoNetworkError, DiskFullError, CacheError, ChecksumError, BuildError.
         """
         units = {name: unit_of(name) for name in names}
@@ -85,7 +86,7 @@ class Resolver:
         return {name: found.get(name) or fetched[name] for name in names}
 
     async def locate(self, name: str) -> LocatedProgram | None:
-        """Where the program is without fetching it; None if it is nowhere."""
+        """Return where a program exists, without fetching it; None if it does not."""
         version = self.version_of(name)
         for folder in self._program_dirs:
             path = folder / name
@@ -103,18 +104,18 @@ class Resolver:
         return None
 
     def version_of(self, name: str) -> str:
-        """The version that is wanted of a program."""
+        """Return the configured version of a program."""
         return self.versions[unit_of(name).project]
 
     def installed_entries(self) -> list[CacheEntry]:
-        """What is in the cache, whatever the version."""
+        """Return the content of the cache, of all versions."""
         return self.cache.list_entries()
 
     def prune(self, *, everything: bool = False, dry_run: bool = False) -> list[CacheEntry]:
-        """Remove from the cache what is of another version than this resolver's, and unfinished builds.
+        """Delete other versions than this resolver's and unfinished builds from the cache.
 
-        `everything` removes the current versions and the Go toolchain too. What live processes run or build with stays.
-        Returns what was removed (or would be).
+        `everything` also deletes the current versions and the Go toolchain. What running processes or builds use stays.
+        Return what was deleted, or would be with `dry_run`.
         """
         used = running_programs()
         gone = [
@@ -137,31 +138,31 @@ class Resolver:
                     folder.rmdir()
         self.cache.remove_unfinished()
         if everything and not self.cache.remove_toolchain():
-            self._report("Go stays: somebody builds with it now")
+            self._report("the Go toolchain is in use by a build and was not deleted")
 
     async def _is_right_version(self, path: Path, name: str, *, named: bool) -> bool:
-        """Whether a program found outside the cache is of the right version.
+        """Return whether a program outside the cache has the right version.
 
-        In a folder that the user named, a program that tells no version (a private build) is taken at its word.
+        A program without a version (a private build) is accepted from a directory that the user named.
         """
         wanted = self.version_of(name)
         if not reports_version(name):
-            self._report(f"{path} is taken for {wanted} as you named its folder")
+            self._report(f"{path} is used as {wanted}, since you named its directory")
             return True
         told = _VERSION_PATTERN.search(await read_version_output(path, version_args(name)))
         if told is not None and told[1] == wanted:
             return True
         if told is None and named:
-            self._report(f"{path} tells no version, it is taken for {wanted} as you named its folder")
+            self._report(f"{path} prints no version and is used as {wanted}, since you named its directory")
             return True
-        found = f"is version {told[1]}" if told is not None else "tells no version"
-        self._report(f"{path} {found}, {wanted} is wanted: looking further")
+        found = f"is version {told[1]}" if told is not None else "prints no version"
+        self._report(f"{path} {found}, but {wanted} is required; skipping it")
         return False
 
     async def _fetch_all(self, units: Iterable[BuildUnit]) -> dict[str, Path]:
-        """Every program of the units, some side by side; the first failure ends the rest.
+        """Fetch every program of the units, several units concurrently; the first failure cancels the rest.
 
-        The longest work begins first, and what waits for others after all that need not.
+        The longest build starts first. Units that wait for others come last.
         """
         ordered = sorted(units, key=lambda unit: (bool(unit.after), -unit.seconds, unit.name))
         turns = BuildScheduler(ordered, at_once=_BUILDS_AT_ONCE)
@@ -169,7 +170,7 @@ class Resolver:
         return {program: path for found in fetched for program, path in found.items()}
 
     async def _fetch_unit(self, unit: BuildUnit, turns: BuildScheduler) -> dict[str, Path]:
-        """Every program of the unit, by download or build, once even if several processes want it."""
+        """Download or build every program of a unit; only once if several processes request it."""
         version = self.versions[unit.project]
         try:
             async with self.cache.lock(f"{unit.name}-{version}", report=self._report):
@@ -203,11 +204,11 @@ class Resolver:
             async with turns.download_slot():
                 return await self._downloader.fetch_unit(unit, version, folder=folder), "official release"
         except NoReleaseError as why:
-            self._report(f"{unit.project} {version}: no official release to be had: {why}; building it")
+            self._report(f"{unit.project} {version}: no official release is available: {why}; building it")
         go = await find_go(self.cache, report=self._report)
         names = ", ".join(unit.packages)
         about = format_elapsed(unit.seconds)
-        self._report(f"building {names} {version} with {go.version}; alone on two cores that takes about {about}")
+        self._report(f"building {names} {version} with {go.version}; a single build takes about {about}")
         build = GoBuild(
             unit,
             version,
@@ -220,7 +221,7 @@ class Resolver:
         return await self._run_build(build, turns), f"{BUILT_PREFIX} {go.version}"
 
     async def _run_build(self, build: GoBuild, turns: BuildScheduler) -> dict[str, Path]:
-        """Build; modules are downloaded while others compile."""
+        """Build; modules are downloaded while other units compile."""
 
         async def prepare() -> None:
             async with turns.download_slot():
@@ -241,5 +242,5 @@ class Resolver:
         if told is None or told[1] != version:
             found = f"version {told[1]}" if told else "no version"
             raise errors.BuildError(
-                f"{program} was fetched as {version} but tells {found}", hint=errors.OWN_PROGRAMS_HINT
+                f"{program} was fetched as {version} but reports {found}", hint=errors.OWN_PROGRAMS_HINT
             )

@@ -1,4 +1,4 @@
-"""Running a tool to its end: its output line by line, and nothing left behind when we are interrupted."""
+"""Runs of a tool with its output by line; an interrupted run leaves no process."""
 
 import asyncio
 import contextlib
@@ -29,11 +29,11 @@ async def run_program(
 ) -> tuple[int, list[str]]:
     """Run a program and return its exit code and the last lines of its output (both streams together).
 
-    It gets a session of its own, so Ctrl-C reaches it only through us: when this call is cancelled, the whole
-    process group is killed. If we are killed outright, the kernel kills the program.
+    The program has its own session, so Ctrl-C does not reach it. A cancelled call kills its process group. If this
+    process is killed, the kernel kills the program.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the program cannot be started.
     """
     process = await asyncio.create_subprocess_exec(
         *argv,
@@ -66,7 +66,7 @@ async def run_program(
 
 
 async def read_version_output(path: Path, args: Sequence[str], *, timeout: float = 20.0) -> str:
-    """What the program prints when asked for its version; empty if it fails or takes too long."""
+    """Return the version output of a program; empty if it fails or takes too long."""
     try:
         async with asyncio.timeout(timeout):
             code, lines = await run_program([str(path), *args], env=dict(os.environ), cwd=Path("/"))

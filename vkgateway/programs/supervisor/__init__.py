@@ -1,1 +1,1 @@
-"""A small daemon that keeps a platform's processes alive; `spec` says what, `client` talks to it."""
+"""A small daemon that keeps the processes of a platform running; `spec` describes them, `client` controls it."""

@@ -12,7 +12,7 @@ from vkgateway.programs.supervisor.spec import SupervisorPaths
 
 
 def main() -> int:
-    """Take the lock, serve until told to stop; exit code 4 if another supervisor has the data directory."""
+    """Take the lock and serve until stopped; exit code 4 if another supervisor has the data directory."""
     parser = argparse.ArgumentParser(prog="vkgateway-supervisor", description=__doc__)
     parser.add_argument("--data-dir", required=True, type=Path)
     paths = SupervisorPaths(parser.parse_args().data_dir.resolve())
@@ -21,7 +21,7 @@ def main() -> int:
     )
     lock = take_lock(paths)
     if lock is None:
-        logging.getLogger(__name__).warning("another supervisor keeps %s", paths.data_dir)
+        logging.getLogger(__name__).warning("another supervisor has %s", paths.data_dir)
         return 4
     gc.freeze()
     asyncio.run(serve(paths))

@@ -1,4 +1,4 @@
-"""Batch scheduling: a process that wakes up waits for its turn, and does not interrupt one that is at work."""
+"""Batch scheduling: a process that wakes up does not preempt a running one."""
 
 import contextlib
 import os
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def batch_scheduling(*, on: bool) -> Iterator[None]:
-    """Schedule the processes that this thread starts inside the block so, where `on`; others as the thread itself is.
+    """Start child processes of this thread with batch scheduling within the block, if `on`.
 
-    A child inherits it across fork and exec, and so does each thread that it makes (sched(7), SCHED_BATCH). Where it is
-    not allowed nothing is changed: it only saves work.
+    A child inherits it across fork and exec, and so does each of its threads (sched(7), SCHED_BATCH). Nothing happens
+    if it is not permitted: it only saves CPU time.
     """
     if not on:
         yield

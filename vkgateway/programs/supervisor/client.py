@@ -1,4 +1,4 @@
-"""Talking to the supervisor: ask for processes, list them, stop them; and starting it."""
+"""Client of the supervisor: start, list and stop processes; and the start of a supervisor."""
 
 import asyncio
 import fcntl
@@ -24,7 +24,7 @@ __all__ = [
     "stop_leftovers",
 ]
 
-ProcessStates = list[ProcessState]  # the client's own `list_processes` hides the builtin inside the class
+ProcessStates = list[ProcessState]  # the method `list_processes` of the client would hide the builtin
 
 _START_SECONDS = 15.0
 _POLL_SECONDS = 0.05
@@ -41,9 +41,9 @@ class SupervisorError(VkgatewayError):
 
 
 class SupervisorClient:
-    """Requests to one supervisor; each has a connection of its own, so many tasks may share one client.
+    """Client of one supervisor. Each request has its own connection, so many tasks may share a client.
 
-    Every method raises SupervisorUnavailable when nothing answers, SupervisorError when it is refused.
+    Every method raises SupervisorUnavailable if no supervisor answers, and SupervisorError if it refuses the request.
     """
 
     def __init__(self, socket_path: Path, *, timeout: float = 120.0) -> None:
@@ -52,29 +52,28 @@ class SupervisorClient:
 
     @classmethod
     def for_data_dir(cls, data_dir: Path, *, timeout: float = 120.0) -> "SupervisorClient":
-        """The client of the supervisor that keeps the platform in `data_dir`."""
+        """Return the client of the supervisor of a data directory."""
         return cls(SupervisorPaths(data_dir).socket_path, timeout=timeout)
 
     async def ensure_process(self, spec: ProcessSpec) -> ProcessState:
-        """Keep `spec` running.
+        """Start the process of `spec` and keep it running.
 
-        The same spec again changes nothing, except that a process waiting to be restarted starts at once.
-        A changed spec stops the old process first. Returns as soon as the program was started; whether it
-        serves is the caller's to probe. A program that cannot be started is no error here: its state is
-        `backoff` with the reason.
+        For an unchanged spec nothing happens, except that a process in back-off starts at once. A changed spec replaces
+        the process. Returns as soon as the program has started; the caller must probe whether it serves. A program that
+        cannot start is not an error: its state is `backoff` with the reason.
         """
         return (await self._send_request(protocol.Ensure(spec)))[0]
 
     async def remove_process(self, name: str) -> None:
-        """Stop the process and all it started, and forget it; nothing happens if there is none."""
+        """Stop a process and all its children, and forget it; no error if there is none."""
         await self._send_request(protocol.Remove(name))
 
     async def remove_group(self, prefix: str) -> None:
-        """Stop and forget every process at or below `prefix`, in the order of their stop ranks."""
+        """Stop and forget every process at or below `prefix`, in the order of stop ranks."""
         await self._send_request(protocol.Remove(prefix, group=True))
 
     async def restart_process(self, name: str) -> ProcessState:
-        """Stop the process and start it again at once.
+        """Restart a process at once.
 
         Raises:
             NotFoundError: no process has that name.
@@ -82,16 +81,16 @@ class SupervisorClient:
         return (await self._send_request(protocol.Restart(name)))[0]
 
     async def list_processes(self, prefix: str = "") -> ProcessStates:
-        """The processes at or below `prefix`, by name."""
+        """Return the state of every process at or below `prefix`, by name."""
         return await self._send_request(protocol.ListProcesses(prefix))
 
     async def shutdown(self) -> None:
-        """Stop every process in order of stop rank, then the supervisor; returns when all that is done."""
+        """Stop every process in the order of stop ranks, then the supervisor, and wait for it."""
         await self._send_request(protocol.Shutdown())
         await self._wait_for_exit()
 
     async def _wait_for_exit(self) -> None:
-        """Wait for the supervisor to let go of its lock, which the kernel takes from it when it ends."""
+        """Wait until the supervisor's lock is free; the kernel releases it at exit."""
         lock = os.open(self._socket_path.with_name("supervisor.lock"), os.O_RDWR | os.O_CLOEXEC)
         try:
             async with asyncio.timeout(_START_SECONDS):
@@ -114,7 +113,7 @@ class SupervisorClient:
         except (OSError, TimeoutError) as error:
             raise self._unavailable_error(error) from error
         if not line:
-            raise self._unavailable_error(EOFError("it hung up"))
+            raise self._unavailable_error(EOFError("it closed the connection"))
         answer = msgspec.json.decode(line, type=protocol.Answer)
         if answer.missing:
             raise NotFoundError(answer.error)
@@ -136,15 +135,15 @@ class SupervisorClient:
         why = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         return SupervisorUnavailable(
             f"no supervisor answers at {self._socket_path}: {why}",
-            hint="start the platform with 'vkgateway up'",
+            hint="Start the platform with 'vkgateway up'.",
         )
 
 
 async def start_supervisor(data_dir: Path) -> SupervisorClient:
-    """The client of a running supervisor for `data_dir`, which is started, detached, if there is none.
+    """Return the client of the supervisor of `data_dir`; start a detached supervisor if none runs.
 
     Raises:
-        SupervisorUnavailable: it did not come up; the message holds the end of its log.
+        SupervisorUnavailable: it did not start; the message has the end of its log.
     """
     client = SupervisorClient.for_data_dir(data_dir)
     try:
@@ -167,13 +166,15 @@ async def _launch_supervisor(data_dir: Path, client: SupervisorClient) -> None:
                 break
             await asyncio.sleep(_POLL_SECONDS)
         else:
-            daemon.returncode = daemon.returncode or 0  # it goes on living, and nobody waits for it
+            daemon.returncode = (
+                daemon.returncode or 0
+            )  # the daemon keeps running, and this process does not wait for it
             return
-    why = f"did not answer within {_START_SECONDS:.0f} s" if ended is None else f"ended with exit code {ended}"
+    why = f"did not answer within {_START_SECONDS:.0f} s" if ended is None else f"exited with code {ended}"
     log = paths.log_path("supervisor")
     line = logs.last_error_line(log)
     raise SupervisorUnavailable(
-        f"the supervisor of {data_dir} {why}" + (f": {line}" if line else ""), hint=f"see {log}"
+        f"the supervisor of {data_dir} {why}" + (f": {line}" if line else ""), hint=f"See {log}."
     )
 
 

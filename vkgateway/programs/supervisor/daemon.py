@@ -1,4 +1,4 @@
-"""The supervisor: the table of processes, and the answers to requests about them."""
+"""The supervisor: its processes, and its answers to requests."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Keeps processes running and remembers them in the data directory.
+    """Keeps processes running and records them in the data directory.
 
     `stopped` is set when a shutdown is complete. `backoff_first` is the first pause between restarts, in seconds.
     """
@@ -33,7 +33,7 @@ class Supervisor:
         self.stopped = asyncio.Event()
 
     async def resume(self) -> None:
-        """Take over what an earlier supervisor left: adopt, start what is missing, stop what nobody asked for."""
+        """Take over from an earlier supervisor: adopt running processes, start missing ones, stop unknown ones."""
         found = [p for p in procfs.list_marked(self._paths.data_dir) if p.name not in RESERVED]
         records = self._load_records()
         adopted = [_find_recorded(record, found) for record in records]
@@ -42,13 +42,13 @@ class Supervisor:
         strangers = [p for p in found if p.name not in known or (p.is_leader and p.name not in alive)]
         if strangers:
             names = ", ".join(sorted({p.name for p in strangers}))
-            _LOG.warning("stopping what is left of %s", names)
+            _LOG.warning("stopping unknown processes: %s", names)
             _log_unkillable(await asyncio.to_thread(stop_marked, strangers, timeout=10.0))
         for record, process in zip(records, adopted, strict=True):
             self._add_process(record).start(process)
 
     async def handle_request(self, request: protocol.Request) -> protocol.Answer:
-        """Do what is asked."""
+        """Execute a request."""
         match request:
             case protocol.Ensure(spec=spec):
                 return self._single_answer(await self.ensure_process(spec))
@@ -64,10 +64,10 @@ class Supervisor:
         return protocol.Answer()
 
     async def ensure_process(self, spec: ProcessSpec) -> ProcessState:
-        """Keep `spec` running; see SupervisorClient.ensure."""
+        """Start and keep running `spec`; see `SupervisorClient.ensure_process`."""
         async with self._process_lock(spec.name):
             if self._shutting_down:
-                raise VkgatewayError(f"the supervisor is shutting down: {spec.name} is not started")
+                raise VkgatewayError(f"the supervisor is shutting down and does not start {spec.name}")
             process = self._processes.get(spec.name)
             if process is not None and process.spec == spec and not process.is_stopping:
                 process.start_now()
@@ -75,12 +75,12 @@ class Supervisor:
             if process is not None:
                 await process.stop()
             process = self._add_process(state_file.ProcessRecord(spec=spec))
-            self._save_records()  # before the start: a successor must know what to do with the process it finds
+            self._save_records()  # saved before the start, so that a successor knows the process
             process.start()
             return process.current_state()
 
     async def shutdown(self) -> None:
-        """Stop everything in order of stop rank and forget it, also what cannot be killed."""
+        """Stop and forget every process in the order of stop ranks, also those that cannot be killed."""
         self._shutting_down = True
         try:
             await self._stop_processes(list(self._processes))
@@ -91,7 +91,7 @@ class Supervisor:
         self.stopped.set()
 
     def rotate_logs(self) -> None:
-        """Cut every log that has grown too long."""
+        """Rotate every log that is too long."""
         for name in (*self._processes, procfs.SUPERVISOR):
             with contextlib.suppress(OSError):
                 if logs.rotate_log(self._paths.log_path(name)):
@@ -101,7 +101,7 @@ class Supervisor:
         async with self._process_lock(name):
             process = self._processes.get(name)
             if process is None or self._shutting_down:
-                return protocol.Answer(error=f"no process is called {name!r}", missing=True)
+                return protocol.Answer(error=f"process {name!r} does not exist", missing=True)
             await process.stop()
             record = process.record
             record.restarts += 1
@@ -111,7 +111,7 @@ class Supervisor:
             return self._single_answer(process.current_state())
 
     async def _stop_processes(self, names: Iterable[str]) -> None:
-        """Stop and forget all of these that can be; raises VkgatewayError if one does not end, although killed."""
+        """Stop and forget these processes. Raises VkgatewayError if one survives SIGKILL."""
         left: list[BaseException] = []
         ranked = sorted(((self._processes[name].spec.stop_rank, name) for name in names), reverse=True)
         for _, rank in groupby(ranked, key=itemgetter(0)):
@@ -132,8 +132,10 @@ class Supervisor:
                 _LOG.info("%s stopped", name)
 
     async def _kill_descendants(self, names: list[str]) -> None:
-        """Kill what removed processes had started in sessions of their own (daemons, container shims)."""
-        gone = [name for name in names if name not in self._processes]  # not what was asked for again meanwhile
+        """Kill descendants of removed processes in other sessions (daemons, container shims)."""
+        gone = [
+            name for name in names if name not in self._processes
+        ]  # except names that were requested again meanwhile
         left = [process for process in procfs.list_marked(self._paths.data_dir) if process.name in gone]
         if left:
             _log_unkillable(await asyncio.to_thread(stop_marked, left, timeout=1.0, kill_at_once=True))
@@ -171,10 +173,10 @@ class Supervisor:
 
 def _log_unkillable(left: list[procfs.MarkedProcess]) -> None:
     for process in left:
-        _LOG.error("%s (pid %d) does not end, although it was killed", process.name, process.pid)
+        _LOG.error("%s (pid %d) survives SIGKILL", process.name, process.pid)
 
 
 def _find_recorded(record: state_file.ProcessRecord, found: list[procfs.MarkedProcess]) -> procfs.MarkedProcess | None:
-    """The live process of a record: the very one that was started, and from the very same spec."""
+    """Return the live process of a record, if its start time and spec are the recorded ones."""
     identity = (record.pid, record.started, record.spec.short_digest())
     return next((p for p in found if (p.pid, p.started, p.digest) == identity), None)

@@ -1,4 +1,4 @@
-"""Stopping what a supervisor that is gone, or hangs, has left running."""
+"""Stopping the processes of a supervisor that is dead or hangs."""
 
 from itertools import groupby
 from pathlib import Path
@@ -12,14 +12,14 @@ _ROUNDS = 5
 
 
 def stop_leftovers(data_dir: Path, *, timeout: float = 10.0) -> list[str]:
-    """Stop every process of this data directory, supervisor included, found by its environment's mark.
+    """Stop every process of this data directory, including the supervisor, found by the mark in its environment.
 
-    Blocking. The supervisor is killed first (it would start the others again), then the processes get
-    SIGTERM in order of their stop ranks, and SIGKILL after `timeout` seconds a rank; at last what they had
-    started. Returns the names of what was stopped. For a supervisor that answers, use its `shutdown`.
+    Blocking. The supervisor is killed first, since it would restart the others. The processes get SIGTERM in the order
+    of their stop ranks, and SIGKILL after `timeout` seconds per rank; their descendants are last. Return the names of
+    the stopped processes. For a supervisor that answers, use its `shutdown`.
 
     Raises:
-        UnavailableError: some cannot be killed now; calling it again goes on from there.
+        UnavailableError: some processes cannot be killed; the call may be repeated.
     """
     data_dir = data_dir.resolve()
     names: set[str] = set()
@@ -37,7 +37,7 @@ def stop_leftovers(data_dir: Path, *, timeout: float = 10.0) -> list[str]:
 
 
 def _stop_processes(found: list[MarkedProcess], *, timeout: float) -> list[MarkedProcess]:
-    """Stop them all, and return those that could not be."""
+    """Stop all processes; return those that survived."""
     left: list[MarkedProcess] = []
     for keeper in (GUARDIAN, SUPERVISOR):
         left += stop_marked([p for p in found if p.name == keeper], timeout=timeout, kill_at_once=True)
@@ -51,7 +51,7 @@ def _stop_processes(found: list[MarkedProcess], *, timeout: float) -> list[Marke
 def _unkillable_error(left: list[MarkedProcess]) -> UnavailableError:
     names = ", ".join(sorted(f"{process.name} (pid {process.pid})" for process in left))
     return UnavailableError(
-        f"{names} {'does' if len(left) == 1 else 'do'} not end, although {'it was' if len(left) == 1 else 'they were'} "
-        "killed: the kernel waits for something, most often a disk or network share that does not answer",
-        hint="See to that, then run `vkgateway down` again: it goes on from here.",
+        f"{names} {'survives' if len(left) == 1 else 'survive'} SIGKILL: the kernel waits, most often for a disk or "
+        "network share that does not answer",
+        hint="Restore it, then run `vkgateway down` again to continue.",
     )

@@ -1,4 +1,4 @@
-"""A process's log file: opened for it, kept small, and asked for the line that tells why it ended."""
+"""The log file of a process: opened, rotated, and searched for the error that ended the process."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROTATE_BYTES = 32 * 1024 * 1024
 KEPT_ROTATIONS = 2
-"""Old files kept, as NAME.log.1 (the younger) and NAME.log.2."""
+"""Rotated files kept: NAME.log.1 (the newest) and NAME.log.2."""
 
 _TAIL_BYTES = 16 * 1024
 _LINE_CHARACTERS = 300
@@ -23,12 +23,12 @@ _ERROR_LINE = re.compile(
 
 
 def open_log(path: Path) -> int:
-    """A descriptor that appends to the log; created with mode 0600."""
+    """Return a descriptor that appends to the log; create it with mode 0600."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def log_size(path: Path) -> int:
-    """Its length in bytes; 0 if there is none."""
+    """Return the length in bytes; 0 if there is no log."""
     try:
         return path.stat().st_size
     except OSError:
@@ -36,7 +36,7 @@ def log_size(path: Path) -> int:
 
 
 def last_error_line(path: Path, *, since: int = 0) -> str:
-    """The last line past byte `since` that looks like an error, else the last line at all, cut to 300 characters."""
+    """Return the last line after byte `since` that looks like an error, else the last line, cut to 300 characters."""
     try:
         with path.open("rb") as file:
             end = file.seek(0, os.SEEK_END)
@@ -50,11 +50,11 @@ def last_error_line(path: Path, *, since: int = 0) -> str:
 
 
 def rotate_log(path: Path, *, limit: int = ROTATE_BYTES, keep: int = KEPT_ROTATIONS) -> bool:
-    """Copy a log longer than `limit` bytes aside and empty it; says whether it did.
+    """Rotate a log longer than `limit` bytes by copy and truncate; return whether it did.
 
-    The process goes on writing to the same file (it appends, so it continues at the new end). What it writes
-    between copy and truncation is lost. When there is no room for the copy, the log is emptied all the same:
-    a full disk would hurt more than a missing log.
+    The process keeps writing to the same file: it appends, so it continues at the new end. Output between copy and
+    truncation is lost. If there is no space for the copy, the log is truncated all the same: a full disk is worse than
+    a missing log.
     """
     if log_size(path) <= limit:
         return False

@@ -1,4 +1,4 @@
-"""Finding a platform's processes: each carries a mark in its environment, read back from /proc."""
+"""Search for the processes of a platform, by a mark in their environment (/proc)."""
 
 import os
 from dataclasses import dataclass
@@ -7,38 +7,39 @@ from pathlib import Path
 from vkgateway.programs.supervisor.spec import RESERVED
 
 MARK_VARIABLE = "VKGATEWAY_SUPERVISED"
-"""The variable that marks a process and, by inheritance, all that it starts."""
+"""Environment variable that marks a process and its descendants."""
 
 SUPERVISOR, GUARDIAN = RESERVED
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedProcess:
-    """A live process that belongs to a platform."""
+    """A live process of a platform."""
 
     pid: int
     started: int
-    """Clock ticks since boot (proc(5), field 22 of stat): with the pid, the identity of a process."""
+    """Start time in clock ticks since boot (proc(5), field 22 of stat); together with the pid it identifies a process.
+    """
     is_leader: bool
-    """Whether it leads its session: the process that was started, not one of its children."""
+    """Whether the process leads its session, as supervised processes do and their children don't."""
     rank: int
     digest: str
     name: str
 
 
 def mark_value(data_dir: Path, *, name: str, rank: int = 0, digest: str = "-") -> str:
-    """The value of the mark."""
+    """Return the value of the mark."""
     return f"{rank}:{digest}:{name}:{data_dir}"
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the process was started, in clock ticks since boot; None if there is none, or a zombie."""
+    """Return the start time of a process in clock ticks since boot; None if there is none, or for a zombie."""
     fields = _read_stat(pid)
     return None if fields is None else int(fields[19])
 
 
 def list_marked(data_dir: Path) -> list[MarkedProcess]:
-    """Every live process of `data_dir` but the caller; those of other users stay unseen."""
+    """Return every live process of `data_dir` except the caller; those of other users are invisible."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != os.getpid():
@@ -72,7 +73,7 @@ def _read_process(pid: int, *, data_dir: str) -> MarkedProcess | None:
 
 
 def _read_stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the third (state) on; the second may hold blanks and brackets."""
+    """Return the fields of /proc/PID/stat from the third (state) on; the second may contain blanks and brackets."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""How client and supervisor talk: one line of JSON each way over a Unix socket."""
+"""Protocol between client and supervisor: one line of JSON in each direction over a Unix socket."""
 
 import contextlib
 import os
@@ -10,14 +10,14 @@ import msgspec
 from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState
 
 LINE_LIMIT = 4 * 1024 * 1024
-"""The longest request or answer, in bytes."""
+"""Maximum length of a request or answer, in bytes."""
 
 _SUN_PATH = 100
-"""Linux allows 107 bytes for a socket's path; the rest is left for a temporary suffix."""
+"""Linux allows 107 bytes for a socket's path; the rest is for a temporary suffix."""
 
 
 class Ensure(msgspec.Struct, frozen=True, tag="ensure"):
-    """Keep this process running."""
+    """Start a process and keep it running."""
 
     spec: ProcessSpec
 
@@ -30,13 +30,13 @@ class Remove(msgspec.Struct, frozen=True, tag="remove"):
 
 
 class Restart(msgspec.Struct, frozen=True, tag="restart"):
-    """Stop a process and start it again at once."""
+    """Restart a process at once."""
 
     name: str
 
 
 class ListProcesses(msgspec.Struct, frozen=True, tag="list"):
-    """Tell the processes below a prefix."""
+    """List the processes at or below a prefix."""
 
     prefix: str = ""
 
@@ -49,19 +49,19 @@ Request = Ensure | Remove | Restart | ListProcesses | Shutdown
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of a request: the processes concerned, or why it was refused."""
+    """Result of a request: the states of its processes, or the reason of the refusal."""
 
     processes: list[ProcessState] = []
     error: str = ""
     missing: bool = False
-    """The refusal is that no process has that name."""
+    """Whether the request was refused because no process has that name."""
 
 
 @contextlib.contextmanager
 def short_socket_path(path: Path) -> Iterator[str]:
-    """A name for the socket `path` that fits into a socket address while the block runs.
+    """Yield a name for the socket `path` that is short enough for a socket address within the block.
 
-    A path too long for `sun_path` (unix(7)) is reached through an open descriptor of its folder.
+    A path too long for `sun_path` (unix(7)) is addressed through an open descriptor of its directory.
     """
     if len(os.fsencode(path)) <= _SUN_PATH:
         yield str(path)

@@ -1,4 +1,4 @@
-"""One live process: started or adopted, watched through a pidfd, ended with its whole process group."""
+"""One live process: started or adopted, watched through a pidfd, stopped with its process group."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,18 @@ from vkgateway.programs.supervisor.timer_slack import timer_slack
 
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "TMPDIR", "XDG_DATA_HOME", "XDG_CACHE_HOME")
 _KILLED_SECONDS = 10.0
-"""So long after the first SIGKILL a process is waited for."""
+"""Seconds to wait for a process after the first SIGKILL."""
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class RunningProcess:
-    """A process that was alive when this object was made.
+    """A process that was alive when this object was created.
 
     Attributes:
-        pid: its id, which is its process group and session as well.
-        started: clock ticks since boot.
-        ended: set when it is dead and, if it was our child, reaped.
-        how: how it ended, in words; empty before that.
+        pid: process id, which is also its process group and session.
+        started: start time in clock ticks since boot.
+        ended: set when the process is dead and, if it was a child, reaped.
+        how: how the process ended, in words; empty before.
     """
 
     def __init__(self, pid: int, *, child: subprocess.Popen[bytes] | None) -> None:
@@ -42,18 +42,18 @@ class RunningProcess:
     def _on_end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         if self._child is None:
-            self.exit_text = "ended (its exit code went to an earlier supervisor)"
+            self.exit_text = "exited (its exit code went to an earlier supervisor)"
         else:
-            # Before it is reaped, its pid cannot name anybody else's group.
+            # Until it is reaped, its pid cannot become the group of another process.
             self._signal_group(signal.SIGKILL)
             self.exit_text = describe_exit(self._child.wait())
         os.close(self._pidfd)
         self.ended.set()
 
     async def terminate(self, *, timeout: float) -> bool:
-        """SIGTERM to the process group, SIGKILL after `timeout` seconds; returns when the process is gone.
+        """Send SIGTERM to the process group, and SIGKILL after `timeout` seconds; return whether it ended.
 
-        False: it lives on all the same, since the kernel ends no process that waits for a disk which does not answer.
+        The kernel cannot end a process that waits for a disk that does not answer.
         """
         for number, patience in ((signal.SIGTERM, timeout), (signal.SIGKILL, _KILLED_SECONDS)):
             if self.ended.is_set():
@@ -70,10 +70,10 @@ class RunningProcess:
 
 
 def spawn_process(spec: ProcessSpec, *, paths: SupervisorPaths) -> RunningProcess:
-    """Start the program in a session of its own, its output appended to its log.
+    """Start the program in its own session, with its output appended to its log.
 
     Raises:
-        OSError: it cannot be started (no such program, not executable, no folder, no processes left).
+        OSError: it cannot start (no such program, not executable, no directory, no free process).
     """
     paths.log_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     output = logs.open_log(paths.log_path(spec.name))
@@ -94,7 +94,7 @@ def spawn_process(spec: ProcessSpec, *, paths: SupervisorPaths) -> RunningProces
 
 
 def adopt_process(process: procfs.MarkedProcess) -> RunningProcess | None:
-    """Watch a process that an earlier supervisor started; None if it has gone meanwhile."""
+    """Watch a process that an earlier supervisor started; return None if it has ended."""
     try:
         running = RunningProcess(process.pid, child=None)
     except ProcessLookupError:
@@ -105,7 +105,7 @@ def adopt_process(process: procfs.MarkedProcess) -> RunningProcess | None:
 
 
 def process_environment(spec: ProcessSpec, *, data_dir: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process: a few inherited variables, those of its spec, and the mark."""
+    """Return the environment of a process: a few inherited variables, those of its spec, and the mark."""
     base = {name: inherited[name] for name in _INHERITED if name in inherited}
     base.setdefault("PATH", _DEFAULT_PATH)
     mark = procfs.mark_value(data_dir, name=spec.name, rank=spec.stop_rank, digest=spec.short_digest())
@@ -113,7 +113,7 @@ def process_environment(spec: ProcessSpec, *, data_dir: Path, inherited: Mapping
 
 
 def describe_exit(code: int) -> str:
-    """A Popen return code in words."""
+    """Describe a Popen return code in words."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -125,9 +125,9 @@ def describe_exit(code: int) -> str:
 def stop_marked(
     processes: list[procfs.MarkedProcess], *, timeout: float, kill_at_once: bool = False
 ) -> list[procfs.MarkedProcess]:
-    """Stop processes that are nobody's to wait for, blocking: SIGTERM, then SIGKILL after `timeout` seconds.
+    """Stop processes that are not children, blocking: SIGTERM, then SIGKILL after `timeout` seconds.
 
-    Returns those that live on all the same: the kernel ends no process that waits for a disk which does not answer.
+    Return those that survive: the kernel cannot end a process that waits for a disk that does not answer.
     """
     alive = [process for process in processes if _is_alive(process)]
     deadline = time.monotonic() + timeout

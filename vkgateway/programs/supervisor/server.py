@@ -32,11 +32,13 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 os.environ[sys.argv[2]] = sys.argv[3]
 os.execv(sys.argv[4], sys.argv[4:])
 """
-"""Waits, asleep in the kernel, until the supervisor's lock is free, that is until it is dead, and becomes the next."""
+"""Script that sleeps until the supervisor's lock is free, which means that the supervisor is dead, and starts the next
+one.
+"""
 
 
 def take_lock(paths: SupervisorPaths, *, patience: float = _LOCK_SECONDS) -> int | None:
-    """Lock the data directory for this supervisor; None if another one keeps it for `patience` seconds."""
+    """Lock the data directory for this supervisor; return None if another one holds it for `patience` seconds."""
     paths.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(paths.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + patience
@@ -53,7 +55,7 @@ def take_lock(paths: SupervisorPaths, *, patience: float = _LOCK_SECONDS) -> int
 
 
 async def serve(paths: SupervisorPaths) -> None:
-    """Run the supervisor until it is told to shut down, by request, SIGTERM or SIGINT."""
+    """Run the supervisor until a request, SIGTERM or SIGINT shuts it down."""
     supervisor = Supervisor(paths)
     loop = asyncio.get_running_loop()
     ending: set[asyncio.Task[None]] = set()
@@ -127,12 +129,12 @@ async def _rotate_periodically(supervisor: Supervisor) -> None:
 
 
 async def _keep_guardian(paths: SupervisorPaths) -> None:
-    """Keep one guardian asleep beside the supervisor, so that somebody starts the next one if this one dies."""
+    """Keep one guardian process that starts the next supervisor if this one dies."""
     while True:
         try:
             await _run_guardian(paths)
-        except OSError as error:  # no processes or no memory left, for one: there will be again
-            _LOG.error("no guardian, should this supervisor die: %s", error)
+        except OSError as error:  # for example no free processes or memory; retry later
+            _LOG.error("failed to start the guardian: %s", error)
         await asyncio.sleep(_GUARDIAN_PAUSE_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""run/processes.json: what the supervisor was asked for, so that its successor goes on where it stopped."""
+"""run/processes.json: the requested processes, from which the next supervisor continues."""
 
 import os
 
@@ -8,7 +8,7 @@ from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
 
 
 class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One process asked for. `pid` and `started` (clock ticks since boot) are 0 while it is not running."""
+    """A requested process. `pid` and `started` (clock ticks since boot) are 0 while it does not run."""
 
     spec: ProcessSpec
     pid: int = 0
@@ -17,22 +17,22 @@ class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     since: float = 0.0
     reason: str = ""
     log_start: int = 0
-    """The length of its log, in bytes, when it was last started."""
+    """Length of its log in bytes at the last start."""
 
 
 class StateFile(msgspec.Struct, kw_only=True):
-    """The whole file."""
+    """Content of the file."""
 
     version: int = 1
     processes: list[ProcessRecord] = []
 
 
 def load_records(paths: SupervisorPaths) -> list[ProcessRecord]:
-    """The processes asked for; none if there is no file.
+    """Return the requested processes; none if there is no file.
 
     Raises:
-        msgspec.MsgspecError: the file is damaged, or of another version of this program.
-        OSError: it cannot be read.
+        msgspec.MsgspecError: the file is damaged, or from another version of this program.
+        OSError: the file is not readable.
     """
     try:
         data = paths.state_path.read_bytes()
@@ -45,7 +45,7 @@ def load_records(paths: SupervisorPaths) -> list[ProcessRecord]:
 
 
 def save_records(paths: SupervisorPaths, records: list[ProcessRecord]) -> None:
-    """Replace the file in one step; an empty list removes it."""
+    """Replace the file atomically; an empty list deletes it."""
     if not records:
         paths.state_path.unlink(missing_ok=True)
         return

@@ -1,4 +1,4 @@
-"""One supervised process: started, watched, started again after a pause that grows, stopped."""
+"""One supervised process: started, watched, restarted with exponential back-off, stopped."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ _SETTLE_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Backoff:
-    """The pauses between restarts: doubling from `first` to `longest` seconds, forgotten after `healthy` seconds."""
+    """Pauses between restarts: they double from `first` to `longest` seconds, and reset after `healthy` seconds."""
 
     first: float = 0.2
     longest: float = 30.0
@@ -26,7 +26,7 @@ class Backoff:
     _next: float = 0.0
 
     def next_pause(self, *, lived: float) -> float:
-        """Seconds to wait after a life of `lived` seconds."""
+        """Return the pause in seconds after a run of `lived` seconds."""
         if lived >= self.healthy:
             self._next = 0.0
         pause = max(self._next, self.first)
@@ -35,9 +35,9 @@ class Backoff:
 
 
 class SupervisedProcess:
-    """Keeps one process of `spec` running until it is stopped.
+    """Keeps the process of `spec` running until `stop`.
 
-    `changed` is called whenever what a successor must know (pid, restarts, reason) has changed.
+    `changed` is called when a recorded value (pid, restarts, reason) has changed.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class SupervisedProcess:
 
     @property
     def spec(self) -> ProcessSpec:
-        """What is kept running."""
+        """Spec of the process."""
         return self.record.spec
 
     def start(self, found: procfs.MarkedProcess | None = None) -> None:
-        """Start the process, or adopt `found`, and watch it from now on."""
+        """Start the process, or adopt `found`, and watch it."""
         running = adopt_process(found) if found is not None else None
         if running is not None:
             self._running = running
@@ -76,20 +76,20 @@ class SupervisedProcess:
         self._task.add_done_callback(_report_failure)
 
     def start_now(self) -> None:
-        """Start it now if it waits for its next start."""
+        """Start the process at once if it is in back-off."""
         if self._next_start is not None:
             self._start_event.set()
 
     @property
     def is_stopping(self) -> bool:
-        """Whether it was told to stop: it is not kept running any more."""
+        """Whether the process is being stopped, and is not restarted any more."""
         return self._stopping
 
     async def stop(self) -> None:
-        """Stop the process and its group; what it started in other sessions stays. May be repeated.
+        """Stop the process and its group, but not its descendants in other sessions. May be repeated.
 
         Raises:
-            VkgatewayError: it does not end, although it was killed.
+            VkgatewayError: the process survives SIGKILL.
         """
         self._stopping = True
         self.record.since = time.time()
@@ -99,11 +99,11 @@ class SupervisedProcess:
                 await self._task
         if self._running is not None:
             if not await self._running.terminate(timeout=self.spec.stop_timeout):
-                raise VkgatewayError(f"{self.spec.name} (pid {self._running.pid}) does not end, although it was killed")
+                raise VkgatewayError(f"{self.spec.name} (pid {self._running.pid}) survives SIGKILL")
             self._running = None
 
     def current_state(self) -> ProcessState:
-        """The process as it is now."""
+        """Return the current state."""
         return ProcessState(
             name=self.spec.name,
             state=self._state_name(),
@@ -124,7 +124,7 @@ class SupervisedProcess:
         return "running" if time.time() - self.record.since >= _SETTLE_SECONDS else "starting"
 
     def _spawn_process(self) -> None:
-        """Start the program; a failure is only noted, `_keep_running` tries again later."""
+        """Start the program; a failure is only recorded, and `_keep_running` retries later."""
         self.record.log_start = logs.log_size(self._paths.log_path(self.spec.name))
         self.record.since = time.time()
         try:

@@ -1,4 +1,4 @@
-"""Timer slack: how late a process's timers may fire, so that the kernel can let many of them fire in one wake-up."""
+"""Timer slack: the maximum delay of a process's timers, which lets the kernel fire many of them in one wake-up."""
 
 import contextlib
 import ctypes
@@ -11,9 +11,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def timer_slack(seconds: float) -> Iterator[None]:
-    """Give this slack to the processes that this thread starts inside the block; 0 gives them the thread's own.
+    """Set the timer slack of child processes that this thread starts within the block; 0 for the thread's own.
 
-    A child inherits it across fork and exec, and so does each thread that it makes (prctl(2)).
+    A child inherits it across fork and exec, and so does each of its threads (prctl(2)).
     """
     if seconds <= 0:
         yield
@@ -22,7 +22,7 @@ def timer_slack(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        _set_slack(0)  # back to what the thread was born with
+        _set_slack(0)  # restore the thread's original slack
 
 
 def _set_slack(nanoseconds: int) -> None:

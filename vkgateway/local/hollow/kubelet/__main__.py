@@ -19,7 +19,7 @@ _PATIENCE = 120.0
 
 
 def server_context(paths: PlatformPaths) -> ssl.SSLContext:
-    """Return TLS settings that let in certificates of the compute cluster's authority only."""
+    """Return TLS settings that accept certificates of the compute cluster's CA only."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = ssl.CERT_REQUIRED

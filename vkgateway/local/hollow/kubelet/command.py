@@ -1,4 +1,4 @@
-"""One command in a sandbox: started, fed, read, and killed."""
+"""One command in a sandbox: start, input, output, kill."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vkgateway.model.errors import UnavailableError
 _PROGRAM: Final = Path(__file__).with_name("sandbox.py")
 _FIRST_USER: Final = 1_879_048_192
 _USERS: Final = 1 << 20
-"""Each command runs as a user of its own, of a range that no Linux distribution gives out."""
+"""User ids of commands, one each, from a range that no Linux distribution uses."""
 _MIB: Final = 1 << 20
 _DISK: Final = 8 * _MIB
 _LIMITS: Final[Mapping[str, int]] = {
@@ -36,7 +36,7 @@ _LIMITS: Final[Mapping[str, int]] = {
     "RLIMIT_CORE": 0,
     "RLIMIT_MSGQUEUE": 0,
 }
-"""Of one process, but for the number of processes, which is that of all."""
+"""Limits per process, except for the number of processes, which is the total."""
 _FILES: Final = 1024
 _STATUS_MAX: Final = 4096
 _CHUNK: Final = 32 * 1024
@@ -46,7 +46,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec:
-    """A command as it was asked for; `hostname` is the pod's name."""
+    """A requested command; `hostname` is the pod's name."""
 
     argv: tuple[str, ...]
     hostname: str
@@ -55,7 +55,7 @@ class CommandSpec:
 
 
 class Command:
-    """A command that runs. `start` makes one, `kill` ends it with everything it has started."""
+    """A running command. `start` creates one; `kill` ends it with all its processes."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Command:
         """Return the next bytes of an output; none at its end."""
         try:
             return await self.outputs[name].read(_CHUNK)
-        except OSError:  # how a terminal ends
+        except OSError:  # a closed terminal
             return b""
 
     def resize(self, *, columns: int, rows: int) -> None:
@@ -130,11 +130,11 @@ class Command:
                 _set_size(self._terminal, columns=columns, rows=rows)
 
     async def wait(self) -> int:
-        """Wait for the command's end, and return its exit code."""
+        """Wait for the command to exit, and return its exit code."""
         return await self._process.wait()
 
     async def kill(self) -> None:
-        """Kill the command; the kernel kills everything it has started."""
+        """Kill the command; the kernel kills all its processes."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
@@ -143,11 +143,11 @@ class Command:
 
 
 class _Terminal:
-    """A pseudo terminal: `command_end` is the command's, `our_end` is the other."""
+    """A pseudo terminal: `command_end` is the command's, `our_end` the other."""
 
     def __init__(self) -> None:
         self.our_end, self.command_end = os.openpty()
-        _set_size(self.our_end, columns=80, rows=24)  # until the client tells its own
+        _set_size(self.our_end, columns=80, rows=24)  # until the client sends its size
 
     def close(self) -> None:
         os.close(self.our_end)

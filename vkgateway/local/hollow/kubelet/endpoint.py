@@ -1,7 +1,7 @@
-"""What the hollow kubelet answers: logs, attach and exec.
+"""Answers of the hollow kubelet: logs, attach and exec.
 
-The containers of hollow nodes do not exist. Their log is one text, attach is silent until the pod ends, and exec runs
-the command in a sandbox (`sandbox`), which is killed when the client leaves or the pod ends.
+The containers of hollow nodes do not exist. Their log is a fixed text, attach is silent until the pod ends, and exec
+runs the command in a sandbox (`sandbox`). The sandbox is killed when the client disconnects or the pod ends.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from vkgateway.model.errors import UnavailableError
 
 COMMANDS_OF_A_TENANT: Final = 16
 COMMANDS: Final = 64
-"""Commands that may run at once: each may take memory."""
+"""Maximum number of concurrent commands, since each may use memory."""
 _STALL_SECONDS: Final = 60.0
-"""A command that does not read its input for this duration is killed: meanwhile the client's end would go unseen."""
+"""Seconds after which a command that does not read its input is killed; meanwhile a disconnect would go unnoticed."""
 _RESIZE_MAX: Final = 1024
 
 _log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ class _StreamRequest:
 
 
 class Endpoint:
-    """Answers the compute API server, and no other caller; `caller` is the common name of its certificate."""
+    """Answers the compute API server and no other caller; `caller` is the common name of its certificate."""
 
     def __init__(self, client: Client, *, caller: str) -> None:
         self._client = client
@@ -80,7 +80,7 @@ class Endpoint:
         return [value for part in subject for key, value in part if key == "commonName"] == [self._caller]
 
     async def _answer_logs(self, asked: _StreamRequest) -> Reply | None:
-        """Return the log; one that is followed ends with the pod, or with the client."""
+        """Return the log; a followed log ends with the pod or the client."""
         query = dict(asked.request.query)
         text = log_lines(query)
         if query.get("follow") not in ("true", "1"):
@@ -149,7 +149,7 @@ class Endpoint:
             return None
 
     async def _run_sandboxed(self, asked: _StreamRequest, pod: Pod, wanted: CommandSpec) -> Reply | None:
-        """Run a command; it is started before the upgrade, so that a refusal is an ordinary answer."""
+        """Run a command. It starts before the upgrade, so that a failure is an ordinary response."""
         command = await Command.start(wanted)
         try:
             stream = remote.upgrade_connection(asked.request, asked.session)
@@ -162,7 +162,7 @@ class Endpoint:
         return None
 
     async def _relay_command(self, pod: Pod, command: Command, stream: RemoteStream) -> bytes:
-        """Carry bytes until the command or the pod ends; return the status. Raises OSError when the client leaves."""
+        """Relay bytes until the command or the pod ends; return the status. Raises OSError on a disconnect."""
         output = asyncio.create_task(_send_output(command, stream), name="hollow-exec-output")
         try:
             await _run_until_first(
@@ -177,7 +177,7 @@ class Endpoint:
 
 
 def _requested_channels(request: Request) -> set[Channel]:
-    """Return the channels that the client opens, by the query."""
+    """Return the channels that the client opens, from the query."""
     tty = remote.is_requested(request, "tty")
     words: dict[Channel, bool] = {
         "stdin": remote.is_requested(request, "input"),
@@ -189,7 +189,7 @@ def _requested_channels(request: Request) -> set[Channel]:
 
 
 async def _send_output(command: Command, stream: RemoteStream) -> int:
-    """Send what the command says, to its end; return its exit code."""
+    """Send the command's output until its end; return its exit code."""
 
     async def pump(channel: Any) -> None:
         while data := await command.read(channel):
@@ -205,7 +205,7 @@ async def _send_output(command: Command, stream: RemoteStream) -> int:
 
 
 async def _forward_input(command: Command, stream: RemoteStream) -> None:
-    """Give the command what the client sends. Raises OSError or BrokenProtocolError when the client leaves."""
+    """Send the client's input to the command. Raises OSError or BrokenProtocolError when the client disconnects."""
     while True:
         event = await stream.read()
         if event.channel == "resize":
@@ -222,7 +222,7 @@ async def _write_stdin(stdin: asyncio.StreamWriter, data: bytes, *, last: bool) 
         if last and stdin.can_write_eof():
             stdin.write_eof()
     except ConnectionError:
-        return  # the command reads no more
+        return  # the command does not read any more
 
 
 def _resize_terminal(command: Command, data: bytes) -> None:
@@ -234,13 +234,13 @@ def _resize_terminal(command: Command, data: bytes) -> None:
 
 
 async def _discard_input(stream: RemoteStream) -> None:
-    """Read, and raise OSError or BrokenProtocolError when the client leaves."""
+    """Read and discard. Raises OSError or BrokenProtocolError when the client disconnects."""
     while True:
         await stream.read()
 
 
 async def _wait_for_close(session: Session) -> None:
-    """Wait for the client to leave; it sends nothing more."""
+    """Wait for the client to disconnect; it sends nothing more."""
     try:
         while await session.stream.read():
             pass
@@ -253,7 +253,7 @@ async def _wait_for_task(task: asyncio.Task[int]) -> None:
 
 
 async def _run_until_first(*work: Coroutine[Any, Any, None]) -> None:
-    """Do several things at once until the first has ended; the others are cancelled. Raises what that one raises."""
+    """Run several coroutines until the first ends, and cancel the others. Raises the exception of the first."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

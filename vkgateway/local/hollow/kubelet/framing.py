@@ -9,16 +9,16 @@ Channel = Literal["stdin", "stdout", "stderr", "error", "resize"]
 CHANNELS: tuple[Channel, ...] = ("stdin", "stdout", "stderr", "error", "resize")
 """In the order of their numbers: k8s.io/apimachinery/pkg/util/remotecommand/constants.go."""
 LONGEST_FRAME = 1 << 20
-"""Bytes of one frame at most; kubectl sends 32 KiB."""
+"""Maximum bytes of a frame; kubectl sends 32 KiB."""
 
 
 class BrokenProtocolError(Exception):
-    """The peer does not keep to the protocol; the connection must be closed."""
+    """The peer violates the protocol; the connection must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Bytes that arrived on a channel; `last` if none will follow."""
+    """Bytes that arrived on a channel; `last` if it was closed."""
 
     channel: Channel
     data: bytes = b""
@@ -26,17 +26,17 @@ class Event:
 
 
 class Framing(Protocol):
-    """One connection's frames, without input or output of its own."""
+    """The frames of one connection, without I/O."""
 
     @property
     def open_channels(self) -> frozenset[Channel]:
         """The channels that the peer has opened."""
 
     def receive_data(self, data: bytes) -> list[Event]:
-        """Take bytes from the network. Raises BrokenProtocolError."""
+        """Parse bytes from the network. Raises BrokenProtocolError."""
 
     def take_replies(self) -> bytes:
-        """Return the bytes with which the protocol answers by itself; empties them."""
+        """Return the protocol's automatic replies, and clear them."""
 
     def encode_frame(self, channel: Channel, data: bytes) -> bytes:
         """Return the bytes that carry `data` on a channel."""

@@ -13,7 +13,7 @@ _LINES: Final = (
 
 
 def log_lines(query: Mapping[str, str]) -> bytes:
-    """Return the log, by the options of PodLogOptions: `timestamps`, `tailLines`, `limitBytes`, since a time none."""
+    """Return the log by the options of PodLogOptions: `timestamps`, `tailLines`, `limitBytes`; none since a time."""
     if query.get("sinceSeconds") or query.get("sinceTime"):
         return b""
     stamped = query.get("timestamps") in ("true", "1")

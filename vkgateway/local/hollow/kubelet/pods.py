@@ -1,4 +1,4 @@
-"""What the hollow kubelet knows of a pod: read when it is asked for, and watched while a stream is open."""
+"""Pods of the hollow kubelet: read on request, and watched while a stream is open."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ class Pod(msgspec.Struct):
 
     @property
     def tenant_name(self) -> str:
-        """The tenant that it belongs to; empty for other pods."""
+        """The pod's tenant; empty for other pods."""
         return self.metadata.labels.get(TENANT_LABEL, "")
 
     def has_container(self, container: str) -> bool:
-        """Whether a container of that name runs in it."""
+        """Return whether a container of that name runs in the pod."""
         return any(found.name == container for found in self.spec.containers)
 
 
 async def get_pod(client: Client, namespace: str, name: str) -> Pod:
-    """Return a pod as it is now. Raises ApiError."""
+    """Return the current state of a pod. Raises ApiError."""
     return _decode(await client.get(PODS, name, namespace=namespace))
 
 
 async def wait_until_ended(client: Client, pod: Pod) -> None:
-    """Wait until the containers of a pod do not run any more."""
+    """Wait until the containers of a pod have ended."""
     end = asyncio.Event()
     meta = pod.metadata
 

@@ -1,4 +1,4 @@
-"""The hollow kubelet among the platform's processes."""
+"""The process of the hollow kubelet."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NAME = "compute/hollow-kubelet"
 HOST = "127.0.0.1"
 """API servers refuse to proxy to nodes on loopback, but fetch logs and run commands there."""
 CALLER = "kube-apiserver-kubelet-client"
-"""The common name by which the compute API server calls kubelets (`controlplane.plane.compute_plane`)."""
+"""Common name of the compute API server at kubelets (`controlplane.plane.compute_plane_spec`)."""
 _STOP_RANK = 70
 
 
 def process_spec(paths: PlatformPaths, *, port: int) -> ProcessSpec:
-    """Describe the process; other certificates make another."""
+    """Return the spec of the process; other certificates change it."""
     files = certificate_path(paths), key_path(paths), authority_path(paths), paths.admin_kubeconfig
     content = b"".join(file.read_bytes() for file in files)
     return ProcessSpec(
@@ -34,7 +34,7 @@ def process_spec(paths: PlatformPaths, *, port: int) -> ProcessSpec:
 
 
 async def is_listening(port: int) -> bool:
-    """Whether it can be called."""
+    """Return whether the process accepts connections."""
     try:
         _, writer = await asyncio.open_connection(HOST, port)
     except OSError:
@@ -44,15 +44,15 @@ async def is_listening(port: int) -> bool:
 
 
 def certificate_path(paths: PlatformPaths) -> Path:
-    """The certificate by which it proves itself."""
+    """Return the serving certificate."""
     return paths.hollow_dir / f"{HOLLOW_SERVER}.crt"
 
 
 def key_path(paths: PlatformPaths) -> Path:
-    """The key of that certificate."""
+    """Return the key of the serving certificate."""
     return paths.hollow_dir / f"{HOLLOW_SERVER}.key"
 
 
 def authority_path(paths: PlatformPaths) -> Path:
-    """The authority that signs the compute API server's client certificate."""
+    """Return the CA of the compute API server's client certificate."""
     return paths.compute_credentials / "ca.crt"

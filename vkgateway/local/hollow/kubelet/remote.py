@@ -20,7 +20,7 @@ _SPDY_PROTOCOLS: Final = ("v4.channel.k8s.io",)
 _WEBSOCKET_VERSION: Final = "sec-websocket-protocol"
 _WEBSOCKET_PROTOCOLS: Final = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _OPEN_SECONDS: Final = 30.0
-"""Within which the client must open its channels, as a kubelet's streamCreationTimeout."""
+"""Seconds in which the client must open its channels, like a kubelet's streamCreationTimeout."""
 _TRUE: Final = frozenset(("1", "true"))
 
 
@@ -33,27 +33,27 @@ class RemoteStream:
         self._events: list[Event] = []
 
     async def wait_for_channels(self, channels: Iterable[Channel]) -> None:
-        """Wait for the client to open these. Raises TimeoutError, BrokenProtocolError."""
+        """Wait for the client to open these channels. Raises TimeoutError or BrokenProtocolError."""
         wanted = set(channels)
         async with asyncio.timeout(_OPEN_SECONDS):
             while not wanted <= self._framing.open_channels:
                 await self._receive_events()
 
     async def read(self) -> Event:
-        """Return what arrives next. Raises BrokenProtocolError."""
+        """Return the next event. Raises BrokenProtocolError."""
         while not self._events:
             await self._receive_events()
         return self._events.pop(0)
 
     async def write(self, channel: Channel, data: bytes) -> None:
-        """Send bytes, and wait until the client has taken most of what was sent."""
+        """Send bytes, and wait until the client has read most of them."""
         self._wire.write(self._framing.encode_frame(channel, data))
         await self._wire.drain()
         if self._wire.is_lost:
             raise ConnectionResetError("the client has left")
 
     async def finish(self, status: bytes) -> None:
-        """Send the final status, and end the channels."""
+        """Send the final status, and close the channels."""
         self._wire.write(self._framing.encode_frame("error", status) + self._framing.closing_frames())
         await self._wire.drain()
 
@@ -66,7 +66,7 @@ class RemoteStream:
 
 
 def upgrade_connection(request: Request, session: Session) -> RemoteStream | Reply:
-    """Agree to the protocol that the client asks for; a reply is a refusal."""
+    """Upgrade to the protocol that the client requests; a Reply is a refusal."""
     if request.upgrade_protocol == _SPDY:
         protocol = _choose_protocol(request, _SPDY_VERSION, _SPDY_PROTOCOLS)
         headers: Headers = (("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", protocol))
@@ -86,12 +86,12 @@ def upgrade_connection(request: Request, session: Session) -> RemoteStream | Rep
 
 
 def is_requested(request: Request, name: str) -> bool:
-    """Whether the query asks for a stream: `input`, `output`, `error` or `tty`."""
+    """Return whether the query requests a stream: `input`, `output`, `error` or `tty`."""
     return any(key == name and value in _TRUE for key, value in request.query)
 
 
 def exit_status(code: int) -> bytes:
-    """Return the status by which clients learn a command's exit code (version 4 of the protocol)."""
+    """Return the status with a command's exit code (version 4 of the protocol)."""
     if code == 0:
         return msgspec.json.encode({"metadata": {}, "status": "Success"})
     return msgspec.json.encode(
@@ -106,7 +106,7 @@ def exit_status(code: int) -> bytes:
 
 
 def failure_status(message: str) -> bytes:
-    """Return the status that says why a command did not run to its end."""
+    """Return the status with the reason why a command did not run to its end."""
     return msgspec.json.encode({"metadata": {}, "status": "Failure", "reason": "InternalError", "message": message})
 
 

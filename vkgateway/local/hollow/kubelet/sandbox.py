@@ -1,12 +1,12 @@
-"""Run one command in namespaces of its own: a program without dependencies, `python -I -S sandbox.py PLAN STATUS`.
+"""Run one command in its own namespaces: a program without dependencies, `python -I -S sandbox.py PLAN STATUS`.
 
-Both are numbers of file descriptors. PLAN holds a JSON object, see `vkgateway.local.hollow.kubelet.command`: other
-users of the machine can read command lines, and must not read this one. If the sandbox cannot be made, the reason is
-written to STATUS, and the command does not run.
+Both arguments are file descriptors. PLAN contains a JSON object, see `vkgateway.local.hollow.kubelet.command`. It is
+not in the command line, which other users of the machine can read. If the sandbox cannot be created, STATUS gets the
+reason, and the command does not run.
 
 The command gets a new user, PID, mount, network, IPC, UTS and cgroup namespace, and a root file system with busybox and
-three devices. It holds no capability, can gain none, and can run no program but busybox. All its processes end with it,
-and with the program that started this one. The exit code is the command's; 128 is added to the number of a signal.
+three devices. It has no capabilities, cannot gain any, and can run no program but busybox. All its processes end with
+it, and with the program that started this one. The exit code is the command's, or 128 plus the number of a signal.
 """
 
 import contextlib
@@ -38,17 +38,17 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SandboxError(Exception):
-    """The sandbox cannot be made; the message says why."""
+    """The sandbox cannot be created; the message has the reason."""
 
 
 def check_result(what: str, result: int) -> None:
-    """Check a libc call's result. Raises Refused with `what` and the error."""
+    """Check the result of a libc call. Raises SandboxError with `what` and the error."""
     if result != 0:
         raise SandboxError(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
 def main(plan: dict[str, Any], status: int) -> int:
-    """Make the namespaces, map the user, and wait for the command. Return its exit code."""
+    """Create the namespaces, map the user, and wait for the command. Return its exit code."""
     ready, made = os.pipe()
     mapped, go = os.pipe()
     child = os.fork()
@@ -60,7 +60,7 @@ def main(plan: dict[str, Any], status: int) -> int:
     os.close(mapped)
     os.close(status)
     if os.read(ready, 1):
-        with contextlib.suppress(OSError):  # without it the child reads the pipe's end, and refuses
+        with contextlib.suppress(OSError):  # without it the child reads the end of the pipe and exits
             map_user(child, plan["uid"])
             os.write(go, b"1")
     os.close(go)
@@ -88,7 +88,7 @@ def enter_namespaces(plan: dict[str, Any], status: int, *, made: int, mapped: in
 
 
 def first_process(plan: dict[str, Any], status: int) -> int:
-    """Make the root, start the command, and collect every process that ends. Return the command's exit code."""
+    """Create the root file system, start the command, and reap every process. Return the command's exit code."""
     die_with_parent()
     allow_no_nested_users()
     host = plan["hostname"].encode()
@@ -108,7 +108,7 @@ def first_process(plan: dict[str, Any], status: int) -> int:
 
 
 def make_root(plan: dict[str, Any]) -> None:
-    """Replace the root by an empty one that holds busybox, devices and /tmp."""
+    """Replace the root file system with an empty one that contains busybox, devices and /tmp."""
     flags = MS_NOSUID | MS_NODEV
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     busybox, devices = plan["busybox"], [f"/dev/{name}" for name in DEVICES]
@@ -141,19 +141,19 @@ def pivot_root() -> int:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-    """Call mount(2). Raises Refused."""
+    """Call mount(2). Raises SandboxError."""
     texts = [None if text is None else text.encode() for text in (source, target, kind, data)]
     check_result(f"mount of {target}", libc.mount(texts[0], texts[1], texts[2], ctypes.c_ulong(flags), texts[3]))
 
 
 def allow_no_nested_users() -> None:
-    """Refuse further user namespaces inside; without them no capability can be gained."""
+    """Forbid further user namespaces inside; without them no capability can be gained."""
     with open("/proc/sys/user/max_user_namespaces", "w") as setting:
         setting.write("0")
 
 
 def drop_privileges() -> None:
-    """Give up every capability, now and for all programs to come."""
+    """Drop every capability, also for all programs that follow."""
     capability = 0
     while libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
         capability += 1
@@ -163,7 +163,7 @@ def drop_privileges() -> None:
 
 
 def exec_command(plan: dict[str, Any]) -> NoReturn:
-    """Become the command."""
+    """Replace this process with the command."""
     os.setsid()
     if plan["tty"]:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -180,7 +180,7 @@ def exec_command(plan: dict[str, Any]) -> NoReturn:
 
 
 def map_user(pid: int, uid: int) -> None:
-    """Let the user `uid` of this machine, which owns nothing here, be the only one inside."""
+    """Map the user `uid` of this machine, which owns nothing here, as the only user inside."""
     if os.geteuid() != 0:
         write_kernel_file(f"/proc/{pid}/setgroups", "deny")
     write_kernel_file(f"/proc/{pid}/uid_map", f"0 {uid} 1")
@@ -188,7 +188,7 @@ def map_user(pid: int, uid: int) -> None:
 
 
 def write_kernel_file(path: str, text: str) -> None:
-    """Write a kernel file in one go."""
+    """Write a kernel file in one call."""
     descriptor = os.open(path, os.O_WRONLY)
     try:
         os.write(descriptor, text.encode())
@@ -197,12 +197,12 @@ def write_kernel_file(path: str, text: str) -> None:
 
 
 def die_with_parent() -> None:
-    """Be killed when the parent ends, however it ends."""
+    """Have the kernel kill this process when its parent exits."""
     check_result("prctl", libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
 def run_and_exit(work: Any, status: int) -> NoReturn:
-    """Exit with what `work` returns; a failure is written to `status`."""
+    """Exit with the result of `work`; write a failure to `status`."""
     code = NOT_MADE
     try:
         code = work()
@@ -219,7 +219,7 @@ def wait_for_exit(pid: int) -> int:
 
 
 def exit_code(found: int) -> int:
-    """Return the exit code as a shell would, from what waitpid found."""
+    """Return the exit code as a shell would, from the status of waitpid."""
     code = os.waitstatus_to_exitcode(found)
     return code if code >= 0 else 128 - code
 

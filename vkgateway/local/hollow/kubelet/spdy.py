@@ -1,7 +1,7 @@
 """SPDY/3.1, the server's side, as far as remote commands need it. Pure.
 
-Each channel is a stream that the client opens, with the header `streamtype`. Flow control is left out: no Kubernetes
-client takes part in it.
+Each channel is a stream that the client opens, with the header `streamtype`. There is no flow control: no Kubernetes
+client uses it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DICTIONARY: Final = (
     b"".join(struct.pack(">I", len(word)) + word.encode() for word in (*_KNOWN_HEADERS.split(), *_KNOWN_VALUES))
     + _KNOWN_REST.encode()
 )
-"""What both sides' compression of headers starts from: section 2.6.10.1 of the SPDY/3 draft."""
+"""Initial dictionary of header compression: section 2.6.10.1 of the SPDY/3 draft."""
 
 
 class Spdy:
@@ -64,7 +64,7 @@ class Spdy:
         return frozenset(self._channels.values())
 
     def receive_data(self, data: bytes) -> list[Event]:
-        """Take bytes from the network. Raises BrokenProtocolError."""
+        """Parse bytes from the network. Raises BrokenProtocolError."""
         self._held += data
         events: list[Event] = []
         while len(self._held) >= _HEAD:
@@ -79,7 +79,7 @@ class Spdy:
         return events
 
     def take_replies(self) -> bytes:
-        """Return the replies to the client's control frames; empties them."""
+        """Return the replies to the client's control frames, and clear them."""
         out = bytes(self._out)
         self._out.clear()
         return out
@@ -90,7 +90,7 @@ class Spdy:
         return _data_frame(stream, data) if stream else b""
 
     def closing_frames(self) -> bytes:
-        """Return the ends of all streams, and the connection's."""
+        """Return the frames that close all streams and the connection."""
         ends = b"".join(_data_frame(stream, b"", flags=_FIN) for stream in self._channels)
         return ends + _control_frame(_GOAWAY, struct.pack(">II", max(self._channels, default=0), 0))
 

@@ -40,7 +40,7 @@ class WebSocket:
         self._message = bytearray()
 
     def receive_data(self, data: bytes) -> list[Event]:
-        """Take bytes from the network. Raises BrokenProtocolError."""
+        """Parse bytes from the network. Raises BrokenProtocolError."""
         self._held += data
         events: list[Event] = []
         while (frame := self._next_frame()) is not None:
@@ -48,7 +48,7 @@ class WebSocket:
         return events
 
     def take_replies(self) -> bytes:
-        """Return the replies to pings; empties them."""
+        """Return the replies to pings, and clear them."""
         out = bytes(self._out)
         self._out.clear()
         return out
@@ -62,7 +62,7 @@ class WebSocket:
         return _build_frame(_CLOSE, (1000).to_bytes(2, "big"))
 
     def _next_frame(self) -> tuple[int, bool, bytes] | None:
-        """Take the next whole frame: its opcode, whether it is final, its payload."""
+        """Return the next complete frame: opcode, whether it is final, payload."""
         held = self._held
         if len(held) < 2:
             return None
