@@ -104,7 +104,7 @@ def error_from_output(lines: Sequence[str], *, what: str, folder: Path, log: Pat
         )
     if found := _first_match(lines, _NETWORK):
         return NoNetworkError(
-            f"{what} cannot be fetched, the network is not there: {found}",
+            f"{what} cannot be fetched, the network is unreachable: {found}",
             hint=f"Connect this machine, or set HTTPS_PROXY or GOPROXY, {OWN_PROGRAMS_HINT}",
         )
     telling = _first_match(lines, _ERROR_WORDS) or (lines[-1] if lines else "no output")
