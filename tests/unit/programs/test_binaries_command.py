@@ -62,7 +62,7 @@ def test_path_of_a_missing_program_is_unavailable(cache: Cache, capsys: pytest.C
     assert run_command(["binaries", "path", "kubelet", "--kubernetes-version", "1.34.4"]) == 5
     said = capsys.readouterr()
     assert said.out == ""
-    assert "kubelet 1.34.4 is not here yet" in said.err
+    assert "kubelet 1.34.4 is missing" in said.err
     assert "`vkgateway binaries fetch kubelet --kubernetes-version 1.34.4`" in said.err
 
 
