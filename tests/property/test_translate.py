@@ -327,7 +327,7 @@ def walk(value: Any) -> Iterator[Any]:
 
 @patient
 @given(pods, tenants)
-def test_any_pod_is_judged_and_forwarded_without_harm(pod: Object, tenant: TenantContext) -> None:
+def test_any_pod_is_checked_and_forwarded(pod: Object, tenant: TenantContext) -> None:
     before = copy.deepcopy(pod)
     for refusal in find_refusals(pod, tenant=tenant, pool=samples.POOL):
         assert refusal.field
@@ -357,7 +357,7 @@ def test_unknown_fields_survive(pod: Object) -> None:
 
 @patient
 @given(pods)
-def test_a_compute_pod_stays_in_its_pool_and_sees_its_tenant_only(pod: Object) -> None:
+def test_compute_pod_is_confined_to_pool_and_tenant(pod: Object) -> None:
     made = samples.forward(pod)
     spec = made["spec"]
     assert "nodeName" not in spec
@@ -377,7 +377,7 @@ def test_a_compute_pod_stays_in_its_pool_and_sees_its_tenant_only(pod: Object) -
 
 @patient
 @given(pods)
-def test_no_reserved_mark_is_the_tenants(pod: Object) -> None:
+def test_reserved_keys_are_never_the_tenants(pod: Object) -> None:
     made = samples.forward(pod)["metadata"]
     assert made["labels"]["vkgateway.io/tenant"] == "alpha"
     assert made["labels"]["vkgateway.io/pool"] == "a100"
@@ -387,7 +387,7 @@ def test_no_reserved_mark_is_the_tenants(pod: Object) -> None:
 
 @patient
 @given(pods, pods)
-def test_changes_settle(pod: Object, later: Object) -> None:
+def test_forwarded_pod_has_no_difference(pod: Object, later: Object) -> None:
     below = samples.compute_pod(pod, {})
     changes = diff_pods(later, below, tenant=samples.TENANT, pool=samples.POOL)
     change = (changes.patch or {}).get("metadata") or {}
@@ -403,7 +403,7 @@ def test_changes_settle(pod: Object, later: Object) -> None:
 
 @patient
 @given(pods, compute_statuses, tenant_statuses)
-def test_mirroring_twice_is_once_and_shows_nothing_from_below(pod: Object, below: Object, above: Object) -> None:
+def test_mirroring_is_idempotent_and_hides_the_compute_cluster(pod: Object, below: Object, above: Object) -> None:
     compute = {**samples.forward(pod), "status": below}
     compute["metadata"]["uid"] = COMPUTE_UID
     compute["spec"]["nodeName"] = HOST
@@ -428,7 +428,7 @@ def test_mirroring_twice_is_once_and_shows_nothing_from_below(pod: Object, below
 
 @patient
 @given(pods, tenants)
-def test_what_no_rule_forbids_above_no_rule_forbids_below(pod: Object, tenant: TenantContext) -> None:
+def test_allowed_tenant_pod_is_an_allowed_compute_pod(pod: Object, tenant: TenantContext) -> None:
     """The compute namespace carries the tenant's level: whatever passes here must pass there."""
     spec = {key: value for key, value in pod["spec"].items() if key not in ("hostNetwork", "resourceClaims")}
     allowed = {**pod, "spec": {**spec, "volumes": [], "runtimeClassName": None}}
@@ -440,7 +440,7 @@ def test_what_no_rule_forbids_above_no_rule_forbids_below(pod: Object, tenant: T
 
 @patient
 @given(pods, tenants)
-def test_nothing_that_is_the_platforms_to_choose_goes_down(pod: Object, tenant: TenantContext) -> None:
+def test_platform_choices_are_never_forwarded(pod: Object, tenant: TenantContext) -> None:
     spec = forward_pod(pod, tenant=tenant, pool=samples.POOL, namespace=BELOW)["spec"]
     never = ("nodeName", "schedulerName", "priority", "preemptionPolicy", "overhead", "subdomain")
     assert spec.keys().isdisjoint(never)
@@ -452,7 +452,7 @@ def test_nothing_that_is_the_platforms_to_choose_goes_down(pod: Object, tenant: 
 
 @patient
 @given(pods, changed)
-def test_changes_of_a_running_pod_go_down_once(pod: Object, change: Object) -> None:
+def test_changes_of_a_running_pod_are_forwarded_once(pod: Object, change: Object) -> None:
     start = after(pod, {})
     below = samples.compute_pod(start, {})
     wanted = after(pod, change)
@@ -475,7 +475,7 @@ def test_changes_of_a_running_pod_go_down_once(pod: Object, change: Object) -> N
 
 @patient
 @given(pods, compute_statuses, tenant_statuses, st.integers(0, 9))
-def test_what_was_written_above_stays(pod: Object, below: Object, above: Object, observed: int) -> None:
+def test_tenant_conditions_are_kept(pod: Object, below: Object, above: Object, observed: int) -> None:
     """Conditions that nobody below knows, the tenant's own fields, and everything but the status."""
     compute = {**samples.forward(pod), "status": below}
     patch = mirror_status(compute, above, node_ip="10.213.0.1", observed=observed) or {}

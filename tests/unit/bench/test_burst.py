@@ -39,14 +39,14 @@ async def run(monkeypatch: pytest.MonkeyPatch) -> Session:
     return made
 
 
-async def test_of_several_turns_the_middle_one_is_told(run: Session) -> None:
+async def test_median_turn_is_reported(run: Session) -> None:
     told = run.median_turn("gateway", CASE)
     assert told is not None
     assert told.ready_span == 5.0
     assert run.median_turn("gateway", Case(CASE.pods, token=True)) is None
 
 
-async def test_a_share_is_the_middle_one_of_those_of_each_turn(run: Session) -> None:
+async def test_share_is_the_median_over_turns(run: Session) -> None:
     outcome = burst._build_outcome(run, [CASE])
     shares = {str(row[2]): row[7:9] for row in outcome.rows}
     assert shares["gateway"] == [0.67, 0.83]  # of 1/5, 2/2, 4/6; and of 2/5, 2.5/2, 5/6
@@ -55,5 +55,5 @@ async def test_a_share_is_the_middle_one_of_those_of_each_turn(run: Session) -> 
     assert [target.is_met for target in outcome.targets] == [False, True]
 
 
-def test_each_flow_has_a_node_of_its_own_name() -> None:
+def test_each_run_has_a_unique_node_name() -> None:
     assert unique_node_name("floor") != unique_node_name("floor")

@@ -44,7 +44,7 @@ class _Pair(NamespacePair):
 
 
 @pytest.mark.parametrize("token", [False, True])
-async def test_what_is_seen_is_done(token: bool) -> None:
+async def test_courier_handles_each_mark(token: bool) -> None:
     asked: list[str] = []
     courier = Courier([_Pair(_Place("team", asked), _Place("below", asked))], token=token)
     worker = asyncio.create_task(courier.run_worker())

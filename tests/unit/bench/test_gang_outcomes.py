@@ -22,7 +22,7 @@ def tell(ours: list[RunSummary], theirs: list[RunSummary]) -> Outcome:
     return gang.build_outcome(tallies | ({("Volcano", 5): theirs} if theirs else {}), notes=[])
 
 
-def test_makespans_are_compared_by_their_middle() -> None:
+def test_median_makespans_are_compared() -> None:
     told = tell(runs(18.0, 17.0, 30.0), runs(20.0, 21.0, 19.0))
     rows = {(row[0], row[2]): row for row in told.rows}
     assert rows[5, "vkgateway"][3:6] == [5, 18.0, 0.9]
@@ -30,12 +30,12 @@ def test_makespans_are_compared_by_their_middle() -> None:
     assert [target.is_met for target in told.targets] == [True, True]
 
 
-def test_a_run_that_did_not_complete_misses() -> None:
+def test_incomplete_run_misses_the_target() -> None:
     told = tell(runs(18.0, None), runs(20.0))
     assert [(target.seen, target.is_met) for target in told.targets] == [(0, False)]
 
 
-def test_without_volcano_there_is_nothing_to_compare_with() -> None:
+def test_without_volcano_there_is_no_ratio() -> None:
     told = tell(runs(18.0), [])
     assert [row[2] for row in told.rows if row[0] == 5] == ["kube-scheduler", "vkgateway"]
     assert told.rows[-1][5] is None
@@ -47,7 +47,7 @@ def test_slower_than_volcano_misses() -> None:
     assert [target.is_met for target in told.targets] == [True, False]
 
 
-def test_the_slowest_and_the_most_wasteful_round_of_reclaim_count() -> None:
+def test_worst_round_of_reclaim_counts() -> None:
     rounds = [
         Round(empty=0.5, full=6.0, evicted=Loss(64, 700.0), least=Loss(64, 650.0), terms={"grace": 0.25}),
         Round(empty=0.5, full=7.5, evicted=Loss(80, 700.0), least=Loss(64, 650.0)),
@@ -59,7 +59,7 @@ def test_the_slowest_and_the_most_wasteful_round_of_reclaim_count() -> None:
     assert all(target.is_met for target in reclaim.build_outcome(rounds[:1], notice=5.0).targets)
 
 
-def test_a_pod_of_a_gang() -> None:
+def test_pod_of_a_gang() -> None:
     kind = PodKind(run="r", gpus=8, restart="Never", priority_class="low", annotations=gang_marks("train", 6))
     pod = pod_manifest("train-0", kind)
     assert pod["metadata"]["annotations"] == {"vkgateway.io/gang": "train", "vkgateway.io/gang-min": "6"}
@@ -68,7 +68,7 @@ def test_a_pod_of_a_gang() -> None:
     assert "annotations" not in pod_manifest("p", PodKind(run="r"))["metadata"]
 
 
-def test_a_pod_group_starts_whole() -> None:
+def test_pod_group_requires_all_members() -> None:
     group = volcano.pod_group("train", members=6, resources={"nvidia.com/gpu": "48"})
     assert group["apiVersion"] == "scheduling.volcano.sh/v1beta1"
     assert group["spec"]["minMember"] == 6

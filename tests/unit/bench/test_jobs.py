@@ -18,18 +18,18 @@ def test_a_job_has_two_parameter_servers_and_four_workers() -> None:
     assert sum("-ps-" in pod for pod in pods) == 2
 
 
-def test_a_run_in_which_all_complete() -> None:
+def test_run_in_which_all_jobs_complete() -> None:
     jobs = [job(1.0, start=1.0, end=6.0), job(2.0, start=6.0, end=11.0)]
     done = summarize_run(jobs, fit=1, until=12.0)
     assert (done.completed, done.makespan, done.held, done.idle) == (2, 10.5, 0.0, 0.0)
 
 
-def test_a_run_in_which_some_do_not_has_no_makespan() -> None:
+def test_incomplete_run_has_no_makespan() -> None:
     done = summarize_run([job(start=0.0, end=5.0), JobTimes(created=0.0)], fit=2, until=60.0)
     assert (done.completed, done.makespan) == (1, None)
 
 
-def test_what_waits_for_the_others_of_its_job_holds_gpus_in_vain() -> None:
+def test_pods_of_a_waiting_job_block_gpus() -> None:
     late = JobTimes(created=0.0, bound=(1.0, 2.0, 4.0), whole=4.0, ended=9.0)
     assert blocked_seconds([late], until=20.0) == GPUS_PER_POD * (3.0 + 2.0)
     never = JobTimes(created=0.0, bound=(1.0, 2.0))
@@ -50,5 +50,5 @@ def test_what_waits_for_the_others_of_its_job_holds_gpus_in_vain() -> None:
     ],
     ids=["no gap", "late start", "gap", "one at a time", "deadlock", "none there", "still at work"],
 )
-def test_room_for_a_job_that_waits_is_idle(fit: int, jobs: list[JobTimes], seconds: float) -> None:
+def test_capacity_for_a_waiting_job_is_idle(fit: int, jobs: list[JobTimes], seconds: float) -> None:
     assert idle_seconds(jobs, fit=fit, until=20.0) == GPUS_PER_JOB * seconds

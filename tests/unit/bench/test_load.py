@@ -10,7 +10,7 @@ from bench.pods import spread_pods
 from bench.settings import IN_FLIGHT, hollow_nodes
 
 
-async def test_so_many_at_once_and_no_more() -> None:
+async def test_concurrency_is_limited() -> None:
     under_way, most = 0, 0
     seen: list[int] = []
 
@@ -27,7 +27,7 @@ async def test_so_many_at_once_and_no_more() -> None:
     assert most == 3
 
 
-async def test_second_step_follows_the_first_of_its_item() -> None:
+async def test_second_step_follows_the_first() -> None:
     items = spread_pods(3 * IN_FLIGHT, 4)
     done: list[tuple[str, tuple[int, str]]] = []
 
@@ -43,10 +43,10 @@ async def test_second_step_follows_the_first_of_its_item() -> None:
     assert all(done.index(("first", item)) < done.index(("second", item)) for item in items)
 
 
-def test_pods_go_to_places_by_turns() -> None:
+def test_pods_are_distributed_over_places() -> None:
     assert spread_pods(3, 2) == [(0, "p-00000"), (1, "p-00001"), (0, "p-00002")]
 
 
-def test_nodes_have_room_to_spare() -> None:
+def test_nodes_have_spare_capacity() -> None:
     assert hollow_nodes(1) == 4
     assert hollow_nodes(2500) * 110 >= 2500 * 1.2

@@ -14,11 +14,11 @@ from bench.timeline import Timeline
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.0, 1), (0.5, 50), (0.99, 99), (1.0, 100)])
-def test_percentile_is_a_value_that_was_seen(share: float, value: int) -> None:
+def test_percentile_is_an_observed_value(share: float, value: int) -> None:
     assert percentile(range(1, 101), share) == value
 
 
-def test_percentile_of_nothing() -> None:
+def test_percentile_of_no_values() -> None:
     assert math.isnan(percentile([], 0.5))
 
 
@@ -31,7 +31,7 @@ def test_first_time_of_a_mark_counts() -> None:
     assert timeline.delays("sent", "ready") == [2.0]
 
 
-async def test_waiting_for_what_has_happened_ends_at_once() -> None:
+async def test_wait_for_existing_marks_returns_immediately() -> None:
     timeline = Timeline()
     timeline.mark("ready", ("a", "p"))
     await timeline.wait_for("ready", [("a", "p")])
@@ -49,7 +49,7 @@ def result(name: str, *targets: Target) -> Result:
     )
 
 
-def test_page_says_what_was_missed(tmp_path: Path) -> None:
+def test_page_shows_missed_targets(tmp_path: Path) -> None:
     report.save_result(result("light", Target(what="p99", seen=30.0, limit=25.0, unit="ms")), docs=tmp_path)
     report.save_result(result("burst", Target(what="share", seen=0.9, limit=0.8, at_least=True)), docs=tmp_path)
     page = (tmp_path / "benchmarks.md").read_text()
@@ -59,7 +59,7 @@ def test_page_says_what_was_missed(tmp_path: Path) -> None:
     assert "| down | 1.5 |" in page
 
 
-def test_a_newer_result_takes_the_place_of_the_older(tmp_path: Path) -> None:
+def test_newer_result_replaces_the_older(tmp_path: Path) -> None:
     report.save_result(result("light", Target(what="p99", seen=30.0, limit=25.0)), docs=tmp_path)
     report.save_result(result("light", Target(what="p99", seen=20.0, limit=25.0)), docs=tmp_path)
     assert "missed" not in (tmp_path / "benchmarks.md").read_text()
@@ -75,7 +75,7 @@ def test_page_shows_steal_time_if_it_was_measured(tmp_path: Path) -> None:
     assert "began, 25 % of the cores stolen by the hypervisor during the run." in page
 
 
-def test_what_was_entered_by_hand_stays(tmp_path: Path) -> None:
+def test_handwritten_section_is_kept(tmp_path: Path) -> None:
     report.save_result(result("light"), docs=tmp_path)
     page = tmp_path / "benchmarks.md"
     page.write_text(report.render_page(report.load_results(tmp_path / "benchmarks.json"), by_hand="Seen on the train."))

@@ -8,7 +8,7 @@ from bench.startmetrics import mean_terms, parse_terms
 from vkgateway.sync.arbiter_metrics import observe_start
 
 
-def test_means_of_what_was_observed_in_between() -> None:
+def test_mean_terms_between_two_readings() -> None:
     observe_start("grace", 9.0)
     before = parse_terms(generate_latest().decode())
     observe_start("grace", 1.0)
@@ -17,5 +17,5 @@ def test_means_of_what_was_observed_in_between() -> None:
     assert told == {"grace": 1.5}
 
 
-def test_an_empty_page_tells_nothing() -> None:
+def test_empty_page_has_no_terms() -> None:
     assert mean_terms(parse_terms(""), parse_terms("")) == {}

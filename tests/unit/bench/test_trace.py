@@ -16,7 +16,7 @@ from bench.trace import (
 )
 
 
-def test_every_load_has_a_row_for_each_scheduler_and_targets_are_told() -> None:
+def test_every_load_has_a_row_for_each_scheduler() -> None:
     cases = [
         simulate_case(load, seed, scenario_of(load, seed, nodes=16, duration=1800)) for load in LOADS for seed in SEEDS
     ]
@@ -29,7 +29,7 @@ def test_every_load_has_a_row_for_each_scheduler_and_targets_are_told() -> None:
     assert all(0 < float(row[2] or 0) < 100 for row in outcome.rows)
 
 
-def test_openb_is_moved_together_to_the_load(tmp_path: Path) -> None:
+def test_openb_is_compressed_to_the_load(tmp_path: Path) -> None:
     pods = tmp_path / "pods.csv"
     header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,creation_time,deletion_time,scheduled_time\n"
     rows = [f"p{n},1000,1024,1,1000,,{'LS' if n % 2 else 'BE'},{n * 9000},{n * 9000 + 4000}," for n in range(40)]

@@ -7,7 +7,7 @@ from vkgateway.translate.policy import find_refusals
 from vkgateway.translate.to_tenant import mirror_status
 
 
-def test_the_typical_pod_is_allowed_and_has_what_is_said_of_it() -> None:
+def test_typical_pod_is_allowed_and_complete() -> None:
     pod = typical_pod(7)
     spec = pod["spec"]
     variables = [entry for container in spec["containers"] for entry in container.get("env", ())]
@@ -15,13 +15,13 @@ def test_the_typical_pod_is_allowed_and_has_what_is_said_of_it() -> None:
     assert find_refusals(pod, tenant=TENANT, pool=POOL) == ()
 
 
-def test_its_status_below_is_told_above() -> None:
+def test_status_of_the_typical_pod_is_mirrored() -> None:
     patch = mirror_status(running_compute_pod(forward(typical_pod(7))), {"phase": "Pending"}, node_ip="10.213.0.1")
     assert patch is not None
     assert (patch["phase"], patch["hostIP"], len(patch["containerStatuses"])) == ("Running", "10.213.0.1", 2)
 
 
-def test_everything_is_measured() -> None:
+def test_every_step_is_measured() -> None:
     seen = measure_pods(pods=3, rounds=3)
     assert set(seen) == {"json", "copy", "judge", "down", "up"}
     assert all(each > 0 for each in seen.values())

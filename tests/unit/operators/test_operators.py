@@ -48,7 +48,7 @@ def test_no_two_images_share_an_archive() -> None:
     assert len({recipe.file_name for recipe in RECIPES.values()}) == len(RECIPES)
 
 
-def test_whatever_changes_in_a_recipe_makes_another_image() -> None:
+def test_any_change_of_a_recipe_changes_the_digest() -> None:
     changed = [
         dataclasses.replace(OPENMPI, name="other:1"),
         dataclasses.replace(OPENMPI, user=""),
@@ -78,7 +78,7 @@ def test_an_archive_describes_its_layers_by_digest(tmp_path: Path) -> None:
     assert "A=b" in config["config"]["Env"]
 
 
-def test_an_image_without_a_root_has_what_programs_expect(tmp_path: Path) -> None:
+def test_image_without_root_has_folders_and_users(tmp_path: Path) -> None:
     (tmp_path / "tool").write_text("#!/bin/sh\n")
     (tmp_path / "tool").chmod(0o755)
     layers.pack_files(tmp_path / "layer.tar", {"opt/tool": tmp_path / "tool"}, {}, empty=True)
@@ -89,7 +89,7 @@ def test_an_image_without_a_root_has_what_programs_expect(tmp_path: Path) -> Non
     assert b"app:x:1000" in content(tmp_path / "layer.tar", "etc/passwd")
 
 
-async def test_a_kit_is_made_once_and_laid_as_often_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kit_is_built_once_and_written_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "mpi-operator").write_text("program")
@@ -114,12 +114,12 @@ async def test_a_kit_is_made_once_and_laid_as_often_as_asked(tmp_path: Path, mon
     assert [path.name for path in (tmp_path / "cache" / "images").iterdir()] == [archive.resolve().name]
 
 
-def test_a_kit_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_kit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mpi", "nonsense"]) == 2
     assert "mpi, mpi-old, kopf" in capsys.readouterr().err
 
 
-def test_pages_name_the_images_that_are_made() -> None:
+def test_pages_name_the_built_images() -> None:
     for page in ROOT.glob("docs/operators/*.md"):
         named = {word.rstrip("`.,;") for word in page.read_text().split() if word.startswith("vkgateway.local/")}
         named = {name.split("`")[0] for name in named if ":" in name}

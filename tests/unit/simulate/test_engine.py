@@ -150,7 +150,7 @@ def test_an_older_gang_that_was_evicted_comes_before_an_entitled_one() -> None:
     assert not run_of(state, "a/3").entitled  # the cell is for a/1
 
 
-def test_a_late_gang_tells_for_which_older_gang_of_its_tenant_its_cells_are_reserved() -> None:
+def test_late_gang_names_the_older_gang_with_reserved_cells() -> None:
     given = scenario(
         (2, 8),
         [quota("a", 16), quota("b")],
@@ -166,7 +166,7 @@ def test_a_late_gang_tells_for_which_older_gang_of_its_tenant_its_cells_are_rese
     assert (late.gang, late.reason, late.behind, late.behind_own) == ("a/4", "BehindReservation", "a/1", True)
 
 
-def test_entitled_is_what_fits_unused_cells_beside_earlier_ones() -> None:
+def test_entitled_gang_fits_unused_cells_after_older_ones() -> None:
     given = scenario(
         (4, 8),
         [quota("a", 16), quota("b", 8)],
@@ -206,13 +206,13 @@ class Careless:
         return Decisions(admits=tuple(admits))
 
 
-def test_a_scheduler_that_over_uses_a_node_is_refused() -> None:
+def test_scheduler_that_overcommits_a_node_is_refused() -> None:
     given = scenario((1, 8), [quota("a")], job("a/0", (8, 8)))
     with pytest.raises(OveruseError, match="node n0"):
         simulated(given, Careless(2))
 
 
-def test_a_scheduler_that_tears_a_gang_is_refused() -> None:
+def test_scheduler_that_starts_part_of_a_gang_is_refused() -> None:
     given = scenario((1, 8), [quota("a")], job("a/0", (8, 8)))
     with pytest.raises(PartialGangError, match="1 of 2 pods"):
         simulated(given, Careless(1))

@@ -48,7 +48,7 @@ def test_fifo_preempts_lower_work_of_any_tenant_within_notice_and_grace() -> Non
     assert run_of(state, "b/low").evictions == 1
 
 
-def test_fifo_knows_no_guarantees() -> None:
+def test_fifo_ignores_guarantees() -> None:
     given = scenario((1, 8), [quota("a", 8), quota("b")], job("b/first", 8, run=100), job("a/second", 8, at=20, run=30))
     state = simulated(given, PriorityFifo())
     second = run_of(state, "a/second")
@@ -60,7 +60,7 @@ def test_fifo_knows_no_guarantees() -> None:
     assert late.late == pytest.approx(80 - 17)  # notice, grace and two cycles
 
 
-def test_fifo_evicts_no_more_than_it_needs_and_the_lowest() -> None:
+def test_fifo_evicts_as_few_and_low_gangs_as_needed() -> None:
     low = [
         job(f"b/{number}", 4, at=number, run=500, band=LOW, priority=priority) for number, priority in enumerate((1, 0))
     ]
@@ -74,7 +74,7 @@ def test_fifo_keeps_limits() -> None:
     assert run_of(simulated(given, PriorityFifo()), "a/1").started == pytest.approx(50)
 
 
-def test_fifo_lets_later_gangs_pass_one_that_does_not_fit() -> None:
+def test_fifo_does_not_block_behind_a_gang_that_does_not_fit() -> None:
     given = scenario(
         (1, 8), [quota("a")], job("a/0", 4, run=50), job("a/1", 8, at=1, run=50), job("a/2", 4, at=2, run=20)
     )
@@ -127,7 +127,7 @@ def test_kueue_preempts_lower_priority_within_a_queue() -> None:
     assert run_of(simulated(given, Kueue()), "a/high").started == pytest.approx(35)
 
 
-def test_kueue_admits_by_sums_and_places_when_nodes_have_room() -> None:
+def test_kueue_admits_by_quota_and_places_when_nodes_fit() -> None:
     given = scenario(
         (2, 8),
         [quota("a", 8), quota("b", 8)],
@@ -166,7 +166,7 @@ def test_private_clusters_are_the_cells_of_their_tenants() -> None:
     assert [each.id for each in arranged.jobs] == ["a/0"]
 
 
-def test_private_clusters_lend_nothing() -> None:
+def test_private_clusters_do_not_lend() -> None:
     given = scenario((2, 8), [quota("a", 8), quota("b", 8)], job("a/0", 8, run=50), job("a/1", 8, at=1, run=50))
     assert run_of(simulated(given, PrivateClusters()), "a/1").started == pytest.approx(50)
 
@@ -182,7 +182,7 @@ def test_a_gang_that_waits_longer_than_alone_is_an_anomaly() -> None:
 # By name
 
 
-def test_a_scheduler_of_the_caller_is_found_by_its_module() -> None:
+def test_custom_scheduler_is_loaded_by_module() -> None:
     (found,) = load_schedulers(["vkgateway.simulate.policies.fifo:PriorityFifo"])
     assert found.name == "fifo"
     with pytest.raises(InputError, match="has no decide"):

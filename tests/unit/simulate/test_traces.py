@@ -217,7 +217,7 @@ def recorded() -> list[tuple[float, Snapshot]]:
     return cycles
 
 
-def test_the_decision_log_tells_what_was_submitted_and_how_long_it_ran() -> None:
+def test_decision_log_yields_submissions_and_run_times() -> None:
     found = decision_log.read_decisions(recorded())
     assert {one.id: (one.submitted, one.band) for one in found.jobs} == {"b/low": (0.0, LOW), "a/in": (5.0, GUARANTEED)}
     assert {one.id: one.run for one in found.jobs} == pytest.approx({"b/low": 40, "a/in": 20}, abs=1)
@@ -225,7 +225,7 @@ def test_the_decision_log_tells_what_was_submitted_and_how_long_it_ran() -> None
     assert (found.unknown, len(found.pools)) == (0, 1)
 
 
-def test_the_usage_log_tells_more_exact_ends() -> None:
+def test_usage_log_yields_more_exact_ends() -> None:
     cycles = recorded()
     thin = [each for number, each in enumerate(cycles) if number < 30 or number % 25 == 0]
     late = {one.id: one.run for one in decision_log.read_decisions(thin).jobs}
@@ -233,7 +233,7 @@ def test_the_usage_log_tells_more_exact_ends() -> None:
     assert exact["a/in"] < late["a/in"]
 
 
-def test_what_has_no_end_in_the_log_runs_as_long_as_its_kind_or_as_it_did_so_far() -> None:
+def test_gang_without_end_runs_as_long_as_its_kind() -> None:
     cycles = recorded()
     found = {one.id: one.run for one in decision_log.read_decisions(cycles[:30]).jobs}
     assert found == {"a/in": pytest.approx(9, abs=2)}
@@ -281,7 +281,7 @@ def test_tenants_are_lists_or_manifests(document: object) -> None:
         (["a"], "'a' is not a mapping"),
     ],
 )
-def test_tenants_errors_name_what_is_wrong(document: object, message: str) -> None:
+def test_tenant_errors_name_the_field(document: object, message: str) -> None:
     with pytest.raises(TraceError, match=message):
         tenants.read_quotas([document], [equal_nodes(4, 8)])
 
@@ -298,7 +298,7 @@ def test_synthetic_jobs_request_the_load() -> None:
     assert generate_jobs(work, random.Random(3)) == jobs
 
 
-def test_a_window_holds_what_ran_when_it_began() -> None:
+def test_window_contains_gangs_that_ran_at_its_start() -> None:
     jobs = [job("a/0", 1, at=0, run=50), job("a/1", 1, at=80, run=50), job("a/2", 1, at=120), job("a/3", 1, at=900)]
     assert [(one.id, one.submitted, one.run) for one in select_window(jobs, 100, 200)] == [
         ("a/1", 0.0, 30.0),
@@ -306,14 +306,14 @@ def test_a_window_holds_what_ran_when_it_began() -> None:
     ]
 
 
-def test_a_trace_is_moved_together_to_a_load() -> None:
+def test_trace_is_compressed_to_a_load() -> None:
     jobs = limit_runs([job("a/0", 8, at=0, run=50), job("a/1", 8, at=1000, run=900)], 100)
     moved, length = scale_load(jobs, [equal_nodes(1, 8)], 1.5)
     assert length == pytest.approx(150 / 1.5)
     assert [(one.submitted, one.run) for one in moved] == [(0.0, 50), (pytest.approx(length), 100)]
 
 
-def test_jobs_ask_for_nothing_that_the_cluster_does_not_tell() -> None:
+def test_jobs_drop_requests_that_no_node_offers() -> None:
     (one,) = (each for each in openb.read_pods(rows(PODS), ["a"]) if each.id == "pod-1")
     (bare,) = adapt_jobs([one], [equal_nodes(1, 8)])
     assert bare == replace(one, shapes=bare.shapes)

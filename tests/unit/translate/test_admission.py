@@ -23,12 +23,12 @@ def text(policy: TenantPolicy) -> str:
 
 
 @pytest.mark.parametrize("name", [*BY_POLICY, *BY_LEVEL_BASELINE])
-def test_the_gateway_refuses_each_sample(name: str) -> None:
+def test_gateway_refuses_each_sample(name: str) -> None:
     assert find_refusals(pod_of(name, {**BY_POLICY, **BY_LEVEL_BASELINE}[name]), tenant=TENANT)
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])
-def test_there_is_a_sample_of_each_rule_of_a_level(level: PodSecurity) -> None:
+def test_each_level_rule_has_a_sample(level: PodSecurity) -> None:
     samples = {**BY_LEVEL_BASELINE, **(BY_LEVEL_RESTRICTED if level == "restricted" else {})}
     pods = [pod_of(name, fields) for name, fields in samples.items()]
     assert {one.rule for pod in pods for one in find_violations(pod, level=level)} == set(rule_names(level))
@@ -48,7 +48,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_there_is_a_sample_of_each_text(text: str) -> None:
+def test_each_refusal_text_has_a_sample(text: str) -> None:
     found = [
         one.message for name, fields in BY_POLICY.items() for one in find_refusals(pod_of(name, fields), tenant=TENANT)
     ]
@@ -56,7 +56,7 @@ def test_there_is_a_sample_of_each_text(text: str) -> None:
     assert any(re.fullmatch(pattern, message) for message in found)
 
 
-def test_each_text_is_in_the_expressions() -> None:
+def test_expressions_contain_each_refusal_text() -> None:
     expressions = text(TenantPolicy(image_pull_secrets=("a",)))
     for value in [*TEXTS, refusal_texts.STATIC_POD, refusal_texts.EMPTY_SOURCE, refusal_texts.IMAGE_PULL]:
         parts = re.split(r"\{\w+\}", value)
@@ -73,13 +73,13 @@ def test_each_text_is_in_the_expressions() -> None:
         ({"user_namespaces": True}, "hostUsers: false"),
     ],
 )
-def test_what_a_policy_allows_is_not_in_the_expressions(policy: dict[str, Any], absent: str) -> None:
+def test_expressions_leave_out_allowed_fields(policy: dict[str, Any], absent: str) -> None:
     strict = TenantPolicy(image_pull_secrets=("a",))
     assert absent in text(strict)
     assert absent not in text(TenantPolicy(**{"image_pull_secrets": ("a",), **policy}))
 
 
-def test_types_of_services_that_a_policy_refuses() -> None:
+def test_refused_service_types() -> None:
     assert service_rules(TenantPolicy()) is None
     rules = service_rules(TenantPolicy(load_balancers="Refuse", node_ports="Forward"))
     assert rules is not None
@@ -87,12 +87,12 @@ def test_types_of_services_that_a_policy_refuses() -> None:
     assert rules.variables[-1].name == "refusals"
 
 
-def test_names_of_a_policy_are_quoted() -> None:
+def test_policy_names_are_quoted() -> None:
     policy = TenantPolicy(runtime_classes=('a"]', "b"))
     assert r'!(n in ["a\"]", "b"])' in text(policy)
 
 
-def test_the_words_say_what_is_allowed() -> None:
+def test_messages_name_the_allowed_values() -> None:
     (refusal,) = find_refusals(
         pod_of("p", {"runtimeClassName": "kata"}), tenant=replace(TENANT, runtime_classes=("gvisor", "runc"))
     )

@@ -11,7 +11,7 @@ from vkgateway.translate.to_tenant import mirror_status
 LONG = ".".join(["a" * 63] * 3 + ["b" * 61])
 
 
-def test_the_longest_names_go_down() -> None:
+def test_longest_names_are_forwarded() -> None:
     assert len(LONG) == 253
     wanted = pod(
         metadata={"name": LONG, "namespace": "n" * 63}, volumes=[{"name": "v", "secret": {"secretName": LONG}}]
@@ -32,7 +32,7 @@ def test_the_longest_names_go_down() -> None:
         ("", '""'),
     ],
 )
-def test_annotations_of_any_text_go_down_and_show_as_a_kubelet_shows_them(text: str, shown: str) -> None:
+def test_any_annotation_text_is_forwarded_and_rendered_as_by_a_kubelet(text: str, shown: str) -> None:
     items = [{"path": "a", "fieldRef": {"fieldPath": "metadata.annotations"}}]
     wanted = pod(metadata={"annotations": {"k": text}}, volumes=[{"name": "d", "downwardAPI": {"items": items}}])
     annotations = forward(wanted)["metadata"]["annotations"]
@@ -41,13 +41,13 @@ def test_annotations_of_any_text_go_down_and_show_as_a_kubelet_shows_them(text: 
     assert diff_pods(wanted, compute_pod(wanted, {}), tenant=TENANT, pool=POOL) == PodDiff()
 
 
-def test_a_large_pod_goes_down_whole() -> None:
+def test_large_pod_is_forwarded_completely() -> None:
     env = [{"name": f"V{number}", "value": "x" * 1000} for number in range(1000)]
     made = forward(pod(containers=[container(f"c{number}", env=env) for number in range(20)]))
     assert [one["env"][-1000:] for one in made["spec"]["containers"]] == [env] * 20
 
 
-def test_long_messages_come_up_whole() -> None:
+def test_long_messages_are_mirrored_completely() -> None:
     message = "host-17 " * 10_000
     patch = mirror_status(
         compute_pod(pod(), {"message": message}), {"phase": "Pending"}, node_ip="10.213.0.1", node_name="a100.local"

@@ -50,7 +50,7 @@ def test_extended_resources(resource: str, extended: bool) -> None:
     assert is_extended(resource) == extended
 
 
-def test_what_is_governed_of_a_pod() -> None:
+def test_governed_requests() -> None:
     wanted = pod(
         containers=[asking("2"), asking(1, "second", kind="requests")],
         initContainers=[asking(1, "side", restartPolicy="Always"), asking("8", "first")],
@@ -60,7 +60,7 @@ def test_what_is_governed_of_a_pod() -> None:
 
 
 @pytest.mark.parametrize("containers", [[container()], [asking("0")], []])
-def test_what_asks_for_nothing_is_not_governed(containers: list[dict[str, Any]]) -> None:
+def test_pod_without_device_requests_is_not_governed(containers: list[dict[str, Any]]) -> None:
     assert governed_requests(pod(containers=containers, overhead={GPU: "1"})) == {}
     assert not is_governed(pod(containers=containers))
 
@@ -90,7 +90,7 @@ def test_bands(spec: dict[str, Any], band: str) -> None:
     assert pod_band(spec) == band
 
 
-def test_letting_go_touches_our_gate_and_the_virtual_nodes_name_only() -> None:
+def test_ungate_patch_removes_only_the_vkgateway_gate() -> None:
     assert ungate_patch("6c5f", {"kubernetes.io/hostname": "a100.local"}) == {
         "metadata": {"uid": "6c5f"},
         "spec": {
@@ -100,7 +100,7 @@ def test_letting_go_touches_our_gate_and_the_virtual_nodes_name_only() -> None:
     }
 
 
-def test_letting_go_as_a_server_does_it() -> None:
+def test_ungate_patch_applied_by_a_server() -> None:
     mine = {"name": "a.example.com/b"}
     gated = free(schedulingGates=[mine, OURS], nodeSelector={"zone": "z1"})
     after = strategic(gated, ungate_patch("6c5f", {"kubernetes.io/hostname": "a100.local"}))["spec"]
@@ -175,7 +175,7 @@ def test_preferences_order_by_the_sum_of_their_weights() -> None:
     assert reachable_nodes(free(affinity=among), NODES) == ("h100.local", "a100.local")
 
 
-def test_a_pod_that_has_its_node_can_be_nowhere_else() -> None:
+def test_bound_pod_reaches_its_node_only() -> None:
     assert reachable_nodes(pod(nodeName="v100.local", nodeSelector={"vkgateway.io/pool": "a100"}), NODES) == (
         "v100.local",
     )
@@ -198,7 +198,7 @@ def test_a_pod_that_has_its_node_can_be_nowhere_else() -> None:
         (Taint(key="k", value="5", effect="NoSchedule"), {"key": "k", "operator": "Lt", "value": "4"}, False),
     ],
 )
-def test_taints_of_virtual_nodes(taint: Taint, toleration: dict[str, Any], allowed: bool) -> None:
+def test_virtual_node_taints(taint: Taint, toleration: dict[str, Any], allowed: bool) -> None:
     tolerations = [toleration] if toleration else None
     found = reachable_nodes(free(tolerations=tolerations), {"a100.local": virtual("a100", taint)})
     assert found == (("a100.local",) if allowed else ())
@@ -214,14 +214,14 @@ def test_taints_of_virtual_nodes(taint: Taint, toleration: dict[str, Any], allow
         ({"nodeSelector": {"vkgateway.io/pool": "a100"}}, "virtual node a100.local is cordoned"),
     ],
 )  # fmt: skip
-def test_why_a_pod_can_go_nowhere(spec: dict[str, Any], why: str) -> None:
+def test_unreachable_reasons(spec: dict[str, Any], why: str) -> None:
     taint = Taint(key="k", value="v", effect="NoSchedule")
     nodes = {"a100.local": virtual("a100", CORDON_TAINT, taint), "v100.local": virtual("v100", taint)}
     assert reachable_nodes(free(**spec), nodes) == ()
     assert unreachable_reason(free(**spec), nodes) == why
 
 
-def test_the_labels_that_the_gateway_gives_its_nodes_are_enough() -> None:
+def test_gateway_node_labels_suffice() -> None:
     nodes: dict[str, VirtualNode] = {POOL.node_name: (POOL.virtual_labels(), ())}
     let_go = ungate_patch("u", {"kubernetes.io/hostname": POOL.node_name})["spec"]["nodeSelector"]
     assert reachable_nodes(free(nodeSelector={**let_go, "type": "virtual-kubelet"}), nodes) == (POOL.node_name,)
@@ -240,5 +240,5 @@ def test_the_labels_that_the_gateway_gives_its_nodes_are_enough() -> None:
         ({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, True),
     ],
 )
-def test_whether_other_pods_have_a_say_in_where_a_pod_goes(spec: dict[str, Any], follows: bool) -> None:
+def test_pod_constraints(spec: dict[str, Any], follows: bool) -> None:
     assert has_pod_constraints({"spec": spec}) is follows

@@ -49,12 +49,12 @@ def test_node_selector(selector: dict[str, str], kept: dict[str, str]) -> None:
     assert made == {**kept, "platform.vkgateway.io/pool": "a100"}
 
 
-def test_unknown_label_of_a_pod_bound_by_hand_goes_down() -> None:
+def test_unknown_label_of_a_directly_bound_pod_is_forwarded() -> None:
     made = forward(pod(nodeSelector={"example.com/x": "1"}, status=BY_HAND))["spec"]["nodeSelector"]
     assert made["example.com/x"] == "1"
 
 
-def test_a_host_is_never_named() -> None:
+def test_host_names_are_never_forwarded() -> None:
     wanted = pod(nodeSelector={"kubernetes.io/hostname": "host-17"}, status=BY_HAND)
     assert "kubernetes.io/hostname" not in forward(wanted)["spec"]["nodeSelector"]
     (refusal,) = find_refusals(wanted, tenant=TENANT, pool=POOL)
@@ -63,14 +63,14 @@ def test_a_host_is_never_named() -> None:
     assert refusal.value == "host-17"
 
 
-def test_required_terms_on_the_virtual_node_are_used_up() -> None:
+def test_required_terms_on_the_virtual_node_are_dropped() -> None:
     virtual = [expression("type", "In", "virtual-kubelet"), expression("vkgateway.io/pool", "Exists")]
     assert required_below(virtual) is None
     product = expression("nvidia.com/gpu.product", "In", "A100", "H100")
     assert required_below([*virtual, product]) == [[product]]
 
 
-def test_of_alternatives_the_false_ones_go_and_a_true_one_satisfies_all() -> None:
+def test_true_alternative_satisfies_all_and_false_ones_are_dropped() -> None:
     here, elsewhere = expression("vkgateway.io/pool", "In", "a100"), expression("vkgateway.io/pool", "In", "v100")
     zone = expression(ZONE, "In", "z1")
     assert required_below([elsewhere], [zone]) == [[zone]]
@@ -78,13 +78,13 @@ def test_of_alternatives_the_false_ones_go_and_a_true_one_satisfies_all() -> Non
 
 
 @pytest.mark.parametrize("operator", ["NotIn", "DoesNotExist"])
-def test_what_must_not_be_goes_down_whoever_carries_it(operator: str) -> None:
+def test_negative_terms_are_forwarded(operator: str) -> None:
     values = ("z9",) if operator == "NotIn" else ()
     for key in (ZONE, "unknown.example.com/x"):
         assert required_below([expression(key, operator, *values)]) == [[expression(key, operator, *values)]]
 
 
-def test_the_tenants_own_node_label_is_used_up_if_scheduled() -> None:
+def test_tenant_node_label_is_dropped_for_scheduled_pods() -> None:
     mine = expression("team.example.com/mine", "In", "yes")
     assert required_below([mine]) is None
     assert required_below([mine], status=BY_HAND) == [[mine]]
@@ -100,7 +100,7 @@ def test_numbers_are_compared(operator: str, bound: str, refused: bool) -> None:
     assert not find_refusals(pod(affinity=node_affinity([holds]), status=BY_HAND), tenant=TENANT, pool=four)
 
 
-def test_daemon_sets_term_on_the_node_name_is_used_up() -> None:
+def test_daemon_set_node_name_term_is_dropped() -> None:
     fields = [{"matchFields": [expression("metadata.name", "In", "a100.local")]}]
     made = forward(pod(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": fields}}}))
     assert "affinity" not in made["spec"]
@@ -112,7 +112,7 @@ def test_daemon_sets_term_on_the_node_name_is_used_up() -> None:
 ONLY_HOST_9 = expression("metadata.name", "In", "host-9")
 
 
-def test_a_compute_node_is_required_alone() -> None:
+def test_compute_node_is_required() -> None:
     assert forward(pod(), compute_node="host-9")["spec"]["affinity"] == {
         "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": [ONLY_HOST_9]}]}}
     }
@@ -125,7 +125,7 @@ def test_a_compute_node_is_required_alone() -> None:
     assert made["metadata"]["annotations"]["vkgateway.io/compute-node"] == "host-9"
 
 
-def test_a_compute_node_is_required_in_every_alternative_and_the_rest_is_kept() -> None:
+def test_compute_node_is_required_in_every_alternative() -> None:
     zone, slot = expression(ZONE, "In", "z1"), expression("nvidia.com/gpu.product", "Exists")
     affinity = node_affinity([zone], [slot])
     affinity["nodeAffinity"][PREFERRED] = [{"weight": 7, "preference": {"matchExpressions": [zone]}}]
@@ -167,7 +167,7 @@ def test_pod_affinity_is_confined_to_the_tenant(kind: str) -> None:
     assert affinity_term(kind, {"topologyKey": ZONE}) == {"topologyKey": ZONE}
 
 
-def test_namespaces_are_mapped() -> None:
+def test_namespaces_are_translated() -> None:
     made = affinity_term("podAffinity", term(namespaces=["default", "n" * 60]))
     assert made["namespaces"][0] == "alpha--default"
     assert len(made["namespaces"][1]) == 63
@@ -211,7 +211,7 @@ NAMESPACES = {"default": {"team": "x"}, "web": {"team": "x", "tier": "1"}, "db":
         ),
     ],
 )
-def test_namespaces_chosen_by_labels_go_down_by_name(
+def test_namespace_selector_by_labels_becomes_names(
     selector: dict[str, Any], named: list[str], below: list[str]
 ) -> None:
     given = term(namespaceSelector=selector, **({"namespaces": named} if named else {}))
@@ -221,7 +221,7 @@ def test_namespaces_chosen_by_labels_go_down_by_name(
     assert "namespaceSelector" not in made
 
 
-def test_a_selector_that_no_namespace_meets_means_none_rather_than_the_pods_own() -> None:
+def test_selector_without_matches_selects_no_namespace() -> None:
     given = term(namespaceSelector={"matchLabels": {"team": "z"}})
     wanted = pod(affinity={"podAntiAffinity": {REQUIRED: [given]}})
     made = forward(wanted, namespaces=NAMESPACES)["spec"]["affinity"]["podAntiAffinity"][REQUIRED][0]
@@ -240,13 +240,13 @@ def test_preferred_pod_affinity_keeps_its_weight() -> None:
 
 
 @pytest.mark.parametrize("key", ["type", "vkgateway.io/pool", "node.kubernetes.io/instance-type"])
-def test_domains_of_virtual_nodes_are_used_up(key: str) -> None:
+def test_pool_wide_topology_terms_are_dropped(key: str) -> None:
     assert affinity_term("podAffinity", term(topologyKey=key)) is None
     spread = [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **term(topologyKey=key)}]
     assert forward(pod(topologySpreadConstraints=spread))["spec"]["topologySpreadConstraints"] == []
 
 
-def test_what_the_api_server_made_of_label_keys_stays_without_them() -> None:
+def test_merged_affinity_label_keys_are_not_forwarded() -> None:
     """Compute clusters before 1.31 know none, and would forget them."""
     merged = [expression("pod-template-hash", "In", "abc"), expression("app", "NotIn", "web")]
     mine = expression("app", "NotIn", "old")
@@ -260,7 +260,7 @@ def test_what_the_api_server_made_of_label_keys_stays_without_them() -> None:
     assert made["labelSelector"] == {"matchExpressions": [mine, *merged], "matchLabels": OURS}
 
 
-def test_label_keys_of_spread_stay_above_where_the_api_server_merged_them() -> None:
+def test_merged_spread_label_keys_are_not_forwarded() -> None:
     """Labels may have changed since: the merged values are those of the pod's creation."""
     merged = expression("pod-template-hash", "In", "abc")
     given = {
@@ -284,12 +284,12 @@ def test_spread_is_kept_and_confined() -> None:
     "key",
     ["node.kubernetes.io/unschedulable", "node-role.kubernetes.io/control-plane", "vkgateway.io/drain"],
 )
-def test_the_platforms_own_taints_are_not_tolerated(key: str) -> None:
+def test_platform_taints_are_not_tolerated(key: str) -> None:
     given = [{"key": key, "operator": "Exists"}, {"key": "mine", "operator": "Exists"}]
     assert forward(pod(tolerations=given))["spec"]["tolerations"] == [given[1]]
 
 
-def test_tolerating_everything_means_not_being_evicted() -> None:
+def test_toleration_of_everything_only_prevents_eviction() -> None:
     made = forward(pod(tolerations=[{"operator": "Exists"}]))["spec"]["tolerations"]
     assert {entry["key"] for entry in made} == {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
     assert all(entry["effect"] == "NoExecute" and "tolerationSeconds" not in entry for entry in made)

@@ -39,19 +39,19 @@ def test_reserved_keys(kind: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", [*sorted(GANG_ANNOTATIONS), "vkgateway.io/eviction-deadline"])
-def test_annotations_about_gangs_and_those_that_the_gateway_writes_are_allowed_as_labels_they_are_not(key: str) -> None:
+def test_gang_keys_are_allowed_as_annotations_not_as_labels(key: str) -> None:
     assert find_refusals(pod(metadata={"annotations": {key: "v"}}), tenant=TENANT, pool=POOL) == ()
     assert only(pod(metadata={"labels": {key: "v"}})).rule == "Reserved"
 
 
-def test_static_pods() -> None:
+def test_static_pods_are_refused() -> None:
     assert only(pod(metadata={"annotations": {"kubernetes.io/config.mirror": "x"}})).rule == "NotSupported"
 
 
 @pytest.mark.parametrize(
     "kind", ["awsElasticBlockStore", "gcePersistentDisk", "nfs", "iscsi", "fc", "flexVolume", "gitRepo", "ofNextYear"]
 )
-def test_volumes_that_nodes_mount_by_their_own_credentials(kind: str) -> None:
+def test_volumes_mounted_with_node_credentials_are_refused(kind: str) -> None:
     wanted = pod(volumes=[{"name": "data", kind: {"volumeID": "vol-of-another-tenant"}}])
     refusal = only(wanted)
     assert (refusal.rule, refusal.field, refusal.value) == ("NotAllowed", f"spec.volumes[data].{kind}", "data")
@@ -71,7 +71,7 @@ def test_volumes_that_nodes_mount_by_their_own_credentials(kind: str) -> None:
         "ephemeral",
     ],
 )
-def test_volumes_of_the_pods_own(kind: str) -> None:
+def test_pod_volumes_are_allowed(kind: str) -> None:
     assert find_refusals(pod(volumes=[{"name": "data", kind: {}}]), tenant=TENANT, pool=POOL) == ()
 
 
@@ -87,13 +87,13 @@ def test_volumes_of_the_pods_own(kind: str) -> None:
         ({"projected": {"sources": [{}]}}, "projected.sources[*]"),
     ],
 )
-def test_volumes_that_are_not_supported_yet(volume: dict[str, Any], field: str) -> None:
+def test_unsupported_volumes_are_refused(volume: dict[str, Any], field: str) -> None:
     refusal = only(pod(volumes=[{"name": "data", **volume}]))
     assert refusal.rule == "NotSupported"
     assert refusal.field == f"spec.volumes[data].{field}"
 
 
-def test_fields_that_are_not_supported_yet() -> None:
+def test_unsupported_fields_are_refused() -> None:
     refusal = only(pod(resourceClaims=[{"name": "gpu"}]))
     assert (refusal.rule, refusal.field) == ("NotSupported", "spec.resourceClaims[gpu]")
     refusal = only(pod(hostUsers=False))
@@ -103,11 +103,11 @@ def test_fields_that_are_not_supported_yet() -> None:
 
 
 @pytest.mark.parametrize("spec", [{"schedulingGroup": {"podGroupName": "g"}}, {"workloadRef": {"name": "w"}}])
-def test_groups_of_kubernetes_own_are_read_above(spec: dict[str, Any]) -> None:
+def test_kubernetes_pod_groups_are_allowed(spec: dict[str, Any]) -> None:
     assert find_refusals(pod(**spec), tenant=TENANT, pool=POOL) == ()
 
 
-def test_full_name_without_subdomain_is_the_hostname() -> None:
+def test_fqdn_without_subdomain_is_the_hostname() -> None:
     assert find_refusals(pod(setHostnameAsFQDN=True), tenant=TENANT) == ()
 
 
@@ -135,12 +135,12 @@ def test_pull_secrets_by_allow_list() -> None:
     assert (refusal.field, refusal.value) == ("spec.imagePullSecrets[b]", "b")
 
 
-def test_the_platforms_taints() -> None:
+def test_tolerations_of_reserved_taints_are_refused() -> None:
     refusal = only(pod(tolerations=[{"key": "vkgateway.io/drain", "operator": "Exists"}]))
     assert (refusal.rule, refusal.value) == ("Reserved", "vkgateway.io/drain")
 
 
-def test_a_selector_of_namespaces_by_any_label_is_allowed() -> None:
+def test_namespace_selector_by_any_label_is_allowed() -> None:
     term = {"topologyKey": "z", "namespaceSelector": {"matchLabels": {"team": "x"}}}
     affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     assert find_refusals(pod(affinity=affinity), tenant=TENANT, pool=POOL) == ()
@@ -158,12 +158,12 @@ def test_downward_volume_of_annotations_for_workloads(name: str) -> None:
     assert find_refusals(pod(volumes=[{"name": "d", "downwardAPI": {"items": items}}]), tenant=TENANT, pool=POOL) == ()
 
 
-def test_the_platforms_config_map() -> None:
+def test_reserved_config_map_is_refused() -> None:
     refusal = only(pod(volumes=[{"name": "c", "configMap": {"name": "vkgateway-root-ca.crt"}}]))
     assert refusal.value == "vkgateway-root-ca.crt"
 
 
-def test_security_refusals_carry_the_standards_words() -> None:
+def test_security_refusals_use_the_plugins_messages() -> None:
     refusal = only(pod(hostNetwork=True))
     assert refusal == Refusal(
         field="spec.hostNetwork",
@@ -173,7 +173,7 @@ def test_security_refusals_carry_the_standards_words() -> None:
     )
 
 
-def test_everything_is_told_at_once() -> None:
+def test_all_refusals_are_returned() -> None:
     wanted = pod(hostPID=True, runtimeClassName="x", volumes=[{"name": "h", "hostPath": {"path": "/"}}])
     assert {one.rule for one in find_refusals(wanted, tenant=TENANT)} == {
         "hostNamespaces",

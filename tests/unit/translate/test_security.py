@@ -132,19 +132,19 @@ def test_restricted_volumes() -> None:
     )
 
 
-def test_pod_level_settings_count_for_containers_that_set_none() -> None:
+def test_pod_settings_apply_to_containers_without_own() -> None:
     wanted = secured({"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}})
     wanted["spec"]["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "Localhost"}}
     assert told("restricted", wanted) == ""
 
 
-def test_user_namespaces_and_windows_are_exempt_from_what_does_not_touch_them() -> None:
+def test_exemptions_for_user_namespaces_and_windows() -> None:
     assert told("baseline", {**secured({"procMount": "Unmasked"}), "spec": {"hostUsers": False}}) == ""
     windows = pod(os={"name": "windows"}, securityContext={"runAsNonRoot": True})
     assert told("restricted", windows) == ""
 
 
 @pytest.mark.parametrize("kind", ["initContainers", "ephemeralContainers"])
-def test_every_kind_of_container_is_judged(kind: str) -> None:
+def test_all_containers_are_checked(kind: str) -> None:
     spec: dict[str, Any] = {kind: [container("x", securityContext={"privileged": True})]}
     assert 'container "x"' in told("baseline", pod(**spec))

@@ -44,7 +44,7 @@ def service(labels: dict[str, str] | None = None, **spec: Any) -> ServiceView:
         ("internalTrafficPolicy", "Local"),
     ],
 )
-def test_what_chooses_a_backend_goes_down(field: str, value: Any) -> None:
+def test_backend_selection_is_forwarded(field: str, value: Any) -> None:
     assert forward_service(service(**{field: value}), tenant=TENANT)["spec"][field] == value
     assert field not in forward_service(service(), tenant=TENANT)["spec"]
 
@@ -67,12 +67,12 @@ def test_what_chooses_a_backend_goes_down(field: str, value: Any) -> None:
         ("somethingNew", "x"),
     ],
 )
-def test_what_opens_or_claims_something_stays_above(field: str, value: Any) -> None:
+def test_exposure_is_not_forwarded(field: str, value: Any) -> None:
     assert field not in forward_service(service(**{field: value}), tenant=TENANT)["spec"]
 
 
 @pytest.mark.parametrize("kind", ["NodePort", "LoadBalancer"])
-def test_every_type_is_a_cluster_address_below_and_that_is_told(kind: str) -> None:
+def test_every_type_becomes_a_cluster_ip_and_reports_its_exposure(kind: str) -> None:
     view = service(type=kind, ports=[PORT | {"nodePort": 31000}])
     made = forward_service(view, tenant=TENANT)["spec"]
     assert made["type"] == "ClusterIP"
@@ -84,7 +84,7 @@ def test_every_type_is_a_cluster_address_below_and_that_is_told(kind: str) -> No
 BALANCED = {"type": "LoadBalancer", "loadBalancerClass": "example.org/lb", "loadBalancerSourceRanges": ["10.0.0.0/8"]}
 
 
-def test_a_forwarded_load_balancer_keeps_all_but_what_leads_to_others() -> None:
+def test_forwarded_load_balancer_drops_external_addresses() -> None:
     tenant = replace(TENANT, load_balancers="Forward")
     claims = {"externalIPs": ["192.0.2.1"], "loadBalancerIP": "192.0.2.1", "externalTrafficPolicy": "Local"}
     made = forward_service(service({"team": "x", "vkgateway.io/tenant": "beta"}, **BALANCED, **claims), tenant=tenant)
@@ -95,7 +95,7 @@ def test_a_forwarded_load_balancer_keeps_all_but_what_leads_to_others() -> None:
     assert made["metadata"]["labels"] == {"team": "x", TENANT_LABEL: TENANT.name}
 
 
-def test_a_forwarded_node_port_has_its_number() -> None:
+def test_forwarded_node_port_keeps_its_number() -> None:
     tenant = replace(TENANT, node_ports="Forward")
     view = service(type="NodePort", ports=[PORT | {"nodePort": 31000}])
     made = forward_service(view, tenant=tenant)["spec"]
@@ -105,7 +105,7 @@ def test_a_forwarded_node_port_has_its_number() -> None:
 
 
 @pytest.mark.parametrize("how", ["ClusterAddress", "Forward"])
-def test_what_was_made_below_is_known_again(how: Exposure) -> None:
+def test_forwarded_service_is_current(how: Exposure) -> None:
     tenant = replace(TENANT, load_balancers=how)
     source = service({"team": "x"}, **BALANCED)
     made = forward_service(source, tenant=tenant)
@@ -135,7 +135,7 @@ OUTER = {"ip": "192.0.2.7", "ipMode": "VIP"}
         ("Forward", {}, [OUTER], None),
     ],
 )
-def test_the_address_of_a_load_balancer(
+def test_load_balancer_address(
     how: Exposure, spec: dict[str, Any], told: list[dict[str, str]], expected: list[dict[str, str]] | None
 ) -> None:
     patch = load_balancer_patch(
@@ -147,7 +147,7 @@ def test_the_address_of_a_load_balancer(
     assert patch == (None if expected is None else {"status": {"loadBalancer": {"ingress": expected}}})
 
 
-def test_labels_and_annotations_stay_above_and_whose_it_is_stands_on_it() -> None:
+def test_labels_are_not_forwarded_and_ownership_is_set() -> None:
     metadata = forward_service(service({"team": "x"}), tenant=TENANT)["metadata"]
     assert metadata["namespace"] == compute_namespace(TENANT.name, "shop")
     assert metadata["labels"] == {TENANT_LABEL: TENANT.name}
@@ -165,21 +165,21 @@ def test_labels_and_annotations_stay_above_and_whose_it_is_stands_on_it() -> Non
         ({"type": "ExternalName", "clusterIP": "10.96.0.9"}, ""),
     ],
 )
-def test_which_services_have_an_address(spec: dict[str, Any], address: str) -> None:
+def test_services_with_an_address(spec: dict[str, Any], address: str) -> None:
     assert service(**spec).cluster_ip == address
 
 
-def test_a_service_without_selector_has_none_below() -> None:
+def test_service_without_selector() -> None:
     assert "selector" not in forward_service(service(selector=None), tenant=TENANT)["spec"]
     assert service_spec({})["selector"] == {}
 
 
-def test_selectors_are_translated_as_the_labels_of_pods_are() -> None:
+def test_selectors_are_translated_like_pod_labels() -> None:
     made = forward_service(service(selector={"app": "x", "volcano.sh/job-name": "y"}), tenant=TENANT)
     assert made["spec"]["selector"] == {"app": "x", "volcano.sh.tenant-label.vkgateway.io/job-name": "y"}
 
 
-def test_of_a_slice_the_endpoints_go_down_whose_addresses_are_all_ones_own() -> None:
+def test_slice_keeps_only_endpoints_of_the_tenants_pods() -> None:
     text = b"""{"metadata": {"name": "s", "namespace": "shop", "uid": "u-2"}, "addressType": "IPv4", "ports": null,
       "endpoints": [{"addresses": ["10.1.0.1"], "conditions": {"ready": true, "serving": null}, "nodeName": "n",
       "targetRef": {"kind": "Pod", "name": "p"}, "hostname": "h"}, {"addresses": ["10.1.0.1", "10.9.9.9"]},
@@ -207,13 +207,13 @@ class Counted(dict[str, str]):
 
 
 @pytest.mark.parametrize("backwards", [False, True], ids=["first to last", "last to first"])
-def test_long_chains_of_other_names_are_followed_once(backwards: bool) -> None:
+def test_long_alias_chains_are_followed_once(backwards: bool) -> None:
     chain = [(f"s{number}", f"s{number + 1}") for number in range(5000)]
     targets = Counted(chain[::-1] if backwards else chain)
     assert resolve_aliases(targets, {"s5000": "10.0.0.7"}) == dict.fromkeys(targets, "10.0.0.7")
     assert targets.asked <= 2 * len(chain)
 
 
-def test_circles_and_names_of_nobody_lead_nowhere() -> None:
+def test_alias_cycles_and_unknown_names_have_no_address() -> None:
     targets = {"a": "b", "b": "a", "c": "a", "d": "d", "e": "example.org", "f": "web", "g": "f"}
     assert resolve_aliases(targets, {"web": "10.0.0.7"}) == {"f": "10.0.0.7", "g": "10.0.0.7"}

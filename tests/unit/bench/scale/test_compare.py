@@ -44,7 +44,7 @@ def test_a_start_after_the_end_on_one_side_and_none_on_the_other_is_no_differenc
     assert (judged.same, judged.unexplained) == (4, ())
 
 
-def test_a_start_between_those_of_two_simulations_is_explained_and_one_beyond_is_not() -> None:
+def test_start_between_two_simulations_is_explained() -> None:
     other = lives(0, 10, 60, 40)
     judged = judge_run(NAMES, lives(0.1, 10.1, 50, 70), [PLAN, other], tolerance=1, until=100)
     assert (judged.same, judged.spread, judged.unexplained) == (2, 1, ("g3",))
@@ -52,7 +52,7 @@ def test_a_start_between_those_of_two_simulations_is_explained_and_one_beyond_is
     assert never.unexplained == ("g2",)
 
 
-def test_a_sample_is_judged_by_all_but_itself() -> None:
+def test_sample_is_judged_by_all_others() -> None:
     samples = [lives(0, 10, 60, 40), lives(0, 10, 70, 40)]
     first, second = judge_samples(NAMES, [PLAN], samples, tolerance=1, until=100)
     assert (first.same, first.spread, first.unexplained) == (3, 1, ())
@@ -68,6 +68,6 @@ def test_evictions_are_compared_by_their_number() -> None:
     assert (judged.evictions_same, judged.evictions_spread, judged.evictions_unexplained) == (1, 2, ("g3",))
 
 
-def test_order_counts_pairs_that_are_apart_on_both_sides() -> None:
+def test_order_counts_pairs_beyond_the_tolerance() -> None:
     assert order_agreement([(0, 0), (10, 10), (20, 5)], 1.0) == pytest.approx(2 / 3)
     assert math.isnan(order_agreement([(0, 0), (0.5, 10)], 1.0))

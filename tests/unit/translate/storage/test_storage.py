@@ -50,11 +50,11 @@ def storage_class(name: str = "local", **fields: Any) -> StorageClassView:
         ({"storage_classes": ("*",), "storage_class_names": {"local": "gold"}}, "local", "gold"),
     ],
 )
-def test_which_class_below_a_name_means(policy: dict[str, Any], name: str, below: str | None) -> None:
+def test_compute_class_of_a_tenant_class(policy: dict[str, Any], name: str, below: str | None) -> None:
     assert compute_class_name(tenant(**policy), name) == below
 
 
-def test_a_class_may_have_several_names_and_a_name_only_one_class() -> None:
+def test_class_may_have_several_names() -> None:
     both = tenant(storage_classes=("*",), storage_class_names={"local": "gold", "best": "gold"})
     assert tenant_class_names(both, "gold") == ["local", "best", "gold"]
     assert tenant_class_names(both, "local") == []
@@ -76,7 +76,7 @@ def topologies(*offers: ClassOffer, clusters: int) -> list[list[list[str]]] | No
     return [[entry["values"] for entry in term["matchLabelExpressions"]] for term in terms]
 
 
-def test_where_its_volumes_may_be_is_told_in_terms_of_virtual_nodes() -> None:
+def test_topology_uses_labels_of_virtual_nodes() -> None:
     zone_a = ({"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]},)
     behind = [(virtual("cpu"), nodes(zone="a")), (virtual("gpu"), nodes(zone="b"))]
     anywhere = ClassOffer(compute_cluster="east", storage_class=storage_class(), node_labels_by_pool=behind)
@@ -90,7 +90,7 @@ def test_where_its_volumes_may_be_is_told_in_terms_of_virtual_nodes() -> None:
     assert topologies(anywhere, there, clusters=2) == [[["east"]], [["west"], ["cpu"]]]
 
 
-def test_with_several_compute_clusters_volumes_wait_for_the_pod() -> None:
+def test_volumes_in_several_clusters_wait_for_the_pod() -> None:
     offer = ClassOffer(compute_cluster="east", storage_class=storage_class(), node_labels_by_pool=[])
     for clusters, mode in ((1, "Immediate"), (2, "WaitForFirstConsumer")):
         assert tenant_class("local", [offer], clusters=clusters, default=False)["volumeBindingMode"] == mode
@@ -118,14 +118,12 @@ def on(*hosts: str) -> dict[str, Any]:
     ("below", "expected"),
     [(None, []), (on("c2"), [["cpu"]]), (on("g1"), [["gpu"]]), (on("c1", "g1"), []), (on("unknown"), [])],
 )
-def test_a_volume_can_be_used_where_a_node_can_reach_it(
-    below: dict[str, Any] | None, expected: list[list[str]]
-) -> None:
+def test_volume_node_affinity(below: dict[str, Any] | None, expected: list[list[str]]) -> None:
     assert reached(below) == expected
     assert reached(below, clusters=2) == [["east"], *expected]
 
 
-def test_where_a_volume_can_be_used_is_told_once() -> None:
+def test_volume_node_affinity_is_set_once() -> None:
     known = VolumeView(metadata=Meta(), spec=VolumeSpec(capacity={"storage": "1Gi"}, node_affinity=on("c1")))
     assert volume_patch(known, capacity="1024Mi", node_affinity=on("c2")) is None
     new = VolumeView(metadata=Meta(), spec=VolumeSpec(capacity={"storage": "1Gi"}))
@@ -138,13 +136,13 @@ def claim(**status: Any) -> ClaimView:
     return ClaimView(metadata=Meta(name="data", namespace="default"), status=ClaimStatus(phase="Bound", **status))
 
 
-def test_equal_amounts_are_no_news_however_they_are_written() -> None:
+def test_equal_quantities_are_no_difference() -> None:
     assert is_same_quantity("1Gi", "1024Mi")
     assert not is_same_quantity("1Gi", None)
     assert claim_status_patch(claim(capacity={"storage": "1Gi"}), claim(capacity={"storage": "1024Mi"})) is None
 
 
-def test_what_is_over_is_taken_off_again() -> None:
+def test_finished_conditions_are_removed() -> None:
     growing = claim(
         conditions=({"type": "Resizing", "status": "True"},),
         allocated_resources={"storage": "2Gi"},
@@ -166,17 +164,17 @@ def test_what_is_over_is_taken_off_again() -> None:
         {"volume_attributes_class_name": "fast"},
     ],
 )
-def test_what_is_not_supported_is_said(field: dict[str, Any]) -> None:
+def test_unsupported_claims_have_a_reason(field: dict[str, Any]) -> None:
     assert "not" in unsupported_reason(ClaimView(metadata=Meta(), spec=ClaimSpec(**field)))
     assert unsupported_reason(ClaimView(metadata=Meta())) == ""
 
 
-def test_classes_are_named_in_the_old_way_too() -> None:
+def test_deprecated_class_annotation_is_read() -> None:
     old = b'{"metadata": {"annotations": {"volume.beta.kubernetes.io/storage-class": "old"}}, "spec": {}}'
     assert decode_claim(old).class_name == "old"
 
 
-def test_of_a_divided_pool_only_the_virtual_nodes_that_reach_a_volume_are_named() -> None:
+def test_divided_pool_names_only_nodes_that_reach_the_volume() -> None:
     parts = [(virtual("gpu", "a"), pool("g1")), (virtual("gpu", "b"), pool("g2")), (virtual("cpu"), pool("c1"))]
 
     def place(*hosts: str) -> list[dict[str, Any]]:

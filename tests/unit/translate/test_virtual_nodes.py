@@ -80,13 +80,13 @@ def test_capacity_is_the_sum_of_usable_nodes() -> None:
     assert PoolNodes(nodes).total_allocatable == {"cpu": "191", "memory": "2Ti", "pods": "220", "nvidia.com/gpu": "16"}
 
 
-def test_capacity_is_no_more_than_the_tenant_may_use() -> None:
+def test_capacity_is_limited_by_the_tenants_quota() -> None:
     status = made(limit={"nvidia.com/gpu": 4, "memory": "8Ti", "other": 3})["status"]
     assert status["allocatable"] == {"cpu": "191", "memory": "2Ti", "pods": "220", "nvidia.com/gpu": "4"}
     assert status["capacity"] == status["allocatable"]
 
 
-def test_labels_are_the_pools_common_ones() -> None:
+def test_labels_are_common_labels_of_the_pool() -> None:
     labels = made()["metadata"]["labels"]
     assert labels == {
         "type": "virtual-kubelet",
@@ -100,7 +100,7 @@ def test_labels_are_the_pools_common_ones() -> None:
     }
 
 
-def test_a_pool_of_one_host_does_not_name_it() -> None:
+def test_pool_with_one_host_hides_its_name() -> None:
     single = made([NODES[0]])
     text = repr(single)
     assert "host-1" not in text
@@ -108,27 +108,27 @@ def test_a_pool_of_one_host_does_not_name_it() -> None:
     assert PoolNodes([NODES[0]]).common_labels["zone"] == "1"
 
 
-def test_system_and_architecture_come_from_the_nodes_where_they_carry_no_label() -> None:
+def test_platform_labels_come_from_node_status_without_labels() -> None:
     bare = node("host-1")
     bare.metadata.labels = {}
     labels = made([bare])["metadata"]["labels"]
     assert (labels["kubernetes.io/os"], labels["kubernetes.io/arch"]) == ("linux", "amd64")
 
 
-def test_carried_labels_are_those_of_any_node_but_host_names() -> None:
+def test_carried_labels_exclude_host_names() -> None:
     keys = PoolNodes(NODES).carried_labels
     assert {"zone", "nvidia.com/gpu.product"} <= keys
     assert not {"kubernetes.io/hostname", "rack", "platform.vkgateway.io/pool"} & keys
 
 
-def test_node_info_tells_nothing_of_hosts() -> None:
+def test_node_info_hides_hosts() -> None:
     info = made()["status"]["nodeInfo"]
     assert (info["machineID"], info["systemUUID"], info["bootID"], info["kernelVersion"]) == ("", "", "", "")
     assert info["kubeletVersion"] == "v1.36.1"
     assert info["architecture"] == "amd64"
 
 
-def test_features_are_those_that_all_nodes_have() -> None:
+def test_features_are_those_of_all_nodes() -> None:
     one = node(
         "host-1",
         declaredFeatures=["B", "A"],
@@ -171,13 +171,13 @@ def test_conditions_follow_the_connection() -> None:
     assert lost["status"]["capacity"] == first["status"]["capacity"]
 
 
-def test_an_empty_pool_is_a_node_without_room() -> None:
+def test_empty_pool_has_no_capacity() -> None:
     empty = made([])
     assert "capacity" not in empty["status"]
     assert conditions(empty)["Ready"]["status"] == "True"
 
 
-def test_membership() -> None:
+def test_pool_membership() -> None:
     assert is_in_pool(NODES[0], {"nvidia.com/gpu.product": "A100"})
     assert is_in_pool(NODES[0], {})
     assert not is_in_pool(NODES[0], {"nvidia.com/gpu.product": "H100"})

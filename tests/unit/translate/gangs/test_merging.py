@@ -9,7 +9,7 @@ from vkgateway.translate.gangs import GangMarks, MarkError, Reference, merge_mar
 ONE = GangMarks(group="research/gang/train", integration="vkgateway.io/gang", minimum=4, size=8, elastic=True)
 
 
-def test_pods_that_say_the_same() -> None:
+def test_pods_with_equal_marks_are_merged() -> None:
     pods = [replace(ONE, rank=rank, role="worker") for rank in (3, 1, 2)]
     assert merge_marks(pods) == ONE
 
@@ -23,42 +23,42 @@ def test_pods_that_say_the_same() -> None:
         (replace(ONE, role_minimum={"ps": 1}), "the minimum of each role"),
     ],
 )
-def test_pods_that_do_not(other: GangMarks, says: str) -> None:
+def test_contradicting_pods_raise_mark_error(other: GangMarks, says: str) -> None:
     with pytest.raises(MarkError, match=says):
         merge_marks([ONE, ONE, other])
 
 
-def test_the_latest_checkpoint_and_the_largest_restart_cost_count() -> None:
+def test_merge_uses_latest_checkpoint_and_largest_restart_cost() -> None:
     pods = [replace(ONE, checkpoint=50.0, restart_cost=10.0), replace(ONE, checkpoint=90.0), ONE]
     assert (merge_marks(pods).checkpoint, merge_marks(pods).restart_cost) == (90.0, 10.0)
 
 
-def test_an_end_is_known_only_if_all_pods_have_one() -> None:
+def test_run_limit_requires_a_limit_on_all_pods() -> None:
     assert merge_marks([replace(ONE, run_limit=60.0), replace(ONE, run_limit=90.0)]).run_limit == 90.0
     assert merge_marks([replace(ONE, run_limit=60.0), ONE]).run_limit is None
 
 
-def test_levels_of_the_network() -> None:
+def test_topology_levels_are_merged() -> None:
     assert merge_marks([ONE, replace(ONE, required_level="rack")]).required_level == "rack"
     assert merge_marks([replace(ONE, preferred_level="rack"), ONE]).preferred_level == "rack"
     with pytest.raises(MarkError, match="required topology level"):
         merge_marks([replace(ONE, required_level="rack"), ONE, replace(ONE, required_level="domain")])
 
 
-def test_while_one_waits_all_wait() -> None:
+def test_one_missing_reference_makes_the_gang_wait() -> None:
     missing = Reference("batch", "Job", "jobs", "research", "sweep")
     made = merge_marks([ONE, replace(ONE, minimum=1, size=None, elastic=False, missing_reference=missing)])
     assert (made.missing_reference, made.is_unserved) == (missing, False)
     assert not made.elastic
 
 
-def test_pods_agree_on_what_they_wait_for_in_vain() -> None:
+def test_unserved_reference_is_merged() -> None:
     missing = Reference("ray.io", "RayCluster", "rayclusters", "research", "c")
     made = merge_marks([ONE, replace(ONE, missing_reference=missing, is_unserved=True)])
     assert (made.missing_reference, made.is_unserved) == (missing, True)
 
 
 @pytest.mark.parametrize("pods", [[], [ONE, replace(ONE, group="research/gang/other")]])
-def test_one_gang_at_a_time(pods: list[GangMarks]) -> None:
+def test_pods_of_several_gangs_are_refused(pods: list[GangMarks]) -> None:
     with pytest.raises(ValueError, match="one gang"):
         merge_marks(pods)

@@ -35,18 +35,18 @@ def test_ray_head_and_all_workers() -> None:
     assert (marks.role, dict(marks.role_minimum)) == ("hosts", {"head": 1, "gpus": 3, "hosts": 8})
 
 
-def test_ray_that_scales_itself_starts_with_the_least() -> None:
+def test_autoscaled_ray_cluster_starts_with_its_minimum() -> None:
     marks = read(ray_pod("worker", "gpus"), ray(GPUS, enableInTreeAutoscaling=True))
     assert (marks.minimum, marks.size, marks.maximum, marks.elastic) == (2, 4, 6, True)
     assert dict(marks.role_minimum) == {"head": 1, "gpus": 1}
 
 
-def test_ray_that_scales_itself_counts_hosts() -> None:
+def test_autoscaled_ray_cluster_counts_hosts() -> None:
     marks = read(ray_pod("head", "headgroup"), ray({**HOSTS, "maxReplicas": 3}, enableInTreeAutoscaling=True))
     assert (marks.minimum, marks.size, marks.maximum) == (9, 9, 13)
 
 
-def test_ray_head_comes_first() -> None:
+def test_ray_head_has_the_first_rank() -> None:
     cluster = ray(GPUS, HOSTS)
     head = read(ray_pod("head", "headgroup"), cluster)
     assert (head.rank, head.role) == (0, "head")
@@ -75,12 +75,12 @@ def test_ray_workers_stay_within_their_bounds(group: dict[str, Any], pods: int) 
         ({**GPUS, "replicas": -1}, r"workerGroupSpecs\[0\]\.replicas .* not a number of pods"),
     ],
 )
-def test_ray_nonsense(group: dict[str, Any], says: str) -> None:
+def test_invalid_ray_cluster_is_refused(group: dict[str, Any], says: str) -> None:
     with pytest.raises(MarkError, match=says):
         read(ray_pod("head", "headgroup"), ray(group))
 
 
-def test_ray_cluster_that_is_not_there_is_waited_for() -> None:
+def test_gang_waits_for_a_missing_ray_cluster() -> None:
     marks = read(ray_pod("worker", "gpus"))
     assert marks.missing_reference == Reference("ray.io", "RayCluster", "rayclusters", "research", "rc")
     head = read(ray_pod("head", "headgroup"))
@@ -88,7 +88,7 @@ def test_ray_cluster_that_is_not_there_is_waited_for() -> None:
     assert (head.role, marks.role) == ("head", "gpus")
 
 
-def test_ray_cleanup_is_no_member() -> None:
+def test_ray_cleanup_job_is_no_member() -> None:
     assert read(ray_pod("redis-cleanup", "headgroup")).minimum == 1
     assert read(ray_pod("redis-cleanup", "headgroup")).missing_reference is None
 
@@ -103,13 +103,13 @@ def spark_pod(role: str, executor: int = 1, operator: bool = False, **more: Any)
     return pod(f"etl-exec-{executor}", labels=labels, **more)
 
 
-def test_spark_executors_start_from_the_first_on() -> None:
+def test_spark_executors_start_one_by_one() -> None:
     marks = read(spark_pod("executor", 7))
     assert (marks.group, marks.minimum, marks.elastic) == ("research/spark/spark-5fd0/executors", 1, True)
     assert (marks.rank, marks.role, marks.missing_reference) == (7, "executor", None)
 
 
-def test_spark_driver_waits_for_nobody() -> None:
+def test_spark_driver_is_standalone() -> None:
     marks = read(spark_pod("driver"))
     assert marks.group == "research/pod/uid-of-etl-exec-1"
     assert (marks.minimum, marks.missing_reference) == (1, None)
@@ -124,13 +124,13 @@ def test_spark_driver_waits_for_nobody() -> None:
         ({"dynamicAllocation": {"enabled": True}}, None, None),
     ],
 )
-def test_spark_application_tells_how_many(spec: Any, size: int | None, maximum: int | None) -> None:
+def test_spark_application_declares_its_executors(spec: Any, size: int | None, maximum: int | None) -> None:
     found = beside("sparkoperator.k8s.io/v1beta2", "SparkApplication", "etl", spec)
     marks = read(spark_pod("executor", operator=True), found)
     assert (marks.minimum, marks.size, marks.maximum) == (1, size, maximum)
 
 
-def test_spark_executors_that_must_start_together() -> None:
+def test_annotation_makes_spark_executors_a_gang() -> None:
     found = beside("sparkoperator.k8s.io/v1beta2", "SparkApplication", "etl", {"executor": {"instances": 8}})
     marks = read(spark_pod("executor", operator=True, annotations=ours(min="8")), found)
     assert (marks.minimum, marks.size, marks.elastic) == (8, 8, False)
@@ -138,7 +138,7 @@ def test_spark_executors_that_must_start_together() -> None:
         read(spark_pod("executor", operator=True, annotations=ours(min="9")), found)
 
 
-def test_spark_labels_that_are_not_all_there_say_nothing() -> None:
+def test_incomplete_spark_labels_are_ignored() -> None:
     for labels in (
         {"spark-role": "executor"},
         {"spark-app-selector": "s"},
@@ -147,7 +147,7 @@ def test_spark_labels_that_are_not_all_there_say_nothing() -> None:
         assert read(pod("x", labels=labels)).group == "research/pod/uid-of-x"
 
 
-def test_spark_executors_are_ordered_by_their_numbers() -> None:
+def test_spark_executors_are_ranked_by_number() -> None:
     marked = spark_pod("executor", 3)
     marked["metadata"]["name"] = "etl-exec-99"
     assert read(marked).rank == 3

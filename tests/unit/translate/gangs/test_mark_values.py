@@ -22,7 +22,7 @@ def test_duration(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "h", "1h 30m", "1w", "-1h", "1h30", "inf", "1e9", "0", "0h0m"])
-def test_no_duration(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(MarkError):
         mark_values.parse_duration("m", text)
 
@@ -36,17 +36,17 @@ def test_no_duration(text: str) -> None:
         ("1960-01-01T00:00:00Z", 0.0),
     ],
 )
-def test_moment(text: str, seconds: float) -> None:
+def test_time(text: str, seconds: float) -> None:
     assert mark_values.parse_time("m", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "12:00", "2026-03-01", "-5", "9999-99-99T00:00:00Z", "0001-01-01T00:00:00+23:00"])
-def test_no_moment(text: str) -> None:
+def test_invalid_time_is_refused(text: str) -> None:
     with pytest.raises(MarkError):
         mark_values.parse_time("m", text)
 
 
-def test_most_pods() -> None:
+def test_pod_count_limit() -> None:
     assert (mark_values.parse_count("m", "1"), mark_values.parse_count("m", "100000")) == (1, mark_values.MAX_PODS)
     for text in ("100001", "999999999999", "٤"):
         with pytest.raises(MarkError):
@@ -54,7 +54,7 @@ def test_most_pods() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "../secrets", "a/b", "A", "-a", "a..b", "a" * 254, "a\n"])
-def test_no_object_name(text: str) -> None:
+def test_invalid_object_name_is_refused(text: str) -> None:
     with pytest.raises(MarkError):
         mark_values.parse_object_name("m", text)
 

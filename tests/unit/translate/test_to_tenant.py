@@ -76,7 +76,7 @@ def kinds(patch: Object | None) -> list[str]:
 PENDING: Object = {"phase": "Pending", "qosClass": "BestEffort", "conditions": [SCHEDULED]}
 
 
-def test_a_running_pod_goes_up_in_one_patch() -> None:
+def test_running_pod_is_mirrored_in_one_patch() -> None:
     patch = mirror(running(fieldOfNextYear=[1]), PENDING)
     assert patch is not None
     assert patch["phase"] == "Running"
@@ -85,7 +85,7 @@ def test_a_running_pod_goes_up_in_one_patch() -> None:
     assert patch["containerStatuses"][0]["ready"] is True
 
 
-def test_host_addresses_become_the_virtual_nodes() -> None:
+def test_host_addresses_become_the_virtual_nodes_address() -> None:
     patch = mirror(running(), PENDING)
     assert patch is not None
     assert patch["hostIP"] == "10.213.0.1"
@@ -93,12 +93,12 @@ def test_host_addresses_become_the_virtual_nodes() -> None:
     assert "192.0.2" not in repr(patch)
 
 
-def test_quality_of_service_is_the_tenants_own() -> None:
+def test_qos_class_is_not_mirrored() -> None:
     assert "qosClass" not in (mirror(running(), PENDING) or {})
 
 
 @pytest.mark.parametrize(("observed", "standing", "told"), [(5, 4, 5), (0, 4, 4), (5, None, 5), (0, None, None)])
-def test_the_generation_in_force_is_the_tenant_pods_own(observed: int, standing: int | None, told: int | None) -> None:
+def test_observed_generation_is_the_tenant_pods(observed: int, standing: int | None, told: int | None) -> None:
     above = PENDING if standing is None else {**PENDING, "observedGeneration": standing}
     patch = mirror(running(), above, observed=observed)
     assert patch is not None
@@ -108,14 +108,14 @@ def test_the_generation_in_force_is_the_tenant_pods_own(observed: int, standing:
 
 
 @pytest.mark.parametrize("kind", ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"])
-def test_all_three_kinds_of_containers_are_told(kind: str) -> None:
+def test_all_container_statuses_are_mirrored(kind: str) -> None:
     state = {"name": "x", "state": {"terminated": {"exitCode": 3, "reason": "Error"}}, "lastState": {}, "ready": False}
     patch = mirror(running(**{kind: [state]}), PENDING)
     assert patch is not None
     assert patch[kind] == [state]
 
 
-def test_what_a_resize_came_to_is_told() -> None:
+def test_resize_result_is_mirrored() -> None:
     amounts = {"cpu": "2"}
     resized = {"name": "app", "state": {}, "allocatedResources": amounts, "resources": {"requests": amounts}}
     waiting = condition("PodResizePending", reason="Deferred", message="Node host-17 didn't have enough cpu")
@@ -131,7 +131,7 @@ def test_what_a_resize_came_to_is_told() -> None:
     assert "PodResizePending" not in kinds(done)
 
 
-def test_fields_of_next_year_come_up_clean() -> None:
+def test_unknown_fields_are_mirrored_and_sanitized() -> None:
     news = {"where": ["on host-17", 1], "namespace": "alpha--default", "path": "/var/lib/kubelet/x"}
     told = {"where": ["on a100.local", 1], "namespace": "default", "path": "(a path of the node)"}
     below = running(newsOfNextYear=news, containerStatuses=[{"name": "a", "state": {}, "newsOfNextYear": news}])
@@ -140,7 +140,7 @@ def test_fields_of_next_year_come_up_clean() -> None:
     assert patch["newsOfNextYear"] == patch["containerStatuses"][0]["newsOfNextYear"] == told
 
 
-def test_messages_show_no_address_of_the_host_and_the_authority_by_its_own_name() -> None:
+def test_messages_hide_the_host_address() -> None:
     message = 'dial tcp 192.0.2.17:10250: timeout; configmap "vkgateway-root-ca.crt" not found; moved to host-18'
     patch = mirror(running(message=message, nominatedNodeName="host-18"), PENDING)
     assert patch is not None
@@ -158,19 +158,19 @@ def test_only_what_differs_is_patched() -> None:
     }
 
 
-def test_what_is_gone_below_goes_above() -> None:
+def test_removed_fields_are_removed_from_the_tenant_pod() -> None:
     above = merged(PENDING, mirror(running(reason="Was", message="was"), PENDING))
     assert mirror(running(), above) == {"reason": None, "message": None}
 
 
 @pytest.mark.parametrize("field", ["nominatedNodeName", "resourceClaimStatuses", "extendedResourceClaimStatus"])
-def test_what_names_things_of_the_compute_cluster_stays_below(field: str) -> None:
+def test_compute_names_are_not_mirrored(field: str) -> None:
     patch = mirror(running(**{field: "host-17"}), PENDING)
     assert patch is not None
     assert field not in patch
 
 
-def test_scheduled_is_the_tenants_own() -> None:
+def test_pod_scheduled_is_the_tenants() -> None:
     patch = mirror(running(), PENDING)
     assert patch is not None
     assert [entry for entry in patch["conditions"] if entry["type"] == "PodScheduled"] == [SCHEDULED]
@@ -178,7 +178,7 @@ def test_scheduled_is_the_tenants_own() -> None:
     assert "PodScheduled" in kinds(by_hand)
 
 
-def test_waiting_for_a_node_of_the_pool_is_told_and_goes() -> None:
+def test_pool_scheduled_condition_appears_and_disappears() -> None:
     waiting = condition("PodScheduled", "False", reason="Unschedulable", message="0/4 nodes are available")
     patch = mirror({"phase": "Pending", "conditions": [waiting]}, PENDING)
     assert kinds(patch) == ["PodScheduled", "vkgateway.io/PoolScheduled"]
@@ -187,14 +187,14 @@ def test_waiting_for_a_node_of_the_pool_is_told_and_goes() -> None:
     assert "vkgateway.io/PoolScheduled" not in kinds(mirror(running(), merged(PENDING, patch)))
 
 
-def test_conditions_that_were_set_above_stay() -> None:
+def test_tenant_conditions_are_kept() -> None:
     mine = condition("example.com/mine", "False")
     patch = mirror(running(), {**PENDING, "conditions": [SCHEDULED, mine]})
     assert patch is not None
     assert patch["conditions"][-1] == mine
 
 
-def test_conditions_from_below_go_when_they_are_gone_there() -> None:
+def test_mirrored_conditions_are_removed_with_their_source() -> None:
     above = {**PENDING, "conditions": [SCHEDULED, condition("PodResizePending"), condition("vkgateway.io/Forwarded")]}
     assert kinds(mirror({"phase": "Pending", "conditions": [condition("Initialized")]}, above)) == [
         "Initialized",
@@ -202,7 +202,7 @@ def test_conditions_from_below_go_when_they_are_gone_there() -> None:
     ]
 
 
-def test_readiness_is_judged_below_and_conditions_of_gates_are_the_tenants() -> None:
+def test_ready_is_mirrored_and_gate_conditions_are_the_tenants() -> None:
     gated = pod(readinessGates=[{"conditionType": "g"}])
     below = running()
     below["conditions"] = [condition("Ready", "False", reason="ReadinessGatesNotReady"), condition("g", "True")]
@@ -212,24 +212,24 @@ def test_readiness_is_judged_below_and_conditions_of_gates_are_the_tenants() -> 
     assert said == {"Ready": "False", "PodScheduled": "True", "g": "False"}
 
 
-def test_a_condition_that_the_tenant_did_not_set_for_its_gate_does_not_go_up() -> None:
+def test_unset_gate_condition_is_not_mirrored() -> None:
     below = running()
     below["conditions"] = [*below["conditions"], condition("g", "True")]
     assert "g" not in kinds(mirror(below, PENDING, pod(readinessGates=[{"conditionType": "g"}])))
 
 
-def test_a_gate_over_a_condition_of_the_kubelets_leaves_that_condition_to_the_kubelet() -> None:
+def test_gate_on_a_kubelet_condition_is_left_to_the_kubelet() -> None:
     gated = pod(readinessGates=[{"conditionType": "ContainersReady"}])
     assert "ContainersReady" in kinds(mirror(running(), PENDING, gated))
 
 
-def test_conditions_of_gates_that_a_webhook_below_added_go_up() -> None:
+def test_gate_conditions_of_a_compute_webhook_are_mirrored() -> None:
     below = running()
     below["conditions"] = [*below["conditions"], condition("target-health.elbv2.k8s.aws/x", "True")]
     assert "target-health.elbv2.k8s.aws/x" in kinds(mirror(below, PENDING))
 
 
-def test_messages_show_no_host_namespace_uid_or_path() -> None:
+def test_messages_hide_host_namespace_uid_and_path() -> None:
     text = "back-off: pod=web-1_alpha--default(c0ffee00-0001) on host-17, not host-170: /var/lib/kubelet/pods/x/y: bad"
     below = running(
         message=text,
@@ -248,7 +248,7 @@ def test_messages_show_no_host_namespace_uid_or_path() -> None:
 
 
 @pytest.mark.parametrize(("reason", "own"), [("Error", True), ("Completed", True), ("StartError", False)])
-def test_what_a_container_wrote_itself_keeps_its_paths(reason: str, own: bool) -> None:
+def test_container_messages_keep_their_paths(reason: str, own: bool) -> None:
     text = "cannot read /etc/kubernetes/mine nor set--a/b, on host-17"
     ended = {"terminated": {"exitCode": 1, "reason": reason, "message": text}}
     patch = mirror(running(containerStatuses=[{"name": "a", "state": ended, "lastState": {}}]), PENDING)
@@ -274,7 +274,7 @@ VOLUME = "0b5c4f7e-52ab-4ab1-a8ff-2a6b0a9d1c3e"
         ),
     ],
 )
-def test_objects_of_other_tenants_are_not_named(text: str, clean: str) -> None:
+def test_objects_of_other_tenants_are_hidden(text: str, clean: str) -> None:
     patch = mirror(running(message=text), PENDING)
     assert patch is not None
     assert patch["message"] == clean
@@ -298,14 +298,14 @@ def final(below: Object, above: Object = PENDING, taken: Disruption | None = Non
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
-def test_a_pod_ends_as_it_ended_below(phase: str) -> None:
+def test_tenant_pod_ends_as_the_compute_pod(phase: str) -> None:
     patch = final({"phase": phase, "reason": "Done"})
     assert patch is not None
     assert (patch["phase"], patch["reason"]) == (phase, "Done")
     assert "DisruptionTarget" not in [entry["type"] for entry in patch.get("conditions", [])]
 
 
-def test_a_taken_pod_tells_so() -> None:
+def test_disrupted_pod_has_its_condition() -> None:
     patch = final({"phase": "Failed", "conditions": [condition("Ready", "False")]}, taken=EVICTED)
     assert patch is not None
     assert (patch["reason"], patch["message"]) == ("DeletedBelow", "taken away")
@@ -318,7 +318,7 @@ def test_a_taken_pod_tells_so() -> None:
     }
 
 
-def test_the_reason_found_below_is_kept() -> None:
+def test_existing_reason_is_kept() -> None:
     target = condition("DisruptionTarget", reason="PreemptionByScheduler", message="preempted")
     patch = final({"phase": "Failed", "reason": "Evicted", "message": "m", "conditions": [target]}, taken=EVICTED)
     assert patch is not None
@@ -328,7 +328,7 @@ def test_the_reason_found_below_is_kept() -> None:
     ]
 
 
-def test_a_pod_whose_node_was_lost_ends_failed_and_not_ready() -> None:
+def test_pod_on_a_lost_node_ends_failed_and_not_ready() -> None:
     patch = final(running(), taken=EVICTED)
     assert patch is not None
     assert patch["phase"] == "Failed"
@@ -346,18 +346,18 @@ def test_a_pod_whose_node_was_lost_ends_failed_and_not_ready() -> None:
         ("TerminationByKubelet", "True", False),
     ],
 )
-def test_who_was_taken_away_is_told_from_who_was_left_there_failed(reason: str, status: str, *, taken: bool) -> None:
+def test_disrupted_pods_differ_from_failed_ones(reason: str, status: str, *, taken: bool) -> None:
     conditions = [condition("Ready", "False"), condition("DisruptionTarget", status, reason=reason)]
     assert is_disrupted({"phase": "Failed", "conditions": conditions}) is taken
     assert not is_disrupted({"phase": "Failed", "conditions": conditions[:1]})
     assert not is_disrupted({"phase": "Failed"})
 
 
-def test_an_end_that_stands_is_not_written_again() -> None:
+def test_final_status_is_written_once() -> None:
     assert final({"phase": "Failed"}, {"phase": "Succeeded"}, EVICTED) is None
 
 
-def test_refused_pods_fail_once() -> None:
+def test_refused_pod_fails_once() -> None:
     assert failed_status("Refused", "why", tenant_status=PENDING) == {
         "phase": "Failed",
         "reason": "Refused",
@@ -366,7 +366,7 @@ def test_refused_pods_fail_once() -> None:
     assert failed_status("Refused", "why", tenant_status={"phase": "Failed"}) is None
 
 
-def test_one_condition() -> None:
+def test_condition_status() -> None:
     def told(above: Object, message: str = "m") -> Object | None:
         return condition_status(above, "vkgateway.io/Forwarded", status="False", reason="R", message=message, now=NOW)
 
@@ -380,7 +380,7 @@ def test_one_condition() -> None:
     assert told({"phase": "Failed"}) is None
 
 
-def test_a_strategic_patch_leaves_what_it_does_not_know_of() -> None:
+def test_strategic_patch_keeps_unknown_entries() -> None:
     ready = condition("Ready", "False", reason="ContainersNotReady", message="unready: [app]")
     standing = {"phase": "Running", "conditions": [ready, condition("Initialized"), condition("PodResizePending")]}
     patch = mirror(running(conditions=[condition("Initialized"), condition("Ready")]), standing)
@@ -394,7 +394,7 @@ def test_a_strategic_patch_leaves_what_it_does_not_know_of() -> None:
     }
 
 
-def test_the_order_of_conditions_is_no_difference() -> None:
+def test_order_of_conditions_is_ignored() -> None:
     below = running()
     standing = merged(PENDING, mirror(below, PENDING))
     assert mirror(below, {**standing, "conditions": standing["conditions"][::-1]}) is None
@@ -423,5 +423,5 @@ def _ended(*ends: str | None, phase: str = "Failed", **more: Object) -> Object:
         ),
     ],
 )
-def test_a_pod_had_ended_before_a_moment_only_where_all_that_ran_in_it_had(status: Object, before: bool) -> None:
+def test_pod_ended_before_a_moment_only_if_all_containers_had(status: Object, before: bool) -> None:
     assert has_ended_before(status, datetime(2026, 1, 1, 12, tzinfo=UTC)) is before

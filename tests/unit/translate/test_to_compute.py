@@ -27,7 +27,7 @@ def field(path: str) -> dict[str, Any]:
     return {"name": "X", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def test_name_is_kept_and_what_belongs_to_the_tenants_object_is_dropped() -> None:
+def test_name_is_kept_and_object_metadata_is_dropped() -> None:
     made = forward(pod())
     assert made["metadata"] == {
         "name": "web-1",
@@ -58,7 +58,7 @@ def test_pod_without_labels_or_annotations() -> None:
     assert "vkgateway.io/copied" not in made["metadata"]["annotations"]
 
 
-def test_kept_prefixes_and_reserved_keys_stay_above() -> None:
+def test_excluded_prefixes_and_reserved_keys_are_not_forwarded() -> None:
     metadata = {
         "labels": {"vkgateway.io/tenant": "beta", "ops.example.com/x": "1", "a": "1"},
         "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "vkgateway.io/uid": "forged"},
@@ -77,17 +77,17 @@ def test_kept_prefixes_and_reserved_keys_stay_above() -> None:
 
 
 @pytest.mark.parametrize("name", ["nodeName", "schedulerName", "priority", "preemptionPolicy", "serviceAccount"])
-def test_choices_that_are_not_the_tenants_are_dropped(name: str) -> None:
+def test_platform_choices_are_dropped(name: str) -> None:
     assert name not in forward(pod())["spec"]
 
 
 @pytest.mark.parametrize(("above", "below"), [("sandbox", "gvisor-2"), ("kata", "kata"), (None, None)])
-def test_runtime_classes_have_the_names_they_have_below(above: str | None, below: str | None) -> None:
+def test_runtime_classes_get_their_compute_names(above: str | None, below: str | None) -> None:
     tenant = replace(TENANT, runtime_class_names={"sandbox": "gvisor-2"})
     assert forward(pod(runtimeClassName=above), tenant=tenant)["spec"]["runtimeClassName"] == below
 
 
-def test_overhead_is_recomputed_below() -> None:
+def test_overhead_is_dropped() -> None:
     assert "overhead" not in forward(pod(runtimeClassName="kata", overhead={"cpu": "1"}))["spec"]
 
 
@@ -101,11 +101,11 @@ def test_overhead_is_recomputed_below() -> None:
         (None, "vkgateway-guaranteed"),
     ],
 )
-def test_priority_class_becomes_the_bands(above: str | None, below: str) -> None:
+def test_priority_class_becomes_the_band_class(above: str | None, below: str) -> None:
     assert forward(pod(priorityClassName=above))["spec"]["priorityClassName"] == below
 
 
-def test_a_negative_priority_is_low_whatever_its_class() -> None:
+def test_negative_priority_is_low() -> None:
     assert forward(pod(priorityClassName="my-own", priority=-1))["spec"]["priorityClassName"] == "vkgateway-low"
 
 
@@ -117,25 +117,25 @@ def test_a_negative_priority_is_low_whatever_its_class() -> None:
         ("vkgateway-low", False, "vkgateway-low"),
     ],
 )
-def test_borrowed_work_is_low_below_and_marked(above: str, borrowed: bool, below: str) -> None:
+def test_borrowing_pod_is_low_and_marked(above: str, borrowed: bool, below: str) -> None:
     made = forward(pod(priorityClassName=above), borrowed=borrowed)
     assert made["spec"]["priorityClassName"] == below
     assert made["metadata"]["annotations"]["vkgateway.io/borrowed"] == ("true" if borrowed else "false")
 
 
-def test_what_the_arbiter_did_not_place_is_not_marked() -> None:
+def test_pod_not_placed_by_the_arbiter_is_not_marked() -> None:
     annotations = forward(pod())["metadata"]["annotations"]
     assert "vkgateway.io/borrowed" not in annotations
     assert "vkgateway.io/compute-node" not in annotations
 
 
-def test_account_below_has_no_rights_and_no_token() -> None:
+def test_compute_pod_has_no_service_account_token() -> None:
     spec = forward(pod())["spec"]
     assert spec["serviceAccountName"] == "vkgateway-pod"
     assert spec["automountServiceAccountToken"] is False
 
 
-def test_token_comes_from_the_pods_own_secret_and_the_ca_is_the_tenants() -> None:
+def test_token_comes_from_the_pods_secret_and_the_ca_from_the_tenant() -> None:
     (volume,) = forward(pod())["spec"]["volumes"]
     secret = token_secret_name("web-1", "6c5f1f7e-0001")
     token, ca, namespace = volume["projected"]["sources"]
@@ -147,7 +147,7 @@ def test_token_comes_from_the_pods_own_secret_and_the_ca_is_the_tenants() -> Non
     assert volume["projected"]["defaultMode"] == 420
 
 
-def test_two_tokens_have_two_keys() -> None:
+def test_two_tokens_have_different_keys() -> None:
     sources = [{"serviceAccountToken": {"path": "a"}}, {"serviceAccountToken": {"path": "b", "audience": "vault"}}]
     made = forward(pod(volumes=[{"name": "v", "projected": {"sources": sources}}]))
     items = [source["secret"]["items"][0] for source in made["spec"]["volumes"][0]["projected"]["sources"]]
@@ -166,7 +166,7 @@ def test_two_tokens_have_two_keys() -> None:
         ({}, (None, None), None),
     ],
 )
-def test_a_token_that_a_kubelet_would_give_to_the_one_user_can_be_read_by_it(
+def test_token_is_readable_by_the_single_user(
     pod_security: dict[str, int], users: tuple[int | None, int | None], mode: int | None
 ) -> None:
     first, second = ({"runAsUser": user} if user is not None else None for user in users)
@@ -184,7 +184,7 @@ def test_a_token_that_a_kubelet_would_give_to_the_one_user_can_be_read_by_it(
 
 
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
-def test_api_server_variables_lead_to_the_tenant(kind: str) -> None:
+def test_api_server_variables_refer_to_the_tenant(kind: str) -> None:
     spec: dict[str, Any] = {kind: [container(env=[{"name": "A", "value": "1"}])]}
     made = forward(pod(**spec))
     env = env_of(made, kind)
@@ -194,7 +194,7 @@ def test_api_server_variables_lead_to_the_tenant(kind: str) -> None:
     assert list(env)[-1] == "A"
 
 
-def test_a_containers_own_variables_win_and_stand_once() -> None:
+def test_container_variables_win_and_are_not_repeated() -> None:
     made = forward(pod(containers=[container(env=[{"name": "KUBERNETES_SERVICE_HOST", "value": "mine"}])]))
     names = [entry["name"] for entry in made["spec"]["containers"][0]["env"]]
     assert names.count("KUBERNETES_SERVICE_HOST") == 1
@@ -225,7 +225,7 @@ def test_fields_with_the_tenants_values(path: str, value: str) -> None:
     assert env_of(forward(pod(containers=[container(env=[field(path)])])))["X"] == {"name": "X", "value": value}
 
 
-def test_values_of_fields_are_not_expanded() -> None:
+def test_field_values_are_not_expanded() -> None:
     wanted = pod(
         metadata={"annotations": {"vkgateway.io/x": "$(HOME)"}},
         containers=[container(env=[field("metadata.annotations['vkgateway.io/x']")])],
@@ -249,7 +249,7 @@ def test_fields_left_to_the_compute_kubelet(path: str) -> None:
     assert env_of(forward(pod(containers=[container(env=[field(path)])])))["X"] == field(path)
 
 
-def test_resource_and_key_references_are_left_and_their_order_kept() -> None:
+def test_resource_and_key_references_keep_their_order() -> None:
     env = [
         {"name": "CPU", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}},
         {"name": "K", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
@@ -260,7 +260,7 @@ def test_resource_and_key_references_are_left_and_their_order_kept() -> None:
     assert made == [env[0], env[1], {"name": "N", "value": "default"}, env[3]]
 
 
-def test_root_certificate_of_the_tenant_in_environment() -> None:
+def test_tenant_root_certificate_in_environment() -> None:
     made = forward(
         pod(
             containers=[
@@ -327,7 +327,7 @@ SCHEDULERS = [
 
 @pytest.mark.parametrize("kind", ["labels", "annotations"])
 @pytest.mark.parametrize("key", SCHEDULERS)
-def test_marks_for_schedulers_stay_above(kind: str, key: str) -> None:
+def test_scheduler_marks_are_not_forwarded(kind: str, key: str) -> None:
     wanted = pod(
         metadata={kind: {key: "g", "a": "1"}}, containers=[container(env=[field(f"metadata.{kind}['{key}']")])]
     )
@@ -339,11 +339,11 @@ def test_marks_for_schedulers_stay_above(kind: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["schedulingGroup", "workloadRef"])
-def test_groups_of_kubernetes_own_stay_above(name: str) -> None:
+def test_kubernetes_pod_groups_are_not_forwarded(name: str) -> None:
     assert name not in forward(pod(**{name: {"podGroupName": "g", "name": "w"}}))["spec"]
 
 
-def test_other_volumes_are_left_as_they_are() -> None:
+def test_other_volumes_are_unchanged() -> None:
     volumes = [
         {"name": "e", "emptyDir": {"medium": "Memory"}},
         {"name": "c", "configMap": {"name": "cm", "optional": True}},
@@ -354,7 +354,7 @@ def test_other_volumes_are_left_as_they_are() -> None:
     assert forward(pod(volumes=volumes))["spec"]["volumes"] == volumes
 
 
-def test_names_of_the_api_server() -> None:
+def test_api_server_host_aliases() -> None:
     aliases = forward(pod(hostAliases=[{"ip": "1.2.3.4", "hostnames": ["x"]}]))["spec"]["hostAliases"]
     assert aliases[0] == {"ip": "1.2.3.4", "hostnames": ["x"]}
     assert aliases[1]["ip"] == "10.213.0.1"
@@ -372,14 +372,14 @@ NDOTS = {"name": "ndots", "value": "5"}
 
 
 @pytest.mark.parametrize("policy", ["ClusterFirst", "ClusterFirstWithHostNet", None])
-def test_names_are_the_tenants_own(policy: str | None) -> None:
+def test_dns_resolves_tenant_names(policy: str | None) -> None:
     spec = forward(pod(dnsPolicy=policy), tenant=WITH_DNS)["spec"]
     assert spec["dnsPolicy"] == "None"
     assert spec["dnsConfig"] == {"nameservers": ["10.96.0.10"], "searches": SEARCHES, "options": [NDOTS]}
 
 
 @pytest.mark.parametrize("options", [[{"name": "ndots", "value": "2"}], [{"name": "edns0"}], None])
-def test_a_pods_own_dns_config_comes_after_and_its_options_win(options: list[dict[str, str]] | None) -> None:
+def test_dns_config_of_the_pod_is_appended_and_its_options_win(options: list[dict[str, str]] | None) -> None:
     config = {"nameservers": ["1.1.1.1", "10.96.0.10"], "searches": ["x", "corp.internal"], "ofNextYear": 1}
     given = config if options is None else {**config, "options": options}
     made = forward(pod(dnsConfig=given), tenant=WITH_DNS)["spec"]["dnsConfig"]
@@ -392,7 +392,7 @@ def test_a_pods_own_dns_config_comes_after_and_its_options_win(options: list[dic
     }
 
 
-def test_no_more_is_added_than_api_servers_take() -> None:
+def test_dns_config_stays_within_api_server_limits() -> None:
     many = {"nameservers": ["1.1.1.1", "1.1.1.2", "1.1.1.3"], "searches": [f"s{i}.example.com" for i in range(32)]}
     made = forward(pod(dnsConfig=many), tenant=WITH_DNS)["spec"]["dnsConfig"]
     assert made["nameservers"] == ["10.96.0.10", "1.1.1.1", "1.1.1.2"]
@@ -402,7 +402,7 @@ def test_no_more_is_added_than_api_servers_take() -> None:
 
 
 @pytest.mark.parametrize(("policy", "below"), [("Default", "Default"), ("None", "None"), ("ClusterFirst", "Default")])
-def test_other_policies_stay_and_the_hosts_network_means_the_hosts_resolver(policy: str, below: str) -> None:
+def test_host_network_uses_the_node_resolver(policy: str, below: str) -> None:
     config = {"nameservers": ["1.1.1.1"]}
     spec = forward(pod(dnsPolicy=policy, dnsConfig=config, hostNetwork=policy == "ClusterFirst"), tenant=WITH_DNS)[
         "spec"
@@ -420,7 +420,7 @@ def test_other_policies_stay_and_the_hosts_network_means_the_hosts_resolver(poli
         ("None", "None"),
     ],
 )
-def test_without_dns_of_the_tenants_the_nodes_resolver_answers(above: str | None, below: str) -> None:
+def test_tenant_without_dns_uses_the_node_resolver(above: str | None, below: str) -> None:
     config = {"nameservers": ["1.1.1.1"], "searches": ["x"], "options": [{"name": "ndots", "value": "2"}]}
     spec = forward(pod(dnsPolicy=above, dnsConfig=config))["spec"]
     assert spec["dnsPolicy"] == below
@@ -428,7 +428,7 @@ def test_without_dns_of_the_tenants_the_nodes_resolver_answers(above: str | None
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_variables_of_services_are_left_to_the_kubelet_below_where_only_the_tenants_own_stand(wanted: bool) -> None:
+def test_service_variables_are_left_to_the_compute_kubelet(wanted: bool) -> None:
     assert forward(pod(enableServiceLinks=wanted))["spec"]["enableServiceLinks"] is wanted
 
 
@@ -442,7 +442,7 @@ TENANT_THAT_KEEPS = replace(TENANT, excluded_prefixes=(*TENANT.excluded_prefixes
 
 @pytest.mark.parametrize("path", STAYING)
 @pytest.mark.parametrize("there", [True, False])
-def test_labels_and_annotations_that_stay_above_are_shown_all_the_same(path: str, there: bool) -> None:
+def test_downward_api_shows_keys_that_are_not_forwarded(path: str, there: bool) -> None:
     _, kind, key = path.replace("[", ".").split(".", 2)
     metadata = {kind: {key.strip("']"): "v"}} if there else {}
     item = {"path": "x", "fieldRef": {"apiVersion": "v1", "fieldPath": path}}
@@ -465,7 +465,7 @@ def test_labels_and_annotations_that_stay_above_are_shown_all_the_same(path: str
     assert key.strip("']") not in made["metadata"][kind]
 
 
-def test_hostname_is_kept_and_subdomain_would_show_the_compute_namespace() -> None:
+def test_hostname_is_kept_without_subdomain() -> None:
     spec = forward(pod(hostname="h", subdomain="s"))["spec"]
     assert spec["hostname"] == "h"
     assert "subdomain" not in spec
@@ -474,7 +474,7 @@ def test_hostname_is_kept_and_subdomain_would_show_the_compute_namespace() -> No
 @pytest.mark.parametrize(
     ("hostname", "expected"), [("h", "h.s.default.svc.cluster.local"), ("", "web-1.s.default.svc.cluster.local")]
 )
-def test_a_full_hostname_is_the_tenants(hostname: str, expected: str) -> None:
+def test_fqdn_hostname_uses_the_tenant_domain(hostname: str, expected: str) -> None:
     spec = forward(pod(setHostnameAsFQDN=True, subdomain="s", hostname=hostname))["spec"]
     assert spec["hostnameOverride"] == expected
     assert "subdomain" not in spec
@@ -483,19 +483,19 @@ def test_a_full_hostname_is_the_tenants(hostname: str, expected: str) -> None:
     assert "hostnameOverride" not in forward(pod(setHostnameAsFQDN=True, subdomain="s", hostNetwork=True))["spec"]
 
 
-def test_readiness_gates_go_down() -> None:
+def test_readiness_gates_are_forwarded() -> None:
     gates = [{"conditionType": "example.com/a"}, {"conditionType": "b"}]
     made = forward(pod(readinessGates=gates))
     assert made["spec"]["readinessGates"] == gates
     assert made["metadata"]["annotations"]["vkgateway.io/readiness-gates"] == "example.com/a,b"
 
 
-def test_gates_of_others_are_never_touched() -> None:
+def test_scheduling_gates_are_not_forwarded() -> None:
     gates = [{"name": "example.com/wait"}]
     assert forward(pod(schedulingGates=gates))["spec"]["schedulingGates"] == gates
 
 
-def test_what_is_kept() -> None:
+def test_unchanged_fields() -> None:
     kept: dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 7,
@@ -519,25 +519,25 @@ def test_sidecars_and_container_fields_are_kept() -> None:
     assert [{key: value for key, value in one.items() if key != "env"} for one in made] == [side, container("init")]
 
 
-def test_ephemeral_containers_cannot_be_given_at_creation() -> None:
+def test_ephemeral_containers_are_not_created_with_the_pod() -> None:
     assert "ephemeralContainers" not in forward(pod(ephemeralContainers=[container("debug")]))["spec"]
 
 
-def test_default_tolerations_are_kept_and_the_pools_added() -> None:
+def test_default_tolerations_are_kept_and_pool_tolerations_added() -> None:
     taint = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     spec = forward(pod(), pool=replace(POOL, tolerations=(taint,)))["spec"]
     assert spec["tolerations"] == [*DEFAULT_TOLERATIONS, taint]
     assert forward(pod(tolerations=[taint]), pool=replace(POOL, tolerations=(taint,)))["spec"]["tolerations"] == [taint]
 
 
-def test_pool_is_chosen_by_its_selector() -> None:
+def test_pool_selector_is_set() -> None:
     assert forward(pod())["spec"]["nodeSelector"] == {"platform.vkgateway.io/pool": "a100"}
 
 
 NOTE = "kubectl.kubernetes.io/last-applied-configuration"
 
 
-def test_a_large_annotation_cannot_be_asked_for_without_end() -> None:
+def test_repeated_large_annotation_exceeds_the_size_budget() -> None:
     asked = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{NOTE}']"}}}
     few, many = ([{"name": f"E{number}", **asked} for number in range(count)] for count in (10, 40))
     note = {"annotations": {NOTE: "$" * 100_000}}
@@ -547,7 +547,7 @@ def test_a_large_annotation_cannot_be_asked_for_without_end() -> None:
         forward(pod(metadata=note, containers=[container(env=many)]))
 
 
-def test_affinity_cannot_name_namespaces_without_end() -> None:
+def test_expanded_namespaces_exceed_the_size_budget() -> None:
     labels: dict[str, dict[str, str]] = {f"namespace-{number}": {} for number in range(2000)}
     selector = {"matchExpressions": [{"key": "no", "operator": "DoesNotExist"}]}
     term = {"labelSelector": {}, "topologyKey": "zone", "namespaceSelector": selector}
@@ -562,7 +562,7 @@ NETWORKS = "k8s.v1.cni.cncf.io/networks"
 
 
 @pytest.mark.parametrize("key", [NETWORKS, "io.katacontainers.config.hypervisor.path", "kubernetes.io/config.source"])
-def test_annotations_for_plugins_stay_above_and_are_shown_all_the_same(key: str) -> None:
+def test_plugin_annotations_are_not_forwarded_but_shown(key: str) -> None:
     wanted = pod(
         metadata={"annotations": {key: "x", "a": "1"}, "labels": {key: "y"}},
         containers=[container(env=[field(f"metadata.annotations['{key}']")])],
@@ -585,6 +585,6 @@ def test_annotations_for_plugins_stay_above_and_are_shown_all_the_same(key: str)
         ({"pod_security": "privileged"}, True),
     ],
 )
-def test_annotations_for_plugins_go_down_where_policy_says_so(policy: dict[str, Any], goes: bool) -> None:
+def test_allowed_plugin_annotations_are_forwarded(policy: dict[str, Any], goes: bool) -> None:
     made = forward(pod(metadata={"annotations": {NETWORKS: "x"}}), tenant=replace(TENANT, **policy))
     assert (NETWORKS in made["metadata"]["annotations"]) is goes

@@ -50,13 +50,13 @@ def pod(metadata: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("metadata", "spec"), MARKED)
-def test_marks(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
+def test_pods_with_marks_are_detected(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
     assert has_mark(pod(metadata, spec))
     assert "patch" in _reviewed(pod(metadata, spec))
 
 
 @pytest.mark.parametrize(("metadata", "spec"), UNMARKED)
-def test_no_marks(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
+def test_pods_without_marks_are_not_detected(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
     assert not has_mark(pod(metadata, spec))
     assert "patch" not in _reviewed(pod(metadata, spec))
 
@@ -69,7 +69,7 @@ ONE = {"scheduling.x-k8s.io/pod-group": "g"}
 
 
 @pytest.mark.parametrize(("metadata", "spec"), [each for each in MARKED if each.id not in BY_ITSELF])
-def test_marks_that_mean_nothing_where_their_kind_is_not_served(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
+def test_marks_of_unserved_kinds_do_not_count(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
     marked = pod(metadata, spec)
     kinds = mark_kinds(marked)
     assert kinds
@@ -82,7 +82,7 @@ def test_marks_that_mean_nothing_where_their_kind_is_not_served(metadata: dict[s
 
 
 @pytest.mark.parametrize(("metadata", "spec"), [*(each for each in MARKED if each.id in BY_ITSELF), *UNMARKED])
-def test_marks_that_need_no_kind(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
+def test_standalone_marks_count_always(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
     marked = pod(metadata, spec)
     assert mark_kinds(marked) == ()
     assert not needs_served_kind(marked)
@@ -90,9 +90,7 @@ def test_marks_that_need_no_kind(metadata: dict[str, Any], spec: dict[str, Any])
 
 
 @pytest.mark.parametrize(("metadata", "spec"), MARKED)
-def test_the_kind_of_each_object_that_a_pod_waits_for_is_a_kind_of_its_marks(
-    metadata: dict[str, Any], spec: dict[str, Any]
-) -> None:
+def test_missing_references_have_a_kind_of_the_pods_marks(metadata: dict[str, Any], spec: dict[str, Any]) -> None:
     more = {"training.kubeflow.org/operator-name": "mpi-operator", "jobset.sigs.k8s.io/replicatedjob-name": "r"}
     more |= {"leaderworkerset.sigs.k8s.io/group-index": "0"}
     marked = pod({"namespace": "ns", "name": "p", **metadata, "labels": metadata.get("labels", {}) | more}, spec)
@@ -103,7 +101,7 @@ def test_the_kind_of_each_object_that_a_pod_waits_for_is_a_kind_of_its_marks(
     assert waits_for is None or waits_for.object_kind in mark_kinds(marked)
 
 
-def test_the_kind_of_a_training_job_is_told_by_its_operator_or_may_be_any() -> None:
+def test_training_job_kind_comes_from_its_operator() -> None:
     labels = {"training.kubeflow.org/job-name": "bert"}
     assert len(mark_kinds(pod({"labels": labels}, {}))) == 6
     labels |= {"training.kubeflow.org/operator-name": "pytorchjob-controller"}
@@ -120,18 +118,18 @@ def test_the_kind_of_a_training_job_is_told_by_its_operator_or_may_be_any() -> N
     ],
     ids=["alone", "beside one whose kind is served", "beside ours", "beside one that needs no kind"],
 )
-def test_a_mark_is_void_only_where_no_other_counts(annotations: dict[str, str], void: bool) -> None:
+def test_pod_is_unserved_only_if_no_mark_counts(annotations: dict[str, str], void: bool) -> None:
     marked = pod({"labels": ONE, "annotations": annotations}, {})
     assert has_unserved_marks(marked, frozenset({COSCHEDULING})) is void
 
 
-def test_every_way_that_makes_pods_start_together_has_a_mark_here() -> None:
+def test_every_integration_has_a_mark() -> None:
     tried = {str(param.id).split(",")[0] for param in MARKED}
     assert {way.key for way in INTEGRATIONS} - tried == {"spark", "job"}, "a Job's pods carry our annotation"
 
 
 @pytest.mark.parametrize("version", ["1.36.3", "1.33.1"])
-def test_the_tenants_policy_has_the_same_marks(version: str) -> None:
+def test_admission_policy_uses_the_same_marks(version: str) -> None:
     expression = _condition(version)
     lists = [set(re.findall(r'"([^"]+)"', found)) for found in re.findall(r"key in \[([^\]]+)\]", expression)]
     assert lists == [set(MARK_LABELS), set(MARK_ANNOTATIONS)]

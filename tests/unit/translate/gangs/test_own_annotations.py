@@ -7,20 +7,20 @@ from vkgateway.model import names
 from vkgateway.translate.gangs import MarkError
 
 
-def test_a_pod_without_marks_stands_alone() -> None:
+def test_pod_without_marks_is_a_gang_of_one() -> None:
     marks = read(pod("notebook"))
     assert marks.group == "research/pod/uid-of-notebook"
     assert (marks.integration, marks.minimum, marks.size, marks.elastic) == ("", 1, None, False)
 
 
-def test_a_size_is_the_minimum_too() -> None:
+def test_size_is_the_default_minimum() -> None:
     marks = read(pod("train-3", annotations=ours(gang="train", size="8")))
     assert marks.group == "research/gang/train"
     assert (marks.minimum, marks.size, marks.elastic, marks.rank) == (8, 8, False, 3)
     assert marks.missing_reference is None
 
 
-def test_pods_beyond_the_minimum_come_and_go() -> None:
+def test_gang_with_lower_minimum_is_elastic() -> None:
     marks = read(pod(annotations=ours(gang="train", min="4", size="8")))
     assert (marks.minimum, marks.size, marks.elastic) == (4, 8, True)
     alone = read(pod(annotations=ours(gang="train", min="4")))
@@ -34,13 +34,13 @@ def test_elastic_up_to_a_maximum() -> None:
     assert not fixed.elastic
 
 
-def test_what_a_lone_pod_may_say() -> None:
+def test_pod_without_gang_may_set_run_limit_checkpoint_and_cost() -> None:
     annotations = ours(run_limit="1h30m", checkpoint="2026-03-01T12:00:00Z", restart_cost="7200.5")
     marks = read(pod(annotations=annotations))
     assert (marks.run_limit, marks.checkpoint, marks.restart_cost) == (5400.0, 1772366400.0, 7200.5)
 
 
-def test_a_run_limit_is_the_least_that_is_known() -> None:
+def test_smallest_run_limit_wins() -> None:
     assert read(pod(activeDeadlineSeconds=600)).run_limit == 600.0
     assert read(pod(annotations=ours(run_limit="5m"), activeDeadlineSeconds=600)).run_limit == 300.0
     assert read(pod(labels={"kueue.x-k8s.io/max-exec-time-seconds": "60"}, activeDeadlineSeconds=600)).run_limit == 60.0
@@ -71,7 +71,7 @@ def test_a_run_limit_is_the_least_that_is_known() -> None:
         ({"restart_cost": "nan"}, "vkgateway.io/gang-restart-cost", "nan", "GPU-seconds"),
     ],
 )
-def test_nonsense_is_told_with_mark_value_and_way_out(marks: dict[str, str], mark: str, value: str, says: str) -> None:
+def test_invalid_marks_name_mark_value_and_remedy(marks: dict[str, str], mark: str, value: str, says: str) -> None:
     with pytest.raises(MarkError, match=says) as caught:
         read(pod(annotations=ours(**marks)))
     assert caught.value.mark == f"annotation {mark}"
@@ -79,20 +79,20 @@ def test_nonsense_is_told_with_mark_value_and_way_out(marks: dict[str, str], mar
     assert f"annotation {mark} is {value!r}" in str(caught.value)
 
 
-def test_a_label_in_place_of_an_annotation_is_told() -> None:
+def test_mark_as_label_is_refused() -> None:
     with pytest.raises(MarkError, match="set it as an annotation") as caught:
         read(pod(labels=ours(gang="train")))
     assert caught.value.mark == "label vkgateway.io/gang"
 
 
-def test_a_long_value_is_cut_and_control_characters_are_escaped() -> None:
+def test_long_value_is_cut_and_control_characters_are_escaped() -> None:
     with pytest.raises(MarkError) as caught:
         read(pod(annotations=ours(gang="a", min="\n" + "9" * 500)))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 250
 
 
-def test_tenants_may_set_these_annotations_but_no_such_labels() -> None:
+def test_gang_keys_are_allowed_as_annotations_only() -> None:
     assert len(names.GANG_ANNOTATIONS) == 7
     for key in names.GANG_ANNOTATIONS:
         assert not names.is_reserved_annotation(key)
@@ -113,10 +113,10 @@ def test_tenants_may_set_these_annotations_but_no_such_labels() -> None:
         names.UID_ANNOTATION,
     ],
 )
-def test_tenants_may_set_no_other(key: str) -> None:
+def test_other_reserved_keys_are_forbidden(key: str) -> None:
     assert names.is_reserved_annotation(key)
 
 
 @pytest.mark.parametrize("key", ["example.com/note", "kwok.vkgateway.io/run-seconds"])
-def test_what_is_not_ours_is_free(key: str) -> None:
+def test_unreserved_keys_are_allowed(key: str) -> None:
     assert not names.is_reserved_annotation(key)

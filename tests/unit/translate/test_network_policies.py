@@ -60,7 +60,7 @@ def peer(*, direction: str = "ingress", around: PolicyContext = AROUND, **said: 
 
 
 @pytest.mark.parametrize("sizes", [(12_000,), (60, 9_000)])
-def test_selectors_of_any_size_are_read_in_a_moment(sizes: tuple[int, ...]) -> None:
+def test_large_selectors_are_translated_quickly(sizes: tuple[int, ...]) -> None:
     policies = [
         policy(f"p{number}", of={"matchLabels": {f"k{number}-{key}": "v" for key in range(size)}}, ingress=[])
         for number, size in enumerate(sizes)
@@ -70,7 +70,7 @@ def test_selectors_of_any_size_are_read_in_a_moment(sizes: tuple[int, ...]) -> N
     assert time.thread_time() - began < 2.0
 
 
-def test_peers_that_mean_too_many_namespaces_are_left_out() -> None:
+def test_peers_with_too_many_namespaces_are_skipped() -> None:
     around = PolicyContext(namespaces={f"namespace-{number}": {} for number in range(2000)})
     peers = [
         {"namespaceSelector": {"matchExpressions": [{"key": f"no{number}", "operator": "DoesNotExist"}]}}
@@ -83,7 +83,7 @@ def test_peers_that_mean_too_many_namespaces_are_left_out() -> None:
     assert "too many namespaces" in found.skipped_rules[0][1]
 
 
-def test_without_policies_the_tenant_alone_gets_in() -> None:
+def test_default_ingress_allows_only_the_tenant() -> None:
     spec = named(made())[ISOLATION_POLICY]
     assert spec["podSelector"] == {}
     assert spec["policyTypes"] == ["Ingress", "Egress"]
@@ -91,7 +91,7 @@ def test_without_policies_the_tenant_alone_gets_in() -> None:
     assert spec["egress"][0] == {"to": [OWN]}
 
 
-def test_what_is_closed_to_all_is_closed_below() -> None:
+def test_deny_all_policy_is_forwarded() -> None:
     found = named(made(policy(ingress=[])))
     assert found.keys() == {"mine", ISOLATION_POLICY}
     assert found["mine"] == {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": []}
@@ -99,7 +99,7 @@ def test_what_is_closed_to_all_is_closed_below() -> None:
     assert found[ISOLATION_POLICY]["egress"][0] == {"to": [OWN]}
 
 
-def test_pods_that_no_policy_selects_stay_open_to_the_tenant() -> None:
+def test_unselected_pods_stay_open_to_the_tenant() -> None:
     found = named(made(policy(of=WEB, ingress=[{"from": [{"podSelector": {"matchLabels": {"app": "lb"}}}]}])))
     assert found[f"{ISOLATION_POLICY}-ingress-0"] == {
         "podSelector": {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["web"]}]},
@@ -112,7 +112,7 @@ def test_pods_that_no_policy_selects_stay_open_to_the_tenant() -> None:
     assert found[ISOLATION_POLICY]["ingress"] == []
 
 
-def test_who_answers_for_names_is_reached_whatever_is_closed() -> None:
+def test_name_server_is_always_reachable() -> None:
     found = named(made(policy(egress=[])))
     assert found[ISOLATION_POLICY]["egress"] == [
         {
@@ -123,7 +123,7 @@ def test_who_answers_for_names_is_reached_whatever_is_closed() -> None:
 
 
 @pytest.mark.parametrize("said", [[], [policy(egress=[{}])], [policy(egress=[{"to": [{"ipBlock": EVERYWHERE}]}])]])
-def test_nobody_but_the_tenants_own_server_answers_for_names(said: list[NetworkPolicyView]) -> None:
+def test_other_name_servers_are_closed(said: list[NetworkPolicyView]) -> None:
     """Whatever the tenant's policies open: other name servers tell names of other tenants."""
     rules = [rule for spec in named(made(*said)).values() for rule in spec["egress"]]
     for address in ("10.214.0.9", "10.215.0.10", "169.254.20.10"):
@@ -133,12 +133,12 @@ def test_nobody_but_the_tenants_own_server_answers_for_names(said: list[NetworkP
     assert opens(rules, "10.215.0.10", "TCP", 443)
 
 
-def test_the_fence_is_written_last() -> None:
+def test_isolation_policy_is_written_last() -> None:
     names = [document["metadata"]["name"] for document in made(policy(of=WEB, ingress=[])).documents]
     assert names == ["mine", f"{ISOLATION_POLICY}-ingress-0", ISOLATION_POLICY]
 
 
-def test_open_to_all_means_all_of_the_tenant() -> None:
+def test_allow_all_is_confined_to_the_tenant() -> None:
     ports = [{"port": "http", "protocol": "TCP"}, {"port": 8000, "endPort": 9000, "protocol": "TCP"}]
     found = named(made(policy(ingress=[{"ports": ports}, {}], egress=[{}]), around=UNSERVED))["mine"]
     assert found["ingress"] == [{"from": [OWN], "ports": ports}, {"from": [OWN]}]
@@ -157,7 +157,7 @@ def test_open_to_all_means_all_of_the_tenant() -> None:
         ({"matchLabels": {"kubernetes.io/metadata.name": "beta--web"}}, []),
     ],
 )
-def test_namespaces_are_the_tenants_own(selector: dict[str, Any], names: list[str] | None) -> None:
+def test_namespace_selectors_are_confined_to_the_tenant(selector: dict[str, Any], names: list[str] | None) -> None:
     ((found,),) = (peer(namespaceSelector=selector, podSelector=WEB),)
     assert found["podSelector"] == {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}
     below = found["namespaceSelector"]
@@ -180,7 +180,7 @@ def test_namespaces_are_the_tenants_own(selector: dict[str, Any], names: list[st
         ("2001:db8::/32", [], True),
     ],
 )
-def test_nobody_gets_in_by_an_address_of_a_pod(cidr: str, excepted: list[str], left: bool) -> None:
+def test_ingress_by_pod_address_is_closed(cidr: str, excepted: list[str], left: bool) -> None:
     found = made(policy(ingress=[{"from": [{"ipBlock": {"cidr": cidr}}]}]))
     rules = named(found)["mine"]["ingress"]
     assert rules == (
@@ -189,7 +189,7 @@ def test_nobody_gets_in_by_an_address_of_a_pod(cidr: str, excepted: list[str], l
     assert bool(found.skipped_rules) is not left
 
 
-def test_where_pods_addresses_are_not_known_nobody_gets_in_by_address() -> None:
+def test_ingress_by_address_is_closed_without_known_pod_ranges() -> None:
     around = PolicyContext(namespaces=NAMESPACES)
     found = made(
         policy(ingress=[{"from": [{"ipBlock": {"cidr": "192.168.0.0/16"}}, {"podSelector": {}}]}]), around=around
@@ -198,7 +198,7 @@ def test_where_pods_addresses_are_not_known_nobody_gets_in_by_address() -> None:
     assert "not known" in found.skipped_rules[0][1]
 
 
-def test_addresses_are_kept_on_the_way_out_but_for_those_of_the_node() -> None:
+def test_egress_addresses_exclude_node_addresses() -> None:
     block = {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]}
     (kept,) = peer(direction="egress", around=UNSERVED, ipBlock=block)
     assert kept == {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8", "169.254.0.0/16"]}}
@@ -216,7 +216,7 @@ def test_addresses_are_kept_on_the_way_out_but_for_those_of_the_node() -> None:
         "169.254.169.0254/32",
     ],
 )
-def test_addresses_of_the_node_are_not_reached_however_they_are_written(cidr: str) -> None:
+def test_mapped_node_addresses_are_closed(cidr: str) -> None:
     found = made(policy(egress=[{"to": [{"ipBlock": {"cidr": cidr}}]}]))
     assert named(found)["mine"]["egress"] == []
     assert found.skipped_rules
@@ -234,25 +234,25 @@ def test_addresses_of_the_node_are_not_reached_however_they_are_written(cidr: st
         ({"cidr": "2000::/3"}, {"cidr": "2000::/3"}),
     ],
 )
-def test_blocks_are_written_in_one_way(block: dict[str, Any], below: dict[str, Any]) -> None:
+def test_address_blocks_are_normalized(block: dict[str, Any], below: dict[str, Any]) -> None:
     assert peer(direction="egress", around=UNSERVED, ipBlock=block) == [{"ipBlock": below}]
 
 
-def test_a_block_that_cannot_be_read_is_left_out_alone() -> None:
+def test_invalid_address_block_is_skipped() -> None:
     peers = [{"ipBlock": {"cidr": "0.0.0.0/0", "except": ["010.0.0.0/8"]}}, {"podSelector": WEB}]
     found = made(policy(egress=[{"to": peers}]), around=UNSERVED)
     assert len(named(found)["mine"]["egress"][0]["to"]) == 1
     assert "0.0.0.0/0" in found.skipped_rules[0][1]
 
 
-def test_a_rule_of_which_nothing_is_left_opens_nothing() -> None:
+def test_rule_without_peers_left_is_dropped() -> None:
     """An empty list of peers would mean everybody."""
     found = named(made(policy(ingress=[{"from": [{"ipBlock": {"cidr": "10.214.0.7/32"}}]}])))
     assert found["mine"]["ingress"] == []
 
 
 @pytest.mark.parametrize("key", [TENANT_LABEL, "volcano.sh/job-name", "kueue.x-k8s.io/queue-name"])
-def test_selectors_over_labels_that_are_renamed_are_translated(key: str) -> None:
+def test_selectors_over_renamed_labels_are_translated(key: str) -> None:
     renamed = key.replace("/", ".tenant-label.vkgateway.io/")
     chosen = {"matchLabels": {key: "x"}}
     found = named(made(policy(of=chosen, ingress=[{"from": [{"podSelector": chosen}]}])))
@@ -261,14 +261,14 @@ def test_selectors_over_labels_that_are_renamed_are_translated(key: str) -> None
     assert found["mine"]["ingress"][0]["from"][0]["podSelector"] == wanted
 
 
-def test_names_of_the_platforms_own_are_kept_free() -> None:
+def test_reserved_policy_names_are_renamed() -> None:
     found = named(
         made(policy(ISOLATION_POLICY, ingress=[]), policy(f"{ISOLATION_POLICY}-ingress-0", of=WEB, ingress=[]))
     )
     assert found.keys() == {f"{ISOLATION_POLICY}.tenant", f"{ISOLATION_POLICY}-ingress-0.tenant", ISOLATION_POLICY}
 
 
-def test_policies_say_whose_they_are() -> None:
+def test_policies_carry_ownership_annotations() -> None:
     (document, *_) = made(policy(ingress=[])).documents
     assert document["metadata"] == {
         "name": "mine",
@@ -334,7 +334,7 @@ def _lets_in(
 
 
 @given(_POLICIES)
-def test_below_the_same_pods_get_in_as_above_and_no_others(said: list[Any]) -> None:
+def test_compute_policies_allow_the_same_pods_as_tenant_policies(said: list[Any]) -> None:
     views = [policy(f"p{number}", of=of, ingress=rules) for number, (of, rules) in enumerate(said)]
     below = [document["spec"] for document in made(*views, around=PolicyContext(namespaces=_SPACES)).documents]
     above = [view.spec for view in views]
@@ -350,7 +350,7 @@ def test_below_the_same_pods_get_in_as_above_and_no_others(said: list[Any]) -> N
             assert not _lets_in(below, mine, labels | {TENANT_LABEL: "beta"}, theirs, False)
 
 
-def test_names_of_policies_that_begin_like_the_fences_are_others_below_and_no_longer_than_names_are() -> None:
+def test_renamed_policies_stay_unique_and_within_the_name_limit() -> None:
     long = f"{ISOLATION_POLICY}-".ljust(253, "x")
     found = made(*(policy(name, ingress=[]) for name in (f"{ISOLATION_POLICY}-a", long, f"{long[:-1]}y")))
     theirs = [document for document in found.documents if is_tenant_policy(document)]

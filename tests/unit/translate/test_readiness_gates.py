@@ -20,7 +20,7 @@ def gates_of(*kinds: str) -> tuple[str, ...]:
     return tenant_gates(forward(gated)["metadata"]["annotations"])
 
 
-def test_gates_are_the_tenants_but_for_those_that_others_write() -> None:
+def test_tenant_gates_exclude_conditions_of_others() -> None:
     assert gates_of("example.org/warm", *KUBERNETES, "vkgateway.io/Forwarded", "b", "b") == ("example.org/warm", "b")
     assert gates_of() == ()
 
@@ -44,7 +44,7 @@ def test_gates_are_the_tenants_but_for_those_that_others_write() -> None:
         ),
     ],
 )
-def test_only_what_differs_of_gates_is_patched(above: list[Object], below: list[Object], patch: list[Object]) -> None:
+def test_gate_patch_contains_only_differences(above: list[Object], below: list[Object], patch: list[Object]) -> None:
     assert gate_conditions_patch(above, below, ("g",)) == patch
 
 
@@ -62,7 +62,7 @@ conditions = st.lists(
 
 
 @given(conditions, conditions)
-def test_one_patch_makes_gates_equal_and_leaves_all_else(above: list[Object], below: list[Object]) -> None:
+def test_gate_patch_leaves_other_conditions(above: list[Object], below: list[Object]) -> None:
     before = {"conditions": copy.deepcopy(below)}
     patch = gate_conditions_patch(above, below, ("g", "h"))
     after = strategic(before, {"conditions": patch})["conditions"] if patch else below

@@ -43,13 +43,11 @@ def required(view: DisruptionBudgetView, *, healthy_elsewhere: int = 0) -> Any:
         ({"observedGeneration": 1, "desiredHealthy": 2, "conditions": None}, 2),
     ],
 )
-def test_the_number_is_the_tenant_clusters_and_without_one_nothing_may_be_disrupted(
-    status: dict[str, Any], wanted: int
-) -> None:
+def test_minimum_comes_from_the_tenant_cluster_or_allows_no_disruption(status: dict[str, Any], wanted: int) -> None:
     assert required(budget(**status)) == wanted
 
 
-def test_a_count_of_an_earlier_spec_does_not_hold() -> None:
+def test_status_of_an_earlier_spec_is_ignored() -> None:
     assert required(budget(generation=2, observedGeneration=1, desiredHealthy=1)) == NONE_ALLOWED
 
 
@@ -60,7 +58,7 @@ def test_healthy_pods_in_other_compute_clusters_count() -> None:
 
 
 @pytest.mark.parametrize("policy", ["AlwaysAllow", "IfHealthyBudget", None])
-def test_what_goes_down(policy: str | None) -> None:
+def test_forwarded_budget(policy: str | None) -> None:
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": {"volcano.sh/job-name": "x"}}}
     made = forward_budget(budget(spec | ({"unhealthyPodEvictionPolicy": policy} if policy else {})), tenant=TENANT)
     assert made["metadata"]["namespace"] == "alpha--shop"
@@ -72,14 +70,14 @@ def test_what_goes_down(policy: str | None) -> None:
 
 
 @pytest.mark.parametrize("selector", [None, {}, WEB, {"matchLabels": {}, "matchExpressions": []}])
-def test_no_selector_and_an_empty_one_stay_different(selector: dict[str, Any] | None) -> None:
+def test_missing_and_empty_selectors_differ(selector: dict[str, Any] | None) -> None:
     spec = {"minAvailable": 1} | ({} if selector is None else {"selector": selector})
     made = forward_budget(budget(spec), tenant=TENANT)
     assert made["spec"].get("selector") == selector
     assert is_up_to_date(decode_budget(msgspec.json.encode(made)), made)
 
 
-def test_a_budget_of_an_earlier_uid_is_not_up_to_date() -> None:
+def test_budget_of_an_earlier_uid_is_not_up_to_date() -> None:
     made = forward_budget(budget(), tenant=TENANT)
     below = decode_budget(msgspec.json.encode(made))
     below.metadata.annotations["vkgateway.io/uid"] = "u-0"

@@ -51,7 +51,7 @@ def test_kubernetes_group_within_a_rack() -> None:
 @pytest.mark.parametrize(
     ("mode", "elastic"), [("Pod", True), ("PodGroup", False), ({"single": {}}, True), ({"all": {}}, False)]
 )
-def test_kubernetes_group_that_is_disrupted_as_a_whole(mode: Any, elastic: bool) -> None:
+def test_kubernetes_group_disrupted_together_is_not_elastic(mode: Any, elastic: bool) -> None:
     group = kubernetes_group("train", schedulingPolicy=GANG, disruptionMode=mode)
     assert read(in_group(), group).elastic is elastic
 
@@ -69,14 +69,14 @@ def group_of_job(name: str = "j") -> Any:
     return group
 
 
-def test_a_group_that_the_job_controller_made_is_as_good_as_any() -> None:
+def test_pod_group_of_the_job_controller_is_read() -> None:
     assert (read(of_job(), group_of_job()).group, read(of_job(), group_of_job()).minimum) == (
         "research/podgroup/train",
         4,
     )
 
 
-def test_what_is_said_of_a_job_counts_before_the_group_that_its_controller_made() -> None:
+def test_annotations_of_a_job_win_over_its_pod_group() -> None:
     """Nobody could take that group's minimum off."""
     marked, made = of_job(annotations=ours(gang="job", min="2")), job("j", parallelism=4, completions=4)
     assert {reference.kind for reference in gang_references(marked)} == {"PodGroup", "Job"}
@@ -84,7 +84,7 @@ def test_what_is_said_of_a_job_counts_before_the_group_that_its_controller_made(
     assert (marks.group, marks.minimum, marks.size, marks.elastic) == ("research/job/j", 2, 4, True)
 
 
-def test_a_jobset_is_one_gang_also_where_its_jobs_have_groups() -> None:
+def test_jobset_wins_over_pod_groups_of_its_jobs() -> None:
     labels = {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/replicatedjob-name": "worker"}
     entries = [
         {"name": name, "template": {"spec": {"parallelism": pods}}} for name, pods in (("driver", 1), ("worker", 4))
@@ -101,7 +101,7 @@ def test_a_jobset_is_one_gang_also_where_its_jobs_have_groups() -> None:
     assert read(marked, by_hand, found).group == "research/podgroup/train", "somebody wrote that one down"
 
 
-def test_a_basic_group_is_no_gang() -> None:
+def test_basic_pod_group_is_no_gang() -> None:
     marks = read(in_group(), kubernetes_group("train", schedulingPolicy={"basic": {}}))
     assert (marks.group, marks.minimum) == ("research/pod/uid-of-train-0", 1)
     assert marks.missing_reference is None
@@ -116,7 +116,7 @@ def test_a_basic_group_is_no_gang() -> None:
         (in_coscheduling(), Reference("scheduling.x-k8s.io", "PodGroup", "podgroups", "research", "nginx")),
     ],
 )
-def test_a_group_that_is_not_there_is_waited_for(marked: Any, reference: Reference) -> None:
+def test_gang_waits_for_a_missing_pod_group(marked: Any, reference: Reference) -> None:
     assert gang_references(marked) == (reference,)
     marks = read(marked)
     assert marks.missing_reference == reference
@@ -145,7 +145,7 @@ WRITTEN = ["podgroup", "workload", "volcano", "coscheduling"]
 
 
 @pytest.mark.parametrize("way", WRITTEN)
-def test_our_minimum_does_not_replace_that_of_a_group(way: str) -> None:
+def test_annotation_must_not_change_an_explicit_minimum(way: str) -> None:
     marked, group = written(way, 4, annotations=ours(min="2"))
     with pytest.raises(MarkError, match=r"gang-min is '2', which contradicts spec\..* \(4\); remove one of the two"):
         read(marked, group)
@@ -154,7 +154,7 @@ def test_our_minimum_does_not_replace_that_of_a_group(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WRITTEN)
-def test_our_size_and_maximum_stand_beside_a_group(way: str) -> None:
+def test_annotations_add_size_and_maximum_to_a_pod_group(way: str) -> None:
     marked, group = written(way, 4, annotations=ours(min="4", size="6", elastic_max="8"))
     marks = read(marked, group)
     assert (marks.minimum, marks.size, marks.maximum, marks.elastic, marks.rank) == (4, 6, 8, True, 2)
@@ -168,12 +168,12 @@ def test_our_size_and_maximum_stand_beside_a_group(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WRITTEN)
-def test_a_group_without_a_number_starts_with_one_pod(way: str) -> None:
+def test_pod_group_without_minimum_needs_one_pod(way: str) -> None:
     assert read(*written(way, None)).minimum == 1
     assert read(*written(way, 0)).minimum == 1
 
 
-def test_our_minimum_does_not_replace_kueues_count() -> None:
+def test_annotation_must_not_change_the_kueue_count() -> None:
     marked = in_kueue()
     marked["metadata"]["annotations"] |= ours(min="2")
     with pytest.raises(MarkError, match="remove one of the two"):
@@ -189,7 +189,7 @@ def test_workload() -> None:
     assert other.group == "research/workload/train/workers/1"
 
 
-def test_workload_without_the_group() -> None:
+def test_unknown_group_of_a_workload_is_refused() -> None:
     found = beside("scheduling.k8s.io/v1alpha1", "Workload", "train", {"podGroups": [{"name": "driver"}]})
     with pytest.raises(MarkError, match="use one of: driver"):
         read(in_workload(), found)
@@ -202,29 +202,29 @@ def test_volcano() -> None:
     assert marks.rank == 1
 
 
-def test_volcano_task_minimums_count_beside_the_minimum() -> None:
+def test_volcano_task_minimums_raise_the_minimum() -> None:
     marks = read(in_volcano(), volcano_group("job-5f", minMember=1, minTaskMember={"ps": 2, "worker": 4, "chief": 0}))
     assert (marks.minimum, dict(marks.role_minimum)) == (6, {"ps": 2, "worker": 4})
 
 
-def test_volcano_task_told_by_a_label_only() -> None:
+def test_volcano_task_from_a_label() -> None:
     marked = pod(labels={"volcano.sh/task-spec": "ps"}, annotations={"scheduling.k8s.io/group-name": "g"})
     marks = read(marked, volcano_group("g", minMember=1, minTaskMember={"ps": None}))
     assert (marks.role, dict(marks.role_minimum)) == ("ps", {})
 
 
-def test_volcano_own_name_of_the_annotation() -> None:
+def test_volcano_annotation_key() -> None:
     marked = pod(annotations={"scheduling.volcano.sh/group-name": "g"})
     assert read(marked, volcano_group("g", minMember=3)).minimum == 3
 
 
 @pytest.mark.parametrize("number", [-1, "4", 2.5, True, 10**9])
-def test_volcano_nonsense(number: Any) -> None:
+def test_invalid_volcano_group_is_refused(number: Any) -> None:
     with pytest.raises(MarkError, match=r"spec\.minMember of PodGroup job-5f"):
         read(in_volcano(), volcano_group("job-5f", minMember=number))
 
 
-def test_a_group_name_that_is_a_path_is_refused() -> None:
+def test_group_name_with_a_path_is_refused() -> None:
     marked = in_volcano(annotations={"scheduling.k8s.io/group-name": "../../secrets/x"})
     with pytest.raises(MarkError, match="not a valid object name"):
         read(marked)
@@ -237,7 +237,7 @@ def test_coscheduling() -> None:
     assert (marks.group, marks.minimum, marks.rank) == ("research/coscheduling/nginx", 3, 7)
 
 
-def test_groups_of_several_kinds_do_not_stand_for_each_other() -> None:
+def test_groups_of_different_kinds_are_different_gangs() -> None:
     assert read(in_coscheduling(), volcano_group("nginx", minMember=3)).missing_reference is not None
 
 
@@ -249,7 +249,7 @@ def test_kueue() -> None:
     assert gang_references(in_kueue()) == ()
 
 
-def test_kueue_tells_which_label_holds_the_index() -> None:
+def test_kueue_index_label() -> None:
     marked = in_kueue(**{"example.com/place": "3"})
     marked["metadata"]["annotations"]["kueue.x-k8s.io/pod-group-pod-index-label"] = "example.com/place"
     assert read(marked).rank == 3
@@ -258,6 +258,6 @@ def test_kueue_tells_which_label_holds_the_index() -> None:
 @pytest.mark.parametrize(
     ("total", "says"), [(None, "set the annotation"), ("0", "whole number"), ("x", "whole number")]
 )
-def test_kueue_nonsense(total: str | None, says: str) -> None:
+def test_invalid_kueue_group_is_refused(total: str | None, says: str) -> None:
     with pytest.raises(MarkError, match=says):
         read(in_kueue(total))

@@ -36,7 +36,7 @@ def test_pytorch_job() -> None:
     assert marks.missing_reference is None
 
 
-def test_the_master_comes_before_the_workers() -> None:
+def test_master_is_ranked_before_workers() -> None:
     master = read(replica("PyTorchJob", "master", 0), pytorch())
     workers = [read(replica("PyTorchJob", "worker", index), pytorch()) for index in (0, 1, 10)]
     ranks = [marks.rank for marks in (master, *workers)]
@@ -55,7 +55,7 @@ def workers_alone(**policy: Any) -> Any:
     return beside(VERSION, "PyTorchJob", "bert", spec)
 
 
-def test_workers_that_meet_at_the_first_of_them_do_not_get_on_without_it() -> None:
+def test_rendezvous_worker_is_required() -> None:
     marks = [read(replica("PyTorchJob", "worker", index), workers_alone()) for index in range(3)]
     assert [each.role for each in marks] == ["rendezvous", "worker", "worker"]
     assert {(each.minimum, each.size, each.elastic) for each in marks} == {(2, 4, True)}
@@ -75,7 +75,7 @@ def test_workers_that_meet_at_the_first_of_them_do_not_get_on_without_it() -> No
         ({"minReplicas": -1}, "not a number of pods"),
     ],
 )
-def test_elastic_nonsense(policy: Any, says: str) -> None:
+def test_invalid_elastic_policy_is_refused(policy: Any, says: str) -> None:
     with pytest.raises(MarkError, match=says):
         read(replica("PyTorchJob", "worker", 0), pytorch(elasticPolicy=policy))
 
@@ -88,7 +88,7 @@ def test_minimum_of_the_scheduling_policy() -> None:
     assert dict(marks.role_minimum) == {"master": 1}
 
 
-def test_a_minimum_above_the_replicas() -> None:
+def test_minimum_above_the_replicas_is_refused() -> None:
     with pytest.raises(MarkError, match=r"minAvailable of PyTorchJob bert .*lower it to at most 4"):
         read(replica("PyTorchJob", "worker", 0), pytorch(runPolicy={"schedulingPolicy": {"minAvailable": 9}}))
 
@@ -129,7 +129,7 @@ def test_mpi_launcher_and_workers_are_one_gang() -> None:
     assert launcher.rank < worker.rank
 
 
-def test_workers_do_not_wait_for_a_launcher_that_waits_for_them() -> None:
+def test_late_launcher_is_not_required() -> None:
     marks = read(mpi_pod("worker", 0), mpi(launcherCreationPolicy="WaitForWorkersReady"))
     assert (marks.minimum, marks.size, marks.elastic) == (4, 5, False)
     assert dict(marks.role_minimum) == {"worker": 4}
@@ -141,7 +141,7 @@ def test_mpi_job_of_the_training_operator() -> None:
     assert read(marked, beside(VERSION, "MPIJob", "bert", mpi()["spec"])).minimum == 5
 
 
-def test_without_the_job_the_gang_is_waited_for() -> None:
+def test_gang_waits_for_a_missing_training_job() -> None:
     reference = Reference("kubeflow.org", "PyTorchJob", "pytorchjobs", "research", "bert")
     assert gang_references(replica("PyTorchJob", "worker", 0)) == (reference,)
     assert read(replica("PyTorchJob", "worker", 0)).missing_reference == reference
@@ -149,7 +149,7 @@ def test_without_the_job_the_gang_is_waited_for() -> None:
     assert (declared.missing_reference, declared.minimum, declared.size) == (None, 4, 4)
 
 
-def test_a_tenant_may_declare_a_lower_minimum() -> None:
+def test_annotation_may_lower_the_minimum() -> None:
     marks = read(replica("PyTorchJob", "worker", 0, annotations=ours(min="2", elastic_max="6")), pytorch())
     assert (marks.minimum, marks.size, marks.maximum, marks.elastic) == (2, 4, 6, True)
     assert dict(marks.role_minimum) == {"master": 1}
@@ -163,28 +163,28 @@ def test_a_tenant_may_declare_a_lower_minimum() -> None:
         ({"elastic_max": "3"}, "gang-elastic-max is '3', which is less than the gang's 4 pods"),
     ],
 )
-def test_what_contradicts_the_job(marks: dict[str, str], says: str) -> None:
+def test_annotations_that_contradict_the_job_are_refused(marks: dict[str, str], says: str) -> None:
     with pytest.raises(MarkError, match=says):
         read(replica("PyTorchJob", "worker", 0, annotations=ours(**marks)), pytorch())
 
 
-def test_labels_of_no_known_operator_say_nothing() -> None:
+def test_labels_of_unknown_operators_are_ignored() -> None:
     marks = read(pod("x", labels={"training.kubeflow.org/job-name": "bert"}))
     assert marks.group == "research/pod/uid-of-x"
 
 
-def test_the_gang_of_the_job_may_be_named_so() -> None:
+def test_gang_job_annotation_selects_the_training_job() -> None:
     marks = read(replica("PyTorchJob", "worker", 0, annotations=ours(gang="job")), pytorch())
     assert marks.group == "research/training/pytorchjobs/bert"
 
 
-def test_a_pod_knows_its_role_before_its_job_is_seen() -> None:
+def test_role_is_known_without_the_job() -> None:
     marks = read(replica("PyTorchJob", "worker", 0))
     assert marks.role == "worker"
     assert marks.rank > read(replica("PyTorchJob", "master", 0)).rank
 
 
-def test_roles_without_end_are_not_read() -> None:
+def test_too_many_roles_are_refused() -> None:
     specs = {f"role-{index}": {"replicas": 1} for index in range(1001)}
     found = beside(VERSION, "PyTorchJob", "bert", {"pytorchReplicaSpecs": specs})
     with pytest.raises(
@@ -193,7 +193,7 @@ def test_roles_without_end_are_not_read() -> None:
         read(replica("PyTorchJob", "worker", 0), found)
 
 
-def test_roles_are_told_apart_whatever_their_case() -> None:
+def test_roles_are_case_insensitive() -> None:
     assert read(replica("PyTorchJob", "Worker", 0), pytorch()).role == "worker"
 
 
@@ -204,13 +204,13 @@ def test_deadline(deadline: int | None, seconds: float | None) -> None:
 
 
 @pytest.mark.parametrize("deadline", [-1, True, "90", 1.5])
-def test_deadline_nonsense(deadline: Any) -> None:
+def test_invalid_deadline_is_refused(deadline: Any) -> None:
     found = pytorch(runPolicy={"activeDeadlineSeconds": deadline})
     with pytest.raises(MarkError, match=r"activeDeadlineSeconds of PyTorchJob bert .* not a number of seconds"):
         read(replica("PyTorchJob", "worker", 0), found)
 
 
-def test_the_kind_is_told_by_the_operator_where_no_owner_tells_it() -> None:
+def test_operator_label_selects_the_kind_without_an_owner() -> None:
     marked = replica("PyTorchJob", "worker", 0)
     for owner in ([], [{"apiVersion": "kubeflow.org/v1", "kind": "Notebook", "name": "n", "controller": True}]):
         marked["metadata"]["ownerReferences"] = owner
@@ -222,13 +222,13 @@ def test_the_kind_is_told_by_the_operator_where_no_owner_tells_it() -> None:
     assert read(marked, pytorch()).minimum == 1
 
 
-def test_elastic_bounds_may_meet() -> None:
+def test_equal_elastic_bounds_are_not_elastic() -> None:
     policy = {"minReplicas": 3, "maxReplicas": 3}
     marks = read(replica("PyTorchJob", "worker", 0), pytorch(elasticPolicy=policy))
     assert (marks.minimum, marks.maximum, marks.elastic) == (4, 4, False)
 
 
-def test_an_elastic_policy_without_workers_changes_nothing() -> None:
+def test_elastic_policy_without_workers_is_ignored() -> None:
     spec = {"pytorchReplicaSpecs": {"Master": {}}, "elasticPolicy": {"minReplicas": 1}}
     marks = read(replica("PyTorchJob", "master", 0), beside(VERSION, "PyTorchJob", "bert", spec))
     assert (marks.minimum, marks.size, marks.maximum) == (1, 1, None)
@@ -243,6 +243,6 @@ def test_an_elastic_policy_without_workers_changes_nothing() -> None:
         ("MPIJob", "mpiReplicaSpecs", "Never", True),
     ],
 )
-def test_a_replica_that_is_never_restarted_fails_for_good(kind: str, field: str, policy: str, replaces: bool) -> None:
+def test_failure_with_restart_policy_never_is_final(kind: str, field: str, policy: str, replaces: bool) -> None:
     found = beside(VERSION, kind, "bert", {field: {"Worker": {"replicas": 2, "restartPolicy": policy}}})
     assert read(replica(kind, "worker", 1), found).replaces_failed is replaces

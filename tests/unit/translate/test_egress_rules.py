@@ -74,7 +74,7 @@ def _is_port(said: dict[str, Any], protocol: str, port: int) -> bool:
 
 
 @given(_RULES)
-def test_exactly_name_servers_of_clusters_are_closed(rule: dict[str, Any]) -> None:
+def test_only_cluster_name_servers_are_closed(rule: dict[str, Any]) -> None:
     found = confined(rule)
     for address in _ADDRESSES:
         for protocol, port in _ASKED:
@@ -96,20 +96,20 @@ def test_rules_are_valid(rule: dict[str, Any]) -> None:
         assert all(1 <= port.get("port", 1) <= port.get("endPort", 65535) <= 65535 for port in one.get("ports", ()))
 
 
-def test_selectors_stay_and_mean_all_ports() -> None:
+def test_selectors_keep_all_ports() -> None:
     assert confined({"to": [OWN]}) == [{"to": [OWN]}]
     assert confined({"to": [OWN, {"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 53, "protocol": "UDP"}]}) == [
         {"to": [OWN], "ports": [{"port": 53, "protocol": "UDP"}]}
     ]
 
 
-def test_a_rule_that_opens_no_name_server_stays_as_it_is() -> None:
+def test_rule_without_name_servers_is_unchanged() -> None:
     rule = {"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}], "ports": [{"port": 443, "protocol": "TCP"}]}
     assert confined(rule) == [rule]
 
 
 @pytest.mark.parametrize("cidr", ["::/0", "fd00::/8", "2001:db8::/32"])
-def test_blocks_of_the_newer_protocol_are_divided_alike(cidr: str) -> None:
+def test_ipv6_blocks_are_split(cidr: str) -> None:
     found = confined({"to": [{"ipBlock": {"cidr": cidr}}]})
     assert opens(found, "fd00::53", "UDP", 80) == (cidr != "2001:db8::/32")
     assert not opens(found, "fd00::53", "UDP", 53)

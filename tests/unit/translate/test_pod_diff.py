@@ -25,7 +25,7 @@ def test_nothing_changed() -> None:
     assert changes(pod(**START)) == PodDiff()
 
 
-def test_labels_and_annotations_follow_and_what_reads_them() -> None:
+def test_changed_labels_and_annotations_are_forwarded() -> None:
     after = pod(**START, metadata={"labels": {"app": "new", "b": "2"}, "annotations": {}})
     patch = changes(after).patch
     assert patch == {
@@ -40,7 +40,7 @@ def test_labels_and_annotations_follow_and_what_reads_them() -> None:
     }
 
 
-def test_what_a_volume_reads_of_that_which_stays_above_follows_too() -> None:
+def test_derived_annotations_follow_changes() -> None:
     path = "metadata.labels['kueue.x-k8s.io/queue-name']"
     volume = {"name": "d", "downwardAPI": {"items": [{"path": "q", "fieldRef": {"fieldPath": path}}]}}
     before, after = (pod(volumes=[volume], metadata={"labels": {"kueue.x-k8s.io/queue-name": n}}) for n in ("a", "b"))
@@ -50,7 +50,7 @@ def test_what_a_volume_reads_of_that_which_stays_above_follows_too() -> None:
     assert changes(before, compute_pod(before, {})) == PodDiff()
 
 
-def test_what_was_put_on_the_pod_below_stays_there() -> None:
+def test_additions_of_the_compute_cluster_are_kept() -> None:
     below = compute_pod(pod(**START), {})
     below["metadata"]["labels"] |= {"topology.kubernetes.io/zone": "z"}
     below["metadata"]["annotations"] |= {"cni.example.com/ips": "10.1.2.3"}
@@ -80,7 +80,7 @@ def test_ownership_is_restored() -> None:
     assert changes(pod(**START), below).patch == {"metadata": {"labels": {"vkgateway.io/pool": "a100"}}}
 
 
-def test_what_the_gateway_marks_is_no_change() -> None:
+def test_gateway_annotations_are_no_change() -> None:
     below = {**forward(pod(**START), compute_node="host-9", borrowed=True), "status": {}}
     below["metadata"]["annotations"]["vkgateway.io/eviction-deadline"] = "2026-03-01T12:00:00Z"
     told = {"example.com/note": "hello", "vkgateway.io/eviction-deadline": "2026-03-01T12:00:00Z"}
@@ -89,7 +89,7 @@ def test_what_the_gateway_marks_is_no_change() -> None:
     assert changes(pod(**START), below) == PodDiff()
 
 
-def test_annotations_about_gangs_follow() -> None:
+def test_gang_annotations_are_forwarded() -> None:
     saved = {"example.com/note": "hello", "vkgateway.io/gang-checkpoint": "1772366400"}
     after = pod(**START, metadata={"annotations": saved})
     first = changes(after)
@@ -125,7 +125,7 @@ def test_images_deadline_and_added_tolerations() -> None:
     }
 
 
-def test_an_image_that_the_compute_cluster_put_in_the_place_of_the_tenants_stays() -> None:
+def test_image_replaced_by_the_compute_cluster_is_kept() -> None:
     """Its webhooks may look at new pods only; and any other image starts a container anew."""
     below = compute_pod(pod(**START), {})
     below["spec"] = copy.deepcopy(below["spec"])
@@ -145,7 +145,7 @@ def test_an_image_that_the_compute_cluster_put_in_the_place_of_the_tenants_stays
     assert changes(after, below) == PodDiff()
 
 
-def test_of_a_pod_that_does_not_say_what_was_sent_images_are_compared() -> None:
+def test_images_are_compared_without_a_checksum_annotation() -> None:
     below = compute_pod(pod(**START), {})
     below["spec"] = copy.deepcopy(below["spec"])
     below["spec"]["containers"][0]["image"] = "busybox:0"
@@ -155,7 +155,7 @@ def test_of_a_pod_that_does_not_say_what_was_sent_images_are_compared() -> None:
     assert patch["spec"] == {"containers": [{"name": "app", "image": START["containers"][0]["image"]}]}
 
 
-def test_for_how_long_a_taint_is_tolerated_may_change() -> None:
+def test_toleration_seconds_may_change() -> None:
     after = copy.deepcopy(pod(**START))
     after["spec"]["tolerations"][0]["tolerationSeconds"] = 5
     below = compute_pod(pod(**START), {})
@@ -169,20 +169,20 @@ def test_for_how_long_a_taint_is_tolerated_may_change() -> None:
     assert changes(after, below).patch == {"spec": {"tolerations": [first, second, other]}}
 
 
-def test_tolerations_that_differ_in_their_time_alone_stay_as_they_are() -> None:
+def test_tolerations_that_differ_in_seconds_only_are_kept() -> None:
     start = pod(**START)
     start["spec"]["tolerations"].append({**start["spec"]["tolerations"][0], "tolerationSeconds": 5})
     assert changes(start, compute_pod(start, {})) == PodDiff()
 
 
 @pytest.mark.parametrize("quantity", ["1", "1000m", 1])
-def test_the_same_quantity_is_no_resize(quantity: Any) -> None:
+def test_equal_quantity_is_no_resize(quantity: Any) -> None:
     after = copy.deepcopy(pod(**START))
     after["spec"]["containers"][0]["resources"]["requests"]["cpu"] = quantity
     assert changes(after) == PodDiff()
 
 
-def test_resizing_goes_by_its_subresource_and_names_only_what_differs() -> None:
+def test_resize_patch_contains_only_differences() -> None:
     after = copy.deepcopy(pod(**START))
     after["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}
     after["spec"]["initContainers"][0]["resources"] = {"requests": {"cpu": "3"}}
@@ -202,7 +202,7 @@ def test_resizing_goes_by_its_subresource_and_names_only_what_differs() -> None:
     }
 
 
-def test_a_changed_resize_policy_goes_along() -> None:
+def test_changed_resize_policy_is_included() -> None:
     policies = [[{"resourceName": "cpu", "restartPolicy": kind}] for kind in ("NotRequired", "RestartContainer")]
     start = {**START, "containers": [container(resizePolicy=policies[0])]}
     after = copy.deepcopy(pod(**start))
@@ -215,7 +215,7 @@ def debugger(**more: Any) -> Object:
     return container("debug", targetContainerName="app", **more)
 
 
-def test_ephemeral_containers_go_by_their_subresource_as_the_tenant_sees_the_world() -> None:
+def test_ephemeral_containers_are_forwarded_with_the_tenants_environment() -> None:
     after = copy.deepcopy(pod(**START))
     env = [{"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}]
     after["spec"]["ephemeralContainers"] = [debugger(env=env)]
@@ -227,7 +227,7 @@ def test_ephemeral_containers_go_by_their_subresource_as_the_tenant_sees_the_wor
     assert {"name": "KUBERNETES_SERVICE_HOST", "value": "10.213.0.1"} in made["env"]
 
 
-def test_ephemeral_containers_that_stand_below_are_left_alone() -> None:
+def test_existing_ephemeral_containers_are_unchanged() -> None:
     after = copy.deepcopy(pod(**START))
     after["spec"]["ephemeralContainers"] = [debugger(), {**debugger(), "name": "second"}]
     below = compute_pod(pod(**START), {})
@@ -238,7 +238,7 @@ def test_ephemeral_containers_that_stand_below_are_left_alone() -> None:
     assert changes(after, below) == PodDiff()
 
 
-def test_an_ephemeral_container_is_policed_and_the_others_are_not_held_up() -> None:
+def test_refused_ephemeral_container_does_not_block_others() -> None:
     after = copy.deepcopy(pod(**START))
     bad = {**debugger(), "name": "root", "securityContext": {"privileged": True}}
     after["spec"]["ephemeralContainers"] = [bad, debugger()]
@@ -250,7 +250,7 @@ def test_an_ephemeral_container_is_policed_and_the_others_are_not_held_up() -> N
     assert "ephemeral container root does not start: violates PodSecurity" in refusal.message
 
 
-def test_reserved_labels_set_later_are_reported_and_go_down_under_another_key() -> None:
+def test_reserved_labels_set_later_are_reported_and_renamed() -> None:
     after = copy.deepcopy(pod(**START))
     after["metadata"]["labels"]["vkgateway.io/tenant"] = "beta"
     found = changes(after)

@@ -95,26 +95,26 @@ def _in_containers() -> list[tuple[str, str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize(("gate", "field", "spec"), [*GUARDED, *_in_containers()])
-def test_guarded_fields_are_found(gate: str, field: str, spec: dict[str, Any]) -> None:
+def test_feature_gated_fields_are_found(gate: str, field: str, spec: dict[str, Any]) -> None:
     assert feature_gated_fields(spec) == (FeatureGatedField(gate, field),)
 
 
 @pytest.mark.parametrize("spec", DEFAULTS)
-def test_what_means_the_same_as_nothing_does_not_count(spec: dict[str, Any]) -> None:
+def test_fields_equal_to_their_default_do_not_count(spec: dict[str, Any]) -> None:
     assert feature_gated_fields(spec) == ()
 
 
-def test_an_ordinary_pod_has_none_of_them() -> None:
+def test_typical_pod_has_no_feature_gated_fields() -> None:
     assert feature_gated_fields(forward(pod())["spec"]) == ()
 
 
-def test_a_full_hostname_is_one_once_it_is_told_outright() -> None:
+def test_hostname_override_is_feature_gated() -> None:
     (found,) = feature_gated_fields(forward(pod(setHostnameAsFQDN=True, subdomain="s"))["spec"])
     assert found.gate == "HostnameOverride"
     assert "setHostnameAsFQDN" in found.field
 
 
-def test_what_an_api_server_answers_is_compared_by_names_not_by_places() -> None:
+def test_fields_are_compared_by_name_not_by_index() -> None:
     sent = pod(initContainers=[container("a", restartPolicy="Always")], hostUsers=False)["spec"]
     injected = {**sent, "initContainers": [container("mesh", restartPolicy="Always"), *sent["initContainers"]]}
     assert set(feature_gated_fields(sent)) <= set(feature_gated_fields(injected))
@@ -123,7 +123,7 @@ def test_what_an_api_server_answers_is_compared_by_names_not_by_places() -> None
     )
 
 
-def test_what_is_lost_names_fields_and_the_way_out() -> None:
+def test_message_names_lost_fields_and_the_remedy() -> None:
     lost = feature_gated_fields({"volumes": [{"name": "m", "image": {}}], "hostUsers": False})
     assert lost_fields_message(lost[::-1]) == (
         "the compute cluster would drop spec.volumes[m].image: its feature gate ImageVolume is off, or its "
@@ -133,7 +133,7 @@ def test_what_is_lost_names_fields_and_the_way_out() -> None:
     assert lost_fields_message(lost[:1]).endswith("; leave it out")
 
 
-def test_ephemeral_containers_that_lose_nothing_go_down() -> None:
+def test_ephemeral_containers_without_lost_fields_are_forwarded() -> None:
     good, bad = container("good"), container("bad", securityContext={"procMount": "Unmasked"})
     patch: dict[str, Any] = {"metadata": {"uid": "u"}, "spec": {"ephemeralContainers": [bad, good]}}
     lost = feature_gated_fields(patch["spec"])

@@ -38,7 +38,7 @@ def pool(node: str, *usable: MilliResources, also: tuple[MilliResources, ...] = 
     return PoolNodeSizes(virtual_node=node, usable_sizes=usable, all_sizes=usable + also)
 
 
-def test_the_largest_machines_are_those_that_none_exceeds() -> None:
+def test_largest_nodes_are_not_exceeded_by_others() -> None:
     nodes = [machine("a", 8), machine("b", 8), machine("c", 96, 32), machine("d", 96, 16), machine("e", 4)]
     assert largest_nodes(nodes) == (size(8), size(96, 32))
     assert largest_nodes([]) == ()
@@ -48,7 +48,7 @@ SIZES = st.tuples(st.integers(0, 4), st.integers(0, 4))
 
 
 @given(st.lists(SIZES, max_size=6), SIZES)
-def test_a_pod_fits_one_of_the_largest_if_it_fits_any(machines: list[tuple[int, int]], asked: tuple[int, int]) -> None:
+def test_pod_that_fits_any_node_fits_a_largest_one(machines: list[tuple[int, int]], asked: tuple[int, int]) -> None:
     nodes = [machine(str(at), *each) for at, each in enumerate(machines)]
     anywhere = any(cpu >= asked[0] and gib >= asked[1] for cpu, gib in machines)
     assert fits_any(size(*asked), largest_nodes(nodes)) is anywhere
@@ -66,11 +66,11 @@ def test_a_pod_fits_one_of_the_largest_if_it_fits_any(machines: list[tuple[int, 
         (size(96, 65), False),
     ],
 )
-def test_a_pod_fits_one_machine_in_every_resource(asked: MilliResources, fit: bool) -> None:
+def test_pod_must_fit_one_node_in_every_resource(asked: MilliResources, fit: bool) -> None:
     assert fits_any(asked, [size(4), size(96)]) is fit
 
 
-def test_two_machines_do_not_add_up() -> None:
+def test_two_nodes_do_not_add_up() -> None:
     machines = [size(96, 32), size(8, 512)]
     assert not fits_any(size(90, 100), machines)
     assert rejection_reason(size(90, 100), machines) == (
@@ -85,7 +85,7 @@ def test_two_machines_do_not_add_up() -> None:
     assert rejection_reason(size(90, 10), []) is None, "its machines may come back"
 
 
-def test_a_pod_goes_where_a_machine_is_large_enough() -> None:
+def test_pod_is_admitted_to_pools_with_a_large_enough_node() -> None:
     small, big, other = pool("small", size(8)), pool("big", size(96)), pool("other", size(128))
     assert judge_size(size(4), [small, big]) == SizeVerdict(nodes=("small", "big"))
     assert judge_size(size(90), [small, big]) == SizeVerdict(nodes=("big",), is_narrowed=True)
@@ -93,7 +93,7 @@ def test_a_pod_goes_where_a_machine_is_large_enough() -> None:
     assert judge_size(size(90), []) == SizeVerdict(), "what it selects is another matter"
 
 
-def test_a_pod_that_fits_nowhere_reads_the_most_of_each_pool() -> None:
+def test_oversize_message_names_the_maximum_of_each_pool() -> None:
     found = judge_size(size(200), [pool("small", size(8)), pool("big", size(96))])
     assert not found.nodes
     assert found.reason == (
@@ -102,7 +102,7 @@ def test_a_pod_that_fits_nowhere_reads_the_most_of_each_pool() -> None:
     )
 
 
-def test_machines_that_are_cordoned_are_waited_for() -> None:
+def test_pod_waits_for_cordoned_nodes() -> None:
     found = judge_size(size(90), [pool("big", size(8), also=(size(96),))])
     assert (found.is_temporary, found.nodes) == (True, ())
     assert found.reason == "the machines of big that are large enough are not usable now"
@@ -120,11 +120,11 @@ def patched(pod: dict[str, Any], judgement: SizeVerdict) -> dict[str, Any]:
     return spec
 
 
-def test_a_pod_that_fits_everywhere_only_loses_its_gate() -> None:
+def test_pod_that_fits_everywhere_is_ungated_only() -> None:
     assert patched(GATED, SizeVerdict(nodes=("a", "b"))) == {"nodeSelector": {"a": "b"}, "schedulingGates": []}
 
 
-def test_a_pod_that_fits_one_virtual_node_is_kept_to_it() -> None:
+def test_pod_that_fits_one_virtual_node_is_restricted_to_it() -> None:
     spec = patched(GATED, SizeVerdict(nodes=("big",), is_narrowed=True))
     assert spec["nodeSelector"] == {"a": "b", "kubernetes.io/hostname": "big"}
 
@@ -132,7 +132,7 @@ def test_a_pod_that_fits_one_virtual_node_is_kept_to_it() -> None:
 @pytest.mark.parametrize(
     "terms", [[], [{"matchExpressions": [{"key": "x", "operator": "Exists"}]}, {"matchFields": []}]]
 )
-def test_a_pod_that_fits_several_is_kept_to_them_in_each_of_its_terms(terms: list[dict[str, Any]]) -> None:
+def test_pod_that_fits_several_is_restricted_in_each_term(terms: list[dict[str, Any]]) -> None:
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     affinity = {"nodeAffinity": {required: {"nodeSelectorTerms": terms}}} if terms else {}
     pod = {**GATED, "spec": {**GATED["spec"], "affinity": affinity}}
@@ -145,7 +145,7 @@ def test_a_pod_that_fits_several_is_kept_to_them_in_each_of_its_terms(terms: lis
     ]
 
 
-def test_the_policy_names_each_machine_once_and_holds_for_nothing_without_machines() -> None:
+def test_size_gate_policy_names_each_size_once() -> None:
     policy, binding = size_gate_policy([(size(96),), (size(96),), (size(8), size(2, 512))], api_version="a/v1")
     expression = policy["spec"]["matchConditions"][-1]["expression"]
     assert expression.count('"cpu": 96.0') == 1

@@ -48,11 +48,11 @@ def gates(asked: dict[str, Any]) -> list[str]:
         {"containers": [GPU], "schedulingGates": None},
     ],
 )
-def test_a_pod_that_asks_for_a_device_is_gated(spec: dict[str, Any]) -> None:
+def test_pod_with_a_device_request_is_gated(spec: dict[str, Any]) -> None:
     assert gates(review(spec)) == [ADMISSION_GATE]
 
 
-def test_gates_of_others_stay_and_ours_is_there_once() -> None:
+def test_gate_is_added_once_and_others_are_kept() -> None:
     others = [{"name": "example.org/other"}]
     assert gates(review({"containers": [GPU], "schedulingGates": others})) == ["example.org/other", ADMISSION_GATE]
     ours = [{"name": ADMISSION_GATE}]
@@ -68,18 +68,18 @@ def test_gates_of_others_stay_and_ours_is_there_once() -> None:
         {"containers": [GPU], "nodeName": "a100.local"},
     ],
 )
-def test_other_pods_stay_as_they_are(spec: dict[str, Any]) -> None:
+def test_other_pods_are_unchanged(spec: dict[str, Any]) -> None:
     assert gates(review(spec)) == []
 
 
 @pytest.mark.parametrize(("kind", "operation"), [("Pod", "UPDATE"), ("PodTemplate", "CREATE")])
-def test_what_is_no_new_pod_stays_as_it_is(kind: str, operation: str) -> None:
+def test_only_new_pods_are_gated(kind: str, operation: str) -> None:
     assert gates(review({"containers": [GPU]}, kind=kind, operation=operation)) == []
 
 
 @pytest.mark.parametrize(
     "asked", [None, [], {}, {"request": {}}, {**review({}), "apiVersion": "admission.k8s.io/v1beta1"}]
 )
-def test_what_is_no_review_is_refused(asked: Any) -> None:
+def test_invalid_review_is_refused(asked: Any) -> None:
     with pytest.raises(InputError, match="AdmissionReview"):
         review_pod(asked)

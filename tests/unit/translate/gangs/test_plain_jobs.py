@@ -22,31 +22,31 @@ def indexed(index: int = 0, **marks: str) -> Any:
     return pod(f"sweep-{index}-x2x9k", labels=labels, annotations=annotations, owner=("batch/v1", "Job", "sweep"))
 
 
-def test_a_plain_job_is_no_gang() -> None:
+def test_plain_job_is_no_gang() -> None:
     assert gang_references(indexed()) == ()
     assert read(indexed(), job("sweep", parallelism=4)).group == "research/pod/uid-of-sweep-0-x2x9k"
 
 
-def test_a_job_that_says_so_is_one() -> None:
+def test_gang_job_annotation_makes_a_job_a_gang() -> None:
     marks = read(indexed(3, gang="job"), job("sweep", parallelism=4, completions=4, activeDeadlineSeconds=900))
     assert (marks.group, marks.integration) == ("research/job/sweep", "Job")
     assert (marks.minimum, marks.size, marks.elastic) == (4, 4, False)
     assert (marks.rank, marks.run_limit) == (3, 900.0)
 
 
-def test_a_number_without_a_name_says_so_too() -> None:
+def test_count_without_name_makes_a_job_a_gang() -> None:
     marks = read(indexed(min="2"), job("sweep", parallelism=4))
     assert (marks.group, marks.minimum, marks.size, marks.elastic) == ("research/job/sweep", 2, 4, True)
 
 
-def test_fewer_completions_than_parallelism() -> None:
+def test_completions_limit_the_size() -> None:
     assert read(indexed(gang="job"), job("sweep", parallelism=8, completions=3)).minimum == 3
     assert read(indexed(gang="job"), job("sweep")).minimum == 1
     assert read(indexed(gang="job"), job("sweep", parallelism=0)).minimum == 1
 
 
 @pytest.mark.parametrize("marks", [{"gang": "job"}, {"min": "4"}])
-def test_what_ended_well_is_not_waited_for(marks: dict[str, str]) -> None:
+def test_succeeded_pods_lower_the_minimum(marks: dict[str, str]) -> None:
     found = job("sweep", {"succeeded": 9}, parallelism=4, completions=12)
     read_ = read(indexed(0, **marks), found)
     assert (read_.minimum, read_.size, read_.excludes_succeeded) == (3, 4, True)
@@ -70,7 +70,7 @@ FAILED_FOR_GOOD = {"failedIndexes": "1,3-5", "succeeded": 2}
         ({"conditions": [{"type": "Failed", "status": "False"}, {"type": "Suspended", "status": "True"}]}, {}, 4),
     ],
 )
-def test_the_minimum_counts_pods_that_can_still_arrive(status: Any, spec: Any, minimum: int) -> None:
+def test_minimum_counts_pods_that_can_still_arrive(status: Any, spec: Any, minimum: int) -> None:
     """An index that failed for good, or work that no pod is created for any more, is not waited for."""
     marks = read(indexed(gang="job"), job("sweep", status, parallelism=4, **spec))
     assert (marks.minimum, marks.size, marks.excludes_succeeded) == (minimum, 4, True)
@@ -78,13 +78,13 @@ def test_the_minimum_counts_pods_that_can_still_arrive(status: Any, spec: Any, m
     assert elastic.minimum == min(2, minimum)
 
 
-def test_a_job_that_is_not_there_is_waited_for() -> None:
+def test_gang_waits_for_a_missing_job() -> None:
     assert gang_references(indexed(gang="job")) == (REFERENCE,)
     assert read(indexed(gang="job")).missing_reference == REFERENCE
     assert read(indexed(size="4")).missing_reference is None
 
 
-def test_a_named_gang_of_several_jobs() -> None:
+def test_named_gang_of_several_jobs() -> None:
     marks = read(indexed(gang="both", size="6"), job("sweep", {"failedIndexes": "2"}, parallelism=4, completions=4))
     assert (marks.group, marks.minimum) == ("research/gang/both", 6)
     assert (marks.controller_uid, marks.job_desired, marks.job_ended) == ("o-1", 4, 1)
@@ -92,14 +92,14 @@ def test_a_named_gang_of_several_jobs() -> None:
     assert read(indexed(gang="both", size="6")).missing_reference == REFERENCE
 
 
-def test_a_job_that_creates_all_pods_of_a_named_gang_is_a_gang_by_itself() -> None:
+def test_job_with_all_pods_of_a_named_gang_is_its_own_gang() -> None:
     """Several Jobs may use one name, a CronJob's runs do; pods of one are no members of the other."""
     assert read(indexed(gang="nightly", size="4"), job("sweep", parallelism=4)).group == "research/gang/nightly/sweep"
     assert read(indexed(gang="nightly", size="5"), job("sweep", parallelism=4)).group == "research/gang/nightly"
 
 
 @pytest.mark.parametrize(("parallelism", "group"), [(4, "research/gang/nightly/sweep"), (2, "research/gang/nightly")])
-def test_each_run_of_a_cron_job_is_a_gang_by_itself(parallelism: int, group: str) -> None:
+def test_each_run_of_a_cron_job_is_its_own_gang(parallelism: int, group: str) -> None:
     found = job("sweep", parallelism=parallelism)
     assert read(indexed(gang="nightly", min="3"), found).group == "research/gang/nightly"
     owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": "nightly", "uid": "c-1", "controller": True}
@@ -107,12 +107,12 @@ def test_each_run_of_a_cron_job_is_a_gang_by_itself(parallelism: int, group: str
     assert read(indexed(gang="nightly", min="3"), found).group == group
 
 
-def test_a_minimum_above_the_parallelism() -> None:
+def test_minimum_above_the_parallelism_is_refused() -> None:
     with pytest.raises(MarkError, match="more than the gang's 4 pods; lower it to at most 4"):
         read(indexed(min="5"), job("sweep", parallelism=4))
 
 
-def test_an_owner_with_an_impossible_name() -> None:
+def test_owner_with_invalid_name_is_refused() -> None:
     marked = pod("x", annotations=ours(gang="job"), owner=("batch/v1", "Job", "../x"))
     with pytest.raises(MarkError, match="not a valid object name"):
         read(marked)

@@ -26,14 +26,14 @@ def test_order_of_precedence() -> None:
     assert all(way.source for way in INTEGRATIONS)
 
 
-def test_what_is_written_down_comes_before_what_an_operator_made() -> None:
+def test_explicit_marks_win_over_inferred_ones() -> None:
     marked = pod(labels=TRAINING, annotations=VOLCANO, owner=OWNER)
     marks = read(marked, volcano_group("g", minMember=3))
     assert (marks.group, marks.minimum) == ("research/volcano/g", 3)
     assert [reference.kind for reference in gang_references(marked)] == ["PodGroup"]
 
 
-def test_ours_comes_first() -> None:
+def test_vkgateway_annotations_win() -> None:
     marked = pod(labels={**TRAINING, **KUEUE_LABEL}, annotations={**ours(gang="a", size="4"), **kueue(4)}, owner=OWNER)
     assert read(marked).group == "research/gang/a"
 
@@ -49,14 +49,14 @@ def test_ours_comes_first() -> None:
         ({**VOLCANO, **kueue(3), **ours(min="2")}, r"gang-min is '2', which contradicts spec.minMember"),
     ],
 )
-def test_two_minimums_contradict_each_other(annotations: dict[str, str], says: str) -> None:
+def test_two_explicit_minimums_are_refused(annotations: dict[str, str], says: str) -> None:
     labels = KUEUE_LABEL if kueue(0).keys() & annotations.keys() else {}
     with pytest.raises(MarkError, match=says) as caught:
         read(pod(labels=labels, annotations=annotations), volcano_group("g", minMember=3))
     assert "remove one of the two" in str(caught.value)
 
 
-def test_the_same_minimum_twice_is_no_contradiction() -> None:
+def test_equal_minimums_are_accepted() -> None:
     marked = pod(labels=KUEUE_LABEL, annotations={**VOLCANO, **kueue(3), **ours(min="3", size="5")})
     marks = read(marked, volcano_group("g", minMember=3))
     assert (marks.group, marks.minimum, marks.size) == ("research/volcano/g", 3, 5)
@@ -69,7 +69,7 @@ GROUP_LABEL = {"scheduling.x-k8s.io/pod-group": "c"}
 OF_A_SET = {"jobset.sigs.k8s.io/jobset-name": "s", "jobset.sigs.k8s.io/replicatedjob-name": "r"}
 
 
-def test_a_mark_whose_kind_is_not_served_leaves_the_word_to_the_others() -> None:
+def test_mark_of_an_unserved_kind_yields_to_others() -> None:
     marked = pod(labels=GROUP_LABEL, annotations=VOLCANO)
     group = beside("scheduling.x-k8s.io/v1alpha1", "PodGroup", "c", {"minMember": 3})
     marks = read(marked, group, unserved=frozenset({VOLCANO_KIND}))
@@ -77,7 +77,7 @@ def test_a_mark_whose_kind_is_not_served_leaves_the_word_to_the_others() -> None
     assert read(marked, group).group == "research/volcano/g", "of a kind that is served, or may be, the first counts"
 
 
-def test_what_an_operator_made_counts_where_what_is_written_down_cannot_exist() -> None:
+def test_inferred_mark_wins_over_an_unserved_explicit_one() -> None:
     marked = pod(labels={**GROUP_LABEL, **TRAINING}, owner=OWNER)
     training = beside("kubeflow.org/v1", "PyTorchJob", "bert", {"pytorchReplicaSpecs": {"Worker": {"replicas": 4}}})
     marks = read(marked, training, unserved=frozenset({COSCHEDULING}))
@@ -85,7 +85,7 @@ def test_what_an_operator_made_counts_where_what_is_written_down_cannot_exist() 
     assert {reference.kind for reference in gang_references(marked)} == {"PodGroup"}
 
 
-def test_where_no_other_mark_says_anything_the_pod_waits_and_knows_that_it_is_in_vain() -> None:
+def test_pod_with_only_unserved_marks_waits() -> None:
     marked = pod(labels=GROUP_LABEL, annotations=VOLCANO)
     marks = read(marked, unserved=frozenset({VOLCANO_KIND, COSCHEDULING}))
     assert (marks.group, marks.is_unserved) == ("research/volcano/g", True)
@@ -93,7 +93,7 @@ def test_where_no_other_mark_says_anything_the_pod_waits_and_knows_that_it_is_in
     assert not read(marked).is_unserved
 
 
-def test_our_number_makes_a_gang_of_what_an_operator_made_whether_its_kind_is_served_or_not() -> None:
+def test_annotated_count_works_without_the_served_kind() -> None:
     marked = pod(labels=OF_A_SET, annotations=ours(min="4"), owner=("batch/v1", "Job", "s-r-0"))
     marks = read(marked, job("s-r-0", parallelism=4), unserved=frozenset({JOBSET}))
     assert (marks.group, marks.minimum, marks.missing_reference, marks.is_unserved) == (
@@ -104,18 +104,18 @@ def test_our_number_makes_a_gang_of_what_an_operator_made_whether_its_kind_is_se
     )
 
 
-def test_our_number_does_not_stand_for_a_group_that_cannot_exist() -> None:
+def test_annotated_count_does_not_replace_an_unserved_group() -> None:
     marked = pod(labels=GROUP_LABEL, annotations=ours(min="4"))
     marks = read(marked, unserved=frozenset({COSCHEDULING}))
     assert (marks.group, marks.is_unserved) == ("research/coscheduling/c", True)
 
 
-def test_a_size_beside_kueues_count() -> None:
+def test_size_must_equal_the_kueue_count() -> None:
     with pytest.raises(MarkError, match="contradicts the 6 pods of annotation kueue"):
         read(pod(labels=KUEUE_LABEL, annotations={**kueue(6), **ours(size="5")}))
 
 
-def test_levels_of_the_network() -> None:
+def test_topology_levels() -> None:
     required, preferred = "kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-preferred-topology"
     assert read(pod(annotations={required: "example.com/rack"})).required_level == "example.com/rack"
     marks = read(pod(labels=KUEUE_LABEL, annotations={**kueue(2), preferred: "example.com/domain"}))
@@ -124,16 +124,16 @@ def test_levels_of_the_network() -> None:
         read(pod(annotations={required: "a", preferred: "b"}))
 
 
-def test_a_pod_with_no_metadata_at_all() -> None:
+def test_pod_without_metadata_is_read() -> None:
     assert read_marks({}, {}).minimum == 1
     assert gang_references({"metadata": {"labels": None, "annotations": None}, "spec": None}) == ()
 
 
-def test_bad_marks_ask_for_no_objects() -> None:
+def test_invalid_marks_need_no_objects() -> None:
     assert gang_references(pod(annotations={**ours(gang="job", min="x"), **VOLCANO})) == ()
 
 
-def test_reading_changes_nothing_and_gives_the_same_again() -> None:
+def test_reading_is_pure_and_repeatable() -> None:
     marked, group = pod(annotations=VOLCANO), volcano_group("g", minMember=3, minTaskMember={"b": 1, "a": 1})
     before = repr((marked, group))
     assert read(marked, group) == read(marked, group)
@@ -224,7 +224,7 @@ _PODS: list[tuple[Any, str, str, str]] = [
 
 
 @given(case=st.sampled_from(_PODS), spec=_SPECS, status=_JSON)
-def test_whatever_stands_in_an_object_is_read_or_told(case: Any, spec: Any, status: Any) -> None:
+def test_any_object_is_read_or_refused(case: Any, spec: Any, status: Any) -> None:
     marked, version, kind, name = case
     try:
         marks = read(marked, beside(version, kind, name, spec, status))
@@ -235,7 +235,7 @@ def test_whatever_stands_in_an_object_is_read_or_told(case: Any, spec: Any, stat
     assert sum(marks.role_minimum.values()) <= marks.minimum
 
 
-def test_every_object_that_is_asked_for_is_read() -> None:
+def test_every_referenced_object_is_read() -> None:
     for marked, version, kind, name in _PODS:
         assert [(reference.kind, reference.name) for reference in gang_references(marked)] == [(kind, name)], version
     assert read(_PODS[-1][0], job("g", parallelism=3)).minimum == 3

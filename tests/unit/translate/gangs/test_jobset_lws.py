@@ -57,7 +57,7 @@ def test_all_jobs_of_a_jobset_are_one_gang() -> None:
     assert merge_marks(all_marks).minimum == 9
 
 
-def test_pods_stand_in_the_order_of_their_jobs() -> None:
+def test_pods_are_ranked_in_the_order_of_their_jobs() -> None:
     found = jobset(DRIVER, WORKERS)
     members = [("driver", 0, 0), *(("worker", index, pod_index) for index in range(2) for pod_index in range(4))]
     ranks = [read(member(*each), found).rank for each in members]
@@ -71,7 +71,7 @@ def of_attempt(number: int, role: str = "worker", index: int = 0, pod_index: int
     return marked
 
 
-def test_a_jobset_that_was_restarted_is_another_gang_of_as_many_pods() -> None:
+def test_restarted_jobset_is_a_new_gang_of_the_same_size() -> None:
     found = jobset(DRIVER, WORKERS)
     told_of = [told(read(of_attempt(number), found)) for number in range(3)]
     assert told_of[0] == told(read(member(), found)) == ("jobset/train", 9, 9, False)
@@ -87,7 +87,7 @@ def test_a_jobset_that_was_restarted_is_another_gang_of_as_many_pods() -> None:
         ({"alpha.jobset.sigs.k8s.io/exclusive-topology": "r"}, {}, ["worker/0/others", "restart-3/worker/0/others"]),
     ],
 )
-def test_no_part_of_a_restarted_jobset_is_taken_for_one_of_before(
+def test_restarted_jobset_shares_no_gang_with_its_previous_attempt(
     annotations: Any, spec: Any, groups: list[str]
 ) -> None:
     found = jobset(DRIVER, WORKERS, **spec)
@@ -96,7 +96,7 @@ def test_no_part_of_a_restarted_jobset_is_taken_for_one_of_before(
     assert seen == [f"research/jobset/train/{group.removeprefix('train/')}" for group in groups]
 
 
-def test_without_the_jobset_it_is_not_known_how_many() -> None:
+def test_gang_waits_for_a_missing_jobset() -> None:
     assert gang_references(member())[0] == SET
     assert read(member()).missing_reference == SET
 
@@ -111,18 +111,18 @@ def test_without_the_jobset_it_is_not_known_how_many() -> None:
         ({"parallelism": 0}, 1),
     ],
 )
-def test_as_many_pods_as_a_job_runs_at_once(spec: Any, pods: int) -> None:
+def test_parallelism_limits_the_pods_of_a_job(spec: Any, pods: int) -> None:
     assert read(member(), jobset(jobs("worker", **spec))).minimum == pods
 
 
-def test_jobs_that_start_in_order_are_a_gang_each() -> None:
+def test_jobs_with_startup_order_are_separate_gangs() -> None:
     found = jobset(DRIVER, WORKERS, startupPolicy={"startupPolicyOrder": "InOrder"})
 
     assert told(read(member("driver"), found)) == ("jobset/train/driver", 1, 1, False)
     assert told(read(member("worker"), found)) == ("jobset/train/worker", 8, 8, False)
 
 
-def test_jobs_that_depend_on_others_are_a_gang_with_those_that_depend_on_the_same() -> None:
+def test_jobs_with_equal_dependencies_are_one_gang() -> None:
     found = jobset(DRIVER, jobs("store"), jobs("worker", 3, after="driver"), jobs("judge", after="driver"))
 
     assert told(read(member("store"), found))[:2] == ("jobset/train/driver", 2)
@@ -132,7 +132,7 @@ def test_jobs_that_depend_on_others_are_a_gang_with_those_that_depend_on_the_sam
 DOMAIN = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "example.com/rack"}
 
 
-def test_jobs_with_a_domain_for_themselves_have_a_first_pod_that_waits_for_no_other() -> None:
+def test_first_pod_of_an_exclusive_job_is_standalone() -> None:
     """JobSet's webhook refuses a Job's other pods until its first one has a node."""
     found = jobset(DRIVER, WORKERS)
     found["metadata"]["annotations"] = DOMAIN
@@ -144,13 +144,13 @@ def test_jobs_with_a_domain_for_themselves_have_a_first_pod_that_waits_for_no_ot
     assert (read(member("driver"), found).integration, read(member("driver"), found).minimum) == ("", 1)
 
 
-def test_jobs_whose_nodes_were_labelled_before_are_made_at_once() -> None:
+def test_exclusive_jobs_with_labelled_nodes_are_one_gang() -> None:
     found = jobset(DRIVER, WORKERS)
     found["metadata"]["annotations"] = DOMAIN | {"alpha.jobset.sigs.k8s.io/node-selector": "true"}
     assert told(read(member("worker", 1, 2), found))[:2] == ("jobset/train", 9)
 
 
-def test_one_of_its_jobs_alone_may_ask_for_domains() -> None:
+def test_a_single_job_may_be_exclusive() -> None:
     exclusive = jobs("worker", 2, parallelism=4, completions=4)
     exclusive["template"]["metadata"] = {"annotations": DOMAIN}
     found = jobset(DRIVER, jobs("store", 2), exclusive)
@@ -160,29 +160,29 @@ def test_one_of_its_jobs_alone_may_ask_for_domains() -> None:
     assert told(read(member("worker", 0, 1), found))[:2] == ("jobset/train/worker/0/others", 3)
 
 
-def test_a_run_limit_is_that_of_its_own_job() -> None:
+def test_run_limit_comes_from_the_pods_job() -> None:
     found = jobset(jobs("driver"), jobs("worker", activeDeadlineSeconds=600))
     assert [read(member(role), found).run_limit for role in ("driver", "worker")] == [None, 600]
 
 
-def test_a_tenant_may_lower_its_minimum() -> None:
+def test_annotation_may_lower_the_minimum() -> None:
     marks = read(member(annotations=ours(min="3", elastic_max="9")), jobset(DRIVER, WORKERS))
     assert (*told(marks), dict(marks.role_minimum)) == ("jobset/train", 3, 9, True, {})
 
 
-def test_who_wants_each_job_by_itself_says_so() -> None:
+def test_gang_job_annotation_makes_each_job_a_gang() -> None:
     marks = read(member(annotations=ours(gang="job")), job("train-worker-0", parallelism=4), jobset(DRIVER, WORKERS))
     assert told(marks)[:2] == ("job/train-worker-0", 4)
 
 
-def test_a_job_that_the_jobset_does_not_have() -> None:
+def test_unknown_replicated_job_is_refused() -> None:
     with pytest.raises(MarkError, match=r"is not a job of JobSet train .*; use one of: driver, worker"):
         read(member("other"), jobset(DRIVER, WORKERS))
     with pytest.raises(MarkError, match="use one of: none"):
         read(member("other"), jobset())
 
 
-def test_an_index_that_is_no_number_only_orders_nothing() -> None:
+def test_invalid_index_counts_as_zero() -> None:
     odd = member()
     odd["metadata"]["labels"]["jobset.sigs.k8s.io/job-index"] = "\u0663"
     assert read(odd, jobset(WORKERS)).rank == 0
@@ -219,7 +219,7 @@ def test_a_leader_and_its_workers_are_a_gang() -> None:
     assert read(served(group="2"), groups()).group == "research/lws/serve/2"
 
 
-def test_the_size_is_that_of_the_revision_that_the_group_was_made_from() -> None:
+def test_size_annotation_of_the_groups_revision_wins() -> None:
     assert read(served(size="2", revision="5d8f"), groups(size=4)).minimum == 2
     assert read(served(size="2", revision="5d8f"), groups()).group == "research/lws/serve/1/5d8f"
     assert read(served(size=None), groups(size=3)).minimum == 3
@@ -227,13 +227,13 @@ def test_the_size_is_that_of_the_revision_that_the_group_was_made_from() -> None
         read(served(size="many"), groups())
 
 
-def test_without_the_set_it_is_not_known_who_is_made_when() -> None:
+def test_gang_waits_for_a_missing_leader_worker_set() -> None:
     assert gang_references(served()) == (GROUPS,)
     assert read(served()).missing_reference == GROUPS
 
 
 @pytest.mark.parametrize("later", [{"startupPolicy": "LeaderReady"}, {"exclusive": "example.com/rack"}])
-def test_where_workers_are_made_later_the_leader_does_not_wait_for_them(later: Any) -> None:
+def test_leader_is_standalone_if_workers_are_created_later(later: Any) -> None:
     leader, worker = read(served(0), groups(**later)), read(served(2), groups(**later))
 
     assert (leader.integration, leader.minimum) == ("", 1)

@@ -43,14 +43,14 @@ def hold(
         (HOUR, 0.0, "at about 13:00 UTC"),
     ],
 )
-def test_times_are_told_as_exactly_as_they_are_worth(earliest: float | None, likely: float | None, text: str) -> None:
+def test_expected_starts_are_rounded(earliest: float | None, likely: float | None, text: str) -> None:
     def at(offset: float | None) -> float | None:
         return None if offset is None else NOON + offset
 
     assert render_expected_start(at(earliest), at(likely), now=NOON) == text
 
 
-def test_a_message_has_place_and_time_only_in_a_line() -> None:
+def test_message_has_position_and_start_only_in_a_queue() -> None:
     standing = hold(place=3, earliest=NOON + HOUR, likely=NOON + 2 * HOUR)
     assert render_message(standing, pool="a100.local", now=NOON) == (
         "needs 2 pods; place 3 in a100.local; expected start between 13:00 and 14:00 UTC"
@@ -59,7 +59,7 @@ def test_a_message_has_place_and_time_only_in_a_line() -> None:
     assert render_message(hold(place=2), pool="", now=NOON) == "needs 2 pods"
 
 
-def test_a_message_stays_the_same_while_time_passes() -> None:
+def test_message_is_stable_over_time() -> None:
     far = hold(place=1, earliest=NOON + HOUR, likely=NOON + 2 * HOUR)
     near = hold(place=1, earliest=NOON + 300, likely=NOON + 590)
     assert len({render_message(far, pool="p", now=NOON + second) for second in range(1800)}) <= 2
@@ -72,7 +72,9 @@ def test_a_message_stays_the_same_while_time_passes() -> None:
     earliest=st.none() | st.floats(-1e5, 1e6),
     likely=st.none() | st.floats(-1e5, 1e6),
 )
-def test_what_is_written_is_read_back(message: str, place: int, earliest: float | None, likely: float | None) -> None:
+def test_rendered_message_is_parsed_back(
+    message: str, place: int, earliest: float | None, likely: float | None
+) -> None:
     def at(offset: float | None) -> float | None:
         return None if offset is None else NOON + offset
 
@@ -84,6 +86,6 @@ def test_what_is_written_is_read_back(message: str, place: int, earliest: float 
     )
 
 
-def test_any_other_text_is_a_sentence() -> None:
+def test_any_other_text_is_the_reason() -> None:
     assert parse_message("waits; place unknown") == PendingMessage("waits; place unknown")
     assert parse_message("") == PendingMessage("")

@@ -14,7 +14,7 @@ def status(**states: dict[str, Any]) -> dict[str, Any]:
     return {"containerStatuses": [{"name": name, "state": state} for name, state in states.items()]}
 
 
-def test_containers_with_a_log_and_no_message_are_read() -> None:
+def test_containers_with_a_log_and_no_message_are_readable() -> None:
     found = status(
         runs={"running": {}}, ended={"terminated": {}}, told={"terminated": {"message": "x"}}, waits={"waiting": {}}
     )
@@ -23,7 +23,7 @@ def test_containers_with_a_log_and_no_message_are_read() -> None:
 
 
 @given(st.binary(max_size=8192), st.integers(1, 40))
-def test_a_tail_is_the_end_of_the_log_within_its_bounds(log: bytes, containers: int) -> None:
+def test_tail_is_the_end_of_the_log_within_bounds(log: bytes, containers: int) -> None:
     tail = cut_log(log, containers=containers)
     text = log.decode("utf-8", "replace")
     assert text.endswith(tail)
@@ -32,14 +32,14 @@ def test_a_tail_is_the_end_of_the_log_within_its_bounds(log: bytes, containers: 
     assert bool(tail) == bool(text)
 
 
-def test_whole_lines_are_kept_where_one_fits() -> None:
+def test_tail_has_whole_lines_if_one_fits() -> None:
     lines = "".join(f"line {number}\n" for number in range(1000))
     tail = cut_log(lines.encode(), containers=1)
     assert tail.startswith("line 920\n")
     assert tail.endswith("line 999\n")
 
 
-def test_a_tail_is_the_message_of_a_container_that_ended_without_one() -> None:
+def test_tail_becomes_the_missing_termination_message() -> None:
     before = status(a={"terminated": {"exitCode": 143}}, b={"terminated": {"message": "own"}}, c={"running": {}})
     after = with_tails(before, {"a": "tail", "b": "tail", "c": "tail", "gone": "tail"})
     states = {one["name"]: one["state"] for one in after["containerStatuses"]}

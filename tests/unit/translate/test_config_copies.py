@@ -32,13 +32,13 @@ MARKED = {
 }
 
 
-def test_config_map_keeps_its_contents() -> None:
+def test_config_map_copy_keeps_its_contents() -> None:
     contents = {"data": {"k": "v"}, "binaryData": {"b": "AA=="}, "immutable": True}
     made = forward_config_map(source("ConfigMap", **contents), tenant=TENANT, namespace="web")
     assert made == {"apiVersion": "v1", "kind": "ConfigMap", "metadata": MARKED, **contents}
 
 
-def test_root_certificates_have_another_name_below() -> None:
+def test_root_certificate_copy_is_renamed() -> None:
     given = source("ConfigMap", data={"ca.crt": "x"})
     given["metadata"]["name"] = "kube-root-ca.crt"
     made = forward_config_map(given, tenant=TENANT, namespace="web")["metadata"]
@@ -63,7 +63,7 @@ def test_secret_types(above: str, below: str) -> None:
     assert made["metadata"] == MARKED
 
 
-def test_namespace_comes_first_and_carries_the_tenants_level() -> None:
+def test_namespace_comes_first_with_the_security_level() -> None:
     namespace, account, policy = namespace_objects(replace(TENANT, pod_security="restricted"), "web", "u")
     assert namespace["kind"] == "Namespace"
     assert namespace["metadata"]["name"] == "alpha--web"
@@ -78,7 +78,7 @@ def test_namespace_comes_first_and_carries_the_tenants_level() -> None:
     assert policy["kind"] == "NetworkPolicy"
 
 
-def test_only_the_tenant_gets_in() -> None:
+def test_isolation_policy_allows_only_the_tenant() -> None:
     policy = namespace_objects(TENANT, "web", "u")[2]["spec"]
     own = {"namespaceSelector": {"matchLabels": {"vkgateway.io/tenant": "alpha"}}}
     assert policy["podSelector"] == {}
@@ -99,7 +99,7 @@ def test_only_the_tenant_gets_in() -> None:
         ("\U000e0001", '"\\U000e0001"'),
     ],
 )
-def test_quoted_as_in_go(text: str, quoted: str) -> None:
+def test_quotes_as_go_does(text: str, quoted: str) -> None:
     assert quote_go(text) == quoted
 
 

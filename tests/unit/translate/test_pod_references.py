@@ -8,7 +8,7 @@ from tests.unit.translate.samples import container, pod
 from vkgateway.translate.pod_references import TokenSource, find_references
 
 
-def test_a_plain_pod_refers_to_its_certificates_and_token() -> None:
+def test_plain_pod_refers_to_certificates_and_token() -> None:
     found = find_references(pod())
     assert found.config_maps == {"kube-root-ca.crt": False}
     assert found.secrets == {}
@@ -17,14 +17,14 @@ def test_a_plain_pod_refers_to_its_certificates_and_token() -> None:
     )
 
 
-def test_token_without_time_lives_an_hour_and_keeps_its_audience() -> None:
+def test_token_lifetime_defaults_to_an_hour() -> None:
     source = {"serviceAccountToken": {"path": "t", "audience": "vault"}}
     (token,) = find_references(pod(volumes=[{"name": "v", "projected": {"sources": [source]}}])).tokens
     assert token == TokenSource(key="v.0", audience="vault", expiration_seconds=3600, path="t")
 
 
 @pytest.mark.parametrize("kind", ["containers", "initContainers", "ephemeralContainers"])
-def test_environment_of_every_kind_of_container(kind: str) -> None:
+def test_references_from_environments_of_all_containers(kind: str) -> None:
     env = [
         {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "c1", "key": "k"}}},
         {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k", "optional": True}}},
@@ -52,18 +52,18 @@ def test_environment_of_every_kind_of_container(kind: str) -> None:
         {"csi": {"nodePublishSecretRef": {"name": "s"}}},
     ],
 )
-def test_secrets_of_volumes(volume: dict[str, Any]) -> None:
+def test_secrets_from_volumes(volume: dict[str, Any]) -> None:
     assert find_references(pod(volumes=[{"name": "v", **volume}])).secrets == {"s": False}
 
 
 @pytest.mark.parametrize(
     "volume", [{"configMap": {"name": "c"}}, {"projected": {"sources": [{"configMap": {"name": "c"}}]}}]
 )
-def test_config_maps_of_volumes(volume: dict[str, Any]) -> None:
+def test_config_maps_from_volumes(volume: dict[str, Any]) -> None:
     assert find_references(pod(volumes=[{"name": "v", **volume}])).config_maps == {"c": False}
 
 
-def test_claims_of_volumes_and_those_made_for_the_pod() -> None:
+def test_claims_from_volumes_and_generic_ephemeral_ones() -> None:
     volumes = [
         {"name": "a", "persistentVolumeClaim": {"claimName": "data"}},
         {"name": "b", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}},
@@ -76,7 +76,7 @@ def test_claims_of_volumes_and_those_made_for_the_pod() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "optional"), [(True, True, True), (True, False, False), (False, True, False)]
 )
-def test_optional_only_if_all_uses_are(first: bool, second: bool, optional: bool) -> None:
+def test_reference_is_optional_only_if_all_uses_are(first: bool, second: bool, optional: bool) -> None:
     volumes = [
         {"name": "a", "configMap": {"name": "c", "optional": first}},
         {"name": "b", "configMap": {"name": "c", "optional": second}},
@@ -84,7 +84,7 @@ def test_optional_only_if_all_uses_are(first: bool, second: bool, optional: bool
     assert find_references(pod(volumes=volumes)).config_maps == {"c": optional}
 
 
-def test_pull_secrets_may_be_missing() -> None:
+def test_pull_secrets_are_optional() -> None:
     found = find_references(pod(imagePullSecrets=[{"name": "pull"}, {}], volumes=[{"name": "e", "emptyDir": {}}]))
     assert found.secrets == {"pull": True}
     both = pod(imagePullSecrets=[{"name": "pull"}], volumes=[{"name": "v", "secret": {"secretName": "pull"}}])
