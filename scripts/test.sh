@@ -90,7 +90,7 @@ end_beside() {
 operators() {
     programs
     step operators "$BIN/python" -m pytest -v --tb=short --durations=0 tests/e2e/test_operators.py \
-        tests/e2e/test_gang_readers.py
+        tests/e2e/test_gang_integrations.py
 }
 
 virtual_kubelet() {

@@ -1,4 +1,4 @@
-"""Running the real programs: the command line and kubectl, as a user would, with their answers."""
+"""Clusters and platforms through their real programs: the command line and kubectl, as a user runs them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ Document = dict[str, Any]
 
 COMPUTE_VERSION = os.environ.get("VKGATEWAY_TEST_COMPUTE_VERSION", "")
 TENANT_VERSION = os.environ.get("VKGATEWAY_TEST_TENANT_VERSION", "")
-"""Kubernetes of the compute cluster and of tenants, where tests are to run with another than the usual."""
+"""Kubernetes version of the compute cluster and of tenants, if tests run with another than the default."""
 COMPUTE_MINOR = int((COMPUTE_VERSION or DEFAULT_KUBERNETES_VERSION).split(".")[1])
 
 VKGATEWAY = (sys.executable, "-m", "vkgateway")
 BUSYBOX = "vkgateway.local/busybox:1"
 _SHORT_LIVED = {"GOGC": "off"}
-"""A program in Go that ends before its garbage matters: a fifth of the CPU of thousands of kubectl."""
+"""Environment of short-lived Go programs: without garbage collection, thousands of kubectl runs use a fifth less CPU.
+"""
 _CHANGES_TOGETHER = 0.05
-"""Seconds: changes so near to each other are looked at once."""
+"""Seconds within which changes are handled together."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a finished program said."""
+    """Exit code and output of a finished program."""
 
     code: int
     out: str
@@ -64,7 +65,7 @@ def run(*argv: str, stdin: str | None = None, timeout: float = 120, env: dict[st
 
 
 def version_for(args: tuple[str, ...]) -> tuple[str, ...]:
-    """The option that gives a command the Kubernetes that is tested, where it takes one and was given none."""
+    """Return the version option for a command that accepts one and was given none."""
     version = {
         ("up",): COMPUTE_VERSION,
         ("tenant", "create"): TENANT_VERSION,
@@ -97,13 +98,13 @@ def eventually(look: Callable[[], T], *, seconds: float = 120, what: str = "") -
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster as one of its users sees it: plain kubectl with a kubeconfig."""
+    """Cluster as one of its users sees it: plain kubectl with a kubeconfig."""
 
     kubectl_path: str
     kubeconfig: Path
 
     def try_kubectl(self, *args: str, stdin: str | None = None, timeout: float = 60) -> Answer:
-        """Run kubectl, whatever comes of it."""
+        """Run kubectl, and return its answer even if it fails."""
         return run(*self._kubectl, *args, stdin=stdin, timeout=timeout, env=_SHORT_LIVED)
 
     @property
@@ -111,13 +112,13 @@ class Cluster:
         return (self.kubectl_path, "--kubeconfig", str(self.kubeconfig))
 
     def kubectl(self, *args: str, stdin: str | None = None, timeout: float = 60) -> str:
-        """Run kubectl, which must succeed; returns what it printed."""
+        """Run kubectl, which must succeed, and return its output."""
         answer = self.try_kubectl(*args, stdin=stdin, timeout=timeout)
         assert answer.code == 0, f"kubectl {' '.join(args)}: {answer}"
         return answer.out
 
     def with_token(self, token: str, folder: Path) -> Cluster:
-        """The same cluster for somebody who has nothing but a token."""
+        """Return the same cluster for a user with only a token."""
         config = json.loads(self.kubectl("config", "view", "--raw", "-o", "json"))
         config["users"] = [{"name": user["name"], "user": {"token": token}} for user in config["users"]]
         path = folder / f"{self.kubeconfig.name}.token"
@@ -129,7 +130,7 @@ class Cluster:
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": documents}))
 
     def get(self, *args: str) -> Document:
-        """One object, or a list of them."""
+        """Return one object, or a list of objects."""
         if is_watched(args):
             found = watched(self._kubectl, args, _SHORT_LIVED)
             assert found is not None, f"kubectl get {' '.join(args)}: not found"
@@ -138,7 +139,7 @@ class Cluster:
         return document
 
     def find(self, *args: str) -> Document | None:
-        """One object, or None where there is none."""
+        """Return one object, or None if it does not exist."""
         if is_watched(args):
             return watched(self._kubectl, args, _SHORT_LIVED)
         answer = self.try_kubectl("get", *args, "-o", "json", "--ignore-not-found")
@@ -146,18 +147,18 @@ class Cluster:
         return json.loads(answer.out) if answer.out.strip() else None
 
     def events(self, name: str) -> list[tuple[str, str]]:
-        """Reason and message of the events about an object."""
+        """Return reason and message of the events about an object."""
         found = self.get("events", "--field-selector", f"involvedObject.name={name}")
         return [(event["reason"], event["message"]) for event in found["items"]]
 
     def wait_pod(self, name: str, condition: str = "condition=Ready", *, seconds: int = 120) -> None:
-        """Wait until a pod is so."""
+        """Wait until a pod meets a condition."""
         self.kubectl("wait", f"pod/{name}", f"--for={condition}", f"--timeout={seconds}s", timeout=seconds + 10)
 
     def define(self, *definitions: Document) -> None:
-        """Apply definitions of resources, and wait until these are served.
+        """Apply CustomResourceDefinitions, and wait until their kinds are served.
 
-        `kubectl wait` gives up on a definition that has no conditions yet.
+        `kubectl wait` fails on a definition that has no conditions yet.
         """
         self.apply(*definitions)
         names = [one["metadata"]["name"] for one in definitions]
@@ -168,22 +169,22 @@ class Cluster:
         return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
     def phase(self, name: str) -> str:
-        """A pod's phase, or nothing where there is no such pod."""
+        """Return a pod's phase, or "" if it does not exist."""
         pod = self.find("pod", name)
         return str(pod["status"]["phase"]) if pod else ""
 
 
 def new_data_dir() -> Path:
-    """A data directory for a platform, whose name begins as whoever runs the tests wants to find it again.
+    """Return a data directory for a platform, with the name prefix that the test run requires.
 
-    Not in pytest's own folder: sockets need short paths.
+    It is not in pytest's directory, because sockets need short paths.
     """
     return Path(tempfile.mkdtemp(prefix=os.environ.get("VKGATEWAY_TEST_PREFIX", "vkg-")))
 
 
 @dataclass
 class Platform:
-    """An embedded platform in a data directory of its own."""
+    """Embedded platform in its own data directory."""
 
     data_dir: Path
     kubectl_path: str = ""
@@ -191,39 +192,42 @@ class Platform:
     kubeconfigs: dict[str, Cluster] = field(default_factory=dict)
 
     def try_vkgateway(self, *args: str, stdin: str | None = None, timeout: float = 120) -> Answer:
-        """Run the command line, whatever comes of it."""
+        """Run the command line, and return its answer even if it fails."""
         env = {"VKGATEWAY_DATA_DIR": str(self.data_dir)}
         return run(*VKGATEWAY, *args, *version_for(args), stdin=stdin, timeout=timeout, env=env)
 
     def vkgateway(self, *args: str, timeout: float = 120) -> str:
-        """Run the command line, which must succeed; returns what it printed."""
+        """Run the command line, which must succeed, and return its output."""
         answer = self.try_vkgateway(*args, timeout=timeout)
         assert answer.code == 0, f"vkgateway {' '.join(args)}: {answer}"
         return answer.out
 
     def status(self) -> Document:
-        """What `vkgateway status` says, also where something is wrong."""
+        """Return the output of `vkgateway status`, even if a part is not healthy."""
         answer = self.try_vkgateway("status", "-o", "json")
         assert answer.out, str(answer)
         document: Document = json.loads(answer.out)
         return document
 
     def processes(self) -> dict[str, Document]:
-        """The supervisor's processes by name, asked of itself: `status` looks at much more, and takes a second."""
+        """Return the supervisor's processes by name, from the supervisor.
+
+        `vkgateway status` checks more and takes a second.
+        """
         found = asyncio.run(SupervisorClient.for_data_dir(self.data_dir).list_processes())
         return {state.name: msgspec.to_builtins(state) for state in found}
 
     def metrics(self) -> str:
-        """The gateway's own metrics, asked at its Unix socket."""
+        """Return the gateway's metrics, from its Unix socket."""
         return asyncio.run(gatewaysocket.read(self.data_dir, "/metrics"))
 
     @property
     def compute(self) -> Cluster:
-        """The compute cluster, as its operators see it."""
+        """Return the compute cluster, as its operators see it."""
         return Cluster(self.kubectl_path, self.data_dir / "compute.kubeconfig")
 
     def tenant(self, name: str) -> Cluster:
-        """A tenant's cluster, as its admin sees it."""
+        """Return a tenant's cluster, as its admin sees it."""
         if name not in self.kubeconfigs:
             path = self.data_dir / f"{name}.test-kubeconfig"
             self.vkgateway("tenant", "kubeconfig", name, "-f", str(path))
@@ -232,7 +236,7 @@ class Platform:
 
 
 def pod(name: str, *, image: str = BUSYBOX, command: str = "sleep 3600", **spec: Any) -> Document:
-    """A small pod."""
+    """Return a small pod."""
     container = {"name": "main", "image": image, "command": ["sh", "-c", command]} | spec.pop("container", {})
     return {
         "apiVersion": "v1",
@@ -243,4 +247,4 @@ def pod(name: str, *, image: str = BUSYBOX, command: str = "sleep 3600", **spec:
 
 
 REAL: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "real"}}
-"""Puts a pod on the real node."""
+"""Fields that place a pod on the real node."""

@@ -1,4 +1,4 @@
-"""One platform with two tenants for all end-to-end tests; it goes away after the last of them."""
+"""Platform with two tenants for all end-to-end tests, removed after the last test."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from xdist.scheduler import LoadFileScheduling
 from tests.e2e.cluster import Cluster, Platform, new_data_dir
 
 UP_TIMEOUT = 45 * 60
-"""Seconds; the first time on a machine, Kubernetes is built."""
+"""Seconds. The first run on a machine builds Kubernetes."""
 DOWN_TIMEOUT = 10 * 60
-"""Seconds; images of whole systems are many files."""
+"""Seconds. System images contain many files."""
 
 
 HERE = Path(__file__).parent
 collect_ignore = [] if os.environ.get("VKGATEWAY_VIRTUAL_KUBELET") else ["test_virtual_kubelet.py"]
-"""That suite takes minutes to build, so it has a command of its own."""
+"""The virtual-kubelet suite takes minutes to build, so it has a separate command."""
 SHARING = frozenset(
     f"test_{name}.py"
     for name in (
         "admin",
+        "attacks",
         "demo",
-        "doors",
-        "fences",
         "hollow",
+        "isolation",
         "kubelet_api",
         "lean_pods",
         "names",
@@ -46,9 +46,11 @@ SHARING = frozenset(
 
 
 class ByPlatform(LoadFileScheduling):  # type: ignore[misc] # untyped
-    """File by file to the workers, each of which has a platform; what uses alpha and beta goes to one, all together.
+    """Scheduler that assigns files to workers with a platform each.
 
-    So there are two such tenants, not four: each costs CPU when it is made, and as long as it lives.
+    All files that use alpha and beta go to one worker.
+
+    So there are two such tenants, not four. Each costs CPU when it is created and while it exists.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -58,12 +60,12 @@ class ByPlatform(LoadFileScheduling):  # type: ignore[misc] # untyped
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByPlatform:
-    """How tests are divided."""
+    """Return the scheduler that distributes tests."""
     return ByPlatform(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder needs real programs; who shares tenants is in the list."""
+    """Mark all tests in this directory as end-to-end tests, and check the list of files that share tenants."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.e2e)
@@ -73,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextlib.contextmanager
 def brought_up(*options: str) -> Iterator[Platform]:
-    """A platform that is up for as long as the block lasts; nothing of it is left."""
+    """Start a platform, yield it, and remove it completely."""
     made = Platform(new_data_dir())
     try:
         made.vkgateway("up", *options, timeout=UP_TIMEOUT)
@@ -88,39 +90,39 @@ def brought_up(*options: str) -> Iterator[Platform]:
 
 @pytest.fixture(scope="session")
 def platform() -> Iterator[Platform]:
-    """A platform that is up, with a real node where the machine can carry one."""
+    """Yield a running platform, with a real node if the machine supports it."""
     with brought_up() as made:
         yield made
 
 
 @pytest.fixture(scope="session")
 def pools(platform: Platform) -> tuple[str, ...]:
-    """Options that give a tenant every pool of the platform."""
+    """Return the options that give a tenant every pool of the platform."""
     names = ["a100", "v100", *(["real"] if platform.real else [])]
     return tuple(part for name in names for part in ("--pool", name))
 
 
 def guaranteed(pools: tuple[str, ...]) -> tuple[str, ...]:
-    """The same pools, with the GPUs of two nodes of the first guaranteed."""
+    """Return these options with a guarantee of two nodes' GPUs in the first pool."""
     return tuple(f"{part}:guarantee=nvidia.com/gpu=16" if part == "a100" else part for part in pools)
 
 
 @pytest.fixture(scope="session")
 def alpha(platform: Platform, pools: tuple[str, ...]) -> Cluster:
-    """A tenant's cluster."""
+    """Return a tenant's cluster."""
     platform.vkgateway("tenant", "create", "alpha", *guaranteed(pools))
     return platform.tenant("alpha")
 
 
 @pytest.fixture(scope="session")
 def beta(platform: Platform, pools: tuple[str, ...]) -> Cluster:
-    """Another tenant's cluster."""
+    """Return another tenant's cluster."""
     platform.vkgateway("tenant", "create", "beta", *pools)
     return platform.tenant("beta")
 
 
 @pytest.fixture
 def real(platform: Platform) -> None:
-    """For tests whose pods must really run."""
+    """Skip a test whose pods must really run if there is no real node."""
     if not platform.real:
         pytest.skip(f"no real node here: {platform.status().get('realNode')}")

@@ -1,4 +1,7 @@
-"""Public controllers as processes here, with a tenant's kubeconfig: what they make is real, their pods are hollow."""
+"""Public controllers as local processes with a tenant's kubeconfig.
+
+Their objects are real, their pods run on hollow nodes.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ from vkgateway.programs.binaries.published import PublishedPrograms
 
 
 def provided(wanted: PublishedPrograms) -> Path:
-    """The folder of a program and its manifests; the first time on a machine it is built."""
+    """Return the directory of a program and its manifests. The first call on a machine builds it."""
     return asyncio.run(published.provide_programs(wanted, report=print))
 
 
 @contextlib.contextmanager
 def kuberay(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """KubeRay's operator at work in a tenant, as it is published: its webhooks are off there, too."""
+    """Run KubeRay's operator in a tenant, as released, without webhooks."""
     made = provided(KUBERAY)
     _install(cluster, made / "crds", "rayclusters")
     off = ("--enable-leader-election=false", "--metrics-addr=0", "--health-probe-bind-address=0")
@@ -37,7 +40,7 @@ def kuberay(cluster: Cluster, folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def jobset(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """JobSet's controller at work in a tenant, with its webhooks, which the API server reaches on this machine."""
+    """Run JobSet's controller in a tenant, with webhooks that the API server reaches on this machine."""
     made = provided(JOBSET)
     _install(cluster, made / "crds", "jobsets")
     authority, port = Authority.create("jobset"), _free_port()
@@ -68,7 +71,7 @@ def _install(cluster: Cluster, crds: Path, plural: str) -> None:
 
 @contextlib.contextmanager
 def _running(argv: Sequence[str], cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Run a controller for as long as the block lasts; that it ended by itself is told with what it said."""
+    """Run a controller until the block ends. If it exits before, fail with its output."""
     log = folder / "log"
     with log.open("w") as said:
         process = subprocess.Popen(
@@ -84,7 +87,7 @@ def _running(argv: Sequence[str], cluster: Cluster, folder: Path) -> Iterator[No
 
 
 def _by_url(hooks: Document, url: str, authority: bytes) -> Document:
-    """A configuration of webhooks that calls a server of this machine in place of a Service."""
+    """Return a webhook configuration that calls a local server instead of a Service."""
     for hook in hooks["webhooks"]:
         path = hook["clientConfig"].pop("service")["path"]
         hook["clientConfig"] |= {"url": url + path, "caBundle": base64.b64encode(authority).decode()}

@@ -1,4 +1,4 @@
-"""Asking a name server, without a resolver's search paths and caches in between (RFC 1035)."""
+"""Direct queries to a name server, without search paths and caches of a resolver (RFC 1035)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SRV = 33
 
 
 def ask(server: str, name: str, kind: int = A, *, timeout: float = 5) -> list[str]:
-    """What a server answers over UDP: addresses, or targets with ports as `host:port`; empty where it knows none."""
+    """Return a server's answer over UDP: addresses, or targets with ports as `host:port`, empty for an unknown name."""
     labels = b"".join(bytes([len(label)]) + label.encode() for label in name.rstrip(".").split(".")) + b"\0"
     question = labels + struct.pack(">HH", kind, 1)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
@@ -33,7 +33,7 @@ def ask(server: str, name: str, kind: int = A, *, timeout: float = 5) -> list[st
 
 
 def _name(answer: bytes, at: int) -> tuple[str, int]:
-    """A name at a place, and where it ends; names may end in a pointer to another place."""
+    """Return the name at an offset, and where it ends. Names may end in a pointer to another offset."""
     labels: list[str] = []
     end = 0
     while length := answer[at]:

@@ -1,4 +1,4 @@
-"""What the gateway says at its Unix socket."""
+"""Client of the gateway's Unix socket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import aiohttp
 
 
 async def read(data_dir: Path, path: str) -> str:
-    """Return a page, as `/metrics`."""
+    """Return a page such as `/metrics`."""
     connector = aiohttp.UnixConnector(str(data_dir / "run/gateway.sock"))
     async with aiohttp.ClientSession("http://gateway", connector=connector) as session, session.get(path) as answer:
         assert answer.status == 200, await answer.text()

@@ -1,4 +1,4 @@
-"""Looking at the network as a pod sees it: this machine's Python, in the pod's network and with its files of names."""
+"""Network view of a pod: this machine's Python, in the pod's network namespace and with its resolver files."""
 
 from __future__ import annotations
 
@@ -39,32 +39,34 @@ with socket.create_connection((host, int(port)), timeout=5) as link:
 
 
 class Inside:
-    """One running pod; `below` is the compute pod that stands for it."""
+    """Running pod. `below` is its compute pod."""
 
     def __init__(self, below: Document) -> None:
         self._uid = below["metadata"]["uid"]
         self._pid = next(_processes_of(self._uid))
 
     def resolve(self, *names: str) -> dict[str, list[str]]:
-        """IPv4 addresses by name, by the pod's own resolver file with its search paths; empty where there are none."""
+        """Return IPv4 addresses by name, from the pod's resolver configuration. Unknown names have none."""
         found: dict[str, list[str]] = json.loads(self._python(_ASK, *names))
         return found
 
     def name_servers(self) -> list[str]:
-        """Where the pod asks for names."""
+        """Return the pod's name servers."""
         lines = Path(f"/proc/{self._pid}/root/etc/resolv.conf").read_text().splitlines()
         return [line.split()[1] for line in lines if line.startswith("nameserver")]
 
     def fetch(self, url: str) -> str:
-        """What a server says over HTTP."""
+        """Return a server's response over HTTP."""
         return self._python(_FETCH, url).strip()
 
     def reaches(self, url: str) -> bool:
-        """Whether a server says anything."""
+        """Return whether a server responds."""
         return self._try(_FETCH, url).returncode == 0
 
     def handshake(self, host: str, port: int, *, ca: str) -> list[Any]:
-        """Do TLS with a server by that name, trusting `ca` alone; returns the names in its certificate."""
+        """Perform a TLS handshake with a server of that name, trusting `ca` only, and return the names in its
+        certificate.
+        """
         with tempfile.NamedTemporaryFile("w") as file:
             file.write(ca)
             file.flush()
@@ -87,7 +89,7 @@ class Inside:
 
 
 def _processes_of(uid: str) -> Any:
-    """Processes in a pod's control groups but that which holds its network, and has no files."""
+    """Return the processes in a pod's control groups, except the one that holds its network and has no files."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:

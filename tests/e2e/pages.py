@@ -1,7 +1,7 @@
-"""Pages that are followed word for word: their shell blocks are run in order, and what they show must be seen.
+"""Documentation pages run word for word: shell blocks run in order, and their output must match.
 
-A block marked `sh` is run; a block marked `text` right after it is what that prints on standard output. In what is
-shown, a line `...` stands for any lines, `...` inside a line for anything, and runs of blanks count as one.
+A block marked `sh` is run. A block marked `text` right after it is its standard output. In the output, a line `...`
+matches any lines, `...` within a line matches anything, and repeated blanks count as one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARK = "--- end of block"
 _OF_MAKE = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
-"""By these a `make` that a page runs would take itself for a part of the one that runs the tests, and say so."""
+"""Variables through which a `make` on a page would take part in the `make` that runs the tests."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Commands of a page, and what they show there (empty: nothing is said)."""
+    """Commands of a page, and their expected output (empty: not shown)."""
 
     line: int
     commands: str
@@ -29,7 +29,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """What a page says to run."""
+    """Return the blocks that a page runs."""
     found: list[Block] = []
     for match in _BLOCK.finditer(text):
         language, content = match.groups()
@@ -41,7 +41,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def agrees(said: str, shown: str) -> bool:
-    """Whether a command said what the page shows."""
+    """Return whether a command's output matches the page."""
     lines = [_plain(line) for line in shown.splitlines() if line.strip()]
     patterns = [
         r"(?:.*\n)*" if line == "..." else ".*".join(map(re.escape, line.split("..."))) + r"\n" for line in lines
@@ -51,7 +51,7 @@ def agrees(said: str, shown: str) -> bool:
 
 
 def follow(page: Path, *, folder: Path, env: Mapping[str, str], timeout: float) -> None:
-    """Run a page's blocks in one shell, in `folder`; the first that fails or says something else ends the test."""
+    """Run a page's blocks in one shell, in `folder`. The first failure or different output fails the test."""
     steps = blocks(page.read_text())
     script = "set -euo pipefail\n" + "".join(f"{step.commands}echo '{_MARK}'\n" for step in steps)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What Kubernetes publishes for tests in its Go modules, fetched as the programs' sources are."""
+"""Test data that Kubernetes publishes in its Go modules, downloaded as the programs' sources are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkgateway.programs.binaries.subprocesses import run_program
 
 @cache
 def module_folder(module: str, version: str) -> Path:
-    """The folder of a Go module at a release (`0.36.3`) in Go's own cache; it is fetched if it is not there."""
+    """Return the directory of a Go module's release (`0.36.3`) in Go's cache, downloaded if missing."""
     return asyncio.run(_download(f"{module}@v{version}"))
 
 

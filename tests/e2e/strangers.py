@@ -1,4 +1,4 @@
-"""TLS and HTTP as a stranger speaks them: whoever answers is believed, and only the status counts."""
+"""TLS and HTTP clients that verify nothing and only read the status."""
 
 from __future__ import annotations
 

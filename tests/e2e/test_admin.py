@@ -1,4 +1,4 @@
-"""A tenant's admin: a cluster of their own, with CRDs, webhooks, RBAC and quota, beside a neighbour with others."""
+"""Tenant admins: CRDs, webhooks, RBAC and quota of one tenant, next to a neighbour with others."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CRD: dict[str, Any] = {
 
 
 class Refuses(BaseHTTPRequestHandler):
-    """A validating webhook that refuses every pod labelled `forbidden`."""
+    """Validating webhook that refuses every pod labelled `forbidden`."""
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
@@ -60,12 +60,12 @@ class Refuses(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def webhook(tmp_path: Path) -> Iterator[tuple[str, str]]:
-    """A webhook's URL and its authority's certificate in base64, served on loopback."""
+    """Yield a webhook's URL on loopback and its CA certificate in base64."""
     authority = Authority.create("webhook test")
     pair = authority.issue("localhost", dns=("localhost",), ips=("127.0.0.1",), server=True)
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
@@ -85,7 +85,7 @@ def webhook(tmp_path: Path) -> Iterator[tuple[str, str]]:
         server.server_close()
 
 
-def test_a_crd_of_ones_own_is_nobody_elses(alpha: Cluster, beta: Cluster) -> None:
+def test_crd_exists_in_its_tenant_only(alpha: Cluster, beta: Cluster) -> None:
     alpha.define(CRD)
     alpha.apply({"apiVersion": "example.org/v1", "kind": "Training", "metadata": {"name": "t"}, "spec": {"gpus": 8}})
 
@@ -94,7 +94,7 @@ def test_a_crd_of_ones_own_is_nobody_elses(alpha: Cluster, beta: Cluster) -> Non
     alpha.kubectl("delete", "crd", "trainings.example.org")
 
 
-def test_a_webhook_of_ones_own_decides(alpha: Cluster, beta: Cluster, webhook: tuple[str, str]) -> None:
+def test_tenant_webhook_is_enforced(alpha: Cluster, beta: Cluster, webhook: tuple[str, str]) -> None:
     url, authority = webhook
     alpha.apply(
         {
@@ -133,7 +133,7 @@ def test_a_webhook_of_ones_own_decides(alpha: Cluster, beta: Cluster, webhook: t
         beta.kubectl("delete", "pod", "watched", "--ignore-not-found", "--wait")
 
 
-def test_the_admin_is_admin_of_their_cluster(alpha: Cluster) -> None:
+def test_admin_has_all_rights_in_the_tenant_cluster(alpha: Cluster) -> None:
     assert alpha.kubectl("auth", "can-i", "*", "*", "--all-namespaces").strip() == "yes"
     alpha.kubectl("create", "serviceaccount", "robot")
     alpha.kubectl("create", "clusterrole", "looks", "--verb=get,list", "--resource=pods")
@@ -145,7 +145,7 @@ def test_the_admin_is_admin_of_their_cluster(alpha: Cluster) -> None:
     assert "forbidden" in alpha.try_kubectl(*robot, "get", "secrets").err
 
 
-def test_a_node_that_the_admin_deletes_comes_back(alpha: Cluster) -> None:
+def test_deleted_virtual_node_is_re_created(alpha: Cluster) -> None:
     before = alpha.get("node", "v100.local")["metadata"]["uid"]
     alpha.kubectl("delete", "node", "v100.local")
     eventually(
@@ -155,7 +155,7 @@ def test_a_node_that_the_admin_deletes_comes_back(alpha: Cluster) -> None:
     alpha.kubectl("wait", "node/v100.local", "--for=condition=Ready", "--timeout=30s")
 
 
-def test_get_watch_tells_a_pods_life(alpha: Cluster) -> None:
+def test_watch_shows_a_pods_lifecycle(alpha: Cluster) -> None:
     alpha.apply(pod("seen"))
     alpha.wait_pod("seen")
     watched = alpha.kubectl("get", "pod", "seen", "-w", "--request-timeout=2s", "-o", "name")

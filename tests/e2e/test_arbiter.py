@@ -1,4 +1,4 @@
-"""Who runs, who waits and who is evicted: two tenants in one pool of 32 GPUs, seen with kubectl."""
+"""Arbiter decisions as seen with kubectl: two tenants in one pool of 32 GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOW: dict[str, Any] = {"priorityClassName": "vkgateway-low"}
 
 @pytest.fixture(scope="module")
 def tenants(platform: Platform) -> Iterator[tuple[Cluster, Cluster]]:
-    """One that is guaranteed half of the pool, and one that borrows."""
+    """Yield a tenant that is guaranteed half of the pool, and one that borrows."""
     real = ("--pool", "real") if platform.real else ()
     platform.vkgateway("tenant", "create", "owner", "--pool", "a100:guarantee=nvidia.com/gpu=16", *real)
     platform.vkgateway("tenant", "create", "guest", "--pool", "a100", *real)
@@ -35,14 +35,14 @@ def tenants(platform: Platform) -> Iterator[tuple[Cluster, Cluster]]:
 
 @pytest.fixture
 def owner(tenants: tuple[Cluster, Cluster]) -> Iterator[Cluster]:
-    """The tenant with the guarantee."""
+    """Yield the tenant with the guarantee."""
     yield tenants[0]
     clear(tenants[0])
 
 
 @pytest.fixture
 def guest(tenants: tuple[Cluster, Cluster]) -> Iterator[Cluster]:
-    """The tenant without."""
+    """Yield the tenant without a guarantee."""
     yield tenants[1]
     clear(tenants[1])
 
@@ -53,14 +53,14 @@ def clear(cluster: Cluster) -> None:
 
 
 def gpus(name: str, amount: int, *, marks: dict[str, str] | None = None, **spec: Any) -> Document:
-    """A pod that asks for GPUs."""
+    """Return a pod that requests GPUs."""
     made = pod(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
     made["metadata"]["annotations"] = marks or {}
     return made
 
 
 def job(name: str, amount: int, *, parallelism: int, marks: dict[str, str] | None = None, **spec: Any) -> Document:
-    """A Job whose pods ask for GPUs each, and are replaced when they fail."""
+    """Return a Job whose pods request GPUs each and are replaced when they fail."""
     template = gpus(name, amount, marks=marks, restartPolicy="Never", **spec)
     return {
         "apiVersion": "batch/v1",
@@ -97,7 +97,7 @@ def condition(document: Document, kind: str) -> Document:
 
 
 def why(cluster: Cluster, name: str) -> str:
-    """The reason for which a pod waits."""
+    """Return the reason for which a pod waits."""
     return str(condition(cluster.get("pod", name), ADMITTED_CONDITION).get("reason", ""))
 
 
@@ -106,7 +106,7 @@ def waits(cluster: Cluster, name: str, reason: str) -> None:
 
 
 def steady(look: Callable[[], bool], *, seconds: float = 3.0) -> None:
-    """It stays so."""
+    """Check that a condition holds for some seconds."""
     until = time.monotonic() + seconds
     with watching() as seen:
         while time.monotonic() < until:
@@ -115,7 +115,7 @@ def steady(look: Callable[[], bool], *, seconds: float = 3.0) -> None:
 
 
 def training(name: str) -> list[Document]:
-    """A job of 2 parameter servers and 4 workers, which can do nothing without each other."""
+    """Return a job of 2 parameter servers and 4 workers, which form a gang."""
     marks = {GANG: name, "vkgateway.io/gang-min": "6", RUN_SECONDS: "10"}
     roles = ["ps-0", "ps-1", "worker-0", "worker-1", "worker-2", "worker-3"]
     return [gpus(f"{name}-{role}", 2, marks=marks, restartPolicy="Never") for role in roles]
@@ -123,7 +123,7 @@ def training(name: str) -> list[Document]:
 
 @pytest.fixture
 def roles(platform: Platform) -> Iterator[Cluster]:
-    """A tenant with two pools of hollow nodes, of which the smaller one is full."""
+    """Yield a tenant with two pools of hollow nodes, of which the smaller one is full."""
     platform.vkgateway("tenant", "create", "roles", "--pool", "a100", "--pool", "v100")
     cluster = platform.tenant("roles")
     cluster.apply(*(gpus(f"full-{number}", 8, **in_pool("v100")) for number in range(2)))
@@ -136,7 +136,7 @@ def in_pool(name: str) -> dict[str, Any]:
     return {"nodeSelector": {"vkgateway.io/pool": name}}
 
 
-def test_roles_in_different_pools_start_together_once_both_pools_have_room(roles: Cluster, platform: Platform) -> None:
+def test_roles_in_several_pools_start_together(roles: Cluster, platform: Platform) -> None:
     marks = {GANG: "mixed", "vkgateway.io/gang-size": "3"}
     trainers = [gpus(f"mixed-trainer-{number}", 1, marks=marks, **in_pool("a100")) for number in range(2)]
     roles.apply(*trainers, gpus("mixed-evaluator", 8, marks=marks, **in_pool("v100")))
@@ -159,7 +159,7 @@ def test_roles_in_different_pools_start_together_once_both_pools_have_room(roles
 
 @pytest.mark.parametrize("jobs", [1, 2, 5])
 def test_gangs_start_together_or_not_at_all_and_all_complete(guest: Cluster, jobs: int) -> None:
-    """Room is for two of them, and for a part of a third."""
+    """The pool has capacity for two gangs and part of a third."""
     names = [f"train{number}" for number in range(jobs)]
     guest.apply(*(each for name in names for each in training(name)))
     started = min(jobs, 2)
@@ -176,7 +176,7 @@ def test_gangs_start_together_or_not_at_all_and_all_complete(guest: Cluster, job
     eventually(lambda: count(guest, "Succeeded") == 6 * jobs, what="all of them done")
 
 
-def test_a_guarantee_is_called_in_with_notice_and_whole_gangs_go(owner: Cluster, guest: Cluster) -> None:
+def test_borrowing_gangs_are_evicted_with_notice_when_a_guarantee_is_reclaimed(owner: Cluster, guest: Cluster) -> None:
     guest.apply(*(job(f"low{n}", 4, parallelism=2, marks={GANG: "job"}, **LOW) for n in range(4)))
     eventually(lambda: count(guest, "Running") == 8, what="the pool is full of low work")
 
@@ -199,7 +199,7 @@ def told(document: Document) -> bool:
     return EVICTION_DEADLINE_ANNOTATION in document["metadata"].get("annotations", {})
 
 
-def test_the_deadline_is_the_same_above_and_below_and_one_victim_is_enough(
+def test_deadline_is_equal_in_both_clusters_and_one_victim_suffices(
     owner: Cluster, guest: Cluster, platform: Platform
 ) -> None:
     guest.apply(*(gpus(f"low{n}", 8, **LOW) for n in range(4)))
@@ -216,7 +216,7 @@ def test_the_deadline_is_the_same_above_and_below_and_one_victim_is_enough(
 
 @pytest.fixture
 def real_guarantee(real: None, platform: Platform) -> Iterator[None]:
-    """One of the two GPUs that the real node says it has is guaranteed to the owner."""
+    """Guarantee the owner one of the two GPUs of the real node."""
     own = [{"op": "add", "path": "/spec/pools/1/guarantee", "value": {"nvidia.com/gpu": "1"}}]
     platform.compute.kubectl("patch", "tenant", "owner", "--type=json", "-p", json.dumps(own))
     yield
@@ -225,7 +225,7 @@ def real_guarantee(real: None, platform: Platform) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("real_guarantee")
-def test_a_container_reads_its_deadline_in_a_file(owner: Cluster, guest: Cluster) -> None:
+def test_container_reads_its_deadline_from_a_file(owner: Cluster, guest: Cluster) -> None:
     field = {"fieldPath": f"metadata.annotations['{EVICTION_DEADLINE_ANNOTATION}']"}
     podinfo = {"name": "podinfo", "downwardAPI": {"items": [{"path": "eviction-deadline", "fieldRef": field}]}}
     low = gpus("low", 2, volumes=[podinfo], **REAL, **LOW)
@@ -244,7 +244,7 @@ def test_a_container_reads_its_deadline_in_a_file(owner: Cluster, guest: Cluster
     assert guest.get("pod", "low")["status"]["reason"] == PREEMPTED
 
 
-def test_who_is_not_needed_any_more_is_reprieved(owner: Cluster, guest: Cluster) -> None:
+def test_unneeded_victim_is_reprieved(owner: Cluster, guest: Cluster) -> None:
     guest.apply(*(gpus(f"low{n}", 8, **LOW) for n in range(4)))
     eventually(lambda: count(guest, "Running") == 4, what="the pool is full of low work")
     owner.apply(gpus("one", 8))
@@ -254,7 +254,7 @@ def test_who_is_not_needed_any_more_is_reprieved(owner: Cluster, guest: Cluster)
     steady(lambda: count(guest, "Running") == 4, seconds=6)
 
 
-def test_an_elastic_gang_shrinks_before_anyone_is_evicted_and_grows_again(owner: Cluster, guest: Cluster) -> None:
+def test_elastic_gang_shrinks_before_evictions_and_grows_again(owner: Cluster, guest: Cluster) -> None:
     elastic = {GANG: "job", "vkgateway.io/gang-min": "2", "vkgateway.io/gang-elastic-max": "6"}
     guest.apply(job("rigid", 4, parallelism=2, marks={GANG: "job"}, **LOW))
     guest.apply(job("elastic", 4, parallelism=6, marks=elastic, **LOW))
@@ -274,7 +274,7 @@ def end(cluster: Cluster, name: str, code: int) -> None:
     cluster.kubectl("annotate", "pod", name, f"kwok.vkgateway.io/exit-code={code}", f"{RUN_SECONDS}=1")
 
 
-def test_an_index_that_failed_for_good_is_not_waited_for(guest: Cluster) -> None:
+def test_finally_failed_index_is_not_awaited(guest: Cluster) -> None:
     shards = job("shards", 8, parallelism=2, marks={GANG: "job"})
     fail_index = {"action": "FailIndex", "onExitCodes": {"operator": "In", "values": [3]}}
     del shards["spec"]["backoffLimit"]
@@ -294,7 +294,7 @@ def test_an_index_that_failed_for_good_is_not_waited_for(guest: Cluster) -> None
     guest.wait_pod(again[0]["metadata"]["name"])
 
 
-def test_the_next_run_of_a_gang_name_starts_as_a_whole(guest: Cluster) -> None:
+def test_next_run_with_the_same_gang_name_starts_as_a_gang(guest: Cluster) -> None:
     def run(number: int, **marks: str) -> Document:
         return job(
             f"nightly-{number}", 8, parallelism=2, marks={GANG: "nightly", "vkgateway.io/gang-size": "2"} | marks
@@ -314,7 +314,7 @@ def test_the_next_run_of_a_gang_name_starts_as_a_whole(guest: Cluster) -> None:
 
 @pytest.fixture
 def production(owner: Cluster) -> Iterator[None]:
-    """Two PriorityClasses of the tenant's own, one of which preempts nothing."""
+    """Create two PriorityClasses of the tenant, one of which does not preempt."""
     made = [
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 10**6}
         for name in ("production", "patient")
@@ -326,7 +326,7 @@ def production(owner: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("production")
-def test_a_higher_priority_preempts_lower_work_of_its_own_tenant(owner: Cluster) -> None:
+def test_higher_priority_preempts_lower_work_of_its_tenant(owner: Cluster) -> None:
     owner.apply(*(gpus(f"old{n}", 8, **in_pool("a100")) for n in range(4)))
     eventually(lambda: count(owner, "Running") == 4, what="the tenant uses all that there is")
     owner.apply(gpus("patient", 1, priorityClassName="patient", **in_pool("a100")))
@@ -340,7 +340,7 @@ def test_a_higher_priority_preempts_lower_work_of_its_own_tenant(owner: Cluster)
     assert not any(reason == "Preempted" for name in range(4) for reason, _ in owner.events(f"old{name}"))
 
 
-def test_a_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
+def test_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
     guest.apply(
         *(
             gpus(f"first{n}", 8, marks={"vkgateway.io/gang-run-limit": "28s", RUN_SECONDS: "24"}, restartPolicy="Never")
@@ -359,14 +359,12 @@ def test_a_large_gang_is_not_starved_by_small_ones(guest: Cluster) -> None:
 
 
 def borrows(platform: Platform, name: str) -> str:
-    """What stands on a compute pod of the owner."""
+    """Return the borrowed annotation of a compute pod of the owner."""
     below = platform.compute.get("pod", name, "-n", "owner--default")
     return str(below["metadata"]["annotations"]["vkgateway.io/borrowed"])
 
 
-def test_who_comes_to_be_inside_the_guarantee_stays_there_whatever_dies_or_arrives(
-    owner: Cluster, guest: Cluster, platform: Platform
-) -> None:
+def test_promoted_pods_stay_within_the_guarantee(owner: Cluster, guest: Cluster, platform: Platform) -> None:
     owner.apply(*(gpus(name, 8) for name in ("first", "second")))
     eventually(lambda: count(owner, "Running") == 2, what="the guarantee is in use")
     owner.apply(gpus("third", 8))
@@ -388,7 +386,7 @@ def test_who_comes_to_be_inside_the_guarantee_stays_there_whatever_dies_or_arriv
 
 @pytest.fixture
 def full(owner: Cluster, guest: Cluster) -> None:
-    """All GPUs are in use: half by the guarantee's owner, who may not be disturbed, the rest lent."""
+    """Use all GPUs: half by the guarantee's owner, whose pods must not be disturbed, the rest by borrowing pods."""
     owner.apply(*(gpus(f"mine{n}", 8) for n in range(2)))
     eventually(lambda: count(owner, "Running") == 2, what="the guarantee is in use")
     guest.apply(*(gpus(f"theirs{n}", 8) for n in range(2)))
@@ -396,7 +394,7 @@ def full(owner: Cluster, guest: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("full")
-def test_tampering_gains_nothing(guest: Cluster, platform: Platform) -> None:
+def test_tampering_has_no_effect(guest: Cluster, platform: Platform) -> None:
     guest.apply(gpus("gate", 8))
     eventually(lambda: guest.find("pod", "gate"), what="a pod")
     guest.kubectl("patch", "pod", "gate", "--type=json", "-p", '[{"op": "remove", "path": "/spec/schedulingGates"}]')
@@ -410,7 +408,7 @@ def test_tampering_gains_nothing(guest: Cluster, platform: Platform) -> None:
 
 
 @pytest.mark.usefixtures("full")
-def test_a_held_pod_costs_nothing_below_and_says_what_it_waits_for(guest: Cluster, platform: Platform) -> None:
+def test_gated_pod_has_no_compute_pod_and_reports_its_reason(guest: Cluster, platform: Platform) -> None:
     guest.apply(gpus("next", 8))
     waits(guest, "next", "WaitingForRoom")
     message = condition(guest.get("pod", "next"), ADMITTED_CONDITION)["message"]
@@ -421,7 +419,7 @@ def test_a_held_pod_costs_nothing_below_and_says_what_it_waits_for(guest: Cluste
     assert ("WaitingForRoom", message.partition("; place")[0]) in guest.events("next")
 
 
-def test_what_can_never_run_is_told_at_once(guest: Cluster) -> None:
+def test_impossible_request_is_reported_immediately(guest: Cluster) -> None:
     guest.apply(*(gpus(f"huge-{n}", 8, marks={GANG: "huge", "vkgateway.io/gang-min": "5"}) for n in range(5)))
     guest.apply(gpus("wrong", 1, marks={GANG: "wrong", "vkgateway.io/gang-min": "3", "vkgateway.io/gang-size": "2"}))
     guest.apply(gpus("lonely", 1, marks={GANG: "lonely", "vkgateway.io/gang-min": "2"}))
@@ -434,13 +432,11 @@ def test_what_can_never_run_is_told_at_once(guest: Cluster) -> None:
 
 
 def kill(platform: Platform) -> None:
-    """End the gateway at once; the supervisor starts another."""
+    """Kill the gateway. The supervisor starts another."""
     os.kill(platform.processes()["gateway"]["pid"], signal.SIGKILL)
 
 
-def test_a_gateway_that_dies_between_notice_and_deletion_brings_it_to_its_end(
-    owner: Cluster, guest: Cluster, platform: Platform
-) -> None:
+def test_eviction_completes_after_a_gateway_restart(owner: Cluster, guest: Cluster, platform: Platform) -> None:
     guest.apply(*(job(f"low{n}", 8, parallelism=2, marks={GANG: "job"}, **LOW) for n in range(2)))
     eventually(lambda: count(guest, "Running") == 4, what="the pool is full of low work")
     owner.apply(job("train", 8, parallelism=2, marks={GANG: "job"}))
@@ -451,7 +447,7 @@ def test_a_gateway_that_dies_between_notice_and_deletion_brings_it_to_its_end(
     assert count(guest, "Running") == 2
 
 
-def test_a_gateway_that_dies_while_gangs_start_leaves_none_by_halves(guest: Cluster, platform: Platform) -> None:
+def test_no_gang_starts_partially_after_a_gateway_restart(guest: Cluster, platform: Platform) -> None:
     names = ["a", "b", "c"]
     marks = {"vkgateway.io/gang-min": "6"}
     guest.apply(*(gpus(f"{name}-{n}", 2, marks={GANG: name} | marks) for name in names for n in range(6)))

@@ -1,4 +1,6 @@
-"""Two compute clusters under one gateway: gangs stay whole, either may fall silent, and a tenant leaves both clean."""
+"""Two compute clusters of one gateway: gangs stay in one cluster, either cluster may be silent, and removal cleans
+both.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ NODES, GPUS = 2, 8
 
 @pytest.fixture(scope="module")
 def berlin(platform: Platform) -> Iterator[Platform]:
-    """A second compute cluster: another platform's, without its gateway, attached with the rights of a gateway."""
+    """Yield a second compute cluster: another platform without gateway, attached with a gateway's rights."""
     with brought_up("--real-node", "no") as other:
         asyncio.run(SupervisorClient.for_data_dir(other.data_dir).remove_process(gateway_process.NAME))
         _attach(platform, other)
@@ -52,7 +54,7 @@ def _attach(platform: Platform, other: Platform) -> None:
 
 @pytest.fixture(scope="module")
 def both(platform: Platform, berlin: Platform) -> Iterator[Cluster]:
-    """A tenant that is guaranteed the pool in both, and may have volumes."""
+    """Yield a tenant with a guarantee of the pool in both clusters, and with volumes."""
     wanted = f"guarantee=nvidia.com/gpu={NODES * GPUS}"
     pools = ("--pool", f"{POOL}:{wanted}", "--pool", f"{POOL}.berlin:{wanted}")
     platform.vkgateway("tenant", "create", "both", *pools, "--storage-class", "local")
@@ -64,7 +66,7 @@ def both(platform: Platform, berlin: Platform) -> Iterator[Cluster]:
 
 
 def gang(name: str, number: int) -> Document:
-    """A Job whose pods take a whole node each and start together."""
+    """Return a Job whose pods use a whole node each and start together."""
     container = {
         "name": "main",
         "image": BUSYBOX,
@@ -99,7 +101,7 @@ def claim(name: str) -> Document:
 
 
 def user(name: str, of: str, **spec: Any) -> Document:
-    """A pod that uses a claim."""
+    """Return a pod that uses a claim."""
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": of}}
     mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
     made = pod(name, container=mounts, volumes=[volume], **spec)
@@ -108,7 +110,7 @@ def user(name: str, of: str, **spec: Any) -> Document:
 
 
 def clusters_of(cluster: Cluster, name: str, *, running: int) -> set[str]:
-    """In which compute clusters a gang runs, once so many of its pods do."""
+    """Return the compute clusters in which a gang runs, once `running` of its pods do."""
 
     def found() -> list[Document]:
         pods = cluster.get("pods", "-l", f"job-name={name}")["items"]
@@ -127,13 +129,13 @@ def is_ready(cluster: Cluster, node: str) -> bool:
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
-def test_a_virtual_node_stands_for_each_pool_of_each_cluster(both: Cluster) -> None:
+def test_each_pool_of_each_cluster_has_a_virtual_node(both: Cluster) -> None:
     assert {each["metadata"]["name"] for each in both.get("nodes")["items"]} == {f"{POOL}.local", f"{POOL}.berlin"}
     assert is_ready(both, f"{POOL}.local")
     assert is_ready(both, f"{POOL}.berlin")
 
 
-def test_a_gang_goes_as_a_whole_to_where_it_fits(platform: Platform, berlin: Platform, both: Cluster) -> None:
+def test_gang_runs_in_one_cluster_where_it_fits(platform: Platform, berlin: Platform, both: Cluster) -> None:
     both.kubectl("create", "configmap", "settings", "--from-literal=GREETING=hello")
     both.apply(gang("small", 1))
     first = clusters_of(both, "small", running=1)
@@ -147,7 +149,7 @@ def test_a_gang_goes_as_a_whole_to_where_it_fits(platform: Platform, berlin: Pla
         assert copied["data"] == {"GREETING": "hello"}
 
 
-def test_a_change_reaches_both(platform: Platform, berlin: Platform, both: Cluster) -> None:
+def test_changes_reach_both_clusters(platform: Platform, berlin: Platform, both: Cluster) -> None:
     both.kubectl("patch", "configmap", "settings", "-p", '{"data": {"GREETING": "good day"}}')
     for cluster in (platform.compute, berlin.compute):
 
@@ -157,7 +159,7 @@ def test_a_change_reaches_both(platform: Platform, berlin: Platform, both: Clust
         eventually(told, what="the change below")
 
 
-def test_data_is_in_one_of_them_and_pods_go_where_it_is(platform: Platform, berlin: Platform, both: Cluster) -> None:
+def test_pods_follow_their_volume_to_its_cluster(platform: Platform, berlin: Platform, both: Cluster) -> None:
     clusters = {"local": platform.compute, "berlin": berlin.compute}
     eventually(lambda: both.find("storageclass", "local"), what="the class")
     for name in clusters:
@@ -180,7 +182,7 @@ def test_data_is_in_one_of_them_and_pods_go_where_it_is(platform: Platform, berl
     eventually(lambda: both.get("pv")["items"] == [], what="no volume above")
 
 
-def test_one_that_is_silent_holds_up_nobody_and_is_made_good(berlin: Platform, both: Cluster) -> None:
+def test_silent_cluster_blocks_no_tenant_and_is_repaired(berlin: Platform, both: Cluster) -> None:
     number = {"small": 1, "whole": NODES}
     places = {name: clusters_of(both, name, running=count) for name, count in number.items()}
     there, here = sorted(places, key=lambda name: places[name] == {"local"})

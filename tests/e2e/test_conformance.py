@@ -1,6 +1,6 @@
-"""A fixed, named subset of Kubernetes' conformance cases, in a tenant whose pods run on the real node.
+"""Fixed subset of Kubernetes' conformance cases, in a tenant whose pods run on the real node.
 
-All cases, and the same straight on the compute cluster: `make conformance`.
+`make conformance` runs all cases in the tenant and in the compute cluster.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from vkgateway.conformance.cases import load_subset
 
 TENANT = "conform"
 SECONDS = 1800
-"""After this a run hangs; on two cores with nothing else to do it takes a few minutes."""
+"""Timeout of a run. On two idle cores it takes a few minutes."""
 READY_SECONDS = 1800
-"""Time to build the suite where nobody has done so before."""
+"""Timeout to build the suite on a machine without it."""
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def tenant(platform: Platform) -> str:
 
 @pytest.fixture
 def cases(platform: Platform) -> set[str]:
-    """The subset, as far as the tenant's release has it. Of another release than usual the suite must be there."""
+    """Return the cases of the subset that the tenant's release has. Suites of other releases must already exist."""
     if TENANT_VERSION:
         found = platform.try_vkgateway("binaries", "path", "e2e.test", "--kubernetes-version", TENANT_VERSION)
         if found.code != 0:
@@ -40,7 +40,7 @@ def cases(platform: Platform) -> set[str]:
 
 
 @pytest.mark.usefixtures("real")
-def test_a_tenant_passes_the_subset(platform: Platform, cases: set[str], tenant: str) -> None:
+def test_tenant_passes_the_conformance_subset(platform: Platform, cases: set[str], tenant: str) -> None:
     ran = platform.try_vkgateway("conformance", "run", tenant, "--subset", "--workers", "6", timeout=SECONDS)
     outcomes = platform.data_dir / "conformance" / "tenants" / tenant / "outcomes.json"
     assert outcomes.exists(), str(ran)

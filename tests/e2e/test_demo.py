@@ -1,4 +1,4 @@
-"""The demonstration, on a platform whose tenants are there already: twice, the second time with its own leavings."""
+"""The demo, run twice on a platform that already has its tenants, the second time with the objects of the first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def last_lines(text: str, *, amount: int = 60) -> str:
     return "\n".join(text.splitlines()[-amount:])
 
 
-def test_the_demonstration_can_be_repeated(platform: Platform, alpha: Cluster, beta: Cluster, tmp_path: Path) -> None:
+def test_demo_can_be_repeated(platform: Platform, alpha: Cluster, beta: Cluster, tmp_path: Path) -> None:
     first, second = demo(platform, tmp_path), demo(platform, tmp_path)
 
     for answer in (first, second):

@@ -1,4 +1,4 @@
-"""A pool whose nodes are in several zones, shown to its tenant as a virtual node for each."""
+"""Pool with nodes in several zones, shown to its tenant as one virtual node per zone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GPU = "nvidia.com/gpu"
 
 @pytest.fixture(scope="module")
 def team(platform: Platform) -> Iterator[Cluster]:
-    """A tenant with half of the pool."""
+    """Yield a tenant with half of the pool."""
     platform.vkgateway("tenant", "create", "zoned", "--pool", f"a100:guarantee={GPU}=8,limit={GPU}=16")
     yield platform.tenant("zoned")
     platform.vkgateway("tenant", "delete", "zoned", "--yes")
@@ -23,20 +23,20 @@ def team(platform: Platform) -> Iterator[Cluster]:
 
 @pytest.fixture
 def tenant(team: Cluster) -> Iterator[Cluster]:
-    """The same, empty."""
+    """Yield the tenant without pods."""
     yield team
     clear(team)
 
 
 def labelled(document: Document, app: str) -> Document:
-    """A pod of the pool, with a label by which it is spread."""
+    """Return a pod of the pool, with a label for its spread constraint."""
     document["metadata"]["labels"] = {"app": app}
     document["spec"]["nodeSelector"] = {"vkgateway.io/pool": "a100", **document["spec"].get("nodeSelector", {})}
     return document
 
 
 def over_zones(app: str) -> list[Document]:
-    """A topology spread constraint that must be kept."""
+    """Return a topology spread constraint that must be satisfied."""
     return [
         {
             "maxSkew": 1,
@@ -52,7 +52,7 @@ def nodes_of(cluster: Cluster, start: str) -> list[str]:
 
 
 def compute_zones(platform: Platform, start: str) -> list[str]:
-    """The zones of the compute nodes on which the tenant's pods really are."""
+    """Return the zones of the compute nodes on which the tenant's pods run."""
     nodes = {
         one["metadata"]["name"]: one["metadata"]["labels"].get(ZONE) for one in platform.compute.get("nodes")["items"]
     }
@@ -66,7 +66,7 @@ def test_each_zone_of_the_pool_is_a_virtual_node(tenant: Cluster) -> None:
 
 
 @pytest.mark.parametrize("devices", [0, 1])
-def test_pods_are_spread_over_zones(tenant: Cluster, platform: Platform, devices: int) -> None:
+def test_pods_spread_over_zones(tenant: Cluster, platform: Platform, devices: int) -> None:
     app = f"spread{devices}"
     names = [f"{app}-{number}" for number in range(2)]
     made = [gpus(name, devices) if devices else pod(name) for name in names]
@@ -79,7 +79,7 @@ def test_pods_are_spread_over_zones(tenant: Cluster, platform: Platform, devices
 
 
 @pytest.mark.parametrize("devices", [0, 1])
-def test_a_pod_that_selects_a_zone_runs_there(tenant: Cluster, platform: Platform, devices: int) -> None:
+def test_pod_runs_in_its_selected_zone(tenant: Cluster, platform: Platform, devices: int) -> None:
     name = f"there{devices}"
     made = gpus(name, devices) if devices else pod(name)
     made["spec"]["nodeSelector"] = {ZONE: "zone-1"}
@@ -89,7 +89,7 @@ def test_a_pod_that_selects_a_zone_runs_there(tenant: Cluster, platform: Platfor
     assert compute_zones(platform, name) == ["zone-1"]
 
 
-def test_the_limit_is_that_of_the_pool_and_not_of_each_zone(tenant: Cluster) -> None:
+def test_limit_applies_to_the_pool_not_to_each_zone(tenant: Cluster) -> None:
     for number, zone in enumerate(("zone-0", "zone-1", "zone-0")):
         made = gpus(f"big-{number}", 8, nodeSelector={ZONE: zone})
         tenant.apply(labelled(made, "big"))

@@ -1,4 +1,4 @@
-"""Pods that ask for devices are born gated, whoever makes them; without the policy they are not, and it comes back."""
+"""Pods that request devices are created with a gate, whatever creates them. A missing gate policy is restored."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FACTS = TenantFacts(
     cluster_domain="cluster.local",
 )
 BY_POLICY = FACTS.minor >= POLICIES_SINCE
-"""Whether the API server gates pods itself; one that is older asks the gateway, as a webhook."""
+"""Whether the API server gates pods itself. An older one calls the gateway's webhook."""
 MORE_THAN_THERE_IS = 999
-"""GPUs for which no pod will ever be admitted, so that its gate stays to be looked at."""
+"""GPUs for which no pod is ever admitted, so that its gate stays."""
 
 
 @pytest.fixture(scope="module")
 def gated(platform: Platform) -> Iterator[Cluster]:
-    """The cluster of a tenant that was born with the policy."""
+    """Yield the cluster of a tenant that was created with the policy."""
     platform.vkgateway("tenant", "create", "gates", "--pool", "a100")
     cluster = platform.tenant("gates")
     eventually(lambda: gates_of_new(cluster, asking(limits={"nvidia.com/gpu": "1"})), what="the policy at work")
@@ -41,7 +41,7 @@ def gated(platform: Platform) -> Iterator[Cluster]:
 
 
 def gate_objects(cluster: Cluster) -> list[Document]:
-    """What the tenant was born with to gate its pods."""
+    """Return the objects of the tenant that gate its pods."""
     facts = FACTS
     if not BY_POLICY:
         asked = cluster.get("mutatingwebhookconfiguration", POLICY)["webhooks"][0]["clientConfig"]
@@ -54,12 +54,12 @@ def gate_objects(cluster: Cluster) -> list[Document]:
 
 
 def asking(**resources: dict[str, str]) -> dict[str, Any]:
-    """What a container asks for."""
+    """Return a container that requests resources."""
     return {"resources": resources}
 
 
 def try_new(cluster: Cluster, container: dict[str, Any], **spec: Any) -> Document:
-    """A pod as it would be born: it passes admission and is not kept."""
+    """Return a pod as it would be created, from a dry run."""
     document = pod("newborn", container=container, **spec)
     answer = cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(document))
     born: Document = json.loads(answer)
@@ -92,13 +92,13 @@ ASKING = [
 
 
 @pytest.mark.parametrize(("container", "spec"), ASKING)
-def test_a_pod_that_asks_for_a_device_is_born_gated(
+def test_pod_with_a_device_request_is_created_gated(
     gated: Cluster, container: dict[str, Any], spec: dict[str, Any]
 ) -> None:
     assert gates_of_new(gated, container, **spec) == [ADMISSION_GATE]
 
 
-def test_gates_of_others_stay_and_ours_is_there_once(gated: Cluster) -> None:
+def test_gate_is_added_once_and_others_are_kept(gated: Cluster) -> None:
     others = [{"name": "example.org/other"}]
     ours = [{"name": ADMISSION_GATE}]
 
@@ -113,7 +113,7 @@ MARKED = [
 
 
 @pytest.mark.parametrize("metadata", MARKED)
-def test_a_pod_with_the_mark_of_a_gang_is_born_gated_without_devices(gated: Cluster, metadata: dict[str, Any]) -> None:
+def test_pod_with_a_gang_mark_is_created_gated_without_devices(gated: Cluster, metadata: dict[str, Any]) -> None:
     document = pod("newborn")
     document["metadata"] |= metadata
     answer = gated.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", stdin=json.dumps(document))
@@ -121,7 +121,7 @@ def test_a_pod_with_the_mark_of_a_gang_is_born_gated_without_devices(gated: Clus
 
 
 @pytest.mark.skipif(not BY_POLICY, reason="pods are gated by size where the API server has admission policies")
-def test_a_pod_larger_than_any_machine_is_born_gated(gated: Cluster) -> None:
+def test_pod_larger_than_any_node_is_created_gated(gated: Cluster) -> None:
     def of(cpu: str, **spec: Any) -> list[str]:
         return gates_of_new(gated, asking(requests={"cpu": cpu}), **spec)
 
@@ -141,7 +141,7 @@ NOT_ASKING = [
 
 
 @pytest.mark.parametrize(("container", "spec"), NOT_ASKING)
-def test_other_pods_are_not(gated: Cluster, container: dict[str, Any], spec: dict[str, Any]) -> None:
+def test_other_pods_are_created_without_gate(gated: Cluster, container: dict[str, Any], spec: dict[str, Any]) -> None:
     assert gates_of_new(gated, container, **spec) == []
 
 
@@ -161,7 +161,7 @@ def workload(kind: str, **spec: Any) -> Document:
 
 
 @pytest.mark.parametrize(("kind", "spec", "size"), [("Deployment", {"replicas": 2}, 2), ("DaemonSet", {}, 2)])
-def test_pods_that_controllers_make_are_gated_too(gated: Cluster, kind: str, spec: dict[str, Any], size: int) -> None:
+def test_pods_of_controllers_are_gated(gated: Cluster, kind: str, spec: dict[str, Any], size: int) -> None:
     gated.apply(workload(kind, **spec))
 
     def all_there() -> list[Document]:
@@ -176,7 +176,7 @@ def test_pods_that_controllers_make_are_gated_too(gated: Cluster, kind: str, spe
     gated.kubectl("delete", kind.lower(), kind.lower(), "--wait")
 
 
-def test_the_server_fills_nothing_in_so_that_looking_writes_nothing(gated: Cluster) -> None:
+def test_unchanged_policies_are_not_rewritten(gated: Cluster) -> None:
     part = "spec" if BY_POLICY else "webhooks"
     objects = gate_objects(gated)
     assert len(objects) == (2 if BY_POLICY else 1)
@@ -184,7 +184,7 @@ def test_the_server_fills_nothing_in_so_that_looking_writes_nothing(gated: Clust
         assert gated.get(wanted["kind"], POLICY)[part] == wanted[part]
 
 
-def test_a_gated_pod_cannot_be_bound_by_hand(gated: Cluster) -> None:
+def test_gated_pod_cannot_be_bound(gated: Cluster) -> None:
     gated.apply(pod("waits", container=asking(limits={"nvidia.com/gpu": str(MORE_THAN_THERE_IS)})))
     target = {"apiVersion": "v1", "kind": "Node", "name": "a100.zone-0.local"}
     binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "waits"}, "target": target}
@@ -198,7 +198,7 @@ def test_a_gated_pod_cannot_be_bound_by_hand(gated: Cluster) -> None:
 
 
 def spoil(gated: Cluster) -> None:
-    """Delete or change what gates the pods."""
+    """Delete or change the objects that gate pods."""
     if not BY_POLICY:
         gated.kubectl("delete", "mutatingwebhookconfiguration", POLICY)
         return
@@ -207,7 +207,7 @@ def spoil(gated: Cluster) -> None:
     gated.kubectl("patch", "mutatingadmissionpolicy", POLICY, "--type=merge", "-p", json.dumps(never))
 
 
-def test_a_gate_that_was_deleted_or_changed_comes_back(platform: Platform, gated: Cluster) -> None:
+def test_deleted_or_changed_gate_policy_is_restored(platform: Platform, gated: Cluster) -> None:
     spoil(gated)
     eventually(lambda: gates_of_new(gated, asking(limits=GPU)) == [], what="pods without a gate")
 
@@ -218,7 +218,7 @@ def test_a_gate_that_was_deleted_or_changed_comes_back(platform: Platform, gated
 
 
 def cpus(name: str, amount: int, **metadata: Any) -> Document:
-    """A pod that asks for whole CPUs of machines that have 96."""
+    """Return a pod that requests whole CPUs. The nodes have 96."""
     made = pod(name, container=asking(requests={"cpu": str(amount)}))
     made["metadata"] |= metadata
     return made
@@ -242,7 +242,7 @@ def cpu_job(name: str) -> Document:
 
 
 def said(cluster: Cluster, name: str, reason: str) -> str:
-    """The message of the first event of a pod with a reason; empty: there is none."""
+    """Return the message of a pod's first event with a reason, empty if there is none."""
     return next((message for found, message in cluster.events(name) if found == reason), "")
 
 
@@ -252,7 +252,7 @@ def running(cluster: Cluster, job: str) -> int:
 
 
 @pytest.mark.skipif(not BY_POLICY, reason="pods are gated by size where the API server has admission policies")
-def test_cpu_is_of_machines_not_of_their_sum(gated: Cluster) -> None:
+def test_cpu_must_fit_one_node(gated: Cluster) -> None:
     gated.kubectl("delete", "deployments,daemonsets,pods", "--all", "--grace-period=1", "--timeout=60s")
     try:
         gated.apply(*(cpus(f"too-large-{number}", 100) for number in range(3)), cpus("fits", 85))

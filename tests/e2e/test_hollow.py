@@ -1,4 +1,4 @@
-"""Pods on hollow nodes: commands in them see nothing of the machine, and their kubelet knows one caller only."""
+"""Pods on hollow nodes: their commands see nothing of the machine, and their kubelet accepts one caller only."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def start_hollow(cluster: Cluster, name: str, *, annotations: dict[str, str] | N
 
 @pytest.fixture(scope="module")
 def hollow(alpha: Cluster) -> Iterator[str]:
-    """A pod of alpha on a hollow node."""
+    """Yield a pod of alpha on a hollow node."""
     start_hollow(alpha, "hollow")
     yield "hollow"
     alpha.kubectl("delete", "pod", "hollow", "--wait=false", "--ignore-not-found")
 
 
 def sandboxes(platform: Platform) -> list[int]:
-    """Processes of sandboxes of this platform."""
+    """Return the sandbox processes of this platform."""
     [kubelet] = [p["pid"] for p in platform.status()["processes"] if p["name"] == "compute/hollow-kubelet"]
     found = subprocess.run(["pgrep", "-f", "-P", str(kubelet), SANDBOX], capture_output=True, text=True, check=False)
     return [int(pid) for pid in found.stdout.split()]
 
 
-def test_exec_on_a_hollow_node_sees_busybox_and_nothing_else(alpha: Cluster, hollow: str) -> None:
+def test_exec_on_a_hollow_node_sees_only_busybox(alpha: Cluster, hollow: str) -> None:
     seen = alpha.try_kubectl("exec", hollow, "--", "sh", "-c", "ls /; ls /tmp; hostname; exit 7")
     assert seen.code == 7, str(seen)
     assert seen.out.split() == ["bin", "dev", "tmp", hollow]
@@ -61,7 +61,7 @@ def test_exec_on_a_hollow_node_sees_busybox_and_nothing_else(alpha: Cluster, hol
     assert not attack.out
 
 
-def test_input_terminals_and_both_protocols(alpha: Cluster, hollow: str) -> None:
+def test_exec_with_input_terminals_and_both_protocols(alpha: Cluster, hollow: str) -> None:
     assert alpha.kubectl("exec", "-i", hollow, "--", "cat", stdin="through and back\n") == "through and back\n"
     resized = 'while [ "$(stty size)" = "24 80" ]; do :; done; stty size'
     command = f"{alpha.kubectl_path} --kubeconfig {alpha.kubeconfig} exec -it {hollow} -- sh -c '{resized}'"
@@ -92,7 +92,7 @@ def test_input_terminals_and_both_protocols(alpha: Cluster, hollow: str) -> None
 
 
 @pytest.mark.parametrize("how", ["pod deleted", "client killed"])
-def test_a_command_ends_with_its_pod_and_with_its_client(platform: Platform, alpha: Cluster, how: str) -> None:
+def test_command_ends_with_its_pod_and_its_client(platform: Platform, alpha: Cluster, how: str) -> None:
     start_hollow(alpha, "short")
     argv = (alpha.kubectl_path, "--kubeconfig", str(alpha.kubeconfig), "exec", "short", "--", "sh", "-c")
     with subprocess.Popen([*argv, "sleep 1000 & sleep 1000"], stderr=subprocess.PIPE, text=True) as client:
@@ -108,7 +108,7 @@ def test_a_command_ends_with_its_pod_and_with_its_client(platform: Platform, alp
     alpha.kubectl("delete", "pod", "short", "--ignore-not-found")
 
 
-def test_the_hollow_kubelet_knows_the_compute_api_server_only(platform: Platform, alpha: Cluster, hollow: str) -> None:
+def test_hollow_kubelet_accepts_only_the_compute_api_server(platform: Platform, alpha: Cluster, hollow: str) -> None:
     port = platform.status()["ports"]["hollow-kubelet"]
     path = f"https://127.0.0.1:{port}/containerLogs/alpha--default/{hollow}/main"
     assert status_of(path, trusting()) == 0
@@ -120,7 +120,7 @@ def test_the_hollow_kubelet_knows_the_compute_api_server_only(platform: Platform
     assert "hollow node" in alpha.kubectl("logs", hollow)
 
 
-def test_kwok_listens_nowhere(platform: Platform) -> None:
+def test_kwok_opens_no_port(platform: Platform) -> None:
     [kwok] = [p["pid"] for p in platform.status()["processes"] if p["name"] == "compute/kwok"]
     assert not _listening(kwok)
 
@@ -133,7 +133,7 @@ def _listening(pid: int) -> set[str]:
     return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
 
 
-def test_annotations_of_kwok_give_a_tenant_nothing(platform: Platform, alpha: Cluster) -> None:
+def test_kwok_annotations_have_no_effect_for_tenants(platform: Platform, alpha: Cluster) -> None:
     forged = {"name": "forged", "annotations": {"kwok.x-k8s.io/node": "fake"}}
     alpha.apply({"apiVersion": "v1", "kind": "Node", "metadata": forged})
     alpha.kubectl("annotate", "node", "a100.zone-0.local", "kwok.x-k8s.io/node=fake")

@@ -1,4 +1,4 @@
-"""The kubelet API as tools use it: figures, copies, attached terminals, forwarded ports, commands, tokens."""
+"""Kubelet API as tools use it: metrics, copies, attached terminals, forwarded ports, commands, tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ READER: list[Document] = [
 
 @pytest.fixture(scope="module")
 def busy(platform: Platform, alpha: Cluster) -> Iterator[str]:
-    """A pod that uses some CPU on the real node, and is probed."""
+    """Yield a pod that uses some CPU on the real node and has a probe."""
     if not platform.real:
         pytest.skip(f"no real node here: {platform.status().get('realNode')}")
     probe = {"exec": {"command": ["true"]}, "periodSeconds": 1}
@@ -56,7 +56,7 @@ def busy(platform: Platform, alpha: Cluster) -> Iterator[str]:
 
 
 def hidden(platform: Platform, text: str) -> None:
-    """Nothing of the compute cluster shows."""
+    """Check that a text shows nothing of the compute cluster."""
     below = platform.compute.get("pod", "busy", "-n", "alpha--default")
     for secret in ("real-0", "alpha--", below["metadata"]["uid"], below["metadata"]["uid"].replace("-", "_")):
         assert secret not in text, secret
@@ -64,7 +64,7 @@ def hidden(platform: Platform, text: str) -> None:
     assert "kube-system" not in text
 
 
-def test_the_summary_has_the_tenants_pods_with_its_own_uids(platform: Platform, alpha: Cluster, busy: str) -> None:
+def test_summary_has_the_tenants_pods_with_tenant_uids(platform: Platform, alpha: Cluster, busy: str) -> None:
     def look() -> str:
         text = alpha.kubectl("get", "--raw", f"{PROXY}/stats/summary")
         return text if any(one["podRef"]["name"] == busy for one in json.loads(text)["pods"]) else ""
@@ -105,8 +105,8 @@ def eventually_holding(alpha: Cluster, path: str, sample: str) -> str:
     return eventually(look, what=sample)
 
 
-def test_top_and_autoscaling_work_from_the_start(alpha: Cluster, beta: Cluster) -> None:
-    """By what KWOK simulates: half a core for a pod that asks for a tenth."""
+def test_top_and_autoscaling_work(alpha: Cluster, beta: Cluster) -> None:
+    """KWOK simulates the usage: half a core for a pod that requests a tenth."""
     template = {
         "metadata": {"labels": {"app": "grows"}, "annotations": {"kwok.x-k8s.io/usage-cpu": "500m"}},
         "spec": {
@@ -131,7 +131,7 @@ def test_top_and_autoscaling_work_from_the_start(alpha: Cluster, beta: Cluster) 
     alpha.kubectl("delete", "hpa/grows", "deployment/grows")
 
 
-def test_another_tenant_sees_nothing_of_it(beta: Cluster, busy: str) -> None:
+def test_metrics_are_hidden_from_other_tenants(beta: Cluster, busy: str) -> None:
     for path in ("stats/summary", "metrics/resource", "metrics/cadvisor", "metrics/probes", "pods"):
         assert busy not in beta.kubectl("get", "--raw", f"{PROXY}/{path}")
 
@@ -144,7 +144,7 @@ def test_pods_of_one_node(alpha: Cluster, busy: str) -> None:
 
 
 def ask(alpha: Cluster, path: str, token: str) -> int:
-    """Ask the kubelet endpoint itself, without a certificate, as metrics-server does."""
+    """Call the kubelet endpoint without a certificate, as metrics-server does."""
     node = alpha.get("node", NODE)["status"]
     host = next(entry["address"] for entry in node["addresses"] if entry["type"] == "InternalIP")
     port = node["daemonEndpoints"]["kubeletEndpoint"]["Port"]
@@ -159,7 +159,7 @@ def ask(alpha: Cluster, path: str, token: str) -> int:
         return error.code
 
 
-def test_a_service_account_with_the_right_to_metrics_reads_them(alpha: Cluster, beta: Cluster, busy: str) -> None:
+def test_service_account_with_metrics_rights_reads_them(alpha: Cluster, beta: Cluster, busy: str) -> None:
     assert busy
     for cluster in (alpha, beta):
         cluster.apply(*READER)
@@ -175,12 +175,12 @@ def test_a_service_account_with_the_right_to_metrics_reads_them(alpha: Cluster, 
     assert ask(alpha, "/tenants/alpha/containerLogs/default/busy/main", token) == 403
 
 
-def test_run_answers_with_the_output(alpha: Cluster, busy: str) -> None:
+def test_run_returns_the_output(alpha: Cluster, busy: str) -> None:
     url = f"{PROXY}/run/default/{busy}/main?cmd=echo+hello"
     assert alpha.kubectl("create", "--raw", url, "-f", "-", stdin="").strip() == "hello"
 
 
-def test_who_only_connects_keeps_nobody_from_logs(alpha: Cluster) -> None:
+def test_idle_connections_do_not_block_logs(alpha: Cluster) -> None:
     alpha.apply(pod("heard", nodeSelector={"vkgateway.io/pool": "a100"}))
     alpha.wait_pod("heard")
     status = alpha.get("node", "a100.zone-0.local")["status"]
@@ -193,7 +193,7 @@ def test_who_only_connects_keeps_nobody_from_logs(alpha: Cluster) -> None:
     alpha.kubectl("delete", "pod", "heard", "--wait=false")
 
 
-def test_files_are_copied_both_ways(alpha: Cluster, busy: str, tmp_path: Path) -> None:
+def test_files_are_copied_in_both_directions(alpha: Cluster, busy: str, tmp_path: Path) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     there.write_bytes(os.urandom(20_000_000))
     alpha.kubectl("cp", str(there), f"default/{busy}:/tmp/file", timeout=120)
@@ -203,7 +203,7 @@ def test_files_are_copied_both_ways(alpha: Cluster, busy: str, tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("real")
-def test_a_short_log_comes_whole_over_websockets(alpha: Cluster) -> None:
+def test_short_log_is_complete_over_websockets(alpha: Cluster) -> None:
     alpha.apply(pod("brief", command="echo all that there is; sleep 3600", **REAL))
     alpha.wait_pod("brief")
     eventually(lambda: alpha.kubectl("logs", "brief"), what="the log")
@@ -246,7 +246,7 @@ def test_attach_with_a_terminal(alpha: Cluster, busy: str) -> None:
     alpha.kubectl("delete", "pod", "terminal", "--wait=false")
 
 
-def test_a_forwarded_port_goes_with_its_pod(alpha: Cluster, busy: str) -> None:
+def test_forwarded_port_closes_with_its_pod(alpha: Cluster, busy: str) -> None:
     assert busy
     serving = "mkdir -p /tmp/w; echo here > /tmp/w/index.html; httpd -f -p 8080 -h /tmp/w"
     alpha.apply(pod("web", command=serving, **REAL))

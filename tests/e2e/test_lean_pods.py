@@ -1,4 +1,4 @@
-"""Who wrote which field is recorded of every pod but tenants' in the compute cluster, which do without."""
+"""Managed fields: recorded for every pod, except compute pods of tenants."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from vkgateway.controlplane.plane import POLICIES_SINCE
 
 BELOW = ("-n", "alpha--default")
 APPLIED = "kubectl-client-side-apply"
-"""As whom `kubectl apply` is recorded."""
+"""Manager that `kubectl apply` records."""
 pytestmark = pytest.mark.skipif(
     COMPUTE_MINOR < POLICIES_SINCE, reason=f"a compute cluster before 1.{POLICIES_SINCE} has no such policies"
 )
 
 
 def record(cluster: Cluster, name: str, *options: str) -> list[dict[str, Any]]:
-    """Who wrote which fields of a pod; kubectl hides it unless asked."""
+    """Return the managed fields of a pod, which kubectl hides by default."""
     found: Document = cluster.get("pod", name, *options, "--show-managed-fields")
     entries: list[dict[str, Any]] = found["metadata"].get("managedFields", [])
     return entries
@@ -28,8 +28,8 @@ def writers(entries: list[dict[str, Any]]) -> set[str]:
     return {entry["manager"] for entry in entries}
 
 
-def test_a_tenants_pod_has_its_record_above_and_none_below(platform: Platform, alpha: Cluster) -> None:
-    """Neither binding and status bring one back, nor a change that comes down."""
+def test_tenant_pod_has_managed_fields_and_compute_pod_has_none(platform: Platform, alpha: Cluster) -> None:
+    """Neither binding and status nor a forwarded change adds managed fields."""
 
     def below() -> Document:
         return platform.compute.get("pod", "lean", *BELOW)
@@ -46,7 +46,7 @@ def test_a_tenants_pod_has_its_record_above_and_none_below(platform: Platform, a
     alpha.kubectl("delete", "pod", "lean", "--wait")
 
 
-def test_a_pod_of_nobodys_keeps_its_record(platform: Platform) -> None:
+def test_unmanaged_pod_keeps_its_managed_fields(platform: Platform) -> None:
     platform.compute.apply(pod("of-nobody"))
     platform.compute.wait_pod("of-nobody")
 

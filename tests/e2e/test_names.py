@@ -1,6 +1,6 @@
-"""Services and names of two tenants that call everything alike: each finds its own pods, and nobody else's.
+"""Services and names of two tenants that use the same names: each resolves to its tenant's pods.
 
-Asked from this machine, which reaches the real node's Services: BusyBox, linked statically, cannot look names up.
+The queries run on this machine, which reaches the real node's Services: static BusyBox cannot resolve names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def fetch(address: str, port: int = 80) -> str:
 
 @pytest.fixture(scope="module")
 def tenants(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[str, Cluster]]:
-    """Both tenants, with the same Services and StatefulSet."""
+    """Yield both tenants, with the same Services and StatefulSet."""
     if not platform.real:
         pytest.skip("no real node here")
     both = {"alpha": alpha, "beta": beta}
@@ -51,7 +51,7 @@ def tenants(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[
 
 
 def name_server(cluster: Cluster) -> str:
-    """Where the tenant's pods ask, as one of them has it in its file."""
+    """Return the name server in a tenant pod's resolver configuration."""
     text = cluster.kubectl("exec", "-n", NAMESPACE, "web-0", "--", "cat", "/etc/resolv.conf")
     assert f"search {DOMAIN} svc.cluster.local cluster.local" in text
     (server,) = [line.split()[1] for line in text.splitlines() if line.startswith("nameserver")]
@@ -59,13 +59,15 @@ def name_server(cluster: Cluster) -> str:
 
 
 def known(server: str, name: str) -> list[str]:
-    """What a name leads to, as soon as it leads anywhere: a cluster's own controllers write of pods after the fact."""
+    """Return the addresses of a name once it has any, because controllers write endpoints with a delay."""
     return eventually(lambda: ask(server, name))
 
 
 def answers_of_all(address: str, pods: int) -> set[str]:
-    """What is answered by the pods behind an address, once so many answer: which one is asked is left to chance, and
-    kube-proxy hears of a pod a while after it is ready."""
+    """Return the answers of the pods behind an address, once `pods` different ones have answered.
+
+    The choice of a pod is random, and kube-proxy learns of a ready pod with a delay.
+    """
     answers: set[str] = set()
 
     def all_answer() -> bool:
@@ -76,7 +78,7 @@ def answers_of_all(address: str, pods: int) -> set[str]:
     return answers
 
 
-def test_names_lead_to_the_tenants_own_pods(tenants: dict[str, Cluster]) -> None:
+def test_names_resolve_to_the_tenants_pods(tenants: dict[str, Cluster]) -> None:
     for name, cluster in tenants.items():
         server = name_server(cluster)
         (address,) = known(server, f"web.{DOMAIN}")
@@ -88,13 +90,13 @@ def test_names_lead_to_the_tenants_own_pods(tenants: dict[str, Cluster]) -> None
         assert ask(server, f"_http._tcp.peers.{DOMAIN}", SRV) == [f"web-{n}.peers.{DOMAIN}:8080" for n in (0, 1)]
 
 
-def test_names_of_other_tenants_and_of_the_compute_cluster_do_not_exist(tenants: dict[str, Cluster]) -> None:
+def test_names_of_other_tenants_and_the_compute_cluster_do_not_resolve(tenants: dict[str, Cluster]) -> None:
     server = name_server(tenants["alpha"])
     for name in (f"spy.{DOMAIN}", "web.beta--names.svc.cluster.local", "dns-alpha.vkgateway-system.svc.cluster.local"):
         assert ask(server, name) == []
 
 
-def test_endpoints_of_ones_own_lead_to_ones_own_pods_only(platform: Platform, tenants: dict[str, Cluster]) -> None:
+def test_custom_endpoints_lead_to_the_tenants_pods_only(platform: Platform, tenants: dict[str, Cluster]) -> None:
     alpha = tenants["alpha"]
     own, others = (known(name_server(cluster), f"web-0.peers.{DOMAIN}")[0] for cluster in tenants.values())
     document = {
@@ -115,7 +117,7 @@ def test_endpoints_of_ones_own_lead_to_ones_own_pods_only(platform: Platform, te
     assert others in events[0]["message"]
 
 
-def test_the_api_servers_name_is_known_at_its_usual_port(platform: Platform, tenants: dict[str, Cluster]) -> None:
+def test_api_server_name_resolves_at_its_usual_port(platform: Platform, tenants: dict[str, Cluster]) -> None:
     for name, cluster in tenants.items():
         hosts = cluster.kubectl("exec", "-n", NAMESPACE, "web-0", "--", "cat", "/etc/hosts")
         (line,) = [line.split() for line in hosts.splitlines() if "kubernetes.default.svc" in line]

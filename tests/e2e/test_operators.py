@@ -1,4 +1,4 @@
-"""The pages about operators, followed word for word on the real node by somebody who has just come."""
+"""Pages about operators, run word for word on the real node by a new user."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.e2e.pages import follow
 ROOT = Path(__file__).parents[2]
 PAGES = ["mpi", "kopf"]
 LONG_PAGES = ["versions", "training", "elastic", "horovod", "spark", "volcano", "metrics-server"]
-"""Whose programs take long to build: `make test-operators` follows them too."""
+"""Pages whose programs take long to build. `make test-operators` runs them, too."""
 TIMEOUT = 40 * 60
-"""Seconds; the first time on a machine, programs are built and images are made."""
+"""Seconds. The first run on a machine builds programs and images."""
 
 
 @pytest.fixture
 def admin(platform: Platform) -> Iterator[dict[str, str]]:
-    """The shell of somebody who did what stands under "before you begin"; tenants that pages make go at the end."""
+    """Yield the environment of a user who completed "before you begin", and delete the pages' tenants at the end."""
     if not platform.real:
         pytest.skip(f"no real node here: {platform.status().get('realNode')}")
     before = set(platform.vkgateway("tenant", "list", "-o", "name").split())
@@ -38,5 +38,5 @@ def admin(platform: Platform) -> Iterator[dict[str, str]]:
 
 @pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="no mmdebstrap here, which makes the images")
 @pytest.mark.parametrize("page", PAGES + (LONG_PAGES if os.environ.get("VKGATEWAY_ALL_OPERATORS") else []))
-def test_a_page_says_what_happens(admin: dict[str, str], page: str) -> None:
+def test_page_matches_what_happens(admin: dict[str, str], page: str) -> None:
     follow(ROOT / "docs" / "operators" / f"{page}.md", folder=ROOT, env=admin, timeout=TIMEOUT)

@@ -1,4 +1,4 @@
-"""The embedded platform: what dies is started again, what is up stays as it was, and mistakes get one sentence."""
+"""Embedded platform: dead processes are restarted, running ones are kept, and mistakes get one sentence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.e2e.cluster import VKGATEWAY, Cluster, Platform, eventually, new_data
 
 @contextlib.contextmanager
 def another() -> Iterator[Platform]:
-    """Another data directory, with no platform in it yet; whatever is made there goes."""
+    """Yield a second data directory without a platform, and remove it with its contents."""
     made = Platform(new_data_dir())
     try:
         yield made
@@ -30,14 +30,14 @@ def another() -> Iterator[Platform]:
 
 @pytest.fixture
 def elsewhere() -> Iterator[Platform]:
-    """Another data directory, for one test alone."""
+    """Yield a data directory for one test."""
     with another() as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def second(platform: Platform) -> Iterator[Platform]:
-    """A second platform beside the first: its `up` was killed half-way, and repeated."""
+    """Yield a second platform next to the first, whose `up` was killed and repeated."""
     with another() as made:
         made.kubectl_path = platform.kubectl_path
         up = subprocess.Popen(
@@ -74,14 +74,14 @@ def test_status_shows_every_part_running(platform: Platform, alpha: Cluster) -> 
     assert "compute/apiserver" in platform.vkgateway("status")
 
 
-def test_logs_of_a_component_are_shown(platform: Platform) -> None:
+def test_component_logs_are_shown(platform: Platform) -> None:
     assert "compute" in platform.vkgateway("logs", "gateway")
     answer = platform.try_vkgateway("logs", "nothing-of-that-name")
     assert answer.code == 3
     assert "nothing-of-that-name" in answer.err
 
 
-def test_whatever_is_killed_is_started_again_and_pods_live_on(platform: Platform, alpha: Cluster) -> None:
+def test_killed_processes_are_restarted_and_pods_survive(platform: Platform, alpha: Cluster) -> None:
     alpha.apply(pod("lasting"))
     alpha.wait_pod("lasting")
     uid = alpha.get("pod", "lasting")["metadata"]["uid"]
@@ -99,7 +99,7 @@ def test_whatever_is_killed_is_started_again_and_pods_live_on(platform: Platform
     alpha.kubectl("delete", "pod", "lasting", "afterwards", "--wait")
 
 
-def test_what_happened_while_the_gateway_was_down_is_repaired(platform: Platform, alpha: Cluster) -> None:
+def test_changes_during_a_gateway_outage_are_repaired(platform: Platform, alpha: Cluster) -> None:
     for name in ("ends", "forced", "victim"):
         alpha.apply(pod(name))
         alpha.wait_pod(name)
@@ -119,7 +119,7 @@ def test_what_happened_while_the_gateway_was_down_is_repaired(platform: Platform
     alpha.kubectl("delete", "pod", "ends", "victim", "late", "--wait")
 
 
-def test_up_again_finds_everything_as_it_was(platform: Platform, alpha: Cluster) -> None:
+def test_repeated_up_changes_nothing(platform: Platform, alpha: Cluster) -> None:
     alpha.apply(pod("before"))
     alpha.wait_pod("before")
     pids = {name: process["pid"] for name, process in platform.processes().items()}
@@ -132,7 +132,7 @@ def test_up_again_finds_everything_as_it_was(platform: Platform, alpha: Cluster)
     alpha.kubectl("delete", "pod", "before", "--wait")
 
 
-def test_a_dead_supervisor_is_replaced_and_adopts_what_runs(platform: Platform) -> None:
+def test_new_supervisor_adopts_running_processes(platform: Platform) -> None:
     pids = {name: process["pid"] for name, process in platform.processes().items()}
     found = subprocess.run(
         ["pgrep", "-f", f"vkgateway.programs.supervisor.*{platform.data_dir}"],
@@ -148,13 +148,13 @@ def test_a_dead_supervisor_is_replaced_and_adopts_what_runs(platform: Platform) 
     assert {name: process["pid"] for name, process in platform.processes().items()} == pids
 
 
-def test_a_half_finished_up_can_be_repeated(second: Platform) -> None:
+def test_interrupted_up_can_be_repeated(second: Platform) -> None:
     eventually(lambda: all_running(second), seconds=5, what="everything running")
     assert second.status()["state"] == "up"
 
 
 def test_down_and_up_keep_tenants_and_pods(second: Platform, platform: Platform) -> None:
-    """It has ports and an address of its own, and forgets nothing over `down`."""
+    """The second platform has its own ports and address, and keeps its state over `down`."""
     second.vkgateway("tenant", "create", "gamma", "--pool", "v100")
     gamma = second.tenant("gamma")
     gamma.apply(pod("kept"))
@@ -202,7 +202,7 @@ def test_down_while_up_runs_is_refused(elsewhere: Platform) -> None:
 
 
 @pytest.mark.parametrize(("content", "word"), [("{ not json", "platform.json"), ('{"layout": 999}', "newer")])
-def test_a_data_directory_that_cannot_be_read_is_left_alone(elsewhere: Platform, content: str, word: str) -> None:
+def test_unreadable_data_directory_is_unchanged(elsewhere: Platform, content: str, word: str) -> None:
     record = elsewhere.data_dir / "platform.json"
     record.write_text(content)
 
@@ -215,7 +215,7 @@ def test_a_data_directory_that_cannot_be_read_is_left_alone(elsewhere: Platform,
     record.unlink()
 
 
-def test_a_port_in_use_is_named(elsewhere: Platform, platform: Platform) -> None:
+def test_port_in_use_is_reported(elsewhere: Platform, platform: Platform) -> None:
     assert platform
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -237,7 +237,7 @@ def test_a_port_in_use_is_named(elsewhere: Platform, platform: Platform) -> None
         "create mutatingadmissionpolicies.admissionregistration.k8s.io",
     ],
 )
-def test_the_gateway_may_do_its_work_below_and_no_more(platform: Platform, wish: str) -> None:
+def test_gateway_has_only_the_needed_rights_in_the_compute_cluster(platform: Platform, wish: str) -> None:
     answer = platform.compute.try_kubectl("auth", "can-i", *wish.split(), "--as", "vkgateway")
 
     assert answer.out.strip() == "no"

@@ -1,4 +1,4 @@
-"""Pods that the platform would refuse are refused at creation; controllers whose pods fail are slowed down."""
+"""Pods against policy are refused at creation. Controllers whose pods fail are slowed down."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from vkgateway.translate.policy import find_refusals
 POLICY = "validatingadmissionpolicy/vkgateway-pods"
 INLINE: dict[str, Any] = {"volumes": [{"name": "data", "csi": {"driver": "disks.example.org"}}]}
 DROPPED = {"trust-bundle", "pod-certificate"}
-"""Samples of which the API server leaves an empty source, since its feature gate is off."""
+"""Samples of which the API server leaves an empty source, because its feature gate is off."""
 INVALID = {"proc-mount"}
-"""Samples that Kubernetes refuses itself."""
+"""Samples that Kubernetes itself refuses."""
 
 
 @pytest.fixture(scope="module")
 def loose(alpha: Cluster) -> Iterator[str]:
-    """A namespace whose labels ask for a weaker level of pod security than the tenant has."""
+    """Yield a namespace whose labels set a weaker pod security level than the tenant's."""
     name = "loose"
     alpha.kubectl("create", "namespace", name)
     alpha.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=privileged")
@@ -34,7 +34,7 @@ def loose(alpha: Cluster) -> Iterator[str]:
 
 
 def denials(alpha: Cluster, pods: list[dict[str, Any]]) -> dict[str, str]:
-    """What the API server says of pods that it does not let in, by name."""
+    """Return the API server's messages about refused pods, by name."""
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": pods})
     told = alpha.try_kubectl("create", "--dry-run=server", "-f", "-", stdin=listed).err
     return {
@@ -44,12 +44,12 @@ def denials(alpha: Cluster, pods: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def said(pod: dict[str, Any], policy: TenantPolicy) -> str:
-    """What the gateway says of a pod."""
+    """Return the gateway's message about a pod."""
     first, *more = [refusal.message for refusal in find_refusals(pod, tenant=policy)]
     return first + (f" (and {len(more)} more)" if more else "")
 
 
-def test_the_api_server_refuses_what_the_gateway_would_with_the_same_words(alpha: Cluster, loose: str) -> None:
+def test_api_server_refuses_pods_with_the_gateways_messages(alpha: Cluster, loose: str) -> None:
     alpha.apply({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "k"})
     samples = {**BY_POLICY, **BY_LEVEL_BASELINE}
     pods = [pod_of(name, fields, namespace=loose) for name, fields in samples.items() if name not in INVALID]
@@ -67,7 +67,7 @@ def test_the_api_server_refuses_what_the_gateway_would_with_the_same_words(alpha
 
 @pytest.fixture
 def strict(alpha: Cluster) -> Iterator[TenantPolicy]:
-    """A policy of level restricted, whose rules are in force in alpha beside its own."""
+    """Yield a policy of level restricted, enforced in alpha in addition to alpha's own."""
     policy = TenantPolicy(pod_security="restricted")
     facts = TenantFacts(
         name="alpha",
@@ -90,9 +90,9 @@ def strict(alpha: Cluster) -> Iterator[TenantPolicy]:
     alpha.kubectl("delete", "validatingadmissionpolicy,validatingadmissionpolicybinding", "strict")
 
 
-def test_the_same_of_level_restricted(alpha: Cluster, loose: str, strict: TenantPolicy) -> None:
+def test_level_restricted_is_refused_with_the_same_messages(alpha: Cluster, loose: str, strict: TenantPolicy) -> None:
     of_volumes = "all-but-volumes"
-    """Another rule refuses the volume of this sample, too, and only one of the refusals is told."""
+    """Sample whose volume another rule refuses, too. Only one refusal is reported."""
     pods = [pod_of(name, fields, namespace=loose) for name, fields in BY_LEVEL_RESTRICTED.items()]
     eventually(lambda: "plain" in denials(alpha, pods), what="the policy in force")
 
@@ -119,7 +119,7 @@ def pods_of(alpha: Cluster, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_controller_of_refused_pods_says_so_and_makes_none(alpha: Cluster) -> None:
+def test_controller_of_refused_pods_reports_it_and_creates_none(alpha: Cluster) -> None:
     alpha.apply(deployment("vaulted", **INLINE))
 
     def told() -> list[str]:
@@ -132,9 +132,7 @@ def test_a_controller_of_refused_pods_says_so_and_makes_none(alpha: Cluster) -> 
     alpha.kubectl("delete", "deployment", "vaulted")
 
 
-def test_the_gateway_refuses_what_slips_through_and_a_policy_is_put_back_as_it_is_now(
-    platform: Platform, alpha: Cluster
-) -> None:
+def test_gateway_refuses_bypassing_pods_and_restores_the_policy(platform: Platform, alpha: Cluster) -> None:
     def change(secrets: list[str]) -> None:
         spec = json.dumps({"spec": {"policy": {"imagePullSecrets": secrets}}})
         platform.compute.kubectl("patch", "tenant", "alpha", "--type=merge", "-p", spec)
@@ -156,8 +154,8 @@ def test_the_gateway_refuses_what_slips_through_and_a_policy_is_put_back_as_it_i
     eventually(lambda: not denials(alpha, [private]), what="the old policy in force")
 
 
-def test_pods_that_only_the_compute_cluster_refuses_fail_ever_slower(platform: Platform, alpha: Cluster) -> None:
-    """Three at once, then none for ten seconds, though the controller replaces each at once."""
+def test_pods_refused_by_the_compute_cluster_back_off(platform: Platform, alpha: Cluster) -> None:
+    """Three pods fail immediately, then none for ten seconds, although the controller replaces each immediately."""
     meta = {"name": "not-here"}
     policy = {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -209,7 +207,7 @@ def test_pods_that_only_the_compute_cluster_refuses_fail_ever_slower(platform: P
     alpha.kubectl("delete", "deployment", "misfit")
 
 
-def test_a_chart_may_bring_a_global_default_priority(alpha: Cluster) -> None:
+def test_global_default_priority_class_is_allowed(alpha: Cluster) -> None:
     mine = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",

@@ -1,4 +1,4 @@
-"""A tenant's pods, through kubectl: they run below, and their status, logs and exec come back."""
+"""Pods of a tenant through kubectl: they run in the compute cluster, and status, logs and exec work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def condition(document: dict[str, object], kind: str) -> dict[str, str]:
     return next((entry for entry in status.get("conditions", []) if entry["type"] == kind), {})
 
 
-def test_a_deployment_rolls_out(alpha: Cluster) -> None:
+def test_deployment_rolls_out(alpha: Cluster) -> None:
     labels = {"app": "web"}
     template = {
         "metadata": {"labels": labels},
@@ -34,7 +34,7 @@ def test_a_deployment_rolls_out(alpha: Cluster) -> None:
     eventually(lambda: not alpha.get("pods", "-l", "app=web")["items"], what="the deployment's pods gone")
 
 
-def test_a_gpu_pod_runs_on_a_node_of_its_pool_and_shows_no_host(platform: Platform, alpha: Cluster) -> None:
+def test_gpu_pod_runs_in_its_pool_and_hides_the_host(platform: Platform, alpha: Cluster) -> None:
     alpha.apply(
         pod(
             "gpu",
@@ -55,9 +55,7 @@ def test_a_gpu_pod_runs_on_a_node_of_its_pool_and_shows_no_host(platform: Platfo
     assert platform.compute.find("pod", "gpu", "-n", "alpha--default") is None
 
 
-def test_a_readiness_gate_is_judged_below_and_both_sides_agree_within_two_seconds(
-    platform: Platform, alpha: Cluster
-) -> None:
+def test_readiness_gate_is_synchronized_within_two_seconds(platform: Platform, alpha: Cluster) -> None:
     gate = "example.org/warm"
 
     def ready() -> tuple[str, str]:
@@ -80,7 +78,7 @@ def test_a_readiness_gate_is_judged_below_and_both_sides_agree_within_two_second
 
 
 @pytest.mark.usefixtures("real")
-def test_a_job_completes(alpha: Cluster) -> None:
+def test_job_completes(alpha: Cluster) -> None:
     alpha.apply(
         {
             "apiVersion": "batch/v1",
@@ -105,7 +103,7 @@ def test_a_job_completes(alpha: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("real")
-def test_a_job_whose_pod_fails_is_tried_again(alpha: Cluster) -> None:
+def test_job_retries_a_failed_pod(alpha: Cluster) -> None:
     alpha.apply(
         {
             "apiVersion": "batch/v1",
@@ -177,7 +175,7 @@ def test_exec_with_input_exit_codes_and_a_terminal(alpha: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("real")
-def test_a_config_map_change_is_seen_inside(alpha: Cluster) -> None:
+def test_config_map_change_reaches_the_container(alpha: Cluster) -> None:
     config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings"}, "data": {"colour": "red"}}
     alpha.apply(
         config,
@@ -196,9 +194,7 @@ def test_a_config_map_change_is_seen_inside(alpha: Cluster) -> None:
 
 
 @pytest.mark.usefixtures("real")
-def test_the_pods_token_speaks_to_the_tenants_api_and_to_no_other(
-    alpha: Cluster, beta: Cluster, tmp_path: Path
-) -> None:
+def test_pod_token_is_valid_for_the_tenants_api_only(alpha: Cluster, beta: Cluster, tmp_path: Path) -> None:
     alpha.apply(pod("caller", **REAL))
     alpha.wait_pod("caller")
     secret = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -213,7 +209,7 @@ def test_the_pods_token_speaks_to_the_tenants_api_and_to_no_other(
     alpha.kubectl("delete", "pod", "caller", "--wait")
 
 
-def test_a_missing_secret_is_named_and_the_pod_starts_once_it_is_there(platform: Platform, alpha: Cluster) -> None:
+def test_pod_names_its_missing_secret_and_starts_once_it_exists(platform: Platform, alpha: Cluster) -> None:
     alpha.apply(
         pod("needy", container={"env": [{"name": "K", "valueFrom": {"secretKeyRef": {"name": "key", "key": "k"}}}]})
     )
@@ -231,7 +227,7 @@ def test_a_missing_secret_is_named_and_the_pod_starts_once_it_is_there(platform:
 
 
 @pytest.mark.usefixtures("real")
-def test_kubectl_debug_starts_what_the_level_allows_and_is_told_why_not(alpha: Cluster) -> None:
+def test_kubectl_debug_follows_the_pod_security_level(alpha: Cluster) -> None:
     alpha.apply(pod("debugged", **REAL))
     alpha.wait_pod("debugged")
 
@@ -252,7 +248,7 @@ def test_kubectl_debug_starts_what_the_level_allows_and_is_told_why_not(alpha: C
     alpha.kubectl("delete", "pod", "debugged", "--wait")
 
 
-def test_deleted_below_is_failed_above_with_a_reason(platform: Platform, alpha: Cluster) -> None:
+def test_deleted_compute_pod_fails_the_tenant_pod_with_a_reason(platform: Platform, alpha: Cluster) -> None:
     alpha.apply(pod("victim", command="echo last words; sleep 3600", **(REAL if platform.real else {})))
     alpha.wait_pod("victim")
     eventually(lambda: alpha.kubectl("logs", "victim"), what="a line in its log")
@@ -268,14 +264,14 @@ def test_deleted_below_is_failed_above_with_a_reason(platform: Platform, alpha: 
     eventually(lambda: platform.compute.find("pod", "victim", "-n", "alpha--default") is None, what="gone below")
 
 
-def test_deleted_by_force_above_is_gone_below(platform: Platform, alpha: Cluster) -> None:
+def test_forced_deletion_deletes_the_compute_pod(platform: Platform, alpha: Cluster) -> None:
     alpha.apply(pod("forced"))
     alpha.wait_pod("forced")
     alpha.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
     eventually(lambda: platform.compute.find("pod", "forced", "-n", "alpha--default") is None, what="gone below")
 
 
-def test_a_namespace_goes_below_with_the_tenants(platform: Platform, alpha: Cluster) -> None:
+def test_compute_namespace_is_deleted_with_the_tenants(platform: Platform, alpha: Cluster) -> None:
     alpha.kubectl("create", "namespace", "team")
     alpha.kubectl("run", "one", "-n", "team", "--image", BUSYBOX, "--", "sleep", "3600")
     eventually(lambda: platform.compute.find("pod", "one", "-n", "alpha--team"), what="the pod below")

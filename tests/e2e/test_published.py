@@ -1,4 +1,4 @@
-"""Translation against what Kubernetes publishes: cases of Pod Security admission, and pods with every field set."""
+"""Translation of Kubernetes' published test data: Pod Security cases, and pods with every field set."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INSTEAD = {
     "procmount": "procmount_restricted",
     "seccompprofile_baseline": "seccompprofile_restricted",
 }
-"""Baseline rules in whose place a stricter one stands at level restricted."""
+"""Baseline rules that a stricter rule replaces at level restricted."""
 
 
 def minor(name: str) -> int:
@@ -40,7 +40,7 @@ def minor(name: str) -> int:
 
 
 @pytest.mark.parametrize("level", ["baseline", "restricted"])
-def test_verdicts_are_those_of_pod_security_admission(level: PodSecurity) -> None:
+def test_verdicts_equal_pod_security_admission(level: PodSecurity) -> None:
     cases = module_folder("k8s.io/pod-security-admission", NEWEST) / "test" / "testdata" / level
     newest = max((folder for folder in cases.iterdir()), key=lambda folder: minor(folder.name))
     wrong, seen = [], {"pass": 0, "fail": 0}
@@ -76,7 +76,7 @@ STAYS = {
     "workloadRef",
 }
 BECOMES_OTHERS = {"setHostnameAsFQDN"}
-"""With a subdomain the compute pod's full name would be another: it becomes `hostnameOverride`."""
+"""Field that becomes `hostnameOverride`, because the compute pod's full name would differ with a subdomain."""
 CHANGES = {
     "affinity",
     "automountServiceAccountToken",
@@ -102,7 +102,7 @@ NAMING = {
     "azureFile": "secretName",
     "configMap": "name",
 }
-"""Fields that hold the name of a Secret or ConfigMap; below `sources`, a Secret's is `name`."""
+"""Fields that contain the name of a Secret or ConfigMap. In `sources`, a Secret's is `name`."""
 
 
 @cache
@@ -114,7 +114,7 @@ def published(version: str) -> Any:
 
 @pytest.fixture(params=list(VERSIONS))
 def pod(request: pytest.FixtureRequest) -> Object:
-    """A pod of a Kubernetes version with every field set, each volume to one source, as only test data can be."""
+    """Return a pod of a Kubernetes version with every field set and one source for each volume."""
     made: Object = copy.deepcopy(published(request.param))
     (volume,) = made["spec"]["volumes"]
     kinds = {kind: source for kind, source in volume.items() if kind != "name"}
@@ -126,7 +126,7 @@ def pod(request: pytest.FixtureRequest) -> Object:
 
 
 def named(value: Any, *, projected: bool = False) -> Iterator[Object]:
-    """Everything in a pod that names a Secret or ConfigMap, given a name of its own on the way."""
+    """Yield all objects in a pod that name a Secret or ConfigMap, and set a unique name in each."""
     for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
         if key in NAMING and isinstance(inner, dict):
             field = "name" if projected and key == "secret" else NAMING[key]
@@ -135,7 +135,7 @@ def named(value: Any, *, projected: bool = False) -> Iterator[Object]:
         yield from named(inner, projected=projected or key == "sources")
 
 
-def test_pods_of_every_version_go_down_whole(pod: Object) -> None:
+def test_pods_of_every_version_are_forwarded_completely(pod: Object) -> None:
     before = copy.deepcopy(pod)
     assert {refusal.rule for refusal in find_refusals(pod, tenant=samples.TENANT, pool=samples.POOL)} >= {
         "hostNamespaces"
@@ -154,7 +154,7 @@ def test_pods_of_every_version_go_down_whole(pod: Object) -> None:
     assert [volume.keys() for volume in made["volumes"]] == kinds
 
 
-def test_everything_that_a_pod_names_is_copied(pod: Object) -> None:
+def test_all_references_of_a_pod_are_found(pod: Object) -> None:
     names = list(named(pod["spec"]))
     found = find_references(pod)
     assert {one["name"] for one in names if one["is_map"]} <= found.config_maps.keys()
@@ -163,12 +163,12 @@ def test_everything_that_a_pod_names_is_copied(pod: Object) -> None:
     assert len(names) >= 15
 
 
-def test_what_stands_below_settles(pod: Object) -> None:
+def test_forwarded_pod_has_no_difference(pod: Object) -> None:
     below = forward_pod(pod, tenant=samples.TENANT, pool=samples.POOL, namespace=samples.BELOW)
     assert diff_pods(pod, below, tenant=samples.TENANT, pool=samples.POOL).patch is None
 
 
-def test_statuses_of_every_version_come_up_whole(pod: Object) -> None:
+def test_statuses_of_every_version_are_mirrored_completely(pod: Object) -> None:
     below = forward_pod(pod, tenant=samples.TENANT, pool=samples.POOL, namespace=samples.BELOW) | {
         "status": pod["status"]
     }

@@ -1,4 +1,4 @@
-"""The real node's namespaces on a real machine: interrupted anywhere, repeated, taken away without a trace."""
+"""Namespaces of the real node on a real machine: interrupted at any step, repeated, and removed without traces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUMBER = 254
 
 
 class Cut(BaseException):
-    """The process ended here, as if killed."""
+    """Simulated kill of the process."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def node(tmp_path: Path) -> Iterator[RealNode]:
 
 
 def traces(node: RealNode) -> list[str]:
-    """What of the node can be seen on the machine."""
+    """Return the node's traces on the machine."""
     network = node.options.network
     mounts = [place for place in namespaces.mount_points() if place.startswith(str(node.options.directory))]
     # Groups of other nodes come and go meanwhile, which a walk does not mind.
@@ -57,7 +57,7 @@ def traces(node: RealNode) -> list[str]:
 
 
 def cut_after(commands: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let so many of the machine's tools run, then no more."""
+    """Let `commands` of the machine's tools run, then interrupt."""
     left = iter(range(commands))
 
     def run(*command: str, stdin: str = "", timeout: float = 60.0) -> str:
@@ -74,7 +74,7 @@ def use(run: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def interrupted(node: RealNode, commands: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Prepare with an interruption after so many commands; False if it came to its end before that."""
+    """Prepare with an interruption after `commands` commands. Return False if the preparation completed before."""
     cut_after(commands, monkeypatch)
     try:
         node.prepare()
@@ -90,7 +90,7 @@ def inside(node: RealNode, script: str) -> str:
     return host.run_command(*namespaces.NodeNamespaces(node.options.network, folder).enter_command("sh", "-ec", script))
 
 
-def test_wherever_it_is_interrupted_a_second_call_completes_it(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_preparation_is_completed_by_a_second_call(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = 0
     while interrupted(node, commands, monkeypatch):
         node.prepare()
@@ -102,7 +102,7 @@ def test_wherever_it_is_interrupted_a_second_call_completes_it(node: RealNode, m
     assert commands > 10
 
 
-def test_wherever_it_is_interrupted_it_can_be_taken_away(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_preparation_can_be_removed(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     commands = 0
     while interrupted(node, commands, monkeypatch):
         node.teardown()
@@ -111,7 +111,7 @@ def test_wherever_it_is_interrupted_it_can_be_taken_away(node: RealNode, monkeyp
     assert commands > 10
 
 
-def test_who_had_its_number_before_takes_nothing_away_from_it(node: RealNode, tmp_path: Path) -> None:
+def test_removal_by_a_previous_owner_leaves_the_node(node: RealNode, tmp_path: Path) -> None:
     options = replace(node.options, directory=tmp_path / "one before")
     before = RealNode(options, authority=Authority.create("test"))
     before.prepare()
@@ -127,7 +127,7 @@ def test_who_had_its_number_before_takes_nothing_away_from_it(node: RealNode, tm
     assert node.options.owner_key in json.loads(Path("/run/vkgateway/claims.json").read_text())["users"]
 
 
-def test_machine_keeps_its_own_settings_and_the_node_sees_what_the_kubelet_wants(node: RealNode) -> None:
+def test_machine_keeps_its_settings_and_the_node_gets_the_kubelets(node: RealNode) -> None:
     setting = Path("/proc/sys/kernel/panic")
     before = setting.read_text()
     node.prepare()
@@ -135,7 +135,7 @@ def test_machine_keeps_its_own_settings_and_the_node_sees_what_the_kubelet_wants
     assert inside(node, f"cat {setting}") == "10\n"
 
 
-def test_what_runs_inside_is_killed_and_its_mounts_go_with_it(node: RealNode) -> None:
+def test_removal_kills_processes_and_unmounts(node: RealNode) -> None:
     node.prepare()
     inside(node, "mount -t tmpfs tmpfs /run/containerd; sleep 600 </dev/null >/dev/null 2>&1 &")
     assert namespaces.NodeNamespaces(node.options.network, node.options.folders.namespaces_dir).list_members() != set()

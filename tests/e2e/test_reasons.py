@@ -1,4 +1,4 @@
-"""What people are told of waiting and of use: queue, explain, top, usage, replay and figures."""
+"""Reports about waiting and usage: queue, explain, top, usage, replay and metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POD_GROUPS = "podgroups.scheduling.volcano.sh"
 
 @pytest.fixture(scope="module")
 def waiter(platform: Platform) -> Iterator[Cluster]:
-    """A tenant that may use 8 GPUs at most in one pool, and one in another."""
+    """Yield a tenant with a limit of 8 GPUs in one pool, and one in another."""
     most = "v100:guarantee=nvidia.com/gpu=8,limit=nvidia.com/gpu=8"
     platform.vkgateway("tenant", "create", "waiter", "--pool", most, "--pool", "a100:limit=nvidia.com/gpu=1")
     yield platform.tenant("waiter")
@@ -26,7 +26,7 @@ V100: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "v100"}}
 
 
 def gpus(name: str, amount: int, annotations: dict[str, str] | None = None, **spec: Any) -> Document:
-    """A pod that asks for GPUs, in the pool v100 unless it names its node itself."""
+    """Return a pod that requests GPUs, in the pool v100 unless it names a node."""
     spec = spec if "nodeName" in spec else V100 | spec
     made = pod(name, container={"resources": {"limits": {"nvidia.com/gpu": str(amount)}}}, **spec)
     made["metadata"]["annotations"] = annotations or {}
@@ -37,7 +37,7 @@ def as_json(platform: Platform, *args: str) -> Any:
     return json.loads(platform.vkgateway(*args, "-o", "json"))
 
 
-def test_who_waits_is_in_the_queue_and_can_be_explained(platform: Platform, waiter: Cluster) -> None:
+def test_pending_gang_is_queued_and_explained(platform: Platform, waiter: Cluster) -> None:
     waiter.apply(gpus("first", 8))
     waiter.wait_pod("first")
     waiter.apply(gpus("second", 8))
@@ -58,7 +58,7 @@ def test_who_waits_is_in_the_queue_and_can_be_explained(platform: Platform, wait
     waiter.kubectl("delete", "pod", "second", "--grace-period=1")
 
 
-def test_what_an_elastic_gang_would_grow_by_is_in_the_queue(platform: Platform, waiter: Cluster) -> None:
+def test_surplus_of_an_elastic_gang_is_queued(platform: Platform, waiter: Cluster) -> None:
     marks = {"vkgateway.io/gang": "grows", "vkgateway.io/gang-min": "1", "vkgateway.io/gang-elastic-max": "4"}
     waiter.apply(*(gpus(f"grows-{number}", 4, marks) for number in range(3)))
     for number in range(2):
@@ -78,9 +78,7 @@ def test_what_an_elastic_gang_would_grow_by_is_in_the_queue(platform: Platform, 
     waiter.kubectl("delete", "pods", "grows-1", "grows-2", "--grace-period=1")
 
 
-def test_a_pod_put_by_hand_past_the_limit_fails_as_at_a_kubelet_and_takes_no_room(
-    platform: Platform, waiter: Cluster
-) -> None:
+def test_directly_bound_pod_over_the_limit_fails_like_on_a_kubelet(platform: Platform, waiter: Cluster) -> None:
     node = "a100.zone-0.local"
     assert waiter.get("node", node)["status"]["allocatable"]["nvidia.com/gpu"] == "1"
     cpus: dict[str, Any] = {"resources": {"requests": {"cpu": "100000"}}}
@@ -102,7 +100,7 @@ def waiting(platform: Platform, name: str) -> Any:
     return found[0] if found else None
 
 
-def test_pools_and_tenants_are_summed_up_and_use_is_accounted_for(platform: Platform, waiter: Cluster) -> None:
+def test_top_and_usage_account_for_pools_and_tenants(platform: Platform, waiter: Cluster) -> None:
     waiter.apply(gpus("counted", 4, {"kwok.vkgateway.io/run-seconds": "15"}, restartPolicy="Never"))
     waiter.wait_pod("counted")
     state = as_json(platform, "top")
@@ -121,7 +119,7 @@ def hours(platform: Platform) -> list[Document]:
     return [each for each in found if each["by"]["tenant"] == "waiter"]
 
 
-def test_every_decision_that_was_logged_comes_out_the_same_again(platform: Platform, waiter: Cluster) -> None:
+def test_logged_decisions_are_replayed_identically(platform: Platform, waiter: Cluster) -> None:
     waiter.apply(gpus("logged", 1))
     waiter.wait_pod("logged")
     cycles = as_json(platform, "replay")
@@ -130,7 +128,7 @@ def test_every_decision_that_was_logged_comes_out_the_same_again(platform: Platf
     waiter.kubectl("delete", "pod", "logged", "--grace-period=1")
 
 
-def test_figures_of_the_arbiter_are_served(platform: Platform, waiter: Cluster) -> None:
+def test_arbiter_metrics_are_served(platform: Platform, waiter: Cluster) -> None:
     parts = [f'guaranteed_start_seconds_count{{term="{term}"}}' for term in ("watch", "cycle", "bind")]
     before = figures(platform)
     waiter.apply(gpus("measured", 1))
@@ -148,13 +146,13 @@ def test_figures_of_the_arbiter_are_served(platform: Platform, waiter: Cluster) 
 
 
 def figures(platform: Platform) -> dict[str, float]:
-    """The gateway's own metrics, by name and labels as they are written."""
+    """Return the gateway's metrics by name and labels."""
     lines = platform.metrics().splitlines()
     pairs = (line.rpartition(" ") for line in lines if line.startswith("vkgateway_"))
     return {name.removeprefix("vkgateway_"): float(value) for name, _, value in pairs}
 
 
-def test_a_gang_said_by_a_volcano_pod_group_is_read_from_it(waiter: Cluster) -> None:
+def test_volcano_pod_group_declares_a_gang(waiter: Cluster) -> None:
     waiter.define(pod_group_crd())
     group = {"scheduling.k8s.io/group-name": "pair"}
     waiter.apply(gpus("pair-0", 1, group))
@@ -180,7 +178,7 @@ def reason(cluster: Cluster, name: str) -> str:
 
 
 def pod_group_crd() -> Document:
-    """As Volcano's, as far as it matters here."""
+    """Return Volcano's CustomResourceDefinition, as far as the test needs it."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -1,4 +1,4 @@
-"""Services as a tenant's pods see them: address, variables and every form of name lead to its own pods only."""
+"""Services as a tenant's pods see them: address, variables and every form of name lead to the tenant's pods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.e2e.inside import Inside
 from tests.e2e.webservers import SCHEDULERS_LABELS, servers, service
 
 HOSTNAME_OVERRIDE_SINCE = 35
-"""The first minor release whose API server keeps `hostnameOverride` by default (KEP-4762)."""
+"""First minor release whose API server keeps `hostnameOverride` by default (KEP-4762)."""
 NAMESPACE = "shop"
 DOMAIN = f"{NAMESPACE}.svc.cluster.local"
 GATE = "example.org/warm"
@@ -24,7 +24,7 @@ CA = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
 
 @dataclass
 class Side:
-    """A tenant with the Services, and a pod of its that calls them."""
+    """Tenant with the Services, and a pod that calls them."""
 
     name: str
     cluster: Cluster
@@ -35,7 +35,7 @@ class Side:
         return {f"web-{number} of {self.name}" for number in (0, 1)}
 
     def address(self, name: str, namespace: str = NAMESPACE) -> str:
-        """What `kubectl get service` shows."""
+        """Return the ClusterIP of a Service."""
         return str(self.cluster.get("service", name, "-n", namespace)["spec"]["clusterIP"])
 
     def variables(self) -> dict[str, str]:
@@ -45,7 +45,7 @@ class Side:
 
 @pytest.fixture(scope="module")
 def sides(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[str, Side]]:
-    """Both tenants, with the same Services and pods."""
+    """Yield both tenants, with the same Services and pods."""
     if not platform.real:
         pytest.skip("no real node here")
     found: dict[str, Side] = {}
@@ -72,12 +72,12 @@ def sides(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[dict[st
 
 
 def ingress(cluster: Cluster, name: str) -> list[dict[str, str]]:
-    """The addresses in the status of a LoadBalancer."""
+    """Return the addresses in the status of a LoadBalancer."""
     found: list[dict[str, str]] = cluster.get("service", name)["status"]["loadBalancer"].get("ingress") or []
     return found
 
 
-def test_a_load_balancer_is_what_the_tenants_policy_says(platform: Platform, alpha: Cluster) -> None:
+def test_load_balancer_follows_the_tenants_policy(platform: Platform, alpha: Cluster) -> None:
     def change(how: str) -> None:
         spec = json.dumps({"spec": {"policy": {"loadBalancers": how}}})
         platform.compute.kubectl("patch", "tenant", "alpha", "--type=merge", "-p", spec)
@@ -110,7 +110,7 @@ def test_a_load_balancer_is_what_the_tenants_policy_says(platform: Platform, alp
     alpha.kubectl("delete", "pod,service", "seen", "door", "--ignore-not-found", "--wait=false")
 
 
-def test_the_address_that_a_tenant_sees_leads_to_its_own_pods(sides: dict[str, Side]) -> None:
+def test_service_address_leads_to_the_tenants_pods(sides: dict[str, Side]) -> None:
     shown = {name: side.address("web") for name, side in sides.items()}
     assert shown["alpha"] != shown["beta"]
     for name, side in sides.items():
@@ -120,14 +120,14 @@ def test_the_address_that_a_tenant_sees_leads_to_its_own_pods(sides: dict[str, S
         assert len(sticky) == 1
 
 
-def test_a_service_that_selects_by_labels_of_schedulers_leads_to_its_pods(sides: dict[str, Side]) -> None:
+def test_service_selecting_by_scheduler_labels_leads_to_its_pods(sides: dict[str, Side]) -> None:
     for side in sides.values():
         address = side.address("board")
         eventually(lambda side=side, address=address: side.caller.reaches(f"http://{address}/"))  # type: ignore[misc]
         assert side.caller.fetch(f"http://{address}/") in side.hosts
 
 
-def test_a_service_leads_to_a_pod_while_its_readiness_gate_is_open(sides: dict[str, Side]) -> None:
+def test_service_follows_the_readiness_gate(sides: dict[str, Side]) -> None:
     side = sides["alpha"]
     warm = pod("warm", command="mkdir /w; echo warm > /w/index.html; exec httpd -f -p 8080 -h /w", **REAL)
     warm["metadata"] |= {"namespace": NAMESPACE, "labels": {"app": "warm"}}
@@ -153,7 +153,7 @@ def _set_gate(cluster: Cluster, status: str) -> None:
     cluster.kubectl("patch", "pod", "warm", "-n", NAMESPACE, *patching)
 
 
-def test_ranges_are_the_tenants_own_and_stand_in_the_compute_cluster(
+def test_service_ranges_are_the_tenants_and_exist_in_the_compute_cluster(
     platform: Platform, sides: dict[str, Side]
 ) -> None:
     ranges = {}
@@ -166,7 +166,7 @@ def test_ranges_are_the_tenants_own_and_stand_in_the_compute_cluster(
     assert not ranges["alpha"].overlaps(ranges["beta"])
 
 
-def test_every_form_of_its_name_leads_there(sides: dict[str, Side]) -> None:
+def test_every_form_of_a_service_name_resolves(sides: dict[str, Side]) -> None:
     forms = ["web", f"web.{NAMESPACE}", f"web.{NAMESPACE}.svc", f"web.{DOMAIN}", f"web.{DOMAIN}.", "alias"]
     for side in sides.values():
         shown = side.address("web")
@@ -175,7 +175,7 @@ def test_every_form_of_its_name_leads_there(sides: dict[str, Side]) -> None:
         assert side.caller.fetch(f"http://web.{NAMESPACE}/") in side.hosts
 
 
-def test_headless_names_and_those_of_a_stateful_set_are_the_pods_addresses(sides: dict[str, Side]) -> None:
+def test_headless_and_stateful_set_names_resolve_to_pod_addresses(sides: dict[str, Side]) -> None:
     for side in sides.values():
         pods = side.cluster.get("pods", "-n", NAMESPACE, "-l", "app=web")["items"]
         own = {found["metadata"]["name"]: found["status"]["podIP"] for found in pods}
@@ -186,14 +186,14 @@ def test_headless_names_and_those_of_a_stateful_set_are_the_pods_addresses(sides
         assert side.caller.fetch("http://web-1.peers:8080/") == f"web-1 of {side.name}"
 
 
-def test_srv_records_name_port_and_target(sides: dict[str, Side]) -> None:
+def test_srv_records_have_port_and_target(sides: dict[str, Side]) -> None:
     for side in sides.values():
         (server,) = side.caller.name_servers()
         assert ask(server, f"_http._tcp.web.{DOMAIN}", SRV) == [f"web.{DOMAIN}:80"]
         assert ask(server, f"_http._tcp.peers.{DOMAIN}", SRV) == [f"web-{n}.peers.{DOMAIN}:8080" for n in (0, 1)]
 
 
-def test_variables_tell_the_same_addresses(sides: dict[str, Side]) -> None:
+def test_service_variables_have_the_same_addresses(sides: dict[str, Side]) -> None:
     for side in sides.values():
         found = side.variables()
         assert found["WEB_SERVICE_HOST"] == side.address("web")
@@ -204,7 +204,7 @@ def test_variables_tell_the_same_addresses(sides: dict[str, Side]) -> None:
         assert found["KUBERNETES_SERVICE_PORT"] == "443"
 
 
-def test_the_api_server_is_where_its_service_says_and_proves_itself_by_the_mounted_authority(
+def test_api_server_is_at_its_service_with_a_trusted_certificate(
     sides: dict[str, Side],
 ) -> None:
     for name, side in sides.items():
@@ -220,12 +220,12 @@ def test_the_api_server_is_where_its_service_says_and_proves_itself_by_the_mount
             side.caller.handshake(address, 443, ca=strange)
 
 
-def test_another_tenants_services_have_no_name_here(sides: dict[str, Side]) -> None:
+def test_services_of_other_tenants_do_not_resolve(sides: dict[str, Side]) -> None:
     strange = [f"web.beta--{NAMESPACE}", f"web.beta--{NAMESPACE}.svc.cluster.local"]
     assert sides["alpha"].caller.resolve(*strange) == {name: [] for name in strange}
 
 
-def test_kube_dns_is_the_name_of_the_name_server_that_pods_ask(sides: dict[str, Side]) -> None:
+def test_kube_dns_names_the_pods_name_server(sides: dict[str, Side]) -> None:
     for side in sides.values():
         (server,) = side.caller.name_servers()
         assert side.address("kube-dns", "kube-system") == server
@@ -240,7 +240,7 @@ def test_kube_dns_is_the_name_of_the_name_server_that_pods_ask(sides: dict[str, 
         assert [one for one in events if one["involvedObject"]["name"] == "kube-dns"] == []
 
 
-def test_a_new_service_is_reached_at_its_address_at_once(sides: dict[str, Side]) -> None:
+def test_new_service_is_reachable_immediately(sides: dict[str, Side]) -> None:
     side = sides["alpha"]
     side.cluster.apply(service(NAMESPACE, "later"))
     shown = side.address("later")
@@ -250,7 +250,7 @@ def test_a_new_service_is_reached_at_its_address_at_once(sides: dict[str, Side])
     eventually(lambda: not side.caller.reaches(f"http://{shown}/"), seconds=10)
 
 
-def test_network_policies_stand_below_inside_the_fence(platform: Platform, sides: dict[str, Side]) -> None:
+def test_network_policies_are_forwarded_within_the_isolation(platform: Platform, sides: dict[str, Side]) -> None:
     side = sides["alpha"]
     below = ("-n", f"alpha--{NAMESPACE}")
     fence = platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"]
@@ -274,7 +274,7 @@ def test_network_policies_stand_below_inside_the_fence(platform: Platform, sides
     assert platform.compute.get("networkpolicy", "vkgateway-tenant", *below)["spec"] == fence
 
 
-def test_a_full_name_as_hostname_is_the_tenants(sides: dict[str, Side]) -> None:
+def test_fqdn_hostname_uses_the_tenant_domain(sides: dict[str, Side]) -> None:
     cluster = sides["alpha"].cluster
     named = pod("full", hostname="h", subdomain="peers", setHostnameAsFQDN=True, **REAL)
     named["metadata"]["namespace"] = NAMESPACE

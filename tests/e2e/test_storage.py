@@ -1,4 +1,4 @@
-"""Volumes on the real node: written by one pod, read by the next, and gone with their claims and tenants."""
+"""Volumes on the real node: written by one pod, read by the next, and deleted with their claims and tenants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA: dict[str, Any] = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]
 
 @pytest.fixture(scope="module")
 def gamma(platform: Platform) -> Iterator[Cluster]:
-    """A tenant that may have volumes; it is deleted with all of them."""
+    """Yield a tenant with volumes, and delete it with all of them."""
     if not platform.real:
         pytest.skip("no real node here")
     platform.vkgateway("tenant", "create", "gamma", "--pool", "real", "--pool", "a100", "--storage-class", "local")
@@ -69,7 +69,7 @@ def folders(platform: Platform) -> list[str]:
     return sorted(path.name for path in (platform.data_dir / "volumes").glob("*"))
 
 
-def test_what_one_pod_writes_the_next_one_reads(platform: Platform, gamma: Cluster) -> None:
+def test_volume_data_survives_its_pod(platform: Platform, gamma: Cluster) -> None:
     mine = {"persistentVolumeClaim": {"claimName": "mine"}}
     gamma.apply(claim("mine"), user("writer", "echo kept > /data/file", **mine))
     gamma.wait_pod("writer", "jsonpath={.status.phase}=Succeeded")
@@ -90,7 +90,7 @@ def test_what_one_pod_writes_the_next_one_reads(platform: Platform, gamma: Clust
     assert term["matchExpressions"] == [{"key": "vkgateway.io/pool", "operator": "In", "values": ["real"]}]
 
 
-def test_a_claim_grows(gamma: Cluster) -> None:
+def test_claim_is_expanded(gamma: Cluster) -> None:
     grown = '{"spec": {"resources": {"requests": {"storage": "128Mi"}}}}'
     gamma.kubectl("patch", "pvc", "mine", "-p", grown)
     eventually(lambda: gamma.get("pvc", "mine")["status"]["capacity"] == {"storage": "128Mi"}, what="the new size")
@@ -98,7 +98,7 @@ def test_a_claim_grows(gamma: Cluster) -> None:
     eventually(lambda: gamma.get("pv", name)["spec"]["capacity"] == {"storage": "128Mi"}, what="the volume's size")
 
 
-def test_data_goes_with_its_claim(platform: Platform, gamma: Cluster) -> None:
+def test_data_is_deleted_with_its_claim(platform: Platform, gamma: Cluster) -> None:
     before = folders(platform)
     gamma.kubectl("delete", "pod", "reader", "--wait")
     gamma.kubectl("delete", "pvc", "mine", "--wait")
@@ -107,7 +107,7 @@ def test_data_goes_with_its_claim(platform: Platform, gamma: Cluster) -> None:
     assert platform.compute.find("pvc", "mine", "-n", BELOW) is None
 
 
-def test_a_stateful_set_finds_its_data_again(platform: Platform, gamma: Cluster) -> None:
+def test_stateful_set_keeps_its_data(platform: Platform, gamma: Cluster) -> None:
     gamma.apply(stateful_set())
     eventually(lambda: gamma.phase("db-0") == "Running", what="the first pod")
     gamma.wait_pod("db-0")
@@ -118,7 +118,7 @@ def test_a_stateful_set_finds_its_data_again(platform: Platform, gamma: Cluster)
     assert platform.compute.find("pvc", "data-db-0", "-n", BELOW) is not None
 
 
-def test_a_generic_ephemeral_volume_comes_and_goes_with_its_pod(platform: Platform, gamma: Cluster) -> None:
+def test_generic_ephemeral_volume_lives_with_its_pod(platform: Platform, gamma: Cluster) -> None:
     before = folders(platform)
     template = {"volumeClaimTemplate": {"spec": claim("any")["spec"]}}
     gamma.apply(user("scratch", "echo x > /data/file && sleep 3600", ephemeral=template))
@@ -129,14 +129,14 @@ def test_a_generic_ephemeral_volume_comes_and_goes_with_its_pod(platform: Platfo
     eventually(lambda: folders(platform) == before, what="no folder")
 
 
-def test_a_forbidden_class_is_told_with_those_that_are_not(gamma: Cluster) -> None:
+def test_forbidden_class_is_refused_with_the_allowed_ones(gamma: Cluster) -> None:
     gamma.apply(claim("gold", storageClassName="gold"))
     said = eventually(lambda: [words for reason, words in gamma.events("gold") if reason == "StorageClassRefused"])
     assert said == ["storage class gold is not allowed for this tenant; allowed: local"]
     gamma.kubectl("delete", "pvc", "gold", "--wait")
 
 
-def test_a_pod_that_names_its_node_itself_waits_for_its_claim_and_says_so(gamma: Cluster) -> None:
+def test_directly_bound_pod_waits_for_its_claim(gamma: Cluster) -> None:
     late = user("early", "sleep 3600", persistentVolumeClaim={"claimName": "late"})
     late["spec"] |= {"nodeName": "real.local"}
     gamma.apply(late)
@@ -146,7 +146,7 @@ def test_a_pod_that_names_its_node_itself_waits_for_its_claim_and_says_so(gamma:
     gamma.kubectl("delete", "pod", "early", "--wait")
 
 
-def test_a_deleted_tenant_leaves_nothing_below(platform: Platform, gamma: Cluster) -> None:
+def test_deleted_tenant_leaves_no_compute_objects(platform: Platform, gamma: Cluster) -> None:
     assert folders(platform)
     platform.vkgateway("tenant", "delete", "gamma", "--yes", timeout=200)
     assert platform.compute.get("pvc", "-A", "-l", "vkgateway.io/tenant=gamma")["items"] == []

@@ -1,4 +1,4 @@
-"""A tenant from a template of the platform's own, which switches on Kubernetes' alpha PodGroups or Workloads."""
+"""Tenant from a custom template that enables Kubernetes' alpha PodGroups or Workloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINOR = int((TENANT_VERSION or DEFAULT_KUBERNETES_VERSION).split(".")[1])
 
 
 class Alpha(NamedTuple):
-    """What a release calls its alpha: the version of its kinds, and the gates of each program."""
+    """Alpha API of a release: the version of its kinds, and the feature gates of each program."""
 
     version: str
     gates: dict[str, str]
@@ -46,7 +46,7 @@ of_1_35 = pytest.mark.skipif(MINOR != 35, reason="spec.workloadRef is of 1.35 al
 
 @pytest.fixture(scope="module")
 def templates(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder of templates that the gateway takes instead of those shipped."""
+    """Yield a directory of templates that the gateway uses instead of the shipped ones."""
     folder = tmp_path_factory.mktemp("templates")
     shutil.copytree(SHIPPED_FOLDER / "default", folder / "default")
     platform.vkgateway("up", "--templates-dir", str(folder))
@@ -56,7 +56,7 @@ def templates(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="module")
 def grouped(platform: Platform, templates: Path) -> Iterator[Cluster]:
-    """A tenant that has the alpha kinds of its release, and may use four GPUs."""
+    """Yield a tenant with the alpha kinds of its release and a limit of four GPUs."""
     shutil.copytree(templates / "default", templates / "groups")
     file = templates / "groups" / "template.yaml"
     template = yaml.safe_load(file.read_text())
@@ -75,7 +75,7 @@ def grouped(platform: Platform, templates: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def blocker(grouped: Cluster) -> Iterator[str]:
-    """A pod that has half of what the tenant may use."""
+    """Yield a pod that uses half of the tenant's limit."""
     grouped.apply(pod("blocker", container=gpus(2)))
     grouped.wait_pod("blocker")
     yield "blocker"
@@ -101,7 +101,7 @@ def admitted(cluster: Cluster, name: str) -> Document:
 
 
 def gated(cluster: Cluster, *options: str) -> list[str]:
-    """The pods that wait."""
+    """Return the gated pods."""
     found = cluster.get("pods", *options)["items"]
     return [
         each["metadata"]["name"]
@@ -111,19 +111,17 @@ def gated(cluster: Cluster, *options: str) -> list[str]:
 
 
 def queued(platform: Platform, name: str) -> tuple[str, int, str] | None:
-    """How a gang that waits was said, how many pods it has, and why it waits."""
+    """Return integration, number of pods and reason of a pending gang."""
     found = json.loads(platform.vkgateway("queue", "--tenant", "grouped", "-o", "json"))
     return next(((each["way"], each["pods"], each["code"]) for each in found if each["name"] == name), None)
 
 
 def explained(platform: Platform, name: str) -> Any:
-    """What `explain` says of a pod's gang."""
+    """Return the output of `explain` about a pod's gang."""
     return json.loads(platform.vkgateway("explain", name, "--tenant", "grouped", "-o", "json"))["gang"]
 
 
-def test_with_the_templates_flag_a_mounted_token_lives_a_year_and_is_still_refreshed(
-    platform: Platform, grouped: Cluster
-) -> None:
+def test_long_lived_token_from_a_template_is_refreshed(platform: Platform, grouped: Cluster) -> None:
     grouped.apply(pod("reader"))
     grouped.wait_pod("reader")
     secrets = platform.compute.get("secrets", "-n", "grouped--default")["items"]
@@ -137,7 +135,7 @@ def test_with_the_templates_flag_a_mounted_token_lives_a_year_and_is_still_refre
 
 
 @of_1_36
-def test_a_pod_group_waits_until_it_is_complete_and_starts_as_a_whole(grouped: Cluster) -> None:
+def test_pod_group_starts_when_complete(grouped: Cluster) -> None:
     in_group = {"schedulingGroup": {"podGroupName": "train"}}
     group = of_kind("PodGroup", "train", {"schedulingPolicy": {"gang": {"minCount": 2}}})
     grouped.apply(group, member("one", **in_group))
@@ -150,10 +148,8 @@ def test_a_pod_group_waits_until_it_is_complete_and_starts_as_a_whole(grouped: C
 
 
 @of_1_36
-def test_a_job_for_which_kubernetes_makes_workload_and_pod_group_starts_as_a_whole(
-    platform: Platform, grouped: Cluster, blocker: str
-) -> None:
-    """One of its two pods would find room; both wait, and nothing of the Job's objects is left when it goes."""
+def test_job_with_generated_workload_starts_as_a_gang(platform: Platform, grouped: Cluster, blocker: str) -> None:
+    """One of its two pods would fit. Both wait, and the Job's objects are deleted with it."""
     template = {"spec": {"containers": pod("any", container=gpus(2))["spec"]["containers"], "restartPolicy": "Never"}}
     counts = {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": "default"}}
@@ -178,9 +174,7 @@ def test_a_job_for_which_kubernetes_makes_workload_and_pod_group_starts_as_a_who
 
 
 @of_1_35
-def test_replicas_of_a_workloads_group_start_as_a_whole_each(
-    platform: Platform, grouped: Cluster, blocker: str
-) -> None:
+def test_each_replica_of_a_workload_group_starts_as_a_gang(platform: Platform, grouped: Cluster, blocker: str) -> None:
     def worker(name: str, replica: str) -> Document:
         return member(name, workloadRef={"name": "train", "podGroup": "workers", "podGroupReplicaKey": replica})
 

@@ -1,4 +1,4 @@
-"""Tenants from the command line and by kubectl: made, reached, refused, removed; each for itself alone."""
+"""Tenants from the command line and kubectl: creation, access, refusal, removal, isolation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tenant(name: str, **spec: object) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def leaver(platform: Platform) -> Iterator[Cluster]:
-    """A tenant applied with kubectl, which a test may delete."""
+    """Yield a tenant applied with kubectl, which a test may delete."""
     version = {"kubernetesVersion": TENANT_VERSION} if TENANT_VERSION else {}
     pools = [{"name": "a100", "guarantee": {"nvidia.com/gpu": "2"}}]
     platform.compute.apply(tenant("leaver", pools=pools, **version))
@@ -33,7 +33,7 @@ def leaver(platform: Platform) -> Iterator[Cluster]:
         platform.vkgateway("tenant", "delete", "leaver", "--yes")
 
 
-def test_a_tenant_applied_with_kubectl_is_as_one_made_by_the_command(platform: Platform, leaver: Cluster) -> None:
+def test_tenant_applied_with_kubectl_equals_one_of_the_command_line(platform: Platform, leaver: Cluster) -> None:
     platform.vkgateway("tenant", "create", "typed", "--pool", "a100:guarantee=nvidia.com/gpu=2")
     fresh = platform.tenant("typed")
     fresh.kubectl("create", "-f", "-", stdin=json.dumps(pod("at-once")))
@@ -45,7 +45,7 @@ def test_a_tenant_applied_with_kubectl_is_as_one_made_by_the_command(platform: P
     platform.vkgateway("tenant", "delete", "typed", "--yes")
 
 
-def test_a_deleted_tenant_leaves_nothing_and_the_others_alone(
+def test_deleted_tenant_leaves_nothing_and_others_are_untouched(
     platform: Platform, alpha: Cluster, leaver: Cluster
 ) -> None:
     leaver.apply(pod("left"))
@@ -79,7 +79,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "code", "names"), BAD)
-def test_bad_input_is_refused_and_leaves_nothing(
+def test_invalid_input_is_refused_and_leaves_nothing(
     platform: Platform, arguments: list[str], code: int, names: str
 ) -> None:
     answer = platform.try_vkgateway("tenant", "create", *arguments)
@@ -90,7 +90,7 @@ def test_bad_input_is_refused_and_leaves_nothing(
     assert platform.compute.find("tenant", arguments[0].lower()) is None
 
 
-def test_a_taken_name_is_a_conflict(platform: Platform, alpha: Cluster) -> None:
+def test_existing_name_is_a_conflict(platform: Platform, alpha: Cluster) -> None:
     assert alpha
     answer = platform.try_vkgateway("tenant", "create", "alpha", "--pool", "a100")
 
@@ -98,7 +98,7 @@ def test_a_taken_name_is_a_conflict(platform: Platform, alpha: Cluster) -> None:
     assert "alpha" in answer.err
 
 
-def test_a_bad_tenant_applied_with_kubectl_says_why(platform: Platform) -> None:
+def test_invalid_tenant_applied_with_kubectl_reports_why(platform: Platform) -> None:
     refused = platform.compute.try_kubectl("apply", "-f", "-", stdin=json.dumps(tenant("a--b")))
     assert refused.code != 0
     assert "--" in refused.err
@@ -117,7 +117,7 @@ def test_a_bad_tenant_applied_with_kubectl_says_why(platform: Platform) -> None:
     platform.compute.kubectl("delete", "tenant", "greedy", "--timeout=60s", timeout=70)
 
 
-def test_the_kubeconfig_is_for_its_owner_only_and_merges(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
+def test_kubeconfig_is_private_and_merges(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
     assert alpha
     path = tmp_path / "config"
     platform.vkgateway("tenant", "kubeconfig", "alpha", "-f", str(path))
@@ -142,7 +142,7 @@ def test_the_kubeconfig_is_for_its_owner_only_and_merges(platform: Platform, alp
     assert len(contexts) == 2
 
 
-def test_a_kubeconfig_that_points_nowhere_is_one_sentence(platform: Platform, tmp_path: Path) -> None:
+def test_dangling_kubeconfig_gives_one_sentence(platform: Platform, tmp_path: Path) -> None:
     path = tmp_path / "nowhere"
     path.write_text(
         json.dumps(
@@ -164,7 +164,7 @@ def test_a_kubeconfig_that_points_nowhere_is_one_sentence(platform: Platform, tm
 
 
 @pytest.mark.parametrize("form", ["json", "yaml", "name"])
-def test_lists_are_for_programs_too(platform: Platform, alpha: Cluster, form: str) -> None:
+def test_lists_are_machine_readable(platform: Platform, alpha: Cluster, form: str) -> None:
     assert alpha
     printed = platform.vkgateway("tenant", "list", "-o", form)
 
@@ -175,14 +175,14 @@ def test_lists_are_for_programs_too(platform: Platform, alpha: Cluster, form: st
 # One tenant's credentials, tried on another.
 
 
-def test_one_tenants_certificate_opens_no_other_api(alpha: Cluster, beta: Cluster) -> None:
+def test_tenant_certificate_opens_no_other_tenants_api(alpha: Cluster, beta: Cluster) -> None:
     server = beta.kubectl("config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.server}")
     answer = alpha.try_kubectl("--server", server, "--insecure-skip-tls-verify", "get", "pods")
 
     assert answer.code != 0
 
 
-def test_one_tenants_certificate_opens_no_compute_api(platform: Platform, alpha: Cluster) -> None:
+def test_tenant_certificate_opens_no_compute_api(platform: Platform, alpha: Cluster) -> None:
     server = platform.compute.kubectl("config", "view", "--raw", "-o", "jsonpath={.clusters[0].cluster.server}")
     answer = alpha.try_kubectl("--server", server, "--insecure-skip-tls-verify", "get", "pods", "-A")
 
@@ -190,7 +190,7 @@ def test_one_tenants_certificate_opens_no_compute_api(platform: Platform, alpha:
 
 
 def kubelet_request(platform: Platform, as_tenant: str, path: str) -> int:
-    """Ask the kubelet endpoint with a tenant's kubelet client certificate; returns the HTTP status."""
+    """Call the kubelet endpoint with a tenant's kubelet client certificate, and return the HTTP status."""
     node = platform.tenant(as_tenant).get("node", "a100.zone-0.local")["status"]
     host = next(entry["address"] for entry in node["addresses"] if entry["type"] == "InternalIP")
     port = node["daemonEndpoints"]["kubeletEndpoint"]["Port"]
@@ -206,9 +206,7 @@ def kubelet_request(platform: Platform, as_tenant: str, path: str) -> int:
         return error.code
 
 
-def test_one_tenants_kubelet_certificate_reaches_only_its_own_pods(
-    platform: Platform, alpha: Cluster, beta: Cluster
-) -> None:
+def test_kubelet_certificate_reaches_only_the_tenants_pods(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
     assert beta
     alpha.apply(pod("secretive"))
     alpha.wait_pod("secretive")
@@ -219,7 +217,7 @@ def test_one_tenants_kubelet_certificate_reaches_only_its_own_pods(
     alpha.kubectl("delete", "pod", "secretive", "--wait")
 
 
-def test_without_a_certificate_the_kubelet_endpoint_says_nothing(platform: Platform, alpha: Cluster) -> None:
+def test_kubelet_endpoint_requires_a_certificate(platform: Platform, alpha: Cluster) -> None:
     node = alpha.get("node", "a100.zone-0.local")["status"]
     host = next(entry["address"] for entry in node["addresses"] if entry["type"] == "InternalIP")
     port = node["daemonEndpoints"]["kubeletEndpoint"]["Port"]
@@ -232,7 +230,7 @@ def test_without_a_certificate_the_kubelet_endpoint_says_nothing(platform: Platf
     assert platform
 
 
-def test_one_tenants_etcd_user_reads_no_other_key(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
+def test_etcd_user_reads_only_its_tenants_keys(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
     assert alpha
     assert beta
     etcdctl = platform.vkgateway("binaries", "path", "etcdctl").strip()

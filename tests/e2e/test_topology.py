@@ -1,4 +1,4 @@
-"""Where in a machine, and in which pool: pods that must fit one NUMA zone, groups that want a domain of their own."""
+"""Placement in a NUMA zone, and in a pool: pods that need one zone, groups that need one topology domain."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LWS = "leaderworkerset.sigs.k8s.io"
 
 
 def definition(group: str, kind: str, plural: str, version: str, *, scope: str) -> Document:
-    """A kind of which the server takes whatever it is given."""
+    """Return a CustomResourceDefinition that accepts any object."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     approved = {"api-approved.kubernetes.io": "unapproved, for a test"}
     return {
@@ -35,7 +35,7 @@ def definition(group: str, kind: str, plural: str, version: str, *, scope: str) 
 
 @pytest.fixture(scope="module")
 def team(platform: Platform) -> Iterator[Cluster]:
-    """A tenant that may borrow all there is, in two pools."""
+    """Yield a tenant that may borrow everything, in two pools."""
     platform.vkgateway("tenant", "create", "team", "--pool", "a100", "--pool", "v100")
     yield platform.tenant("team")
     platform.vkgateway("tenant", "delete", "team", "--yes")
@@ -43,13 +43,13 @@ def team(platform: Platform) -> Iterator[Cluster]:
 
 @pytest.fixture
 def tenant(team: Cluster) -> Iterator[Cluster]:
-    """The same, empty."""
+    """Yield the tenant without pods."""
     yield team
     clear(team)
 
 
 def zones(node: str, *free: int) -> Document:
-    """Two zones of four GPUs, as node-feature-discovery's topology updater publishes them."""
+    """Return two zones of four GPUs, as node-feature-discovery's topology updater publishes them."""
     return {
         "apiVersion": "topology.node.k8s.io/v1alpha2",
         "kind": "NodeResourceTopology",
@@ -71,7 +71,7 @@ def zones(node: str, *free: int) -> Document:
 
 @pytest.fixture
 def zoned(platform: Platform) -> Iterator[list[str]]:
-    """All nodes of the pool have published their zones; the nodes' names."""
+    """Publish the zones of all nodes of the pool, and yield the nodes' names."""
     kind = definition(
         "topology.node.k8s.io", "NodeResourceTopology", "noderesourcetopologies", "v1alpha2", scope="Cluster"
     )
@@ -87,13 +87,11 @@ def zoned(platform: Platform) -> Iterator[list[str]]:
 
 
 def on(platform: Platform, name: str) -> str:
-    """The compute node of a pod."""
+    """Return the compute node of a pod."""
     return str(platform.compute.get("pod", name, "-n", "team--default")["spec"]["nodeName"])
 
 
-def test_a_pod_that_must_fit_one_numa_zone_goes_where_it_does_or_waits(
-    tenant: Cluster, platform: Platform, zoned: list[str]
-) -> None:
+def test_single_numa_zone_pod_waits_until_a_zone_fits(tenant: Cluster, platform: Platform, zoned: list[str]) -> None:
     here: dict[str, Any] = {"nodeSelector": {"vkgateway.io/pool": "a100"}}
     tenant.apply(gpus("five", 5, **here))
     waits(tenant, "five", "Infeasible")
@@ -130,7 +128,7 @@ def test_a_pod_that_must_fit_one_numa_zone_goes_where_it_does_or_waits(
 
 
 def member(group: int, index: int, *, spec: Document) -> Document:
-    """A pod as LeaderWorkerSet's controller and webhook make it: of a set `serve` of groups of three."""
+    """Return a pod as LeaderWorkerSet's controller and webhook create it: set `serve` with groups of three."""
     name = f"serve-{group}" if index == 0 else f"serve-{group}-{index}"
     made = gpus(name, 1)
     made["metadata"] |= {
@@ -152,7 +150,7 @@ def member(group: int, index: int, *, spec: Document) -> Document:
 
 
 def leader(group: int) -> Document:
-    """With those of its group, and apart from all others."""
+    """Return the affinity of a leader: with pods of its group, and apart from all others."""
     key = f"{LWS}/group-key"
     mine = [{"key": key, "operator": "In", "values": [f"group{group}"]}]
     others: list[Document] = [
@@ -167,7 +165,7 @@ def leader(group: int) -> Document:
     return member(group, 0, spec={"affinity": {"podAffinity": required(mine), "podAntiAffinity": required(others)}})
 
 
-def test_each_group_of_a_leader_worker_set_has_a_domain_of_its_own(tenant: Cluster, platform: Platform) -> None:
+def test_each_leader_worker_group_has_its_own_domain(tenant: Cluster, platform: Platform) -> None:
     kind = definition("leaderworkerset.x-k8s.io", "LeaderWorkerSet", "leaderworkersets", "v1", scope="Namespaced")
     tenant.define(kind)
     tenant.apply(

@@ -1,6 +1,6 @@
-"""virtual-kubelet's own end-to-end suite, as providers run it, against a real and a hollow virtual node.
+"""virtual-kubelet's end-to-end suite, as providers run it, against a real and a hollow virtual node.
 
-`make test-virtual-kubelet` runs it; `make test` leaves it out, for the suite takes minutes to build.
+`make test-virtual-kubelet` runs it. `make test` leaves it out, because the suite takes minutes to build.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def tenant(platform: Platform, programs: Path, tmp_path_factory: pytest.TempPath
 
 
 @pytest.mark.parametrize("node", ["real.local", "v100.local"])
-def test_the_suite_passes(tenant: Cluster, programs: Path, node: str) -> None:
+def test_virtual_kubelet_suite_passes(tenant: Cluster, programs: Path, node: str) -> None:
     virtualkubelet.add_front(tenant, node)
     outcomes, said = virtualkubelet.run(tenant, programs, node)
     passed = sorted(case for case, outcome in outcomes.items() if outcome == "PASS")

@@ -1,4 +1,4 @@
-"""What would happen if: the answers of the running gateway, and that they come true."""
+"""What-if answers of the running gateway, and that they come true."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.e2e.cluster import Cluster, Document, Platform, eventually, pod
 from vkgateway.model.names import EVICTION_DEADLINE_ANNOTATION
 
 POOL = "v100"
-"""Two nodes of 8 GPUs."""
+"""Pool with two nodes of 8 GPUs."""
 
 
 @pytest.fixture(scope="module")
 def asker(platform: Platform) -> Iterator[Cluster]:
-    """A tenant that is guaranteed one of the pool's two nodes."""
+    """Yield a tenant that is guaranteed one of the pool's two nodes."""
     platform.vkgateway("tenant", "create", "asker", "--pool", f"{POOL}:guarantee=nvidia.com/gpu=8")
     yield platform.tenant("asker")
     platform.vkgateway("tenant", "delete", "asker", "--yes")
@@ -25,7 +25,7 @@ def asker(platform: Platform) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def lender(platform: Platform) -> Iterator[Cluster]:
-    """A tenant that fills the pool with borrowing pods."""
+    """Yield a tenant that fills the pool with borrowing pods."""
     platform.vkgateway("tenant", "create", "lender", "--pool", POOL)
     cluster = platform.tenant("lender")
     cluster.apply(*(gpus(f"low-{number}", priorityClassName="vkgateway-low") for number in range(2)))
@@ -36,7 +36,7 @@ def lender(platform: Platform) -> Iterator[Cluster]:
 
 
 def gpus(name: str, **spec: Any) -> Document:
-    """A pod that takes a node."""
+    """Return a pod that uses a node."""
     return pod(name, container={"resources": {"limits": {"nvidia.com/gpu": "8"}}}, **spec)
 
 
@@ -60,9 +60,7 @@ def placed_on(platform: Platform, tenant: str, name: str) -> str:
 GANG = ("gang", "--tenant", "asker", "--request", "nvidia.com/gpu=8")
 
 
-def test_what_is_foretold_of_a_gang_comes_true_and_asking_changes_nothing(
-    platform: Platform, asker: Cluster, lender: Cluster
-) -> None:
+def test_gang_prediction_comes_true_and_changes_nothing(platform: Platform, asker: Cluster, lender: Cluster) -> None:
     told = asked(platform, *GANG)
     [outcome], [evicted] = told["gangs"], told["evictions"]
     assert (told["verdict"], outcome["borrowed"]) == ("StartsAfterEviction", False)
@@ -86,7 +84,7 @@ def test_what_is_foretold_of_a_gang_comes_true_and_asking_changes_nothing(
     assert {each["gang"]["name"] for each in drained["evictions"]} == {"low-0", "low-1"} - {victim}
 
 
-def test_a_guarantee_is_judged_as_the_gateway_judges_the_tenant(
+def test_guarantee_is_checked_as_the_gateway_checks_the_tenant(
     platform: Platform, asker: Cluster, lender: Cluster
 ) -> None:
     refused = asked(platform, "guarantee", "--tenant", "third", "--pool", f"{POOL}:guarantee=nvidia.com/gpu=16")
@@ -100,7 +98,7 @@ def test_a_guarantee_is_judged_as_the_gateway_judges_the_tenant(
     assert "It fits next to the existing guarantees" in fits.err
 
 
-def test_more_nodes_are_told_of_by_what_starts_on_them(platform: Platform, asker: Cluster, lender: Cluster) -> None:
+def test_added_nodes_are_explained_by_the_gangs_that_start(platform: Platform, asker: Cluster, lender: Cluster) -> None:
     lender.apply(gpus("waits", priorityClassName="vkgateway-low"))
 
     def effects() -> dict[str, str]:
@@ -111,7 +109,7 @@ def test_more_nodes_are_told_of_by_what_starts_on_them(platform: Platform, asker
     lender.kubectl("delete", "pod", "waits", "--grace-period=1")
 
 
-def test_what_does_not_exist_is_named_with_what_there_is(platform: Platform) -> None:
+def test_unknown_names_list_the_existing_ones(platform: Platform) -> None:
     for question, said in (
         (("drain", "v100-17"), "node 'v100-17' is in no pool"),
         (("grow", "h100", "--nodes", "1"), "pool 'h100' does not exist"),

@@ -1,4 +1,4 @@
-"""Controllers and an admin's everyday acts in a tenant cluster: as on any other, down to the compute pods."""
+"""Controllers and an admin's common tasks in a tenant cluster, and their effect on compute pods."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def workload(kind: str, name: str, *, version: str = "apps/v1", **spec: Any) -> 
 
 
 def below(platform: Platform, name: str) -> Document | None:
-    """The compute pod of alpha's pod of a name."""
+    """Return the compute pod of a pod of alpha."""
     return platform.compute.find("pod", name, "-n", "alpha--default")
 
 
 def budget_below(platform: Platform) -> Document:
-    """What the compute cluster says of the budget that stands for alpha's `quorum`."""
+    """Return the compute copy of alpha's budget `quorum`."""
     found = platform.compute.find("pdb", "quorum", "-n", "alpha--default")
     status: Document = found["status"] if found is not None else {}
     return status
@@ -45,7 +45,7 @@ def names(cluster: Cluster, app: str) -> list[str]:
 
 @pytest.fixture
 def cordoned(alpha: Cluster) -> Iterator[str]:
-    """A virtual node that is closed to new pods, and open again afterwards."""
+    """Cordon a virtual node, and uncordon it afterwards."""
     alpha.kubectl("cordon", "v100.local")
     yield "v100.local"
     alpha.kubectl("uncordon", "v100.local")
@@ -53,7 +53,7 @@ def cordoned(alpha: Cluster) -> Iterator[str]:
 
 @pytest.fixture(scope="module", autouse=True)
 def tick(platform: Platform, alpha: Cluster) -> Iterator[str]:
-    """A CronJob that is due every minute: made before all tests, so that the one which looks at it need not wait."""
+    """Create a CronJob that is due every minute, before all tests, so that its test need not wait."""
     if platform.real:
         job = {"spec": {"template": template("tick", command="echo tick", restartPolicy="Never", **REAL)}}
         alpha.apply(workload("CronJob", "tick", version="batch/v1", schedule="* * * * *", jobTemplate=job))
@@ -64,7 +64,7 @@ def tick(platform: Platform, alpha: Cluster) -> Iterator[str]:
 # -- controllers -------------------------------------------------------------------------------------------------------
 
 
-def test_a_stateful_set_makes_its_pods_in_order_and_keeps_their_names(platform: Platform, alpha: Cluster) -> None:
+def test_stateful_set_creates_pods_in_order_with_stable_names(platform: Platform, alpha: Cluster) -> None:
     labels = {"matchLabels": {"app": "ledger"}}
     alpha.apply(
         workload(
@@ -92,7 +92,7 @@ def test_a_stateful_set_makes_its_pods_in_order_and_keeps_their_names(platform: 
     alpha.kubectl("delete", "statefulset", "ledger", "--cascade=foreground", "--wait")
 
 
-def test_a_daemon_set_has_a_pod_on_each_virtual_node(alpha: Cluster) -> None:
+def test_daemon_set_has_a_pod_on_each_virtual_node(alpha: Cluster) -> None:
     nodes = {node["metadata"]["name"] for node in alpha.get("nodes")["items"]}
     alpha.apply(workload("DaemonSet", "agent", selector={"matchLabels": {"app": "agent"}}, template=template("agent")))
     alpha.kubectl("rollout", "status", "daemonset/agent", "--timeout=90s", timeout=100)
@@ -104,7 +104,7 @@ def test_a_daemon_set_has_a_pod_on_each_virtual_node(alpha: Cluster) -> None:
 
 
 def evict(cluster: Cluster, name: str, namespace: str = "default") -> tuple[int, str]:
-    """Ask the API for an eviction, as drains do."""
+    """Request an eviction through the API, as drains do."""
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -115,7 +115,7 @@ def evict(cluster: Cluster, name: str, namespace: str = "default") -> tuple[int,
     return answer.code, answer.err
 
 
-def test_an_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platform, alpha: Cluster) -> None:
+def test_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Platform, alpha: Cluster) -> None:
     labels = {"matchLabels": {"app": "quorum"}}
     alpha.apply(
         workload("Deployment", "quorum", replicas=2, selector=labels, template=template("quorum", **A100)),
@@ -149,7 +149,7 @@ def test_an_eviction_honours_the_budget_and_reaches_the_compute_pod(platform: Pl
     eventually(lambda: platform.compute.find("pdb", "quorum", "-n", "alpha--default") is None)
 
 
-def test_a_cordoned_virtual_node_takes_no_more_pods(alpha: Cluster, cordoned: str) -> None:
+def test_cordoned_virtual_node_gets_no_new_pods(alpha: Cluster, cordoned: str) -> None:
     alpha.apply(pod("late", **V100), pod("late-gpu", container=GPU, **V100))
     eventually(
         lambda: "cordoned" in str(alpha.get("pod", "late-gpu")["status"].get("conditions")),
@@ -163,7 +163,7 @@ def test_a_cordoned_virtual_node_takes_no_more_pods(alpha: Cluster, cordoned: st
     alpha.kubectl("delete", "pod", "late", "late-gpu", "--wait")
 
 
-def test_a_drain_moves_pods_to_another_virtual_node(platform: Platform, alpha: Cluster, cordoned: str) -> None:
+def test_drain_moves_pods_to_another_virtual_node(platform: Platform, alpha: Cluster, cordoned: str) -> None:
     labels = {"matchLabels": {"app": "wanderer"}}
     either = [{"matchExpressions": [{"key": "vkgateway.io/pool", "operator": "In", "values": ["a100", "v100"]}]}]
     like = {
@@ -204,7 +204,7 @@ def test_a_drain_moves_pods_to_another_virtual_node(platform: Platform, alpha: C
     alpha.kubectl("delete", "deployment", "wanderer", "--cascade=foreground", "--wait")
 
 
-def test_pods_outlive_the_deletion_of_their_virtual_node(platform: Platform, alpha: Cluster) -> None:
+def test_pods_survive_the_deletion_of_their_virtual_node(platform: Platform, alpha: Cluster) -> None:
     alpha.apply(pod("stays", **V100))
     alpha.wait_pod("stays")
     before = alpha.get("node", "v100.local")["metadata"]["uid"]
@@ -222,17 +222,15 @@ def test_pods_outlive_the_deletion_of_their_virtual_node(platform: Platform, alp
 # -- what an admin may do to us ----------------------------------------------------------------------------------------
 
 
-def test_a_lease_that_the_admin_deletes_comes_back(alpha: Cluster) -> None:
+def test_deleted_lease_is_re_created(alpha: Cluster) -> None:
     eventually(lambda: alpha.find("lease", "v100.local", "-n", "kube-node-lease"), what="the node's lease")
     alpha.kubectl("delete", "lease", "v100.local", "-n", "kube-node-lease")
     eventually(lambda: alpha.find("lease", "v100.local", "-n", "kube-node-lease"), what="the node's lease renewed")
     assert alpha.find("node", "v100.local") is not None
 
 
-def test_a_webhook_that_refuses_our_status_harms_its_own_tenant_only_and_not_for_longer_than_it_stands(
-    alpha: Cluster, beta: Cluster
-) -> None:
-    """Nobody answers at its address, which with `failurePolicy: Fail` refuses everything that it is asked about."""
+def test_webhook_that_refuses_status_affects_its_tenant_only(alpha: Cluster, beta: Cluster) -> None:
+    """No server listens at its address, which with `failurePolicy: Fail` refuses every matching request."""
     alpha.apply(
         {
             "apiVersion": "admissionregistration.k8s.io/v1",
@@ -293,7 +291,7 @@ def test_names_texts_and_sizes_at_their_limits(platform: Platform, alpha: Cluste
     alpha.kubectl("delete", "configmap", "large")
 
 
-def test_a_namespace_that_is_deleted_goes_whole_and_can_be_made_again(platform: Platform, alpha: Cluster) -> None:
+def test_deleted_namespace_can_be_re_created(platform: Platform, alpha: Cluster) -> None:
     for _ in range(2):
         alpha.kubectl("create", "namespace", "short-lived")
         document = pod("inside", **A100)
@@ -310,7 +308,7 @@ def test_a_namespace_that_is_deleted_goes_whole_and_can_be_made_again(platform: 
 
 
 @pytest.mark.usefixtures("real")
-def test_a_cron_job_starts_jobs(alpha: Cluster, tick: str) -> None:
+def test_cron_job_starts_jobs(alpha: Cluster, tick: str) -> None:
     def own() -> list[str]:
         found = [each["metadata"] for each in alpha.get("jobs")["items"]]
         return [each["name"] for each in found if each.get("ownerReferences", [{}])[0].get("name") == tick]

@@ -1,4 +1,4 @@
-"""virtual-kubelet's end-to-end suite: its images, what it needs in a tenant, and one run against a virtual node."""
+"""virtual-kubelet's end-to-end suite: images, objects in a tenant, and one run against a virtual node."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ NAMESPACE: Final = "virtual-kubelet"
 CASES: Final = 9
 _FRONT: Final = "vkgateway.local/node-front:1"
 _NAMES: Final = tuple(f"docker.io/library/{name}:latest" for name in ("foo", "bar", "baz"))
-"""The images that the suite's pods name; each only has to stay up."""
+"""Images of the suite's pods, which only have to keep running."""
 _UNTIL_ASKED: Final = "trap exit TERM; while :; do /bin/busybox sleep 3600 & wait; done"
 _SECONDS: Final = 600
 _OUTCOME: Final = re.compile(r"^\s+--- (PASS|FAIL|SKIP): TestEndToEnd/(\w+)", re.MULTILINE)
 
 
 def build() -> Path:
-    """The folder with the suite and the program of the pod that stands for the node's kubelet."""
+    """Return the directory with the suite and the program of the pod that acts as the node's kubelet."""
     return asyncio.run(published.provide_programs(VIRTUAL_KUBELET_SUITE, report=print))
 
 
 def load_images(platform: Platform, programs: Path, *, folder: Path) -> None:
-    """Load the suite's images, and that of the pod for the node's kubelet, onto the real node."""
+    """Load the suite's images, and that of the kubelet's pod, onto the real node."""
     # As a server does, and unlike a plain `sleep`, it ends when it is asked to.
     sleeps = replace(pause_image(Busybox.from_file(BUSYBOX)), command=("/bin/busybox", "sh", "-c", _UNTIL_ASKED))
     front = [ImageEntry("tmp", 0o1777), ImageEntry("node-front", 0o755, (programs / "node-front").read_bytes())]
@@ -43,12 +43,12 @@ def load_images(platform: Platform, programs: Path, *, folder: Path) -> None:
 
 
 def prepare(tenant: Cluster) -> None:
-    """Make the suite's namespace; its pods take the images that are on the node, since no registry has them."""
+    """Create the suite's namespace. Its pods use images of the node, because no registry has them."""
     tenant.apply(*_namespace(), *_policy())
 
 
 def add_front(tenant: Cluster, node: str) -> None:
-    """Make the pod that the suite takes for the node's kubelet: it has the node's name and runs on the real node."""
+    """Create the pod that the suite uses as the node's kubelet. It has the node's name and runs on the real node."""
     account = {"serviceAccountName": "node-front", "nodeSelector": {"vkgateway.io/pool": "real"}}
     container: dict[str, Any] = {"name": "front", "image": _FRONT, "env": [{"name": "NODE_NAME", "value": node}]}
     container["readinessProbe"] = {"tcpSocket": {"port": 10250}, "periodSeconds": 1}
@@ -60,7 +60,7 @@ def add_front(tenant: Cluster, node: str) -> None:
 
 
 def run(tenant: Cluster, programs: Path, node: str) -> tuple[dict[str, str], str]:
-    """Run the suite against a virtual node: PASS, FAIL or SKIP by case, and all that it printed."""
+    """Run the suite against a virtual node. Return PASS, FAIL or SKIP by case, and the output."""
     argv = [str(programs / "virtual-kubelet-e2e.test"), "-test.v", f"-test.timeout={_SECONDS}s"]
     argv += [f"-kubeconfig={tenant.kubeconfig}", f"-namespace={NAMESPACE}", f"-node-name={node}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_SECONDS + 30)
@@ -69,7 +69,7 @@ def run(tenant: Cluster, programs: Path, node: str) -> tuple[dict[str, str], str
 
 
 def _namespace() -> list[dict[str, Any]]:
-    """The namespace, and an account that may ask the proxies of nodes."""
+    """Return the namespace, and an account that may use the proxies of nodes."""
     subject = {"kind": "ServiceAccount", "name": "node-front", "namespace": NAMESPACE}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "node-front"}
     rights = {"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get"]}
@@ -93,7 +93,7 @@ def _namespace() -> list[dict[str, Any]]:
 
 
 def _policy() -> list[dict[str, Any]]:
-    """A policy of the tenant's own that stands for a registry: images without a tag are otherwise always pulled."""
+    """Return a policy of the tenant that replaces a registry: images without a tag would otherwise always be pulled."""
     names = "object.spec.containers.map(c, Object.spec.containers{name: c.name, imagePullPolicy: 'IfNotPresent'})"
     expression = f"Object{{spec: Object.spec{{containers: {names}}}}}"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}

@@ -1,6 +1,6 @@
-"""What a wait reads of a cluster: asked for once, then told by `kubectl get --watch` for as long as the wait lasts.
+"""Cached reads of a cluster: the first read starts a `kubectl get --watch`, which runs until the wait ends.
 
-A kubectl costs the same, some 60 ms of CPU, whether it tells what there is or goes on to tell each change of it.
+A kubectl costs about 60 ms of CPU, whether it prints the current objects once or also each change.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import IO, Any
 Document = dict[str, Any]
 
 _PATIENCE = 60.0
-"""Seconds within which kubectl must have told what there is."""
+"""Seconds within which kubectl must have printed all current objects."""
 _OPTIONS = ("-o", "json", "--watch", "--output-watch-events", "-v=6")
 _CHANGES_FOLLOW = re.compile(rb"watch=true.*200 OK")
-"""Its line about the answer to its second request: all that there was has been printed before."""
+"""Log line about the response to kubectl's second request. All current objects were printed before it."""
 
 
 class Watch:
-    """One kubectl that stays, and what there is by all that it has told."""
+    """Running kubectl, and the objects that it has printed."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Start it with the arguments of a `kubectl get` of one kind, without names."""
+        """Start kubectl with the arguments of a `kubectl get` of one kind, without names."""
         self._what = " ".join(argv)
         self._process = subprocess.Popen(
             [*argv, *_OPTIONS],
@@ -56,11 +56,11 @@ class Watch:
 
     @property
     def files(self) -> list[int]:
-        """What can be read when there is news."""
+        """Return the file descriptors that become readable with news."""
         return [] if self.ended else [self._out.fileno(), self._err.fileno()]
 
     def objects(self) -> list[Document]:
-        """What there is, in the order of `kubectl get`; waits until that was told whole."""
+        """Return the current objects in the order of `kubectl get`, once kubectl has printed all of them."""
         deadline = time.monotonic() + _PATIENCE
         self.take_in()
         while not _CHANGES_FOLLOW.search(self._log):
@@ -72,9 +72,9 @@ class Watch:
         return [each for _, each in sorted(self._objects.items(), key=lambda entry: "/".join(entry[0]))]
 
     def take_in(self) -> None:
-        """Note what was told meanwhile.
+        """Process the output since the last call.
 
-        The log first: where it says that changes follow, all that was there before stands in the other pipe.
+        The log is read first. If it says that changes follow, the other pipe holds all earlier objects.
         """
         if self.ended:
             return
@@ -99,7 +99,7 @@ class Watch:
             self._objects[key] = document
 
     def close(self) -> None:
-        """End it."""
+        """Stop kubectl."""
         self._process.kill()
         self._process.wait()
         self._out.close()
@@ -107,7 +107,7 @@ class Watch:
 
 
 def _read(pipe: IO[bytes]) -> tuple[bytes, bool]:
-    """What a pipe holds, and whether nothing will follow."""
+    """Return the contents of a pipe, and whether it is closed."""
     found: list[bytes] = []
     with contextlib.suppress(BlockingIOError):
         while part := os.read(pipe.fileno(), 1 << 16):
@@ -117,14 +117,14 @@ def _read(pipe: IO[bytes]) -> tuple[bytes, bool]:
 
 
 class Watching:
-    """The watches of one wait: one for each thing that its looks ask for."""
+    """Watches of one wait: one for each kind of read."""
 
     def __init__(self) -> None:
-        """There is none yet."""
+        """Start without watches."""
         self._watches: dict[tuple[str, ...], Watch] = {}
 
     def objects(self, argv: tuple[str, ...], env: Mapping[str, str] | None = None) -> list[Document]:
-        """What there is; a watch that has ended, as servers end them, is begun again."""
+        """Return the current objects. A watch that the server ended is restarted."""
         watch = self._watches.get(argv)
         if watch is not None:
             watch.take_in()
@@ -134,7 +134,7 @@ class Watching:
         return watch.objects()
 
     def pause(self, seconds: float) -> None:
-        """Wait until something has changed, but no longer than so."""
+        """Wait until something changes, at most for these seconds."""
         files = [file for watch in self._watches.values() for file in watch.files]
         if files:
             select.select(files, [], [], seconds)
@@ -148,7 +148,7 @@ class Watching:
             self._watches.pop(argv).close()
 
     def close(self) -> None:
-        """End them all."""
+        """Stop all watches."""
         for argv in list(self._watches):
             self._end(argv)
 
@@ -158,7 +158,7 @@ _current: ContextVar[Watching | None] = ContextVar("watching", default=None)
 
 @contextlib.contextmanager
 def watching() -> Iterator[Watching]:
-    """What is read of clusters within the block is watched until its end."""
+    """Answer reads of clusters from watches until the block ends."""
     made = Watching()
     token = _current.set(made)
     try:
@@ -169,12 +169,12 @@ def watching() -> Iterator[Watching]:
 
 
 def is_watched(args: Sequence[str]) -> bool:
-    """Whether these arguments of `kubectl get` are answered by a watch: in such a block, and of one kind only."""
+    """Return whether a watch answers these arguments of `kubectl get`: within such a block, and for one kind."""
     return _current.get() is not None and _selected(args) is not None
 
 
 def watched(kubectl: Sequence[str], args: Sequence[str], env: Mapping[str, str]) -> Document | None:
-    """What `kubectl get` would say: a list, or the one object that was asked for by its name, or None without it."""
+    """Return the result of `kubectl get`: a list, the named object, or None if it does not exist."""
     block, selected = _current.get(), _selected(args)
     assert block is not None
     assert selected is not None
@@ -184,10 +184,12 @@ def watched(kubectl: Sequence[str], args: Sequence[str], env: Mapping[str, str])
 
 
 def _selected(args: Sequence[str]) -> tuple[tuple[str, ...], str] | None:
-    """The same arguments with a selector in place of a name, and the name; None for several kinds or names.
+    """Return the arguments with a field selector in place of a name, and the name.
 
-    A selector holds also where the object is not there yet, and misses nothing: of an object that is asked for by its
-    name, kubectl does not tell what changed between its two requests.
+    None: several kinds or names.
+
+    A selector also matches an object that does not exist yet. With a name, kubectl misses changes between its two
+    requests.
     """
     kind, *rest = args
     name = rest.pop(0) if rest and not rest[0].startswith("-") else ""

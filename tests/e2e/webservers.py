@@ -1,4 +1,4 @@
-"""A StatefulSet of two web servers that say who they are, and Services that lead to them."""
+"""StatefulSet of two web servers that return their names, and Services that lead to them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from tests.e2e.cluster import BUSYBOX, REAL, Document
 _SERVE = 'mkdir /w; echo "$(hostname) of TENANT" > /w/index.html; exec httpd -f -p 8080 -h /w'
 _LABELS = {"app": "web"}
 SCHEDULERS_LABELS = {"volcano.sh/job-name": "web", "kueue.x-k8s.io/pod-group-name": "web"}
-"""More labels of the servers, by which schedulers know gangs."""
+"""Additional labels of the servers, by which schedulers identify gangs."""
 
 
 def service(namespace: str, name: str, **spec: object) -> Document:
-    """A Service on port 80 of the servers, unless its `spec` says otherwise."""
+    """Return a Service on port 80 of the servers, unless its `spec` sets another."""
     ports = [{"name": "http", "port": 80, "targetPort": "http"}]
     return {
         "apiVersion": "v1",
@@ -22,7 +22,7 @@ def service(namespace: str, name: str, **spec: object) -> Document:
 
 
 def servers(namespace: str, tenant: str) -> Document:
-    """`web-0` and `web-1` on the real node, which answer `web-N of TENANT`; their governing Service is `peers`."""
+    """Return `web-0` and `web-1` on the real node, which answer `web-N of TENANT`. Their Service is `peers`."""
     container = {
         "name": "main",
         "image": BUSYBOX,

@@ -1,1 +1,1 @@
-"""Stand-ins for real components that any test may use."""
+"""Fakes of real components for any test."""

@@ -1,4 +1,4 @@
-"""Cluster addresses as a real API server gives them: from ServiceCIDRs, each once, and for good."""
+"""Cluster IPs as a real API server allocates them: from ServiceCIDRs, each once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEFAULT = "10.215.0.0/24"
 
 @dataclass
 class Addresses:
-    """Gives addresses to Services of a store from now on; ServiceCIDRs are ready at once, unless `ready` says no."""
+    """Allocates addresses to Services of a store. ServiceCIDRs are ready immediately, unless `ready` returns False."""
 
     store: ObjectStore
     ready: bool = True

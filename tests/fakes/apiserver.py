@@ -47,7 +47,7 @@ _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DE
 
 @dataclass
 class Fault:
-    """What happens to the next `times` requests that fit, instead of an answer."""
+    """Effect on the next `times` matching requests instead of a response."""
 
     method: str
     path: str
@@ -65,7 +65,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Target:
-    """What a request's path names."""
+    """Object or list that a request's path names."""
 
     resource: Resource
     namespace: str = ""
@@ -74,7 +74,7 @@ class Target:
 
 
 class FakeApiServer:
-    """The server; `store` is what it holds, `requests` what it was asked (`"GET /api/v1/pods?limit=500"`)."""
+    """The server. `store` holds its objects, `requests` its requests (`"GET /api/v1/pods?limit=500"`)."""
 
     def __init__(
         self,
@@ -92,15 +92,15 @@ class FakeApiServer:
         self.requests: list[str] = []
         self.user_agents: set[str] = set()
         self.logs: dict[tuple[str, str, str], str] = {}
-        """What containers have written, by namespace, pod and container."""
+        """Logs of containers, by namespace, pod and container."""
         self.unknown_fields: tuple[str, ...] = ()
-        """Fields of pods that it drops, as servers do whose feature gate is off: `spec.volumes[].image`."""
+        """Fields of pods that it drops, like a server whose feature gate is off: `spec.volumes[].image`."""
         self.refused_images: tuple[str, ...] = ()
-        """How images of ephemeral containers begin that a webhook of it refuses."""
+        """Prefixes of images of ephemeral containers that its webhook refuses."""
         self.ancient = False
-        """Takes what it does not know of a watch's parameters for air, as servers before streaming lists did."""
+        """Ignores unknown parameters of a watch, like a server without streaming lists."""
         self.watches = 0
-        """How many run now."""
+        """Number of running watches."""
         self.url = ""
         self._faults: list[Fault] = []
         self._kinds = {(known.prefix, known.plural): known for known in KNOWN_RESOURCES.values()}
@@ -123,12 +123,12 @@ class FakeApiServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on; keep it to start another server there after `stop`."""
+        """Port it listens on. Another server may use it after `stop`."""
         assert self._runner is not None
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
-        """Go away: running watches are cut, new connections refused."""
+        """Stop: running watches are cut, and new connections are refused."""
         self.end_watches()
         if self._runner is not None:
             await self._runner.cleanup()
@@ -144,7 +144,7 @@ class FakeApiServer:
         await self.stop()
 
     def client(self, name: str = "fake") -> Client:
-        """A client of this server."""
+        """Return a client of this server."""
         return Client(self.url, name=name)
 
     # -- what tests ask of it --------------------------------------------------------------------------------------
@@ -159,22 +159,22 @@ class FakeApiServer:
         reason: str = "",
         retry_after: float | None = None,
     ) -> Fault:
-        """Answer the next requests whose method and path (a part of it, query included) fit with an error.
+        """Respond with an error to the next requests whose method and path match (a part of it, including the query).
 
-        Status 0 closes the connection without an answer.
+        Status 0 closes the connection without a response.
         """
         fault = Fault(method, path, status, times, reason, retry_after)
         self._faults.append(fault)
         return fault
 
     def hold(self, method: str, path: str, *, times: int = 1) -> asyncio.Event:
-        """Let the next requests that fit wait until the event returned is set, then answer them as usual."""
+        """Block the next matching requests until the returned event is set, then serve them."""
         gate = asyncio.Event()
         self._faults.append(Fault(method, path, 200, times, gate=gate))
         return gate
 
     def heal(self) -> None:
-        """Forget all faults; those who wait go on."""
+        """Remove all faults, and serve blocked requests."""
         for fault in self._faults:
             if fault.gate is not None:
                 fault.gate.set()
@@ -186,13 +186,13 @@ class FakeApiServer:
         self.store.wake()
 
     def end_watches(self) -> None:
-        """End every watch that runs now, as servers do when their time is up."""
+        """End every running watch, as servers do at their timeout."""
         self._ended.set()
         self._ended = asyncio.Event()
         self.store.wake()
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until something holds that requests or watches bring about; 5 s at most."""
+        """Wait until a condition holds that requests or watches bring about, for 5 s at most."""
         async with asyncio.timeout(5):
             while not condition():
                 await self._changed.wait()
@@ -202,11 +202,11 @@ class FakeApiServer:
         self._changed = asyncio.Event()
 
     def register(self, resource: Resource) -> None:
-        """Serve one more kind (a CustomResourceDefinition that is created does this on its own)."""
+        """Serve one more kind. A created CustomResourceDefinition does this, too."""
         self._kinds[resource.prefix, resource.plural] = resource
 
     def unregister(self, resource: Resource) -> None:
-        """Serve a kind no longer in this version; watches end."""
+        """Stop to serve a kind in this version, and end its watches."""
         del self._kinds[resource.prefix, resource.plural]
         self.end_watches()
 
@@ -259,7 +259,7 @@ class FakeApiServer:
         return await self._object(request, target)
 
     def _authorize(self, request: web.Request, target: Target) -> None:
-        """Refuse what the rights do not allow; to apply what is not there is to create it, too."""
+        """Refuse requests without the needed rights. To apply a missing object also requires `create`."""
         if self.rights is None:
             return
         verbs = [_VERBS[request.method]]
@@ -492,7 +492,7 @@ def _is_dry(request: web.Request) -> bool:
 
 
 def _check_pod_change(subresource: str, old: Document, new: Document) -> None:
-    """Refuse what only a subresource can change, and what a subresource cannot."""
+    """Refuse changes that require a subresource, and changes that a subresource does not allow."""
     added = new.get("ephemeralContainers") != old.get("ephemeralContainers")
     resized = _amounts(new) != _amounts(old)
     rest = [{key: value for key, value in spec.items() if key not in _OF_SUBRESOURCES} for spec in (new, old)]

@@ -1,4 +1,4 @@
-"""Taking fields out of documents by their paths, as API servers do with those that they do not know."""
+"""Removal of fields by path, as API servers drop unknown fields."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def without(document: dict[str, Any], paths: Iterable[str]) -> dict[str, Any]:
-    """A copy of the document without what the paths name; `[]` means every entry of a list: `spec.volumes[].image`."""
+    """Return a copy of the document without these paths. `[]` means every entry of a list: `spec.volumes[].image`."""
     left = copy.deepcopy(document)
     for path in paths:
         _take(left, path.split("."))

@@ -1,4 +1,4 @@
-"""The patch formats of the Kubernetes API, as far as tests need them."""
+"""Patch formats of the Kubernetes API, as far as tests need them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SETS = {"finalizers"}
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
+    """Apply a merge patch (RFC 7396)."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     result = dict(target) if isinstance(target, dict) else {}
@@ -38,7 +38,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def strategic(target: Any, patch: Any) -> Any:
-    """Strategic merge with the merge keys of pods, nodes and metadata; other lists are replaced."""
+    """Apply a strategic merge patch with the merge keys of pods, nodes and metadata. Other lists are replaced."""
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
     result = dict(target) if isinstance(target, dict) else {}
@@ -76,7 +76,11 @@ def _merge_list(target: list[Document], patch: list[Document], merge_key: str) -
 
 
 def json_patch(target: Document, operations: list[Document]) -> Document:
-    """RFC 6902 with add, remove, replace and test; raises ValueError where an operation does not fit."""
+    """Apply a JSON patch (RFC 6902) with add, remove, replace and test.
+
+    Raises:
+        ValueError: an operation cannot be applied.
+    """
     result = copy.deepcopy(target)
     for operation in operations:
         parts = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]

@@ -1,11 +1,11 @@
-"""A report for tests of what tells its progress."""
+"""Report for tests of code that reports its progress."""
 
 
 class Silent:
-    """Reports to nobody."""
+    """Report without output."""
 
     def __call__(self, text: str) -> None:
-        """Say nothing."""
+        """Ignore the text."""
 
     def done(self, text: str) -> None:
-        """Say nothing."""
+        """Ignore the text."""

@@ -1,4 +1,4 @@
-"""What a user may ask of a fake API server: the roles of a manifest, as RBAC reads them."""
+"""Rights of a user of a fake API server: roles of a manifest, as RBAC evaluates them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Rule = tuple[str, dict[str, Any]]
 
 
 class Rights:
-    """Roles, with the rules of which each holds in its namespace, or everywhere ("")."""
+    """Rules of roles, for a namespace or everywhere ("")."""
 
     def __init__(self, documents: Iterable[dict[str, Any]]) -> None:
         self._rules: list[_Rule] = [
@@ -25,21 +25,21 @@ class Rights:
 
     @classmethod
     def of_compute(cls) -> Self:
-        """Those of the gateway in a compute cluster."""
+        """Return the gateway's rights in a compute cluster."""
         return cls(rbac.compute_roles())
 
     @classmethod
     def of_management(cls) -> Self:
-        """Those of the gateway in a management cluster that is no compute cluster."""
+        """Return the gateway's rights in a management cluster that is not a compute cluster."""
         return cls(rbac.management_roles())
 
     @classmethod
     def of_both(cls) -> Self:
-        """Those of the gateway in a management cluster that is a compute cluster, too."""
+        """Return the gateway's rights in a management cluster that is also a compute cluster."""
         return cls([*rbac.compute_roles(), *rbac.management_roles()])
 
     def allow(self, verb: str, resource: Resource, *, namespace: str, name: str, subresource: str = "") -> bool:
-        """Whether a rule allows it."""
+        """Return whether a rule allows a request."""
         _, _, rest = resource.prefix.partition("/")
         group = rest.rpartition("/")[0]
         kind = f"{resource.plural}/{subresource}" if subresource else resource.plural

@@ -1,4 +1,4 @@
-"""What a Kubernetes API server keeps and how objects live in it: versions, deletion, finalizers, history."""
+"""Object store of a Kubernetes API server: versions, deletion, finalizers, history."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key = tuple[str, str]
 
 
 class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of the fake
-    """An answer other than success."""
+    """Response other than success."""
 
     def __init__(self, status: int, reason: str, message: str, *, causes: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class Refusal(Exception):  # noqa: N818 - it is an answer, not an error of the f
 
 @dataclass(frozen=True)
 class Selection:
-    """A namespace (empty: all), a label selector and a field selector; the latter two in kubectl's syntax."""
+    """Namespace (empty: all), label selector and field selector, the latter two in kubectl's syntax."""
 
     namespace: str = ""
     labels: str = ""
@@ -83,7 +83,7 @@ class Change:
     new: Document | None
 
     def event(self, selection: Selection) -> tuple[str, Document] | None:
-        """How a watch with that selection sees the change, if it does."""
+        """Return the event of a watch with this selection, or None."""
         before, after = selection.matches(self.old), selection.matches(self.new)
         if after:
             assert self.new is not None
@@ -97,13 +97,13 @@ class Change:
 
 @dataclass
 class ObjectStore:
-    """All objects of one fake server. Documents handed out are the store's own: copy before changing them."""
+    """All objects of one fake server. Returned documents belong to the store: copy them before a change."""
 
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     namespaces_must_exist: bool = False
     version: int = 100
     oldest: int = 100
-    """Watches from before this version are refused with 410."""
+    """Watches from earlier versions are refused with 410."""
     objects: dict[Resource, dict[Key, Document]] = field(default_factory=dict)
     history: list[Change] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -112,7 +112,7 @@ class ObjectStore:
 
     @contextmanager
     def dry_run(self, dry: bool = True) -> Iterator[None]:
-        """Let what is made or changed within only be told, not stored."""
+        """Return results of writes within the block without storing them."""
         self._dry = dry
         try:
             yield
@@ -120,22 +120,26 @@ class ObjectStore:
             self._dry = False
 
     def all(self, resource: Resource) -> list[Document]:
-        """Everything of a kind, sorted by namespace and name as servers do."""
+        """Return all objects of a kind, sorted by namespace and name as servers do."""
         return [document for _, document in sorted(self.objects.get(resource, {}).items())]
 
     def find(self, resource: Resource, name: str, namespace: str = "") -> Document | None:
-        """One object or None."""
+        """Return one object or None."""
         return self.objects.get(resource, {}).get((namespace if resource.namespaced else "", name))
 
     def get(self, resource: Resource, name: str, namespace: str = "") -> Document:
-        """One object; Refusal 404 without it."""
+        """Return one object.
+
+        Raises:
+            Refusal: it does not exist (404).
+        """
         found = self.find(resource, name, namespace)
         if found is None:
             raise Refusal(404, "NotFound", f'{resource.plural} "{name}" not found')
         return found
 
     def create(self, resource: Resource, document: Document, namespace: str = "") -> Document:
-        """Take in a new object as the server would: name, UID, times, a pod's first status."""
+        """Store a new object as the server does: name, UID, times, and a pod's first status."""
         new = copy.deepcopy(document)
         metadata = new.setdefault("metadata", {})
         if resource.namespaced:
@@ -161,7 +165,7 @@ class ObjectStore:
         return self._store(resource, key, new)
 
     def bind(self, name: str, namespace: str, node: str) -> Document:
-        """Bind a pod to a node as schedulers do, by its subresource, which says in its status that it is scheduled."""
+        """Bind a pod to a node through its subresource, as schedulers do, and set PodScheduled."""
         new = copy.deepcopy(self.get(PODS, name, namespace))
         new["spec"]["nodeName"] = node
         new["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
@@ -183,7 +187,7 @@ class ObjectStore:
     def update(
         self, resource: Resource, document: Document, *, name: str, namespace: str = "", status: bool = False
     ) -> Document:
-        """Replace an object, or with `status` only its status; what the server owns stays."""
+        """Replace an object, or with `status` its status only. Fields that the server owns stay."""
         old = self.get(resource, name, namespace)
         new = copy.deepcopy(document)
         metadata, before = new.setdefault("metadata", {}), old["metadata"]
@@ -224,7 +228,7 @@ class ObjectStore:
         version: str | None = None,
         grace: int | None = None,
     ) -> Document:
-        """Delete as the server does: a bound pod waits for its kubelet, whatever has finalizers for them."""
+        """Delete an object as the server does: a bound pod waits for its kubelet, any object for its finalizers."""
         old = self.get(resource, name, namespace)
         before = old["metadata"]
         for what, wanted, there in (
@@ -300,15 +304,15 @@ class ObjectStore:
         self.wake()
 
     def wake(self) -> None:
-        """Have every watch look for something new."""
+        """Let every watch check for changes."""
         self.changed.set()
         self.changed = asyncio.Event()
 
     def since(self, version: int) -> list[Change]:
-        """What happened after a version, in order."""
+        """Return the changes after a version, in order."""
         return self.history[bisect_right(self.history, version, key=lambda change: change.version) :]
 
     def compact(self) -> None:
-        """Forget the history: whoever does not know the present must list anew."""
+        """Drop the history, so that watchers must list again."""
         self.oldest = self.version
         self.history.clear()

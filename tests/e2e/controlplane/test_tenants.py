@@ -1,4 +1,4 @@
-"""Tenants' control planes on real programs: made, interrupted, attacked, healed, removed."""
+"""Control planes of tenants on real programs: creation, interruption, attacks, repair, removal."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def stop_at(step: Step) -> Callable[[Step], Awaitable[None]]:
     return on_step
 
 
-async def test_an_admin_works_in_a_cluster_of_their_own(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
+async def test_admin_works_in_the_tenant_cluster(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
     kubeconfig = place.kubeconfig("alpha")
     assert (await place.kubectl(kubeconfig, "create", "namespace", "team"))[0] == 0
     code, said = await place.kubectl(kubeconfig, "-n", "team", "create", "deployment", "web", "--image=x")
@@ -75,7 +75,7 @@ async def test_an_admin_works_in_a_cluster_of_their_own(place: World, alpha: Con
             await client.get(NAMESPACES, "team")
 
 
-async def test_interrupted_before_any_step_it_is_made_and_removed_all_the_same(place: World) -> None:
+async def test_interrupted_provisioning_and_removal_complete(place: World) -> None:
     for step in MAKING:
         with pytest.raises(Stopped):
             await place.provisioner().provision(tenant("gamma"), on_step=stop_at(step))
@@ -89,7 +89,7 @@ async def test_interrupted_before_any_step_it_is_made_and_removed_all_the_same(p
     await _nothing_left(place, "gamma")
 
 
-async def test_a_tenants_etcd_certificate_opens_its_own_keys_only(
+async def test_etcd_certificate_opens_only_the_tenants_keys(
     place: World, alpha: ControlPlane, beta: ControlPlane
 ) -> None:
     folder = place.data_dir / "tenants" / "alpha"
@@ -118,7 +118,7 @@ async def test_a_tenants_etcd_certificate_opens_its_own_keys_only(
                 await attempt
 
 
-async def test_a_tenants_authority_makes_nobody_known_to_etcd(place: World, alpha: ControlPlane) -> None:
+async def test_tenant_ca_is_not_trusted_by_etcd(place: World, alpha: ControlPlane) -> None:
     record = await place.store().load("alpha")
     assert record is not None
     async with place.etcd_as("root", authority=record.credentials.ca) as etcd:
@@ -129,7 +129,7 @@ async def test_a_tenants_authority_makes_nobody_known_to_etcd(place: World, alph
             await etcd.count_keys(KeyRange.for_prefix("/tenants/alpha"))
 
 
-async def test_a_tenants_admin_is_nobody_elsewhere(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
+async def test_admin_has_no_rights_elsewhere(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
     record = await place.store().load("alpha")
     assert record is not None
     admin = record.credentials.admin
@@ -139,9 +139,7 @@ async def test_a_tenants_admin_is_nobody_elsewhere(place: World, alpha: ControlP
                 await client.list_all(NAMESPACES)
 
 
-async def test_a_tenants_tokens_are_worth_nothing_elsewhere(
-    place: World, alpha: ControlPlane, beta: ControlPlane
-) -> None:
+async def test_tokens_are_invalid_elsewhere(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
     async with alpha.create_client() as client:
         await until(lambda: _service_accounts(client), count=1)
         answer = await client.create(
@@ -152,12 +150,12 @@ async def test_a_tenants_tokens_are_worth_nothing_elsewhere(
     assert await _status(beta, "/api", token) == 401
 
 
-async def test_who_shows_nothing_is_refused(alpha: ControlPlane) -> None:
+async def test_anonymous_requests_are_refused(alpha: ControlPlane) -> None:
     assert await _status(alpha, "/api", "") == 401
     assert await _status(alpha, "/version", "") == 401
 
 
-async def test_a_process_that_dies_comes_back_and_the_cluster_works_on(place: World, alpha: ControlPlane) -> None:
+async def test_dead_process_is_restarted_and_the_cluster_continues(place: World, alpha: ControlPlane) -> None:
     before = {state.name: state.pid for state in await place.supervisor.list_processes("tenant/alpha")}
     for pid in before.values():
         psutil.Process(pid).kill()
@@ -177,9 +175,7 @@ async def test_a_process_that_dies_comes_back_and_the_cluster_works_on(place: Wo
         await until(lambda: _pods(client, "default"), count=1)
 
 
-async def test_removal_takes_all_of_one_tenant_and_nothing_of_another(
-    place: World, alpha: ControlPlane, beta: ControlPlane
-) -> None:
+async def test_removal_deletes_one_tenant_completely(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
     await place.provisioner().deprovision("alpha")
     await _nothing_left(place, "alpha")
     async with beta.create_client() as client:
@@ -211,7 +207,7 @@ async def _service_accounts(client: Client) -> int:
 
 
 async def _status(control_plane: ControlPlane, path: str, token: str) -> int:
-    """What the API server answers to a bearer of `token` without a certificate."""
+    """Return the API server's HTTP status for a bearer of `token` without a certificate."""
     context = ssl.create_default_context(cadata=control_plane.ca.decode())
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with (

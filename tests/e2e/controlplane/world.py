@@ -1,4 +1,4 @@
-"""A real etcd, a real management cluster and a real supervisor, on which tenants' control planes are tried."""
+"""Real etcd, management cluster and supervisor for tests of tenants' control planes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from vkgateway.programs.supervisor.spec import ProcessSpec
 
 @dataclass(kw_only=True)
 class World:
-    """What tenants are made on."""
+    """Infrastructure of tenants' control planes."""
 
     data_dir: Path
     address: str
@@ -49,7 +49,7 @@ class World:
     management: Client
 
     def provisioner(self) -> Provisioner:
-        """A new provisioner, as after a restart of the gateway: it remembers nothing."""
+        """Return a new provisioner without state, as after a restart of the gateway."""
         driver = ProcessDriver(
             data_dir=self.data_dir,
             address=self.address,
@@ -66,23 +66,23 @@ class World:
         )
 
     def store(self) -> SecretStore:
-        """The Secrets of the management cluster."""
+        """Return the Secret store of the management cluster."""
         return SecretStore(self.management)
 
     def kubeconfig(self, tenant: str) -> Path:
-        """The kubeconfig of a tenant's admin."""
+        """Return the kubeconfig of a tenant's admin."""
         return self.data_dir / "tenants" / tenant / "admin.kubeconfig"
 
     def management_ca(self) -> bytes:
-        """The authority of the management cluster."""
+        """Return the CA of the management cluster."""
         return (self.data_dir / "compute" / "ca.crt").read_bytes()
 
     def etcd_as(self, user: str, *, authority: Authority | None = None) -> EtcdClient:
-        """A client that etcd takes for `user`."""
+        """Return an etcd client that authenticates as `user`."""
         return EtcdClient([self.endpoint], tls=_tls(self.authorities.etcd, user, signer=authority))
 
     async def kubectl(self, kubeconfig: Path, *arguments: str, stdin: str = "") -> tuple[int, str]:
-        """Run kubectl; its exit code and everything it printed."""
+        """Run kubectl, and return its exit code and output."""
         process = await asyncio.create_subprocess_exec(
             str(self.programs["kubectl"]),
             "--kubeconfig",
@@ -104,7 +104,7 @@ async def until(look: Callable[[], Awaitable[int]], *, count: int, seconds: floa
 
 
 def own_address() -> str:
-    """An address of this machine that is not loopback: API servers refuse to call that."""
+    """Return an address of this machine other than loopback, which API servers refuse to call."""
     found = [
         address.address
         for name, addresses in sorted(psutil.net_if_addrs().items())
@@ -115,7 +115,7 @@ def own_address() -> str:
 
 
 def free_port(address: str) -> int:
-    """A port on which nobody listens now."""
+    """Return an unused port."""
     with socket.socket() as server:
         server.bind((address, 0))
         return int(server.getsockname()[1])
@@ -123,7 +123,7 @@ def free_port(address: str) -> int:
 
 @asynccontextmanager
 async def world(data_dir: Path, *, quota: int = 0) -> AsyncIterator[World]:
-    """Start it all; whatever came of the test, nothing of it runs on. `quota` is etcd's in bytes, 0 for its own."""
+    """Start all components, yield them, and stop them. `quota` is etcd's in bytes, 0 for its default."""
     address = own_address()
     resolver = Resolver(report=print)
     programs = await resolver.resolve(*PROGRAMS.values(), "etcd", "kubectl")
@@ -194,7 +194,7 @@ async def _start_management(
     endpoint: str,
     etcd_authority: Authority,
 ) -> Client:
-    """Only an API server: Secrets are all that is kept there."""
+    """Start an API server. The management cluster stores only Secrets."""
     plane: ControlPlaneSpec = compute_plane_spec(address=address, port=free_port(address), etcd_endpoints=(endpoint,))
     credentials = Credentials.create("compute")
     files = write_plane_files(

@@ -1,4 +1,4 @@
-"""What is told of a case that was measured in several turns."""
+"""Outcome of a case that was measured in several turns."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SPANS: dict[System, Sequence[float]] = {
     "direct": (0.5, 0.4, 0.6),
     "gateway": (5.0, 2.0, 6.0),
 }
-"""Seconds that each turn takes."""
+"""Seconds of each turn."""
 
 
 @pytest.fixture
 async def run(monkeypatch: pytest.MonkeyPatch) -> Session:
-    """A session in which each system took the turns of `SPANS`."""
+    """Return a session in which each system took the turns of `SPANS`."""
     made = Session(cast("Platform", None), Settings(pods=CASE.pods), report=Silent())
     for system, spans in SPANS.items():
         for span in spans:

@@ -1,4 +1,4 @@
-"""The courier: what a pod's life cannot do without, in the order in which watches show it."""
+"""Courier: the unavoidable writes, in the order of the watch events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkgateway.kube.client import Client
 
 
 class _Place(Place):
-    """Notes what is asked of it."""
+    """Place that records its calls."""
 
     def __init__(self, name: str, asked: list[str]) -> None:
         super().__init__(name, cast(Client, None), name)

@@ -1,4 +1,4 @@
-"""The least that has to be evicted."""
+"""Minimal loss of an eviction."""
 
 from __future__ import annotations
 

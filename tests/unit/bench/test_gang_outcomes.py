@@ -1,4 +1,4 @@
-"""What the benchmarks of gangs tell of their runs, and the objects that they write."""
+"""Outcomes of the gang benchmarks, and their manifests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.reclaim import Round
 
 
 def runs(*makespans: float | None) -> list[RunSummary]:
-    """Of five jobs each."""
+    """Return summaries of runs with five jobs each."""
     return [RunSummary(completed=5 if span else 0, makespan=span, held=2.0, idle=span or 99.0) for span in makespans]
 
 

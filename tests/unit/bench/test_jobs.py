@@ -1,4 +1,4 @@
-"""Training jobs: what a run of several of them comes to."""
+"""Summary of a run of training jobs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.jobs import GPUS_PER_JOB, GPUS_PER_POD, Job, JobTimes, blocked_second
 
 
 def job(created: float = 0.0, *, start: float, end: float) -> JobTimes:
-    """One that got all its nodes at once."""
+    """Return a job that got all its nodes together."""
     return JobTimes(created=created, bound=(start,) * 6, whole=start, ended=end, reported=end + 0.5)
 
 

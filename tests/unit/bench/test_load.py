@@ -1,4 +1,4 @@
-"""The load: how much of it is under way at once, and in which order."""
+"""Load generator: concurrency and order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Percentiles, targets, timelines, and the page that is made of results."""
+"""Percentiles, targets, timelines, and the page of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway's own account of starts, read from its metrics."""
+"""Parts of starts from the gateway's metrics."""
 
 from __future__ import annotations
 

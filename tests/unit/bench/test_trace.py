@@ -1,4 +1,4 @@
-"""The benchmark of schedulers over synthetic traces, on a small cluster."""
+"""Benchmark of schedulers over synthetic traces, on a small cluster."""
 
 from __future__ import annotations
 

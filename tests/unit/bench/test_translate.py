@@ -1,4 +1,4 @@
-"""The benchmark of the translation: what it measures is what it says."""
+"""Benchmark of the translation."""
 
 from bench.translate import measure_pods
 from bench.typicalpod import running_compute_pod, typical_pod

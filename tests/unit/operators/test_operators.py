@@ -1,4 +1,4 @@
-"""What the pages' kits hold: recipes that name what is there, and archives that containerd reads."""
+"""Kits of the pages: recipes that name existing files, and archives that containerd reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small scenarios, and simulations that check at each step what must always hold."""
+"""Small scenarios, and simulations that check invariants at each step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def quota(tenant: str, guarantee: int = 0, limit: int | None = None, weight: flo
 
 
 def job(name: str, gpus: int | Iterable[int], at: float = 0.0, run: float = 100.0, **fields: object) -> Job:
-    """A job of the tenant before the slash: the GPUs of its pod, or of each pod."""
+    """Return a job of the tenant before the slash. `gpus` are those of its pod, or of each pod."""
     sizes = (gpus,) if isinstance(gpus, int) else tuple(gpus)
     given: dict[str, object] = {"band": GUARANTEED, **fields}
     return Job(
@@ -49,7 +49,7 @@ def scenario(nodes: tuple[int, int], quotas: Iterable[Quota], *jobs: Job, **sett
 
 
 def drawn(load: float = 1.1, *, hours: float = 2.0, seed: int = 1, nodes: int = 8, **work: float) -> Scenario:
-    """A synthetic scenario with three tenants."""
+    """Return a synthetic scenario with three tenants."""
     pool = equal_nodes(nodes, 8)
     quotas = equal_quotas(pool, 3, guaranteed=0.75)
     sizes = {1: 0.4, 2: 0.2, 4: 0.15, 8: 0.15, 16: 0.1}

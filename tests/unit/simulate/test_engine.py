@@ -1,4 +1,4 @@
-"""The event loop with the arbiter: conservation, evictions, lost work, checkpoints, entitlement, continuation."""
+"""Event loop with the arbiter: conservation, evictions, lost work, checkpoints, entitlement, continuation."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_entitled_gang_fits_unused_cells_after_older_ones() -> None:
 
 
 class Careless:
-    """Starts the first pod of the first gang on the first node, whatever is there."""
+    """Scheduler that starts the first pod of the first gang on the first node, whatever runs there."""
 
     name = "careless"
 

@@ -1,4 +1,4 @@
-"""The rules of each scheduler on tiny cases, and what must hold for all of them."""
+"""Rules of each scheduler on small cases, and invariants of all schedulers."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_custom_scheduler_is_loaded_by_module() -> None:
 
 
 class Half:
-    """A class that is no scheduler."""
+    """Class that is not a scheduler."""
 
     name = arrange = "half"
 

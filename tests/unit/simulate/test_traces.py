@@ -1,4 +1,4 @@
-"""Readers of traces, nodes and tenants: small samples of each format, and what they refuse."""
+"""Readers of traces, nodes and tenants: small samples of each format, and errors."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_kueues_generator_refuses_other_documents() -> None:
 
 
 def recorded() -> list[tuple[float, Snapshot]]:
-    """A low gang is evicted for a guaranteed one, runs again and ends."""
+    """Return cycles in which a low gang is evicted for a guaranteed one, runs again and ends."""
     there = Cluster([node("n0")], [arbiter_quota("a", 8), arbiter_quota("b")])
     there.add(gang("b/low", "b", [8], band=LOW))
     there.runs = {"b/low": 40.0, "a/in": 20.0}

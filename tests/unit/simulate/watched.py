@@ -1,4 +1,4 @@
-"""The arbiter in a simulation, with a check of each of its cycles."""
+"""Arbiter in a simulation, with a check of each cycle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vkgateway.simulate.policies.arbiter import ArbiterScheduler
 
 
 class WatchedArbiter(ArbiterScheduler):
-    """Fails if a gang is said to wait for room while it fits into what is free and reserved for no gang."""
+    """Arbiter that fails if a pending gang with reason WaitingForRoom fits free capacity that is not reserved."""
 
     def decide(self, snapshot: Snapshot, now: float) -> Decisions:
         """Decide, and check the decisions."""
@@ -43,7 +43,7 @@ class WatchedArbiter(ArbiterScheduler):
 
 
 def _room(pool: Pool, snapshot: Snapshot, decisions: Decisions) -> NodeResources:
-    """Return what is free once the decisions are carried out, beside what plans will use."""
+    """Return the free capacity after the decisions, without capacity that plans will use."""
     room = NodeResources(pool)
     for pod in _placed(snapshot, decisions):
         if pod.node in room:

@@ -1,4 +1,4 @@
-"""A tenant, a pool, and pods as an API server gives them, for the tests of translation."""
+"""Tenant, pool, and pods as an API server returns them, for the tests of translation."""
 
 import copy
 from typing import Any
@@ -30,12 +30,12 @@ DEFAULT_TOLERATIONS = [
 
 
 def container(name: str = "app", **more: Any) -> Object:
-    """A container."""
+    """Return a container."""
     return {"name": name, "image": "busybox:1", "resources": {}, "imagePullPolicy": "IfNotPresent", **more}
 
 
 def pod(*, metadata: Object | None = None, status: Object | None = None, **spec: Any) -> Object:
-    """A pod as the tenant's API server holds it, defaulted, admitted and bound by its scheduler."""
+    """Return a pod as the tenant's API server stores it: defaulted, admitted and bound by its scheduler."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -75,7 +75,7 @@ def pod(*, metadata: Object | None = None, status: Object | None = None, **spec:
 
 
 def api_access_volume() -> Object:
-    """The volume that ServiceAccount admission gives to every pod."""
+    """Return the volume that ServiceAccount admission adds to every pod."""
     return {
         "name": "kube-api-access-x7k2p",
         "projected": {
@@ -107,7 +107,7 @@ def forward(
     borrowed: bool | None = None,
     namespaces: dict[str, dict[str, str]] | None = None,
 ) -> Object:
-    """Forward a pod, and check on the way that it is not changed."""
+    """Forward a pod, and check that it is not changed."""
     before = copy.deepcopy(tenant_pod)
     made = forward_pod(
         tenant_pod,
@@ -123,7 +123,7 @@ def forward(
 
 
 def compute_pod(tenant_pod: Object, status: Object) -> Object:
-    """The compute pod of a tenant's pod as the compute API server holds it, on a host."""
+    """Return the compute pod of a tenant pod as the compute API server stores it, on a host."""
     made = forward(tenant_pod)
     made["metadata"] |= {"uid": "c0ffee00-0001", "resourceVersion": "7"}
     made["spec"] |= {"nodeName": "host-17"}

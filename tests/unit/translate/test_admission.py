@@ -1,4 +1,4 @@
-"""The rules in CEL cover those of the gateway; that they say the same is tried against real API servers."""
+"""Coverage of the gateway's rules by CEL. End-to-end tests compare the verdicts on real API servers."""
 
 import json
 import re

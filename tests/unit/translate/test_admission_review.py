@@ -1,4 +1,4 @@
-"""The webhook's answer: pods that ask for devices are gated once, everything else passes as it is."""
+"""Webhook response: pods that request devices are gated once, all others are unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def review(spec: dict[str, Any], *, kind: str = "Pod", operation: str = "CREATE"
 
 
 def gates(asked: dict[str, Any]) -> list[str]:
-    """The gates of the pod after the answer was followed."""
+    """Return the gates of the pod after the response was applied."""
     response = review_pod(asked)["response"]
     assert (response["uid"], response["allowed"]) == (asked["request"]["uid"], True)
     pod = asked["request"]["object"]

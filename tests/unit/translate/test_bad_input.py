@@ -1,4 +1,4 @@
-"""Pods at the edges of what API servers take: long names, large fields, texts of all kinds."""
+"""Pods at the limits of API servers: long names, large fields, texts of all kinds."""
 
 import pytest
 

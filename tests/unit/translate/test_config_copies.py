@@ -1,4 +1,4 @@
-"""Copies, namespaces, priority classes, and how a kubelet writes labels into a file."""
+"""Copies, namespaces, priority classes, and labels in files of the downward API."""
 
 from dataclasses import replace
 from typing import Any

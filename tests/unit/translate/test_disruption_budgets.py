@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets below: what the tenant's controller counted, as an absolute number."""
+"""Compute PodDisruptionBudgets with the tenant controller's result as an absolute number."""
 
 from typing import Any
 

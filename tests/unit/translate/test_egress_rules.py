@@ -1,4 +1,4 @@
-"""Egress to addresses: all that a rule opens stays open, but for name servers at addresses of clusters."""
+"""Egress to addresses: rules keep what they allow, except name servers at addresses of clusters."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def confined(rule: dict[str, Any], servers: NameServerRange | None = SERVERS) ->
 
 
 def opens(rules: Sequence[dict[str, Any]], address: str, protocol: str, port: int) -> bool:
-    """Whether egress is allowed, by the rules of networking/v1."""
+    """Return whether rules allow egress (networking/v1)."""
     return any(
         any(_in_block(peer["ipBlock"], address) for peer in rule["to"] if "ipBlock" in peer)
         and any(_is_port(one, protocol, port) for one in rule.get("ports") or [{"any": True}])

@@ -1,4 +1,4 @@
-"""Fields that a feature gate guards: which count, how they are called, what is told of them."""
+"""Feature-gated fields: which count, their paths, and the message about them."""
 
 from __future__ import annotations
 

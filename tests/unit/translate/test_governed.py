@@ -1,4 +1,4 @@
-"""Governed pods: what counts, gates and bands, the patch that lets go, and which virtual nodes would do."""
+"""Governed pods: requests, gates and bands, the ungate patch, and reachable virtual nodes."""
 
 from typing import Any
 

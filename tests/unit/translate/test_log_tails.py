@@ -1,4 +1,4 @@
-"""The last lines of logs that become termination messages: bounded, and never in another message's place."""
+"""Log tails as termination messages: bounded, and never in place of another message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Network policies on their way down: what a tenant closes is closed, and nothing is opened to anybody else."""
+"""Compute NetworkPolicies: closed traffic stays closed, and nothing is opened to other tenants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.translate.test_egress import opens
+from tests.unit.translate.test_egress_rules import opens
 from vkgateway.model.names import TENANT_LABEL, compute_namespace
 from vkgateway.model.objects import Meta
 from vkgateway.translate.context import TenantContext
@@ -29,7 +29,7 @@ TENANT = TenantContext(name="alpha", api_host="10.0.0.1", api_port=6443)
 NAMESPACES = {"web": {"team": "shop"}, "db": {"team": "data"}, "ops": {}}
 AROUND = PolicyContext(namespaces=NAMESPACES, pod_ranges=["10.214.0.0/24"], resolvers=[("10.213.0.2", 54)])
 UNSERVED = replace(AROUND, resolvers=())
-"""Where no names are served, so that egress rules keep their shape."""
+"""Context without served names, so that egress rules keep their shape."""
 OWN = {"namespaceSelector": {"matchLabels": {TENANT_LABEL: "alpha"}}}
 WEB = {"matchLabels": {"app": "web"}}
 
@@ -52,7 +52,7 @@ def named(found: IsolationPolicies) -> dict[str, Any]:
 
 
 def peer(*, direction: str = "ingress", around: PolicyContext = AROUND, **said: Any) -> list[Any]:
-    """What becomes of a rule with one peer."""
+    """Return the translated rule with one peer."""
     rule = {"from" if direction == "ingress" else "to": [said]}
     spec: dict[str, Any] = {direction: [rule]}
     found = named(made(policy(**spec), around=around))["mine"][direction]
@@ -124,7 +124,7 @@ def test_name_server_is_always_reachable() -> None:
 
 @pytest.mark.parametrize("said", [[], [policy(egress=[{}])], [policy(egress=[{"to": [{"ipBlock": EVERYWHERE}]}])]])
 def test_other_name_servers_are_closed(said: list[NetworkPolicyView]) -> None:
-    """Whatever the tenant's policies open: other name servers tell names of other tenants."""
+    """Whatever the tenant's policies open, other name servers would reveal names of other tenants."""
     rules = [rule for spec in named(made(*said)).values() for rule in spec["egress"]]
     for address in ("10.214.0.9", "10.215.0.10", "169.254.20.10"):
         assert not opens(rules, address, "UDP", 53)
@@ -246,7 +246,7 @@ def test_invalid_address_block_is_skipped() -> None:
 
 
 def test_rule_without_peers_left_is_dropped() -> None:
-    """An empty list of peers would mean everybody."""
+    """An empty list of peers would mean all peers."""
     found = named(made(policy(ingress=[{"from": [{"ipBlock": {"cidr": "10.214.0.7/32"}}]}])))
     assert found["mine"]["ingress"] == []
 
@@ -318,7 +318,7 @@ def _lets_in(
     space: Mapping[str, str],
     same: bool,
 ) -> bool:
-    """Whether ingress is allowed, by the rules of networking/v1."""
+    """Return whether policies allow ingress (networking/v1)."""
     chosen = [spec for spec in policies if "Ingress" in spec["policyTypes"] and _matches(spec["podSelector"], to)]
     if not chosen:
         return True

@@ -1,4 +1,4 @@
-"""Sizes of pods and machines: which machines count, where a pod may go, and the patch that keeps it there."""
+"""Pod and node sizes: which nodes count, verdicts, and the patch that restricts a pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of what tenants read about a pod that waits."""
+"""Message about a waiting pod, rendered and parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node terms, affinity among pods, spread and tolerations: used up, kept, mapped, confined."""
+"""Node terms, pod affinity, spread and tolerations: dropped, kept, translated, confined."""
 
 from dataclasses import replace
 from typing import Any
@@ -247,7 +247,7 @@ def test_pool_wide_topology_terms_are_dropped(key: str) -> None:
 
 
 def test_merged_affinity_label_keys_are_not_forwarded() -> None:
-    """Compute clusters before 1.31 know none, and would forget them."""
+    """Compute clusters before 1.31 would drop them."""
     merged = [expression("pod-template-hash", "In", "abc"), expression("app", "NotIn", "web")]
     mine = expression("app", "NotIn", "old")
     given = term(
@@ -261,7 +261,7 @@ def test_merged_affinity_label_keys_are_not_forwarded() -> None:
 
 
 def test_merged_spread_label_keys_are_not_forwarded() -> None:
-    """Labels may have changed since: the merged values are those of the pod's creation."""
+    """Labels may have changed since: the merged values are those at the pod's creation."""
     merged = expression("pod-template-hash", "In", "abc")
     given = {
         "maxSkew": 1,

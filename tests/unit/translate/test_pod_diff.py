@@ -1,4 +1,4 @@
-"""Changes of a running pod: which go down, that they settle, and what is told that stays above."""
+"""Changes of a running pod: what is forwarded, that the result has no difference, and what is reported."""
 
 import copy
 from typing import Any
@@ -126,7 +126,7 @@ def test_images_deadline_and_added_tolerations() -> None:
 
 
 def test_image_replaced_by_the_compute_cluster_is_kept() -> None:
-    """Its webhooks may look at new pods only; and any other image starts a container anew."""
+    """Its webhooks may only mutate new pods, and any other image would restart the container."""
     below = compute_pod(pod(**START), {})
     below["spec"] = copy.deepcopy(below["spec"])
     for one in (*below["spec"]["containers"], *below["spec"]["initContainers"]):

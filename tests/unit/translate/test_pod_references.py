@@ -1,4 +1,4 @@
-"""What a pod refers to: found wherever it stands, optional only if all its uses are."""
+"""References of a pod, optional only if all uses are optional."""
 
 from typing import Any
 

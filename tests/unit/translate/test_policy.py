@@ -1,4 +1,4 @@
-"""What is refused, with field, value and a sentence; and that a normal pod is not."""
+"""Refusals with field, value and a sentence, and an allowed pod."""
 
 from dataclasses import replace
 from typing import Any

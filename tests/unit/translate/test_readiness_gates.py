@@ -1,4 +1,4 @@
-"""Which conditions of a pod are its tenant's, and how the compute pod gets the same."""
+"""Gate conditions that belong to the tenant, and their copy to the compute pod."""
 
 import copy
 

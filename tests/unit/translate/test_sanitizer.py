@@ -1,4 +1,4 @@
-"""Messages that hold what a tenant wrote are cleaned in a time that grows with their length, not with its square."""
+"""Messages with text of tenants are sanitized in linear time."""
 
 import time
 

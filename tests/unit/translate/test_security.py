@@ -1,4 +1,4 @@
-"""Pod Security Standards: verdicts and words as the PodSecurity admission plugin of Kubernetes 1.36 gives them."""
+"""Pod Security Standards: verdicts and messages of the PodSecurity admission plugin of Kubernetes 1.36."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Services on their way down, field by field: what chooses backends goes, what opens something elsewhere stays."""
+"""Compute Services, field by field: backends are forwarded, exposure is not."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_slice_keeps_only_endpoints_of_the_tenants_pods() -> None:
 
 
 class Counted(dict[str, str]):
-    """Counts how often it is asked."""
+    """Map that counts its lookups."""
 
     asked = 0
 

@@ -1,4 +1,4 @@
-"""Pods on their way down, row by row of the contract."""
+"""Compute pods, row by row of the contract."""
 
 import time
 from dataclasses import replace

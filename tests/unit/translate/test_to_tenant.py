@@ -1,4 +1,4 @@
-"""Status on its way up: what is copied, what is the tenant's own, what never shows, and how a pod ends."""
+"""Mirrored status: copied fields, the tenant's own fields, hidden values, and the end of a pod."""
 
 import copy
 from datetime import UTC, datetime
@@ -30,7 +30,7 @@ def condition(kind: str, status: str = "True", **more: Any) -> Object:
 
 
 def running(**more: Any) -> Object:
-    """The status of a compute pod that runs."""
+    """Return the status of a running compute pod."""
     return {
         "phase": "Running",
         "conditions": [
@@ -52,7 +52,7 @@ def running(**more: Any) -> Object:
 
 
 def mirror(below: Object, above: Object, tenant_pod: Object | None = None, *, observed: int = 0) -> Object | None:
-    """Mirror, and check on the way that nothing is changed and that twice is once."""
+    """Mirror a status, and check that inputs are unchanged and that a second call returns nothing."""
     compute = compute_pod(tenant_pod or pod(), below)
     before = copy.deepcopy((compute, above))
     node: dict[str, Any] = {"node_ip": "10.213.0.1", "node_name": "a100.local", "observed": observed}
@@ -63,7 +63,7 @@ def mirror(below: Object, above: Object, tenant_pod: Object | None = None, *, ob
 
 
 def merged(status: Object, patch: Object | None) -> Object:
-    """RFC 7386, on the top level as the patches are."""
+    """Apply a merge patch (RFC 7386) on the top level."""
     made = {**status, **(patch or {})}
     return {key: value for key, value in made.items() if value is not None}
 

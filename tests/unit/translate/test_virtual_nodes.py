@@ -1,4 +1,4 @@
-"""Virtual nodes: capacity, labels, conditions, and nothing of the hosts behind them."""
+"""Virtual nodes: capacity, labels, conditions, and nothing of their hosts."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

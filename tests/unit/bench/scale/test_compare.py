@@ -1,4 +1,4 @@
-"""Comparisons of a run with simulations."""
+"""Comparison of a run with simulations."""
 
 from __future__ import annotations
 

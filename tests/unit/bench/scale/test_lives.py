@@ -1,4 +1,4 @@
-"""What became of gangs, from the marks of their pods."""
+"""Lifecycles of gangs, from the marks of their pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulation beside a run, and what is told of both."""
+"""Simulation of a run, and the outcome of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace of a run, and the Jobs that it becomes."""
+"""Trace of a run, and its Jobs."""
 
 from __future__ import annotations
 

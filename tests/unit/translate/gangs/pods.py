@@ -1,4 +1,4 @@
-"""Pods and objects as the API server of a tenant holds them, marked in each way, for the tests of their readers."""
+"""Pods and objects with gang marks, as a tenant's API server returns them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pod(
     owner: tuple[str, str, str] | None = None,
     **spec: Any,
 ) -> Object:
-    """A pod with a GPU, gated by admission; `owner` is the API version, kind and name of its controller."""
+    """Return a gated pod with a GPU. `owner` is API version, kind and name of its controller."""
     metadata: Object = {
         "name": name,
         "namespace": "research",
@@ -42,7 +42,7 @@ def pod(
 
 
 def ours(**marks: str) -> Marks:
-    """Our annotations: `ours(gang="a", min="4")` are `vkgateway.io/gang` and `vkgateway.io/gang-min`."""
+    """Return vkgateway's annotations: `ours(gang="a", min="4")` are `vkgateway.io/gang` and `vkgateway.io/gang-min`."""
     return {
         "vkgateway.io/gang" if key == "gang" else f"vkgateway.io/gang-{key.replace('_', '-')}": value
         for key, value in marks.items()
@@ -50,12 +50,12 @@ def ours(**marks: str) -> Marks:
 
 
 def read(marked: Object, *beside: Object, unserved: frozenset[Kind] = frozenset()) -> GangMarks:
-    """Read a pod's marks; the objects beside it are found by what `references` asks for, and by nothing else."""
+    """Read a pod's marks. Only objects that `gang_references` names are found."""
     return read_marks(marked, found(marked, *beside, unserved=unserved), unserved)
 
 
 def found(marked: Object, *beside: Object, unserved: frozenset[Kind] = frozenset()) -> dict[Reference, Object]:
-    """Those of the objects that `references` asks for."""
+    """Return the objects that `gang_references` names."""
     by_identity = {
         (item["apiVersion"].rpartition("/")[0], item["kind"], item["metadata"]["name"]): item for item in beside
     }
@@ -66,21 +66,21 @@ def found(marked: Object, *beside: Object, unserved: frozenset[Kind] = frozenset
 
 
 def beside(version: str, kind: str, name: str, spec: Any, status: Any = None) -> Object:
-    """An object beside a pod."""
+    """Return an object in the pod's namespace."""
     made = {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "research"}, "spec": spec}
     return made if status is None else {**made, "status": status}
 
 
 def job(name: str, status: Object | None = None, **spec: Any) -> Object:
-    """A Job."""
+    """Return a Job."""
     return beside("batch/v1", "Job", name, spec, status or {})
 
 
 def volcano_group(name: str, **spec: Any) -> Object:
-    """A PodGroup of Volcano."""
+    """Return a Volcano PodGroup."""
     return beside("scheduling.volcano.sh/v1beta1", "PodGroup", name, {"queue": "default", **spec})
 
 
 def kubernetes_group(name: str, version: str = "scheduling.k8s.io/v1alpha2", **spec: Any) -> Object:
-    """A PodGroup of Kubernetes itself."""
+    """Return a Kubernetes PodGroup."""
     return beside(version, "PodGroup", name, spec)

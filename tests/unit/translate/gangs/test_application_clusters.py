@@ -1,4 +1,4 @@
-"""Clusters that an application brings up for itself: Ray and Spark."""
+"""Gangs of Ray and Spark."""
 
 from typing import Any
 

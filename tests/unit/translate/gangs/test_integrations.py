@@ -1,4 +1,4 @@
-"""Several ways on one pod: which one counts, what contradicts, and that hostile objects do no harm."""
+"""Several integrations on one pod: precedence, contradictions, and hostile objects."""
 
 from typing import Any
 

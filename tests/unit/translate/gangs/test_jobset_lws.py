@@ -1,4 +1,4 @@
-"""JobSet and LeaderWorkerSet: what is one gang, and what is made only after others and so cannot be."""
+"""Gangs of JobSet and LeaderWorkerSet, and pods that are created only after others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pods carry a gang's mark: one rule for the gateway and for the admission policy of tenants."""
+"""Detection of gang marks: one rule for the gateway and for the tenants' admission policy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_pods_without_marks_are_not_detected(metadata: dict[str, Any], spec: dic
 
 
 BY_ITSELF = {"gang", "gang of the owner", "annotation set as a label", "kueue"}
-"""Marks that say by themselves how many pods there are, so that no kind is needed."""
+"""Marks that declare the pod count by themselves, so that no kind is needed."""
 COSCHEDULING = Kind("scheduling.x-k8s.io", "PodGroup", "podgroups")
 VOLCANO = Kind("scheduling.volcano.sh", "PodGroup", "podgroups")
 ONE = {"scheduling.x-k8s.io/pod-group": "g"}

@@ -1,4 +1,4 @@
-"""Values of marks: durations, times and names in the forms that people write them in."""
+"""Values of marks: durations, times and names."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""One gang out of the marks of its pods: what must be alike, and what one may say for all."""
+"""Marks of a gang, merged from those of its pods."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Our own annotations: what they say, what they refuse, and that tenants may set just these."""
+"""vkgateway's annotations: values, errors, and which of them tenants may set."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Plain Jobs: no gangs by themselves, and what makes them one."""
+"""Plain Jobs as gangs."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ FAILED_FOR_GOOD = {"failedIndexes": "1,3-5", "succeeded": 2}
     ],
 )
 def test_minimum_counts_pods_that_can_still_arrive(status: Any, spec: Any, minimum: int) -> None:
-    """An index that failed for good, or work that no pod is created for any more, is not waited for."""
+    """A gang does not wait for an index that failed for good, or for work without further pods."""
     marks = read(indexed(gang="job"), job("sweep", status, parallelism=4, **spec))
     assert (marks.minimum, marks.size, marks.excludes_succeeded) == (minimum, 4, True)
     elastic = read(indexed(gang="job", min="2"), job("sweep", status, parallelism=4, **spec))
@@ -93,7 +93,7 @@ def test_named_gang_of_several_jobs() -> None:
 
 
 def test_job_with_all_pods_of_a_named_gang_is_its_own_gang() -> None:
-    """Several Jobs may use one name, a CronJob's runs do; pods of one are no members of the other."""
+    """Several Jobs may use one name, such as the runs of a CronJob. Pods of one are no members of the other."""
     assert read(indexed(gang="nightly", size="4"), job("sweep", parallelism=4)).group == "research/gang/nightly/sweep"
     assert read(indexed(gang="nightly", size="5"), job("sweep", parallelism=4)).group == "research/gang/nightly"
 

@@ -1,4 +1,4 @@
-"""Groups that are written down: Kubernetes' PodGroup and Workload, Volcano, coscheduling, Kueue."""
+"""Explicit groups: Kubernetes' PodGroup and Workload, Volcano, coscheduling, Kueue."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_kubernetes_group_disrupted_together_is_not_elastic(mode: Any, elastic: 
 
 
 def of_job(name: str = "j", *, labels: Any = None, annotations: Any = None) -> Any:
-    """A pod of an Indexed Job for which the Job controller makes a PodGroup."""
+    """Return a pod of an Indexed Job for which the Job controller creates a PodGroup."""
     owner = ("batch/v1", "Job", name)
     return in_group(f"{name}-2-x7k2p", owner=owner, labels=labels, annotations=annotations)
 
@@ -77,7 +77,7 @@ def test_pod_group_of_the_job_controller_is_read() -> None:
 
 
 def test_annotations_of_a_job_win_over_its_pod_group() -> None:
-    """Nobody could take that group's minimum off."""
+    """Users cannot remove the minimum of that group."""
     marked, made = of_job(annotations=ours(gang="job", min="2")), job("j", parallelism=4, completions=4)
     assert {reference.kind for reference in gang_references(marked)} == {"PodGroup", "Job"}
     marks = read(marked, group_of_job(), made)
@@ -125,7 +125,7 @@ def test_gang_waits_for_a_missing_pod_group(marked: Any, reference: Reference) -
 
 
 def written(way: str, number: int | None, **more: Any) -> tuple[Any, Any]:
-    """A pod whose name ends with 2 in a group of each kind with a minimum, and the group."""
+    """Return a pod whose name ends with 2 in a group of a kind with a minimum, and the group."""
     if way == "podgroup":
         policy = {"gang": {} if number is None else {"minCount": number}}
         return in_group("train-2", **more), kubernetes_group("train", schedulingPolicy=policy)

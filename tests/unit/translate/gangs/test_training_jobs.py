@@ -1,4 +1,4 @@
-"""Training jobs of Kubeflow's operators: PyTorchJob, TFJob, MPIJob of either operator."""
+"""Training jobs of Kubeflow's operators: PyTorchJob, TFJob, and MPIJob of both operators."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Storage, translated: names of classes, where volumes may be, and what is told of claims."""
+"""Translation of storage: names of classes, topology of volumes, and status of claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tenant does all it can to fill the datastore of all; the others go on, and it comes back when there is room."""
+"""Datastore quota: a tenant fills the shared datastore, other tenants continue, and the tenant recovers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.asyncio(loop_scope="module")]
 
 QUOTA = 128 << 20
 LARGE = "x" * 900_000
-"""Nearly as much as an object may have."""
+"""Value of nearly the maximum size of an object."""
 
 
 class Side:
-    """Somebody with an API server of their own."""
+    """Tenant with its API server."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -42,14 +42,14 @@ class Side:
         await self.client.create(CONFIG_MAPS, body, namespace="default")
 
     async def fill(self, keeper: QuotaController) -> None:
-        """Create large objects for as long as that is allowed; the keeper looks after each hundredth of the quota."""
+        """Create large objects until they are refused. The keeper reconciles after each hundredth of the quota."""
         for number in range(2 * QUOTA // len(LARGE)):
             await self.create(f"large-{number}", text=LARGE)
             await keeper.check_usage()
 
 
 async def rewrite(place: World, *, keeper: QuotaController | None = None) -> None:
-    """Write one large object over and over, as `wild`'s API server would, more than there is room for."""
+    """Rewrite one large object through `wild`'s API server until the sum exceeds the quota."""
     async with place.etcd_as("tenant-wild") as etcd:
         for number in range(2 * QUOTA // len(LARGE)):
             await etcd.put("/tenants/wild/again", LARGE.encode())
@@ -88,16 +88,14 @@ async def _share(place: World) -> float:
     return StoreUsage.from_status(await place.etcd.member_status()).used_share
 
 
-async def test_an_object_that_is_written_over_and_over_stops_nobody(
-    place: World, keeper: QuotaController, wild: Side, calm: Side
-) -> None:
+async def test_rewritten_object_blocks_no_tenant(place: World, keeper: QuotaController, wild: Side, calm: Side) -> None:
     await rewrite(place, keeper=keeper)
     await calm.create("meanwhile")
     assert keeper.blocked == {}
     assert (await place.etcd.member_status()).size < QUOTA
 
 
-async def test_who_fills_it_may_read_and_not_write_and_the_others_go_on(
+async def test_tenant_over_quota_is_read_only_and_others_continue(
     place: World, keeper: QuotaController, wild: Side, calm: Side
 ) -> None:
     with pytest.raises(errors.ApiError, match="permission denied"):
@@ -112,7 +110,7 @@ async def test_who_fills_it_may_read_and_not_write_and_the_others_go_on(
         await wild.client.delete(CONFIG_MAPS, "large-0", namespace="default")
 
 
-async def test_who_may_write_in_any_case_makes_room_and_is_free(
+async def test_tenant_that_frees_space_may_write_again(
     place: World, keeper: QuotaController, wild: Side, calm: Side
 ) -> None:
     await keeper.check_usage()
@@ -130,9 +128,7 @@ async def test_who_may_write_in_any_case_makes_room_and_is_free(
         await side.create("again-free")
 
 
-async def test_a_datastore_that_filled_while_nobody_looked_is_opened_again(
-    place: World, keeper: QuotaController, wild: Side
-) -> None:
+async def test_full_datastore_is_reopened(place: World, keeper: QuotaController, wild: Side) -> None:
     with pytest.raises(EtcdFull):
         await rewrite(place)
     assert (await place.etcd.member_status()).is_full

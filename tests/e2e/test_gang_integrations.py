@@ -1,4 +1,4 @@
-"""Gangs as real controllers make them: KubeRay and JobSet in a tenant; coscheduling's PodGroup, Kueue's labels."""
+"""Gangs of real controllers: KubeRay and JobSet in a tenant, coscheduling's PodGroup, Kueue's labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def team(platform: Platform) -> Iterator[Cluster]:
-    """A tenant in two pools of hollow nodes, one of four nodes with 8 GPUs each, one of two."""
+    """Yield a tenant in two pools of hollow nodes: four nodes with 8 GPUs each, and two."""
     platform.vkgateway("tenant", "create", "team", "--pool", "a100", "--pool", "v100")
     yield platform.tenant("team")
     platform.vkgateway("tenant", "delete", "team", "--yes")
@@ -32,23 +32,24 @@ def team(platform: Platform) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def ray(team: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """KubeRay's operator at work."""
+    """Run KubeRay's operator."""
     with controllers.kuberay(team, tmp_path_factory.mktemp("kuberay")):
         yield
 
 
 @pytest.fixture(scope="module")
 def jobset(team: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """JobSet's controller at work."""
+    """Run JobSet's controller."""
     with controllers.jobset(team, tmp_path_factory.mktemp("jobset")):
         yield
 
 
 @pytest.fixture
 def blockers(team: Cluster) -> Iterator[list[str]]:
-    """Three nodes of the pool are in use; whatever the test made goes at its end.
+    """Block three nodes of the pool, and delete all objects of the test at its end.
 
-    With the Jobs of a set: its controller would take those for the next one's, whose name is the same, and failed.
+    The Jobs of a set are deleted, too. Otherwise its controller would take them for failed Jobs of the next set with
+    the same name.
     """
     names = [f"full-{number}" for number in range(3)]
     team.apply(*(pod(name, container=GPUS, **A100) for name in names))
@@ -61,13 +62,13 @@ def blockers(team: Cluster) -> Iterator[list[str]]:
 
 
 def members(cluster: Cluster) -> dict[str, Document]:
-    """The pods of the gang by name: all but those that stand in its way."""
+    """Return the pods of the gang by name, without the blockers."""
     found = {each["metadata"]["name"]: each for each in cluster.get("pods")["items"]}
     return {name: each for name, each in found.items() if not name.startswith("full-")}
 
 
 def states(cluster: Cluster) -> dict[str, int]:
-    """How many pods of the gang are gated, and how many are in each phase otherwise."""
+    """Return the number of gated pods, and of other pods by phase."""
     counted: dict[str, int] = {}
     for each in members(cluster).values():
         gates = {gate["name"] for gate in each["spec"].get("schedulingGates", ())}
@@ -81,13 +82,13 @@ def as_json(platform: Platform, *args: str) -> Any:
 
 
 def queued(platform: Platform) -> dict[str, tuple[str, int, str]]:
-    """What of the tenant waits: by name how it was said, how many pods, and why."""
+    """Return the tenant's pending gangs by name: integration, number of pods, and reason."""
     found = as_json(platform, "queue", "--tenant", "team")
     return {each["name"]: (each["way"], each["pods"], each["code"]) for each in found}
 
 
 def gang(platform: Platform, name: str) -> Any:
-    """What `explain` says of a pod's gang."""
+    """Return the output of `explain` about a pod's gang."""
     return as_json(platform, "explain", name, "--tenant", "team")["gang"]
 
 
@@ -96,7 +97,7 @@ def goes(cluster: Cluster, name: str) -> None:
 
 
 def head_and_workers(*, workers: int, head: dict[str, Any], **spec: Any) -> Document:
-    """A RayCluster; `spec` is of its one group of workers, each of which takes a whole node."""
+    """Return a RayCluster. `spec` applies to its one worker group, whose pods use a whole node each."""
 
     def template(container: dict[str, Any]) -> Document:
         return {"spec": {"containers": [{"name": "ray", "image": "ray:2", **container}], **A100}}
@@ -116,8 +117,8 @@ def head_and_workers(*, workers: int, head: dict[str, Any], **spec: Any) -> Docu
 
 
 @pytest.mark.usefixtures("ray")
-def test_a_ray_cluster_starts_as_a_whole(platform: Platform, team: Cluster, blockers: list[str]) -> None:
-    """Head and two workers, a node each: three nodes, of which one is free."""
+def test_ray_cluster_starts_as_a_gang(platform: Platform, team: Cluster, blockers: list[str]) -> None:
+    """Head and two workers need three nodes, of which one is free."""
     team.apply(head_and_workers(workers=2, head=GPUS))
     waits = ("ray", 3, "WaitingForRoom")
     eventually(lambda: queued(platform).get("ray") == waits, what="the cluster waits for room, whole")
@@ -131,10 +132,8 @@ def test_a_ray_cluster_starts_as_a_whole(platform: Platform, team: Cluster, bloc
 
 
 @pytest.mark.usefixtures("ray")
-def test_a_ray_cluster_that_ray_scales_starts_with_its_least(
-    platform: Platform, team: Cluster, blockers: list[str]
-) -> None:
-    """Its head needs no GPU, so it starts at once; of three workers one is enough."""
+def test_autoscaled_ray_cluster_starts_with_its_minimum(platform: Platform, team: Cluster, blockers: list[str]) -> None:
+    """The head needs no GPU and starts immediately. Of three workers, one is enough."""
     scaled = {"enableInTreeAutoscaling": True, "bounds": {"minReplicas": 1}}
     team.apply(head_and_workers(workers=3, head={}, **scaled))
     eventually(lambda: states(team) == {"Running": 2, "gated": 2}, what="head and one worker run")
@@ -145,7 +144,7 @@ def test_a_ray_cluster_that_ray_scales_starts_with_its_least(
 
 
 def jobs(name: str, replicas: int, pods: int) -> Document:
-    """Equal Jobs of a JobSet, each of whose pods takes a whole node."""
+    """Return identical Jobs of a JobSet, whose pods use a whole node each."""
     container = pod("any", container=GPUS)["spec"]["containers"]
     job = {"parallelism": pods, "completions": pods, "template": {"spec": {"containers": container}}}
     return {"name": name, "replicas": replicas, "template": {"spec": job | {"backoffLimit": 0}}}
@@ -166,8 +165,8 @@ def in_pool(document: Document) -> Document:
 
 
 @pytest.mark.usefixtures("jobset")
-def test_a_jobset_starts_as_a_whole(platform: Platform, team: Cluster, blockers: list[str]) -> None:
-    """A driver and two Jobs of one pod: three nodes, of which one is free."""
+def test_jobset_starts_as_a_gang(platform: Platform, team: Cluster, blockers: list[str]) -> None:
+    """A driver and two Jobs of one pod need three nodes, of which one is free."""
     team.apply(set_of(in_pool(jobs("driver", 1, 1)), in_pool(jobs("worker", 2, 1))))
     waits = ("jobset", 3, "WaitingForRoom")
     eventually(lambda: queued(platform).get("set") == waits, what="the set waits for room, whole")
@@ -180,10 +179,8 @@ def test_a_jobset_starts_as_a_whole(platform: Platform, team: Cluster, blockers:
 
 
 @pytest.mark.usefixtures("jobset")
-def test_a_jobset_that_is_restarted_waits_until_all_of_it_fits(
-    platform: Platform, team: Cluster, blockers: list[str]
-) -> None:
-    """Its driver has ended well and its node is taken, so that there is room for two of three pods only."""
+def test_restarted_jobset_waits_until_all_pods_fit(platform: Platform, team: Cluster, blockers: list[str]) -> None:
+    """The driver has succeeded and its node is taken, so that only two of three pods fit."""
     goes(team, blockers[0])
     goes(team, blockers[1])
     driver, worker = in_pool(jobs("driver", 1, 1)), in_pool(jobs("worker", 2, 1))
@@ -205,9 +202,7 @@ def test_a_jobset_that_is_restarted_waits_until_all_of_it_fits(
 
 
 @pytest.mark.usefixtures("jobset")
-def test_jobs_of_a_jobset_that_start_in_order_are_a_gang_each(
-    platform: Platform, team: Cluster, blockers: list[str]
-) -> None:
+def test_ordered_jobs_of_a_jobset_are_separate_gangs(platform: Platform, team: Cluster, blockers: list[str]) -> None:
     team.apply(
         set_of(
             in_pool(jobs("driver", 1, 1)),
@@ -223,8 +218,8 @@ def test_jobs_of_a_jobset_that_start_in_order_are_a_gang_each(
 
 
 @pytest.mark.usefixtures("jobset", "blockers")
-def test_jobs_of_a_jobset_with_exclusive_topology_have_a_pool_each(team: Cluster) -> None:
-    """The webhook refuses all but the first pod of each Job until that has a node, so no gang can wait for them all."""
+def test_exclusive_jobs_of_a_jobset_get_a_pool_each(team: Cluster) -> None:
+    """The webhook refuses all but the first pod of each Job until that has a node, so no gang contains them all."""
     goes(team, "full-0")
     exclusive = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "vkgateway.io/pool"}
     team.apply(set_of(jobs("worker", 2, 2), annotations=exclusive))
@@ -233,7 +228,7 @@ def test_jobs_of_a_jobset_with_exclusive_topology_have_a_pool_each(team: Cluster
     assert sorted(pool for _, pool in places) == ["a100", "v100"]
 
 
-def test_a_pod_group_of_coscheduling_starts_as_a_whole(platform: Platform, team: Cluster, blockers: list[str]) -> None:
+def test_coscheduling_pod_group_starts_as_a_gang(platform: Platform, team: Cluster, blockers: list[str]) -> None:
     crd = module_folder("sigs.k8s.io/scheduler-plugins", SCHEDULER_PLUGINS) / "manifests" / "coscheduling" / "crd.yaml"
     team.kubectl("apply", "-f", str(crd))
     served = "podgroups.scheduling.x-k8s.io"
@@ -250,7 +245,7 @@ def test_a_pod_group_of_coscheduling_starts_as_a_whole(platform: Platform, team:
     whole(platform, team, blockers, "group", "coscheduling")
 
 
-def test_a_pod_group_of_kueue_starts_as_a_whole(platform: Platform, team: Cluster, blockers: list[str]) -> None:
+def test_kueue_pod_group_starts_as_a_gang(platform: Platform, team: Cluster, blockers: list[str]) -> None:
     labels, count = {"kueue.x-k8s.io/pod-group-name": "group"}, {"kueue.x-k8s.io/pod-group-total-count": "2"}
     team.apply(labelled("member-0", labels, count))
     eventually(lambda: queued(platform).get("group", ("", 0, ""))[2] == "WaitingForMembers", what="one of two waits")
@@ -259,7 +254,7 @@ def test_a_pod_group_of_kueue_starts_as_a_whole(platform: Platform, team: Cluste
 
 
 def whole(platform: Platform, team: Cluster, blockers: list[str], name: str, way: str) -> None:
-    """Two pods, a node each, of which one is free: both wait, and both start."""
+    """Check that two pods, with a node each, wait while one node is free, and start together."""
     eventually(lambda: queued(platform).get(name) == (way, 2, "WaitingForRoom"), what="both wait for room")
     assert states(team) == {"gated": 2}
     assert gang(platform, "member-0")["minimum"] == 2

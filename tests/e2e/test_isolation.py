@@ -1,6 +1,6 @@
-"""A tenant's pod as an attacker: it reaches its own pods and servers, and nobody else's.
+"""A tenant's pod as an attacker: it reaches its tenant's pods and servers, and no others.
 
-Tried from inside with the image's own programs, which is a test of those, too.
+The attacks run inside the pod with the image's programs, which tests those, too.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _UNPRIVILEGED = {
 
 
 class Place(NamedTuple):
-    """A tenant's cluster, and the addresses of its web server and of what leads there."""
+    """Tenant cluster, with the addresses of its web server."""
 
     cluster: Cluster
     pod: str
     service: str
 
     def sh(self, script: str, *, pod: str = "client") -> str:
-        """Run a script in a pod; it must succeed."""
+        """Run a script in a pod, which must succeed."""
         return self.cluster.kubectl("exec", "-n", NAMESPACE, pod, "--", "sh", "-c", script, timeout=60)
 
 
@@ -56,7 +56,7 @@ def client(name: str, **container: object) -> Document:
 
 @pytest.fixture(scope="module")
 def places(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[tuple[Place, Place]]:
-    """Alpha with a web server and two clients, and beta with a web server."""
+    """Yield alpha with a web server and two clients, and beta with a web server."""
     if not platform.real:
         pytest.skip("no real node here")
     both = {"alpha": alpha, "beta": beta}
@@ -79,18 +79,18 @@ def places(platform: Platform, alpha: Cluster, beta: Cluster) -> Iterator[tuple[
 
 
 def open_ones(place: Place, doors: dict[str, tuple[str, int]]) -> set[str]:
-    """The names of the doors at which a TCP connection is taken."""
+    """Return the names of the endpoints that accept a TCP connection."""
     tries = (f"nc -w 2 {host} {port} </dev/null >/dev/null 2>&1 && echo {name}" for name, (host, port) in doors.items())
     return set(place.sh(f"{'; '.join(tries)}; true").split())
 
 
 def server_of(platform: Platform, service: str) -> tuple[str, int]:
-    """Where a Service of the platform's own leads."""
+    """Return host and port behind a Service of the platform."""
     found = platform.compute.get("endpointslice", service, "-n", "vkgateway-system")
     return found["endpoints"][0]["addresses"][0], found["ports"][0]["port"]
 
 
-def test_the_images_programs_work(places: tuple[Place, Place]) -> None:
+def test_image_programs_work(places: tuple[Place, Place]) -> None:
     alpha, _ = places
     for name in ("client", "unprivileged"):
         assert alpha.sh("wget -T 5 -q -O - http://web", pod=name).strip() == "web of alpha"
@@ -100,7 +100,7 @@ def test_the_images_programs_work(places: tuple[Place, Place]) -> None:
         assert "web of alpha" in alpha.sh(asked, pod=name)
 
 
-def test_no_door_of_others_is_open(platform: Platform, places: tuple[Place, Place]) -> None:
+def test_endpoints_of_others_are_not_reachable(platform: Platform, places: tuple[Place, Place]) -> None:
     alpha, beta = places
     node = next(
         one["address"]
@@ -132,7 +132,7 @@ def test_no_door_of_others_is_open(platform: Platform, places: tuple[Place, Plac
 
 
 def kubelet_of(cluster: Cluster) -> tuple[str, int]:
-    """Where the virtual node answers, which metrics-server and others in pods ask."""
+    """Return host and port of the virtual node, which metrics-server and others in pods call."""
     status = cluster.get("node", "real.local")["status"]
     address = next(one["address"] for one in status["addresses"] if one["type"] == "InternalIP")
     return address, status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
@@ -148,7 +148,7 @@ def cluster_ip(platform: Platform, name: str, namespace: str) -> str:
     return address
 
 
-def test_no_name_server_tells_names_of_others(platform: Platform, places: tuple[Place, Place]) -> None:
+def test_name_servers_hide_names_of_others(platform: Platform, places: tuple[Place, Place]) -> None:
     alpha, beta = places
     reverse = f"{'.'.join(reversed(beta.pod.split('.')))}.in-addr.arpa"
     names = (f"web.beta--{NAMESPACE}.svc.cluster.local", "kube-dns.kube-system.svc.cluster.local", reverse)
@@ -159,7 +159,7 @@ def test_no_name_server_tells_names_of_others(platform: Platform, places: tuple[
             assert not any(line.startswith(("Name:", reverse)) for line in said.splitlines()), said
 
 
-def test_a_tenants_own_policies_hold_and_probes_pass(places: tuple[Place, Place]) -> None:
+def test_tenant_network_policies_are_enforced_and_probes_pass(places: tuple[Place, Place]) -> None:
     alpha, _ = places
     spec = {
         "podSelector": {"matchLabels": {"app": "web"}},

@@ -1,4 +1,4 @@
-"""Attacks by a tenant's admin, or by another user of the platform's machine: none of them gets in."""
+"""Attacks by a tenant's admin or by another user of the platform's machine, all of which fail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.e2e.strangers import status_of, trusting
 from vkgateway.programs.supervisor import procfs
 
 
-def test_metrics_and_state_are_for_their_readers_only(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
+def test_metrics_and_state_require_authorization(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
     ports, address = platform.status()["ports"], platform.status()["address"]
     for path in ("metrics", "arbiter/state"):
         assert status_of(f"http://127.0.0.1:{ports['gateway-health']}/{path}") == 404
@@ -41,7 +41,7 @@ def test_metrics_and_state_are_for_their_readers_only(platform: Platform, alpha:
     assert (platform.data_dir / "run/gateway.sock").stat().st_mode & 0o777 == 0o600
 
 
-def test_prometheus_and_the_command_line_read_with_a_token(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
+def test_prometheus_and_cli_read_with_a_token(platform: Platform, alpha: Cluster, tmp_path: Path) -> None:
     compute, token = platform.compute, tmp_path / "token"
     token.write_text(_token(compute))
     secret = compute.get("secret", "-n", "vkgateway-system", "gateway-authority")
@@ -54,7 +54,7 @@ def test_prometheus_and_the_command_line_read_with_a_token(platform: Platform, a
     headers = {"Authorization": f"Bearer {token.read_text()}"}
 
     def allowed() -> bool:
-        """A refusal is remembered for a while."""
+        """Return whether access is allowed. Refusals are cached for a while."""
         with contextlib.suppress(HTTPError):
             return "vkgateway_tenants" in _read(f"{url}/metrics", headers, ssl.create_default_context(cafile=str(ca)))
         return False
@@ -67,7 +67,7 @@ def test_prometheus_and_the_command_line_read_with_a_token(platform: Platform, a
         compute.kubectl("delete", "clusterrolebinding", f"doors-{role}")
 
 
-def test_status_asks_whether_processes_work(platform: Platform, alpha: Cluster) -> None:
+def test_status_checks_whether_processes_work(platform: Platform, alpha: Cluster) -> None:
     names = ["gateway", "compute/kwok", "compute/hollow-kubelet", "tenant/alpha/apiserver", "renewal"]
     names += ["node/kubelet"] if platform.real else []
     running = platform.processes()
@@ -80,7 +80,7 @@ def test_status_asks_whether_processes_work(platform: Platform, alpha: Cluster) 
     eventually(lambda: platform.try_vkgateway("status").code == 0, what="all is well again")
 
 
-def test_status_tells_of_a_frozen_supervisor(platform: Platform) -> None:
+def test_status_reports_a_frozen_supervisor(platform: Platform) -> None:
     pid = next(p.pid for p in procfs.list_marked(platform.data_dir.resolve()) if p.name == procfs.SUPERVISOR)
     with _frozen(pid):
         answer = platform.try_vkgateway("status", "-o", "json")
@@ -109,8 +109,8 @@ def _read(url: str, headers: dict[str, str], context: ssl.SSLContext) -> str:
     return text
 
 
-def test_webhooks_reach_no_server_of_the_platform(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
-    """Even with the right authority: each server of the platform wants a certificate or a token."""
+def test_webhooks_reach_no_platform_server(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
+    """Even with the right CA, each server of the platform requires a certificate or a token."""
     doors = _servers(platform, alpha, beta)
     hooks = [
         {
@@ -138,7 +138,7 @@ def test_webhooks_reach_no_server_of_the_platform(platform: Platform, alpha: Clu
 
 
 def _created(alpha: Cluster, *ports: int) -> str:
-    """What is said to ConfigMaps that each call one webhook."""
+    """Return the errors for ConfigMaps that each call one webhook."""
     maps = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"door-{port}", "labels": {"door": str(port)}}}
         for port in ports
@@ -149,8 +149,8 @@ def _created(alpha: Cluster, *ports: int) -> str:
     return answer.err
 
 
-def test_api_services_reach_no_server_of_the_platform(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
-    """Through an ExternalName, by paths that lead elsewhere: nothing of the platform or of the neighbour is told."""
+def test_api_services_reach_no_platform_server(platform: Platform, alpha: Cluster, beta: Cluster) -> None:
+    """An APIService through an ExternalName, with paths that lead elsewhere, reveals neither platform nor neighbour."""
     doors = _servers(platform, alpha, beta)
     for port, host in doors.items():
         alpha.apply(
@@ -193,7 +193,7 @@ def test_api_services_reach_no_server_of_the_platform(platform: Platform, alpha:
         alpha.kubectl("delete", "service", *(f"door-{port}" for port in doors))
 
 
-def test_certificates_that_a_tenant_signs_are_worth_nothing_elsewhere(
+def test_tenant_signed_certificates_are_invalid_elsewhere(
     platform: Platform, alpha: Cluster, beta: Cluster, tmp_path: Path
 ) -> None:
     for user in ("vkgateway:tenant:beta", "root", "kube-apiserver-kubelet-client"):
@@ -206,8 +206,8 @@ def test_certificates_that_a_tenant_signs_are_worth_nothing_elsewhere(
 
 
 @pytest.mark.usefixtures("real")
-def test_volumes_in_memory_leave_the_platform_its_own(platform: Platform, alpha: Cluster) -> None:
-    """However large they are said to be: all pods together may take four fifths of the machine's memory."""
+def test_memory_volumes_leave_memory_for_the_platform(platform: Platform, alpha: Cluster) -> None:
+    """Whatever their size, all pods together may use four fifths of the machine's memory."""
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -237,7 +237,7 @@ def test_volumes_in_memory_leave_the_platform_its_own(platform: Platform, alpha:
 
 
 def _memory_limit(platform: Platform) -> Path:
-    """The kernel's file for the memory of all pods of the platform's real node."""
+    """Return the kernel's file for the memory of all pods of the platform's real node."""
     group = f"vkg*-{hashlib.sha256(str(platform.data_dir / 'node').encode()).hexdigest()[:8]}"
     root = Path("/sys/fs/cgroup")
     [found] = [*root.glob(f"memory/{group}/memory.limit_in_bytes"), *root.glob(f"{group}/memory.max")]
@@ -245,7 +245,7 @@ def _memory_limit(platform: Platform) -> Path:
 
 
 def _servers(platform: Platform, *tenants: Cluster) -> dict[int, str]:
-    """Ports of the platform's servers and of the tenants' API servers, with the address of each."""
+    """Return the ports of the platform's servers and of the tenants' API servers, with the address of each."""
     status = platform.status()
     local = {"etcd", "etcd-peer", "hollow-kubelet", "gateway-health"}
     found = {port: "127.0.0.1" if name in local else status["address"] for name, port in status["ports"].items()}
@@ -258,7 +258,7 @@ def _servers(platform: Platform, *tenants: Cluster) -> dict[int, str]:
 
 
 def _authorities(platform: Platform) -> str:
-    """Every authority of the platform, which a tenant may know, as a `caBundle`."""
+    """Return every CA of the platform, which a tenant may know, as a `caBundle`."""
     secret = platform.compute.get("secret", "-n", "vkgateway-system", "gateway-authority")
     files = (platform.data_dir / "pki/etcd-ca.crt", platform.data_dir / "pki/compute/ca.crt")
     tenants = (platform.data_dir / "tenants").glob("*/ca.crt")
@@ -274,7 +274,7 @@ def _admin_token(cluster: Cluster) -> str:
 
 
 def _raw(server: str, path: str, token: str) -> tuple[int, bytes]:
-    """Ask for a path just as it is written."""
+    """Request a path exactly as it is written."""
     place = urlsplit(server)
     assert place.hostname is not None
     connection = http.client.HTTPSConnection(place.hostname, place.port, context=trusting(), timeout=20)
@@ -287,7 +287,7 @@ def _raw(server: str, path: str, token: str) -> tuple[int, bytes]:
 
 
 def _signed(cluster: Cluster, user: str, *, folder: Path) -> Path:
-    """A certificate for `user` and its key, signed by a tenant's own authority."""
+    """Return a certificate for `user` and its key, signed by a tenant's CA."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, user)])
     asked = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
