@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import msgspec
 import structlog
 
 from vkgateway.arbiter.snapshot import Pool, PoolKey
 from vkgateway.gateway import finalizers
+from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
 from vkgateway.gateway.compute_connection import read_connection
 from vkgateway.gateway.connected_cluster import ConnectedCluster
 from vkgateway.gateway.events import EventRecorder
@@ -71,15 +70,13 @@ class ComputeController:
         recorder: EventRecorder,
         connect: Callable[[str, kubeconfig.ClientConfig | None], Client],
         on_change: Callable[[], None],
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._management = management
         self._recorder = recorder
         self._connect = connect
         self._on_change = on_change
         self._clock = clock
-        self._monotonic = monotonic
         self._connected: dict[str, ConnectedCluster] = {}
         self._written_statuses: dict[str, tuple[str, ComputeClusterStatus]] = {}
         """Last written status by name, with the UID of its object: another object may have the name now."""
@@ -170,7 +167,7 @@ class ComputeController:
             return await self._finalize_cluster(compute)
         await self._ensure_finalizer(compute)
         connected = await self._ensure_connected(compute)
-        await connected.ensure_prepared(self._monotonic())
+        await connected.ensure_prepared(self._clock.monotonic())
         if self._suppress_at_startup(compute, connected):
             return STARTUP_REQUEUE_SECONDS
         await self._write_status(compute, self._compute_facts(compute, connected))
@@ -180,7 +177,7 @@ class ComputeController:
         """Return whether to keep the status as it is: after a restart, the state may not be known yet."""
         link = connected.link
         known = link.is_reachable and link.nodes.is_complete and connected.prepared
-        return compute.status.observed_generation > 0 and not known and connected.is_recent(self._monotonic())
+        return compute.status.observed_generation > 0 and not known and connected.is_recent(self._clock.monotonic())
 
     async def _handle_error(self, name: str, error: Exception) -> None:
         found = self.find_cluster(name)
@@ -260,7 +257,9 @@ class ComputeController:
         link.watches.add(TRUST, lambda: self._link_changed(name))
         task = asyncio.create_task(link.run(), name=f"compute/{name}")
         task.add_done_callback(lambda done: self._link_ended(name, done))
-        connected = self._connected[name] = ConnectedCluster(link, task, connection, connected_at=self._monotonic())
+        connected = self._connected[name] = ConnectedCluster(
+            link, task, connection, connected_at=self._clock.monotonic()
+        )
         log.info("connecting to compute cluster", compute=name)
         self._on_change()
         return connected
@@ -288,7 +287,7 @@ class ComputeController:
         if not link.nodes.is_complete:
             # The last known pool sizes stay until the nodes are listed.
             return ComputeFacts(
-                connected.connection_verdict(self._monotonic()),
+                connected.connection_verdict(self._clock.monotonic()),
                 unknown_verdict("NodesUnknown", "listing nodes"),
                 connected.version,
                 self._current_status(compute).pools,
@@ -308,7 +307,7 @@ class ComputeController:
         else:
             ready = unknown_verdict("Preparing", "creating the namespace and priority classes for tenant pods")
         return ComputeFacts(
-            connected.connection_verdict(self._monotonic()),
+            connected.connection_verdict(self._clock.monotonic()),
             ready,
             connected.version,
             pools,
@@ -325,7 +324,7 @@ class ComputeController:
     async def _write_status(self, compute: ComputeCluster, facts: ComputeFacts) -> None:
         metadata = compute.metadata
         old = self._current_status(compute)
-        new = compute_status(facts, old=old, generation=metadata.generation, now=self._clock())
+        new = compute_status(facts, old=old, generation=metadata.generation, now=self._clock.now())
         self._written_statuses[metadata.name] = metadata.uid, new
         if new.pools != old.pools or new.conditions != old.conditions:
             self._on_change()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
 import structlog
 
+from vkgateway.gateway.clock import Clock
 from vkgateway.gateway.interfaces import ApiServerAccess, ControlPlanes, OnStep, TenantRunner
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.gateway.tenant_record import Interrupted, StatusWriter, TenantRecord, api_server_status
@@ -55,13 +55,13 @@ class ControlPlaneReconciler:
         status_writer: StatusWriter,
         runtimes: TenantRunner,
         concurrency: int,
-        monotonic: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._control_planes = planes
         self._status_writer = status_writer
         self._runner = runtimes
         self._slots = asyncio.Semaphore(concurrency)
-        self._monotonic = monotonic
+        self._clock = clock
 
     async def ensure_access(self, tenant: Tenant, record: TenantRecord) -> ApiServerAccess:
         """Return access to a control plane that matches the spec, and update `record`.
@@ -81,9 +81,9 @@ class ControlPlaneReconciler:
                 with contextlib.suppress(VkgatewayError):
                     record.access = record.access or await self._find_responding(tenant)
                 raise
-        elif self._monotonic() >= record.renewal_due:
+        elif self._clock.monotonic() >= record.renewal_due:
             access = await self._renew_certificates(tenant, record, access)
-        elif self._monotonic() >= record.restore_due or record.restored_policy != tenant.spec.policy:
+        elif self._clock.monotonic() >= record.restore_due or record.restored_policy != tenant.spec.policy:
             await self._restore_kept_objects(tenant, record, access)
         served = api_server_status(access, version=tenant.spec.kubernetes_version)
         record.update_facts(control_plane=self._serving_verdict(record, access), api_server=served)
@@ -93,7 +93,7 @@ class ControlPlaneReconciler:
         """Return the verdict on a control plane that responds."""
         if (
             record.renewal_failing_since is None
-            or self._monotonic() - record.renewal_failing_since < RENEWAL_GRACE_SECONDS
+            or self._clock.monotonic() - record.renewal_failing_since < RENEWAL_GRACE_SECONDS
         ):
             return true_verdict("Serving", f"serves at {access.url}")
         return false_verdict(
@@ -105,7 +105,7 @@ class ControlPlaneReconciler:
         access = record.access
         if access is None or record.provisioned_spec != _control_plane_spec(tenant.spec):
             return None
-        if self._monotonic() < record.probe_due:
+        if self._clock.monotonic() < record.probe_due:
             return access
         try:
             await access.client.request("GET", "/readyz", timeout=PROBE_TIMEOUT)
@@ -114,13 +114,13 @@ class ControlPlaneReconciler:
             record.failed_probes += 1
             log.warning("tenant's API server is not ready", tenant=tenant.metadata.name, why=message)
             if record.failed_probes < MAX_FAILED_PROBES:
-                record.probe_due = self._monotonic() + PROBE_RETRY_SECONDS
+                record.probe_due = self._clock.monotonic() + PROBE_RETRY_SECONDS
                 return access
             record.update_facts(control_plane=false_verdict("Unreachable", f"{access.url}: {message}"))
             await self._status_writer.write_status(tenant, record)
             return None
         record.failed_probes = 0
-        record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
+        record.probe_due = self._clock.monotonic() + PROBE_SECONDS * 0.9
         return access
 
     async def _resume_access(self, tenant: Tenant, record: TenantRecord) -> ApiServerAccess | None:
@@ -139,8 +139,8 @@ class ControlPlaneReconciler:
             _control_plane_spec(tenant.spec),
             tenant.spec.policy,
         )
-        record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
-        record.renewal_due = self._monotonic() + add_jitter(FIRST_RENEWAL_SECONDS)
+        record.probe_due = self._clock.monotonic() + PROBE_SECONDS * 0.9
+        record.renewal_due = self._clock.monotonic() + add_jitter(FIRST_RENEWAL_SECONDS)
         record.restore_due = record.renewal_due
         return access
 
@@ -157,11 +157,14 @@ class ControlPlaneReconciler:
         return access
 
     async def _provision_with_status(self, tenant: Tenant, record: TenantRecord) -> ApiServerAccess:
-        started_at = self._monotonic()
+        started_at = self._clock.monotonic()
 
         async def on_step(reason: str, message: str) -> None:
             # The status keeps a failure while the next attempt repeats the steps before it.
-            if not record.facts.control_plane.is_failure or self._monotonic() - started_at > FAILURE_SHOWN_SECONDS:
+            if (
+                not record.facts.control_plane.is_failure
+                or self._clock.monotonic() - started_at > FAILURE_SHOWN_SECONDS
+            ):
                 record.update_facts(control_plane=unknown_verdict(reason, message))
                 await self._status_writer.try_write_status(tenant, record)
 
@@ -178,15 +181,15 @@ class ControlPlaneReconciler:
             return await self._provision_access(tenant, record, on_step=ignore_step)
         except VkgatewayError as error:
             log.warning("certificate check failed", tenant=tenant.metadata.name, error=str(error))
-            record.renewal_due = self._monotonic() + RENEW_RETRY_SECONDS
+            record.renewal_due = self._clock.monotonic() + RENEW_RETRY_SECONDS
             if record.renewal_failing_since is None:
-                record.renewal_failing_since = self._monotonic()
+                record.renewal_failing_since = self._clock.monotonic()
             record.renewal_error = str(error)
             return access
 
     async def _restore_kept_objects(self, tenant: Tenant, record: TenantRecord, access: ApiServerAccess) -> None:
         """Revert changes to the kept objects; a failure is only logged."""
-        record.restore_due = self._monotonic() + RESTORE_SECONDS
+        record.restore_due = self._clock.monotonic() + RESTORE_SECONDS
         record.restored_policy = tenant.spec.policy
         try:
             await self._control_planes.restore_kept_objects(tenant, access)
@@ -201,10 +204,10 @@ class ControlPlaneReconciler:
         record.access = await self._reuse_client(tenant.metadata.name, record.access, access)
         record.provisioned_spec = _control_plane_spec(tenant.spec)
         record.failed_probes, record.renewal_failing_since = 0, None
-        record.renewal_due = self._monotonic() + RENEW_SECONDS
-        record.restore_due = self._monotonic() + RESTORE_SECONDS
+        record.renewal_due = self._clock.monotonic() + RENEW_SECONDS
+        record.restore_due = self._clock.monotonic() + RESTORE_SECONDS
         record.restored_policy = tenant.spec.policy
-        record.probe_due = self._monotonic() + PROBE_SECONDS * 0.9
+        record.probe_due = self._clock.monotonic() + PROBE_SECONDS * 0.9
         return record.access
 
     async def _provision_once(self, tenant: Tenant, record: TenantRecord, *, on_step: OnStep) -> ApiServerAccess:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Literal
 
 import structlog
 
+from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS, Resource
@@ -24,7 +23,7 @@ MAX_MESSAGE_LENGTH = 1024
 class EventRecorder:
     """Recorder of events; a failed write is only logged."""
 
-    def __init__(self, client: Client, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, client: Client, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._client = client
         self._clock = clock
 
@@ -38,7 +37,7 @@ class EventRecorder:
         kind: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
         """Write an event about a cluster-scoped object; `reason` is one CamelCase word."""
-        stamp = times.render_time(self._clock())
+        stamp = times.render_time(self._clock.now())
         event = {
             "apiVersion": "v1",
             "kind": "Event",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from functools import partial
 from typing import Protocol
 
@@ -21,13 +21,13 @@ from vkgateway.gateway.health import HealthServer
 from vkgateway.gateway.heap import trim_loop
 from vkgateway.gateway.interfaces import ControlPlanes
 from vkgateway.gateway.management_connection import connect_management
+from vkgateway.gateway.running_tenants import RunningTenants
 from vkgateway.gateway.tenant_controller import TenantController
 from vkgateway.gateway.tenant_runtimes import TenantRuntimes
 from vkgateway.kube.client import Client
 from vkgateway.kube.kubeconfig import ClientConfig
 from vkgateway.kubelet.server import KubeletServer
 from vkgateway.kubelet.stats import StatsProvider
-from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.kubelet.token_reviewer import TokenReviewer
 from vkgateway.model.api import Tenant
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
@@ -79,8 +79,10 @@ class Gateway:
         )
         self._observer.pod_names = self.arbiter.pod_names
         self._observer.divided_pools = self._divided_pools
-        self.kubelet = self._build_kubelet(settings.kubelet, address=address, tls=tls, files=files)
+        running = RunningTenants()
+        self.kubelet = _build_kubelet(settings.kubelet, running, address=address, tls=tls, files=files)
         self.tenant_runtimes = TenantRuntimes(
+            running=running,
             computes=self.compute_controller,
             kubelet=self.kubelet,
             engine=self.engine,
@@ -105,22 +107,6 @@ class Gateway:
         self._observer.guarantees.on_change = self.tenant_controller.enqueue
         self.compute_controller.total_guarantee = self.tenant_controller.accepted_specs.total_guarantee
         self.compute_controller.tenants_of = self.tenant_controller.accepted_specs.tenants_of
-
-    def _build_kubelet(self, settings: Kubelet, *, address: str, tls: ssl.SSLContext, files: int) -> KubeletServer:
-        """Return the kubelet endpoint, with streams and connections limited to a share of the open-file limit."""
-        return KubeletServer(
-            address=address,
-            port=settings.port,
-            tls=tls,
-            backends=self._find_pod,
-            pods=self._list_pods,
-            figures=StatsProvider(self._placed_on_node, nodes=self._node_labels),
-            tokens=TokenReviewer(self._client_of),
-            streams_per_tenant=settings.streams_per_tenant,
-            streams=min(settings.streams, files // 8),
-            connections=min(settings.streams + EXTRA_CONNECTIONS, files // 4),
-            idle_timeout=settings.idle_seconds,
-        )
 
     async def run(self, health: HealthServer) -> None:
         """Run until cancelled, with `health` reporting; tenants' pods and control planes outlive the gateway."""
@@ -173,24 +159,9 @@ class Gateway:
             if pool.virtual_nodes_by
         }
 
-    def _find_pod(self, tenant: str, namespace: str, pod: str) -> PodTarget:
-        return self.tenant_runtimes.find_pod(tenant, namespace, pod)
-
-    async def _list_pods(self, tenant: str, node: str, phase: str) -> list[bytes]:
-        return await self.tenant_runtimes.list_pods(tenant, node, phase)
-
-    def _client_of(self, tenant: str) -> Client:
-        return self.tenant_runtimes.client_of(tenant)
-
     def _all_tenants(self) -> Collection[Tenant] | None:
         reflector = self.tenant_controller.tenants
         return reflector.store.values() if reflector.is_complete else None
-
-    def _placed_on_node(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
-        return self.tenant_runtimes.placed_on_node(tenant, node)
-
-    def _node_labels(self, tenant: str) -> Mapping[str, Mapping[str, str]]:
-        return self.tenant_runtimes.node_labels(tenant)
 
     def _compute_changed(self) -> None:
         """Schedule one reconciliation of all tenants for a batch of changes."""
@@ -209,6 +180,25 @@ class Gateway:
         metrics.count_compute_clusters(link.is_reachable for link in self.compute_controller.links.values())
         await asyncio.to_thread(self._observer.update_metrics)
         metrics.measure_queue(self.engine.queue, tenants=self.tenant_controller.tenant_names())
+
+
+def _build_kubelet(
+    settings: Kubelet, running: RunningTenants, *, address: str, tls: ssl.SSLContext, files: int
+) -> KubeletServer:
+    """Return the kubelet endpoint, with streams and connections limited to a share of the open-file limit."""
+    return KubeletServer(
+        address=address,
+        port=settings.port,
+        tls=tls,
+        backends=running.find_pod,
+        pods=running.list_pods,
+        figures=StatsProvider(running.placed_on_node, nodes=running.node_labels),
+        tokens=TokenReviewer(running.client_of),
+        streams_per_tenant=settings.streams_per_tenant,
+        streams=min(settings.streams, files // 8),
+        connections=min(settings.streams + EXTRA_CONNECTIONS, files // 4),
+        idle_timeout=settings.idle_seconds,
+    )
 
 
 def _arbiter_settings(section: ArbiterSection) -> ArbitrationSettings:

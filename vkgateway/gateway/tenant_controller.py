@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 
 import msgspec
 import structlog
@@ -19,6 +17,7 @@ from vkgateway.gateway.accepted_specs import (
     acceptance_annotations,
     read_accepted_spec,
 )
+from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
 from vkgateway.gateway.compute_cleanup import clean_compute_clusters, clusters_of
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.control_plane_reconciler import (
@@ -67,8 +66,7 @@ class TenantController:
         guarantee: Callable[[str], Verdict | None] = lambda _: None,
         datastore: Callable[[str], Verdict | None] = lambda _: None,
         concurrency: int = 8,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._management = management
         self._computes = computes
@@ -76,10 +74,10 @@ class TenantController:
         self._runner = runtimes
         self._guarantee_verdict = guarantee
         self._datastore_verdict = datastore
-        self._monotonic = monotonic
-        self._status_writer = StatusWriter(management, recorder, clock=clock, monotonic=monotonic)
+        self._clock = clock
+        self._status_writer = StatusWriter(management, recorder, clock=clock)
         self._reconciler = ControlPlaneReconciler(
-            planes, status_writer=self._status_writer, runtimes=runtimes, concurrency=concurrency, monotonic=monotonic
+            planes, status_writer=self._status_writer, runtimes=runtimes, concurrency=concurrency, clock=clock
         )
         self._records: dict[str, TenantRecord] = {}
         self.accepted_specs = AcceptedSpecs(computes.pool_facts, computes.guaranteed_pods)
@@ -134,7 +132,7 @@ class TenantController:
         if tenant is None or (record is not None and record.uid != tenant.metadata.uid):
             return await self._object_deleted(name, tenant)
         if record is None:
-            record = self._records[name] = TenantRecord.from_tenant(tenant, now=self._monotonic())
+            record = self._records[name] = TenantRecord.from_tenant(tenant, now=self._clock.monotonic())
         record.generation = tenant.metadata.generation
         if tenant.metadata.deletion_timestamp is not None:
             return await self._finalize_tenant(tenant, record)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Literal
 
 import structlog
 
+from vkgateway.gateway.clock import Clock
 from vkgateway.gateway.events import EventRecorder
 from vkgateway.gateway.interfaces import ApiServerAccess
 from vkgateway.gateway.metrics import ONBOARDING
@@ -162,18 +162,16 @@ class StatusWriter:
         management: Client,
         recorder: EventRecorder,
         *,
-        clock: Callable[[], datetime],
-        monotonic: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._management = management
         self._recorder = recorder
         self._clock = clock
-        self._monotonic = monotonic
 
     async def write_status(self, tenant: Tenant, record: TenantRecord) -> None:
         """Write the status if it changed; a tenant that was deleted meanwhile is no error."""
         old = record.status
-        new = tenant_status(record.facts, old=old, generation=record.generation, now=self._clock())
+        new = tenant_status(record.facts, old=old, generation=record.generation, now=self._clock.now())
         if self._suppress_at_startup(record, new):
             return
         change = status_patch(old, new)
@@ -207,7 +205,7 @@ class StatusWriter:
         if (
             new.phase in {"Ready", "Deleting"}
             or any(verdict.is_failure for verdict in verdicts)
-            or self._monotonic() - record.seen_at > STARTUP_GRACE_SECONDS
+            or self._clock.monotonic() - record.seen_at > STARTUP_GRACE_SECONDS
         ):
             record.was_ready = False
             return False
@@ -215,7 +213,7 @@ class StatusWriter:
 
     def _observe_onboarding(self, record: TenantRecord, *, old: TenantStatus) -> None:
         if record.status.phase == "Ready" and old.phase in {"Pending", "Provisioning"}:
-            ONBOARDING.observe(self._monotonic() - record.seen_at)
+            ONBOARDING.observe(self._clock.monotonic() - record.seen_at)
 
     async def _emit_event(self, tenant: Tenant, condition: Condition, *, record: TenantRecord) -> None:
         verdict = record.facts.condition_verdicts().get(condition.type)

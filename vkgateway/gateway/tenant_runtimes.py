@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.interfaces import ApiServerAccess, VirtualNodesState
 from vkgateway.gateway.node_source import NodeSource
 from vkgateway.gateway.pool_parts import split_pool
+from vkgateway.gateway.running_tenants import RunningTenants
 from vkgateway.gateway.status import false_verdict, unknown_verdict
 from vkgateway.gateway.tenant_runtime import TenantRuntime, TenantWiring
-from vkgateway.kube.client import Client
-from vkgateway.kubelet.target import PlacedPod, PodTarget
 from vkgateway.model import times
 from vkgateway.model.api import Pool, Tenant, TenantPool, TenantPoolStatus
-from vkgateway.model.errors import NotFoundError
 from vkgateway.model.names import virtual_node_name
 from vkgateway.sync.admission.controller import ArbiterService
 from vkgateway.sync.compute.link import ComputeLink
@@ -51,11 +49,15 @@ class KubeletEndpoint(Protocol):
 
 
 class TenantRuntimes:
-    """Runtimes by tenant. `on_change` is called with the name of a tenant whose nodes changed."""
+    """Starts, updates and stops the runtimes in `running`.
+
+    `on_change` is called with the name of a tenant whose nodes changed.
+    """
 
     def __init__(
         self,
         *,
+        running: RunningTenants,
         computes: ComputeController,
         kubelet: KubeletEndpoint,
         engine: WorkerPool,
@@ -64,7 +66,7 @@ class TenantRuntimes:
         settings: Nodes,
         on_change: Callable[[str], None],
         name_servers: NameServers | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._computes = computes
         self._kubelet = kubelet
@@ -74,8 +76,8 @@ class TenantRuntimes:
         self._address = address
         self._settings = settings
         self._on_change = on_change
-        self._monotonic = monotonic
-        self._running: dict[str, TenantRuntime] = {}
+        self._clock = clock
+        self._running = running
         self._admitted: dict[str, frozenset[str]] = {}
         self._first_requested: dict[str, float] = {}
         self._backing_off: dict[str, float] = {}
@@ -88,7 +90,7 @@ class TenantRuntimes:
         if running is not None and (running.client is not access.client or running.has_failed):
             await self.stop(name)
             if running.has_failed:
-                self._backing_off[name] = self._monotonic() + FAILURE_BACKOFF_SECONDS
+                self._backing_off[name] = self._clock.monotonic() + FAILURE_BACKOFF_SECONDS
             running = None
         if self._is_backing_off(name):
             return VirtualNodesState(
@@ -110,50 +112,24 @@ class TenantRuntimes:
     async def stop(self, name: str) -> None:
         """See `interfaces.TenantRunner`."""
         self._first_requested.pop(name, None)
-        running = self._running.pop(name, None)
+        running = self._running.pop(name)
         if running is not None:
             self._admitted.pop(name, None)
             self._kubelet.revoke_tenant(name)
             await running.stop()
             await self._engine.wait_drained(name)
 
-    async def list_pods(self, tenant: str, node: str, phase: str) -> list[bytes]:
-        """Return a tenant's pods on its virtual nodes; see `kubelet.target.Pods`."""
-        return await self._running_tenant(tenant).list_pods(node, phase)
-
-    def find_pod(self, tenant: str, namespace: str, pod: str) -> PodTarget:
-        """Return the target for requests to a tenant pod. Raises NotFoundError."""
-        return self._running_tenant(tenant).find_pod(namespace, pod)
-
-    def placed_on_node(self, tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
-        """Return where a virtual node's pods run; see `kubelet.target.Placements`."""
-        return self._running_tenant(tenant).placed_on_node(node)
-
-    def node_labels(self, tenant: str) -> Mapping[str, Mapping[str, str]]:
-        """Return the labels of a tenant's virtual nodes; see `kubelet.target.VirtualNodes`."""
-        return self._running_tenant(tenant).node_labels()
-
-    def client_of(self, tenant: str) -> Client:
-        """Return the client of a tenant's API server. Raises NotFoundError."""
-        return self._running_tenant(tenant).client
-
-    def _running_tenant(self, tenant: str) -> TenantRuntime:
-        running = self._running.get(tenant)
-        if running is None:
-            raise NotFoundError(f"tenant {tenant} is not running now")
-        return running
-
     def _is_backing_off(self, name: str) -> bool:
         until = self._backing_off.get(name)
-        if until is not None and until <= self._monotonic():
+        if until is not None and until <= self._clock.monotonic():
             del self._backing_off[name]
             return False
         return until is not None
 
     def _unknown_cluster(self, name: str, wiring: TenantWiring) -> str:
         """Return a compute cluster whose nodes are expected soon but still unknown, or ""."""
-        since = self._first_requested.setdefault(name, self._monotonic())
-        if self._monotonic() - since > NODES_WAIT_SECONDS:
+        since = self._first_requested.setdefault(name, self._clock.monotonic())
+        if self._clock.monotonic() - since > NODES_WAIT_SECONDS:
             return ""
         links = (source.link for source in wiring.sources.values())
         unknown = (
@@ -174,7 +150,7 @@ class TenantRuntimes:
             settings=self._settings,
             on_change=lambda: self._on_change(name),
         )
-        self._running[name] = running
+        self._running.add(running)
         self._admit_tenant(name, access)
         running.start()
         return running

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.unit.gateway.clock import FakeClock
 from tests.unit.gateway.conftest import add_compute_cluster, until
 from tests.unit.sync.scopes import FakePlatform
 from vkgateway.gateway.compute_controller import ComputeController
@@ -19,6 +20,8 @@ from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.events import EventRecorder
 from vkgateway.gateway.interfaces import ApiServerAccess, VirtualNodesState
 from vkgateway.gateway.node_source import NodeSource
+from vkgateway.gateway.running_tenants import RunningTenants
+from vkgateway.gateway.tenant_runtime import TenantRuntime
 from vkgateway.gateway.tenant_runtimes import TenantRuntimes
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
@@ -60,7 +63,9 @@ class Setting:
         self.endpoint = Endpoint()
         self.engine = WorkerPool(workers=2)
         self.woken: list[str] = []
+        self.running = RunningTenants()
         self.runtimes = TenantRuntimes(
+            running=self.running,
             computes=computes,
             kubelet=self.endpoint,
             engine=self.engine,
@@ -84,6 +89,13 @@ class Setting:
             while not (seen := await self.serve(*pools)).verdict.is_true:  # noqa: ASYNC110 - asked, as it is in the daemon
                 await asyncio.sleep(0.01)
         return seen
+
+    @property
+    def alpha(self) -> TenantRuntime:
+        """The tenant's runtime, which must exist."""
+        runtime = self.running.get("alpha")
+        assert runtime is not None
+        return runtime
 
     @property
     def link(self) -> ComputeLink:
@@ -222,7 +234,7 @@ async def test_a_pool_that_is_divided_keeps_its_node_until_the_last_pod_there_ha
 
     ended = {**pod, "status": {"phase": "Succeeded"}}
     world.tenant.store.update(PODS, ended, name="old", namespace="default", status=True)
-    await until(lambda: not world.runtimes._running["alpha"].is_occupied("a100.local"))
+    await until(lambda: not world.alpha.is_occupied("a100.local"))
     await world.ready(pool)
     assert world.node("a100.local") is None
 
@@ -387,9 +399,9 @@ async def test_a_pool_that_was_not_seen_is_not_shown_by_a_connection_that_is_gon
 async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting) -> None:
     await world.ready(A100)
     with pytest.raises(NotFoundError, match="pod default/web does not exist"):
-        world.runtimes.find_pod("alpha", "default", "web")
+        world.running.find_pod("alpha", "default", "web")
     with pytest.raises(NotFoundError, match="not running"):
-        world.runtimes.find_pod("beta", "default", "web")
+        world.running.find_pod("beta", "default", "web")
 
     world.tenant.store.create(NAMESPACES, {"kind": "Namespace", "metadata": {"name": "default"}})
     spec = {"nodeName": "a100.local", "containers": [{"name": "c", "image": "i"}]}
@@ -397,23 +409,23 @@ async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting)
     await until(lambda: world.compute.store.find(PODS, "web", "alpha--default"))
     below = world.compute.store.get(PODS, "web", "alpha--default")
 
-    assert world.runtimes.placed_on_node("alpha", "") == ("a100.local", []), "it has no node below yet"
+    assert world.running.placed_on_node("alpha", "") == ("a100.local", []), "it has no node below yet"
     with pytest.raises(NoComputePodError, match="pod default/web has not been started yet"):
-        world.runtimes.find_pod("alpha", "default", "web")
+        world.running.find_pod("alpha", "default", "web")
 
     bound = {**below, "spec": {**below["spec"], "nodeName": "local-0"}}
     world.compute.store.update(PODS, bound, name="web", namespace="alpha--default")
-    await until(lambda: world.runtimes.placed_on_node("alpha", "a100.local")[1])
-    target = world.runtimes.find_pod("alpha", "default", "web")
+    await until(lambda: world.running.placed_on_node("alpha", "a100.local")[1])
+    target = world.running.find_pod("alpha", "default", "web")
     assert (target.namespace, target.name, target.uid) == ("alpha--default", "web", below["metadata"]["uid"])
     assert target.tenant_uid == world.tenant.store.get(PODS, "web", "default")["metadata"]["uid"]
     assert target.is_alive()
 
-    [placed] = world.runtimes.placed_on_node("alpha", "a100.local")[1]
+    [placed] = world.running.placed_on_node("alpha", "a100.local")[1]
     assert (placed.node, placed.namespace, placed.uid) == ("local-0", "alpha--default", target.uid)
     assert (placed.tenant_namespace, placed.tenant_uid) == ("default", target.tenant_uid)
     with pytest.raises(NotFoundError, match="no virtual node"):
-        world.runtimes.placed_on_node("alpha", "b100.local")
+        world.running.placed_on_node("alpha", "b100.local")
 
     ended = {**world.compute.store.get(PODS, "web", "alpha--default"), "status": {"phase": "Failed"}}
     world.compute.store.update(PODS, ended, name="web", namespace="alpha--default", status=True)
@@ -439,17 +451,17 @@ async def test_the_endpoint_tells_the_pods_on_virtual_nodes_and_no_others(
         world.tenant.store.update(PODS, stored, name=name, namespace="default", status=True)
 
     async def names(phase: str, node: str = "") -> set[str]:
-        return {decode_tenant_pod(item).metadata.name for item in await world.runtimes.list_pods("alpha", node, phase)}
+        return {decode_tenant_pod(item).metadata.name for item in await world.running.list_pods("alpha", node, phase)}
 
     assert await names("") == {"web", "new"}
     assert await names("Running") == await names("Running", "a100.local") == {"web"}
     with pytest.raises(NotFoundError, match="no virtual node 'x'"):
         await names("", "x")
     with pytest.raises(NotFoundError):
-        await world.runtimes.list_pods("beta", "", "")
+        await world.running.list_pods("beta", "", "")
     monkeypatch.setattr("vkgateway.gateway.tenant_runtime.PODS_MAX_BYTES", 100)
     with pytest.raises(UnavailableError, match="the pods exceed 100 bytes"):
-        await world.runtimes.list_pods("alpha", "", "")
+        await world.running.list_pods("alpha", "", "")
 
 
 async def test_stopping_waits_for_the_work_that_is_under_way(world: Setting) -> None:
@@ -478,14 +490,14 @@ async def test_work_that_fails_by_a_defect_rests_before_it_is_begun_anew(
     world: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.ready(TenantPool(name="a100"))
-    now = 1000.0
-    monkeypatch.setattr(world.runtimes, "_monotonic", lambda: now)
-    world.runtimes._running["alpha"].has_failed = True
+    clock = FakeClock()
+    monkeypatch.setattr(world.runtimes, "_clock", clock)
+    world.alpha.has_failed = True
     for _ in range(3):
         seen = await world.serve(TenantPool(name="a100"))
         assert seen.verdict.reason == "InternalError"
         assert world.endpoint.admitted == {}
-    now += 11
+    clock.seconds += 11
     await world.ready(TenantPool(name="a100"))
 
 

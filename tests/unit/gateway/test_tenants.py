@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.unit.gateway.clock import FakeClock
 from tests.unit.gateway.conftest import add_compute_cluster, condition, tenant_document, until
 from vkgateway.gateway.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION
+from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.control_plane_reconciler import (
     FIRST_RENEWAL_SECONDS,
@@ -122,7 +123,7 @@ class World:
         self.writable: dict[str, Verdict] = {}
 
     @asynccontextmanager
-    async def gateway(self, *, monotonic: Callable[[], float] = time.monotonic) -> AsyncIterator[TenantController]:
+    async def gateway(self, *, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[TenantController]:
         recorder = EventRecorder(self.client)
         computes = ComputeController(
             self.client,
@@ -138,7 +139,7 @@ class World:
             runtimes=self.runtimes,
             guarantee=self.guarantees.get,
             datastore=self.writable.get,
-            monotonic=monotonic,
+            clock=clock,
         )
         computes.total_guarantee, computes.tenants_of = (
             tenants.accepted_specs.total_guarantee,
@@ -327,15 +328,15 @@ async def test_trouble_of_the_management_cluster_is_not_told_as_the_tenants(worl
 
 
 async def test_certificates_are_looked_at_daily_and_in_silence(world: World) -> None:
-    now = time.monotonic()
+    clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
-    async with world.gateway(monotonic=lambda: now) as tenants:
+    async with world.gateway(clock=clock) as tenants:
         await until(lambda: world.phase("alpha") == "Ready")
         version = world.get("alpha")["metadata"]["resourceVersion"]
-        now += RENEW_SECONDS - 60
+        clock.seconds += RENEW_SECONDS - 60
         await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 1
-        now += 120
+        clock.seconds += 120
         await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 2
         await looked_at(world, tenants)
@@ -344,18 +345,18 @@ async def test_certificates_are_looked_at_daily_and_in_silence(world: World) -> 
 
 
 async def test_certificates_that_cannot_be_renewed_now_are_tried_again_and_are_no_trouble(world: World) -> None:
-    now = time.monotonic()
+    clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
-    async with world.gateway(monotonic=lambda: now) as tenants:
+    async with world.gateway(clock=clock) as tenants:
         await until(lambda: world.phase("alpha") == "Ready")
         version = world.get("alpha")["metadata"]["resourceVersion"]
         world.planes.broken["alpha"] = "etcd does not answer"
-        now += RENEW_SECONDS
+        clock.seconds += RENEW_SECONDS
         await looked_at(world, tenants)
         del world.planes.broken["alpha"]
         await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 1
-        now += RENEW_RETRY_SECONDS
+        clock.seconds += RENEW_RETRY_SECONDS
         await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 2
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
@@ -363,14 +364,14 @@ async def test_certificates_that_cannot_be_renewed_now_are_tried_again_and_are_n
 
 async def test_certificates_that_cannot_be_renewed_for_days_are_told_until_they_are(world: World) -> None:
     """A template that was taken away, for one: all goes on, until the certificates end."""
-    now = time.monotonic()
+    clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
-    async with world.gateway(monotonic=lambda: now) as tenants:
+    async with world.gateway(clock=clock) as tenants:
         await until(lambda: world.phase("alpha") == "Ready")
         world.planes.broken["alpha"] = "template 'default' does not exist"
         for _ in range(2):
             assert world.phase("alpha") == "Ready"
-            now += RENEW_SECONDS + 60
+            clock.seconds += RENEW_SECONDS + 60
             await looked_at(world, tenants)  # perhaps one that had begun before
             await looked_at(world, tenants)
         await until(lambda: world.phase("alpha") == "Degraded")
@@ -381,27 +382,27 @@ async def test_certificates_that_cannot_be_renewed_for_days_are_told_until_they_
         await looked_at(world, tenants)
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
         del world.planes.broken["alpha"]
-        now += RENEW_RETRY_SECONDS
+        clock.seconds += RENEW_RETRY_SECONDS
         await looked_at(world, tenants)
         await looked_at(world, tenants)
         await until(lambda: world.phase("alpha") == "Ready")
 
 
 async def test_what_is_kept_is_looked_at_now_and_then_and_is_no_trouble(world: World) -> None:
-    now = time.monotonic()
+    clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
-    async with world.gateway(monotonic=lambda: now) as tenants:
+    async with world.gateway(clock=clock) as tenants:
         await until(lambda: world.phase("alpha") == "Ready")
         version = world.get("alpha")["metadata"]["resourceVersion"]
-        now += RESTORE_SECONDS - 60
+        clock.seconds += RESTORE_SECONDS - 60
         await looked_at(world, tenants)
         assert world.planes.kept["alpha"] == 0
-        now += 120
+        clock.seconds += 120
         world.planes.broken["alpha"] = "its API server refuses"
         await looked_at(world, tenants)
         await looked_at(world, tenants)
         assert world.planes.kept["alpha"] == 1
-        now += RESTORE_SECONDS
+        clock.seconds += RESTORE_SECONDS
         await looked_at(world, tenants)
         assert world.planes.kept["alpha"] == 2
         assert world.planes.made["alpha"] == 1
@@ -471,34 +472,34 @@ async def test_a_restart_finds_the_tenant_and_writes_nothing(world: World) -> No
 
 
 async def test_a_restart_goes_on_at_once_and_goes_through_the_steps_later(world: World) -> None:
-    now = time.monotonic()
+    clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
-    async with world.gateway(monotonic=lambda: now):
+    async with world.gateway(clock=clock):
         await until(lambda: world.phase("alpha") == "Ready")
-    async with world.gateway(monotonic=lambda: now) as tenants:
+    async with world.gateway(clock=clock) as tenants:
         await until(lambda: world.planes.recalled["alpha"] == 1)
         await until(lambda: "alpha" in world.runtimes.serving)
         assert world.planes.made["alpha"] == 1
-        now += 2 * FIRST_RENEWAL_SECONDS
+        clock.seconds += 2 * FIRST_RENEWAL_SECONDS
         await looked_at(world, tenants)
         assert (world.planes.made["alpha"], world.planes.recalled["alpha"]) == (2, 1)
 
 
 async def test_a_busy_api_server_may_miss_a_probe_but_not_many_in_a_row(world: World) -> None:
-    now = time.monotonic()
+    clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
-    async with world.gateway(monotonic=lambda: now) as tenants:
+    async with world.gateway(clock=clock) as tenants:
         await until(lambda: world.phase("alpha") == "Ready")
         world.server.fail("GET", "/readyz", status=500, times=MAX_FAILED_PROBES - 1)
         for _ in range(MAX_FAILED_PROBES):
-            now += PROBE_SECONDS
+            clock.seconds += PROBE_SECONDS
             await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 1
         assert world.phase("alpha") == "Ready"
         world.server.fail("GET", "/readyz", status=500, times=MAX_FAILED_PROBES)
         for _ in range(MAX_FAILED_PROBES):
             assert world.planes.made["alpha"] == 1
-            now += PROBE_SECONDS
+            clock.seconds += PROBE_SECONDS
             await looked_at(world, tenants)
         await until(lambda: world.planes.made["alpha"] == 2)
 
