@@ -1,4 +1,4 @@
-"""Cases: the suite's list, choosing, portions, and the pattern by which the suite finds them."""
+"""Cases: the suite's list, selection, batches, and the focus pattern."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIST = """\
 """
 
 
-def test_the_list_is_read_by_name() -> None:
+def test_list_is_parsed_by_name() -> None:
     run, limits = parse_cases(LIST)
     assert run.name == "[sig-node] Pods should be (really) run [NodeConformance] [Conformance]"
     assert (run.file, run.release, run.is_serial) == ("test/e2e/common/node/pods.go", "v1.9, v1.19", False)
@@ -31,12 +31,12 @@ def test_the_list_is_read_by_name() -> None:
 
 
 @pytest.mark.parametrize("text", ["nothing", "- name: other", "{", ""])
-def test_what_is_no_list_is_bad_input(text: str) -> None:
+def test_text_that_is_not_a_list_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         parse_cases(text)
 
 
-def test_choosing() -> None:
+def test_cases_are_selected_by_focus_and_skip() -> None:
     run, limits = parse_cases(LIST)
     assert select_cases((run, limits)) == (run, limits)
     assert select_cases((run, limits), focus=["sig-node", "nobody"]) == (run,)
@@ -45,27 +45,27 @@ def test_choosing() -> None:
         select_cases((run,), focus=["("])
 
 
-def test_the_suite_finds_just_the_cases_that_are_meant() -> None:
+def test_focus_pattern_matches_only_the_given_cases() -> None:
     run, limits = parse_cases(LIST)
     pattern = re.compile(focus_pattern([run]))
-    # The suite looks at its own title, a blank and the case's full text.
+    # The suite matches its title, a blank and the case's full text.
     assert pattern.search(f"Kubernetes e2e suite {run.name}")
     assert not pattern.search(f"Kubernetes e2e suite {run.name} and more")
     assert not pattern.search(f"Kubernetes e2e suite {limits.name}")
     assert re.compile(focus_pattern([run, limits])).search(f"Kubernetes e2e suite {limits.name}")
 
 
-def test_blanks_and_dashes_stay_as_they_are_for_go_knows_no_escape_for_them() -> None:
+def test_blanks_and_dashes_are_not_escaped() -> None:
     assert focus_pattern([Case(name="a b-c/d [e]")]) == r" (a b-c/d \[e\])$"
 
 
-def test_portions() -> None:
+def test_cases_are_split_into_batches() -> None:
     cases = [Case(name=str(number)) for number in range(5)]
     assert [[case.name for case in some] for some in split_batches(cases, size=2)] == [["0", "1"], ["2", "3"], ["4"]]
     assert split_batches([], size=2) == []
 
 
-def test_the_subset_is_large_and_quick() -> None:
+def test_subset_is_large_and_quick() -> None:
     names = load_subset()
     assert len(names) >= 60
     assert all("[Conformance]" in name for name in names)

@@ -1,4 +1,4 @@
-"""A tenant beside the yardstick: verdicts, reasons, the share."""
+"""Comparison of a tenant with the compute cluster: verdicts, reasons, pass ratio."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def test_every_pair_of_outcomes_has_its_verdict() -> None:
     assert found.pass_ratio == 1 / 3
 
 
-def test_without_a_yardstick_everything_is_open() -> None:
+def test_all_cases_are_open_without_results_of_the_compute_cluster() -> None:
     found = compare_records([Case(name="a")], tenant=record(a=PASSED), straight=None)
     assert [one.verdict for one in found.cases] == ["open"]
     assert found.pass_ratio == 1.0
 
 
-def test_failures_have_the_first_reason_that_fits() -> None:
+def test_first_matching_reason_of_a_failure_counts() -> None:
     known = [
         KnownReason(cause="design", text="One first.", cases=("sig-node.*first",)),
         KnownReason(cause="machine", text="Then the rest.", cases=("sig-node",)),
@@ -53,5 +53,5 @@ def test_failures_have_the_first_reason_that_fits() -> None:
     ]
 
 
-def test_the_reasons_that_are_kept_can_be_read() -> None:
+def test_shipped_reasons_are_valid() -> None:
     assert all(reason.text and reason.cases for reason in load_reasons())

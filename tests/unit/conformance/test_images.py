@@ -1,4 +1,4 @@
-"""The suite's images: which are made, and what is in them."""
+"""The suite's images: which are built, and their content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vkgateway.local.realnode import debian
         ("example.org/e2e-test-images/volume/nfs:1.6.0", False),
     ],
 )
-def test_which_images_are_made(image: str, made: bool) -> None:
+def test_buildable_images_are_selected(image: str, made: bool) -> None:
     assert bool(images.buildable_images([image])) is made
 
 
@@ -48,9 +48,7 @@ def test_all_images_are_in_one_archive(tmp_path: Path) -> None:
     assert sorted(archive.parent.iterdir()) == [archive]
 
 
-def test_the_root_is_kept_for_all_platforms_as_long_as_it_is_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_root_archive_is_shared_until_its_content_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(debian, "release_name", lambda: "bookworm")
     before = images.root_archive(tmp_path)
     assert before == images.root_archive(tmp_path)

@@ -1,4 +1,4 @@
-"""Outcomes: read from a report of Ginkgo, kept in a file."""
+"""Outcomes: parsed from a report of Ginkgo, kept in a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkgateway.model.errors import InputError
 
 
 def spec(name: str, state: str, *, seconds: float = 0, kind: str = "It", **failure: Any) -> dict[str, Any]:
-    """One case in a report, as Ginkgo writes it."""
+    """Return one case of a report, as Ginkgo writes it."""
     container, _, leaf = name.partition(" ")
     found: dict[str, Any] = {
         "ContainerHierarchyTexts": [container],
@@ -29,7 +29,7 @@ def report(*specs: dict[str, Any]) -> bytes:
     return msgspec.json.encode([{"SuiteDescription": "Kubernetes e2e suite", "SpecReports": list(specs)}])
 
 
-def test_outcomes_are_those_of_the_cases_asked_for() -> None:
+def test_outcomes_are_those_of_the_requested_cases() -> None:
     place = {"FileName": "/go/pkg/mod/k8s.io/kubernetes@v1.36.3/test/e2e/node/pods.go", "LineNumber": 12}
     text = report(
         spec("a passes", "passed", seconds=1.25),
@@ -51,7 +51,7 @@ def test_outcomes_are_those_of_the_cases_asked_for() -> None:
 
 
 @pytest.mark.parametrize("state", ["interrupted", "aborted", "skipped", "pending"])
-def test_a_case_that_was_cut_off_has_no_outcome(state: str) -> None:
+def test_interrupted_case_has_no_outcome(state: str) -> None:
     assert parse_report(report(spec("a case", state)), names={"a case"}) == {}
 
 
@@ -60,12 +60,12 @@ def test_long_messages_are_cut() -> None:
     assert len(found["a case"].message) == MESSAGE_LENGTH + len(" ...")
 
 
-def test_what_is_no_report_is_bad_input() -> None:
+def test_text_that_is_not_a_report_is_refused() -> None:
     with pytest.raises(InputError, match="cannot be read"):
         parse_report(b"{", names=())
 
 
-def test_a_record_comes_back_as_it_was_saved(tmp_path: Path) -> None:
+def test_saved_outcomes_are_read_back(tmp_path: Path) -> None:
     file = tmp_path / "outcomes.json"
     assert load_record(file) is None
     record = Record(cluster="alpha", kubernetes_version="1.36.3").with_outcomes(
@@ -78,7 +78,7 @@ def test_a_record_comes_back_as_it_was_saved(tmp_path: Path) -> None:
         load_record(file)
 
 
-def test_a_case_run_again_counts_its_runs_and_those_that_failed() -> None:
+def test_rerun_adds_to_runs_and_failures() -> None:
     record = Record(cluster="alpha", kubernetes_version="1.36.3")
     record = record.with_outcomes(
         {"a": Outcome(state="failed"), "b": Outcome(state="failed"), "c": Outcome(state="passed")}

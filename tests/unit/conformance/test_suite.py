@@ -1,4 +1,4 @@
-"""The suite as a program: how it is called, what becomes of what it writes, and of an end without a report."""
+"""The suite as a program: its arguments, its report, and an exit without a report."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def suite(folder: Path, body: str = "exit 1") -> Suite:
     return Suite(program=program, kubectl=folder / "bin" / "kubectl", arguments=("--more",))
 
 
-async def test_what_it_lists(tmp_path: Path) -> None:
+async def test_suite_lists_cases_and_images(tmp_path: Path) -> None:
     assert await suite(tmp_path).list_images() == ("example.org/a:1", "example.org/b:1")
     assert [case.name for case in await suite(tmp_path).list_cases()] == ["a case"]
 
 
-async def test_a_program_that_lists_nothing_is_told(tmp_path: Path) -> None:
+async def test_program_that_lists_nothing_is_an_error(tmp_path: Path) -> None:
     program = tmp_path / "other"
     program.write_text("#!/bin/sh\necho what is that\nexit 3\n")
     program.chmod(0o755)
@@ -48,7 +48,7 @@ async def test_a_program_that_lists_nothing_is_told(tmp_path: Path) -> None:
         await Suite(program=program, kubectl=tmp_path / "kubectl").list_images()
 
 
-async def test_outcomes_are_read_from_the_report_whatever_the_exit_code(tmp_path: Path) -> None:
+async def test_outcomes_are_read_for_any_exit_code(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "a.log"
     found = await suite(tmp_path, REPORT).run([Case(name="a case")], kubeconfig=tmp_path / "config", log=log)
     assert found == {"a case": Outcome(state="passed", seconds=1.5, log="a.log")}
@@ -59,7 +59,7 @@ async def test_outcomes_are_read_from_the_report_whatever_the_exit_code(tmp_path
     assert call.rstrip().endswith("--more")
 
 
-async def test_an_end_without_a_report_is_an_error_that_names_the_log(tmp_path: Path) -> None:
+async def test_missing_report_is_an_error_that_names_the_log(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     broken = suite(tmp_path, "echo no cluster; exit 2")
     with pytest.raises(SuiteError, match="exited with code 2 and no report: no cluster") as caught:

@@ -1,4 +1,4 @@
-"""What a platform is to be: number, address, ports and options, kept from one start to the next."""
+"""Choices of a platform: number, address, ports and options, kept from one start to the next."""
 
 from pathlib import Path
 
@@ -19,33 +19,33 @@ def settle(record: PlatformRecord, options: UpOptions) -> PlatformRecord:
     return choices.choose_ports(merged, options, surroundings=AS_ROOT, free=lambda _address, _port: True)
 
 
-def test_root_gets_an_interface_of_its_own() -> None:
+def test_root_gets_a_new_interface() -> None:
     placed = choices.assign_address(PlatformRecord(), surroundings=AS_ROOT)
     assert (placed.number, placed.interface, placed.address) == (0, "vkg0", "10.213.0.1")
 
 
-def test_another_platforms_number_is_not_taken_again() -> None:
+def test_number_of_another_platform_is_not_reused() -> None:
     surroundings = MachineState(interfaces={"vkg0": "vkgateway /a", "vkgv1": ""})
     assert choices.assign_address(PlatformRecord(), surroundings=surroundings).number == 2
 
 
-def test_a_user_gets_the_machines_address() -> None:
+def test_ordinary_user_gets_the_machines_address() -> None:
     placed = choices.assign_address(PlatformRecord(), surroundings=AS_USER)
     assert (placed.interface, placed.address) == ("", "192.0.2.7")
 
 
-def test_a_platform_stays_where_it_is() -> None:
+def test_platform_keeps_its_address() -> None:
     record = PlatformRecord(number=3, interface="vkg3", address="10.213.3.1")
     assert choices.assign_address(record, surroundings=AS_ROOT) is record
 
 
-def test_a_platform_of_root_is_refused_to_a_user() -> None:
+def test_ordinary_user_cannot_start_a_platform_of_root() -> None:
     record = PlatformRecord(number=3, interface="vkg3", address="10.213.3.1")
     with pytest.raises(ConflictError, match="network interface vkg3, which only root"):
         choices.assign_address(record, surroundings=AS_USER)
 
 
-def test_a_machine_that_has_moved_is_told() -> None:
+def test_changed_machine_address_is_an_error() -> None:
     record = PlatformRecord(address="192.0.2.1")
     with pytest.raises(ConflictError, match=r"listens at 192\.0\.2\.1, but the machine's address is now 192\.0\.2\.7"):
         choices.assign_address(record, surroundings=AS_USER)
@@ -75,7 +75,7 @@ def test_folders_of_programs_are_remembered_until_others_are_named() -> None:
     assert settle(first, UpOptions(program_dirs=(Path("/other"),))).program_dirs == ("/other",)
 
 
-def test_options_go_over_what_was_remembered() -> None:
+def test_options_override_the_record() -> None:
     first = settle(PlatformRecord(), UpOptions(real_node="no"))
     assert settle(first, UpOptions(real_node="auto")).real_node == "auto"
 
@@ -89,6 +89,6 @@ def test_options_go_over_what_was_remembered() -> None:
         ({"v100": 10**18}, "hollow nodes"),
     ],
 )
-def test_hollow_nodes_that_cannot_be(asked: dict[str, int], complaint: str) -> None:
+def test_invalid_hollow_nodes_are_refused(asked: dict[str, int], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         settle(PlatformRecord(), UpOptions(hollow_nodes=asked))

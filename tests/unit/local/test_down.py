@@ -1,4 +1,4 @@
-"""Taking a platform down: nothing there, nothing of others removed, nothing removed under a mount."""
+"""Stopping a platform: none there, nothing of others deleted, nothing deleted under a mount."""
 
 import errno
 from pathlib import Path
@@ -21,14 +21,14 @@ def files(directory: Path) -> list[Path]:
     return sorted(directory.rglob("*"))
 
 
-async def test_no_platform_is_said_and_nothing_is_made(tmp_path: Path) -> None:
+async def test_down_without_a_platform_creates_nothing(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no platform in"):
         await down.down(tmp_path / "none", purge=True, report=Silent())
     assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("strange", ["run/notes.txt", "platform.json"])
-async def test_folders_of_somebody_else_are_no_platform(tmp_path: Path, strange: str) -> None:
+async def test_directories_of_other_programs_are_no_platform(tmp_path: Path, strange: str) -> None:
     for name in (strange, "logs/app.log", "volumes/data", "node/index.js"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text('["not ours"]')
@@ -38,7 +38,7 @@ async def test_folders_of_somebody_else_are_no_platform(tmp_path: Path, strange:
     assert files(tmp_path) == before
 
 
-async def test_a_platform_with_a_damaged_record_is_taken_away(tmp_path: Path) -> None:
+async def test_platform_with_a_damaged_record_is_removed(tmp_path: Path) -> None:
     paths, supervisor = PlatformPaths(tmp_path / "data"), SupervisorPaths(tmp_path / "data")
     supervisor.run_dir.mkdir(parents=True)
     supervisor.lock_path.touch()
@@ -47,7 +47,7 @@ async def test_a_platform_with_a_damaged_record_is_taken_away(tmp_path: Path) ->
     assert not paths.data_dir.exists()
 
 
-async def test_a_platform_that_is_being_started_is_left_alone(tmp_path: Path) -> None:
+async def test_platform_that_is_starting_is_not_stopped(tmp_path: Path) -> None:
     paths = PlatformPaths(tmp_path)
     paths.record_path.write_text('{"layout": 1}')
     with work_lock(paths.lock_path, command="up"), pytest.raises(ConflictError, match="vkgateway up"):
@@ -55,8 +55,8 @@ async def test_a_platform_that_is_being_started_is_left_alone(tmp_path: Path) ->
     assert paths.record_path.exists()
 
 
-async def test_a_platform_whose_programs_are_still_being_built_is_left_alone(tmp_path: Path) -> None:
-    """A first `up` has written nothing but its lock by then, and would go on."""
+async def test_platform_that_fetches_programs_is_not_stopped(tmp_path: Path) -> None:
+    """A first `up` has written only its lock by then, and would continue."""
     paths = PlatformPaths(tmp_path)
     with work_lock(paths.lock_path, command="up"):
         for command in (down.down(tmp_path, purge=True, report=Silent()), status.platform_status(tmp_path)):
@@ -71,7 +71,7 @@ async def test_a_platform_whose_programs_are_still_being_built_is_left_alone(tmp
     "there",
     [[], ["lock", "lost+found/"], ["conformance/tenants/"], ["run/supervisor.lock", "logs/etcd.log", "etcd/", "lock"]],
 )
-def test_a_new_platform_takes_an_empty_place_or_what_one_of_ours_left(tmp_path: Path, there: list[str]) -> None:
+def test_new_platform_uses_an_empty_directory_or_its_own_leftovers(tmp_path: Path, there: list[str]) -> None:
     lay_out(tmp_path, there)
     startup._check_vacant(PlatformPaths(tmp_path))
 
@@ -85,7 +85,7 @@ def test_a_new_platform_takes_an_empty_place_or_what_one_of_ours_left(tmp_path: 
         (["lost+found/", "lost"], "lost"),
     ],
 )
-def test_a_new_platform_takes_no_place_of_somebody_else(tmp_path: Path, there: list[str], named: str) -> None:
+def test_new_platform_refuses_a_directory_of_another_program(tmp_path: Path, there: list[str], named: str) -> None:
     lay_out(tmp_path, there)
     with pytest.raises(ConflictError, match=f"contains no platform but other files, such as {named}"):
         startup._check_vacant(PlatformPaths(tmp_path))
@@ -99,7 +99,7 @@ def lay_out(folder: Path, there: list[str]) -> None:
             path.touch()
 
 
-def test_a_purge_removes_what_is_ours_only(tmp_path: Path) -> None:
+def test_purge_deletes_only_the_platforms_files(tmp_path: Path) -> None:
     paths = PlatformPaths(tmp_path)
     paths.etcd_dir.mkdir()
     (paths.etcd_dir / "db").touch()
@@ -109,21 +109,21 @@ def test_a_purge_removes_what_is_ours_only(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["diary.txt"]
 
 
-def test_a_purge_takes_the_folder_away_where_nothing_else_is_in_it(tmp_path: Path) -> None:
+def test_purge_deletes_the_directory_if_it_is_empty(tmp_path: Path) -> None:
     paths = PlatformPaths(tmp_path / "data")
     paths.pki_dir.mkdir(parents=True)
     down._remove_data(paths)
     assert not paths.data_dir.exists()
 
 
-def test_mounts_inside_are_seen_others_are_not(tmp_path: Path) -> None:
+def test_mounts_inside_the_directory_are_found(tmp_path: Path) -> None:
     inside, beside = f"{tmp_path}/data/node/ä\\040b", f"{tmp_path}/database"
     table = tmp_path / "mountinfo"
     table.write_text("".join(f"36 35 0:3 / {point} rw - tmpfs tmpfs rw\n" for point in (inside, beside)))
     assert list(down._mounts_below(tmp_path / "data", table=table)) == [f"{tmp_path}/data/node/ä b"]
 
 
-def test_nothing_is_removed_while_something_is_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mount_prevents_the_purge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = PlatformPaths(tmp_path)
     paths.pki_dir.mkdir()
     monkeypatch.setattr(down, "_mounts_below", lambda _directory: iter(["/data/node/x"]))
@@ -140,23 +140,21 @@ def test_nothing_is_removed_while_something_is_mounted(tmp_path: Path, monkeypat
         (errno.EACCES, "the disk that holds /data/x is not writable for this user"),
     ],
 )
-def test_a_disk_that_refuses_is_told_in_one_sentence(number: int, sentence: str) -> None:
+def test_disk_error_is_one_sentence(number: int, sentence: str) -> None:
     with pytest.raises(UnavailableError, match=sentence) as caught, disk_errors(Path("/data")):
         raise OSError(number, "refused", "/data/x")
     assert caught.value.hint
 
 
-def test_a_disk_with_too_little_room_is_told_before_anything_is_made(tmp_path: Path) -> None:
+def test_lack_of_disk_space_is_detected_first(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"has \d+ MB free, and a platform needs \d+ MB"):
         check_free_space(tmp_path, needed=1 << 60)
     check_free_space(tmp_path, needed=1)
 
 
-async def test_a_platform_that_is_there_needs_less_room_than_a_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_existing_platform_needs_less_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class GoesOnError(Exception):
-        """There was room."""
+        """There was enough space."""
 
     def go_on(*_: object) -> NoReturn:
         raise GoesOnError

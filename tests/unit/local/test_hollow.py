@@ -1,4 +1,4 @@
-"""Hollow nodes and what KWOK is told about them."""
+"""Hollow nodes and KWOK's configuration."""
 
 from collections import Counter
 from pathlib import Path
@@ -26,37 +26,37 @@ def config(tmp_path: Path) -> dict[str, list[dict[str, Any]]]:
     return by_kind(kwok.write_config(tmp_path, kubelet=KUBELET))
 
 
-def test_each_pool_has_as_many_nodes_as_asked_for() -> None:
+def test_each_pool_has_the_requested_number_of_nodes() -> None:
     made = Counter(
         node["metadata"]["labels"][POOL_LABEL] for node in hollow_nodes({"a100": 4, "v100": 2}, version="1.36.3")
     )
     assert made == {"a100": 4, "v100": 2}
 
 
-def test_a100_nodes_hang_on_two_networks_evenly() -> None:
+def test_a100_nodes_are_spread_over_two_networks() -> None:
     domains = [node["metadata"]["labels"][DOMAIN_LABEL] for node in hollow_nodes({"a100": 4}, version="1.36.3")]
     assert domains == ["a100-0", "a100-0", "a100-1", "a100-1"]
 
 
-def test_a_node_offers_eight_gpus_and_all_it_has() -> None:
+def test_node_offers_eight_gpus() -> None:
     node = next(hollow_nodes({"v100": 1}, version="1.36.3"))
     assert node["status"]["allocatable"] == node["status"]["capacity"]
     assert node["status"]["capacity"]["nvidia.com/gpu"] == "8"
 
 
-def test_a_node_shows_the_release_of_its_cluster() -> None:
-    """Which tenants see as the version of their virtual nodes."""
+def test_node_has_the_release_of_its_cluster() -> None:
+    """Tenants see it as the version of their virtual nodes."""
     assert next(hollow_nodes({"v100": 1}, version="1.34.4"))["status"]["nodeInfo"]["kubeletVersion"] == "v1.34.4"
 
 
-def test_kwok_manages_exactly_our_nodes(config: dict[str, list[dict[str, Any]]]) -> None:
+def test_kwok_manages_only_annotated_nodes(config: dict[str, list[dict[str, Any]]]) -> None:
     selector = config["KwokConfiguration"][0]["options"]["manageNodesWithAnnotationSelector"]
     key, _, value = selector.partition("=")
     assert all(node["metadata"]["annotations"][key] == value for node in hollow_nodes({"a100": 2}, version="1.36.3"))
 
 
 def test_kwok_serves_nothing(config: dict[str, list[dict[str, Any]]]) -> None:
-    """It cannot check who calls; port 0 and no address are how its server is switched off."""
+    """KWOK cannot authenticate callers; port 0 and no address disable its server."""
     options = config["KwokConfiguration"][0]["options"]
     assert not {"serverAddress", "nodePort"} & options.keys()
     assert options["enableDebuggingHandlers"] is False
@@ -68,14 +68,14 @@ def test_nodes_name_the_port_of_the_hollow_kubelet(config: dict[str, list[dict[s
     assert "kubeletEndpoint: {Port: 10247}" in heartbeat["spec"]["steps"][0]["patch"]["template"]
 
 
-def test_every_parallelism_is_given(config: dict[str, list[dict[str, Any]]]) -> None:
-    # KWOK starts with none of its defaults once a configuration is there, and refuses a zero.
+def test_every_parallelism_is_set(config: dict[str, list[dict[str, Any]]]) -> None:
+    # With a configuration KWOK uses none of its defaults, and refuses a zero.
     options = config["KwokConfiguration"][0]["options"]
     wanted = {"podPlayStage", "nodePlayStage", "nodeLease", "podsOnNodeSync"}
     assert all(options[f"{name}Parallelism"] > 0 for name in wanted)
 
 
-def test_another_configuration_makes_another_process(tmp_path: Path) -> None:
+def test_changed_configuration_changes_the_process(tmp_path: Path) -> None:
     def spec(parallelism: int = 8) -> str:
         config = kwok.write_config(tmp_path, kubelet=KUBELET, parallelism=parallelism)
         return kwok.process_spec(program=Path("/kwok"), config=config, kubeconfig=kubeconfig).short_digest()
@@ -84,7 +84,7 @@ def test_another_configuration_makes_another_process(tmp_path: Path) -> None:
     kubeconfig.write_text("made")
     first = spec(8)
     assert first == spec(8) != spec(9)
-    kubeconfig.write_text("renewed")  # it is read once, and runs out
+    kubeconfig.write_text("renewed")  # read only at start, and it expires
     assert spec() != first
 
 
@@ -92,19 +92,19 @@ def stages() -> dict[str, dict[str, Any]]:
     return {stage["metadata"]["name"]: stage["spec"] for stage in kwok.load_stages(10247)}
 
 
-def test_tenants_may_tell_hollow_nodes_when_a_pod_ends() -> None:
+def test_tenants_may_set_when_a_hollow_pod_ends() -> None:
     key = stages()["pod-complete"]["selector"]["matchExpressions"][0]["jq"]["key"]
     annotation = key.partition('["')[2].removesuffix('"]')
     assert annotation == f"{HOLLOW_DOMAIN}/run-seconds"
     assert not is_reserved(annotation)
 
 
-def test_no_stage_takes_a_finalizer_off() -> None:
+def test_no_stage_removes_a_finalizer() -> None:
     assert not [name for name, stage in stages().items() if any("finalizers" in step for step in stage["steps"])]
 
 
 def matching(pod: dict[str, Any]) -> list[str]:
-    """Names of the pod stages that would act, judged by their selectors' own terms."""
+    """Return the names of the pod stages whose selectors match."""
     return [name for name, stage in stages().items() if name.startswith("pod-") and _selects(stage, pod)]
 
 
@@ -126,7 +126,7 @@ def _holds(term: dict[str, Any], pod: dict[str, Any]) -> bool:
 
 
 def _value(key: str, pod: dict[str, Any]) -> Any:
-    """Read a selector's key, in the few forms of jq that the stages use."""
+    """Return the value of a selector's key, in the few forms of jq that the stages use."""
     if key.startswith("[.spec.readinessGates"):
         gates = {gate["conditionType"] for gate in pod["spec"].get("readinessGates", [])}
         opened = {one["type"] for one in pod["status"].get("conditions", []) if one["status"] == "True"}
@@ -186,5 +186,5 @@ def pod(
         (pod("Failed", deleting=30), []),
     ],
 )
-def test_one_stage_at_most_acts_on_a_pod(what: dict[str, Any], stage: list[str]) -> None:
+def test_at_most_one_stage_matches_a_pod(what: dict[str, Any], stage: list[str]) -> None:
     assert matching(what) == stage

@@ -1,4 +1,4 @@
-"""Images for the real node: loaded, listed, and refused where there is nothing to load them into."""
+"""Images for the real node: loaded, listed, and refused without a node."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import InputError, UnavailableError
 
 
-def test_without_a_platform_there_is_no_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_load_without_a_platform_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "web.tar").touch()
     assert run_command(["image", "load", str(tmp_path / "web.tar"), "--data-dir", str(tmp_path / "none")]) == 3
     assert "there is no platform" in capsys.readouterr().err
 
 
-def test_an_archive_that_there_is_not_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_archive_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["image", "load", str(tmp_path / "web.tar")]) == 2
     assert "web.tar" in capsys.readouterr().err
 
@@ -43,7 +43,7 @@ def containerd(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     monkeypatch.setattr(images, "_running_node", node)
 
 
-async def test_a_file_that_is_no_archive_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_that_is_not_an_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     containerd(monkeypatch, "ctr: unexpected EOF")
     (tmp_path / "notes.txt").write_text("no archive")
     with pytest.raises(InputError, match=r"notes\.txt is not an image archive$") as caught:
@@ -51,9 +51,7 @@ async def test_a_file_that_is_no_archive_is_bad_input(tmp_path: Path, monkeypatc
     assert "docker save" in caught.value.hint
 
 
-async def test_an_archive_that_containerd_refuses_is_told_in_its_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_error_of_containerd_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     containerd(monkeypatch, "ctr: unrecognized image format")
     tarfile.open(tmp_path / "web.tar", "w").close()
     with pytest.raises(ToolError, match="unrecognized image format"):
@@ -72,13 +70,13 @@ def test_images_are_listed_for_people_and_programs(
     assert capsys.readouterr().out == printed
 
 
-async def test_a_platform_without_a_real_node_says_why(tmp_path: Path) -> None:
+async def test_error_says_why_there_is_no_real_node(tmp_path: Path) -> None:
     record.save_record(PlatformPaths(tmp_path).record_path, PlatformRecord(real_node_why_not="no root"))
     with pytest.raises(UnavailableError, match="no real node: no root"):
         await images.list_images(tmp_path, report=Silent())
 
 
-async def test_a_real_node_that_does_not_run_says_how_to_start_it(tmp_path: Path) -> None:
+async def test_error_says_how_to_start_the_real_node(tmp_path: Path) -> None:
     record.save_record(PlatformPaths(tmp_path).record_path, PlatformRecord(number=255, interface="vkg255"))
     with pytest.raises(UnavailableError, match="the real node does not run") as caught:
         await images.list_images(tmp_path, report=Silent())

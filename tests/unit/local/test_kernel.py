@@ -1,4 +1,4 @@
-"""Kernel limits are raised where they are too low, and only there."""
+"""Kernel limits are raised only if they are too low."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Lines:
         self.said.append(text)
 
 
-def test_a_low_limit_is_raised_by_root(tmp_path: Path) -> None:
+def test_root_raises_a_low_limit(tmp_path: Path) -> None:
     setting, lines = tmp_path / "instances", Lines()
     setting.write_text("128\n")
 
@@ -28,7 +28,7 @@ def test_a_low_limit_is_raised_by_root(tmp_path: Path) -> None:
     assert "128" in lines.said[0]
 
 
-def test_others_are_told_what_to_do(tmp_path: Path) -> None:
+def test_other_users_get_instructions(tmp_path: Path) -> None:
     setting, lines = tmp_path / "instances", Lines()
     setting.write_text("128\n")
 
@@ -38,7 +38,7 @@ def test_others_are_told_what_to_do(tmp_path: Path) -> None:
     assert "sysctl" in lines.said[0]
 
 
-def test_a_high_limit_is_left_alone_in_silence(tmp_path: Path) -> None:
+def test_high_limit_is_kept_silently(tmp_path: Path) -> None:
     setting, lines = tmp_path / "instances", Lines()
     setting.write_text("65536\n")
 

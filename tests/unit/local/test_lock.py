@@ -8,7 +8,7 @@ from vkgateway.local.lock import work_lock
 from vkgateway.model.errors import ConflictError
 
 
-def test_a_second_command_is_told_which_holds_the_platform(tmp_path: Path) -> None:
+def test_second_command_is_refused_with_the_name_of_the_first(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     with (
         work_lock(lock, command="up"),
@@ -18,7 +18,7 @@ def test_a_second_command_is_told_which_holds_the_platform(tmp_path: Path) -> No
         pytest.fail("both got in")
 
 
-def test_the_lock_ends_with_the_command_even_if_it_failed(tmp_path: Path) -> None:
+def test_lock_is_released_when_the_command_fails(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     with pytest.raises(RuntimeError, match="broke"), work_lock(lock, command="up"):
         raise RuntimeError("broke")

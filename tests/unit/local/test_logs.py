@@ -1,4 +1,4 @@
-"""The processes' log files: which there are, their last lines, what is added."""
+"""Log files of processes: list, last lines, new lines."""
 
 import asyncio
 from io import BytesIO
@@ -20,7 +20,7 @@ def test_components_are_named_as_their_processes(tmp_path: Path) -> None:
     assert logs.log_file(tmp_path, "compute/apiserver") == tmp_path / "logs" / "compute.apiserver.log"
 
 
-def test_an_unknown_component_is_told_which_there_are(tmp_path: Path) -> None:
+def test_unknown_component_lists_the_available_logs(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "etcd.log").touch()
     with pytest.raises(NotFoundError, match="'ectd' has no log") as caught:
@@ -28,7 +28,7 @@ def test_an_unknown_component_is_told_which_there_are(tmp_path: Path) -> None:
     assert caught.value.hint == "Available logs: etcd."
 
 
-def test_a_component_does_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+def test_component_name_is_not_a_path(tmp_path: Path) -> None:
     (tmp_path / "secret.log").touch()
     with pytest.raises(NotFoundError):
         logs.log_file(tmp_path, "../secret")
@@ -42,18 +42,16 @@ def test_the_last_lines_are_those_of_the_whole_file(lines: list[bytes], count: i
     assert file.tell() == sum(map(len, ended))
 
 
-def test_a_last_line_that_is_not_finished_counts() -> None:
+def test_incomplete_last_line_counts() -> None:
     assert logs.last_lines(BytesIO(b"one\ntwo\nthr"), 2) == b"two\nthr"
 
 
-def test_a_long_file_is_read_from_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_file_is_read_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_BLOCK", 7)
     assert logs.last_lines(BytesIO(b"".join(b"line %d\n" % n for n in range(100))), 2) == b"line 98\nline 99\n"
 
 
-async def test_what_is_added_is_followed_also_after_the_file_was_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_follow_continues_after_truncation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "_POLL", 0)
     path = tmp_path / "etcd.log"
     path.write_bytes(b"old and long\n")

@@ -1,4 +1,4 @@
-"""The platform's authorities and certificates: made once, renewed in time, never made anew over half of them."""
+"""The platform's CAs and certificates: created once, renewed in time, never replaced if incomplete."""
 
 import datetime
 import shutil
@@ -26,13 +26,13 @@ def content(paths: PlatformPaths) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(paths.data_dir.rglob("*")) if path.is_file()}
 
 
-def test_a_second_time_changes_nothing(paths: PlatformPaths) -> None:
+def test_second_call_changes_nothing(paths: PlatformPaths) -> None:
     before = content(paths)
     ensure_pki(paths, now=NOW)
     assert content(paths) == before
 
 
-def test_certificates_are_renewed_before_they_end_and_authorities_stay(paths: PlatformPaths) -> None:
+def test_certificates_are_renewed_but_no_ca(paths: PlatformPaths) -> None:
     before = content(paths)
     ensure_pki(paths, now=NOW + datetime.timedelta(days=300))
     changed = {Path(path).name for path, data in content(paths).items() if before[path] != data}
@@ -40,15 +40,15 @@ def test_certificates_are_renewed_before_they_end_and_authorities_stay(paths: Pl
     assert not {"etcd-ca.crt", "etcd-ca.key", "etcd-peer-ca.crt", "ca.crt", "sa.key"} & changed
 
 
-def test_the_admin_that_is_handed_out_is_the_renewed_one(paths: PlatformPaths) -> None:
-    """KWOK and the command line go by it: `up` wrote the one that had ended into their kubeconfig once more."""
+def test_admin_kubeconfig_has_the_renewed_certificate(paths: PlatformPaths) -> None:
+    """KWOK and the CLI use it: `up` once wrote the expired certificate into their kubeconfig again."""
     before = ensure_pki(paths, now=NOW).compute.admin
     admin = ensure_pki(paths, now=NOW + datetime.timedelta(days=300)).compute.admin
     assert admin != before
     assert admin.cert_pem == (paths.compute_credentials / "admin.crt").read_bytes()
 
 
-def test_when_the_first_certificate_ends_is_known_and_told(paths: PlatformPaths, tmp_path: Path) -> None:
+def test_first_expiry_is_reported(paths: PlatformPaths, tmp_path: Path) -> None:
     year = datetime.timedelta(days=365)
     end = first_expiry(paths)
     assert end is not None
@@ -64,7 +64,7 @@ def test_when_the_first_certificate_ends_is_known_and_told(paths: PlatformPaths,
     assert "has ended on" in late
 
 
-def test_who_is_who(paths: PlatformPaths) -> None:
+def test_certificates_have_their_users_and_groups(paths: PlatformPaths) -> None:
     etcd_authority = Authority.from_pem(*((paths.pki_dir / f"{ETCD_CA}.{end}").read_bytes() for end in ("crt", "key")))
     root = (paths.pki_dir / f"{ETCD_ROOT}.crt").read_bytes()
     assert common_name(root) == "root"
@@ -73,7 +73,7 @@ def test_who_is_who(paths: PlatformPaths) -> None:
     assert alternative_names((paths.hollow_dir / f"{HOLLOW_SERVER}.crt").read_bytes()) == {"127.0.0.1"}
 
 
-def test_clients_of_etcd_are_not_taken_for_its_members(paths: PlatformPaths) -> None:
+def test_etcd_client_is_not_accepted_as_a_member(paths: PlatformPaths) -> None:
     peers = Authority.from_pem(*((paths.pki_dir / f"{ETCD_PEER_CA}.{end}").read_bytes() for end in ("crt", "key")))
     assert not peers.has_signed((paths.pki_dir / f"{ETCD_ROOT}.crt").read_bytes())
 
@@ -85,7 +85,7 @@ def test_keys_are_private(paths: PlatformPaths) -> None:
 
 
 @pytest.mark.parametrize("lost", ["etcd-ca.key", "etcd-ca.crt", "compute/ca.key"])
-def test_half_an_authority_is_an_error_that_names_it(paths: PlatformPaths, lost: str) -> None:
+def test_incomplete_ca_is_an_error_that_names_it(paths: PlatformPaths, lost: str) -> None:
     (paths.pki_dir / lost).unlink()
     before = content(paths)
     with pytest.raises(InputError, match="damaged") as caught:
@@ -94,20 +94,20 @@ def test_half_an_authority_is_an_error_that_names_it(paths: PlatformPaths, lost:
     assert content(paths) == before
 
 
-def test_a_broken_key_is_an_error_that_names_it(paths: PlatformPaths) -> None:
+def test_broken_key_is_an_error_that_names_it(paths: PlatformPaths) -> None:
     (paths.pki_dir / "etcd-ca.key").write_text("nonsense")
     with pytest.raises(InputError, match="etcd-ca"):
         ensure_pki(paths, now=NOW)
 
 
-def test_a_certificate_whose_key_is_anothers_is_made_again(paths: PlatformPaths) -> None:
-    """Its writer was stopped between the two."""
+def test_certificate_with_another_key_is_issued_again(paths: PlatformPaths) -> None:
+    """The writer was stopped between the two."""
     shutil.copy(paths.pki_dir / "etcd-peer.key", paths.pki_dir / "etcd.key")
     ensure_pki(paths, now=NOW)
     assert is_matching_pair(*((paths.pki_dir / f"etcd.{end}").read_bytes() for end in ("crt", "key")))
 
 
-def test_a_lost_certificate_is_made_again(paths: PlatformPaths) -> None:
+def test_missing_certificate_is_issued_again(paths: PlatformPaths) -> None:
     shutil.rmtree(paths.hollow_dir)
     ensure_pki(paths, now=NOW)
     assert (paths.hollow_dir / f"{HOLLOW_SERVER}.key").exists()

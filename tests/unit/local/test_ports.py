@@ -1,4 +1,4 @@
-"""Choosing ports: what is asked for, what was kept, what is free."""
+"""Choice of ports: requested, kept, free."""
 
 import socket
 from collections.abc import Iterator
@@ -41,11 +41,11 @@ def busy_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_preferred_ports_where_they_are_free() -> None:
+def test_free_preferred_ports_are_chosen() -> None:
     assert choose() == PREFERRED
 
 
-def test_the_next_free_one_where_they_are_not() -> None:
+def test_next_free_port_is_chosen() -> None:
     assert choose(taken={6443, 6444})["api"] == 6445
 
 
@@ -57,16 +57,16 @@ def test_kept_ports_stay() -> None:
     assert choose(kept={"api": 7000})["api"] == 7000
 
 
-def test_what_is_asked_for_goes_over_what_was_kept() -> None:
+def test_requested_port_overrides_the_kept_one() -> None:
     assert choose(kept={"api": 7000}, asked={"api": 8000})["api"] == 8000
 
 
-def test_a_port_that_our_own_process_holds_is_no_conflict() -> None:
+def test_port_of_an_own_process_is_no_conflict() -> None:
     assert choose(kept={"api": 7000}, taken={7000}, ours={7000})["api"] == 7000
 
 
-def test_a_process_of_ours_that_starts_or_ends_just_then_is_no_conflict() -> None:
-    """It is started anew while `up` looks: the port is taken though nobody of ours held it before, or the other way."""
+def test_own_process_that_starts_or_exits_meanwhile_is_no_conflict() -> None:
+    """The process is restarted during `up`: its port becomes used or free in the middle of the check."""
     held: set[int] = set()
 
     def bound(_address: str, _port: int) -> bool:
@@ -93,19 +93,19 @@ def test_a_process_of_ours_that_starts_or_ends_just_then_is_no_conflict() -> Non
 
 
 @pytest.mark.parametrize("how", ["kept", "asked"])
-def test_a_port_of_somebody_else_is_named_with_the_way_out(how: str) -> None:
+def test_port_of_another_program_is_an_error_with_the_way_out(how: str) -> None:
     with pytest.raises(ConflictError, match=r"port 7000 at 10\.0\.0\.1 for api is in use by") as caught:
         choose(taken={7000}, **{how: {"api": 7000}})  # type: ignore[arg-type]
     assert "--port api=PORT" in caught.value.hint
 
 
-def test_a_port_asked_for_that_another_of_our_processes_holds_is_a_conflict() -> None:
+def test_requested_port_of_another_own_process_is_a_conflict() -> None:
     with pytest.raises(ConflictError, match=r"port 7001 at 10\.0\.0\.1 for api is in use"):
         choose(kept={"api": 7000}, asked={"api": 7001}, taken={7000, 7001}, ours={7000, 7001})
 
 
 @pytest.mark.parametrize("how", ["kept", "asked"])
-def test_one_port_for_two_is_refused(how: str) -> None:
+def test_same_port_for_two_names_is_refused(how: str) -> None:
     kept = {"peer": 7000} if how == "kept" else {}
     asked = {"etcd": 7000} if kept else {"etcd": 7000, "peer": 7000}
     with pytest.raises(InputError, match=r"port 7000 at 127\.0\.0\.1 is set for both etcd and peer") as caught:
@@ -121,14 +121,14 @@ def test_one_port_for_two_is_refused(how: str) -> None:
     assert "--port etcd=PORT" in caught.value.hint
 
 
-def test_a_full_range_says_so() -> None:
+def test_full_range_is_an_error() -> None:
     with pytest.raises(ConflictError, match=r"no port is free at 127\.0\.0\.1 from 5 to 5 for etcd") as caught:
         choose(port_range=(5, 5))
     assert "--port-range" in caught.value.hint
 
 
 @given(taken=st.sets(st.integers(6400, 6500)))
-def test_no_port_is_given_twice_nor_one_that_is_taken(taken: set[int]) -> None:
+def test_chosen_ports_are_unique_and_free(taken: set[int]) -> None:
     chosen = choose(taken=taken, port_range=(6400, 6600))
     assert len(set(chosen.values())) == len(PREFERRED)
     assert not taken & set(chosen.values())
@@ -138,7 +138,7 @@ def test_a_listening_port_is_not_free(busy_port: int) -> None:
     assert not ports.is_free("127.0.0.1", busy_port)
 
 
-def test_the_holder_is_named(busy_port: int) -> None:
+def test_owner_of_a_port_is_named(busy_port: int) -> None:
     with pytest.raises(ConflictError, match=r"in use by \S+ \(pid \d+\)"):
         ports.choose_ports(
             {"etcd": busy_port}, addresses=ADDRESSES, kept={}, asked={"etcd": busy_port}, port_range=None
@@ -146,12 +146,12 @@ def test_the_holder_is_named(busy_port: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "5", "9-5", "0-5", "1-70000", "a-b", "-"])
-def test_a_range_that_is_none(text: str) -> None:
+def test_invalid_range_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not FROM-TO"):
         ports.parse_range(text)
 
 
-def test_a_range() -> None:
+def test_range_is_parsed() -> None:
     assert ports.parse_range("20000-20999") == (20000, 20999)
 
 
@@ -159,6 +159,6 @@ def test_a_range() -> None:
     ("text", "complaint"),
     [("http=80", "port 'http' does not exist"), ("api=x", "port 'x' for api"), ("api=0", "port '0'")],
 )
-def test_a_port_that_is_none(text: str, complaint: str) -> None:
+def test_invalid_port_is_refused(text: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         ports.parse_port(text, names=PREFERRED)

@@ -1,4 +1,4 @@
-"""What status says of processes that exist and do not work."""
+"""Problems that status reports for existing processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def state(name: str, pid: int | None = None) -> ProcessState:
 
 @asynccontextmanager
 async def answering(answer: bytes) -> AsyncIterator[int]:
-    """A server that says this to every caller, or nothing at all; gives its port."""
+    """A server that gives every caller this answer, or none; yields its port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -92,7 +92,7 @@ async def unwell(
 @pytest.mark.parametrize(
     ("answer", "said"), [(b"200 OK", ""), (b"503 Unavailable", "503: why"), (b"", "no answer within")]
 )
-async def test_a_gateway_says_itself_whether_it_works(
+async def test_gateway_reports_its_health(
     paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch, answer: bytes, said: str
 ) -> None:
     monkeypatch.setattr(probes, "PATIENCE", 0.3)
@@ -102,27 +102,27 @@ async def test_a_gateway_says_itself_whether_it_works(
     assert said in found.get("gateway", "")
 
 
-async def test_a_server_that_is_not_there_is_said(paths: PlatformPaths) -> None:
+async def test_unreachable_server_is_a_problem(paths: PlatformPaths) -> None:
     found = await unwell(paths, state("gateway"), state("etcd"), gateway_health=1, etcd=1)
     assert all(found[name].startswith("no answer: ") for name in ("gateway", "etcd"))
 
 
-async def test_what_does_not_run_is_not_asked(paths: PlatformPaths) -> None:
+async def test_stopped_process_is_not_checked(paths: PlatformPaths) -> None:
     assert await unwell(paths, ProcessState(**msgspec.structs.asdict(state("gateway")) | {"pid": None})) == {}
 
 
 @pytest.mark.parametrize(("answer", "is_unwell"), [(b"401 Unauthorized", False), (b"", True)])
-async def test_a_tenants_api_server_must_answer_somehow(
+async def test_tenants_api_server_must_answer(
     paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch, answer: bytes, is_unwell: bool
 ) -> None:
-    """It does not know the platform's user."""
+    """The API server does not know the platform's user."""
     monkeypatch.setattr(probes, "PATIENCE", 0.3)
     async with answering(answer) as port:
         found = await unwell(paths, state("tenant/a/apiserver"), tenants={"a": f"http://127.0.0.1:{port}"})
     assert bool(found) is is_unwell
 
 
-async def test_a_process_that_is_stopped_is_told_although_it_serves_nothing(paths: PlatformPaths) -> None:
+async def test_suspended_process_is_a_problem(paths: PlatformPaths) -> None:
     with child() as process:
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)  # noqa: ASYNC222 - it is stopped already
@@ -133,7 +133,7 @@ async def test_a_process_that_is_stopped_is_told_although_it_serves_nothing(path
 @pytest.mark.parametrize(
     ("age", "said"), [(1, ""), (60, "the last renewal was 6"), (None, "does not renew the nodes' Leases")]
 )
-async def test_kwok_works_if_it_renews_leases(paths: PlatformPaths, age: int | None, said: str) -> None:
+async def test_kwok_is_healthy_if_it_renews_leases(paths: PlatformPaths, age: int | None, said: str) -> None:
     async with FakeApiServer() as server:
         kubeconfig.write_file(paths.admin_kubeconfig, kubeconfig.build_document("compute", server=server.url, ca=""))
         if age is not None:
@@ -144,9 +144,7 @@ async def test_kwok_works_if_it_renews_leases(paths: PlatformPaths, age: int | N
     assert said in found.get("compute/kwok", "") if said else not found
 
 
-async def test_a_platform_without_its_supervisor_is_not_up(
-    paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_platform_without_a_supervisor_is_not_up(paths: PlatformPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "PATIENCE", 0.3)
     with child(procfs.mark_value(paths.data_dir.resolve(), name="gateway")) as process:
         while not procfs.list_marked(paths.data_dir.resolve()):
@@ -158,5 +156,5 @@ async def test_a_platform_without_its_supervisor_is_not_up(
     assert any("no supervisor answers" in problem for problem in seen.problems)
 
 
-async def test_a_platform_of_which_nothing_runs_is_down(paths: PlatformPaths) -> None:
+async def test_platform_without_processes_is_down(paths: PlatformPaths) -> None:
     assert (await platform_status(paths.data_dir)).state == "down"

@@ -1,4 +1,4 @@
-"""Waiting until a process serves: it comes up, takes too long, or keeps dying."""
+"""Waiting for a process: it serves, takes too long, or keeps exiting."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from vkgateway.programs.supervisor.spec import ProcessState
 
 
 class FakeSupervisor(SupervisorClient):
-    """Answers with what it was given, one list a call; the last for ever."""
+    """Returns one list per call; the last one forever."""
 
     def __init__(self, *answers: list[ProcessState] | SupervisorUnavailable) -> None:
         self._answers = list(answers)
@@ -54,30 +54,30 @@ async def wait(supervisor: SupervisorClient, *, serves_at: float = 1e9) -> float
     return clock.now
 
 
-async def test_it_returns_when_the_process_serves() -> None:
+async def test_wait_returns_when_the_process_serves() -> None:
     assert 1.0 <= await wait(FakeSupervisor(etcd()), serves_at=1.0) < 1.2
 
 
-async def test_what_takes_too_long_is_named_with_its_log() -> None:
+async def test_timeout_names_the_process_and_its_log() -> None:
     with pytest.raises(UnavailableError, match="etcd does not serve within 5 s") as caught:
         await wait(FakeSupervisor(etcd()))
     assert caught.value.hint == "See /logs/etcd.log."
 
 
-async def test_what_keeps_dying_is_not_waited_for_and_has_the_last_word() -> None:
+async def test_wait_fails_for_a_process_that_keeps_exiting() -> None:
     dying = FakeSupervisor(etcd(), etcd(restarts=1), etcd(restarts=3, reason="exit 1: no space left on device"))
     with pytest.raises(UnavailableError, match="etcd keeps ending: exit 1: no space left on device"):
         await wait(dying)
 
 
-async def test_restarts_of_long_ago_do_not_count() -> None:
+async def test_old_restarts_do_not_count() -> None:
     assert await wait(FakeSupervisor(etcd(restarts=9)), serves_at=1.0) >= 1.0
 
 
 LISTEN = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
 
 
-def test_ports_of_ones_own_are_known_whichever_way_leads_to_the_data_directory(tmp_path: Path) -> None:
+def test_own_ports_are_found_for_any_path_of_the_data_directory(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     mark = {procfs.MARK_VARIABLE: procfs.mark_value(tmp_path / "real", name="etcd")}

@@ -1,4 +1,4 @@
-"""The programs of a platform: where those of the real node cannot be had, there is none, or nothing at all."""
+"""Programs of a platform: without those of a real node, there is no real node or an error."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ async def found(choice: RealNodeChoice, *, why_not: str | None = None) -> tuple[
     return await startup._resolve_programs(wanted, UpOptions(), report=Heard())
 
 
-async def test_there_is_no_real_node_whose_programs_cannot_be_had() -> None:
+async def test_no_real_node_without_its_programs() -> None:
     record, programs = await found("auto")
     assert record.real_node_why_not == "its programs cannot be had: kubelet 1.30.14 cannot be had"
     assert set(programs) == set(startup.PROGRAMS)
 
 
-async def test_one_that_is_demanded_fails() -> None:
+async def test_required_real_node_without_programs_is_an_error() -> None:
     with pytest.raises(UnknownVersionError):
         await found("yes")
 
 
-async def test_one_that_is_not_there_anyway_changes_nothing() -> None:
+async def test_platform_without_a_real_node_needs_none_of_its_programs() -> None:
     record, programs = await found("no", why_not="not wanted")
     assert record.real_node_why_not == "not wanted"
     assert set(programs) == set(startup.PROGRAMS)

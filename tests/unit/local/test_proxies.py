@@ -1,4 +1,4 @@
-"""With a proxy in the environment, people are told how kubectl reaches the platform without it."""
+"""With a proxy in the environment, `up` prints how kubectl reaches the platform without it."""
 
 import pytest
 
@@ -22,5 +22,5 @@ PROXY = {"HTTPS_PROXY": "http://proxy:3128"}
         (PROXY | {"NO_PROXY": "*"}, None),
     ],
 )
-def test_what_no_proxy_has_to_be(environment: dict[str, str], wanted: str | None) -> None:
+def test_no_proxy_includes_the_address(environment: dict[str, str], wanted: str | None) -> None:
     assert no_proxy(environment, address=ADDRESS) == wanted

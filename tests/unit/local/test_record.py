@@ -1,4 +1,4 @@
-"""The platform's record: kept as it was, and refused in one sentence where it cannot be used."""
+"""The platform's record: read back unchanged, or refused with one sentence."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_the_file_is_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"layout": "one"}', '{"layout": 1, "ports": 5}'])
-def test_a_damaged_file_is_named_with_the_way_out(tmp_path: Path, content: str) -> None:
+def test_damaged_file_is_an_error_with_the_way_out(tmp_path: Path, content: str) -> None:
     path = tmp_path / "platform.json"
     path.write_text(content)
     with pytest.raises(InputError, match=r"platform\.json is damaged") as caught:
@@ -33,7 +33,7 @@ def test_a_damaged_file_is_named_with_the_way_out(tmp_path: Path, content: str) 
     assert f"vkgateway down --purge --data-dir {tmp_path}" in caught.value.hint
 
 
-def test_a_newer_layout_is_left_alone(tmp_path: Path) -> None:
+def test_newer_layout_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "platform.json"
     path.write_text(json.dumps({"layout": LAYOUT_VERSION + 1, "ports": "in a form that nobody knows yet"}))
     with pytest.raises(ConflictError, match=f"has layout {LAYOUT_VERSION + 1}") as caught:

@@ -1,4 +1,4 @@
-"""Certificates of a platform that runs: renewed by itself long before they end, with nothing else changed."""
+"""Certificates of a running platform are renewed automatically, long before they expire."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Processes:
 
 @pytest.fixture
 def paths(tmp_path: Path) -> PlatformPaths:
-    """The files of a platform that `up` has just brought up."""
+    """Return the files of a platform that has just started."""
     paths = PlatformPaths(tmp_path)
     records.save_record(paths.record_path, RECORD)
     pki = ensure_pki(paths, now=NOW)
@@ -76,7 +76,7 @@ def supervisor(paths: PlatformPaths) -> Any:
 
 
 def restarted(paths: PlatformPaths) -> list[ProcessSpec]:
-    """The processes that read their certificates once, by what is on the disk now."""
+    """Return the specs of the processes that read their certificates only at start, from the files on disk."""
     return [
         hollow.process_spec(paths, port=10247, program=Path("/bin/kwok")),
         hollow_kubelet.process_spec(paths, port=10247),
@@ -93,14 +93,14 @@ def certificate_in(kubeconfig: Path) -> bytes:
     return base64.b64decode(user["client-certificate-data"])
 
 
-async def test_what_has_long_to_go_is_left_alone(paths: PlatformPaths, supervisor: Any) -> None:
+async def test_valid_certificates_are_not_renewed(paths: PlatformPaths, supervisor: Any) -> None:
     before = content(paths)
     assert await renew_certificates(paths.data_dir, supervisor=supervisor, now=NOW) == []
     assert content(paths) == before
     assert not supervisor.asked
 
 
-async def test_what_ends_is_renewed_and_whoever_does_not_notice_is_started_anew(
+async def test_expiring_certificates_are_renewed_and_some_processes_restarted(
     paths: PlatformPaths, supervisor: Any
 ) -> None:
     before, running = content(paths), dict(supervisor.specs)
@@ -121,7 +121,7 @@ async def test_what_ends_is_renewed_and_whoever_does_not_notice_is_started_anew(
     assert list(supervisor.specs.values()) == restarted(paths), "the next `up` leaves them alone"
 
 
-async def test_the_real_nodes_are_renewed_too(paths: PlatformPaths, supervisor: Any) -> None:
+async def test_certificates_of_the_real_node_are_renewed(paths: PlatformPaths, supervisor: Any) -> None:
     records.save_record(paths.record_path, msgspec.structs.replace(RECORD, real_node_why_not=None))
     pki: PlatformPki = ensure_pki(paths, now=NOW)
     real_node_steps.renew_node(paths.node_dir, number=0, api_server="https://10.213.4.1:6443", authority=pki.compute.ca)
@@ -133,14 +133,14 @@ async def test_the_real_nodes_are_renewed_too(paths: PlatformPaths, supervisor: 
     assert "https://10.213.4.1:6443" in (paths.node_dir / "pki/kubelet.kubeconfig").read_text()
 
 
-async def test_where_up_is_at_work_nothing_is_touched(paths: PlatformPaths, supervisor: Any) -> None:
+async def test_nothing_is_renewed_while_up_runs(paths: PlatformPaths, supervisor: Any) -> None:
     before = content(paths)
     with work_lock(paths.lock_path, command="up"), pytest.raises(ConflictError, match="by vkgateway up"):
         await renew_certificates(paths.data_dir, supervisor=supervisor, now=LATER)
     assert content(paths) == before
 
 
-async def test_where_nobody_could_be_started_anew_nothing_is_touched(paths: PlatformPaths, supervisor: Any) -> None:
+async def test_nothing_is_renewed_without_a_supervisor(paths: PlatformPaths, supervisor: Any) -> None:
     before = content(paths)
     supervisor.away = True
     with pytest.raises(SupervisorUnavailable):
@@ -148,7 +148,7 @@ async def test_where_nobody_could_be_started_anew_nothing_is_touched(paths: Plat
     assert content(paths) == before
 
 
-def test_it_is_looked_once_a_day_and_sooner_where_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renewal_runs_daily_and_sooner_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     looks: list[list[str]] = []
 
@@ -169,7 +169,7 @@ def test_it_is_looked_once_a_day_and_sooner_where_that_failed(monkeypatch: pytes
     assert looks == [[sys.executable, "-m", "vkgateway.local.renewal.once", "/data"]] * 3
 
 
-def test_one_look_is_a_program_that_says_what_it_did(paths: PlatformPaths) -> None:
+def test_renewal_program_prints_what_it_did(paths: PlatformPaths) -> None:
     def look() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "vkgateway.local.renewal.once", str(paths.data_dir)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -182,13 +182,13 @@ def test_one_look_is_a_program_that_says_what_it_did(paths: PlatformPaths) -> No
     assert "error: certificates were not looked at: no supervisor answers at" in told.stderr
 
 
-def test_it_is_one_of_the_platforms_processes(paths: PlatformPaths) -> None:
+def test_renewal_is_a_process_of_the_platform(paths: PlatformPaths) -> None:
     spec = renewal.process_spec(paths)
     assert spec.name in _NEEDED
     assert spec.argv[1:] == ("-m", "vkgateway.local.renewal", str(paths.data_dir))
 
 
-def test_an_authority_that_ends_is_told_two_years_before(paths: PlatformPaths) -> None:
+def test_expiring_ca_is_a_problem_two_years_before(paths: PlatformPaths) -> None:
     ten_years = datetime.timedelta(days=AUTHORITY_DAYS)
     old = Authority.create("old", now=NOW - ten_years + datetime.timedelta(days=700))
     assert _certificate_problems(paths, now=NOW) == []

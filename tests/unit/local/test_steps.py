@@ -1,4 +1,4 @@
-"""Steps run as soon as they may, side by side, and the first failure is the one that is told."""
+"""Steps run as soon as possible and concurrently, and the first failure is reported."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from vkgateway.model.errors import UnavailableError
 
 
 class Heard:
-    """Keeps what is reported."""
+    """Records the reports."""
 
     def __init__(self) -> None:
         self.now: list[str] = []
@@ -31,20 +31,20 @@ def recording(order: list[str], name: str, *, needs: tuple[str, ...] = ()) -> St
     return Step(name=name, title=name, run=run, needs=needs)
 
 
-async def test_a_step_waits_for_those_it_needs() -> None:
+async def test_step_waits_for_its_dependencies() -> None:
     order: list[str] = []
     steps = [recording(order, "a"), recording(order, "b", needs=("a",)), recording(order, "c", needs=("a", "b"))]
     await run_steps(steps, report=Heard())
     assert order == ["a begins", "a ends", "b begins", "b ends", "c begins", "c ends"]
 
 
-async def test_independent_steps_run_side_by_side() -> None:
+async def test_independent_steps_run_concurrently() -> None:
     order: list[str] = []
     await run_steps([recording(order, "a"), recording(order, "b")], report=Heard())
     assert order[:2] == ["a begins", "b begins"]
 
 
-async def test_what_is_finished_is_told_with_its_time() -> None:
+async def test_finished_step_is_reported_with_its_duration() -> None:
     heard = Heard()
     times = iter([10.0, 12.5])
 
@@ -55,7 +55,7 @@ async def test_what_is_finished_is_told_with_its_time() -> None:
     assert heard.finished == ["API server: at 10.0.0.1 (2.5 s)"]
 
 
-async def test_the_failure_itself_is_raised_and_the_others_stop() -> None:
+async def test_first_failure_is_raised_and_cancels_the_others() -> None:
     stopped = asyncio.Event()
 
     async def fail() -> None:
@@ -74,7 +74,7 @@ async def test_the_failure_itself_is_raised_and_the_others_stop() -> None:
     assert stopped.is_set()
 
 
-async def test_a_failure_on_purpose_is_told_before_a_fault() -> None:
+async def test_deliberate_error_is_raised_before_a_bug() -> None:
     async def fault() -> None:
         raise RuntimeError("fault")
 
@@ -86,7 +86,7 @@ async def test_a_failure_on_purpose_is_told_before_a_fault() -> None:
         await run_steps(steps, report=Heard())
 
 
-async def test_what_needs_a_failed_step_never_begins() -> None:
+async def test_dependent_of_a_failed_step_never_starts() -> None:
     order: list[str] = []
 
     async def fail() -> None:
@@ -97,6 +97,6 @@ async def test_what_needs_a_failed_step_never_begins() -> None:
     assert order == []
 
 
-async def test_a_need_that_does_not_come_before_is_a_mistake() -> None:
+async def test_unknown_dependency_is_an_error() -> None:
     with pytest.raises(ValueError, match="'b' needs"):
         await run_steps([recording([], "b", needs=("a",)), recording([], "a")], report=Heard())

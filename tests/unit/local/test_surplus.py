@@ -1,4 +1,4 @@
-"""A pool of hollow nodes that is to be smaller loses those that are too many, and no others."""
+"""A hollow pool that shrinks loses its surplus nodes, and no others."""
 
 import copy
 
@@ -8,7 +8,7 @@ from vkgateway.local.hollow.nodes import POOL_LABEL, hollow_nodes
 from vkgateway.local.hollow.surplus import remove_surplus
 
 
-async def test_nodes_beyond_a_pools_count_go_and_no_others() -> None:
+async def test_only_surplus_nodes_are_deleted() -> None:
     by_hand = copy.deepcopy(next(hollow_nodes({"a100": 1}, version="1.36.3")))
     by_hand["metadata"]["name"] = "a100-extra"
     real = {"metadata": {"name": "a100-9", "labels": {POOL_LABEL: "a100"}}}

@@ -1,4 +1,4 @@
-"""A platform that comes up again waits for its tenants' API servers, and says which are still missing."""
+"""A restarted platform waits for its tenants' API servers, and names the missing ones."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def from_when(clock: Clock, **when: float) -> Callable[[str], Awaitable[bool]]:
     return serves
 
 
-async def test_all_are_waited_for() -> None:
+async def test_all_tenants_are_waited_for() -> None:
     clock = Clock()
     serves = from_when(clock, alpha=4, beta=2.5)
     said = await tenants.wait_for_tenants(["alpha", "beta"], serves, clock=clock, sleep=clock.sleep)
     assert (said, clock.now) == ("2 of 2 API servers answer", 4)
 
 
-async def test_without_tenants_nobody_waits() -> None:
+async def test_wait_without_tenants_returns_at_once() -> None:
     clock = Clock()
     assert await tenants.wait_for_tenants([], from_when(clock), clock=clock, sleep=clock.sleep) == "none yet"
     assert clock.now == 0
 
 
-async def test_those_that_do_not_come_are_named_and_hold_nobody_up_for_ever() -> None:
+async def test_missing_tenants_are_named_after_the_time_limit() -> None:
     clock = Clock()
     never = dict.fromkeys(("b", "c", "d", "e"), 1e9)
     said = await tenants.wait_for_tenants(
@@ -56,9 +56,9 @@ async def test_only_tenants_that_were_ready_are_waited_for() -> None:
 
 
 @pytest.mark.parametrize("there", [True, False])
-async def test_an_api_server_is_asked_by_the_kubeconfig_of_its_admin(tmp_path: Path, *, there: bool) -> None:
+async def test_serving_check_uses_the_admin_kubeconfig(tmp_path: Path, *, there: bool) -> None:
     answers = tenants.serving_check(tmp_path)
-    assert not await answers("alpha")  # nothing was written for it yet
+    assert not await answers("alpha")  # no kubeconfig exists yet
     async with FakeApiServer() as server:
         url = server.url if there else "http://127.0.0.1:1"
         cluster = {"name": "alpha", "cluster": {"server": url}}

@@ -1,4 +1,4 @@
-"""`vkgateway binaries`: what is printed, and the exit codes."""
+"""`vkgateway binaries`: output and exit codes."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from vkgateway.programs.binaries.catalogue import PROGRAMS
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
-    """A cache that holds etcd 3.6.8 and an older one; nothing else is on this machine."""
+    """A cache with etcd 3.6.8 and an older one; the machine has no other program."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("VKGATEWAY_PROGRAM_DIR", raising=False)
@@ -25,7 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     return cache
 
 
-def test_list_shows_what_is_there_missing_and_old(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_present_missing_and_old_programs(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["binaries", "list", "-o", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["program"] for row in rows] == [*PROGRAMS, "etcd"]
@@ -45,7 +45,7 @@ def test_list_shows_what_is_there_missing_and_old(cache: Cache, capsys: pytest.C
     }
 
 
-def test_the_table_marks_what_is_missing_and_old(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_marks_missing_and_old_programs(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["binaries", "list"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["PROGRAM", "VERSION", "FOUND", "SIZE", "SOURCE", "PATH"]
@@ -79,14 +79,14 @@ def test_bad_input(cache: Cache, words: list[str], telling: str, capsys: pytest.
     assert telling in capsys.readouterr().err
 
 
-def test_fetch_of_what_is_there_only_tells_where(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fetch_of_an_existing_program_prints_its_path(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["binaries", "fetch", "etcd"]) == 0
     said = capsys.readouterr()
     assert said.out.split() == ["etcd", "3.6.8", str(cache.program_path("etcd", "3.6.8"))]
     assert said.err == ""
 
 
-def test_prune_tells_before_it_does(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_lists_programs_before_it_deletes_them(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     old = cache.program_path("etcd", "3.5.0")
     assert run_command(["binaries", "prune", "--dry-run"]) == 0
     assert capsys.readouterr().out == f"{old}\n"

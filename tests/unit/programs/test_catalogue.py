@@ -1,4 +1,4 @@
-"""The catalogue: units, versions, the go.mod and flags of a build, what errors are made of go's output."""
+"""The catalogue: units, versions, the go.mod and flags of a build, errors from go's output."""
 
 import re
 from pathlib import Path
@@ -59,19 +59,19 @@ def test_every_program_belongs_to_one_unit_with_a_default_version() -> None:
     assert "kubelet" not in CORE_PROGRAMS, "a real node's programs are fetched only when asked for"
 
 
-def test_the_control_plane_is_built_in_one_run() -> None:
+def test_control_plane_is_built_in_one_run() -> None:
     names = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
     assert len({unit_of(name).name for name in names}) == 1
     assert unit_of("kubelet") is unit_of("kube-proxy") is not unit_of("kubectl")
 
 
-def test_the_conformance_suite_is_got_by_name_only() -> None:
+def test_conformance_suite_is_fetched_by_name_only() -> None:
     suite = unit_of("e2e.test")
     assert set(suite.packages).isdisjoint(STANDARD_PROGRAMS)
     assert set(STANDARD_PROGRAMS) | set(suite.packages) == set(PROGRAMS)
 
 
-def test_a_test_package_is_built_after_the_programs_by_the_same_flags(tmp_path: Path) -> None:
+def test_test_package_is_built_after_the_programs_with_the_same_flags(tmp_path: Path) -> None:
     suite = unit_of("e2e.test")
     plain, tests = build_commands(suite, "1.36.3", output=tmp_path)
     assert plain[:1] == ["build"]
@@ -82,7 +82,7 @@ def test_a_test_package_is_built_after_the_programs_by_the_same_flags(tmp_path: 
     assert [command[0] for command in build_commands(unit_of("etcd"), "3.6.8", output=tmp_path)] == ["build"]
 
 
-def test_an_unknown_program_is_bad_input_that_lists_the_known() -> None:
+def test_unknown_program_is_an_error_that_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match="'kubeadm'") as caught:
         unit_of("kubeadm")
     assert "kube-apiserver" in caught.value.hint
@@ -92,19 +92,19 @@ def test_an_unknown_program_is_bad_input_that_lists_the_known() -> None:
     ("project", "version", "expected"),
     [("kubernetes", "v1.36.3", "1.36.3"), ("kubernetes", "1.30.0", "1.30.0"), ("etcd", "3.7.0-rc.1", "3.7.0-rc.1")],
 )
-def test_versions_that_may_exist(project: str, version: str, expected: str) -> None:
+def test_valid_versions_are_accepted(project: str, version: str, expected: str) -> None:
     assert check_version(project, version) == expected
 
 
 @pytest.mark.parametrize("version", ["", "1.36", "latest", "1.29.6", "1.36.3; rm", "1.36.3/../x", "0.9.0"])
-def test_versions_that_cannot_be_had(version: str) -> None:
+def test_invalid_versions_are_refused(version: str) -> None:
     with pytest.raises(errors.UnknownVersionError) as caught:
         check_version("kubernetes", version)
     assert DEFAULT_VERSIONS["kubernetes"] in caught.value.hint
     assert caught.value.exit_code == 2
 
 
-def test_modules_in_upstreams_own_tree_are_replaced_by_their_published_versions() -> None:
+def test_modules_in_upstreams_tree_are_replaced_by_published_versions() -> None:
     text = render_go_mod(unit_of("kubectl"), "1.36.3", go_version="1.99", upstream=UPSTREAM)
     assert text.splitlines() == [
         "module build",
@@ -120,14 +120,14 @@ def test_modules_in_upstreams_own_tree_are_replaced_by_their_published_versions(
     ]
 
 
-def test_other_projects_are_simply_required() -> None:
+def test_modules_of_other_projects_are_required() -> None:
     text = render_go_mod(unit_of("etcd"), "3.6.8", go_version="1.24.13", upstream="ignored")
     assert text.splitlines()[1:] == ["go 1.24.13"] + [
         f"require go.etcd.io/etcd/{module}/v3 v3.6.8" for module in ("server", "etcdctl", "etcdutl")
     ]
 
 
-def test_replacements_of_a_unit_that_keeps_them() -> None:
+def test_unit_keeps_its_replacements() -> None:
     rival = BuildUnit(
         name="rival",
         project="rival",
@@ -156,7 +156,7 @@ replace (
     ]
 
 
-def test_requirements_are_read_from_blocks_and_single_lines_alone() -> None:
+def test_requirements_are_parsed_from_blocks_and_single_lines() -> None:
     text = """\
 module example.org/own
 
@@ -181,12 +181,12 @@ replace example.org/replaced => example.org/by v2.0.0
     }
 
 
-def test_the_graph_of_requirements_names_modules_but_not_go_itself() -> None:
+def test_module_graph_excludes_go_itself() -> None:
     graph = ["build a@v1.0.0", "a@v1.0.0 b@v1.2.0", "a@v1.0.0 go@1.26.0", "go: downloading b v1.2.0"]
     assert modules_in_graph(graph) == {("a", "v1.0.0"), ("b", "v1.2.0")}
 
 
-def test_libraries_are_taken_at_the_versions_of_another_project() -> None:
+def test_libraries_have_the_versions_of_another_project() -> None:
     own = """\
 module sigs.k8s.io/kwok
 
@@ -226,7 +226,7 @@ require (
     assert {module for module, _ in excluded}.isdisjoint({"example.org/mine", "sigs.k8s.io/kwok"})
 
 
-def test_units_come_after_a_unit_that_there_is() -> None:
+def test_units_follow_existing_units() -> None:
     names = {unit.name for unit in UNITS}
     after = {unit.name: unit.after for unit in UNITS if unit.after}
     assert after == dict.fromkeys(("kubernetes-node", "kwok", "coredns", "conformance"), "kubernetes")
@@ -234,7 +234,7 @@ def test_units_come_after_a_unit_that_there_is() -> None:
     assert {unit.name for unit in UNITS if unit.shares_versions} == {"kwok", "coredns"}
 
 
-def test_modules_are_downloaded_before_by_a_list_of_all_packages() -> None:
+def test_listing_all_packages_downloads_the_modules() -> None:
     [listing] = listing_commands(unit_of("etcd"))
     assert listing[:2] == ["list", "-deps"]
     assert set(unit_of("etcd").packages.values()) < set(listing)
@@ -243,7 +243,7 @@ def test_modules_are_downloaded_before_by_a_list_of_all_packages() -> None:
     assert tests[-1] == "k8s.io/kubernetes/test/e2e"
 
 
-def test_the_linker_is_told_the_version() -> None:
+def test_linker_flags_set_the_version() -> None:
     flags = link_flags(unit_of("kube-apiserver"), "1.36.3")
     assert "-X k8s.io/component-base/version.gitVersion=v1.36.3" in flags
     assert "-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=36" in flags
@@ -258,11 +258,11 @@ def test_the_linker_is_told_the_version() -> None:
         ("github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2", "containerd-shim-runc-v2"),
     ],
 )
-def test_the_file_that_go_build_writes(package: str, expected: str) -> None:
+def test_file_name_of_go_build(package: str, expected: str) -> None:
     assert file_name(package) == expected
 
 
-def test_the_file_that_go_test_writes() -> None:
+def test_file_name_of_go_test() -> None:
     assert file_name("k8s.io/kubernetes/test/e2e", test=True) == "e2e.test"
 
 
@@ -279,7 +279,7 @@ def test_the_file_that_go_test_writes() -> None:
         ("x.go:1: undefined: y", errors.BuildError),
     ],
 )
-def test_what_go_complains_of_becomes_one_sentence(line: str, kind: type[Exception], tmp_path: Path) -> None:
+def test_error_of_go_becomes_one_sentence(line: str, kind: type[Exception], tmp_path: Path) -> None:
     lines = ["go: downloading a v1.0.0", line]
     found = errors.error_from_output(lines, what="kubernetes 1.36.3", folder=tmp_path, log=Path("/logs/build.log"))
     assert type(found) is kind
@@ -288,13 +288,13 @@ def test_what_go_complains_of_becomes_one_sentence(line: str, kind: type[Excepti
     assert "kubernetes 1.36.3" in str(found) or kind is errors.DiskFullError
 
 
-def test_a_silent_failure_still_says_where_to_look() -> None:
+def test_failure_without_output_names_the_log() -> None:
     found = errors.error_from_output([], what="kwok 0.8.0", folder=Path("/"), log=Path("/logs/kwok.log"))
     assert str(found) == "building kwok 0.8.0 failed: no output"
     assert "/logs/kwok.log" in found.hint
 
 
-def test_published_checksums_are_read_in_both_forms() -> None:
+def test_checksums_are_parsed_in_both_forms() -> None:
     digest = "AB" * 32
     assert parse_checksum(f"{digest}\n", name="kubectl") == digest.lower()
     table = f"{'0' * 64}  other.tar.gz\n{digest}  *release/etcd.tar.gz\n"
@@ -304,7 +304,7 @@ def test_published_checksums_are_read_in_both_forms() -> None:
             parse_checksum(text, name="etcd.tar.gz")
 
 
-def test_progress_tells_what_was_done_and_how_long_it_took() -> None:
+def test_progress_reports_work_and_duration() -> None:
     now = [0.0]
     said: list[str] = []
     progress = BuildProgress("building etcd 3.6.8", report=said.append, every=10.0, clock=lambda: now[0])
@@ -322,7 +322,7 @@ def test_progress_tells_what_was_done_and_how_long_it_took() -> None:
     assert format_elapsed(600) == "10 min 00 s"
 
 
-def test_a_program_that_was_built_from_another_main_is_built_again(tmp_path: Path) -> None:
+def test_program_built_from_another_main_package_is_rebuilt(tmp_path: Path) -> None:
     cache = Cache(tmp_path)
     for name in ("coredns", "etcd"):
         (tmp_path / name).write_text("#!/bin/sh\n")
@@ -335,7 +335,7 @@ def test_a_program_that_was_built_from_another_main_is_built_again(tmp_path: Pat
     assert cache.has_program("etcd", "1.0.0"), "its source is no more than its version"
 
 
-def test_an_official_release_has_no_main_of_ours(tmp_path: Path) -> None:
+def test_official_release_has_no_main_digest(tmp_path: Path) -> None:
     (tmp_path / "coredns").write_text("#!/bin/sh\n")
     Cache(tmp_path).install_program(tmp_path / "coredns", "coredns", "1.0.0", source="official release")
     note = Cache(tmp_path).program_path("coredns", "1.0.0").with_name(".coredns.json")

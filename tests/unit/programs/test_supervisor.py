@@ -1,4 +1,4 @@
-"""The supervisor with real processes: restarts, changed specs, order of stopping, adoption, leftovers."""
+"""The supervisor with real processes: restarts, changed specs, stop order, adoption, leftovers."""
 
 import asyncio
 import errno
@@ -52,7 +52,7 @@ async def state(supervisor: Supervisor, name: str) -> ProcessState:
     return await supervisor.ensure_process(supervisor._processes[name].spec)
 
 
-async def test_what_dies_is_started_again_with_a_reason(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_exited_process_is_restarted_with_a_reason(supervisor: Supervisor, tmp_path: Path) -> None:
     script = "if mkdir again; then echo 'Error: no luck' >&2; exit 3; fi; exec sleep 100"
     first = await supervisor.ensure_process(spec("a/b", script))
     process = supervisor._processes["a/b"]
@@ -65,7 +65,7 @@ async def test_what_dies_is_started_again_with_a_reason(supervisor: Supervisor, 
     assert Path(now.log) == tmp_path / "logs" / "a.b.log"
 
 
-async def test_a_killed_process_says_by_what(supervisor: Supervisor) -> None:
+async def test_reason_names_the_signal(supervisor: Supervisor) -> None:
     first = await supervisor.ensure_process(spec("a", "exec sleep 100"))
     assert first.pid is not None
     os.kill(first.pid, signal.SIGKILL)
@@ -74,21 +74,21 @@ async def test_a_killed_process_says_by_what(supervisor: Supervisor) -> None:
     assert process.current_state().reason.startswith("killed by SIGKILL after")
 
 
-async def test_what_cannot_be_started_waits_and_says_why(supervisor: Supervisor) -> None:
+async def test_process_that_cannot_start_is_in_backoff_with_a_reason(supervisor: Supervisor) -> None:
     found = await supervisor.ensure_process(ProcessSpec(name="a", argv=("/no/such/program",)))
     assert found.state == "backoff"
     assert found.pid is None
     assert found.reason == "cannot start /no/such/program: No such file or directory"
 
 
-async def test_the_same_spec_again_changes_nothing(supervisor: Supervisor) -> None:
+async def test_unchanged_spec_changes_nothing(supervisor: Supervisor) -> None:
     first = await supervisor.ensure_process(spec("a", "exec sleep 100"))
     again = await supervisor.ensure_process(spec("a", "exec sleep 100"))
     assert again.pid == first.pid
     assert again.restarts == 0
 
 
-async def test_a_changed_spec_replaces_the_process(supervisor: Supervisor) -> None:
+async def test_changed_spec_replaces_the_process(supervisor: Supervisor) -> None:
     first = await supervisor.ensure_process(spec("a", "exec sleep 100"))
     changed = await supervisor.ensure_process(spec("a", "exec sleep 200"))
     assert changed.pid != first.pid
@@ -96,7 +96,7 @@ async def test_a_changed_spec_replaces_the_process(supervisor: Supervisor) -> No
     assert procfs.start_ticks(first.pid) is None, "the old one is gone before the new one starts"
 
 
-async def test_asking_again_ends_the_pause(tmp_path: Path) -> None:
+async def test_second_request_ends_the_backoff(tmp_path: Path) -> None:
     paths = SupervisorPaths(tmp_path)
     paths.run_dir.mkdir()
     supervisor = Supervisor(paths, backoff_first=1000.0)
@@ -110,7 +110,7 @@ async def test_asking_again_ends_the_pause(tmp_path: Path) -> None:
     await supervisor.shutdown()
 
 
-async def test_a_restart_on_request(supervisor: Supervisor) -> None:
+async def test_process_is_restarted_on_request(supervisor: Supervisor) -> None:
     first = await supervisor.ensure_process(spec("a", "exec sleep 100"))
     [again] = (await supervisor.handle_request(Restart("a"))).processes
     assert again.pid != first.pid
@@ -120,7 +120,7 @@ async def test_a_restart_on_request(supervisor: Supervisor) -> None:
     assert "'b'" in refused.error
 
 
-async def test_higher_ranks_stop_first(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_higher_stop_ranks_stop_first(supervisor: Supervisor, tmp_path: Path) -> None:
     for name, rank in (("store", 10), ("server", 20), ("agent", 30)):
         script = f"trap 'echo {name} >> {tmp_path}/order; exit 0' TERM; echo up; while :; do sleep 0.01; done"
         await supervisor.ensure_process(spec(name, script, stop_rank=rank))
@@ -130,7 +130,7 @@ async def test_higher_ranks_stop_first(supervisor: Supervisor, tmp_path: Path) -
     assert (tmp_path / "order").read_text().split() == ["agent", "server", "store"]
 
 
-async def test_one_that_ignores_sigterm_is_killed(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_process_that_ignores_sigterm_is_killed(supervisor: Supervisor, tmp_path: Path) -> None:
     await supervisor.ensure_process(
         spec("deaf", "trap '' TERM; echo up; while :; do sleep 0.01; done", stop_timeout=0.1)
     )
@@ -139,7 +139,9 @@ async def test_one_that_ignores_sigterm_is_killed(supervisor: Supervisor, tmp_pa
     assert names_alive(tmp_path) == []
 
 
-async def test_children_in_their_own_sessions_go_with_a_removed_process(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_children_in_other_sessions_are_killed_with_a_removed_process(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
     await supervisor.ensure_process(spec("a", "setsid sleep 100 & sleep 100 & echo up; exec sleep 100"))
     await eventually(lambda: len(names_alive(tmp_path)) == 3)
     await supervisor.handle_request(Remove("a"))
@@ -153,14 +155,14 @@ async def test_children_of_a_crashed_process_are_killed_with_its_group(superviso
     await eventually(lambda: [p.pid for p in procfs.list_marked(tmp_path)] == [process.current_state().pid])
 
 
-async def test_a_group_is_removed_and_nothing_else(supervisor: Supervisor) -> None:
+async def test_remove_group_stops_only_that_group(supervisor: Supervisor) -> None:
     for name in ("tenant/a/x", "tenant/a/y", "tenant/ab/x"):
         await supervisor.ensure_process(spec(name, "exec sleep 100"))
     await supervisor.handle_request(Remove("tenant/a", group=True))
     assert list(supervisor._processes) == ["tenant/ab/x"]
 
 
-async def test_without_a_supervisor_the_client_says_how_to_get_one(tmp_path: Path) -> None:
+async def test_error_without_a_supervisor_names_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(SupervisorUnavailable) as caught:
         await SupervisorClient.for_data_dir(tmp_path).list_processes()
     assert str(tmp_path / "run" / "supervisor.sock") in str(caught.value)
@@ -181,7 +183,7 @@ def data_dir_of(client: SupervisorClient) -> Path:
     return client._socket_path.parent.parent
 
 
-async def test_a_killed_supervisor_is_followed_by_one_that_adopts(client: SupervisorClient) -> None:
+async def test_guardian_starts_a_supervisor_that_adopts_the_processes(client: SupervisorClient) -> None:
     kept = await client.ensure_process(spec("kept", "setsid sleep 100 & exec sleep 100"))
     data_dir = data_dir_of(client)
     await eventually(lambda: names_alive(data_dir).count("kept") == 2)
@@ -208,7 +210,7 @@ async def answer_after_death(client: SupervisorClient, pid: int) -> list[Process
                 await asyncio.sleep(0.01)
 
 
-async def test_errors_and_lists_pass_through_the_socket(client: SupervisorClient) -> None:
+async def test_errors_and_lists_are_sent_over_the_socket(client: SupervisorClient) -> None:
     with pytest.raises(NotFoundError, match="'nobody'"):
         await client.restart_process("nobody")
     await client.ensure_process(spec("b/one", "exec sleep 100"))
@@ -220,7 +222,7 @@ async def test_errors_and_lists_pass_through_the_socket(client: SupervisorClient
     assert [p.name for p in await client.list_processes()] == ["a"]
 
 
-async def test_shutdown_leaves_nothing(client: SupervisorClient) -> None:
+async def test_shutdown_leaves_no_process(client: SupervisorClient) -> None:
     await client.ensure_process(spec("a", "exec sleep 100"))
     await client.shutdown()
     data_dir = data_dir_of(client)
@@ -229,7 +231,7 @@ async def test_shutdown_leaves_nothing(client: SupervisorClient) -> None:
         await client.list_processes()
 
 
-async def test_leftovers_are_found_without_a_supervisor(client: SupervisorClient) -> None:
+async def test_leftover_processes_are_found_without_a_supervisor(client: SupervisorClient) -> None:
     await client.ensure_process(spec("a", "setsid sleep 100 & exec sleep 100"))
     data_dir = data_dir_of(client)
     assert await asyncio.to_thread(stop_leftovers, data_dir, timeout=1.0) == ["a", "guardian", "supervisor"]
@@ -237,7 +239,7 @@ async def test_leftovers_are_found_without_a_supervisor(client: SupervisorClient
     assert await asyncio.to_thread(stop_leftovers, data_dir) == []
 
 
-async def test_a_process_that_cannot_be_killed_is_told_of_and_tried_again(
+async def test_process_that_survives_sigkill_is_reported_and_retried(
     client: SupervisorClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = await client.ensure_process(spec("a", "exec sleep 100"))
@@ -245,7 +247,7 @@ async def test_a_process_that_cannot_be_killed_is_told_of_and_tried_again(
     data_dir = data_dir_of(client)
 
     def send(process: procfs.MarkedProcess, number: signal.Signals) -> None:
-        """As if `a` hung in the kernel."""
+        """Ignore signals to `a`, as if it hung in the kernel."""
         if process.name != "a":
             os.kill(process.pid, number)
 
@@ -259,7 +261,7 @@ async def test_a_process_that_cannot_be_killed_is_told_of_and_tried_again(
     assert await asyncio.to_thread(stop_leftovers, data_dir, timeout=1.0) == ["a"]
 
 
-async def test_one_that_cannot_be_killed_holds_nobody_up_for_ever(
+async def test_process_that_survives_sigkill_does_not_block_others(
     supervisor: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hung = await supervisor.ensure_process(spec("hung", "exec sleep 100", stop_timeout=0.1))
@@ -287,7 +289,7 @@ async def test_one_that_cannot_be_killed_holds_nobody_up_for_ever(
     assert again.pid not in (None, hung.pid), "the same spec again starts it anew"
 
 
-async def test_a_shutdown_does_not_wait_for_one_that_cannot_be_killed(
+async def test_shutdown_does_not_wait_for_a_process_that_survives_sigkill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = SupervisorPaths(tmp_path)
@@ -307,13 +309,13 @@ async def test_a_shutdown_does_not_wait_for_one_that_cannot_be_killed(
     await process.ended.wait()
 
 
-async def test_two_supervisors_never_share_a_data_directory(client: SupervisorClient) -> None:
+async def test_second_supervisor_of_a_data_directory_is_refused(client: SupervisorClient) -> None:
     again = await start_supervisor(data_dir_of(client))
     assert await again.list_processes() == []
     assert names_alive(data_dir_of(client)).count("supervisor") == 1
 
 
-async def test_a_supervisor_that_cannot_start_says_why(tmp_path: Path) -> None:
+async def test_supervisor_that_cannot_start_reports_why(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "supervisor.lock").mkdir()
     with pytest.raises(SupervisorUnavailable, match=r"exited with code 1: IsADirectoryError") as caught:
@@ -321,19 +323,17 @@ async def test_a_supervisor_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert str(tmp_path / "logs" / "supervisor.log") in caught.value.hint
 
 
-async def test_a_missing_folder_is_told_as_such(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_missing_working_directory_is_named(supervisor: Supervisor, tmp_path: Path) -> None:
     found = await supervisor.ensure_process(ProcessSpec(name="a", argv=("true",), cwd=str(tmp_path / "none")))
     assert found.reason == f"cannot start {tmp_path}/none: No such file or directory"
 
 
-def test_a_bad_name_never_reaches_the_socket() -> None:
+def test_invalid_name_is_refused_before_the_request() -> None:
     with pytest.raises(InputError):
         spec("Bad", "true")
 
 
-async def test_a_guardian_that_cannot_be_started_is_started_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_start_of_the_guardian_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(_: SupervisorPaths) -> subprocess.Popen[bytes]:

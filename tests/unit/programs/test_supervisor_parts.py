@@ -1,4 +1,4 @@
-"""The supervisor's parts alone: names and digests, back-off, log lines, rotation, its state file."""
+"""Parts of the supervisor: names and digests, back-off, log lines, rotation, state file."""
 
 from pathlib import Path
 
@@ -17,18 +17,18 @@ from vkgateway.programs.supervisor.supervised_process import Backoff
 @pytest.mark.parametrize(
     "name", ["", "Etcd", "a//b", "/a", "a/", "a.b", "a b", "../x", "supervisor", "guardian", "a" * 129]
 )
-def test_a_bad_name_is_refused(name: str) -> None:
+def test_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(InputError) as caught:
         ProcessSpec(name=name, argv=("true",))
     assert repr(name) in str(caught.value)
 
 
-def test_a_spec_without_a_command_is_refused() -> None:
+def test_spec_without_a_command_is_refused() -> None:
     with pytest.raises(InputError, match=r"etcd.*no command line"):
         ProcessSpec(name="etcd", argv=())
 
 
-def test_the_digest_depends_on_content_only() -> None:
+def test_digest_depends_on_content_only() -> None:
     one = ProcessSpec(name="etcd", argv=("etcd",), env={"A": "1", "B": "2"})
     same = ProcessSpec(name="etcd", argv=("etcd",), env={"B": "2", "A": "1"})
     other = ProcessSpec(name="etcd", argv=("etcd", "-v"), env={"A": "1", "B": "2"})
@@ -45,24 +45,24 @@ def test_the_digest_depends_on_content_only() -> None:
         ("etcd", "", True),
     ],
 )
-def test_groups_are_made_of_whole_segments(name: str, prefix: str, expected: bool) -> None:
+def test_group_matches_whole_segments(name: str, prefix: str, expected: bool) -> None:
     assert in_group(name, prefix) is expected
 
 
-def test_back_off_doubles_to_a_limit_and_is_forgotten_after_health() -> None:
+def test_backoff_doubles_up_to_a_limit_and_resets() -> None:
     backoff = Backoff(first=0.2, longest=30.0, healthy=30.0)
     pauses = [backoff.next_pause(lived=0.1) for _ in range(10)]
     assert pauses == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 30.0])
     assert backoff.next_pause(lived=30.0) == pytest.approx(0.2)
 
 
-def test_a_zero_byte_is_refused_before_it_reaches_the_system() -> None:
+def test_zero_byte_is_refused() -> None:
     with pytest.raises(InputError, match="zero byte"):
         ProcessSpec(name="etcd", argv=("etcd",), env={"A": "x\0y"})
 
 
 @given(lives=st.lists(st.floats(min_value=0, max_value=1000), max_size=50))
-def test_back_off_stays_within_its_bounds(lives: list[float]) -> None:
+def test_backoff_stays_within_its_bounds(lives: list[float]) -> None:
     backoff = Backoff()
     assert all(0.2 <= backoff.next_pause(lived=lived) <= 30.0 for lived in lives)
 
@@ -79,13 +79,13 @@ def test_back_off_stays_within_its_bounds(lives: list[float]) -> None:
         "vkgateway.model.errors.InputError: bad",
     ],
 )
-def test_the_telling_line_is_the_last_error_not_the_last_line(tmp_path: Path, telling: str) -> None:
+def test_error_line_is_the_last_error_not_the_last_line(tmp_path: Path, telling: str) -> None:
     log = tmp_path / "x.log"
     log.write_text(f"I1121 starting\n{telling}\n\ngoroutine 1 [running]:\nmain.main()\n\n")
     assert logs.last_error_line(log) == telling
 
 
-def test_the_telling_line_belongs_to_the_last_run(tmp_path: Path) -> None:
+def test_error_line_belongs_to_the_last_run(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("Error: of an earlier run\n")
     start = logs.log_size(log)
@@ -96,7 +96,7 @@ def test_the_telling_line_belongs_to_the_last_run(tmp_path: Path) -> None:
     assert logs.last_error_line(tmp_path / "none.log") == ""
 
 
-def test_rotation_keeps_two_old_logs_and_the_writer_goes_on(tmp_path: Path) -> None:
+def test_rotation_keeps_two_logs_while_the_process_writes(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     descriptor = logs.open_log(log)
     with open(descriptor, "w") as writer:
@@ -112,7 +112,7 @@ def test_rotation_keeps_two_old_logs_and_the_writer_goes_on(tmp_path: Path) -> N
     assert log.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_full_disk_empties_the_log_without_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_truncates_the_log_without_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "x.log"
     log.write_text("long enough")
 
@@ -125,7 +125,7 @@ def test_a_full_disk_empties_the_log_without_a_copy(tmp_path: Path, monkeypatch:
     assert not (tmp_path / "x.log.1").exists()
 
 
-def test_exits_are_told_in_words() -> None:
+def test_exit_is_described_in_words() -> None:
     assert [describe_exit(code) for code in (0, 3, -9, -200)] == [
         "exit code 0",
         "exit code 3",
@@ -134,7 +134,7 @@ def test_exits_are_told_in_words() -> None:
     ]
 
 
-def test_a_process_inherits_little() -> None:
+def test_process_inherits_few_variables() -> None:
     spec = ProcessSpec(name="etcd", argv=("etcd",), env={"GOGC": "50"}, stop_rank=7)
     shell = {"PATH": "/bin", "HOME": "/h", "HTTPS_PROXY": "http://p", "KUBECONFIG": "/k"}
     found = process_environment(spec, data_dir=Path("/d"), inherited=shell)
@@ -146,7 +146,7 @@ def test_a_process_inherits_little() -> None:
     }
 
 
-def test_the_state_file_comes_back_as_written(tmp_path: Path) -> None:
+def test_state_file_is_read_back(tmp_path: Path) -> None:
     paths = SupervisorPaths(tmp_path)
     paths.run_dir.mkdir()
     assert state_file.load_records(paths) == []
@@ -161,7 +161,7 @@ def test_the_state_file_comes_back_as_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"version": 2, "processes": []}', b'{"processes": [{"spec": 1}]}'])
-def test_a_damaged_state_file_is_an_error(tmp_path: Path, content: bytes) -> None:
+def test_damaged_state_file_is_an_error(tmp_path: Path, content: bytes) -> None:
     paths = SupervisorPaths(tmp_path)
     paths.run_dir.mkdir()
     paths.state_path.write_bytes(content)
@@ -169,7 +169,7 @@ def test_a_damaged_state_file_is_an_error(tmp_path: Path, content: bytes) -> Non
         state_file.load_records(paths)
 
 
-def test_a_long_socket_path_is_shortened_while_in_use(tmp_path: Path) -> None:
+def test_long_socket_path_is_shortened(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 120)
     folder.mkdir()
     (folder / "s").write_text("here")

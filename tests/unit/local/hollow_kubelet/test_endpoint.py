@@ -34,7 +34,7 @@ LOGS = "/containerLogs/alpha--default/web/main"
 
 
 class FakeCommand:
-    """Says what it was asked, echoes its input, and ends when that does."""
+    """A command that prints its arguments, echoes its input, and exits at the input's end."""
 
     started: ClassVar[list[FakeCommand]] = []
     refusal: ClassVar[str] = ""
@@ -68,7 +68,7 @@ class FakeCommand:
 
 @dataclass
 class World:
-    """A hollow kubelet, and what calls it."""
+    """A hollow kubelet and its caller."""
 
     server: FakeApiServer
     authority: Authority
@@ -143,12 +143,12 @@ async def test_only_the_compute_api_server_is_served() -> None:
     ("query", "lines"),
     [("", 2), ("?tailLines=1", 1), ("?limitBytes=4", 1), ("?sinceSeconds=5", 0), ("?tailLines=0", 0)],
 )
-async def test_the_log_is_read_by_options(query: str, lines: int) -> None:
+async def test_log_follows_the_query_options(query: str, lines: int) -> None:
     async with world() as made, made.caller().get(LOGS + query) as answer:
         assert len((await answer.text()).splitlines()) == lines
 
 
-async def test_a_log_that_is_followed_ends_with_its_pod() -> None:
+async def test_followed_log_ends_with_the_pod() -> None:
     async with world() as made, made.caller().get(f"{LOGS}?follow=true") as answer:
         assert b"hollow node" in await answer.content.readline()
         made.server.store.delete(PODS, "web", namespace="alpha--default")
@@ -156,7 +156,7 @@ async def test_a_log_that_is_followed_ends_with_its_pod() -> None:
             await answer.read()
 
 
-async def test_a_command_says_its_output_and_exit_code(commands: type[FakeCommand]) -> None:
+async def test_command_returns_output_and_exit_code(commands: type[FakeCommand]) -> None:
     async with world() as made, connect(made.caller(), "true") as socket:
         said = await messages(socket)
     assert said[0] == b"\x01true"
@@ -166,7 +166,7 @@ async def test_a_command_says_its_output_and_exit_code(commands: type[FakeComman
     assert commands.started[0].wanted.hostname == "web"
 
 
-async def test_a_command_is_killed_with_its_pod(commands: type[FakeCommand]) -> None:
+async def test_command_is_killed_when_the_pod_ends(commands: type[FakeCommand]) -> None:
     async with world() as made, connect(made.caller(), "sleep", "1000") as socket:
         assert (await socket.receive()).data == b"\x01sleep 1000"
         made.server.store.delete(PODS, "web", namespace="alpha--default")
@@ -176,7 +176,7 @@ async def test_a_command_is_killed_with_its_pod(commands: type[FakeCommand]) -> 
     assert commands.started[0].killed.is_set()
 
 
-async def test_a_command_is_killed_when_its_client_leaves(commands: type[FakeCommand]) -> None:
+async def test_command_is_killed_when_the_client_disconnects(commands: type[FakeCommand]) -> None:
     async with world() as made:
         async with connect(made.caller(), "sleep", "1000") as socket:
             await socket.receive()
@@ -184,7 +184,7 @@ async def test_a_command_is_killed_when_its_client_leaves(commands: type[FakeCom
             await commands.started[0].killed.wait()
 
 
-async def test_a_tenant_runs_so_many_commands_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_commands_per_tenant_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "COMMANDS_OF_A_TENANT", 1)
     async with world() as made, connect(made.caller(), "sleep", "1000") as socket:
         await socket.receive()
@@ -204,7 +204,7 @@ async def test_a_tenant_runs_so_many_commands_at_once(monkeypatch: pytest.Monkey
         ("", f"{EXEC}?command=id", 400, "upgrade"),
     ],
 )
-async def test_what_cannot_be_is_refused(phase: str, path: str, status: int, said: str) -> None:
+async def test_invalid_requests_are_refused(phase: str, path: str, status: int, said: str) -> None:
     async with world() as made:
         if phase:
             set_phase(made.server, phase)
@@ -212,7 +212,7 @@ async def test_what_cannot_be_is_refused(phase: str, path: str, status: int, sai
             assert (answer.status, said in await answer.text()) == (status, True)
 
 
-async def test_a_machine_that_cannot_isolate_refuses_with_the_reason(commands: type[FakeCommand]) -> None:
+async def test_machine_without_isolation_refuses_with_the_reason(commands: type[FakeCommand]) -> None:
     commands.refusal = "exec on hollow nodes cannot be isolated on this machine: no namespaces"
     async with world() as made, made.caller().post(f"{EXEC}?command=id") as answer:
         assert (answer.status, await answer.text()) == (400, f"{commands.refusal}\n")

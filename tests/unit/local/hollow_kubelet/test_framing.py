@@ -1,4 +1,4 @@
-"""Both protocols of remote commands, as their clients speak them: what is sent arrives, however it is cut."""
+"""Both protocols of remote commands, as clients send them, in fragments of any size."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def websocket_frame(opcode: int, payload: bytes, *, final: bool = True, mask: by
 
 
 def cut(framing: Framing, data: bytes, size: int) -> list[Event]:
-    """Hand bytes over in pieces of `size`."""
+    """Pass the bytes in pieces of `size`."""
     return [event for start in range(0, len(data), size) for event in framing.receive_data(data[start : start + size])]
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5), st.integers(1, 700))
-def test_input_by_spdy_arrives_whole(pieces: list[bytes], size: int) -> None:
+def test_spdy_input_arrives_complete(pieces: list[bytes], size: int) -> None:
     client, server = SpdyClient(), Spdy()
     sent = client.open("error") + client.open("stdin")
     sent += b"".join(client.data("stdin", piece) for piece in pieces) + client.data("stdin", b"", last=True)
@@ -59,7 +59,7 @@ def test_input_by_spdy_arrives_whole(pieces: list[bytes], size: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=5), st.integers(1, 700))
-def test_input_by_websocket_arrives_whole(pieces: list[bytes], size: int) -> None:
+def test_websocket_input_arrives_complete(pieces: list[bytes], size: int) -> None:
     server = WebSocket()
     sent = b"".join(websocket_frame(2, b"\x00" + piece) for piece in pieces) + websocket_frame(2, b"\xff\x00")
     events = cut(server, sent, size)
@@ -68,7 +68,7 @@ def test_input_by_websocket_arrives_whole(pieces: list[bytes], size: int) -> Non
 
 
 @given(st.binary(max_size=2000))
-def test_nonsense_ends_in_the_one_error(data: bytes) -> None:
+def test_garbage_raises_broken_protocol_error(data: bytes) -> None:
     for server in (Spdy(), WebSocket()):
         try:
             server.receive_data(data)
@@ -87,7 +87,7 @@ def test_streams_are_replied_to_and_pings_answered() -> None:
     assert server.take_replies() == b""
 
 
-def test_output_by_spdy_goes_to_streams_that_are_open() -> None:
+def test_spdy_output_is_sent_on_open_streams() -> None:
     client, server = SpdyClient(), Spdy()
     server.receive_data(client.open("stdout"))
     assert server.encode_frame("stdout", b"hi") == b"\0\0\0\1\0\0\0\2hi"
@@ -95,13 +95,13 @@ def test_output_by_spdy_goes_to_streams_that_are_open() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 5, 200, 70_000])
-def test_output_by_websocket_tells_its_length(length: int) -> None:
+def test_websocket_output_has_its_length(length: int) -> None:
     frame = WebSocket().encode_frame("stderr", b"x" * length)
     assert frame[0] == 0x82
     assert frame.endswith(b"\x02" + b"x" * length)
 
 
-def test_fragments_and_pings_of_websockets() -> None:
+def test_websocket_fragments_and_pings_are_handled() -> None:
     server = WebSocket()
     sent = (websocket_frame(2, b"\x00a", final=False), websocket_frame(9, b"here"), websocket_frame(0, b"b"))
     assert server.receive_data(b"".join(sent)) == [Event("stdin", b"ab")]
@@ -117,12 +117,12 @@ def test_fragments_and_pings_of_websockets() -> None:
         SpdyClient().control(1, b"\0\0\0\1" + b"\0" * 6 + b"no headers"),
     ],
 )
-def test_spdy_that_is_broken_is_refused(sent: bytes) -> None:
+def test_broken_spdy_frames_are_refused(sent: bytes) -> None:
     with pytest.raises(BrokenProtocolError):
         Spdy().receive_data(sent)
 
 
-def test_a_channel_is_opened_once() -> None:
+def test_channel_cannot_be_opened_twice() -> None:
     client, server = SpdyClient(), Spdy()
     server.receive_data(client.open("stdin"))
     with pytest.raises(BrokenProtocolError):
@@ -138,11 +138,11 @@ def test_a_channel_is_opened_once() -> None:
         websocket_frame(8, b""),
     ],
 )
-def test_websockets_that_are_broken_or_closed_are_refused(sent: bytes) -> None:
+def test_broken_or_closed_websockets_are_refused(sent: bytes) -> None:
     with pytest.raises(BrokenProtocolError):
         WebSocket().receive_data(sent)
 
 
-def test_the_key_is_answered_as_the_standard_has_it() -> None:
+def test_accept_key_matches_the_standard() -> None:
     """RFC 6455, section 1.3."""
     assert accept_key("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="

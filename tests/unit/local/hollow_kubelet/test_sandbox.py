@@ -1,4 +1,4 @@
-"""Attacks on the sandbox: each is a command that a tenant could run, and none gets out."""
+"""Attacks on the sandbox: each is a command that a tenant could run, and none escapes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def until_gone(pids: list[int]) -> None:
 
 
 def inside(parent: int) -> list[int]:
-    """All descendants of a process."""
+    """Return all descendants of a process."""
     try:
         children = [int(pid) for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
     except OSError:
@@ -83,12 +83,12 @@ def inside(parent: int) -> list[int]:
         ("sleep 1000 & echo hi", 0, "hi\n"),
     ],
 )
-async def test_a_command_runs_and_its_exit_code_is_told(script: str, code: int, out: str) -> None:
+async def test_command_runs_and_returns_its_exit_code(script: str, code: int, out: str) -> None:
     found = await shell(script)
     assert (found.code, found.out) == (code, out), found
 
 
-async def test_a_command_that_is_not_there_is_127() -> None:
+async def test_missing_command_exits_with_127() -> None:
     found = await said("python3")
     assert found.code == 127
     assert "python3" in found.err
@@ -103,7 +103,7 @@ async def test_input_reaches_the_command() -> None:
         assert await command.wait() == 0
 
 
-async def test_a_terminal_has_a_size() -> None:
+async def test_terminal_has_a_size() -> None:
     async with started("sh", "-c", "read line; stty size", tty=True) as command:
         command.resize(columns=111, rows=33)
         assert command.stdin is not None
@@ -111,7 +111,7 @@ async def test_a_terminal_has_a_size() -> None:
         assert "33 111" in await whole(command, "stdout")
 
 
-async def test_nothing_of_the_machine_is_in_sight() -> None:
+async def test_machine_is_not_visible() -> None:
     found = await shell("ls -a / /dev /tmp; env")
     names = {"bin", "dev", "tmp", "null", "urandom", "zero", ".", "..", "/:", "/dev:", "/tmp:"}
     variables = {"HOME=/tmp", "HOSTNAME=web", "PATH=/bin", "SHLVL=1", "PWD=/"}
@@ -144,13 +144,13 @@ async def test_nothing_of_the_machine_is_in_sight() -> None:
         "renice -n -20 -p 1",
     ],
 )
-async def test_no_way_out(script: str) -> None:
+async def test_sandbox_cannot_be_escaped(script: str) -> None:
     found = await shell(script)
     assert found.code != 0, found
 
 
 async def test_other_commands_cannot_be_seen_or_killed() -> None:
-    """Even one of the same pod."""
+    """Not even a command of the same pod."""
     async with started("sleep", "1000") as other:
         found = await shell("kill -9 -1; for pid in $(seq 2 400); do kill -0 $pid 2>/dev/null && echo $pid; done")
         assert len(found.out.split()) <= 1, "only the shell itself"
@@ -158,7 +158,7 @@ async def test_other_commands_cannot_be_seen_or_killed() -> None:
             await asyncio.wait_for(other.wait(), 0.1)
 
 
-async def test_each_command_is_another_user_of_the_machine() -> None:
+async def test_each_command_has_its_own_user_id() -> None:
     if os.geteuid() != 0:
         pytest.skip("without root all are the platform's own user")
     async with started("sleep", "1000") as one, started("sleep", "1000") as other:
@@ -178,7 +178,7 @@ async def test_each_command_is_another_user_of_the_machine() -> None:
         "i=0; while [ $i -lt 3000 ]; do echo > /tmp/$i || exit 1; i=$((i+1)); done",
     ],
 )
-async def test_a_greedy_command_ends_without_harm(script: str) -> None:
+async def test_command_with_excessive_use_is_stopped(script: str) -> None:
     async with started("sh", "-c", script) as command, asyncio.timeout(30):
         pid = command._process.pid
         deepest = 0
@@ -192,7 +192,7 @@ async def test_a_greedy_command_ends_without_harm(script: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "parent killed"])
-async def test_nothing_outlives_the_command(how: str) -> None:
+async def test_no_process_outlives_the_command(how: str) -> None:
     async with started("sh", "-c", "setsid sleep 1000 & sleep 1000 & echo up; sleep 1000") as command:
         assert await command.read("stdout") == b"up\n"
         processes = inside(command._process.pid)
@@ -204,7 +204,7 @@ async def test_nothing_outlives_the_command(how: str) -> None:
         await until_gone(processes)
 
 
-async def test_a_machine_without_namespaces_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_machine_without_namespaces_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vkgateway.local.hollow.kubelet.command._sandbox_plan", _impossible)
     with pytest.raises(UnavailableError, match="cannot be isolated on this machine"):
         await Command.start(CommandSpec(argv=("true",), hostname="web"))
@@ -214,7 +214,7 @@ def _impossible(_: CommandSpec) -> dict[str, object]:
     return {"uid": -1, "privileged": True}
 
 
-async def test_a_machine_without_busybox_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_machine_without_busybox_refuses_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vkgateway.local.hollow.kubelet.command.static_busybox", lambda: False)
     with pytest.raises(UnavailableError, match="static /bin/busybox"):
         await Command.start(CommandSpec(argv=("true",), hostname="web"))

@@ -1,4 +1,4 @@
-"""A kernel that knows as much of nftables as the rules use: whether it lets a packet pass."""
+"""A simulation of the kernel's nftables as far as the rules use it: whether a packet passes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Packet:
     protocol: str = "tcp"
     dport: int = 80
     known: bool = False
-    """Of a connection that is there already."""
+    """Whether the packet belongs to an established connection."""
 
 
 class Kernel:
-    """Runs the table made for a world."""
+    """Evaluates the table of a cluster state."""
 
     def __init__(self, world: ClusterState, site: Site) -> None:
         self.chains: dict[str, list[str]] = {}
@@ -41,7 +41,7 @@ class Kernel:
         return self._run(hook, packet) in ("accept", "")
 
     def _run(self, chain: str, packet: Packet) -> str:
-        """The verdict; empty where the chain comes to its end, or returns."""
+        """Return the verdict; empty at the chain's end or a return."""
         for rule in self.chains[chain]:
             words, verdict = self._match(rule.replace(" reject with icmp type admin-prohibited", " drop"), packet)
             if words:
@@ -55,7 +55,7 @@ class Kernel:
         return ""
 
     def _match(self, rule: str, packet: Packet) -> tuple[bool, str]:
-        """Whether something in a rule does not hold, and its verdict."""
+        """Return whether a match of the rule fails, and the rule's verdict."""
         rest = rule.replace("reject with icmp type admin-prohibited", "drop")
         while rest:
             if rest in ("accept", "drop", "return") or rest.startswith("jump "):
@@ -79,7 +79,7 @@ class Kernel:
 
     @staticmethod
     def _value(key: str, packet: Packet) -> str:
-        """What a key says of a packet; empty where it says nothing."""
+        """Return a key's value for a packet; empty if it has none."""
         parts = []
         for part in key.split(" . "):
             head, _, tail = part.rpartition(" ")

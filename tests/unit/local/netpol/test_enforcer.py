@@ -1,4 +1,4 @@
-"""The rules follow the compute cluster, and are in force before a pod's containers start."""
+"""The rules follow the compute cluster, and apply before a pod's containers start."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Document = dict[str, Any]
 
 
 class Kernel:
-    """Takes tables; refuses the next ones while `refusing`."""
+    """A kernel that accepts tables, and refuses them while `refusing`."""
 
     def __init__(self) -> None:
         self.tables: list[str] = []
@@ -83,7 +83,7 @@ def addresses(enforcer: Enforcer) -> dict[str, str]:
     return {one.address: one.namespace for one in enforcer.build_state().pods}
 
 
-async def test_pods_that_run_already_are_known_by_their_status(server: FakeApiServer, kernel: Kernel) -> None:
+async def test_running_pods_are_known_from_their_status(server: FakeApiServer, kernel: Kernel) -> None:
     pod(server, "one", "10.214.7.2")
     pod(server, "ended", "10.214.7.3", phase="Succeeded")
     pod(server, "elsewhere", "10.232.0.1", node="a100-0")
@@ -92,7 +92,7 @@ async def test_pods_that_run_already_are_known_by_their_status(server: FakeApiSe
         assert "jump egress-tenant-alpha" in kernel.table
 
 
-async def test_a_pod_is_attached_once_its_rules_are_in_force(server: FakeApiServer, kernel: Kernel) -> None:
+async def test_pod_is_attached_when_its_rules_apply(server: FakeApiServer, kernel: Kernel) -> None:
     async with running(server, kernel) as enforcer:
         uid = pod(server, "one")
         await enforcer.attach(uid, ["10.214.7.2"])
@@ -106,9 +106,7 @@ async def test_a_pod_is_attached_once_its_rules_are_in_force(server: FakeApiServ
         await asyncio.gather(attaching, return_exceptions=True)
 
 
-async def test_a_pod_that_nobody_knows_is_refused(
-    server: FakeApiServer, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unknown_pod_is_refused(server: FakeApiServer, kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(enforcing, "_ATTACH_SECONDS", 0.05)
     async with running(server, kernel) as enforcer:
         with pytest.raises(UnavailableError, match="the rules for pod unknown are not in force"):
@@ -116,7 +114,7 @@ async def test_a_pod_that_nobody_knows_is_refused(
         assert addresses(enforcer) == {}
 
 
-async def test_an_address_goes_with_its_pod_and_not_with_its_former_one(server: FakeApiServer, kernel: Kernel) -> None:
+async def test_reused_address_belongs_to_the_new_pod(server: FakeApiServer, kernel: Kernel) -> None:
     async with running(server, kernel) as enforcer:
         first, second = pod(server, "first"), pod(server, "second")
         await enforcer.attach(first, ["10.214.7.2"])
@@ -162,7 +160,7 @@ def call(socket: Path, command: str, **environment: str) -> subprocess.Completed
     )
 
 
-async def test_the_plugin_reports_pods_and_passes_on_their_addresses(
+async def test_plugin_reports_pods_and_forwards_their_addresses(
     server: FakeApiServer, kernel: Kernel, tmp_path: Path
 ) -> None:
     socket = tmp_path / "socket"
@@ -180,7 +178,7 @@ async def test_the_plugin_reports_pods_and_passes_on_their_addresses(
             assert addresses(enforcer) == {}
 
 
-def test_no_pod_starts_while_nobody_enforces_and_every_pod_ends(tmp_path: Path) -> None:
+def test_pods_end_but_do_not_start_without_the_enforcer(tmp_path: Path) -> None:
     asked = {"CNI_ARGS": "K8S_POD_UID=1"}
     added = call(tmp_path / "socket", "ADD", **asked)
     assert added.returncode == 1
@@ -189,7 +187,7 @@ def test_no_pod_starts_while_nobody_enforces_and_every_pod_ends(tmp_path: Path) 
     assert "1.0.0" in json.loads(call(tmp_path / "socket", "VERSION").stdout)["supportedVersions"]
 
 
-async def test_a_call_that_cannot_be_read_is_answered(tmp_path: Path, server: FakeApiServer, kernel: Kernel) -> None:
+async def test_invalid_call_is_answered(tmp_path: Path, server: FakeApiServer, kernel: Kernel) -> None:
     async with running(server, kernel) as enforcer, serve_calls(enforcer, tmp_path / "socket"):
         reader, writer = await asyncio.open_unix_connection(tmp_path / "socket")
         writer.write(b"nonsense\n")

@@ -1,4 +1,4 @@
-"""Who reaches whom: tenants are apart whatever policies say, and policies mean what Kubernetes says they mean."""
+"""Reachability: tenants are isolated whatever their policies are, and policies work as in Kubernetes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def policy(name: str = "one", *, namespace: str = "alpha--web", **spec: Any) -> 
 
 
 def fences() -> list[NetworkPolicyView]:
-    """What the gateway makes for namespaces of which the tenants say nothing."""
+    """Return the policies of the gateway in namespaces without policies of the tenant."""
     places = (("alpha", "web"), ("alpha", "other"), ("beta", "web"))
     tenants = {name: TenantContext(name=name, api_host=PLATFORM, api_port=20001) for name in ("alpha", "beta")}
     made = (isolation_policies(tenants[tenant], namespace, "uid").documents for tenant, namespace in places)
@@ -86,7 +86,7 @@ def test_no_pod_reaches_a_pod_of_another_tenant(policies: list[NetworkPolicyView
 
 
 @pytest.mark.parametrize("policies", [[], fences()])
-def test_a_tenants_pods_reach_their_own_servers_and_nothing_else_of_the_platform(
+def test_tenant_pods_reach_only_their_own_servers_of_the_platform(
     policies: list[NetworkPolicyView],
 ) -> None:
     def open_to(address: str, port: int, protocol: str = "tcp") -> list[bool]:
@@ -104,11 +104,11 @@ def test_a_tenants_pods_reach_their_own_servers_and_nothing_else_of_the_platform
     assert open_to(OUTSIDE, 443) == [True, True]
 
 
-def test_metadata_of_clouds_is_closed_by_the_fence() -> None:
+def test_cloud_metadata_is_blocked() -> None:
     assert not reaches(WEB, "169.254.169.254", *fences(), dport=80)
 
 
-def test_the_machine_reaches_every_pod_and_an_outsider_what_policies_open() -> None:
+def test_machine_reaches_every_pod_and_others_what_policies_allow() -> None:
     for one in (WEB, THEIRS, SYSTEM):
         assert reaches(HOST, one, *fences())
         assert reaches(PLATFORM, one, *fences(), policy(policyTypes=["Ingress"]))
@@ -126,7 +126,7 @@ def test_unknown_addresses_neither_send_nor_receive() -> None:
     assert not kernel.passes(Packet(saddr="10.214.7.99", daddr=NODE, dport=53), hook="input")
 
 
-def test_connections_that_are_there_go_on_and_a_pod_reaches_itself() -> None:
+def test_established_connections_continue_and_a_pod_reaches_itself() -> None:
     shut = policy(policyTypes=["Ingress", "Egress"])
     assert reaches(WEB, WEB, shut)
     assert not reaches(CLIENT, WEB, shut)
@@ -145,13 +145,13 @@ def test_connections_that_are_there_go_on_and_a_pod_reaches_itself() -> None:
         ({"ipBlock": {"cidr": "fd00::/8"}}, set()),
     ],
 )
-def test_peers_are_chosen_by_labels_namespaces_and_blocks(peer: dict[str, Any], reached_by: set[str]) -> None:
+def test_peers_match_labels_namespaces_and_blocks(peer: dict[str, Any], reached_by: set[str]) -> None:
     one = policy(podSelector={"matchLabels": {"app": "web"}}, ingress=[{"from": [peer]}])
     assert {pod.address for pod in PODS if reaches(pod.address, WEB, one)} - {WEB} == reached_by
     assert reaches(WEB, CLIENT, one), "not selected"
 
 
-def test_an_empty_rule_opens_all_and_no_rule_closes_all() -> None:
+def test_empty_rule_allows_all_and_no_rule_denies_all() -> None:
     assert reaches(CLIENT, WEB, policy(ingress=[{}]))
     assert reaches(CLIENT, WEB, policy(ingress=[{"from": []}]))
     assert not reaches(CLIENT, WEB, policy(ingress=[]))
@@ -184,7 +184,7 @@ def test_ports_are_numbers_ranges_names_or_whole_protocols(
     assert found == opened
 
 
-def test_the_text_depends_on_nothing_but_what_it_says() -> None:
+def test_ruleset_is_deterministic() -> None:
     one = render_ruleset(replace(WORLD, policies=fences()), SITE)
     assert render_ruleset(replace(WORLD, pods=PODS[::-1], policies=fences()[::-1]), SITE) == one
 
@@ -195,7 +195,7 @@ PORTS = [{"port": "http"}, {"port": 1, "endPort": 9}, {"port": 5}, {"protocol": 
 @pytest.mark.parametrize(
     "world", [ClusterState(), replace(WORLD, policies=[*fences(), policy(ingress=[{"ports": PORTS}])])]
 )
-def test_the_kernel_takes_the_rules(world: ClusterState) -> None:
+def test_kernel_accepts_the_rules(world: ClusterState) -> None:
     if os.geteuid() != 0 or shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin") is None:
         pytest.skip("needs root and nft")
     command = ["unshare", "--net", "nft", "-f", "-"]

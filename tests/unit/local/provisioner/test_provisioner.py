@@ -1,4 +1,4 @@
-"""The platform's own provisioner: a folder for each claim whose pod has a node, and away with it after that."""
+"""The platform's volume provisioner: one directory per claim whose pod has a node, deleted after the claim."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def set_phase(server: FakeApiServer, document: Document, phase: str, **spec: Any
     server.store.update(PERSISTENT_VOLUMES, changed, name=document["metadata"]["name"])
 
 
-async def test_a_folder_for_a_claim_and_away_with_it(server: FakeApiServer, tmp_path: Path) -> None:
+async def test_directory_is_created_and_deleted_with_its_claim(server: FakeApiServer, tmp_path: Path) -> None:
     uid = claim(server)["metadata"]["uid"]
     async with running(server, tmp_path):
         (made,) = await wait_until(lambda: volumes(server))
@@ -75,7 +75,7 @@ async def test_a_folder_for_a_claim_and_away_with_it(server: FakeApiServer, tmp_
     assert os.listdir(tmp_path) == []
 
 
-async def test_claims_that_wait_or_are_others_get_nothing(server: FakeApiServer, tmp_path: Path) -> None:
+async def test_waiting_and_other_claims_get_no_volume(server: FakeApiServer, tmp_path: Path) -> None:
     claim(server, "waits", node="")
     claim(server, "others", by="disks.example.org")
     claim(server)
@@ -85,7 +85,7 @@ async def test_claims_that_wait_or_are_others_get_nothing(server: FakeApiServer,
     assert len(volumes(server)) == len(os.listdir(tmp_path)) == 1
 
 
-async def test_nothing_is_removed_that_it_would_not_have_made(server: FakeApiServer, tmp_path: Path) -> None:
+async def test_volumes_of_others_are_never_deleted(server: FakeApiServer, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     annotations = {"pv.kubernetes.io/provisioned-by": PROVISIONER}
     spec = {"hostPath": {"path": str(tmp_path / "precious")}, "persistentVolumeReclaimPolicy": "Delete"}
@@ -98,7 +98,7 @@ async def test_nothing_is_removed_that_it_would_not_have_made(server: FakeApiSer
     assert (tmp_path / "precious").exists()
 
 
-async def test_a_volume_grows_with_its_claim(server: FakeApiServer, tmp_path: Path) -> None:
+async def test_volume_grows_with_its_claim(server: FakeApiServer, tmp_path: Path) -> None:
     bound = claim(server)
     async with running(server, tmp_path):
         (made,) = await wait_until(lambda: volumes(server))
@@ -111,11 +111,11 @@ async def test_a_volume_grows_with_its_claim(server: FakeApiServer, tmp_path: Pa
 
 
 def told(server: FakeApiServer) -> object:
-    """The capacity that the claim shows."""
+    """Return the capacity in the claim's status."""
     return server.store.get(PERSISTENT_VOLUME_CLAIMS, "data", "default")["status"]["capacity"]
 
 
-def test_its_objects_are_the_class_and_its_rights() -> None:
+def test_manifest_has_storage_class_and_permissions() -> None:
     assert [document["kind"] for document in manifest_objects()] == [
         "StorageClass",
         "ClusterRole",

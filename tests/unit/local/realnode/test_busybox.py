@@ -1,4 +1,4 @@
-"""What images take of the machine's busybox, and the script that stands in for its wget."""
+"""The parts of images from the machine's busybox, and the script that replaces its wget."""
 
 import shutil
 import subprocess
@@ -18,7 +18,7 @@ def test_libraries_are_the_paths_that_ldd_lists() -> None:
     assert paths_in(listing) == ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]
 
 
-def test_a_static_program_needs_no_libraries(tmp_path: Path) -> None:
+def test_static_program_needs_no_libraries(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF...")
     assert is_static(program)
@@ -29,7 +29,7 @@ def test_a_static_program_needs_no_libraries(tmp_path: Path) -> None:
 
 @pytest.fixture
 def wget(tmp_path: Path) -> Path:
-    """The script, with stand-ins for busybox's own wget and timeout that print how they are called."""
+    """Return the script, with fakes of busybox's wget and timeout that print their arguments."""
     busybox = tmp_path / "busybox"
     busybox.write_text(
         """#!/bin/sh
@@ -59,7 +59,7 @@ esac
         ("-O -T http://web", "<http://web><-O><-T>"),
     ],
 )
-def test_wget_bounds_the_download_and_passes_on_all_else(wget: Path, asked: str, done: str) -> None:
+def test_wget_limits_the_download_and_forwards_other_arguments(wget: Path, asked: str, done: str) -> None:
     result = subprocess.run(f"{wget} {asked}", shell=True, capture_output=True, text=True, check=True)
     assert result.stdout.strip() == done
 

@@ -1,4 +1,4 @@
-"""The pods' control group in trees that look like the kernel's, of both versions."""
+"""The cgroup of pods in fake trees of both versions."""
 
 import threading
 from pathlib import Path
@@ -27,7 +27,7 @@ def version2(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_version_1_group_is_made_in_each_hierarchy_with_processors_of_its_parent(version1: Path) -> None:
+def test_version_1_cgroup_is_created_in_each_hierarchy(version1: Path) -> None:
     cgroups = Cgroups("vkg3", version1)
     cgroups.create(memory=1 << 30)
     cgroups.create(memory=1 << 30)
@@ -43,15 +43,15 @@ def test_missing_controllers_are_named(version1: Path) -> None:
     assert Cgroups("vkg3", version1).find_obstacle() == f"the cgroup controllers memory are not mounted at {version1}"
 
 
-def test_no_cgroups_at_all_is_a_reason(tmp_path: Path) -> None:
+def test_missing_cgroups_are_an_obstacle(tmp_path: Path) -> None:
     assert "are not mounted" in (Cgroups("vkg3", tmp_path / "none").find_obstacle() or "")
 
 
-def test_version_2_with_controllers_handed_on_is_fine(version2: Path) -> None:
+def test_version_2_with_delegated_controllers_is_accepted(version2: Path) -> None:
     assert Cgroups("vkg3", version2).find_obstacle() is None
 
 
-def test_version_2_in_a_container_with_processes_at_the_root_is_a_reason(version2: Path) -> None:
+def test_version_2_with_processes_at_the_root_is_an_obstacle(version2: Path) -> None:
     (version2 / "cgroup.subtree_control").write_text("\n")
     assert Cgroups("vkg3", version2).find_obstacle() is None  # the real root has no cgroup.type
     (version2 / "cgroup.type").write_text("domain\n")
@@ -61,7 +61,7 @@ def test_version_2_in_a_container_with_processes_at_the_root_is_a_reason(version
 
 
 @pytest.mark.parametrize("version", ["version1", "version2"])
-def test_groups_that_may_not_be_made_are_a_reason(
+def test_missing_permission_for_cgroups_is_an_obstacle(
     version: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root: Path = request.getfixturevalue(version)
@@ -70,7 +70,7 @@ def test_groups_that_may_not_be_made_are_a_reason(
     assert "may not be written" in (Cgroups("vkg3", root).find_obstacle() or "")
 
 
-def test_members_are_those_of_the_groups_below_too(version1: Path) -> None:
+def test_members_include_descendant_cgroups(version1: Path) -> None:
     for group, pids in (
         ("memory/vkg3", ""),
         ("memory/vkg3/kubepods/a", "11\n12\n"),
@@ -82,7 +82,7 @@ def test_members_are_those_of_the_groups_below_too(version1: Path) -> None:
     assert Cgroups("vkg4", version1).list_members() == set()
 
 
-def test_groups_may_come_and_go_while_their_members_are_read(version1: Path) -> None:
+def test_members_are_read_while_cgroups_change(version1: Path) -> None:
     lasting = version1 / "memory/vkg3/kubepods"
     lasting.mkdir(parents=True)
     (lasting / "cgroup.procs").write_text("11\n")
@@ -103,7 +103,7 @@ def test_groups_may_come_and_go_while_their_members_are_read(version1: Path) -> 
         other.join()
 
 
-def test_removal_takes_the_groups_below_and_no_neighbour(version1: Path) -> None:
+def test_remove_deletes_descendants_but_no_sibling(version1: Path) -> None:
     for group in ("memory/vkg3/kubepods/besteffort/a", "pids/vkg3", "memory/vkg31"):
         (version1 / group).mkdir(parents=True)
     cgroups = Cgroups("vkg3", version1)

@@ -1,4 +1,4 @@
-"""The configuration files say what makes a node work here, and each is well-formed."""
+"""The configuration files of the node are valid and have the settings that it needs."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""What is changed on the machine is undone by the last platform, and tools that fail are told in one sentence."""
+"""The last platform reverts changes to the machine, and errors of tools are one sentence."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from vkgateway.local.realnode.host import HostChanges, ToolError, command_succee
 
 
 class Machine:
-    """A folder with a kernel setting and places that claims may change."""
+    """A directory with a kernel setting and paths that may change."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir()
@@ -41,7 +41,7 @@ def test_one_platform_leaves_the_machine_as_it_was(machine: Machine) -> None:
     assert machine.names() == ["forwarding"]
 
 
-def test_what_was_there_before_stays(machine: Machine) -> None:
+def test_existing_state_is_kept(machine: Machine) -> None:
     machine.place.parent.mkdir(parents=True)
     machine.setting.write_text("1")
     machine.claim("a")
@@ -51,7 +51,7 @@ def test_what_was_there_before_stays(machine: Machine) -> None:
     assert not machine.place.exists()
 
 
-def test_folder_that_somebody_else_uses_by_now_stays(machine: Machine) -> None:
+def test_directory_used_by_another_program_is_kept(machine: Machine) -> None:
     machine.claim("a")
     (machine.place / "theirs").touch()
     machine.claims.release_changes("a")
@@ -60,7 +60,7 @@ def test_folder_that_somebody_else_uses_by_now_stays(machine: Machine) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from("abc")), max_size=12))
-def test_changed_exactly_while_anybody_needs_it(
+def test_change_lasts_while_a_platform_needs_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, str]]
 ) -> None:
     machine = Machine(tmp_path_factory.mktemp("claims") / "machine")
@@ -78,19 +78,19 @@ def test_changed_exactly_while_anybody_needs_it(
         assert machine.names() == ["forwarding"]
 
 
-def test_interface_that_is_gone_needs_no_undoing(machine: Machine) -> None:
+def test_missing_interface_needs_no_revert(machine: Machine) -> None:
     machine.claim("a")
     machine.setting.unlink()
     machine.claims.release_changes("a")
     assert machine.names() == []
 
 
-def test_failing_tool_is_told_with_its_last_words() -> None:
+def test_error_of_a_tool_has_the_end_of_its_output() -> None:
     with pytest.raises(ToolError, match=r"`sh -c echo one >&2; echo two >&2; exit 3` failed: two"):
         run_command("sh", "-c", "echo one >&2; echo two >&2; exit 3")
 
 
-def test_silent_failure_is_told_by_its_exit_code() -> None:
+def test_error_without_output_has_the_exit_code() -> None:
     with pytest.raises(ToolError, match="failed: exit 4"):
         run_command("sh", "-c", "exit 4")
 
@@ -100,12 +100,12 @@ def test_missing_tool_is_named() -> None:
         run_command("no-such-tool")
 
 
-def test_tool_that_hangs_is_ended() -> None:
+def test_hanging_tool_is_killed() -> None:
     with pytest.raises(ToolError, match="did not end within 0 s"):
         run_command("sleep", "60", timeout=0.05)
 
 
-def test_success_and_failure() -> None:
+def test_command_success_is_reported() -> None:
     assert command_succeeds("true")
     assert not command_succeeds("false")
     assert run_command("cat", stdin="in") == "in"

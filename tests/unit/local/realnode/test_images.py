@@ -1,4 +1,4 @@
-"""Image archives are what containerd reads, and the same input gives the same bytes."""
+"""containerd can read the image archives, and equal input gives equal bytes."""
 
 import hashlib
 import io
@@ -34,7 +34,7 @@ def test_archive_describes_its_one_layer_by_digest() -> None:
     assert json.loads(config)["architecture"] == "amd64"
 
 
-def test_layer_holds_busybox_and_a_link_for_each_applet() -> None:
+def test_layer_has_busybox_and_a_link_for_each_applet() -> None:
     image = images.busybox_image(Busybox(program=b"the program", applets=["busybox", "sh", "wget"]))
     archive = opened(image.to_archive(architecture="amd64"))
     (manifest,) = json.loads(content(archive, "manifest.json"))
@@ -60,7 +60,7 @@ def layer(image: images.Image) -> tarfile.TarFile:
 
 
 @pytest.mark.parametrize("make", [images.pause_image, images.busybox_image])
-def test_libraries_of_busybox_lie_where_its_loader_looks(make: Callable[[Busybox], images.Image]) -> None:
+def test_libraries_of_busybox_are_where_its_loader_searches(make: Callable[[Busybox], images.Image]) -> None:
     libraries = [("/lib/some-machine/libc.so.6", b"libc"), ("/lib64/ld.so", b"loader")]
     files = layer(make(Busybox(program=b"busybox", libraries=libraries)))
     assert content(files, "lib/some-machine/libc.so.6") == b"libc"
@@ -85,7 +85,7 @@ def read(program: Path, *, ping: Path | None = None) -> Busybox:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine whose programs run nowhere: a busybox is its content."""
+    """A machine whose programs cannot run; its busybox has fake content."""
     monkeypatch.setattr(images, "BUSYBOX", tmp_path / "static")
     monkeypatch.setattr(images, "DYNAMIC_BUSYBOX", tmp_path / "dynamic")
     monkeypatch.setattr(images, "PING", tmp_path / "ping")
@@ -105,7 +105,7 @@ def test_unchanged_archives_are_left_alone(machine: Path) -> None:
     assert all(path.stat().st_ino != inode for path, inode in before.items())
 
 
-def test_an_image_with_a_shell_takes_the_dynamic_busybox_and_its_own_ping(machine: Path) -> None:
+def test_image_with_a_shell_has_the_dynamic_busybox_and_ping(machine: Path) -> None:
     (machine / "dynamic").write_bytes(b"dynamic")
     (machine / "ping").write_bytes(b"echo request")
     written = images.write_images(machine / "images")
@@ -118,14 +118,14 @@ def test_every_name_has_its_archive(tmp_path: Path) -> None:
     assert len({images.archive_path(tmp_path, name) for name in images.IMAGE_NAMES}) == len(images.IMAGE_NAMES)
 
 
-def test_an_archive_tells_its_names(tmp_path: Path) -> None:
+def test_image_names_are_read_from_an_archive(tmp_path: Path) -> None:
     archive = tmp_path / "image.tar"
     archive.write_bytes(images.pause_image(Busybox(program=b"busybox")).to_archive(architecture="amd64"))
     assert images.image_names(archive) == [images.PAUSE_IMAGE]
 
 
 @pytest.mark.parametrize("content", [b"no archive", b'[{"RepoTags": null}]', b"[7]"])
-def test_an_archive_that_tells_no_names_has_none(tmp_path: Path, content: bytes) -> None:
+def test_archive_without_names_has_none(tmp_path: Path, content: bytes) -> None:
     archive = tmp_path / "image.tar"
     archive.write_bytes(content)
     assert images.image_names(archive) == []

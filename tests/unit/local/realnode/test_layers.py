@@ -1,4 +1,4 @@
-"""Images of several layers: what their archive holds, and that shared layers are in it once."""
+"""Images of several layers: the content of their archive, which has shared layers once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkgateway.local.realnode.images import ImageEntry
 from vkgateway.local.realnode.layers import Layer, LayeredImage, write_archive, write_layer
 
 
-def test_a_layer_takes_files_from_the_machine_with_the_mode_asked_for(tmp_path: Path) -> None:
+def test_layer_includes_files_of_the_machine_with_the_given_mode(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_bytes(b"\x7fELF")
     layer = write_layer(

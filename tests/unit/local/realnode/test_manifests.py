@@ -1,4 +1,4 @@
-"""What the compute cluster is told about the node."""
+"""Objects for the node in the compute cluster."""
 
 from tests.unit.local.realnode.test_options import OPTIONS
 from vkgateway.local.realnode import manifests
@@ -14,7 +14,7 @@ def test_name_service_points_at_the_node_without_a_selector() -> None:
     assert [port["name"] for port in service["spec"]["ports"]] == [port["name"] for port in endpoints["ports"]]
 
 
-def test_name_service_may_only_look() -> None:
+def test_name_service_has_read_permissions_only() -> None:
     role, binding = manifests.cluster_objects(OPTIONS)[:2]
     assert {verb for rule in role["rules"] for verb in rule["verbs"]} == {"list", "watch"}
     assert not any("secrets" in rule["resources"] for rule in role["rules"])

@@ -1,4 +1,4 @@
-"""Entering the node's namespaces, seeing what lies in them, and the rules on the machine."""
+"""Entering the node's namespaces, inspecting their content, and the rules on the machine."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ NODE = NodeNamespaces(NodeNetwork(7), Path("/data/node/ns"))
 
 
 class Recorder:
-    """Stands in for the machine's tools: remembers the commands, answers from a table, fails where told."""
+    """A fake of the machine's tools: records commands, answers from a table, fails on demand."""
 
     def __init__(self) -> None:
         self.commands: list[str] = []
@@ -71,9 +71,7 @@ def test_namespace_is_known_by_its_file_and_an_ordinary_file_is_none(tmp_path: P
     assert ordinary.list_members() == set()
 
 
-def test_everything_mounted_is_taken_away_as_often_as_it_is_there(
-    tools: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_mounts_are_all_unmounted(tools: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     places = ["/", "/data/node/ns", "/data/node/ns/mnt", "/data/node/ns", "/data/other/ns"]
     monkeypatch.setattr(namespaces, "mount_points", lambda: places)
     tools.answers["nft list table ip vkg7"] = "table ip vkg7 {}"
@@ -94,7 +92,7 @@ def test_mounts_are_found_behind_a_link(tools: Recorder, monkeypatch: pytest.Mon
     assert tools.commands == [f"umount {tmp_path / 'link/mnt'}"]
 
 
-def test_nothing_there_means_nothing_to_do(tools: Recorder) -> None:
+def test_destroy_without_namespaces_does_nothing(tools: Recorder) -> None:
     NODE.destroy()
     assert tools.commands == []
 
@@ -102,7 +100,7 @@ def test_nothing_there_means_nothing_to_do(tools: Recorder) -> None:
 @pytest.mark.parametrize(
     "failing", ["mount --make-private", "unshare --net", "ip link add", "nsenter", "unshare --mount"]
 )
-def test_half_made_namespaces_are_taken_away_again(
+def test_incomplete_namespaces_are_removed(
     tools: Recorder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failing: str
 ) -> None:
     monkeypatch.setattr(namespaces, "mount_points", lambda: [str(tmp_path)] if tools.commands else [])
@@ -112,7 +110,7 @@ def test_half_made_namespaces_are_taken_away_again(
     assert tools.commands[-1] == f"umount {tmp_path}"
 
 
-def test_mounts_are_handed_over_in_pairs(tools: Recorder, tmp_path: Path) -> None:
+def test_mounts_are_passed_in_pairs(tools: Recorder, tmp_path: Path) -> None:
     NodeNamespaces(NodeNetwork(7), tmp_path).create(mounts=[("tmpfs", "/run/x"), ("/data/a b", "/var/y")], mtu=1400)
     assert tools.commands[-1].endswith("sh tmpfs /run/x /data/a b /var/y")
     assert "ip link add vkgv7 mtu 1400 type veth peer name eth0 mtu 1400 netns" in "\n".join(tools.commands)
@@ -140,22 +138,22 @@ def test_machine_without_a_default_route_has_no_uplink(tools: Recorder) -> None:
 
 
 class Undying:
-    """Namespaces whose processes end after so many rounds of killing."""
+    """Namespaces whose processes survive some rounds of SIGKILL."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
 
     def list_members(self) -> set[int]:
         self.rounds -= 1
-        return {2**22 + 1} if self.rounds >= 0 else set()  # above the highest pid that Linux gives
+        return {2**22 + 1} if self.rounds >= 0 else set()  # above the highest pid of Linux
 
 
-def test_killing_goes_on_until_nobody_is_left(tmp_path: Path) -> None:
+def test_kill_all_repeats_until_no_process_is_left(tmp_path: Path) -> None:
     node = Undying(2)
     namespaces.kill_all(node, Cgroups("vkg7", tmp_path), patience=10)  # type: ignore[arg-type]
     assert node.rounds == -1
 
 
-def test_processes_that_do_not_die_are_named(tmp_path: Path) -> None:
+def test_processes_that_survive_are_named(tmp_path: Path) -> None:
     with pytest.raises(ToolError, match=r"processes \[4194305\] of the real node do not die"):
         namespaces.kill_all(Undying(1000), Cgroups("vkg7", tmp_path), patience=0)  # type: ignore[arg-type]

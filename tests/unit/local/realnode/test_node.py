@@ -1,4 +1,4 @@
-"""The node as a whole: certificates, processes, order of work, repeated and interrupted."""
+"""The node as a whole: certificates, processes, order of work, repeated and interrupted calls."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ STEPS = ("cgroups.create", "claims.claim", "namespaces.create", "let_out")
 
 
 class Trace:
-    """What was asked of the machine, in order; a step can be made to fail once."""
+    """Records the calls in order; a step can fail once on demand."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []
@@ -106,7 +106,7 @@ def test_new_authority_means_new_certificates(node: RealNode, options: RealNodeO
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_interrupted_at_any_step_a_second_call_ends_the_same(
+def test_prepare_continues_after_any_interruption(
     node: RealNode, options: RealNodeOptions, trace: Trace, step: str
 ) -> None:
     trace.fails_at = step
@@ -119,7 +119,7 @@ def test_interrupted_at_any_step_a_second_call_ends_the_same(
 
 
 @pytest.mark.parametrize("ready", [True, False])
-def test_programs_are_killed_only_where_a_namespace_of_theirs_is_gone(
+def test_programs_are_killed_only_if_a_namespace_is_missing(
     node: RealNode, trace: Trace, monkeypatch: pytest.MonkeyPatch, ready: bool
 ) -> None:
     monkeypatch.setattr(NodeNamespaces, "is_ready", ready)
@@ -129,7 +129,7 @@ def test_programs_are_killed_only_where_a_namespace_of_theirs_is_gone(
         assert trace.steps.index("kill_all") < trace.steps.index("namespaces.create")
 
 
-def test_machine_that_lacks_runc_is_told_so(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_runc_is_an_obstacle(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_module, "find_tool", lambda _: None)
     monkeypatch.setattr(node_module, "find_obstacle", lambda: "missing runc: apt-get install runc")
     with pytest.raises(UnavailableError, match="no real node here: missing runc: apt-get install runc"):
@@ -162,7 +162,7 @@ def test_every_file_that_a_process_is_given_exists(node: RealNode) -> None:
     assert all(Path(path).exists() for path in given)
 
 
-def test_teardown_kills_before_it_takes_away(node: RealNode, trace: Trace) -> None:
+def test_teardown_kills_processes_first(node: RealNode, trace: Trace) -> None:
     node.teardown()
     assert trace.steps == ["kill_all", "namespaces.destroy", "cgroups.remove", "claims.release"]
 
@@ -206,7 +206,7 @@ def test_images_are_imported_once_and_again_when_they_change(node: RealNode, mon
     assert len(imported) == 5
 
 
-def test_containerd_that_never_answers_is_told(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containerd_that_does_not_answer_is_an_error(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     def ctr(*_: str) -> str:
         raise ToolError("connection refused")
 

@@ -1,4 +1,4 @@
-"""Names and addresses of two platforms' nodes never meet, and what cannot work is refused."""
+"""Names and addresses of two platforms' nodes never collide, and invalid options are refused."""
 
 import ipaddress
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Each lack of a machine is told as one reason with the way out."""
+"""Each obstacle is one reason with the way out."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from vkgateway.local.realnode.host import ToolError
 
 @pytest.fixture(autouse=True)
 def capable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine that can carry a node, whatever this one is."""
+    """A machine that can run a real node."""
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(probing, "_KMSG", tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -43,7 +43,7 @@ def test_root_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert probing.find_obstacle() == "a real node needs root"
 
 
-def test_all_missing_programs_are_told_with_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_programs_are_listed_with_one_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "find_tool", lambda name: None if name in {"runc", "nft"} else Path("/bin", name))
     monkeypatch.setattr(probing, "find_plugins", lambda: None)
     monkeypatch.setattr(probing, "static_busybox", lambda: False)

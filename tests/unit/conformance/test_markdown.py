@@ -1,4 +1,4 @@
-"""The tables that the docs show."""
+"""Tables for the documentation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _sides(tenant: dict[str, Outcome], straight: dict[str, Outcome]) -> list[tup
     return [("alpha", tenant), ("straight", straight)]
 
 
-def test_sums_areas_and_failures_are_shown() -> None:
+def test_tables_show_totals_areas_and_failures() -> None:
     tenant = {"[sig-node] a": PASSED, "[sig-network] node port": FAILED, "[sig-node] c": FAILED, "[sig-node] d": PASSED}
     straight = {"[sig-node] a": PASSED, "[sig-network] node port": PASSED, "[sig-node] c": FAILED}
     assert shown(tenant, straight, more=("[sig-node] e",)).splitlines() == [
@@ -49,7 +49,7 @@ def test_sums_areas_and_failures_are_shown() -> None:
     ]
 
 
-def test_what_passes_and_failed_before_is_named() -> None:
+def test_flaky_cases_are_named() -> None:
     tenant = {"a": Outcome(state="passed", runs=3, failures=1), "b": Outcome(state="passed", runs=2)}
     assert shown(tenant, {"a": PASSED, "b": PASSED}).splitlines()[-3:] == [
         "Of the 2 cases that pass in the tenant, 1 were run three times or more, 1 were run twice; "

@@ -1,4 +1,4 @@
-"""Timer slack: what is started inside the block has it, and this process keeps its own."""
+"""Timer slack: processes started inside the block have it, and this process keeps its own."""
 
 import subprocess
 from pathlib import Path
@@ -15,7 +15,7 @@ def slack_of_a_child() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/timerslack_ns").exists(), reason="the kernel does not tell timer slack")
-def test_children_of_the_block_have_the_slack_and_later_ones_have_not() -> None:
+def test_children_started_in_the_block_have_the_timer_slack() -> None:
     before = slack_of_a_child()
     with timer_slack(0.02):
         assert slack_of_a_child() == 20_000_000
@@ -25,6 +25,6 @@ def test_children_of_the_block_have_the_slack_and_later_ones_have_not() -> None:
 
 
 @pytest.mark.parametrize("seconds", [-0.1, 1.5])
-def test_a_slack_that_makes_no_sense_is_refused(seconds: float) -> None:
+def test_invalid_timer_slack_is_refused(seconds: float) -> None:
     with pytest.raises(InputError, match="timer slack"):
         ProcessSpec(name="x", argv=("x",), timer_slack=seconds)

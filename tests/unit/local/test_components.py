@@ -1,4 +1,4 @@
-"""The parts of the platform as processes and objects: etcd, compute cluster, gateway."""
+"""Processes and objects of the platform: etcd, compute cluster, gateway."""
 
 import datetime
 from pathlib import Path
@@ -32,13 +32,13 @@ def etcd_flags(paths: PlatformPaths, *, durable: bool = True) -> tuple[str, ...]
     return etcd.process_spec(paths, program=Path("/etcd"), port=2379, peer_port=2380, durable=durable).argv
 
 
-def test_etcd_asks_everybody_for_a_certificate(paths: PlatformPaths) -> None:
+def test_etcd_requires_client_certificates(paths: PlatformPaths) -> None:
     flags = etcd_flags(paths)
     assert {"--client-cert-auth=true", "--peer-client-cert-auth=true"} <= set(flags)
     assert not [flag for flag in flags if "http://" in flag]
 
 
-def test_etcd_forgets_old_revisions_by_itself(paths: PlatformPaths) -> None:
+def test_etcd_compacts_automatically(paths: PlatformPaths) -> None:
     assert {"--auto-compaction-mode=periodic", "--auto-compaction-retention=2m"} <= set(etcd_flags(paths))
 
 
@@ -52,7 +52,7 @@ def test_services_have_the_addresses_that_the_real_node_routes() -> None:
 
 
 @pytest.mark.parametrize("letter", ["a", "ä"])
-def test_long_paths_that_begin_alike_have_interfaces_of_their_own(letter: str) -> None:
+def test_long_paths_with_a_common_prefix_have_different_aliases(letter: str) -> None:
     first, second = (network.interface_alias(Path("/", letter * 200, letter * 100, name)) for name in ("one", "two"))
     assert first != second
     assert max(len(first.encode()), len(second.encode())) <= 255
@@ -62,7 +62,7 @@ def test_the_interface_has_the_address_that_the_real_node_expects() -> None:
     assert network.interface_address(4) == NodeNetwork(4).platform_address
 
 
-def test_the_compute_cluster_has_the_pools_asked_for() -> None:
+def test_compute_cluster_has_the_requested_pools() -> None:
     pools = compute.compute_cluster(["a100", "real"], hollow={"a100": 4})["spec"]["pools"]
     assert [(pool["name"], pool["nodeSelector"]) for pool in pools] == [
         ("a100", {compute.POOL_LABEL: "a100"}),
@@ -74,7 +74,7 @@ def test_the_compute_cluster_has_the_pools_asked_for() -> None:
 @pytest.mark.parametrize(
     ("pool", "nodes", "label"), [("a100", 4, "topology.kubernetes.io/zone"), ("a100", 1, ""), ("v100", 2, "")]
 )
-def test_a_pool_whose_nodes_are_in_several_zones_is_shown_by_zone(pool: str, nodes: int, label: str) -> None:
+def test_pool_with_several_zones_has_virtual_nodes_by_zone(pool: str, nodes: int, label: str) -> None:
     (made,) = compute.compute_cluster([pool], hollow={pool: nodes})["spec"]["pools"]
     assert made["virtualNodesBy"] == label
 
@@ -88,8 +88,8 @@ def test_both_definitions_are_shipped() -> None:
     ("release", "version"),
     [("1.30.14", ""), ("1.33.13", ""), ("1.34.4", "v1beta1"), ("1.35.4", "v1beta1"), ("1.36.3", "v1")],
 )
-async def test_up_keeps_pods_lean_where_the_release_can(paths: PlatformPaths, release: str, version: str) -> None:
-    """Its server knows the policies in that version alone: one in another could not be applied, and fail it all."""
+async def test_lean_pods_policy_depends_on_the_release(paths: PlatformPaths, release: str, version: str) -> None:
+    """An API server serves policies in one version only; another version cannot be applied."""
     record = msgspec.structs.replace(RECORD, real_node_why_not="disabled", kubernetes_version=release)
     startup = Startup(paths, record, UpOptions(), programs={}, supervisor=cast("Any", None), report=cast("Any", None))
     prefix = f"apis/admissionregistration.k8s.io/{version}"
@@ -105,9 +105,7 @@ async def test_up_keeps_pods_lean_where_the_release_can(paths: PlatformPaths, re
 
 
 @pytest.mark.parametrize(("release", "on"), [("1.33.13", False), ("1.34.4", True), ("1.35.4", True), ("1.36.3", False)])
-def test_where_policies_are_in_beta_the_compute_cluster_has_them_switched_on(
-    paths: PlatformPaths, release: str, on: bool
-) -> None:
+def test_beta_policies_are_enabled_in_the_compute_cluster(paths: PlatformPaths, release: str, on: bool) -> None:
     record, now = msgspec.structs.replace(RECORD, kubernetes_version=release), datetime.datetime.now(datetime.UTC)
     files = compute.write_plane(paths, record=record, pki=ensure_pki(paths, now=now), now=now)
     programs = {"kube-apiserver": Path("/kube-apiserver")}
@@ -124,7 +122,7 @@ def test_the_service_kubernetes_leads_to_the_api_server() -> None:
     assert endpoints["metadata"]["labels"] == {"endpointslice.kubernetes.io/skip-mirror": "true"}
 
 
-def test_the_gateways_settings_are_read_back_as_they_were(paths: PlatformPaths) -> None:
+def test_gateway_settings_are_read_back(paths: PlatformPaths) -> None:
     record = msgspec.structs.replace(RECORD, program_dirs=("/programs",))
     wanted = gateway_process.gateway_settings(paths, record=record)
     gateway_process.process_spec(paths, wanted)
@@ -137,13 +135,13 @@ def test_the_gateways_settings_are_read_back_as_they_were(paths: PlatformPaths) 
     assert paths.gateway_config.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_gateway_takes_the_templates_that_were_chosen(paths: PlatformPaths) -> None:
+def test_gateway_uses_the_chosen_templates(paths: PlatformPaths) -> None:
     record = PlatformRecord(address="10.213.4.1", ports=dict(PORTS), templates_dir="/mine")
     assert gateway_process.gateway_settings(paths, record=record).control_planes.templates_dir == "/mine"
     assert gateway_process.gateway_settings(paths, record=RECORD).control_planes.templates_dir == ""
 
 
-def test_other_settings_start_the_gateway_anew(paths: PlatformPaths) -> None:
+def test_changed_settings_restart_the_gateway(paths: PlatformPaths) -> None:
     def digest(address: str) -> str:
         record = PlatformRecord(address=address, ports=dict(PORTS))
         return gateway_process.process_spec(
@@ -153,12 +151,12 @@ def test_other_settings_start_the_gateway_anew(paths: PlatformPaths) -> None:
     assert digest("10.213.4.1") == digest("10.213.4.1") != digest("10.213.5.1")
 
 
-def test_all_numbers_taken_is_said() -> None:
+def test_error_if_all_numbers_are_taken() -> None:
     with pytest.raises(UnavailableError, match="all 256 platform numbers are taken"):
         network.free_number(taken=[f"vkg{number}" for number in range(256)])
 
 
-def test_the_gateway_stops_before_what_it_works_for(paths: PlatformPaths) -> None:
+def test_gateway_stops_before_its_clusters(paths: PlatformPaths) -> None:
     gateway = gateway_process.process_spec(paths, gateway_process.gateway_settings(paths, record=RECORD))
     store = etcd.process_spec(paths, program=Path("/etcd"), port=1, peer_port=2, durable=True)
     assert gateway.stop_rank > 50 > store.stop_rank
@@ -167,9 +165,9 @@ def test_the_gateway_stops_before_what_it_works_for(paths: PlatformPaths) -> Non
 @pytest.mark.parametrize(
     ("runs", "told"), [(True, "stopped; tenants' control planes keep running"), (False, "disabled")]
 )
-async def test_without_a_gateway_one_that_runs_is_stopped(paths: PlatformPaths, *, runs: bool, told: str) -> None:
+async def test_disabled_gateway_is_stopped(paths: PlatformPaths, *, runs: bool, told: str) -> None:
     class Processes:
-        """A supervisor of one process at most."""
+        """A supervisor of at most one process."""
 
         def __init__(self) -> None:
             self.names = ["gateway"] if runs else []
@@ -194,7 +192,7 @@ async def test_without_a_gateway_one_that_runs_is_stopped(paths: PlatformPaths, 
     )
 
 
-def test_servers_wait_for_their_turn_when_they_wake_up(paths: PlatformPaths) -> None:
+def test_servers_use_batch_scheduling(paths: PlatformPaths) -> None:
     gateway = gateway_process.process_spec(paths, gateway_process.gateway_settings(paths, record=RECORD))
     store = etcd.process_spec(paths, program=Path("/etcd"), port=1, peer_port=2, durable=True)
     assert gateway.batch

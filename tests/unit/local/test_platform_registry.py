@@ -1,4 +1,4 @@
-"""Platforms side by side: what one has chosen, no other chooses."""
+"""Platforms on one machine choose different ports and addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkgateway.local.record import PlatformRecord
 
 
 def settle(folder: Path, data_dir: Path, *, address: str = "192.0.2.7") -> PlatformRecord:
-    """Choose ports on a machine where nobody listens yet, as `up` does before it starts anything."""
+    """Choose ports on a machine where no server listens yet, as `up` does first."""
     with platform_registry.other_sockets(folder, data_dir) as others:
         surroundings = MachineState(own_interface=False, primary_address=address, other_sockets=others)
         placed = choices.assign_address(PlatformRecord(), surroundings=surroundings)
@@ -29,7 +29,7 @@ def settle(folder: Path, data_dir: Path, *, address: str = "192.0.2.7") -> Platf
 
 
 def settle_as_root(folder: Path, data_dir: Path) -> PlatformRecord:
-    """Do so on a machine where no platform runs, and each may have an interface."""
+    """Choose ports as root on a machine where no platform runs."""
     with platform_registry.other_sockets(folder, data_dir) as others:
         placed = choices.assign_address(PlatformRecord(), surroundings=MachineState(other_sockets=others))
         data_dir.mkdir(parents=True)
@@ -37,7 +37,7 @@ def settle_as_root(folder: Path, data_dir: Path) -> PlatformRecord:
     return placed
 
 
-def test_two_that_do_not_run_yet_choose_different_ports(tmp_path: Path) -> None:
+def test_new_platforms_choose_different_ports(tmp_path: Path) -> None:
     first, second = (settle(tmp_path / "known", tmp_path / name) for name in ("a", "b"))
     assert first.ports == dict(PORTS)
     assert not choices.listen_sockets(first) & choices.listen_sockets(second)
@@ -47,11 +47,11 @@ def test_the_same_port_at_another_address_is_no_conflict(tmp_path: Path) -> None
     settle(tmp_path / "known", tmp_path / "a", address="10.213.0.1")
     second = settle(tmp_path / "known", tmp_path / "b", address="10.213.1.1")
     assert second.ports["compute-api"] == PORTS["compute-api"]
-    assert second.ports["etcd"] != PORTS["etcd"]  # both have it on loopback
+    assert second.ports["etcd"] != PORTS["etcd"]  # both are on loopback
 
 
-def test_the_number_of_a_platform_that_is_down_is_not_given_to_another(tmp_path: Path) -> None:
-    """Its interface is gone, and it wants to come back with the same one, while the other runs."""
+def test_number_of_a_stopped_platform_is_not_reused(tmp_path: Path) -> None:
+    """Its interface is gone, and a restart creates it again while the other platform runs."""
     known = tmp_path / "known"
     down, new = (settle_as_root(known, tmp_path / name) for name in ("a", "b"))
     assert (down.interface, new.interface) == ("vkg0", "vkg1")
@@ -59,13 +59,13 @@ def test_the_number_of_a_platform_that_is_down_is_not_given_to_another(tmp_path:
     assert settle_as_root(known, tmp_path / "c").number == down.number
 
 
-def test_what_a_removed_platform_had_is_free_again(tmp_path: Path) -> None:
+def test_ports_of_a_removed_platform_are_free(tmp_path: Path) -> None:
     settle(tmp_path / "known", tmp_path / "a")
     shutil.rmtree(tmp_path / "a")
     assert settle(tmp_path / "known", tmp_path / "b").ports == dict(PORTS)
 
 
-def test_a_damaged_list_or_record_stops_nobody(tmp_path: Path) -> None:
+def test_damaged_registry_or_record_is_ignored(tmp_path: Path) -> None:
     known = tmp_path / "known"
     settle(known, tmp_path / "a")
     PlatformPaths(tmp_path / "a").record_path.write_text("{")
@@ -75,7 +75,7 @@ def test_a_damaged_list_or_record_stops_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
-def test_a_cache_that_may_not_be_written_stops_nobody(
+def test_cache_without_write_permission_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def refuse(*_: object, **__: object) -> int:
@@ -86,7 +86,7 @@ def test_a_cache_that_may_not_be_written_stops_nobody(
         assert found == frozenset()
 
 
-def test_whoever_chooses_at_the_same_moment_waits(tmp_path: Path) -> None:
+def test_concurrent_choice_waits(tmp_path: Path) -> None:
     known, found = tmp_path / "known", list[PlatformRecord]()
     other = threading.Thread(target=lambda: found.append(settle(known, tmp_path / "b")))
     with platform_registry.other_sockets(known, tmp_path / "a"):

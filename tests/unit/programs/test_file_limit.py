@@ -1,4 +1,4 @@
-"""How many files a process may open."""
+"""Limit on a process's open files."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ print(raise_file_limit(), *resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
 
-def test_the_soft_limit_becomes_the_hard_one() -> None:
+def test_soft_limit_is_raised_to_the_hard_limit() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["200", "200", "200"]

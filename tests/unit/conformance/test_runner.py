@@ -1,4 +1,4 @@
-"""Runs: portions handed to workers, what was found kept at once, and a run cut short taken up again."""
+"""Runs: batches for workers, results saved at once, and interrupted runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ALONE = [Case(name=f"case {number} [Serial]") for number in range(2)]
 
 
 class FakeSuite:
-    """Passes every case but those named; remembers what ran beside what."""
+    """A suite that passes every case but some; it records which cases run concurrently."""
 
     def __init__(self, *, failing: Sequence[str] = (), cut: Sequence[str] = (), broken: str = "") -> None:
         self.failing, self.cut, self.broken = failing, cut, broken
@@ -51,7 +51,7 @@ def side(tmp_path: Path) -> ClusterUnderTest:
     return ClusterUnderTest(name="alpha", kubeconfig=tmp_path / "config", kubernetes_version="1.36.3", folder=tmp_path)
 
 
-async def test_cases_run_side_by_side_but_serial_ones_alone(side: ClusterUnderTest) -> None:
+async def test_cases_run_concurrently_except_serial_ones(side: ClusterUnderTest) -> None:
     suite = FakeSuite()
     record = await run_cases([*ALONE, *TOGETHER], side, suite=suite, workers=3, report=lambda _: None, portion=1)
     assert record.count_state("passed") == 7
@@ -60,7 +60,7 @@ async def test_cases_run_side_by_side_but_serial_ones_alone(side: ClusterUnderTe
     assert sorted(suite.ran[-2:]) == [case.name for case in ALONE]
 
 
-async def test_what_was_found_is_kept_when_the_suite_breaks(side: ClusterUnderTest) -> None:
+async def test_results_are_kept_when_the_suite_fails(side: ClusterUnderTest) -> None:
     suite = FakeSuite(broken="case 3")
     with pytest.raises(SuiteError, match="no report"):
         await run_cases(TOGETHER, side, suite=suite, workers=1, report=lambda _: None, portion=1)
@@ -69,7 +69,7 @@ async def test_what_was_found_is_kept_when_the_suite_breaks(side: ClusterUnderTe
     assert [case.name for case in rest] == ["case 3", "case 4"]
 
 
-async def test_progress_tells_what_failed_and_what_came_to_nothing(side: ClusterUnderTest) -> None:
+async def test_progress_reports_failed_and_missing_cases(side: ClusterUnderTest) -> None:
     said: list[str] = []
     suite = FakeSuite(failing=["case 1"], cut=["case 2"])
     await run_cases(TOGETHER, side, suite=suite, workers=1, report=said.append)
@@ -80,7 +80,7 @@ async def test_progress_tells_what_failed_and_what_came_to_nothing(side: Cluster
     ]
 
 
-def test_what_is_left() -> None:
+def test_remaining_cases_are_selected() -> None:
     record = Record(
         cluster="alpha",
         kubernetes_version="1.36.3",
@@ -99,7 +99,7 @@ def test_what_is_left() -> None:
     assert names("all") == ["case 3", "case 4", "case 0", "case 1", "case 2"], "first what was run least"
 
 
-async def test_what_passes_is_run_so_often_and_a_run_cut_short_goes_on_with_what_was_run_least(
+async def test_passing_cases_are_rerun_fewest_runs_first(
     side: ClusterUnderTest,
 ) -> None:
     broken = FakeSuite(broken="case 3")
@@ -121,19 +121,19 @@ async def test_what_passes_is_run_so_often_and_a_run_cut_short_goes_on_with_what
     assert record.outcomes["case 4"].is_flaky
 
 
-async def test_a_case_that_comes_to_nothing_is_not_tried_for_ever(side: ClusterUnderTest) -> None:
+async def test_case_without_an_outcome_is_not_retried_forever(side: ClusterUnderTest) -> None:
     suite = FakeSuite(cut=["case 2"])
     await run_repeatedly(TOGETHER, side, again="none", often=3, suite=suite, workers=1, report=lambda _: None)
     assert Counter(suite.ran)["case 2"] == 3
 
 
-async def test_another_release_begins_anew(side: ClusterUnderTest, tmp_path: Path) -> None:
+async def test_results_of_another_release_are_ignored(side: ClusterUnderTest, tmp_path: Path) -> None:
     await run_cases(TOGETHER, side, suite=FakeSuite(), workers=1, report=lambda _: None)
     newer = ClusterUnderTest(name="alpha", kubeconfig=side.kubeconfig, kubernetes_version="1.37.0", folder=tmp_path)
     assert newer.load_record().outcomes == {}
 
 
-def test_two_runs_of_one_cluster_do_not_go_on_at_once(side: ClusterUnderTest) -> None:
+def test_second_run_of_a_cluster_is_refused(side: ClusterUnderTest) -> None:
     with run_lock(side), pytest.raises(ConflictError) as told, run_lock(side):
         pass
     assert "conformance of alpha is in use by vkgateway conformance run (pid " in str(told.value)

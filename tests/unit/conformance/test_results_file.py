@@ -1,4 +1,4 @@
-"""What is known goes into one file, and another machine goes on from there."""
+"""Results in one file, from which another machine continues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def files(folder: Path) -> dict[str, Path]:
     return {name: folder / name / "outcomes.json" for name in ("straight", "alpha")}
 
 
-def test_another_machine_goes_on_from_there(written: Path, tmp_path: Path) -> None:
+def test_results_are_imported_on_another_machine(written: Path, tmp_path: Path) -> None:
     results_file.import_results(written, files(tmp_path))
     alpha = outcomes.load_record(files(tmp_path)["alpha"])
     assert alpha == record("alpha", a=Outcome(state="failed"), b=Outcome(state="passed", runs=3, failures=1))
@@ -41,7 +41,7 @@ def test_another_machine_goes_on_from_there(written: Path, tmp_path: Path) -> No
     assert straight == record("straight", a=Outcome(state="passed", seconds=2.5))
 
 
-def test_what_was_run_here_is_not_lost(written: Path, tmp_path: Path) -> None:
+def test_import_does_not_overwrite_local_results(written: Path, tmp_path: Path) -> None:
     here = files(tmp_path)["alpha"]
     outcomes.save_record(here, record("alpha"))
     with pytest.raises(InputError, match="results of an earlier run") as told:
@@ -56,7 +56,7 @@ def test_what_was_run_here_is_not_lost(written: Path, tmp_path: Path) -> None:
     ("text", "why"),
     [("[", "cannot be read"), ("[]", "no results for alpha and straight"), ('{"alpha": {}}', "cannot be read")],
 )
-def test_a_file_that_is_something_else_is_refused(text: str, why: str, tmp_path: Path) -> None:
+def test_file_without_results_is_refused(text: str, why: str, tmp_path: Path) -> None:
     path = tmp_path / "known.json"
     path.write_text(text)
     with pytest.raises(InputError, match=why):

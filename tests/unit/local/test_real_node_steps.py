@@ -1,4 +1,4 @@
-"""The real node among the platform's steps, where the machine refuses what it needs."""
+"""Steps of the real node on a machine that refuses what it needs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.client import SupervisorClient
 
 
-async def test_what_the_machine_refuses_comes_with_the_way_to_do_without(
+async def test_error_of_the_machine_names_the_option_without_a_real_node(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refuse(_: RealNode) -> None:

@@ -1,4 +1,4 @@
-"""Writing a platform's choices down: what cannot be written leaves nothing on the machine."""
+"""A platform's choices: a failed write leaves nothing on the machine."""
 
 import errno
 from pathlib import Path
@@ -14,7 +14,7 @@ from vkgateway.local.record import PlatformRecord
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_the_interface_of_a_new_platform_goes_where_its_record_cannot_be_written(
+def test_interface_is_removed_if_the_record_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: bool
 ) -> None:
     made: list[str] = []
