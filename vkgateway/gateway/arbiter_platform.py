@@ -1,10 +1,11 @@
-"""The platform as the arbiter sees it: compute clusters, pools, and the tenants whose pods it waits for."""
+"""Compute clusters, pools and tenants of a gateway as input of the arbiter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from vkgateway.gateway.compute_controller import ComputeController
+from vkgateway.arbiter.snapshot import PoolKey
+from vkgateway.gateway.compute_clusters import ComputeClusters
 from vkgateway.gateway.tenant_controller import TenantController
 from vkgateway.model.api import Pool
 from vkgateway.sync.clock import SteadyClock
@@ -12,31 +13,39 @@ from vkgateway.sync.compute.link import ComputeLink
 
 
 class ArbiterPlatform:
-    """The compute clusters and tenants of one gateway process; see `Platform`."""
+    """Implementation of the arbiter's `Platform`."""
 
-    def __init__(self, compute_controller: ComputeController, *, clock: SteadyClock) -> None:
-        self._compute_controller = compute_controller
+    def __init__(self, clusters: ComputeClusters, *, clock: SteadyClock) -> None:
+        self._clusters = clusters
         self._clock = clock
         self.tenant_controller: TenantController | None = None
-        """Set once it exists: it is created after the arbiter."""
+        """Set when it is created, after the arbiter."""
 
     @property
     def links(self) -> Mapping[str, ComputeLink]:
         """The connected compute clusters by name."""
-        return self._compute_controller.links
+        return self._clusters.links
 
     def pool_specs(self) -> dict[str, tuple[Pool, ...]]:
         """Return the pools in the spec of each compute cluster."""
-        clusters = self._compute_controller.clusters.store.values()
-        return {found.metadata.name: found.spec.pools for found in clusters}
+        return self._clusters.pool_specs()
+
+    def divided_pools(self) -> dict[PoolKey, frozenset[str]]:
+        """Return the labels that select the nodes of a part of each divided pool; called from other threads."""
+        return {
+            (cluster, pool.name): frozenset((*pool.node_selector, pool.virtual_nodes_by))
+            for cluster, pools in self._clusters.pool_specs().items()
+            for pool in pools
+            if pool.virtual_nodes_by
+        }
 
     def expected_tenants(self) -> list[str] | None:
-        """Return the tenants whose pods must be known before the first cycle; None: not known yet."""
+        """Return the tenants whose pods must be known before the first cycle; None while unknown."""
         tenants = self.tenant_controller
-        if tenants is None or not tenants.tenants.is_complete or not self._compute_controller.clusters.is_complete:
+        if tenants is None or not tenants.tenants.is_complete or not self._clusters.reflector.is_complete:
             return None
         return tenants.tenant_names()
 
     def notices_ended(self) -> None:
-        """Let the clock follow the machine's clock: no pod is under notice, so no deadline moves."""
+        """Synchronize the clock with the machine's clock: without notices, no deadline moves."""
         self._clock.follow_wall()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 import structlog
 
-from vkgateway.gateway.compute_controller import ComputeController
+from vkgateway.gateway.compute_clusters import ComputeClusters
 from vkgateway.kube import errors
 from vkgateway.model.api import Tenant, TenantSpec
 from vkgateway.model.errors import UnavailableError
@@ -29,7 +29,7 @@ def clusters_of(tenant: Tenant, accepted: TenantSpec | None) -> set[str]:
 
 
 async def clean_compute_clusters(
-    computes: ComputeController, name: str, *, needed: Collection[str], remove: RemoveFunc = remove_tenant
+    computes: ComputeClusters, name: str, *, needed: Collection[str], remove: RemoveFunc = remove_tenant
 ) -> None:
     """Remove the tenant's objects from all compute clusters and wait for the end; with `remove_pods`, only its pods.
 

@@ -9,14 +9,13 @@ from dataclasses import replace
 import msgspec
 import structlog
 
-from vkgateway.arbiter.snapshot import Pool, PoolKey
 from vkgateway.gateway import finalizers
 from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
+from vkgateway.gateway.compute_clusters import ComputeClusters
 from vkgateway.gateway.compute_connection import read_connection
 from vkgateway.gateway.connected_cluster import ConnectedCluster
 from vkgateway.gateway.events import EventRecorder
-from vkgateway.gateway.guarantee_checks import GuaranteedPod
-from vkgateway.gateway.pools import guaranteed_pods, pool_facts, pool_status, shared_nodes
+from vkgateway.gateway.pools import pool_status, shared_nodes
 from vkgateway.gateway.status import (
     ComputeFacts,
     Verdict,
@@ -33,7 +32,7 @@ from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import COMPUTE_CLUSTERS
-from vkgateway.model.api import POOLS_APART, ComputeCluster, ComputeClusterStatus
+from vkgateway.model.api import POOLS_APART, ComputeCluster
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import GROUP
 from vkgateway.model.reserve import pool_problems
@@ -57,7 +56,7 @@ TenantsLookup = Callable[[str], list[str]]
 
 
 class ComputeController:
-    """Controller with one worker per ComputeCluster; `links` holds clusters that are connected or connecting.
+    """Controller with one worker per ComputeCluster.
 
     `on_change` is called when a cluster, the nodes of its pools or its reachability changed. `total_guarantee` and
     `tenants_of` are set once the tenant controller exists.
@@ -77,63 +76,17 @@ class ComputeController:
         self._connect = connect
         self._on_change = on_change
         self._clock = clock
-        self._connected: dict[str, ConnectedCluster] = {}
-        self._written_statuses: dict[str, tuple[str, ComputeClusterStatus]] = {}
-        """Last written status by name, with the UID of its object: another object may have the name now."""
         self.total_guarantee: GuaranteeLookup = lambda _cluster, _pool: {}
         self.tenants_of: TenantsLookup = lambda _cluster: []
         self._queue = WorkQueue("compute-cluster", self._reconcile, on_error=self._handle_error)
-        self.clusters: Reflector[ComputeCluster] = Reflector(
-            management,
-            COMPUTE_CLUSTERS,
-            decode=msgspec.json.Decoder(ComputeCluster).decode,
-            on_change=self._cluster_changed,
-        )
-
-    @property
-    def links(self) -> dict[str, ComputeLink]:
-        """Links by compute cluster name; a link's data is reliable only while the link is trusted."""
-        return {name: connected.link for name, connected in self._connected.items()}
-
-    def find_cluster(self, name: str) -> ComputeCluster | None:
-        """Return a ComputeCluster from the watch cache."""
-        return self.clusters.store.get(("", name))
-
-    def cluster_names(self) -> list[str] | None:
-        """Return the names of all compute clusters, connected or not; None while unknown."""
-        return [name for _, name in self.clusters.store] if self.clusters.is_complete else None
-
-    def clusters_with_status(self) -> list[ComputeCluster]:
-        """Return all compute clusters with the last written status, even before the watch reports it."""
-        return [
-            ComputeCluster(
-                metadata=compute.metadata,
-                spec=compute.spec,
-                status=self._last_written_status(compute) or ComputeClusterStatus(),
+        self.clusters = ComputeClusters(
+            Reflector(
+                management,
+                COMPUTE_CLUSTERS,
+                decode=msgspec.json.Decoder(ComputeCluster).decode,
+                on_change=self._cluster_changed,
             )
-            for compute in self.clusters.store.values()
-        ]
-
-    def pool_facts(self, key: PoolKey) -> Pool | None:
-        """Return a pool's nodes and the resources that unmanaged pods use there; None while unknown."""
-        compute, connected = self.find_cluster(key[0]), self._connected.get(key[0])
-        pool = next((pool for pool in compute.spec.pools if pool.name == key[1]), None) if compute is not None else None
-        link = connected.link if connected is not None else None
-        if pool is None or link is None or not (link.nodes.is_complete and link.unmanaged_pods.is_complete):
-            return None
-        nodes, unmanaged_pods = link.nodes.pool_nodes(pool.node_selector), link.unmanaged_pods.store.values()
-        return pool_facts(key, nodes, unmanaged_pods, cell_resource=pool.cell_resource)
-
-    def guaranteed_pods(self, key: PoolKey) -> list[GuaranteedPod]:
-        """Return the known pods that run inside guarantees in a pool."""
-        connected, facts = self._connected.get(key[0]), self.pool_facts(key)
-        if connected is None or facts is None or not facts.governed:
-            return []
-        return guaranteed_pods(connected.link.pods.store.values(), key, facts.unit_resource)
-
-    def known_networks(self) -> list[str]:
-        """Return the known Service and pod CIDRs of all compute clusters."""
-        return [cidr for connected in self._connected.values() for cidr in connected.link.network_ranges()]
+        )
 
     def tenants_changed(self) -> None:
         """Requeue all compute clusters, whose statuses report the tenants' guarantees."""
@@ -143,10 +96,10 @@ class ComputeController:
         """Run until cancelled, then close all connections."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.clusters.run(), name="compute-clusters/watch")
+                group.create_task(self.clusters.reflector.run(), name="compute-clusters/watch")
                 group.create_task(self._queue.run(), name="compute-clusters/workers")
         finally:
-            for name in list(self._connected):
+            for name in list(self.clusters.connected):
                 await self._disconnect(name)
 
     def _cluster_changed(self, old: ComputeCluster | None, new: ComputeCluster | None) -> None:
@@ -157,44 +110,39 @@ class ComputeController:
         self._on_change()
 
     async def _reconcile(self, name: str) -> ReconcileResult:
-        compute = self.find_cluster(name)
+        compute = self.clusters.find_cluster(name)
         if compute is None:
             await self._disconnect(name)
-            self._written_statuses.pop(name, None)
+            self.clusters.forget_status(name)
             self._on_change()
             return DONE
         if compute.metadata.deletion_timestamp is not None:
             return await self._finalize_cluster(compute)
-        await self._ensure_finalizer(compute)
+        if FINALIZER not in compute.metadata.finalizers:
+            await finalizers.add_finalizer(self._management, COMPUTE_CLUSTERS, compute.metadata, FINALIZER)
         connected = await self._ensure_connected(compute)
         await connected.ensure_prepared(self._clock.monotonic())
-        if self._suppress_at_startup(compute, connected):
+        if _is_starting(compute, connected, now=self._clock.monotonic()):
             return STARTUP_REQUEUE_SECONDS
         await self._write_status(compute, self._compute_facts(compute, connected))
         return RESYNC_SECONDS
 
-    def _suppress_at_startup(self, compute: ComputeCluster, connected: ConnectedCluster) -> bool:
-        """Return whether to keep the status as it is: after a restart, the state may not be known yet."""
-        link = connected.link
-        known = link.is_reachable and link.nodes.is_complete and connected.prepared
-        return compute.status.observed_generation > 0 and not known and connected.is_recent(self._clock.monotonic())
-
     async def _handle_error(self, name: str, error: Exception) -> None:
-        found = self.find_cluster(name)
-        if found is None or found.metadata.deletion_timestamp is not None:
+        compute = self.clusters.find_cluster(name)
+        if compute is None or compute.metadata.deletion_timestamp is not None:
             return
-        attached = self._connected.get(name)
+        connected = self.clusters.connected.get(name)
         known = isinstance(error, VkgatewayError)
-        verdict = false_verdict("CannotConnect" if known else "InternalError", str(error))
-        connected = true_verdict("Connected") if attached is not None and attached.link.is_reachable else verdict
-        before = self._current_status(found)
-        apart = verdict_from_condition(before.conditions, POOLS_APART)
-        await self._write_status(found, ComputeFacts(connected, verdict, pools=before.pools, shared_nodes=apart))
-
-    async def _ensure_finalizer(self, compute: ComputeCluster) -> None:
-        """Add the finalizer that delays deletion while tenants use the cluster."""
-        if FINALIZER not in compute.metadata.finalizers:
-            await finalizers.add_finalizer(self._management, COMPUTE_CLUSTERS, compute.metadata, FINALIZER)
+        ready = false_verdict("CannotConnect" if known else "InternalError", str(error))
+        is_connected = connected is not None and connected.link.is_reachable
+        previous = self.clusters.current_status(compute)
+        facts = ComputeFacts(
+            true_verdict("Connected") if is_connected else ready,
+            ready,
+            pools=previous.pools,
+            shared_nodes=verdict_from_condition(previous.conditions, POOLS_APART),
+        )
+        await self._write_status(compute, facts)
 
     async def _finalize_cluster(self, compute: ComputeCluster) -> ReconcileResult:
         metadata = compute.metadata
@@ -223,7 +171,7 @@ class ComputeController:
         try:
             return await self._ensure_connected(compute)
         except VkgatewayError as error:
-            if connected := self._connected.get(compute.metadata.name):
+            if connected := self.clusters.connected.get(compute.metadata.name):
                 return connected
             if isinstance(error, errors.ApiError):
                 raise
@@ -239,7 +187,7 @@ class ComputeController:
     async def _ensure_connected(self, compute: ComputeCluster) -> ConnectedCluster:
         name = compute.metadata.name
         connection = await read_connection(self._management, compute.spec.connection.kubeconfig_secret)
-        connected = self._connected.get(name)
+        connected = self.clusters.connected.get(name)
 
         def connect() -> Client:
             return self._connect(name, connection)
@@ -257,7 +205,7 @@ class ComputeController:
         link.watches.add(TRUST, lambda: self._link_changed(name))
         task = asyncio.create_task(link.run(), name=f"compute/{name}")
         task.add_done_callback(lambda done: self._link_ended(name, done))
-        connected = self._connected[name] = ConnectedCluster(
+        connected = self.clusters.connected[name] = ConnectedCluster(
             link, task, connection, connected_at=self._clock.monotonic()
         )
         log.info("connecting to compute cluster", compute=name)
@@ -274,7 +222,7 @@ class ComputeController:
             self._queue.enqueue(name)
 
     async def _disconnect(self, name: str) -> None:
-        connected = self._connected.pop(name, None)
+        connected = self.clusters.connected.pop(name, None)
         if connected is None:
             return
         connected.task.cancel()
@@ -290,8 +238,8 @@ class ComputeController:
                 connected.connection_verdict(self._clock.monotonic()),
                 unknown_verdict("NodesUnknown", "listing nodes"),
                 connected.version,
-                self._current_status(compute).pools,
-                verdict_from_condition(self._current_status(compute).conditions, POOLS_APART),
+                self.clusters.current_status(compute).pools,
+                verdict_from_condition(self.clusters.current_status(compute).conditions, POOLS_APART),
             )
         nodes = {pool.name: link.nodes.pool_nodes(pool.node_selector) for pool in compute.spec.pools}
         pools = tuple(
@@ -314,18 +262,11 @@ class ComputeController:
             _shared_nodes_verdict(nodes),
         )
 
-    def _current_status(self, compute: ComputeCluster) -> ComputeClusterStatus:
-        return self._last_written_status(compute) or compute.status
-
-    def _last_written_status(self, compute: ComputeCluster) -> ComputeClusterStatus | None:
-        uid, status = self._written_statuses.get(compute.metadata.name, ("", None))
-        return status if uid == compute.metadata.uid else None
-
     async def _write_status(self, compute: ComputeCluster, facts: ComputeFacts) -> None:
         metadata = compute.metadata
-        old = self._current_status(compute)
+        old = self.clusters.current_status(compute)
         new = compute_status(facts, old=old, generation=metadata.generation, now=self._clock.now())
-        self._written_statuses[metadata.name] = metadata.uid, new
+        self.clusters.record_status(compute, new)
         if new.pools != old.pools or new.conditions != old.conditions:
             self._on_change()
         change = status_patch(old, new)
@@ -335,7 +276,7 @@ class ComputeController:
             body = {"metadata": {"uid": metadata.uid}, "status": change}
             await self._management.patch(COMPUTE_CLUSTERS, metadata.name, body, subresource="status")
         except errors.ApiError:
-            self._written_statuses[metadata.name] = metadata.uid, old
+            self.clusters.record_status(compute, old)
             raise
         for condition in changed_conditions(old.conditions, new.conditions):
             await self._recorder.emit(
@@ -345,6 +286,13 @@ class ComputeController:
                 message=condition.message or condition.reason,
                 kind="Warning" if condition.status == "False" else "Normal",
             )
+
+
+def _is_starting(compute: ComputeCluster, connected: ConnectedCluster, *, now: float) -> bool:
+    """Return whether the written status must stay, because its facts are not known yet after a restart."""
+    link = connected.link
+    known = link.is_reachable and link.nodes.is_complete and connected.prepared
+    return compute.status.observed_generation > 0 and not known and connected.is_recent(now)
 
 
 def _shared_nodes_verdict(pools: Mapping[str, PoolNodes]) -> Verdict | None:

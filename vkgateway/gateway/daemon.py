@@ -91,6 +91,28 @@ async def _run_gateway(settings: Config, *, files: int) -> None:
         await stack.enter_async_context(instance_lock.hold_lease(elector))
         await retry(lambda: prepare_management_cluster(management))
         kubelet_authority = await startup.retry_until_ready(lambda: authority.ensure_authority(management))
+        await _serve_tenants(
+            settings,
+            management=management,
+            datastore=datastore,
+            datastore_authority=datastore_authority,
+            kubelet_authority=kubelet_authority,
+            health=health,
+            files=files,
+        )
+
+
+async def _serve_tenants(
+    settings: Config,
+    *,
+    management: Client,
+    datastore: LazyDatastore,
+    datastore_authority: Authority,
+    kubelet_authority: Authority,
+    health: HealthServer,
+    files: int,
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
         address = settings.address or primary_address()
         planes = build_control_planes(
             settings,
@@ -121,10 +143,10 @@ async def _run_gateway(settings: Config, *, files: int) -> None:
             address=address,
             files=files,
         )
-        planes.exclude_ranges(gateway.compute_controller.known_networks)
+        planes.exclude_ranges(gateway.compute_controller.clusters.known_networks)
         if planes.name_servers is not None:
             await stack.enter_async_context(
-                retire_periodically(planes.name_servers, gateway.compute_controller.cluster_names)
+                retire_periodically(planes.name_servers, gateway.compute_controller.clusters.cluster_names)
             )
         await gateway.run(health)
 

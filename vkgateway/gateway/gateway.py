@@ -8,7 +8,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import Protocol
 
-from vkgateway.arbiter.snapshot import Policy, PoolKey
+from vkgateway.arbiter.snapshot import Policy
 from vkgateway.gateway import metrics
 from vkgateway.gateway.arbiter_observer import ArbiterObserver
 from vkgateway.gateway.arbiter_platform import ArbiterPlatform
@@ -69,21 +69,17 @@ class Gateway:
             management, recorder=recorder, connect=self._connect_compute, on_change=self._compute_changed
         )
         clock = SteadyClock()
-        platform = ArbiterPlatform(self.compute_controller, clock=clock)
+        platform = ArbiterPlatform(self.compute_controller.clusters, clock=clock)
         self._observer = ArbiterObserver(settings.arbiter, clock=clock)
-        self.arbiter = Arbitration(
-            _arbiter_settings(settings.arbiter),
-            platform,
-            observer=self._observer,
-            clock=clock,
-        )
+        arbiter_settings = _arbiter_settings(settings.arbiter)
+        self.arbiter = Arbitration(arbiter_settings, platform, observer=self._observer, clock=clock)
         self._observer.pod_names = self.arbiter.pod_names
-        self._observer.divided_pools = self._divided_pools
+        self._observer.divided_pools = platform.divided_pools
         running = RunningTenants()
         self.kubelet = _build_kubelet(settings.kubelet, running, address=address, tls=tls, files=files)
         self.tenant_runtimes = TenantRuntimes(
             running=running,
-            computes=self.compute_controller,
+            computes=self.compute_controller.clusters,
             kubelet=self.kubelet,
             engine=self.engine,
             arbiter=self.arbiter,
@@ -103,6 +99,10 @@ class Gateway:
             datastore=self._datastore_monitor.write_verdict,
             concurrency=settings.control_planes.concurrency,
         )
+        self._connect_tenant_controller(platform)
+
+    def _connect_tenant_controller(self, platform: ArbiterPlatform) -> None:
+        """Connect the parts that depend on the tenant controller, which is created last."""
         platform.tenant_controller = self.tenant_controller
         self._observer.guarantees.on_change = self.tenant_controller.enqueue
         self.compute_controller.total_guarantee = self.tenant_controller.accepted_specs.total_guarantee
@@ -113,7 +113,7 @@ class Gateway:
         health.set_handlers(
             checks={
                 "tenants": partial(_readiness_problem, self.tenant_controller.tenants),
-                "compute-clusters": partial(_readiness_problem, self.compute_controller.clusters),
+                "compute-clusters": partial(_readiness_problem, self.compute_controller.clusters.reflector),
             },
             refresh=self._update_metrics,
             state=self._observer.encode_state,
@@ -149,16 +149,6 @@ class Gateway:
             server_hostname=connection.tls_server_name or None,
         )
 
-    def _divided_pools(self) -> dict[PoolKey, frozenset[str]]:
-        """Return the labels that select the nodes of a part of each divided pool; called from other threads."""
-        computes = list(self.compute_controller.clusters.store.values())
-        pools = ((found.metadata.name, pool) for found in computes for pool in found.spec.pools)
-        return {
-            (cluster, pool.name): frozenset((*pool.node_selector, pool.virtual_nodes_by))
-            for cluster, pool in pools
-            if pool.virtual_nodes_by
-        }
-
     def _all_tenants(self) -> Collection[Tenant] | None:
         reflector = self.tenant_controller.tenants
         return reflector.store.values() if reflector.is_complete else None
@@ -177,7 +167,7 @@ class Gateway:
 
     async def _update_metrics(self) -> None:
         metrics.count_tenants(self.tenant_controller.tenant_phases())
-        metrics.count_compute_clusters(link.is_reachable for link in self.compute_controller.links.values())
+        metrics.count_compute_clusters(link.is_reachable for link in self.compute_controller.clusters.links.values())
         await asyncio.to_thread(self._observer.update_metrics)
         metrics.measure_queue(self.engine.queue, tenants=self.tenant_controller.tenant_names())
 

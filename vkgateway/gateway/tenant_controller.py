@@ -80,7 +80,7 @@ class TenantController:
             planes, status_writer=self._status_writer, runtimes=runtimes, concurrency=concurrency, clock=clock
         )
         self._records: dict[str, TenantRecord] = {}
-        self.accepted_specs = AcceptedSpecs(computes.pool_facts, computes.guaranteed_pods)
+        self.accepted_specs = AcceptedSpecs(computes.clusters.pool_facts, computes.clusters.guaranteed_pods)
         self._queue = WorkQueue("tenant", self._reconcile, on_error=self._handle_error)
         self.tenants: Reflector[Tenant] = Reflector(
             management, TENANTS, decode=msgspec.json.Decoder(Tenant).decode, on_change=self._tenant_changed
@@ -108,7 +108,7 @@ class TenantController:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.tenants.run(), name="tenants/watch")
             await self.tenants.wait_until_complete()
-            await self._computes.clusters.wait_until_complete()
+            await self._computes.clusters.reflector.wait_until_complete()
             self.accepted_specs.load(self.tenants.store.values())
             self._computes.tenants_changed()
             group.create_task(self._queue.run(), name="tenants/workers")
@@ -179,7 +179,9 @@ class TenantController:
         record.stage = "accepted"
         name = tenant.metadata.name
         verdict = self.accepted_specs.decide_acceptance(
-            tenant, computes=self._computes.clusters_with_status(), templates=self._control_planes.template_names()
+            tenant,
+            computes=self._computes.clusters.clusters_with_status(),
+            templates=self._control_planes.template_names(),
         )
         record.update_facts(accepted=verdict)
         spec = self.accepted_specs.spec_of(name)
@@ -245,13 +247,14 @@ class TenantController:
         await self._report_deletion(tenant, record, "deleting its pods")
         await self._stop_work(name, keep=True)
         needed = clusters_of(tenant, self.accepted_specs.spec_of(name))
-        await clean_compute_clusters(self._computes, name, needed=needed, remove=remove_pods)
+        await clean_compute_clusters(self._computes.clusters, name, needed=needed, remove=remove_pods)
         # In parallel: Kubernetes takes at least 5 s to delete a namespace, and no pods are left.
         await _gather_all(
-            clean_compute_clusters(self._computes, name, needed=needed), self._remove_control_plane(tenant, record)
+            clean_compute_clusters(self._computes.clusters, name, needed=needed),
+            self._remove_control_plane(tenant, record),
         )
         # A request that was in flight when the runtime stopped may have created an object since.
-        await clean_compute_clusters(self._computes, name, needed=needed)
+        await clean_compute_clusters(self._computes.clusters, name, needed=needed)
         await self._remove_finalizer(tenant)
         record.finalizer_removed = True
         self.accepted_specs.remove(name)
@@ -280,7 +283,7 @@ class TenantController:
         await self._stop_work(name, keep=True)
         if self.accepted_specs.spec_of(name) is not None:
             log.warning("tenant was deleted without its finalizer; cleaning up", tenant=name)
-            await clean_compute_clusters(self._computes, name, needed=self._computes.links)
+            await clean_compute_clusters(self._computes.clusters, name, needed=self._computes.clusters.links)
             await self._control_planes.remove(name, on_step=ignore_step)
             self.accepted_specs.remove(name)
             forget_metrics(name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
-from vkgateway.gateway.compute_controller import ComputeController
+from vkgateway.gateway.compute_clusters import ComputeClusters
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.interfaces import ApiServerAccess, VirtualNodesState
 from vkgateway.gateway.node_source import NodeSource
@@ -58,7 +58,7 @@ class TenantRuntimes:
         self,
         *,
         running: RunningTenants,
-        computes: ComputeController,
+        computes: ComputeClusters,
         kubelet: KubeletEndpoint,
         engine: WorkerPool,
         arbiter: ArbiterService,

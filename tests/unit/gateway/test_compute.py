@@ -49,7 +49,7 @@ async def test_a_pool_says_what_cells_are_pieces_of(server: FakeApiServer, clien
     add_compute_cluster(server, pools=[pool])
     async with controller(server, client) as computes:
         await until(lambda: is_ready(server))
-        facts = computes.pool_facts(("local", "a100"))
+        facts = computes.clusters.pool_facts(("local", "a100"))
         assert facts is not None
         assert facts.governed == (nic, "nvidia.com/gpu")
 
@@ -67,12 +67,12 @@ async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, c
         assert (pool["nodes"], pool["usableNodes"]) == (2, 2)
         assert pool["allocatable"]["nvidia.com/gpu"] == "16"
         assert pool["guaranteed"] == {"nvidia.com/gpu": "3"}
-        assert computes.links["local"].is_reachable
-        facts = computes.pool_facts(("local", "a100"))
+        assert computes.clusters.links["local"].is_reachable
+        facts = computes.clusters.pool_facts(("local", "a100"))
         assert facts is not None
         assert facts.governed == ("nvidia.com/gpu",)
         assert [one.allocatable for one in facts.nodes] == [{"nvidia.com/gpu": 8000}] * 2
-        assert computes.pool_facts(("local", "b200")) is computes.pool_facts(("east", "a100")) is None
+        assert computes.clusters.pool_facts(("local", "b200")) is computes.clusters.pool_facts(("east", "a100")) is None
         assert server.store.find(NAMESPACES, "vkgateway-system")
         for name in ("vkgateway-guaranteed", "vkgateway-low"):
             assert server.store.get(PRIORITY_CLASSES, name)["preemptionPolicy"] == "Never"
@@ -120,7 +120,7 @@ async def test_which_features_are_on_there_is_forgotten_with_each_look(
     monkeypatch.setattr(connected_cluster, "PREPARE_SECONDS", 0.0)
     async with controller(server, client) as computes:
         await until(lambda: is_ready(server))
-        known = computes.links["local"].kept_features
+        known = computes.clusters.links["local"].kept_features
         known.add("ImageVolume")
         computes.tenants_changed()
         await until(lambda: not known)
@@ -184,7 +184,7 @@ async def test_other_credentials_are_taken_over_without_a_new_connection(server:
     """With one its virtual nodes would not be ready until all pods have been listed, hour by hour with some tokens."""
     async with far_east(server) as east, controller(server, client) as computes:
         await until(lambda: is_ready(server, "east"))
-        link, turns = computes.links["east"], list[bool]()
+        link, turns = computes.clusters.links["east"], list[bool]()
         link.watches.add(TRUST, lambda: turns.append(link.is_reachable))
         east.requests.clear()
         east.token = "two"
@@ -193,7 +193,7 @@ async def test_other_credentials_are_taken_over_without_a_new_connection(server:
             while await link.client.authorization_headers() != {"Authorization": "Bearer two"}:  # noqa: ASYNC110 - as `until`
                 await asyncio.sleep(0.005)
         await until(lambda: is_ready(server, "east"))
-        assert computes.links["east"] is link
+        assert computes.clusters.links["east"] is link
         assert (turns, link.pods.relist_count) == ([], 1)
         await link.client.request("GET", "/version")
 
@@ -203,12 +203,12 @@ async def test_credentials_that_the_server_refuses_are_told_and_those_before_use
 ) -> None:
     async with far_east(server) as east, controller(server, client) as computes:
         await until(lambda: is_ready(server, "east"))
-        link = computes.links["east"]
+        link = computes.clusters.links["east"]
         change_secret(server, computes, secret(east.url, token="three"))
         await until(lambda: not is_ready(server, "east"))
         assert "401" in condition(server, "Ready", "east", tenant=False)["message"]
         assert condition(server, "Connected", "east", tenant=False)["status"] == "True"
-        assert computes.links["east"] is link
+        assert computes.clusters.links["east"] is link
         assert await link.client.authorization_headers() == {"Authorization": "Bearer one"}
         server.store.delete(COMPUTE_CLUSTERS, "east")  # what runs there is looked for by those before, too
         await until(lambda: server.store.find(COMPUTE_CLUSTERS, "east") is None)
@@ -224,13 +224,13 @@ async def test_a_secret_of_which_no_more_than_its_annotations_change_changes_not
 ) -> None:
     async with far_east(server) as east, controller(server, client) as computes:
         await until(lambda: is_ready(server, "east"))
-        link = computes.links["east"]
+        link = computes.clusters.links["east"]
         seen = len(server.requests)
         change_secret(server, computes, secret(east.url, token="one", annotations={"checked": "now"}))
         for times in (1, 2):  # by the second time what came of the first is done
             await until(partial(_asked, server, since=seen, times=times))
             computes.tenants_changed()
-        assert computes.links["east"] is link
+        assert computes.clusters.links["east"] is link
 
 
 async def test_a_missing_secret_is_said_and_healed_when_it_comes(server: FakeApiServer, client: Client) -> None:
@@ -264,15 +264,15 @@ async def test_a_secret_that_cannot_be_used_takes_nothing_away(server: FakeApiSe
     server.store.create(SECRETS, secret(server.url), "ops")
     async with controller(server, client) as computes:
         await until(lambda: is_ready(server, "east"))
-        link = computes.links["east"]
+        link = computes.clusters.links["east"]
         change_secret(server, computes, secret("https://a..b"))
         await until(lambda: not is_ready(server, "east"))
         assert "not the URL" in condition(server, "Ready", "east", tenant=False)["message"]
         assert condition(server, "Connected", "east", tenant=False)["status"] == "True"
-        assert computes.links["east"] is link
+        assert computes.clusters.links["east"] is link
         change_secret(server, computes, secret(server.url.replace("127.0.0.1", "localhost")))
         await until(lambda: is_ready(server, "east"))
-        assert computes.links["east"] is not link
+        assert computes.clusters.links["east"] is not link
 
 
 async def test_a_cluster_in_use_stays_until_nobody_uses_it(server: FakeApiServer, client: Client) -> None:
@@ -286,7 +286,7 @@ async def test_a_cluster_in_use_stays_until_nobody_uses_it(server: FakeApiServer
         computes.tenants_of = lambda _cluster: []
         computes.tenants_changed()
         await until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
-        await until(lambda: not computes.links)
+        await until(lambda: not computes.clusters.links)
 
 
 async def test_a_cluster_stays_until_the_last_pod_of_a_tenant_has_ended_there(
@@ -303,7 +303,7 @@ async def test_a_cluster_stays_until_the_last_pod_of_a_tenant_has_ended_there(
     async with controller(server, client) as computes:
         await until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InUse")
         assert condition(server, "Ready", "local", tenant=False)["message"].endswith("pods left of: alpha")
-        assert computes.links
+        assert computes.clusters.links
         server.store.delete(PODS, "web", "alpha--default", grace=0)
         await until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
 

@@ -66,10 +66,10 @@ class Setting:
         self.running = RunningTenants()
         self.runtimes = TenantRuntimes(
             running=self.running,
-            computes=computes,
+            computes=computes.clusters,
             kubelet=self.endpoint,
             engine=self.engine,
-            arbiter=Arbitration(ArbitrationSettings(), FakePlatform(computes.links)),
+            arbiter=Arbitration(ArbitrationSettings(), FakePlatform(computes.clusters.links)),
             address="10.0.0.1",
             settings=Nodes(),
             on_change=self.woken.append,
@@ -99,7 +99,7 @@ class Setting:
 
     @property
     def link(self) -> ComputeLink:
-        return self.computes.links["local"]
+        return self.computes.clusters.links["local"]
 
     def node(self, name: str) -> dict[str, Any] | None:
         return self.tenant.store.find(NODES, name)
@@ -117,7 +117,7 @@ async def setting(compute: FakeApiServer, management: Client) -> AsyncIterator[S
         it = Setting(compute, tenant, computes)
         tasks = [asyncio.create_task(computes.run()), asyncio.create_task(it.engine.run())]
         try:
-            await until(lambda: "local" in computes.links)
+            await until(lambda: "local" in computes.clusters.links)
             yield it
         finally:
             await it.runtimes.stop("alpha")
@@ -190,8 +190,8 @@ async def set_pool(world: Setting, **spec: Any) -> None:
     cluster = world.compute.store.get(COMPUTE_CLUSTERS, "local")
     pool = {"name": "a100", "nodeSelector": {"pool": "a100"}, **spec}
     world.compute.store.update(COMPUTE_CLUSTERS, {**cluster, "spec": {"pools": [pool]}}, name="local")
-    before = world.computes.find_cluster("local")
-    await until(lambda: world.computes.find_cluster("local") is not before)
+    before = world.computes.clusters.find_cluster("local")
+    await until(lambda: world.computes.clusters.find_cluster("local") is not before)
 
 
 async def divide(world: Setting, *zones: str) -> None:
@@ -385,7 +385,7 @@ async def test_a_pool_that_was_not_seen_is_not_shown_by_a_connection_that_is_gon
     """Whatever other pools of that compute cluster the tenant has."""
     await world.ready(A100)
     disconnect(monkeypatch)
-    found = world.computes.find_cluster("local")
+    found = world.computes.clusters.find_cluster("local")
     assert found is not None
     found.spec = ComputeClusterSpec(pools=(*found.spec.pools, Pool(name="b200", node_selector={"pool": "b200"})))
     new = TenantPool(name="b200")
