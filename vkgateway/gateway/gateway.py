@@ -71,10 +71,9 @@ class Gateway:
         clock = SteadyClock()
         platform = ArbiterPlatform(self.compute_controller.clusters, clock=clock)
         self._observer = ArbiterObserver(settings.arbiter, clock=clock)
-        arbiter_settings = _arbiter_settings(settings.arbiter)
-        self.arbiter = Arbitration(arbiter_settings, platform, observer=self._observer, clock=clock)
-        self._observer.pod_names = self.arbiter.pod_names
-        self._observer.divided_pools = platform.divided_pools
+        arbitration = _arbiter_settings(settings.arbiter)
+        self.arbiter = Arbitration(arbitration, platform, observer=self._observer, clock=clock)
+        self._observer.pod_names, self._observer.divided_pools = self.arbiter.pod_names, platform.divided_pools
         running = RunningTenants()
         self.kubelet = _build_kubelet(settings.kubelet, running, address=address, tls=tls, files=files)
         self.tenant_runtimes = TenantRuntimes(

@@ -15,6 +15,7 @@ from tests.fakes.apiserver import FakeApiServer
 from tests.unit.gateway.clock import FakeClock
 from tests.unit.gateway.conftest import add_compute_cluster, until
 from tests.unit.sync.scopes import FakePlatform
+from vkgateway.gateway.compute_clusters import ComputeClusters
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.events import EventRecorder
@@ -306,7 +307,7 @@ async def test_a_lost_compute_cluster_makes_the_node_not_ready_and_keeps_its_siz
 
 def disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have no compute cluster connected, as when its credentials change, or cannot be used."""
-    monkeypatch.setattr(ComputeController, "links", property(lambda _: {}))
+    monkeypatch.setattr(ComputeClusters, "links", property(lambda _: {}))
 
 
 async def test_the_node_outlives_a_compute_cluster_that_is_not_connected_for_a_while(
