@@ -97,7 +97,7 @@ def _run_cycle(snapshot: Snapshot, now: float, carry: Cache, *, foresee: bool) -
 
 
 def _explain_pending(ledger: CycleState, turn: IntArray, *, foresee: bool) -> tuple[PendingReport, ...]:
-    return tuple(merge_part_reports(ledger, explain_pending(ledger, turn, foresee=foresee)))
+    return tuple(merge_part_reports(ledger, explain_pending(ledger, turn, forecast=foresee)))
 
 
 def _rewind_pools(carry: Cache) -> None:

@@ -73,7 +73,7 @@ def test_victims_go_in_one_pool_while_room_is_held_in_the_other() -> None:
 
     assert [evict.gang for evict in decisions.evicts] == ["low"]
     assert held(decisions)["x"].message == (
-        "starts on 1 node in other.compute and 1 node in pool.compute when 1 pod has gone"
+        "starts on 1 node in other.compute and 1 node in pool.compute when 1 pod has terminated"
     )
     there.settle(20)
     assert there.placed("x") == {"x-0": "n0", "x-1": "m0"}

@@ -521,7 +521,7 @@ def test_a_pod_that_is_too_large_is_told_the_most_that_it_can_have() -> None:
     holds = held(there.cycle())
 
     assert holds["huge"].message == (
-        f"needs 1 pod of {GPU} 9; even if all else were gone, none would fit; a pod can have {GPU} 8 at most"
+        f"needs 1 pod of {GPU} 9; even on empty nodes, none would fit; a pod can have {GPU} 8 at most"
     )
     assert holds["mixed"].message.endswith(f"only 1 of 2 would fit; a pod can have {GPU} 8 at most")
     assert holds["wide"].message.endswith("only 1 of 2 would fit")
@@ -537,10 +537,10 @@ def test_a_pod_that_no_node_takes_is_told_what_keeps_it_out() -> None:
 
     holds = held(there.cycle())
 
-    assert holds["picky"].message.endswith("none would fit; no node has the labels that its node affinity asks for")
+    assert holds["picky"].message.endswith("none would fit; no node has the labels that its node affinity requires")
     assert holds["kept"].message.endswith("none would fit; it does not tolerate the taints of the nodes")
     assert holds["near"].message.endswith(
-        "within one hall; even if all else were gone, none would fit; no node has the label hall"
+        "within one hall; even on empty nodes, none would fit; no node has the label hall"
     )
 
 
@@ -669,7 +669,7 @@ def test_small_work_flows_past_only_where_it_ends_in_time() -> None:
 
     assert there.running() == {"runs"}
     assert holds["long"].code is PendingReason.RESERVATION
-    assert holds["long"].message == "there is room, but it is kept for wide, which is ahead and starts in about 2 min"
+    assert holds["long"].message == "capacity is free, but reserved for wide, which is ahead and starts in about 2 min"
     assert holds["long"].behind == "wide"
     assert holds["wide"].earliest == there.now + 100
     assert holds["wide"].place == 1
@@ -817,7 +817,7 @@ def test_what_a_tenant_reads_names_neither_other_tenants_nor_their_gangs() -> No
     holds = held(there.cycle())
 
     own, other = holds["acme/ns/gang/long"], holds["b/ns/gang/long"]
-    assert own.message == "there is room, but it is kept for ns/gang/wide, which is ahead and starts in about 30 min"
+    assert own.message == "capacity is free, but reserved for ns/gang/wide, which is ahead and starts in about 30 min"
     assert "another tenant's gang" in other.message
     assert own.behind == other.behind == "acme/ns/gang/wide"
     assert all("acme" not in hold.message and "n0" not in hold.message for hold in (own, other))
@@ -910,7 +910,7 @@ def test_below_its_maximum_an_elastic_gang_waits_for_room() -> None:
     assert len(there.placed("grows")) == 4
     assert (hold.code, hold.message) == (
         PendingReason.ROOM,
-        "runs with 4 of 6 pods; there is no room for more now",
+        "runs with 4 of 6 pods; no capacity is free for more",
     )
 
 

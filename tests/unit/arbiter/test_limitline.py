@@ -24,7 +24,8 @@ def test_later_work_does_not_use_up_the_limit_of_who_has_waited_for_long() -> No
     assert holds["a/team/big"].code is PendingReason.QUOTA
     assert (holds["small"].code, holds["small"].behind) == (PendingReason.RESERVATION, "a/team/big")
     assert holds["small"].message == (
-        "there is room, but the limit in pool.compute is kept for team/big, which is ahead and has waited for long"
+        "capacity is free, but the limit in pool.compute is reserved for team/big, which is ahead and has waited for "
+        "long"
     )
     found.runs["runs"] = 0.0
     found.advance(1)

@@ -29,7 +29,7 @@ def test_a_cycle_tells_what_is_lost_until_the_node_is_back() -> None:
 
 def test_a_gang_of_the_guaranteed_band_hears_why_it_waits_all_the_same() -> None:
     holds = held(short().cycle())
-    assert holds["a/ns/gang/wide"].message.endswith("; missing nodes cut its guarantee in pool.compute: 2x8 -> 8")
+    assert holds["a/ns/gang/wide"].message.endswith("; missing nodes reduce its guarantee in pool.compute: 2x8 -> 8")
     assert "guarantee" not in holds["a/ns/gang/low"].message
 
 

@@ -8,16 +8,16 @@ NAMES = {"u1": ("ns", "big-0")}
 
 
 def test_a_pod_ahead_is_called_by_its_name_and_a_gang_by_its_own() -> None:
-    said = "there is room, but it is kept for ns/pod/u1, which is ahead"
+    said = "capacity is free, but reserved for ns/pod/u1, which is ahead"
     assert (
-        name_gang_ahead(said, "a/ns/pod/u1", NAMES) == "there is room, but it is kept for pod ns/big-0, which is ahead"
+        name_gang_ahead(said, "a/ns/pod/u1", NAMES) == "capacity is free, but reserved for pod ns/big-0, which is ahead"
     )
     assert "for a pod of namespace ns, " in name_gang_ahead(said, "a/ns/pod/u1", {})
     assert name_gang_ahead("kept for ns/gang/x", "a/ns/gang/x", {}) == "kept for gang ns/x"
 
 
 def test_what_names_nobody_stays_as_it_is() -> None:
-    said = "there is room, but it is kept for another tenant's gang"
+    said = "capacity is free, but reserved for another tenant's gang"
     assert name_gang_ahead(said, "b/ns/pod/u1", NAMES) == said
     assert name_gang_ahead(said, "", NAMES) == said
     assert name_gang_ahead("kept for wide", "a/wide", NAMES) == "kept for wide"

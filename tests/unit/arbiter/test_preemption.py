@@ -204,7 +204,7 @@ def test_a_gang_waits_for_its_victims_and_says_so() -> None:
     there.add(high())
     there.cycle()
     hold = held(there.cycle())["high"]
-    assert (hold.code, hold.message) == (PendingReason.EVICTION, "starts on 1 node when 1 pod has gone")
+    assert (hold.code, hold.message) == (PendingReason.EVICTION, "starts on 1 node when 1 pod has terminated")
 
 
 def test_victims_are_told_once() -> None:

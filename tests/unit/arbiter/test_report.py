@@ -133,7 +133,7 @@ def test_what_waits_of_a_gang_that_runs_is_told_after_what_has_not_started() -> 
     state = told(there)
     grows = gang_of(state, "a/ns/gang/grows")
     assert (grows.state, grows.pods, grows.placed, grows.waiting_units) == ("running", 4, 3, 4)
-    assert (grows.code, grows.message) == ("WaitingForRoom", "runs with 3 of 4 pods; there is no room for more now")
+    assert (grows.code, grows.message) == ("WaitingForRoom", "runs with 3 of 4 pods; no capacity is free for more")
     assert [found.name for found in gangs_waiting_in(state)] == ["wide", "never", "grows"]
     assert gang_of(state, "b/ns/gang/wide").waiting_units == 8
 

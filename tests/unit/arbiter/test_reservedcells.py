@@ -50,7 +50,7 @@ def test_later_gangs_do_not_start_in_what_is_reserved() -> None:
     hold = held(there.cycle())["small1"]
     assert (hold.code, hold.behind) == (PendingReason.RESERVATION, "aged")
     assert hold.message == (
-        "what is left of the guarantee in pool.compute is reserved for aged, which is ahead and has waited for long"
+        "the rest of the guarantee in pool.compute is reserved for aged, which is ahead and has waited for long"
     )
 
 

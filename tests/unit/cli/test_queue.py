@@ -41,7 +41,7 @@ GROWS: GangReport = gang(
     units=40,
     waitingUnits=16,
     since=NOON - 9000,
-    message="runs with 3 of 5 pods; there is no room for more now",
+    message="runs with 3 of 5 pods; no capacity is free for more",
 )
 
 
@@ -167,7 +167,7 @@ async def test_a_tenant_sees_its_own_queue(cli: Cli, server: FakeApiServer) -> N
 
 async def test_a_tenant_sees_what_waits_of_a_gang_that_runs(cli: Cli, server: FakeApiServer) -> None:
     let_go: dict[str, Any] = {"schedulingGates": [], "nodeName": "a100.local"}
-    said = "runs with 2 of 3 pods; there is no room for more now"
+    said = "runs with 2 of 3 pods; no capacity is free for more"
     put(server, pod("grow-0", gang_name="grows", spec=let_go, status={"phase": "Running"}))
     put(server, pod("grow-1", gang_name="grows", spec=let_go))
     put(server, pod("grow-2", gang_name="grows", status=waits(message=said)))

@@ -138,7 +138,7 @@ async def test_a_node_that_is_cordoned_cuts_the_guarantee_until_it_is_open_again
         await wait_until(lambda: status() == "False")
         create_gated(world, "high", gpus=8)
         message = await event_messages(world, "WaitingForRoom", "high")
-        assert "missing nodes cut its guarantee in a100.local: 8 -> none" in message
+        assert "missing nodes reduce its guarantee in a100.local: 8 -> none" in message
         assert [(part.guarantee, part.kept) for part in state(watch).tenants] == [(8, 0)]
         cordon_node(world, closed=False)
         await start_pod(world, "high")

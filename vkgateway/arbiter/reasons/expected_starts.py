@@ -1,4 +1,4 @@
-"""When those who wait for one pool may start, as far as that can be foreseen."""
+"""Expected starts of the gangs that wait for one pool."""
 
 from __future__ import annotations
 
@@ -17,90 +17,101 @@ from vkgateway.arbiter.snapshot import Pod
 
 
 class StartForecast:
-    """When the gangs of one pool start, if they start in their turn and nobody else comes."""
+    """Forecast of starts in queue order, without future arrivals."""
 
-    def __init__(self, ledger: CycleState, standing: PoolState) -> None:
-        self._cycle_state = ledger
-        self._pool_state = standing
+    def __init__(self, state: CycleState, pool_state: PoolState) -> None:
+        self._cycle_state = state
+        self._pool_state = pool_state
         self._future_resources: NodeResources | None = None
-        """With all those that were asked for before, where they will start."""
+        """Node resources after the starts of all gangs queried before."""
         self._added_ends: list[PodEnd] = []
-        """Their ends."""
+        """Expected ends of these gangs."""
         self._last_start: tuple[PendingGang, float] | None = None
-        """The last of them, which is not there yet."""
+        """Last queried gang, which the node resources do not include yet."""
         self._times_alone: dict[int, float | None] = {}
 
-    def forecast_next(self, ask: PendingGang) -> tuple[float | None, float | None]:
-        """Earliest (as if it were alone in line) and likely (behind all those that were asked for before)."""
-        alone = self._time_alone(ask)
+    def forecast_next(self, pending_gang: PendingGang) -> tuple[float | None, float | None]:
+        """Return the earliest start (as if alone in the queue) and the likely one (behind all queried before)."""
+        alone = self._time_alone(pending_gang)
         if alone is None:
             return None, None
         if self._last_start is not None:
             self._apply_start(*self._last_start)
-        time = alone if self._future_resources is None else self._earliest_time(self._future_resources, ask, alone)
-        self._last_start = (ask, time) if time is not None else None
+        time = (
+            alone
+            if self._future_resources is None
+            else self._earliest_time(self._future_resources, pending_gang, alone)
+        )
+        self._last_start = (pending_gang, time) if time is not None else None
         return alone, time
 
-    def _time_alone(self, ask: PendingGang) -> float | None:
-        if ask.equivalence_class not in self._times_alone or ask.gang.whole_id in self._pool_state.backfilled_gangs:
-            self._times_alone[ask.equivalence_class] = self._earliest_time(self._pool_state.node_resources, ask, None)
-        return self._times_alone[ask.equivalence_class]
+    def _time_alone(self, pending_gang: PendingGang) -> float | None:
+        if (
+            pending_gang.equivalence_class not in self._times_alone
+            or pending_gang.gang.whole_id in self._pool_state.backfilled_gangs
+        ):
+            self._times_alone[pending_gang.equivalence_class] = self._earliest_time(
+                self._pool_state.node_resources, pending_gang, None
+            )
+        return self._times_alone[pending_gang.equivalence_class]
 
-    def _apply_start(self, ask: PendingGang, time: float) -> None:
-        nodes = self._place_at(ask, time)
+    def _apply_start(self, pending_gang: PendingGang, time: float) -> None:
+        nodes = self._place_at(pending_gang, time)
         if self._future_resources is None:
             self._future_resources = self._pool_state.node_resources.copy()
-        run = self._pool_state.expected_ends.expected_run_time(ask.gang)
-        for pod in ask.min_members:
+        run_time = self._pool_state.expected_ends.expected_run_time(pending_gang.gang)
+        for pod in pending_gang.min_members:
             self._future_resources.add_pods(nodes[pod.uid], pod.shape)
-            if run is not None:
-                self._added_ends.append(PodEnd(time + run, nodes[pod.uid], pod.shape))
+            if run_time is not None:
+                self._added_ends.append(PodEnd(time + run_time, nodes[pod.uid], pod.shape))
 
-    def _place_at(self, ask: PendingGang, time: float) -> Mapping[str, str]:
-        room = self._future_resources if self._future_resources is not None else self._pool_state.node_resources
-        with self._without_backfill(room, ask):
-            nodes = self._future_of(room, ask).place_at(
-                ask.min_members,
+    def _place_at(self, pending_gang: PendingGang, time: float) -> Mapping[str, str]:
+        resources = self._future_resources if self._future_resources is not None else self._pool_state.node_resources
+        with self._without_backfill(resources, pending_gang):
+            nodes = self._future_of(resources, pending_gang).place_at(
+                pending_gang.min_members,
                 time,
-                required_level=ask.gang.required_level,
-                among=allowed_nodes(self._pool_state, ask),
+                required_level=pending_gang.gang.required_level,
+                among=allowed_nodes(self._pool_state, pending_gang),
             )
         assert nodes is not None
         return nodes
 
-    def _earliest_time(self, room: NodeResources, ask: PendingGang, after: float | None) -> float | None:
-        with self._without_backfill(room, ask):
-            return self._future_of(room, ask).earliest_start(
-                ask.min_members,
-                required_level=ask.gang.required_level,
-                among=allowed_nodes(self._pool_state, ask),
+    def _earliest_time(self, resources: NodeResources, pending_gang: PendingGang, after: float | None) -> float | None:
+        with self._without_backfill(resources, pending_gang):
+            return self._future_of(resources, pending_gang).earliest_start(
+                pending_gang.min_members,
+                required_level=pending_gang.gang.required_level,
+                among=allowed_nodes(self._pool_state, pending_gang),
                 after=after,
             )
 
-    def _future_of(self, room: NodeResources, ask: PendingGang) -> PoolForecast:
-        standing, also = self._pool_state, self._added_ends if room is self._future_resources else ()
-        leaves = reserve_for(standing, ask.min_members)
-        if leaves and standing.has_guarantee_left(ask.gang, ask.min_members):
-            leaves = 0
-        return PoolForecast(room, standing.expected_ends, self._cycle_state.now, also, idle_reserve=leaves)
+    def _future_of(self, resources: NodeResources, pending_gang: PendingGang) -> PoolForecast:
+        pool_state, extra_ends = self._pool_state, self._added_ends if resources is self._future_resources else ()
+        idle_reserve = reserve_for(pool_state, pending_gang.min_members)
+        if idle_reserve and pool_state.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
+            idle_reserve = 0
+        return PoolForecast(
+            resources, pool_state.expected_ends, self._cycle_state.now, extra_ends, idle_reserve=idle_reserve
+        )
 
     @contextmanager
-    def _without_backfill(self, room: NodeResources, ask: PendingGang) -> Iterator[None]:
-        """As if those were gone that were started in its kept place and go for it."""
-        mark = room.mark()
-        for pod in self._backfilled_pods(ask):
-            room.remove_pods(pod.node, pod.shape)
+    def _without_backfill(self, resources: NodeResources, pending_gang: PendingGang) -> Iterator[None]:
+        """Remove the pods that backfill the gang's reservation, for the duration of the context."""
+        mark = resources.mark()
+        for pod in self._backfilled_pods(pending_gang):
+            resources.remove_pods(pod.node, pod.shape)
         yield
-        room.undo(mark)
+        resources.undo(mark)
 
-    def _backfilled_pods(self, ask: PendingGang) -> list[Pod]:
-        """Those pods, but for those that will have gone by themselves."""
-        standing = self._pool_state
-        if ask.gang.whole_id not in standing.backfilled_gangs:
+    def _backfilled_pods(self, pending_gang: PendingGang) -> list[Pod]:
+        """Return the pods that backfill the gang's reservation, except those with a known end."""
+        pool_state = self._pool_state
+        if pending_gang.gang.whole_id not in pool_state.backfilled_gangs:
             return []
-        called = standing.reclaimable_for(ask.gang.whole_id).all_pods()
+        backfilled = pool_state.reclaimable_for(pending_gang.gang.whole_id).all_pods()
         return [
             pod
-            for pod in called
-            if pod.node in standing.node_resources and standing.expected_ends.end_of(pod.uid) is None
+            for pod in backfilled
+            if pod.node in pool_state.node_resources and pool_state.expected_ends.end_of(pod.uid) is None
         ]

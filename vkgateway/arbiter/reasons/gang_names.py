@@ -1,44 +1,47 @@
-"""What gangs are called where people read of them (pure)."""
+"""Names of gangs for human readers (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 LONE_POD = "pod"
-"""Stands for the way in the ids of pods that are in no gang; the name is the uid."""
+"""Kind in the ids of pods without a gang; the name is the uid."""
 
 Names = Mapping[str, tuple[str, str]]
 """Namespaces and names of pods by uid."""
 
 
 def split_gang_id(gang: str, names: Names) -> tuple[str, str, str]:
-    """Return namespace, way and name out of `TENANT/namespace/way/name`; an id that is not made so is the name.
+    """Return namespace, kind and name of `TENANT/namespace/kind/name`; an id of another form is the name.
 
-    A lone pod has no way, and the pod's name.
+    A single pod has no kind, and the name of the pod.
     """
     parts = gang.split("/", 3)[1:]
     if len(parts) != 3:
         return "", "", gang
-    namespace, way, name = parts
-    if way != LONE_POD:
-        return namespace, way, name
+    namespace, kind, name = parts
+    if kind != LONE_POD:
+        return namespace, kind, name
     return namespace, "", names.get(name, ("", name))[1]
 
 
 def gang_text(group: str, name_of: Callable[[str], str]) -> str:
-    """What a gang's own tenant reads of it, by `namespace/way/name`; `name_of` knows pods' names by their uids."""
+    """Return the text for `namespace/kind/name` that the gang's own tenant reads.
+
+    `name_of` returns pods' names by uid.
+    """
     parts = group.split("/", 2)
     if len(parts) != 3:
         return group
-    namespace, way, name = parts
-    if way != LONE_POD:
+    namespace, kind, name = parts
+    if kind != LONE_POD:
         return f"gang {namespace}/{name}"
-    known = name_of(name)
-    return f"pod {namespace}/{known}" if known else f"a pod of namespace {namespace}"
+    pod_name = name_of(name)
+    return f"pod {namespace}/{pod_name}" if pod_name else f"a pod of namespace {namespace}"
 
 
 def name_gang_ahead(message: str, behind: str, names: Names) -> str:
-    """The message of a hold, in which the gang ahead, if it is the tenant's own, stands as `namespace/way/name`."""
+    """Return the message of a report with the id of the tenant's own gang ahead replaced by its text."""
     group = behind.partition("/")[2]
     if not group or group not in message:
         return message

@@ -1,4 +1,4 @@
-"""Why a gang in several pools waits: one hold that says of each pool what the gang needs there and what fits."""
+"""Pending reports of gangs in several pools, with what the gang needs and what fits in each pool."""
 
 from __future__ import annotations
 
@@ -20,91 +20,103 @@ from vkgateway.arbiter.reasons.pending_reasons import (
 )
 
 _DECISIVE_REASONS = (PendingReason.INFEASIBLE, PendingReason.QUOTA)
-"""Codes that say why the gang waits, whatever its other parts wait for."""
+"""Codes that take precedence over those of the gang's other parts."""
 
 
-def merge_part_reports(ledger: CycleState, holds: Iterable[PendingReport]) -> list[PendingReport]:
-    """Return the holds with one for each gang in place of those of its parts."""
-    if not ledger.part_ids:
-        return list(holds)
-    wholes = {part: whole for whole, names in ledger.part_ids.items() for part in names if part != whole}
+def merge_part_reports(state: CycleState, reports: Iterable[PendingReport]) -> list[PendingReport]:
+    """Return the reports with one report for each gang in place of those of its parts."""
+    if not state.part_ids:
+        return list(reports)
+    wholes = {part: whole for whole, names in state.part_ids.items() for part in names if part != whole}
     by_gang: dict[str, list[PendingReport]] = {}
     others: list[PendingReport] = []
-    for hold in holds:
-        whole = wholes.get(hold.gang)
+    for report in reports:
+        whole = wholes.get(report.gang)
         if whole is None:
-            others.append(hold)
+            others.append(report)
         else:
-            by_gang.setdefault(whole, []).append(hold)
-    known: dict[tuple[str, int], _PartFit] = {}
+            by_gang.setdefault(whole, []).append(report)
+    fits: dict[tuple[str, int], _PartFit] = {}
     for found in by_gang.values():
-        found.sort(key=lambda hold: _part_number(ledger, hold))
-    return [*others, *(_merge_reports(ledger, whole, found, known) for whole, found in by_gang.items())]
+        found.sort(key=lambda report: _part_number(state, report))
+    return [*others, *(_merge_reports(state, whole, found, fits) for whole, found in by_gang.items())]
 
 
-def _part_number(ledger: CycleState, hold: PendingReport) -> int:
-    part = ledger.gangs[hold.gang].part_info
+def _part_number(state: CycleState, report: PendingReport) -> int:
+    part = state.gangs[report.gang].part_info
     return part.number if part is not None else 0
 
 
 def _merge_reports(
-    ledger: CycleState, whole: str, found: Sequence[PendingReport], known: dict[tuple[str, int], _PartFit]
+    state: CycleState, whole: str, found: Sequence[PendingReport], fits: dict[tuple[str, int], _PartFit]
 ) -> PendingReport:
-    asks = {hold.gang: ask for hold in found if (ask := ledger.pending_gangs.get(hold.gang)) is not None}
-    needy = [
-        hold for hold in found if hold.gang in asks and asks[hold.gang].min_members and hold.gang not in ledger.started
+    pending_gangs = {
+        report.gang: pending_gang
+        for report in found
+        if (pending_gang := state.pending_gangs.get(report.gang)) is not None
+    }
+    needing = [
+        report
+        for report in found
+        if report.gang in pending_gangs and pending_gangs[report.gang].min_members and report.gang not in state.started
     ]
-    planned = [hold for hold in needy if hold.code is PendingReason.EVICTION]
+    planned = [report for report in needing if report.code is PendingReason.EVICTION]
     if planned:
-        return _planned_report(ledger, whole, planned)
-    if needy:
-        for ask in (asks[hold.gang] for hold in needy):
-            if (ask.tenant, ask.equivalence_class) not in known:
-                known[ask.tenant, ask.equivalence_class] = _PartFit.from_pending_gang(ledger, ask)
+        return _planned_report(state, whole, planned)
+    if needing:
+        for pending_gang in (pending_gangs[report.gang] for report in needing):
+            if (pending_gang.tenant, pending_gang.equivalence_class) not in fits:
+                fits[pending_gang.tenant, pending_gang.equivalence_class] = _PartFit.from_pending_gang(
+                    state, pending_gang
+                )
         return _waiting_report(
             whole,
-            needy,
-            {name: known[ask.tenant, ask.equivalence_class] for name, ask in asks.items() if ask.min_members},
+            needing,
+            {
+                name: fits[pending_gang.tenant, pending_gang.equivalence_class]
+                for name, pending_gang in pending_gangs.items()
+                if pending_gang.min_members
+            },
         )
-    return _surplus_report(ledger, whole, found)
+    return _surplus_report(state, whole, found)
 
 
-def _planned_report(ledger: CycleState, whole: str, found: Sequence[PendingReport]) -> PendingReport:
-    """Return the hold of a gang whose parts all have plans."""
-    pools = {hold.gang: ledger.plans[hold.gang].pool for hold in found}
+def _planned_report(state: CycleState, whole: str, found: Sequence[PendingReport]) -> PendingReport:
+    """Return the report of a gang whose parts all have plans."""
+    pools = {report.gang: state.plans[report.gang].pool for report in found}
     nodes = " and ".join(
-        f"{count_text(int(hold.numbers['nodes']), 'node')} in {pools_text([pools[hold.gang]])}"
-        for hold in sorted(found, key=lambda hold: pools[hold.gang])
+        f"{count_text(int(report.numbers['nodes']), 'node')} in {pools_text([pools[report.gang]])}"
+        for report in sorted(found, key=lambda report: pools[report.gang])
     )
-    awaited = [hold for hold in found if hold.numbers["leaving"]] or found
-    leaving = int(sum(hold.numbers["leaving"] for hold in found))
-    last = max(awaited, key=lambda hold: hold.numbers["leaving"])
+    awaited = [report for report in found if report.numbers["leaving"]] or found
+    leaving = int(sum(report.numbers["leaving"] for report in found))
+    last = max(awaited, key=lambda report: report.numbers["leaving"])
     return replace(
         last,
         gang=whole,
         message=f"starts on {nodes} when {terminated_text(leaving)}",
-        numbers={"nodes": sum(hold.numbers["nodes"] for hold in found), "leaving": float(leaving)},
+        numbers={"nodes": sum(report.numbers["nodes"] for report in found), "leaving": float(leaving)},
         pool=pools[last.gang],
-        earliest=_latest_time([hold.earliest for hold in awaited]),
-        likely=_latest_time([hold.likely for hold in awaited]),
+        earliest=_latest_time([report.earliest for report in awaited]),
+        likely=_latest_time([report.likely for report in awaited]),
     )
 
 
 def _waiting_report(whole: str, found: Sequence[PendingReport], parts: Mapping[str, _PartFit]) -> PendingReport:
-    """Return the hold of a gang of which some part has neither room nor a plan."""
-    first = next((hold for code in _DECISIVE_REASONS for hold in found if hold.code is code), None)
-    short = [hold for hold in found if not parts[hold.gang].is_fitting]
-    behind = next((hold for hold in found if hold.code is PendingReason.RESERVATION), None)
+    """Return the report of a gang with a part that has neither capacity nor a plan."""
+    first = next((report for code in _DECISIVE_REASONS for report in found if report.code is code), None)
+    short = [report for report in found if not parts[report.gang].is_fitting]
+    behind = next((report for report in found if report.code is PendingReason.RESERVATION), None)
     chosen = first or next(iter(short), None) or behind or found[0]
-    where = parts[chosen.gang]
+    chosen_part = parts[chosen.gang]
     if chosen.code is PendingReason.ROOM:
         in_order = sorted(parts.values(), key=lambda part: part.pools)
         message = f"needs {' and '.join(part.describe for part in in_order)}"
         if all(part.is_fitting for part in parts.values()):
             message += ", but not all of them fit together"
     else:
-        message = f"in {pools_text(where.pools)}: {chosen.message}"
-    waits = short or [chosen]
+        message = f"in {pools_text(chosen_part.pools)}: {chosen.message}"
+    unfit = short or [chosen]
     return replace(
         chosen,
         gang=whole,
@@ -115,35 +127,38 @@ def _waiting_report(whole: str, found: Sequence[PendingReport], parts: Mapping[s
         }
         if chosen.code is PendingReason.ROOM
         else chosen.numbers,
-        pool=where.pools[0] if where.pools else None,
-        earliest=_latest_time([hold.earliest for hold in waits]),
-        likely=_latest_time([hold.likely for hold in waits]),
+        pool=chosen_part.pools[0] if chosen_part.pools else None,
+        earliest=_latest_time([report.earliest for report in unfit]),
+        likely=_latest_time([report.likely for report in unfit]),
     )
 
 
 class _PartFit:
-    """What a part of a gang needs, and how much of it fits now."""
+    """Needs of a part of a gang, and how much of it fits now."""
 
-    def __init__(self, ask: PendingGang, fit: int, reserve: str = "") -> None:
-        """`reserve` says which pool's reserve it would use if all of it fits; empty: none."""
-        self.pools = ask.allowed_pools
-        self.needed_pods = len(ask.min_members)
+    def __init__(self, pending_gang: PendingGang, fit: int, reserve: str = "") -> None:
+        """Create it; `reserve` names the pool whose reserve the part would use if all of it fits, or is empty."""
+        self.pools = pending_gang.allowed_pools
+        self.needed_pods = len(pending_gang.min_members)
         self.fitting_pods = fit
         self._reserve_text = f", but {reserve}" if reserve and fit == self.needed_pods else ""
-        self._pods_text = pods_text(ask.min_members)
+        self._pods_text = pods_text(pending_gang.min_members)
 
     @classmethod
-    def from_pending_gang(cls, ledger: CycleState, ask: PendingGang) -> _PartFit:
-        """Find out in all pools that the part may use."""
-        found = [(count_placeable_now(standing, ask), standing) for standing in ledger.usable_pools(ask)]
+    def from_pending_gang(cls, state: CycleState, pending_gang: PendingGang) -> _PartFit:
+        """Count the pods that fit in all pools that the part may use."""
+        found = [
+            (count_placeable_now(pool_state, pending_gang), pool_state)
+            for pool_state in state.usable_pools(pending_gang)
+        ]
         fit = max((number for number, _ in found), default=0)
-        there = [standing for number, standing in found if number == fit]
-        is_kept = all(would_use_reserve(standing, ask.min_members) for standing in there)
-        return cls(ask, fit, reserve_text(there[0]) if there and is_kept else "")
+        best_pools = [pool_state for number, pool_state in found if number == fit]
+        uses_reserve = all(would_use_reserve(pool_state, pending_gang.min_members) for pool_state in best_pools)
+        return cls(pending_gang, fit, reserve_text(best_pools[0]) if best_pools and uses_reserve else "")
 
     @property
     def is_fitting(self) -> bool:
-        """Whether all of it does, and leaves the pool's reserve."""
+        """Whether the whole part fits and keeps the pool's reserve."""
         return self.fitting_pods >= self.needed_pods and not self._reserve_text
 
     @property
@@ -157,15 +172,15 @@ class _PartFit:
         return f"{self._pods_text} in {pools_text(self.pools)} ({fits}{self._reserve_text})"
 
 
-def _surplus_report(ledger: CycleState, whole: str, found: Sequence[PendingReport]) -> PendingReport:
-    """Return the hold of a gang that runs, of which pods beyond the minimum wait."""
+def _surplus_report(state: CycleState, whole: str, found: Sequence[PendingReport]) -> PendingReport:
+    """Return the report of a running gang whose surplus pods wait."""
     if len(found) == 1:
         return replace(found[0], gang=whole)
-    told = "; ".join(f"in {pools_text(ledger.gangs[hold.gang].pools)}: {hold.message}" for hold in found)
-    return replace(found[0], gang=whole, message=told)
+    message = "; ".join(f"in {pools_text(state.gangs[report.gang].pools)}: {report.message}" for report in found)
+    return replace(found[0], gang=whole, message=message)
 
 
 def _latest_time(times: Sequence[float | None]) -> float | None:
-    """Return the last of these times; None where one is not known."""
+    """Return the latest of these times; None if one is unknown."""
     known = [time for time in times if time is not None]
     return max(known) if known and len(known) == len(times) else None

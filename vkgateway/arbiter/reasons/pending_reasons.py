@@ -1,4 +1,4 @@
-"""Why each gang waits, in a code, a sentence and numbers; its place in line and when it may start."""
+"""Pending reports: code, message and numbers for each waiting gang, its place in the queue and its expected start."""
 
 from __future__ import annotations
 
@@ -32,258 +32,309 @@ from vkgateway.model.requests import MilliResources, render_milli
 V = TypeVar("V")
 
 _MAX_FORECASTS = 16
-"""For so many gangs of a pool it is foreseen when they start; for those behind them it is not known."""
+"""Number of gangs per pool whose start is forecast; later starts are unknown."""
 
 
-def explain_pending(ledger: CycleState, turn: IntArray, *, foresee: bool) -> list[PendingReport]:
-    """A hold for each gang of which something waits; `turn`: those that borrow, as told by `start_borrowed`.
+def explain_pending(state: CycleState, order: IntArray, *, forecast: bool) -> list[PendingReport]:
+    """Return a report for each gang with waiting pods; `order`: the borrowing gangs, as returned by `start_borrowed`.
 
-    `foresee`: tell also when the first ones start.
+    `forecast`: also forecast the starts of the first gangs.
     """
-    holds = list(ledger.invalid_reports)
+    reports = list(state.invalid_reports)
     places: Counter[PoolKey] = Counter()
-    for name in sorted(ledger.plans):
-        key = ledger.plans[name].pool
+    for name in sorted(state.plans):
+        key = state.plans[name].pool
         places[key] += 1
-        holds.append(replace(_report_eviction(ledger, ledger.pending_gangs[name]), place=places[key]))
-    holds += _report_queue(ledger, turn, places, looks=_MAX_FORECASTS if foresee else 0)
-    holds += _report_surplus(ledger)
-    return holds
+        reports.append(replace(_report_eviction(state, state.pending_gangs[name]), place=places[key]))
+    reports += _report_queue(state, order, places, max_forecasts=_MAX_FORECASTS if forecast else 0)
+    reports += _report_surplus(state)
+    return reports
 
 
 def _report_queue(
-    ledger: CycleState, turn: IntArray, before: Mapping[PoolKey, int], *, looks: int
+    state: CycleState, order: IntArray, before: Mapping[PoolKey, int], *, max_forecasts: int
 ) -> list[PendingReport]:
-    """Equals of a tenant wait for the same reason, so of a hundred thousand gangs only a few are looked at."""
-    needy = ledger.pending_table
-    left = turn[ledger.undecided_mask()[turn]]
-    firsts, classes = _group_equals(needy.alike_numbers[left], needy.alike_count)
+    """Return the reports of queued gangs.
+
+    Equivalent gangs of a tenant wait for the same reason, so a few checks cover 100,000 gangs.
+    """
+    pending_table = state.pending_table
+    waiting = order[state.undecided_mask()[order]]
+    firsts, classes = _group_equals(pending_table.alike_numbers[waiting], pending_table.alike_count)
     fits = _FitCache()
-    reasons = [_find_reason(ledger, needy.pending_gangs[index], fits) for index in left[firsts].tolist()]
-    places = np.zeros(len(left), dtype=np.int64)
+    reasons = [_find_reason(state, pending_table.pending_gangs[index], fits) for index in waiting[firsts].tolist()]
+    places = np.zeros(len(waiting), dtype=np.int64)
     times: dict[int, tuple[float | None, float | None]] = {}
-    for key, standing in ledger.pool_states.items():
-        here = np.array([at is standing for _, at in reasons], dtype=bool)
-        line = np.flatnonzero(here[classes])
-        places[line] = before.get(key, 0) + 1 + np.arange(len(line))
-        seen = np.array([reason.code in _FORECAST_REASONS for reason, _ in reasons], dtype=bool)
-        forecast = StartForecast(ledger, standing)
-        for at in line[seen[classes[line]]][:looks].tolist():
-            times[at] = forecast.forecast_next(needy.pending_gangs[left.item(at)])
-    names = needy.names
-    told = [(hold.code, hold.message, hold.behind, hold.numbers) for hold, _ in reasons]
-    holds = [
+    for key, pool_state in state.pool_states.items():
+        in_pool = np.array([row is pool_state for _, row in reasons], dtype=bool)
+        queued = np.flatnonzero(in_pool[classes])
+        places[queued] = before.get(key, 0) + 1 + np.arange(len(queued))
+        has_forecast = np.array([reason.code in _FORECAST_REASONS for reason, _ in reasons], dtype=bool)
+        forecast = StartForecast(state, pool_state)
+        for row in queued[has_forecast[classes[queued]]][:max_forecasts].tolist():
+            times[row] = forecast.forecast_next(pending_table.pending_gangs[waiting.item(row)])
+    names = pending_table.names
+    answers = [(report.code, report.message, report.behind, report.numbers) for report, _ in reasons]
+    reports = [
         PendingReport(gang=names[index], code=code, message=message, behind=behind, numbers=numbers, place=place)
         for index, (code, message, behind, numbers), place in zip(
-            left.tolist(), map(told.__getitem__, classes.tolist()), places.tolist(), strict=True
+            waiting.tolist(), map(answers.__getitem__, classes.tolist()), places.tolist(), strict=True
         )
     ]
-    for at, (early, likely) in times.items():
-        holds[at] = replace(holds[at], earliest=early, likely=likely)
-    return holds
+    for row, (early, likely) in times.items():
+        reports[row] = replace(reports[row], earliest=early, likely=likely)
+    return reports
 
 
-def _group_equals(numbers: IntArray, most: int) -> tuple[IntArray, IntArray]:
-    """Where each number, below `count_placeable`, is first; and for all of them the place of that one in the order of
-    these.
+def _group_equals(numbers: IntArray, limit: int) -> tuple[IntArray, IntArray]:
+    """Return the sorted indices of first occurrences, and for each number its position in that list.
+
+    All numbers are below `limit`.
     """
-    at = np.arange(len(numbers))
-    first = np.full(most, -1, dtype=np.int64)
-    first[numbers[::-1]] = at[::-1]
+    indices = np.arange(len(numbers))
+    first = np.full(limit, -1, dtype=np.int64)
+    first[numbers[::-1]] = indices[::-1]
     firsts = np.sort(first[first >= 0])
-    place = np.empty(most, dtype=np.int64)
-    place[numbers[firsts]] = at[: len(firsts)]
+    place = np.empty(limit, dtype=np.int64)
+    place[numbers[firsts]] = indices[: len(firsts)]
     return firsts, place[numbers]
 
 
 _FORECAST_REASONS = (PendingReason.ROOM, PendingReason.RESERVATION)
 
 
-def _report_eviction(ledger: CycleState, ask: PendingGang) -> PendingReport:
-    plan = ledger.plans[ask.gang.id]
-    standing, nodes = ledger.pool_states[plan.pool], set(plan.nodes.values())
-    own = not standing.is_within_limit(ask.tenant, ask.min_members)
-    short = not plan_leaves_reserve(standing, ask.min_members, plan)
-    slow = _unneeded_late_pods(ledger, standing, ask, plan)
-    gone = [
+def _report_eviction(state: CycleState, pending_gang: PendingGang) -> PendingReport:
+    plan = state.plans[pending_gang.gang.id]
+    pool_state, nodes = state.pool_states[plan.pool], set(plan.nodes.values())
+    over_limit = not pool_state.is_within_limit(pending_gang.tenant, pending_gang.min_members)
+    short_of_reserve = not plan_leaves_reserve(pool_state, pending_gang.min_members, plan)
+    slow = _unneeded_late_pods(state, pool_state, pending_gang, plan)
+    awaited = [
         pod
-        for uid, pod in standing.terminating_pods.items()
+        for uid, pod in pool_state.terminating_pods.items()
         if uid not in slow
-        and (pod.node in nodes or short or (own and standing.terminating_pods.tenant_of(uid) == ask.tenant))
+        and (
+            pod.node in nodes
+            or short_of_reserve
+            or (over_limit and pool_state.terminating_pods.tenant_of(uid) == pending_gang.tenant)
+        )
     ]
-    times = [end for pod in gone if (end := standing.expected_ends.end_of(pod.uid)) is not None]
+    times = [end for pod in awaited if (end := pool_state.expected_ends.end_of(pod.uid)) is not None]
     last = max(times, default=None)
     return PendingReport(
-        gang=ask.gang.id,
+        gang=pending_gang.gang.id,
         code=PendingReason.EVICTION,
-        message=f"starts on {count_text(len(nodes), 'node')} when {terminated_text(len(gone))}",
-        numbers={"nodes": float(len(nodes)), "leaving": float(len(gone))},
-        earliest=min((ledger.now, *times)) if last is None else last,
+        message=f"starts on {count_text(len(nodes), 'node')} when {terminated_text(len(awaited))}",
+        numbers={"nodes": float(len(nodes)), "leaving": float(len(awaited))},
+        earliest=min((state.now, *times)) if last is None else last,
         likely=last,
     )
 
 
-def _unneeded_late_pods(ledger: CycleState, standing: PoolState, ask: PendingGang, plan: PreemptionPlan) -> set[str]:
-    """Uids of the pods that end late, and without whom the gang has its room."""
-    leaving = standing.terminating_pods.values()
-    if next(find_late_pods(leaving, 0.0, since=plan.made, now=ledger.now), None) is None:
+def _unneeded_late_pods(
+    state: CycleState, pool_state: PoolState, pending_gang: PendingGang, plan: PreemptionPlan
+) -> set[str]:
+    """Return the uids of pods that end late and without whose resources the gang fits."""
+    leaving = pool_state.terminating_pods.values()
+    if next(find_late_pods(leaving, 0.0, since=plan.made, now=state.now), None) is None:
         return set()
-    seconds = termination_seconds(ledger.victim_gangs(standing))
-    mark = standing.node_resources.mark()
-    standing.remove_pods(leaving)
-    slow = find_unneeded_late_pods(standing, [(ask, plan)], leaving, seconds, since=plan.made, now=ledger.now)
-    standing.node_resources.undo(mark)
+    seconds = termination_seconds(state.victim_gangs(pool_state))
+    mark = pool_state.node_resources.mark()
+    pool_state.remove_pods(leaving)
+    slow = find_unneeded_late_pods(pool_state, [(pending_gang, plan)], leaving, seconds, since=plan.made, now=state.now)
+    pool_state.node_resources.undo(mark)
     return {pod.uid for pod in slow}
 
 
 class _FitCache:
-    """What would fit into what is free, found once for those that ask for the same pods. The room stays as it is."""
+    """Number of pods that fit now, cached for equal requests. The node resources stay unchanged."""
 
     def __init__(self) -> None:
         self._fits_cache: dict[Hashable, bool] = {}
         self._count_cache: dict[Hashable, int] = {}
 
-    def fits_now(self, standing: PoolState, ask: PendingGang) -> bool:
-        """Whether the gang's core would."""
-        return _cached_answer(self._fits_cache, standing, ask, _fits_now)
+    def fits_now(self, pool_state: PoolState, pending_gang: PendingGang) -> bool:
+        """Return whether the gang's min members fit."""
+        return _cached_answer(self._fits_cache, pool_state, pending_gang, _fits_now)
 
-    def count_placeable(self, standing: PoolState, ask: PendingGang) -> int:
-        """How many of the gang's core would."""
-        return _cached_answer(self._count_cache, standing, ask, count_placeable_now)
+    def count_placeable(self, pool_state: PoolState, pending_gang: PendingGang) -> int:
+        """Return how many of the gang's min members fit."""
+        return _cached_answer(self._count_cache, pool_state, pending_gang, count_placeable_now)
 
 
 def _cached_answer(
-    found: dict[Hashable, V], standing: PoolState, ask: PendingGang, find: Callable[[PoolState, PendingGang], V]
+    found: dict[Hashable, V],
+    pool_state: PoolState,
+    pending_gang: PendingGang,
+    find: Callable[[PoolState, PendingGang], V],
 ) -> V:
-    """The same for all cores of as many equal pods, for which it is a matter of counting."""
-    shape = ask.min_members[0].shape
-    if ask.placed_pods or any(pod.shape != shape for pod in ask.min_members):
-        return find(standing, ask)
-    key = standing.pool.key, shape, len(ask.min_members), ask.gang.required_level, ask.gang.preferred_level
+    """Return the answer, cached for all min members of the same number of equal pods: for these, counting decides."""
+    shape = pending_gang.min_members[0].shape
+    if pending_gang.placed_pods or any(pod.shape != shape for pod in pending_gang.min_members):
+        return find(pool_state, pending_gang)
+    key = (
+        pool_state.pool.key,
+        shape,
+        len(pending_gang.min_members),
+        pending_gang.gang.required_level,
+        pending_gang.gang.preferred_level,
+    )
     if key not in found:
-        found[key] = find(standing, ask)
+        found[key] = find(pool_state, pending_gang)
     return found[key]
 
 
-def _find_reason(ledger: CycleState, ask: PendingGang, fits: _FitCache) -> tuple[PendingReport, PoolState | None]:
-    """The hold, and the pool in whose line it stands."""
-    pools = list(ledger.usable_pools(ask))
+def _find_reason(
+    state: CycleState, pending_gang: PendingGang, fits: _FitCache
+) -> tuple[PendingReport, PoolState | None]:
+    """Return the report, and the pool in whose queue the gang waits."""
+    pools = list(state.usable_pools(pending_gang))
     if not pools:
-        return _report_no_pool(ledger, ask), None
-    large_enough = [standing for standing in pools if is_feasible(standing, ask)]
-    could = [standing for standing in large_enough if not can_never_borrow(standing, ask)]
-    if not could:
-        hold = _report_reserve(ask, large_enough[0]) if large_enough else _report_infeasible(ask, pools)
-        return _mention_reduction(hold, ask, pools), None
-    free = [standing for standing in could if not standing.exceeded_limits(ask.tenant, ask.min_members)]
+        return _report_no_pool(state, pending_gang), None
+    large_enough = [pool_state for pool_state in pools if is_feasible(pool_state, pending_gang)]
+    possible = [pool_state for pool_state in large_enough if not can_never_borrow(pool_state, pending_gang)]
+    if not possible:
+        report = (
+            _report_reserve(pending_gang, large_enough[0]) if large_enough else _report_infeasible(pending_gang, pools)
+        )
+        return _mention_reduction(report, pending_gang, pools), None
+    free = [
+        pool_state
+        for pool_state in possible
+        if not pool_state.exceeded_limits(pending_gang.tenant, pending_gang.min_members)
+    ]
     if not free:
-        # Who asks for more than the whole limit stands in nobody's line.
-        some_day = [
-            standing
-            for standing in could
-            if not _exceeds_whole_limit(standing, ask.tenant, sum_requests(ask.min_members))
+        # A gang that exceeds the whole limit is in no queue.
+        within_limit = [
+            pool_state
+            for pool_state in possible
+            if not _exceeds_whole_limit(pool_state, pending_gang.tenant, sum_requests(pending_gang.min_members))
         ]
-        return _report_quota(ask, ask.min_members, (some_day or could)[0]), next(iter(some_day), None)
-    return _find_reason_now(ledger, ask, free, fits)
+        return _report_quota(pending_gang, pending_gang.min_members, (within_limit or possible)[0]), next(
+            iter(within_limit), None
+        )
+    return _find_reason_now(state, pending_gang, free, fits)
 
 
 def _find_reason_now(
-    ledger: CycleState, ask: PendingGang, free: Sequence[PoolState], fits: _FitCache
+    state: CycleState, pending_gang: PendingGang, free: Sequence[PoolState], fits: _FitCache
 ) -> tuple[PendingReport, PoolState]:
-    """The same for a gang that its limit and the nodes of these pools allow."""
-    for standing in free:
-        ahead = standing.limit_reservations.get(ask.tenant, ask.gang.id)
-        if ahead not in ask.gang.part_ids and fits.fits_now(standing, ask):
-            return _report_reserved_limit(ask, standing, ledger.gangs[ahead].whole_id), standing
-    for standing in free if ask.gang.band is GUARANTEED else ():
-        cells = standing.cells_reserved_ahead(ask.gang)
-        if cells is not None and standing.has_guarantee_left(ask.gang, ask.min_members):
-            return _mention_reduction(_report_reserved_cells(ask, standing, cells), ask, free), standing
-    for standing in free:
-        kept = standing.reservation
-        if kept is not None and kept.gang not in ask.gang.part_ids and fits.fits_now(standing, ask):
-            return _mention_reduction(_report_reservation(ledger, ask, kept), ask, free), standing
-    kept_in = (each for each in free if each.reservation is not None and each.reservation.gang == ask.gang.id)
-    return _mention_reduction(_report_no_room(ask, free, fits), ask, free), next(kept_in, free[0])
+    """Return the report of a gang that its limit and the nodes of these pools allow."""
+    for pool_state in free:
+        ahead = pool_state.limit_reservations.get(pending_gang.tenant, pending_gang.gang.id)
+        if ahead not in pending_gang.gang.part_ids and fits.fits_now(pool_state, pending_gang):
+            return _report_reserved_limit(pending_gang, pool_state, state.gangs[ahead].whole_id), pool_state
+    for pool_state in free if pending_gang.gang.band is GUARANTEED else ():
+        cells = pool_state.cells_reserved_ahead(pending_gang.gang)
+        if cells is not None and pool_state.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
+            return _mention_reduction(
+                _report_reserved_cells(pending_gang, pool_state, cells), pending_gang, free
+            ), pool_state
+    for pool_state in free:
+        reservation = pool_state.reservation
+        if (
+            reservation is not None
+            and reservation.gang not in pending_gang.gang.part_ids
+            and fits.fits_now(pool_state, pending_gang)
+        ):
+            return _mention_reduction(
+                _report_reservation(state, pending_gang, reservation), pending_gang, free
+            ), pool_state
+    reserving = (
+        each for each in free if each.reservation is not None and each.reservation.gang == pending_gang.gang.id
+    )
+    return _mention_reduction(_report_no_room(pending_gang, free, fits), pending_gang, free), next(reserving, free[0])
 
 
-def _mention_reduction(hold: PendingReport, ask: PendingGang, pools: Iterable[PoolState]) -> PendingReport:
-    """The hold of a gang that might start inside its tenant's guarantee if no nodes were missing says so."""
-    if ask.gang.band is not GUARANTEED:
-        return hold
-    for standing in pools:
-        for loss in standing.cells.guarantee_losses():
-            if loss.tenant == ask.tenant:
-                where = pools_text([standing.pool.key])
+def _mention_reduction(report: PendingReport, pending_gang: PendingGang, pools: Iterable[PoolState]) -> PendingReport:
+    """Add the reduction to the report of a gang that could start in its tenant's guarantee without missing nodes."""
+    if pending_gang.gang.band is not GUARANTEED:
+        return report
+    for pool_state in pools:
+        for loss in pool_state.cells.guarantee_losses():
+            if loss.tenant == pending_gang.tenant:
+                where = pools_text([pool_state.pool.key])
                 return replace(
-                    hold, message=f"{hold.message}; missing nodes cut its guarantee in {where}: {change_text(loss)}"
+                    report,
+                    message=f"{report.message}; missing nodes reduce its guarantee in {where}: {change_text(loss)}",
                 )
-    return hold
+    return report
 
 
-def _report_no_pool(ledger: CycleState, ask: PendingGang) -> PendingReport:
-    known = [key for key in ask.allowed_pools if key in ledger.pool_states]
+def _report_no_pool(state: CycleState, pending_gang: PendingGang) -> PendingReport:
+    known = [key for key in pending_gang.allowed_pools if key in state.pool_states]
     if known:
         return PendingReport(
-            gang=ask.gang.id,
+            gang=pending_gang.gang.id,
             code=PendingReason.QUOTA,
-            message=f"{ask.tenant} has no quota in {pools_text(known)}",
+            message=f"{pending_gang.tenant} has no quota in {pools_text(known)}",
         )
     return PendingReport(
-        gang=ask.gang.id, code=PendingReason.INFEASIBLE, message=f"there is no pool {pools_text(ask.allowed_pools)}"
+        gang=pending_gang.gang.id,
+        code=PendingReason.INFEASIBLE,
+        message=f"there is no pool {pools_text(pending_gang.allowed_pools)}",
     )
 
 
-def count_placeable_now(standing: PoolState, ask: PendingGang) -> int:
-    """Return how many of the gang's core would fit into what is free."""
-    level = ask.gang.required_level
+def count_placeable_now(pool_state: PoolState, pending_gang: PendingGang) -> int:
+    """Return how many of the gang's min members fit into free capacity."""
+    level = pending_gang.gang.required_level
     return count_placeable(
-        standing.node_resources, ask.min_members, required_level=level, among=allowed_nodes(standing, ask)
+        pool_state.node_resources,
+        pending_gang.min_members,
+        required_level=level,
+        among=allowed_nodes(pool_state, pending_gang),
     )
 
 
-def _request_text(ask: PendingGang) -> str:
-    near = f" within one {ask.gang.required_level}" if ask.gang.required_level else ""
-    return f"{pods_text(ask.min_members)}{near}"
+def _request_text(pending_gang: PendingGang) -> str:
+    level_text = f" within one {pending_gang.gang.required_level}" if pending_gang.gang.required_level else ""
+    return f"{pods_text(pending_gang.min_members)}{level_text}"
 
 
-def _report_infeasible(ask: PendingGang, pools: Sequence[PoolState]) -> PendingReport:
-    most = max(count_placeable_empty(standing, ask) for standing in pools)
-    fit = f"only {most} of {len(ask.min_members)}" if most else "none"
+def _report_infeasible(pending_gang: PendingGang, pools: Sequence[PoolState]) -> PendingReport:
+    largest = max(count_placeable_empty(pool_state, pending_gang) for pool_state in pools)
+    fit = f"only {largest} of {len(pending_gang.min_members)}" if largest else "none"
     return PendingReport(
-        gang=ask.gang.id,
+        gang=pending_gang.gang.id,
         code=PendingReason.INFEASIBLE,
         message=(
-            f"needs {_request_text(ask)}; even if all else were gone, {fit} would fit{explain_too_large(ask, pools)}"
+            f"needs {_request_text(pending_gang)}; even on empty nodes, {fit} would fit"
+            f"{explain_too_large(pending_gang, pools)}"
         ),
-        numbers={"needed": float(len(ask.min_members)), "largest": float(most)},
+        numbers={"needed": float(len(pending_gang.min_members)), "largest": float(largest)},
     )
 
 
-def _report_reserve(ask: PendingGang, standing: PoolState) -> PendingReport:
+def _report_reserve(pending_gang: PendingGang, pool_state: PoolState) -> PendingReport:
     return PendingReport(
-        gang=ask.gang.id,
+        gang=pending_gang.gang.id,
         code=PendingReason.INFEASIBLE,
-        message=f"needs {_request_text(ask)}; {reserve_text(standing)}, too much for a gang of this size to borrow",
-        numbers={"needed": float(len(ask.min_members)), "largest": 0.0, "reserve": standing.reserve / 1000},
+        message=f"needs {_request_text(pending_gang)}; {reserve_text(pool_state)}, "
+        "too much for a gang of this size to borrow",
+        numbers={"needed": float(len(pending_gang.min_members)), "largest": 0.0, "reserve": pool_state.reserve / 1000},
     )
 
 
-def reserve_text(standing: PoolState) -> str:
+def reserve_text(pool_state: PoolState) -> str:
     """Return `a100.local keeps nvidia.com/gpu 4 idle for guarantees`."""
-    where = pools_text([standing.pool.key])
-    return f"{where} keeps {render_milli({standing.pool.unit_resource: standing.reserve})} idle for guarantees"
+    where = pools_text([pool_state.pool.key])
+    return f"{where} keeps {render_milli({pool_state.pool.unit_resource: pool_state.reserve})} idle for guarantees"
 
 
-def _report_quota(ask: PendingGang, pods: Sequence[Pod], standing: PoolState) -> PendingReport:
-    names = standing.exceeded_limits(ask.tenant, pods)
-    used, limit, wanted = standing.usage.get(ask.tenant, {}), standing.quotas[ask.tenant].limit, sum_requests(pods)
+def _report_quota(pending_gang: PendingGang, pods: Sequence[Pod], pool_state: PoolState) -> PendingReport:
+    names = pool_state.exceeded_limits(pending_gang.tenant, pods)
+    used, limit, wanted = (
+        pool_state.usage.get(pending_gang.tenant, {}),
+        pool_state.quotas[pending_gang.tenant].limit,
+        sum_requests(pods),
+    )
     parts = (render_milli({name: amounts.get(name, 0) for name in names}) for amounts in (wanted, used, limit))
     needs, in_use, at_most = parts
-    where = pools_text([standing.pool.key])
-    never = _exceeds_whole_limit(standing, ask.tenant, wanted)
+    where = pools_text([pool_state.pool.key])
+    never = _exceeds_whole_limit(pool_state, pending_gang.tenant, wanted)
     return PendingReport(
-        gang=ask.gang.id,
+        gang=pending_gang.gang.id,
         code=PendingReason.QUOTA,
         message=f"needs {needs}, more than the whole limit in {where}: {at_most}"
         if never
@@ -296,109 +347,121 @@ def _report_quota(ask: PendingGang, pods: Sequence[Pod], standing: PoolState) ->
     )
 
 
-def _exceeds_whole_limit(standing: PoolState, tenant: str, wanted: MilliResources) -> bool:
-    limit = standing.quotas[tenant].limit
+def _exceeds_whole_limit(pool_state: PoolState, tenant: str, wanted: MilliResources) -> bool:
+    limit = pool_state.quotas[tenant].limit
     return any(amount > limit.get(name, amount) for name, amount in wanted.items())
 
 
-def _report_reserved_limit(ask: PendingGang, standing: PoolState, ahead: str) -> PendingReport:
-    whom = ahead.removeprefix(f"{ask.tenant}/")
-    where = pools_text([standing.pool.key])
+def _report_reserved_limit(pending_gang: PendingGang, pool_state: PoolState, ahead: str) -> PendingReport:
+    gang_ahead = ahead.removeprefix(f"{pending_gang.tenant}/")
+    where = pools_text([pool_state.pool.key])
     return PendingReport(
-        gang=ask.gang.id,
+        gang=pending_gang.gang.id,
         code=PendingReason.RESERVATION,
-        message=f"there is room, but the limit in {where} is kept for {whom}, which is ahead and has waited for long",
+        message=f"capacity is free, but the limit in {where} is reserved for {gang_ahead}, which is ahead and has "
+        "waited for long",
         behind=ahead,
     )
 
 
-def _report_reserved_cells(ask: PendingGang, standing: PoolState, cells: CellReservation) -> PendingReport:
-    whom = cells.gang.whole_id.removeprefix(f"{ask.tenant}/")
-    where = pools_text([standing.pool.key])
+def _report_reserved_cells(pending_gang: PendingGang, pool_state: PoolState, cells: CellReservation) -> PendingReport:
+    gang_ahead = cells.gang.whole_id.removeprefix(f"{pending_gang.tenant}/")
+    where = pools_text([pool_state.pool.key])
     return PendingReport(
-        gang=ask.gang.id,
+        gang=pending_gang.gang.id,
         code=PendingReason.RESERVATION,
-        message=f"what is left of the guarantee in {where} is reserved for {whom}, which is ahead and has "
+        message=f"the rest of the guarantee in {where} is reserved for {gang_ahead}, which is ahead and has "
         "waited for long",
         behind=cells.gang.whole_id,
     )
 
 
-def _fits_now(standing: PoolState, ask: PendingGang) -> bool:
-    mark = standing.node_resources.mark()
-    found = place_keeping_reserve(standing, ask, ask.min_members)
-    standing.node_resources.undo(mark)
+def _fits_now(pool_state: PoolState, pending_gang: PendingGang) -> bool:
+    mark = pool_state.node_resources.mark()
+    found = place_keeping_reserve(pool_state, pending_gang, pending_gang.min_members)
+    pool_state.node_resources.undo(mark)
     return found is not None
 
 
-def _report_reservation(ledger: CycleState, ask: PendingGang, kept: Reservation) -> PendingReport:
+def _report_reservation(state: CycleState, pending_gang: PendingGang, reservation: Reservation) -> PendingReport:
     when = (
-        f"starts in about {_duration_text(kept.start - ledger.now)}"
-        if kept.start is not None
+        f"starts in about {_duration_text(reservation.start - state.now)}"
+        if reservation.start is not None
         else "has waited for long"
     )
-    ahead = ledger.gangs[kept.gang]
-    whom = ahead.whole_id.removeprefix(f"{ahead.tenant}/") if ahead.tenant == ask.tenant else "another tenant's gang"
+    ahead = state.gangs[reservation.gang]
+    gang_ahead = (
+        ahead.whole_id.removeprefix(f"{ahead.tenant}/")
+        if ahead.tenant == pending_gang.tenant
+        else "another tenant's gang"
+    )
     return PendingReport(
-        gang=ask.gang.id,
+        gang=pending_gang.gang.id,
         code=PendingReason.RESERVATION,
-        message=f"there is room, but it is kept for {whom}, which is ahead and {when}",
+        message=f"capacity is free, but reserved for {gang_ahead}, which is ahead and {when}",
         behind=ahead.whole_id,
     )
 
 
-def _report_no_room(ask: PendingGang, pools: Iterable[PoolState], fits: _FitCache) -> PendingReport:
+def _report_no_room(pending_gang: PendingGang, pools: Iterable[PoolState], fits: _FitCache) -> PendingReport:
     pools = list(pools)
-    fit = max(fits.count_placeable(standing, ask) for standing in pools)
-    message, numbers = f"needs {_request_text(ask)}; {fit} of {len(ask.min_members)} would fit now", {}
-    kept = next(
-        (each for each in pools if fits.count_placeable(each, ask) == fit and would_use_reserve(each, ask.min_members)),
+    fit = max(fits.count_placeable(pool_state, pending_gang) for pool_state in pools)
+    message, numbers = (
+        f"needs {_request_text(pending_gang)}; {fit} of {len(pending_gang.min_members)} would fit now",
+        {},
+    )
+    reserving = next(
+        (
+            each
+            for each in pools
+            if fits.count_placeable(each, pending_gang) == fit and would_use_reserve(each, pending_gang.min_members)
+        ),
         None,
     )
-    if kept is not None and fit == len(ask.min_members):
-        message += f", but {reserve_text(kept)}"
-        numbers = {"reserve": kept.reserve / 1000, "idle": kept.node_resources.idle_units / 1000}
+    if reserving is not None and fit == len(pending_gang.min_members):
+        message += f", but {reserve_text(reserving)}"
+        numbers = {"reserve": reserving.reserve / 1000, "idle": reserving.node_resources.idle_units / 1000}
     return PendingReport(
-        gang=ask.gang.id,
+        gang=pending_gang.gang.id,
         code=PendingReason.ROOM,
         message=message,
-        numbers={"needed": float(len(ask.min_members)), "fit": float(fit), **numbers},
+        numbers={"needed": float(len(pending_gang.min_members)), "fit": float(fit), **numbers},
     )
 
 
-def _report_surplus(ledger: CycleState) -> Iterator[PendingReport]:
-    """Pods beyond the minimum of gangs that run."""
-    for name in sorted(ledger.surplus_gangs):
-        ask = ledger.pending_gangs[name]
-        started = ledger.started.get(ask.gang.id)
-        if ask.min_members and started is None:
+def _report_surplus(state: CycleState) -> Iterator[PendingReport]:
+    """Yield reports of the waiting surplus pods of running gangs."""
+    for name in sorted(state.surplus_gangs):
+        pending_gang = state.pending_gangs[name]
+        started = state.started.get(pending_gang.gang.id)
+        if pending_gang.min_members and started is None:
             continue
-        left = [pod for pod in ask.surplus if started is None or pod.uid not in started.nodes]
-        over = _count_beyond_maximum(ask)
-        if not left:
-            if over:
-                yield report_maximum(ask.gang, over)
+        waiting = [pod for pod in pending_gang.surplus if started is None or pod.uid not in started.nodes]
+        beyond_maximum = _count_beyond_maximum(pending_gang)
+        if not waiting:
+            if beyond_maximum:
+                yield report_maximum(pending_gang.gang, beyond_maximum)
             continue
-        standing = started.pool_state if started is not None else next(ledger.usable_pools(ask), None)
-        if standing is not None and standing.exceeded_limits(ask.tenant, left[:1]):
-            yield _report_quota(ask, left[:1], standing)
+        pool_state = started.pool_state if started is not None else next(state.usable_pools(pending_gang), None)
+        if pool_state is not None and pool_state.exceeded_limits(pending_gang.tenant, waiting[:1]):
+            yield _report_quota(pending_gang, waiting[:1], pool_state)
             continue
-        total = len(ask.gang.pods) - over
-        reserved = standing is not None and would_use_reserve(standing, left[:1])
-        why = reserve_text(standing) if standing is not None and reserved else "there is no room for more now"
-        message = f"runs with {total - len(left)} of {total} pods; {why}"
-        numbers = {"running": float(total - len(left)), "waiting": float(len(left))}
-        yield PendingReport(gang=ask.gang.id, code=PendingReason.ROOM, message=message, numbers=numbers)
+        total = len(pending_gang.gang.pods) - beyond_maximum
+        reserved = pool_state is not None and would_use_reserve(pool_state, waiting[:1])
+        reason = reserve_text(pool_state) if pool_state is not None and reserved else "no capacity is free for more"
+        message = f"runs with {total - len(waiting)} of {total} pods; {reason}"
+        numbers = {"running": float(total - len(waiting)), "waiting": float(len(waiting))}
+        yield PendingReport(gang=pending_gang.gang.id, code=PendingReason.ROOM, message=message, numbers=numbers)
 
 
-def _count_beyond_maximum(ask: PendingGang) -> int:
-    """How many of its waiting pods it may not grow to."""
-    waiting = sum(pod.state is WAITING for pod in ask.gang.pods)
-    return waiting - len(ask.min_members) - len(ask.surplus)
+def _count_beyond_maximum(pending_gang: PendingGang) -> int:
+    """Return the number of its waiting pods beyond its maximum."""
+    waiting = sum(pod.state is WAITING for pod in pending_gang.gang.pods)
+    return waiting - len(pending_gang.min_members) - len(pending_gang.surplus)
 
 
 def pods_text(pods: Sequence[Pod]) -> str:
-    """`2 pods of cpu 1, 4 pods of nvidia.com/gpu 1`."""
+    """Return `2 pods of cpu 1, 4 pods of nvidia.com/gpu 1`."""
     shapes = Counter(tuple(each for each in pod.shape.requests if each[0] != "pods") for pod in pods)
     return ", ".join(
         f"{count_text(number, 'pod')} of {render_milli(dict(requests))}" for requests, number in shapes.items()
@@ -406,7 +469,7 @@ def pods_text(pods: Sequence[Pod]) -> str:
 
 
 def pools_text(keys: Iterable[PoolKey]) -> str:
-    """Pools by their virtual nodes, which is how tenants know them."""
+    """Return pools by their virtual nodes, the names that tenants know."""
     return ", ".join(node_name(key) for key in keys)
 
 
@@ -416,12 +479,12 @@ def count_text(number: int, what: str) -> str:
 
 
 def terminated_text(pods: int) -> str:
-    """Return `2 pods have gone`."""
-    return f"{count_text(pods, 'pod')} {'has' if pods == 1 else 'have'} gone"
+    """Return `2 pods have terminated`."""
+    return f"{count_text(pods, 'pod')} {'has' if pods == 1 else 'have'} terminated"
 
 
 def _duration_text(seconds: float) -> str:
-    """Coarse, so that a sentence stays the same for a while: `1 min`, `20 min`, `3 h`, `2 days`; rounded up."""
+    """Return a coarse duration, rounded up, that stays the same for a while: `1 min`, `20 min`, `3 h`, `2 days`."""
     for unit, length, steps in _DURATION_STEPS:
         count = -(-max(0.0, seconds) // length)
         step = next((step for step in steps if count <= step), None)
@@ -435,4 +498,4 @@ _DURATION_STEPS = (
     ("h", 3600, (1, 2, 3, 4, 6, 8, 12, 18)),
     ("day", 86_400, (1, 2, 3, 5, 7, 10, 14, 21, 31)),
 )
-"""The steps in which times ahead are told."""
+"""Steps of durations in messages."""

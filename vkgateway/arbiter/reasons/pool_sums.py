@@ -1,4 +1,4 @@
-"""Sums over the pods of a pool, by tenant and by node, and how pool and tenants stand by them (pure)."""
+"""Sums over the pods of a pool by tenant and node, and reports of pools and tenants (pure)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vkgateway.model.requests import MilliResources
 
 @dataclass(slots=True)
 class TenantSums:
-    """A tenant's part of a pool, in thousandths."""
+    """A tenant's usage of a pool, in thousandths."""
 
     used: MilliResources = field(default_factory=dict)
     borrowed: MilliResources = field(default_factory=dict)
@@ -25,15 +25,15 @@ class TenantSums:
 
 @dataclass(slots=True)
 class PoolSums:
-    """What is counted of a pool while its pods are gone through."""
+    """Sums of a pool while its pods are counted."""
 
     pool: Pool
     tenants: dict[str, TenantSums] = field(default_factory=dict)
     nodes: dict[str, MilliResources] = field(default_factory=dict)
-    """What the gateway's pods hold on each node."""
+    """Usage of the gateway's pods by node."""
 
     def usage_of(self, tenant: str) -> TenantSums:
-        """A tenant's part, empty at first."""
+        """Return a tenant's usage, empty at first."""
         found = self.tenants.get(tenant)
         if found is None:
             found = self.tenants[tenant] = TenantSums()
@@ -41,12 +41,12 @@ class PoolSums:
 
     def count_placed(self, tenant: str, pod: Pod, node: str, *, borrowed: bool) -> None:
         """Count a pod on its node."""
-        part = self.usage_of(tenant)
-        self._add_requests(part.borrowed if borrowed else part.used, pod)
+        tenant_sums = self.usage_of(tenant)
+        self._add_requests(tenant_sums.borrowed if borrowed else tenant_sums.used, pod)
         self._add_requests(self.nodes.setdefault(node, {}), pod)
 
     def count_waiting(self, tenant: str, pod: Pod) -> None:
-        """Count a pod that waits."""
+        """Count a waiting pod."""
         self._add_requests(self.usage_of(tenant).waiting, pod)
 
     def _add_requests(self, total: MilliResources, pod: Pod) -> None:
@@ -56,12 +56,12 @@ class PoolSums:
 
 
 Losses = Mapping[str, GuaranteeLoss]
-"""By tenant, what its guarantee in the pool has lost."""
+"""Losses of guarantees in the pool, by tenant."""
 
 
 def pool_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) -> Iterator[PoolReport]:
-    """How the pool stands, by each resource that is handed out there."""
-    pool, parts = sums.pool, sums.tenants.values()
+    """Yield a report for each schedulable resource of the pool."""
+    pool, all_tenants = sums.pool, sums.tenants.values()
     usable = [node for node in pool.nodes if node.usable]
     for name in pool.governed:
         sizes = [node.allocatable.get(name, 0) for node in usable]
@@ -72,8 +72,8 @@ def pool_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) ->
         ]
         free, whole = sum(frees), [size for size, left in zip(sizes, frees, strict=True) if size and left == size]
         guaranteed = sum(max(0, quota.guarantee.get(name, 0)) for quota in quotas.values())
-        kept = {tenant: _kept_guarantee(name, quota, pool, losses.get(tenant)) for tenant, quota in quotas.items()}
-        borrowed = sum(part.borrowed.get(name, 0) for part in parts)
+        remaining = {tenant: _kept_guarantee(name, quota, pool, losses.get(tenant)) for tenant, quota in quotas.items()}
+        borrowed = sum(tenant_sums.borrowed.get(name, 0) for tenant_sums in all_tenants)
         yield PoolReport(
             pool=pool.key[1],
             compute_cluster=pool.key[0],
@@ -84,43 +84,47 @@ def pool_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) ->
             allocatable=in_units(sum(sizes)),
             others=in_units(others),
             guaranteed=in_units(guaranteed),
-            kept=in_units(sum(kept.values())),
-            used=in_units(sum(part.used.get(name, 0) for part in parts)),
+            kept=in_units(sum(remaining.values())),
+            used=in_units(sum(tenant_sums.used.get(name, 0) for tenant_sums in all_tenants)),
             borrowed=in_units(borrowed),
             lent=in_units(
-                _lent_amount(borrowed, _unused_guarantees(name, sums, kept), sum(sizes) - others - sum(kept.values()))
+                _lent_amount(
+                    borrowed, _unused_guarantees(name, sums, remaining), sum(sizes) - others - sum(remaining.values())
+                )
             ),
             free=in_units(free),
-            waiting=in_units(sum(part.waiting.get(name, 0) for part in parts)),
+            waiting=in_units(sum(tenant_sums.waiting.get(name, 0) for tenant_sums in all_tenants)),
             largest=in_units(max(frees, default=0)),
             whole_nodes=len(whole),
             fragmentation=round((free - sum(whole)) / free, 4) if free else 0.0,
-            gangs_waiting=sum(part.gangs_waiting for part in parts),
-            gangs_running=sum(part.gangs_running for part in parts),
+            gangs_waiting=sum(tenant_sums.gangs_waiting for tenant_sums in all_tenants),
+            gangs_running=sum(tenant_sums.gangs_running for tenant_sums in all_tenants),
         )
 
 
 def _kept_guarantee(name: str, quota: Quota, pool: Pool, loss: GuaranteeLoss | None) -> int:
-    """What there is of a guarantee, in thousandths; cells are cut from the pool's first resource."""
+    """Return the part of the guarantees that their tenants do not use."""
     lost = loss.units * 1000 if loss is not None and name == pool.unit_resource else 0
     return max(0, quota.guarantee.get(name, 0) - lost)
 
 
-def _unused_guarantees(name: str, sums: PoolSums, kept: Mapping[str, int]) -> int:
-    """What is guaranteed and not used by those who have it."""
+def _unused_guarantees(name: str, sums: PoolSums, remaining: Mapping[str, int]) -> int:
+    """Return the lent amount: borrowed amounts beyond the unguaranteed capacity come from unused guarantees."""
     nothing = TenantSums()
-    return sum(max(0, amount - sums.tenants.get(tenant, nothing).used.get(name, 0)) for tenant, amount in kept.items())
+    return sum(
+        max(0, amount - sums.tenants.get(tenant, nothing).used.get(name, 0)) for tenant, amount in remaining.items()
+    )
 
 
-def _lent_amount(borrowed: int, unused: int, unpromised: int) -> int:
-    """What is borrowed beyond all that is promised to nobody must lie on guarantees that are not used."""
-    return min(unused, max(0, borrowed - max(0, unpromised)))
+def _lent_amount(borrowed: int, unused: int, unguaranteed: int) -> int:
+    """Yield a report for each tenant with a quota or pods in the pool, and each resource."""
+    return min(unused, max(0, borrowed - max(0, unguaranteed)))
 
 
 def tenant_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) -> Iterator[TenantReport]:
-    """How each tenant stands that has a quota or something else there, by each resource."""
+    """Return the name of a pool's virtual node."""
     for tenant in sorted(quotas.keys() | sums.tenants.keys()):
-        quota, part = quotas.get(tenant), sums.tenants.get(tenant, TenantSums())
+        quota, tenant_sums = quotas.get(tenant), sums.tenants.get(tenant, TenantSums())
         for name in sums.pool.governed:
             limit = quota.limit.get(name) if quota is not None else None
             loss = losses.get(tenant) if name == sums.pool.unit_resource else None
@@ -134,14 +138,14 @@ def tenant_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) 
                 reduced=change_text(loss) if loss is not None else "",
                 limit=in_units(limit) if limit is not None else None,
                 weight=quota.weight if quota is not None else 0.0,
-                used=in_units(part.used.get(name, 0)),
-                borrowed=in_units(part.borrowed.get(name, 0)),
-                waiting=in_units(part.waiting.get(name, 0)),
-                gangs_waiting=part.gangs_waiting,
-                gangs_running=part.gangs_running,
+                used=in_units(tenant_sums.used.get(name, 0)),
+                borrowed=in_units(tenant_sums.borrowed.get(name, 0)),
+                waiting=in_units(tenant_sums.waiting.get(name, 0)),
+                gangs_waiting=tenant_sums.gangs_waiting,
+                gangs_running=tenant_sums.gangs_running,
             )
 
 
 def in_units(amount: int) -> float:
-    """Thousandths in units; whole ones as whole numbers."""
+    """Return thousandths as units, whole numbers as int."""
     return amount // 1000 if amount % 1000 == 0 else amount / 1000

@@ -1,4 +1,4 @@
-"""What people ask about: pools, tenants and gangs as they stand after a cycle, in numbers to be shown (pure)."""
+"""Reports of pools, tenants and gangs after a cycle, as numbers for display (pure)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PoolKey, PreemptionP
 
 
 def build_report(snapshot: Snapshot, decisions: Decisions, now: float, *, names: Names | None = None) -> ArbiterReport:
-    """What is so once the decisions about this snapshot are carried out; in time proportional to pods and nodes.
+    """Return the state after the decisions on this snapshot are carried out, in time proportional to pods and nodes.
 
-    By `names` those pods are called that are in no gang.
+    `names` are the names of pods without a gang.
     """
-    after, sums = _PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
-    gangs = [_gang_report(gang, _count_gang(gang, after, sums), after, names or {}) for gang in snapshot.gangs]
+    outcomes, sums = _PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
+    gangs = [_gang_report(gang, _count_gang(gang, outcomes, sums), outcomes, names or {}) for gang in snapshot.gangs]
     known = {gang.id for gang in snapshot.gangs}
-    gangs += [_undecided_report(hold, names or {}) for hold in decisions.holds if hold.gang not in known]
+    gangs += [_undecided_report(report, names or {}) for report in decisions.holds if report.gang not in known]
     return _assemble_report(snapshot, decisions, sums, now, gangs=tuple(gangs))
 
 
 def build_summary(snapshot: Snapshot, decisions: Decisions, now: float) -> ArbiterReport:
-    """The same without the gangs, in half the time."""
-    after, sums = _PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
+    """Return the report without gangs, in half the time."""
+    outcomes, sums = _PodOutcomes(decisions), {pool.key: PoolSums(pool) for pool in snapshot.pools}
     for gang in snapshot.gangs:
-        _count_gang(gang, after, sums)
+        _count_gang(gang, outcomes, sums)
     return _assemble_report(snapshot, decisions, sums, now)
 
 
@@ -63,7 +63,7 @@ def _assemble_report(
 
 
 class _PodOutcomes:
-    """What the decisions change about pods."""
+    """Changes of pods through the decisions."""
 
     def __init__(self, decisions: Decisions) -> None:
         self.placed = {
@@ -72,124 +72,124 @@ class _PodOutcomes:
         self.evict_deadlines = {uid: evict.deadline for evict in decisions.evicts for uid in evict.pods}
         self.reprieved = {uid for reprieve in decisions.reprieves for uid in reprieve.pods}
         self.promoted = {uid for promote in decisions.promotes for uid in promote.pods}
-        self.pending_reports: Mapping[str, PendingReport] = {hold.gang: hold for hold in decisions.holds}
+        self.pending_reports: Mapping[str, PendingReport] = {report.gang: report for report in decisions.holds}
         self.plans: Mapping[str, PreemptionPlan] = decisions.plans
 
     def placement_of(self, pod: Pod) -> tuple[PoolKey, str, bool] | None:
-        """Pool, node and whether it borrows; None: it waits."""
+        """Return pool, node and whether the pod borrows; None: it waits."""
         if pod.state is PodState.WAITING:
             return self.placed.get(pod.uid)
         return (pod.pool, pod.node, pod.borrowed and pod.uid not in self.promoted) if pod.pool is not None else None
 
     def plans_of(self, gang: Gang) -> Sequence[PreemptionPlan]:
-        """What is planned for the gang, one plan for each of its pools."""
+        """Return the gang's plans, one for each of its pools."""
         plan = self.plans.get(gang.id)
         return (plan, *plan.also) if plan is not None else ()
 
     def deadline_of(self, pod: Pod) -> float | None:
-        """When it goes; None: it stays."""
+        """Return the deadline of a terminating pod; None: it stays."""
         if pod.uid in self.evict_deadlines:
             return self.evict_deadlines[pod.uid]
-        leaves = pod.state in (PodState.NOTIFIED, PodState.ENDING) and pod.uid not in self.reprieved
-        return pod.deadline if leaves else None
+        is_terminating = pod.state in (PodState.NOTIFIED, PodState.ENDING) and pod.uid not in self.reprieved
+        return pod.deadline if is_terminating else None
 
 
 @dataclass(slots=True)
 class _GangFigures:
-    """How a gang stands, for the gang itself and for the sums."""
+    """State of a gang, for the gang itself and for the sums."""
 
     pool: PoolKey | None
-    """The pool that it is counted in."""
+    """Pool in which the gang counts."""
     state: str
     since: float
     deadline: float | None
     placed: int
     borrowed: bool
     units: int
-    """Of each pool's first resource, in thousandths: what its pods ask for there."""
+    """Thousandths of each pool's first resource that its pods request there."""
     waiting: int
-    """Of that, what those of its pods ask for that wait."""
+    """Part of `units` that its waiting pods request."""
     all_pools: Sequence[PoolKey] = ()
-    """The pools of a gang in several."""
+    """Pools of a gang in several pools."""
 
 
-def _count_gang(gang: Gang, after: _PodOutcomes, sums: Mapping[PoolKey, PoolSums]) -> _GangFigures:
+def _count_gang(gang: Gang, outcomes: _PodOutcomes, sums: Mapping[PoolKey, PoolSums]) -> _GangFigures:
     """Add a gang's pods to the sums."""
-    places = [(pod, after.placement_of(pod)) for pod in gang.pods]
-    line, borrowed, placed = _pool_of_gang(gang, places, after, sums), False, 0
-    plans = after.plans_of(gang)
-    lines = [_pool_of_pod(pod, place, line, plans, sums) if pod.pools else line for pod, place in places]
-    for (pod, place), key in zip(places, lines, strict=True):
+    places = [(pod, outcomes.placement_of(pod)) for pod in gang.pods]
+    gang_pool, borrowed, placed = _pool_of_gang(gang, places, outcomes, sums), False, 0
+    plans = outcomes.plans_of(gang)
+    pod_pools = [_pool_of_pod(pod, place, gang_pool, plans, sums) if pod.pools else gang_pool for pod, place in places]
+    for (pod, place), key in zip(places, pod_pools, strict=True):
         if place is None:
             if key is not None and key in sums:
                 sums[key].count_waiting(gang.tenant, pod)
             continue
         placed += 1
         borrowed = borrowed or place[2]
-        where = sums.get(place[0])
-        if where is not None:
-            where.count_placed(gang.tenant, pod, place[1], borrowed=place[2])
-    state, since, deadline = _lifecycle_state(gang, places, after)
-    for key in dict.fromkeys([line, *lines]):
+        pool_sums = sums.get(place[0])
+        if pool_sums is not None:
+            pool_sums.count_placed(gang.tenant, pod, place[1], borrowed=place[2])
+    state, since, deadline = _lifecycle_state(gang, places, outcomes)
+    for key in dict.fromkeys([gang_pool, *pod_pools]):
         if key is not None and key in sums:
-            part = sums[key].usage_of(gang.tenant)
-            part.gangs_waiting += state == WAITING
-            part.gangs_running += state != WAITING
-    asked = [pod.shape.amount_of(_unit_of(key, sums)) for pod, key in zip(gang.pods, lines, strict=True)]
-    waiting = sum(amount for amount, (_, place) in zip(asked, places, strict=True) if place is None)
-    spread = [key for key in dict.fromkeys(lines) if key is not None]
-    several = spread if len(spread) > 1 else ()
-    return _GangFigures(line, state, since, deadline, placed, borrowed, sum(asked), waiting, several)
+            tenant_sums = sums[key].usage_of(gang.tenant)
+            tenant_sums.gangs_waiting += state == WAITING
+            tenant_sums.gangs_running += state != WAITING
+    requested = [pod.shape.amount_of(_unit_of(key, sums)) for pod, key in zip(gang.pods, pod_pools, strict=True)]
+    waiting = sum(amount for amount, (_, place) in zip(requested, places, strict=True) if place is None)
+    distinct_pools = [key for key in dict.fromkeys(pod_pools) if key is not None]
+    all_pools = distinct_pools if len(distinct_pools) > 1 else ()
+    return _GangFigures(gang_pool, state, since, deadline, placed, borrowed, sum(requested), waiting, all_pools)
 
 
 def _unit_of(key: PoolKey | None, sums: Mapping[PoolKey, PoolSums]) -> str:
-    """Return the resource of a pool that cells are cut from; empty: it has no devices, or is not there."""
+    """Return the unit of a pool; empty: it has no devices or does not exist."""
     return sums[key].pool.unit_resource if key is not None and key in sums else ""
 
 
 def _pool_of_pod(
     pod: Pod,
     place: tuple[PoolKey, str, bool] | None,
-    line: PoolKey | None,
+    gang_pool: PoolKey | None,
     plans: Sequence[PreemptionPlan],
     sums: Mapping[PoolKey, PoolSums],
 ) -> PoolKey | None:
-    """Return the pool that a pod is counted in which names pools itself."""
+    """Return the pool in which a pod counts that names its pools."""
     if place is not None:
         return place[0]
     planned = next((each.pool for each in plans if pod.uid in each.nodes), None)
-    return planned or (line if line in pod.pools else next((key for key in pod.pools if key in sums), None))
+    return planned or (gang_pool if gang_pool in pod.pools else next((key for key in pod.pools if key in sums), None))
 
 
-def _gang_report(gang: Gang, stands: _GangFigures, after: _PodOutcomes, names: Names) -> GangReport:
-    namespace, way, name = split_gang_id(gang.id, names)
-    hold = after.pending_reports.get(gang.id)
+def _gang_report(gang: Gang, figures: _GangFigures, outcomes: _PodOutcomes, names: Names) -> GangReport:
+    namespace, kind, name = split_gang_id(gang.id, names)
+    report = outcomes.pending_reports.get(gang.id)
     return GangReport(
         id=gang.id,
         tenant=gang.tenant,
         namespace=namespace,
         name=name,
-        way=way,
+        way=kind,
         band=gang.band.value,
         priority=gang.priority,
         pools=tuple(node_name(key) for key in gang.pools),
-        pool=node_name(stands.pool) if stands.pool is not None else "",
-        spread=tuple(map(node_name, stands.all_pools)),
-        state=stands.state,
+        pool=node_name(figures.pool) if figures.pool is not None else "",
+        spread=tuple(map(node_name, figures.all_pools)),
+        state=figures.state,
         pods=len(gang.pods),
-        placed=stands.placed,
+        placed=figures.placed,
         minimum=gang.minimum,
-        units=in_units(stands.units),
-        waiting_units=in_units(stands.waiting),
-        borrowed=stands.borrowed,
-        since=stands.since,
-        deadline=stands.deadline,
-        code=hold.code.value if hold is not None else "",
-        message=name_gang_ahead(hold.message, hold.behind, names) if hold is not None else "",
-        place=hold.place if hold is not None else 0,
-        earliest=hold.earliest if hold is not None else None,
-        likely=hold.likely if hold is not None else None,
-        behind=hold.behind if hold is not None else "",
+        units=in_units(figures.units),
+        waiting_units=in_units(figures.waiting),
+        borrowed=figures.borrowed,
+        since=figures.since,
+        deadline=figures.deadline,
+        code=report.code.value if report is not None else "",
+        message=name_gang_ahead(report.message, report.behind, names) if report is not None else "",
+        place=report.place if report is not None else 0,
+        earliest=report.earliest if report is not None else None,
+        likely=report.likely if report is not None else None,
+        behind=report.behind if report is not None else "",
     )
 
 
@@ -197,42 +197,42 @@ _PodPlacements = list[tuple[Pod, tuple[PoolKey, str, bool] | None]]
 
 
 def _pool_of_gang(
-    gang: Gang, places: _PodPlacements, after: _PodOutcomes, sums: Mapping[PoolKey, PoolSums]
+    gang: Gang, places: _PodPlacements, outcomes: _PodOutcomes, sums: Mapping[PoolKey, PoolSums]
 ) -> PoolKey | None:
-    """The pool that it is counted in: where it runs, where it is to start, or the best liked of those there are."""
+    """Return the pool in which a gang counts: where it runs, where it will start, or its preferred existing pool."""
     running = next((place[0] for _, place in places if place is not None), None)
     if running is not None:
         return running
-    plan, hold = after.plans.get(gang.id), after.pending_reports.get(gang.id)
-    if hold is not None and hold.pool is not None:
-        return hold.pool
+    plan, report = outcomes.plans.get(gang.id), outcomes.pending_reports.get(gang.id)
+    if report is not None and report.pool is not None:
+        return report.pool
     if plan is not None:
         return plan.pool
     return next((key for key in gang.pools if key in sums), None)
 
 
-def _lifecycle_state(gang: Gang, places: _PodPlacements, after: _PodOutcomes) -> tuple[str, float, float | None]:
-    """Its state, since when, and its deadline."""
+def _lifecycle_state(gang: Gang, places: _PodPlacements, outcomes: _PodOutcomes) -> tuple[str, float, float | None]:
+    """Return its state, the time since when, and its deadline."""
     placed = [pod for pod, place in places if place is not None]
     if not placed:
         return WAITING, gang.created, None
-    stays = [pod for pod in placed if after.deadline_of(pod) is None]
-    if not stays:
-        deadlines = [deadline for pod in placed if (deadline := after.deadline_of(pod)) is not None]
+    staying = [pod for pod in placed if outcomes.deadline_of(pod) is None]
+    if not staying:
+        deadlines = [deadline for pod in placed if (deadline := outcomes.deadline_of(pod)) is not None]
         return LEAVING, min(pod.since for pod in placed), max(deadlines)
-    old = [pod.since for pod in stays if pod.state is not PodState.WAITING]
-    return (RUNNING, min(old), None) if old else (STARTING, gang.created, None)
+    running_since = [pod.since for pod in staying if pod.state is not PodState.WAITING]
+    return (RUNNING, min(running_since), None) if running_since else (STARTING, gang.created, None)
 
 
-def _undecided_report(hold: PendingReport, names: Names) -> GangReport:
-    """A gang that is not told of to the arbiter yet: its pods are not all there, or say what makes no sense."""
-    namespace, way, name = split_gang_id(hold.gang, names)
+def _undecided_report(report: PendingReport, names: Names) -> GangReport:
+    """Return the report of a gang that the arbiter does not know yet: pods are missing or contradictory."""
+    namespace, kind, name = split_gang_id(report.gang, names)
     return GangReport(
-        id=hold.gang,
-        tenant=hold.gang.partition("/")[0],
+        id=report.gang,
+        tenant=report.gang.partition("/")[0],
         namespace=namespace,
         name=name,
-        way=way,
+        way=kind,
         band="",
         priority=0,
         pools=(),
@@ -245,6 +245,6 @@ def _undecided_report(hold: PendingReport, names: Names) -> GangReport:
         waiting_units=0,
         borrowed=False,
         since=None,
-        code=hold.code.value,
-        message=hold.message,
+        code=report.code.value,
+        message=report.message,
     )

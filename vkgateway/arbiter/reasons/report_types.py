@@ -1,4 +1,4 @@
-"""How pools, tenants and gangs stand at one moment, in the form in which it is shown. Plain data."""
+"""Reports of pools, tenants and gangs at one moment, in the form for display. Plain data."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ WAITING, STARTING, RUNNING, LEAVING = "waiting", "starting", "running", "leaving
 
 
 class _ReportStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
-    """Amounts are in whole units of a resource (GPUs), times in seconds since the epoch."""
+    """Base of reports. Amounts are in whole units of a resource (GPUs), times in seconds since the epoch."""
 
 
 class PoolReport(_ReportStruct, frozen=True, gc=False):
-    """A pool, by one of the resources that are handed out there."""
+    """Pool, for one of its schedulable resources."""
 
     pool: str
     compute_cluster: str
     node: str
-    """Name of the virtual node that stands for it."""
+    """Name of the pool's virtual node."""
     resource: str
     nodes: int
     usable_nodes: int
     allocatable: float
-    """On usable nodes, as are `others` and `free`."""
+    """On usable nodes, like `others` and `free`."""
     others: float
-    """Held by pods that are not the gateway's."""
+    """Usage of unmanaged pods."""
     guaranteed: float
     """Sum of the tenants' guarantees."""
     kept: float
-    """How much of that the nodes hold: less while nodes are missing."""
+    """Part of the guarantees that the nodes hold: less while nodes are missing."""
     used: float
     """Inside guarantees."""
     borrowed: float
-    """Outside of them."""
+    """Outside guarantees."""
     lent: float
-    """How much of what is borrowed is guaranteed to tenants who do not use it now."""
+    """Part of the borrowed amount that is guaranteed to tenants who do not use it now."""
     free: float
     waiting: float
     largest: float
-    """The most that is free on one node."""
+    """Largest free amount on one node."""
     whole_nodes: int
-    """Nodes of which nothing is used."""
+    """Number of unused nodes."""
     fragmentation: float
-    """Share of what is free that lies on nodes in part use, 0 to 1."""
+    """Fraction of the free amount on partly used nodes, 0 to 1."""
     gangs_waiting: int
     gangs_running: int
 
 
 class TenantReport(_ReportStruct, frozen=True, gc=False):
-    """A tenant in a pool, by one of the resources that are handed out there."""
+    """Tenant in a pool, for one of the pool's schedulable resources."""
 
     tenant: str
     pool: str
@@ -58,11 +58,11 @@ class TenantReport(_ReportStruct, frozen=True, gc=False):
     resource: str
     guarantee: float
     kept: float
-    """How much of that the nodes hold: less while nodes are missing."""
+    """Part of the guarantee that the nodes hold: less while nodes are missing."""
     reduced: str
-    """How its cells were reduced by that, like `2x8 -> 8`; empty: they are all there."""
+    """Reduction of its cells, like `2x8 -> 8`; empty: none."""
     limit: float | None
-    """None: the pool alone is the limit."""
+    """None: only the pool limits it."""
     weight: float
     used: float
     """Inside the guarantee."""
@@ -73,58 +73,61 @@ class TenantReport(_ReportStruct, frozen=True, gc=False):
 
 
 class GangReport(_ReportStruct, frozen=True, gc=False):
-    """A gang; a lone pod is a gang of one."""
+    """Gang; a single pod is a gang of one."""
 
     id: str
     tenant: str
     namespace: str
     name: str
     way: str
-    """How it was said, empty for a lone pod."""
+    """How the gang is defined; empty for a single pod."""
     band: str
     priority: int
     pools: tuple[str, ...]
-    """Virtual nodes where it may run, best liked first."""
+    """Virtual nodes of its allowed pools, the preferred one first."""
     pool: str
-    """Where it runs or is about to start; while it waits, the first of `pools`, or where its place in line counts."""
+    """Pool where it runs or will start. While it waits: the first of `pools`, or the pool of its place in the queue."""
     state: str
-    """waiting, starting, running or leaving. Of one that is running some pods may wait or leave."""
+    """waiting, starting, running or leaving. Some pods of a running gang may wait or terminate."""
     pods: int
     placed: int
     minimum: int
     units: float
-    """Of the pool's first resource, all its pods together."""
+    """Requests of all its pods for the pool's first resource."""
     waiting_units: float
-    """Of these, what those of its pods ask for that wait."""
+    """Part of `units` that its waiting pods request."""
     borrowed: bool
-    """Something of it runs outside the guarantee."""
+    """Some of its pods run outside the guarantee."""
     since: float | None
-    """When it was created, or since it runs when it was placed; None: not known."""
+    """Time of its creation, or of its placement if it runs; None: unknown."""
     deadline: float | None = None
-    """Leaving: when it is deleted."""
+    """Leaving: time of the deletion."""
     code: str = ""
     message: str = ""
     place: int = 0
     earliest: float | None = None
     likely: float | None = None
     behind: str = ""
-    """The gang for which room is kept ahead of it."""
+    """Gang ahead that has a reservation."""
     spread: tuple[str, ...] = ()
-    """Of a gang in several pools the virtual nodes of all of them: where it runs, is about to start, or may run."""
+    """Virtual nodes of a gang in several pools: where it runs, will start, or may run."""
 
     @property
     def is_waiting(self) -> bool:
-        """Something of it waits: all of it, or pods beside those that run."""
+        """Whether the gang waits, or some of its pods wait while others run."""
         return self.state == WAITING or self.placed < self.pods
 
     def may_run_in(self, pool: str) -> bool:
-        """Whether it is in question for a pool, by its name or its virtual node's; where some of it runs, all will."""
+        """Return whether the gang concerns a pool, given by its name or virtual node.
+
+        The pools of a gang with placed pods are those where it runs.
+        """
         nodes = (self.spread or (self.pool,)) if self.placed else self.pools
         return any(pool in (node, node.partition(".")[0]) for node in nodes)
 
 
 class ArbiterReport(_ReportStruct, frozen=True, gc=False):
-    """All of it."""
+    """State of the arbiter's pools, tenants and gangs."""
 
     time: float = 0.0
     pools: tuple[PoolReport, ...] = ()
@@ -133,9 +136,9 @@ class ArbiterReport(_ReportStruct, frozen=True, gc=False):
 
 
 def gangs_waiting_in(state: ArbiterReport, tenant: str = "", pool: str = "") -> Iterable[GangReport]:
-    """The gangs of which something waits, of a tenant and in a pool (its name or its virtual node's).
+    """Return the gangs with waiting pods, of a tenant and in a pool (its name or its virtual node's).
 
-    In their order in each pool; at the end those that run and wait for no turn, but for more room.
+    The order is that of each pool's queue; running gangs that wait for more capacity come last.
     """
     chosen = (
         gang

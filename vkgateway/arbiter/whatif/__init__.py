@@ -1,1 +1,1 @@
-"""What would happen if: questions about a snapshot, decided by the arbiter itself; nothing is changed (pure)."""
+"""What-if questions about a snapshot, decided by the arbiter itself without side effects (pure)."""

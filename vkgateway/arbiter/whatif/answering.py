@@ -1,4 +1,4 @@
-"""The way in: a question and the last cycle in, the answer out. Nothing that is handed in is changed (pure)."""
+"""Answers to what-if questions, given the last cycle (pure)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from vkgateway.arbiter.whatif.questions import DrainQuestion, GangQuestion, Guar
 from vkgateway.arbiter.whatif.simulation import ObservedCycle, Simulation
 
 
-def answer_question(question: Question, seen: ObservedCycle, now: float) -> Answer:
+def answer_question(question: Question, observed: ObservedCycle, now: float) -> Answer:
     """Answer a question about a cycle's snapshot, as the arbiter decides it `now` (seconds since the epoch).
 
     Raises:
-        NotFoundError: the question names what does not exist.
-        InputError: what it asks about is impossible. Both name field, value and way out.
+        NotFoundError: The question names an object that does not exist.
+        InputError: The question is impossible. Both errors name the field, its value and a remedy.
     """
-    trial = Simulation(seen, now)
+    simulation = Simulation(observed, now)
     if isinstance(question, GangQuestion):
-        return gangs.answer_gang(question, trial)
+        return gangs.answer_gang(question, simulation)
     if isinstance(question, GuaranteeQuestion):
-        return guarantees.answer_guarantee(question, trial)
+        return guarantees.answer_guarantee(question, simulation)
     if isinstance(question, DrainQuestion):
-        return drains.answer_drain(question, trial)
-    return growth.answer_growth(question, trial)
+        return drains.answer_drain(question, simulation)
+    return growth.answer_growth(question, simulation)

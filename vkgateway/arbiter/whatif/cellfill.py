@@ -1,4 +1,4 @@
-"""A guarantee that is used at once: the cells in use, and what pods that fill the others would meet (pure)."""
+"""Simultaneous use of a guarantee: the cells in use, and what pods meet that fill the others (pure)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from vkgateway.arbiter.whatif.outcomes import OutcomeLookup
 from vkgateway.arbiter.whatif.simulation import DecidedSnapshot, Simulation, with_gangs
 
 _MOST_TRIED: Final = 64
-"""Cells that are filled, the largest first: the time that the arbiter takes grows with the square of their number."""
+"""Number of cells that are filled, the largest first: the arbiter's time grows with the square of their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class CellFill:
-    """What becomes of each cell, and who is evicted for them."""
+    """State of each cell, and the evictions for them."""
 
     cells: tuple[Cell, ...] = ()
     evictions: tuple[Eviction, ...] = ()
     untried: int = 0
-    """So many more cells that are not in use were not filled: it would take too long."""
+    """Number of unused cells that were not filled because it would take too long."""
 
 
-def fill_cells(trial: Simulation, changed: DecidedSnapshot, pool: Pool, tenant: str) -> CellFill:
-    """Fill each cell of a tenant's that is not in use by a lone pod, and let the arbiter decide.
+def fill_cells(simulation: Simulation, changed: DecidedSnapshot, pool: Pool, tenant: str) -> CellFill:
+    """Fill each unused cell of a tenant with a single pod, and let the arbiter decide.
 
     `changed` is the case with the guarantee; its decisions are carried out first.
     """
     if not pool.unit_resource:
         return CellFill()
-    after = changed.apply_decisions(trial.now)
+    after = changed.apply_decisions(simulation.now)
     cells = PoolCells(pool, after.quotas, placed_inside(after, pool))
     bound = [
         Cell(size=size, bound=True, node=node, verdict=Verdict.STARTS)
@@ -43,16 +43,16 @@ def fill_cells(trial: Simulation, changed: DecidedSnapshot, pool: Pool, tenant: 
         for size in sizes
     ]
     unused = [size for size, number in cells.unused_cells(tenant).items() for _ in range(number)]
-    free = sorted(unused, reverse=True)[:_MOST_TRIED]
+    tried = sorted(unused, reverse=True)[:_MOST_TRIED]
     gangs = [
-        _filling_gang(name, tenant, size, pool, trial.now)
-        for name, size in zip(trial.unused_gang_ids(tenant, len(free)), free, strict=True)
+        _filling_gang(name, tenant, size, pool, simulation.now)
+        for name, size in zip(simulation.unused_gang_ids(tenant, len(tried)), tried, strict=True)
     ]
-    used = trial.decide_about(with_gangs(after, gangs))
-    outcomes = OutcomeLookup(used.decisions, trial.now, trial.names)
-    difference = Difference(trial, used, before=trial.decide_about(after), about=[gang.id for gang in gangs])
-    found = [_filled_cell(size, outcomes.outcome_of(gang, gang.pods)) for gang, size in zip(gangs, free, strict=True)]
-    return CellFill((*bound, *found), tuple(difference.new_evictions()), len(unused) - len(free))
+    used = simulation.decide_about(with_gangs(after, gangs))
+    outcomes = OutcomeLookup(used.decisions, simulation.now, simulation.names)
+    difference = Difference(simulation, used, before=simulation.decide_about(after), about=[gang.id for gang in gangs])
+    found = [_filled_cell(size, outcomes.outcome_of(gang, gang.pods)) for gang, size in zip(gangs, tried, strict=True)]
+    return CellFill((*bound, *found), tuple(difference.new_evictions()), len(unused) - len(tried))
 
 
 def placed_inside(snapshot: Snapshot, pool: Pool) -> list[PlacedAmount]:

@@ -1,4 +1,4 @@
-"""What decisions with a change hold that those without it do not: evictions, and effects on other gangs (pure)."""
+"""Difference between decisions with and without a change: evictions, and effects on other gangs (pure)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from vkgateway.arbiter.whatif.questions import Question
 from vkgateway.arbiter.whatif.simulation import DecidedSnapshot, Simulation
 
 _MOST_EFFECTS: Final = 1000
-"""Effects that an answer lists."""
+"""Number of effects that an answer lists."""
 _MIN_START_CHANGE: Final = 60.0
-"""Seconds by which an expected start differs at least."""
+"""Smallest reported change of an expected start, in seconds."""
 
 
 @dataclass(slots=True)
 class _GangFate:
-    """What one cycle decides about a gang, by uids of its pods."""
+    """Decisions of one cycle about a gang, by uids of its pods."""
 
     starts: dict[str, str] = field(default_factory=dict)
     evicted: set[str] = field(default_factory=set)
@@ -35,33 +35,33 @@ class _GangFate:
 
 
 class Difference:
-    """Compares what is decided about a changed snapshot with what is decided otherwise.
+    """Comparison of the decisions about a changed snapshot with those otherwise.
 
-    `about` are the ids of the gangs that are asked about. `before`: None is the trial's case without any change.
+    `about` are the ids of the gangs in question. `before`: None is the unchanged case.
     """
 
     def __init__(
         self,
-        trial: Simulation,
+        simulation: Simulation,
         changed: DecidedSnapshot,
         *,
         before: DecidedSnapshot | None = None,
         about: Collection[str] = (),
     ) -> None:
-        self._trial = trial
-        self._before = before or trial.unchanged
+        self._trial = simulation
+        self._before = before or simulation.unchanged
         self._changed = changed
         self._about = frozenset(about)
         self._gangs: Mapping[str, Gang] = {gang.id: gang for gang in changed.snapshot.gangs}
 
     def new_evictions(self) -> list[Eviction]:
-        """Return what is evicted, and would not be otherwise; gangs in the order in which they are evicted."""
-        anyway = {uid for evict in self._before.decisions.evicts for uid in evict.pods}
+        """Return the evictions that would not happen otherwise, in the order in which gangs are evicted."""
+        evicted_before = {uid for evict in self._before.decisions.evicts for uid in evict.pods}
         found = []
         for evict in self._changed.decisions.evicts:
-            more = [uid for uid in evict.pods if uid not in anyway]
+            added = [uid for uid in evict.pods if uid not in evicted_before]
             gang = self._gangs[evict.gang]
-            pods = [pod for pod in gang.pods if pod.uid in more]
+            pods = [pod for pod in gang.pods if pod.uid in added]
             if pods:
                 found.append(
                     Eviction(
@@ -81,7 +81,7 @@ class Difference:
         return found
 
     def other_effects(self) -> list[Effect]:
-        """Return what else differs, gang by gang in the order of their ids."""
+        """Return the other effects by gang id."""
         before, after = _fates_by_gang(self._before.decisions), _fates_by_gang(self._changed.decisions)
         names = sorted((before.keys() | after.keys()) & self._gangs.keys() - self._about)
         nothing = _GangFate()
@@ -94,17 +94,17 @@ class Difference:
         found = next(_effect_kinds(old, new), None)
         if found is None:
             return None
-        what, pods = found
+        effect_kind, pods = found
         return Effect(
             gang=gang_name(gang.id, self._trial.names),
-            what=what,
+            what=effect_kind,
             pods=pods or sum(pod.state is WAITING for pod in gang.pods),
             before=_fate_text(old, self._trial.now),
             after=_fate_text(new, self._trial.now),
         )
 
     def changed_guarantees(self) -> list[GuaranteeChange]:
-        """Return the guarantees of which the nodes hold more or less."""
+        """Return the guarantees whose held part changes."""
         before = {(loss.tenant, loss.pool): loss for loss in self._before.decisions.losses}
         after = {(loss.tenant, loss.pool): loss for loss in self._changed.decisions.losses}
         return [
@@ -122,7 +122,7 @@ class Difference:
         ]
 
     def changed_pools(self) -> list[PoolChange]:
-        """Return the pools that stand otherwise."""
+        """Return the pools whose reports change."""
         before, after = (_pool_reports(case, self._trial.now) for case in (self._before, self._changed))
         return [
             PoolChange(before=before.get(key), after=after.get(key))
@@ -131,27 +131,27 @@ class Difference:
         ]
 
 
-def build_answer(question: Question, trial: Simulation, difference: Difference, **said: Any) -> Answer:
-    """Return the answer, with all that differs in it beside what is said."""
+def build_answer(question: Question, simulation: Simulation, difference: Difference, **fields: Any) -> Answer:
+    """Return the answer with all effects and the given fields."""
     effects = difference.other_effects()
-    given = {
+    defaults = {
         "question": question,
-        "time": trial.now,
-        "seen": trial.observed.time,
+        "time": simulation.now,
+        "seen": simulation.observed.time,
         "evictions": tuple(difference.new_evictions()),
         "effects": tuple(effects[:_MOST_EFFECTS]),
         "more_effects": len(effects[_MOST_EFFECTS:]),
         "guarantees": tuple(difference.changed_guarantees()),
         "pools": tuple(difference.changed_pools()),
-        **said,
+        **fields,
     }
-    return Answer(**given)
+    return Answer(**defaults)
 
 
 def _fates_by_gang(decisions: Decisions) -> dict[str, _GangFate]:
     found: dict[str, _GangFate] = {}
-    for hold in decisions.holds:
-        found.setdefault(hold.gang, _GangFate()).report = hold
+    for report in decisions.holds:
+        found.setdefault(report.gang, _GangFate()).report = report
     for admit in decisions.admits:
         found.setdefault(admit.gang, _GangFate()).starts |= admit.nodes
     for evict in decisions.evicts:
@@ -166,11 +166,11 @@ def _fates_by_gang(decisions: Decisions) -> dict[str, _GangFate]:
 
 
 def _effect_kinds(old: _GangFate, new: _GangFate) -> Iterator[tuple[EffectKind, int]]:
-    """Yield what differs, the weightiest first, and for how many pods; 0: for all that wait.
+    """Yield the effects, the most important first, with the number of pods; 0: all waiting pods.
 
-    Evictions are told by themselves, and nodes that differ are not told.
+    Evictions are reported separately; different nodes are not reported.
     """
-    for what, more, less in (
+    for effect_kind, added, removed in (
         (EffectKind.DOES_NOT_START, set(old.starts), set(new.starts)),
         (EffectKind.STARTS, set(new.starts), set(old.starts)),
         (EffectKind.SPARED, old.evicted, new.evicted),
@@ -179,8 +179,8 @@ def _effect_kinds(old: _GangFate, new: _GangFate) -> Iterator[tuple[EffectKind, 
         (EffectKind.BORROWS, old.inside, new.inside | new.evicted),
         (EffectKind.INSIDE_GUARANTEE, new.inside, old.inside),
     ):
-        if more - less:
-            yield what, len(more - less)
+        if added - removed:
+            yield effect_kind, len(added - removed)
     if new.planned and not old.planned:
         yield EffectKind.STARTS_AFTER_EVICTION, 0
     if old.report is not None and new.report is not None:
@@ -197,7 +197,7 @@ def _waiting_changes(old: PendingReport, new: PendingReport) -> Iterator[tuple[E
 
 
 def _fate_text(fate: _GangFate, now: float) -> str:
-    """Return what becomes of a gang, in a few words."""
+    """Return the decision about a gang in a few words."""
     if fate.evicted:
         return "is evicted"
     if fate.starts:

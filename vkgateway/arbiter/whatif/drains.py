@@ -1,4 +1,4 @@
-"""The question of a drain: nodes are closed, and what runs there is deleted and created again (pure)."""
+"""Answer to a drain: nodes are closed, and their pods are deleted and re-created (pure)."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ from vkgateway.model.requests import render_milli
 _NAMED = 8
 _ANY_PART = (
     "Drained pods count as free to restart in every part of their pool: whether they themselves select one, such "
-    "as a zone, is not known."
+    "as a zone, is unknown."
 )
 _Closed = frozenset[tuple[str, str]]
 """Compute clusters and nodes."""
 
 
-def answer_drain(question: DrainQuestion, trial: Simulation) -> Answer:
-    """Answer it. Raises NotFoundError, InputError."""
-    closed = _closed_nodes(question, trial.snapshot)
-    gangs = [gang for gang in trial.snapshot.gangs if any(_is_on_closed_node(pod, closed) for pod in gang.pods)]
-    freed = RestartShapes(trial.observed.part_labels)
-    drained = {gang.id: _drained_gang(gang, closed, freed, trial.now) for gang in gangs}
+def answer_drain(question: DrainQuestion, simulation: Simulation) -> Answer:
+    """Answer a drain question. Raises NotFoundError, InputError."""
+    closed = _closed_nodes(question, simulation.snapshot)
+    gangs = [gang for gang in simulation.snapshot.gangs if any(_is_on_closed_node(pod, closed) for pod in gang.pods)]
+    restart_shapes = RestartShapes(simulation.observed.part_labels)
+    drained = {gang.id: _drained_gang(gang, closed, restart_shapes, simulation.now) for gang in gangs}
     moved = {
         gang.id: {pod.uid for pod in gang.pods if pod.state is PLACED and _is_on_closed_node(pod, closed)}
         for gang in gangs
     }
-    after = _drained_snapshot(trial.snapshot, closed, drained)
-    changed = trial.decide_about(after)
-    found = _moved_outcomes(trial, changed, [gang for gang in drained.values() if gang is not None], moved)
-    difference = Difference(trial, changed, about=[one.gang.id for one in found])
+    after = _drained_snapshot(simulation.snapshot, closed, drained)
+    changed = simulation.decide_about(after)
+    found = _moved_outcomes(simulation, changed, [gang for gang in drained.values() if gang is not None], moved)
+    difference = Difference(simulation, changed, about=[outcome.gang.id for outcome in found])
     return build_answer(
         question,
-        trial,
+        simulation,
         difference,
         verdict=_drain_verdict(found),
         summary=_drain_summary(found, evicted=sum(each.pods for each in difference.new_evictions())),
         gangs=found,
         notes=(
-            *_drain_notes(trial.snapshot, closed, gangs),
-            *([_ANY_PART] if freed.has_relaxed else []),
-            *_other_pool_notes(trial, after, found, moved),
+            *_drain_notes(simulation.snapshot, closed, gangs),
+            *([_ANY_PART] if restart_shapes.has_relaxed else []),
+            *_other_pool_notes(simulation, after, found, moved),
         ),
     )
 
 
 def _moved_outcomes(
-    trial: Simulation, case: DecidedSnapshot, gangs: Iterable[Gang], moved: Mapping[str, Collection[str]]
+    simulation: Simulation, case: DecidedSnapshot, gangs: Iterable[Gang], moved: Mapping[str, Collection[str]]
 ) -> tuple[Outcome, ...]:
-    """Return what becomes of the pods that move; gangs in the order of their ids."""
-    outcomes = OutcomeLookup(case.decisions, trial.now, trial.names)
+    """Return the outcomes of the pods that move, by gang id."""
+    outcomes = OutcomeLookup(case.decisions, simulation.now, simulation.names)
     return tuple(
         outcomes.outcome_of(gang, [pod for pod in gang.pods if pod.uid in moved[gang.id]])
         for gang in gangs
@@ -68,26 +68,33 @@ def _moved_outcomes(
 
 
 def _other_pool_notes(
-    trial: Simulation, after: Snapshot, found: Iterable[Outcome], moved: Mapping[str, Collection[str]]
+    simulation: Simulation, after: Snapshot, found: Iterable[Outcome], moved: Mapping[str, Collection[str]]
 ) -> Iterator[str]:
-    """Say which of the gangs that wait would restart in another pool of their tenants'.
+    """Yield a note on waiting gangs that would restart in another pool of their tenants.
 
-    Where they run, their pods are bound to one pool; whether they ask for it themselves cannot be told from that.
+    Running pods are bound to one pool; this does not show whether their owner selected it.
     """
-    waits = {one.gang.id for one in found if one.verdict in (Verdict.WAITS, Verdict.NEVER) and not one.running}
-    wider = [replace(gang, pools=_all_pools(gang, after)) for gang in after.gangs if gang.id in waits]
+    waiting = {
+        outcome.gang.id
+        for outcome in found
+        if outcome.verdict in (Verdict.WAITS, Verdict.NEVER) and not outcome.running
+    }
+    wider = [replace(gang, pools=_all_pools(gang, after)) for gang in after.gangs if gang.id in waiting]
     wider = [gang for gang in wider if len(gang.pools) > 1 and not any(pod.pools for pod in gang.pods)]
     if not wider:
         return
-    could = [
-        one
-        for one in _moved_outcomes(trial, trial.decide_about(with_gangs(after, wider)), wider, moved)
-        if one.verdict in (Verdict.STARTS, Verdict.STARTS_AFTER_EVICTION)
+    restarting = [
+        outcome
+        for outcome in _moved_outcomes(simulation, simulation.decide_about(with_gangs(after, wider)), wider, moved)
+        if outcome.verdict in (Verdict.STARTS, Verdict.STARTS_AFTER_EVICTION)
     ]
-    if could:
-        named = ", ".join(f"{one.gang.tenant} {one.gang.name} in {one.placements[0].pool}" for one in could[:_NAMED])
-        more = f" and {len(could) - _NAMED} more" if len(could) > _NAMED else ""
-        yield f"Of those that wait, these restart if their pods select no pool: {named}{more}."
+    if restarting:
+        named = ", ".join(
+            f"{outcome.gang.tenant} {outcome.gang.name} in {outcome.placements[0].pool}"
+            for outcome in restarting[:_NAMED]
+        )
+        more = f" and {len(restarting) - _NAMED} more" if len(restarting) > _NAMED else ""
+        yield f"Of the waiting gangs, these restart if their pods select no pool: {named}{more}."
 
 
 def _all_pools(gang: Gang, snapshot: Snapshot) -> tuple[PoolKey, ...]:
@@ -108,19 +115,19 @@ def _is_on_closed_node(pod: Pod, closed: _Closed) -> bool:
 
 
 class RestartShapes:
-    """Makes shapes of pods that may restart in every part of a pool that is divided into virtual nodes.
+    """Shapes of pods that may restart in every part of a pool that is divided into virtual nodes.
 
-    A pod that runs asks for nodes of the part that it was let go to.
+    A running pod requests nodes of the part to which it was admitted.
     """
 
     def __init__(self, divided: Mapping[PoolKey, frozenset[str]]) -> None:
         self._divided = divided
         self._known: dict[tuple[Shape, frozenset[str]], Shape] = {}
         self.has_relaxed = False
-        """Some shape asked for a part."""
+        """Whether a shape requested a part."""
 
     def shape_of(self, pod: Pod) -> Shape:
-        """Return what the pod asks for once it is created again."""
+        """Return the shape of the pod after its re-creation."""
         labels = self._divided.get(pod.pool) if pod.pool is not None else None
         if labels is None or not any(each.key in labels for term in pod.shape.terms for each in term):
             return pod.shape
@@ -132,13 +139,13 @@ class RestartShapes:
         return self._known[key]
 
 
-def _drained_gang(gang: Gang, closed: _Closed, freed: RestartShapes, now: float) -> Gang | None:
-    """Return the gang with its pods on these nodes created again; None: nothing is left of it.
+def _drained_gang(gang: Gang, closed: _Closed, restart_shapes: RestartShapes, now: float) -> Gang | None:
+    """Return the gang with its pods on these nodes re-created; None: no pod is left.
 
-    What leaves already is gone, and what comes after it would come without the drain, too.
+    Terminating pods count as deleted: their successors would come without the drain, too.
     """
     pods = tuple(
-        Pod(uid=pod.uid, shape=freed.shape_of(pod), rank=pod.rank, role=pod.role, pools=pod.pools)
+        Pod(uid=pod.uid, shape=restart_shapes.shape_of(pod), rank=pod.rank, role=pod.role, pools=pod.pools)
         if _is_on_closed_node(pod, closed)
         else pod
         for pod in gang.pods
@@ -146,18 +153,18 @@ def _drained_gang(gang: Gang, closed: _Closed, freed: RestartShapes, now: float)
     )
     if not pods:
         return None
-    # As with the gateway, a gang is as old as its oldest pod.
-    renewed = all(pod.state is WAITING for pod in pods) and all(pod.state is not WAITING for pod in gang.pods)
-    return replace(gang, pods=pods, created=now if renewed else gang.created)
+    # As in the gateway, a gang is as old as its oldest pod.
+    is_recreated = all(pod.state is WAITING for pod in pods) and all(pod.state is not WAITING for pod in gang.pods)
+    return replace(gang, pods=pods, created=now if is_recreated else gang.created)
 
 
 def _drained_snapshot(snapshot: Snapshot, closed: _Closed, drained: Mapping[str, Gang | None]) -> Snapshot:
-    kept = replace(
+    remaining = replace(
         snapshot,
         pools=tuple(_close_nodes(pool, closed) for pool in snapshot.pools),
         gangs=tuple(gang for gang in snapshot.gangs if drained.get(gang.id, gang) is not None),
     )
-    return with_gangs(kept, (gang for gang in drained.values() if gang is not None))
+    return with_gangs(remaining, (gang for gang in drained.values() if gang is not None))
 
 
 def _close_nodes(pool: Pool, closed: _Closed) -> Pool:
@@ -171,40 +178,40 @@ def _drain_verdict(found: tuple[Outcome, ...]) -> Verdict:
     if not found:
         return Verdict.UNUSED
     started = (Verdict.STARTS, Verdict.STARTS_AFTER_EVICTION)
-    whole = all(one.verdict in started and one.starting == one.pods for one in found)
+    whole = all(outcome.verdict in started and outcome.starting == outcome.pods for outcome in found)
     return Verdict.RESTARTS if whole else Verdict.SOME_WAIT
 
 
 def _drain_summary(found: tuple[Outcome, ...], *, evicted: int) -> str:
     if not found:
-        return "No gang's pods run there: nothing has to move."
-    verdicts = Counter(one.verdict for one in found)
-    after = f"after evictions of {count_text(evicted, 'pod')}" if evicted else "after pods that leave already"
-    told = ", ".join(
-        f"{count_text(verdicts[verdict], 'gang')} {one if verdicts[verdict] == 1 else more}"
-        for verdict, one, more in (
+        return "No gang's pods run there: nothing must move."
+    verdicts = Counter(outcome.verdict for outcome in found)
+    after = f"after evictions of {count_text(evicted, 'pod')}" if evicted else "after terminating pods"
+    counts = ", ".join(
+        f"{count_text(verdicts[verdict], 'gang')} {outcome if verdicts[verdict] == 1 else more}"
+        for verdict, outcome, more in (
             (Verdict.STARTS, "restarts at once", "restart at once"),
             (Verdict.STARTS_AFTER_EVICTION, f"restarts {after}", f"restart {after}"),
             (Verdict.WAITS, "waits", "wait"),
-            (Verdict.NEVER, "never restarts as it is", "never restart as they are"),
+            (Verdict.NEVER, "never restarts unchanged", "never restart unchanged"),
         )
         if verdicts[verdict]
     )
-    return f"{count_text(sum(one.pods for one in found), 'pod')} must move: {told}."
+    return f"{count_text(sum(outcome.pods for outcome in found), 'pod')} must move: {counts}."
 
 
 def _drain_notes(snapshot: Snapshot, closed: _Closed, gangs: list[Gang]) -> Iterator[str]:
     for pool in snapshot.pools:
-        here = [node for node in pool.nodes if (pool.key[0], node.name) in closed]
-        shut = sorted(node.name for node in here if not node.usable)
-        if shut:
-            yield f"{', '.join(shut)} of {node_name(pool.key)}: closed already, or not ready."
+        closed_nodes = [node for node in pool.nodes if (pool.key[0], node.name) in closed]
+        unusable = sorted(node.name for node in closed_nodes if not node.usable)
+        if unusable:
+            yield f"{', '.join(unusable)} of {node_name(pool.key)}: already closed, or not ready."
         for name in pool.governed:
-            held = sum(node.used.get(name, 0) for node in here)
+            held = sum(node.used.get(name, 0) for node in closed_nodes)
             if held:
                 amount = render_milli({name: held})
                 yield f"Unmanaged pods use {amount} there; where they will run is unknown."
     if gangs:
-        yield "Drained pods count as created again at once, with the same requests; a controller may take longer."
+        yield "Drained pods count as re-created immediately, with the same requests; a controller may take longer."
     if any(pod.state is NOTIFIED and _is_on_closed_node(pod, closed) for gang in gangs for pod in gang.pods):
-        yield "Pods there that have notice of eviction are left out: they leave anyway."
+        yield "Pods there that were notified of an eviction are omitted: they terminate anyway."

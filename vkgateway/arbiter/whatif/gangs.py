@@ -1,4 +1,4 @@
-"""The question of a gang: submitted now, would it start, where, and who would be evicted; else when (pure)."""
+"""Answer to a new gang: whether it starts, where, and which pods are evicted; otherwise when (pure)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from vkgateway.model.requests import MilliResources
 from vkgateway.translate.governed import is_extended
 
 
-def answer_gang(question: GangQuestion, trial: Simulation) -> Answer:
-    """Answer it. Raises NotFoundError, InputError."""
-    gang = _build_gang(question, trial)
-    changed = trial.decide_about(with_gangs(trial.snapshot, [gang]))
-    outcome = OutcomeLookup(changed.decisions, trial.now, trial.names).outcome_of(gang, gang.pods)
-    difference = Difference(trial, changed, about=[gang.id])
+def answer_gang(question: GangQuestion, simulation: Simulation) -> Answer:
+    """Answer a gang question. Raises NotFoundError, InputError."""
+    gang = _build_gang(question, simulation)
+    changed = simulation.decide_about(with_gangs(simulation.snapshot, [gang]))
+    outcome = OutcomeLookup(changed.decisions, simulation.now, simulation.names).outcome_of(gang, gang.pods)
+    difference = Difference(simulation, changed, about=[gang.id])
     evictions = difference.new_evictions()
     return build_answer(
         question,
-        trial,
+        simulation,
         difference,
         verdict=outcome.verdict,
         summary=_gang_summary(outcome, evicted=sum(each.pods for each in evictions)),
@@ -34,15 +34,15 @@ def answer_gang(question: GangQuestion, trial: Simulation) -> Answer:
     )
 
 
-def _build_gang(question: GangQuestion, trial: Simulation) -> Gang:
-    """Return the gang, as the gateway would make it of such pods."""
+def _build_gang(question: GangQuestion, simulation: Simulation) -> Gang:
+    """Return the gang that the gateway would form from such pods."""
     requests = _check_question(question)
-    keys = select_pools(trial.snapshot, question.tenant, question.pools)
-    pools = [pool for pool in trial.snapshot.pools if pool.key in keys]
+    keys = select_pools(simulation.snapshot, question.tenant, question.pools)
+    pools = [pool for pool in simulation.snapshot.pools if pool.key in keys]
     check_offered(requests, pools)
     _check_level(question.within, pools)
     shape = pod_shape(requests, pools)
-    [name] = trial.unused_gang_ids(question.tenant, 1)
+    [name] = simulation.unused_gang_ids(question.tenant, 1)
     minimum = question.minimum or question.pods
     return Gang(
         id=name,
@@ -51,7 +51,7 @@ def _build_gang(question: GangQuestion, trial: Simulation) -> Gang:
         pools=keys,
         band=Band(question.band),
         priority=question.priority,
-        created=trial.now,
+        created=simulation.now,
         minimum=minimum,
         elastic=minimum < question.pods,
         required_level=question.within,
@@ -60,13 +60,13 @@ def _build_gang(question: GangQuestion, trial: Simulation) -> Gang:
 
 
 def pod_shape(requests: MilliResources, pools: Iterable[Pool]) -> Shape:
-    """Return the shape of a pod that asks for this; it takes one of a node's pods, where nodes count them."""
+    """Return the shape of a pod with these requests; it uses one of a node's pods, where nodes count them."""
     counted = any("pods" in node.allocatable for pool in pools for node in pool.nodes)
     return Shape.from_requests({**requests, "pods": 1000} if counted else requests)
 
 
 def _check_question(question: GangQuestion) -> MilliResources:
-    """Return what each pod asks for. Raises InputError."""
+    """Return the requests of each pod. Raises InputError."""
     if not 1 <= question.pods <= MOST_PODS:
         raise InputError(
             f"pods: {question.pods} is not between 1 and {MOST_PODS}", hint="Ask about a gang of another size."
@@ -83,11 +83,11 @@ def _check_question(question: GangQuestion) -> MilliResources:
             f"run limit: {question.run_limit:g} s is not more than 0", hint="Declare a longer one, or none."
         )
     if not question.requests:
-        raise InputError("requests: the pods ask for nothing", hint="Name what each asks for, like nvidia.com/gpu 8.")
+        raise InputError("requests: the pods request nothing", hint="Name the requests of each, like nvidia.com/gpu 8.")
     requests = read_amounts("request", question.requests)
     if question.pods == 1 and not any(map(is_extended, requests)):
         raise InputError(
-            "requests: one pod that asks for no device is not decided by the arbiter: it starts as in any cluster",
+            "requests: the arbiter does not schedule a single pod without devices: it starts as in any cluster",
             hint="Ask about a device such as nvidia.com/gpu, or about a gang of several pods.",
         )
     return requests
@@ -96,19 +96,19 @@ def _check_question(question: GangQuestion) -> MilliResources:
 def _check_level(level: str, pools: list[Pool]) -> None:
     if level and not any(level in node.labels for pool in pools for node in pool.nodes):
         known = sorted({name for pool in pools for name in pool.levels})
-        hint = f"Labels of the network here: {', '.join(known)}." if known else "Leave it out."
+        hint = f"Labels of the network here: {', '.join(known)}." if known else "Omit it."
         raise InputError(f"within: no node of these pools has the label {level!r}", hint=hint)
 
 
 def _gang_summary(outcome: Outcome, *, evicted: int) -> str:
-    how = "outside the tenant's guarantee" if outcome.borrowed else "inside the tenant's guarantee"
+    where = "outside the tenant's guarantee" if outcome.borrowed else "inside the tenant's guarantee"
     if outcome.verdict is Verdict.STARTS:
-        some = "" if outcome.starting == outcome.pods else f" with {outcome.starting} of {outcome.pods} pods"
-        return f"It starts now{some}, {how}."
+        part = "" if outcome.starting == outcome.pods else f" with {outcome.starting} of {outcome.pods} pods"
+        return f"It starts now{part}, {where}."
     if outcome.verdict is Verdict.STARTS_AFTER_EVICTION:
         if not evicted:
-            return f"It starts, {how}, when pods have gone that leave already."
-        return f"It starts, {how}, once the arbiter has evicted {count_text(evicted, 'pod')}."
+            return f"It starts, {where}, when terminating pods have terminated."
+        return f"It starts, {where}, once the arbiter has evicted {count_text(evicted, 'pod')}."
     if outcome.verdict is Verdict.NEVER:
-        return "It never starts as it is."
+        return "It never starts unchanged."
     return "It waits."

@@ -1,4 +1,4 @@
-"""The question of more nodes: what starts, or starts earlier, if a pool had them now (pure)."""
+"""Answer to more nodes: the gangs that start, or start earlier, if a pool had them now (pure)."""
 
 from __future__ import annotations
 
@@ -27,22 +27,24 @@ _GAINS = {
 }
 
 
-def answer_growth(question: GrowQuestion, trial: Simulation) -> Answer:
-    """Answer it. Raises NotFoundError, InputError."""
+def answer_growth(question: GrowQuestion, simulation: Simulation) -> Answer:
+    """Answer a growth question. Raises NotFoundError, InputError."""
     if not 1 <= question.nodes <= MOST_NODES:
         raise InputError(f"nodes: {question.nodes} is not between 1 and {MOST_NODES}", hint="Ask about more nodes.")
-    pool = find_pool(trial.snapshot, question.pool)
-    model = _model_node(question, trial, pool)
+    pool = find_pool(simulation.snapshot, question.pool)
+    model = _model_node(question, simulation, pool)
     larger = with_nodes(pool, model, question.nodes)
-    changed = trial.decide_about(
-        replace(trial.snapshot, pools=tuple(larger if each is pool else each for each in trial.snapshot.pools))
+    changed = simulation.decide_about(
+        replace(
+            simulation.snapshot, pools=tuple(larger if each is pool else each for each in simulation.snapshot.pools)
+        )
     )
-    difference = Difference(trial, changed)
+    difference = Difference(simulation, changed)
     effects, guarantees = difference.other_effects(), difference.changed_guarantees()
     helps = bool(guarantees) or any(effect.what in _GAINS for effect in effects)
     return build_answer(
         question,
-        trial,
+        simulation,
         difference,
         verdict=Verdict.HELPS if helps else Verdict.NO_EFFECT,
         summary=_growth_summary(effects, guarantees),
@@ -50,21 +52,21 @@ def answer_growth(question: GrowQuestion, trial: Simulation) -> Answer:
     )
 
 
-def _model_node(question: GrowQuestion, trial: Simulation, pool: Pool) -> Node:
-    """Return the node that the new ones are like. Raises NotFoundError, InputError."""
+def _model_node(question: GrowQuestion, simulation: Simulation, pool: Pool) -> Node:
+    """Return the node that the new nodes copy. Raises NotFoundError, InputError."""
     if question.like:
-        return find_nodes(trial.snapshot, question.like)[0][1]
+        return find_nodes(simulation.snapshot, question.like)[0][1]
     model = commonest_node(pool)
     if model is None:
         raise InputError(
             f"pool {node_name(pool.key)} has no node to copy",
-            hint="Name a node that the new ones are like, of any pool.",
+            hint="Name a node of any pool that the new nodes copy.",
         )
     return model
 
 
 def commonest_node(pool: Pool) -> Node | None:
-    """Return a node of the commonest kind in a pool; None: it has no node."""
+    """Return a node of the most common kind in a pool; None: the pool has no node."""
     usable = [node for node in pool.nodes if node.usable] or list(pool.nodes)
     kinds = Counter(map(_node_kind, usable))
     commonest = max(kinds, key=lambda kind: (kinds[kind], kind), default=None)
@@ -72,7 +74,7 @@ def commonest_node(pool: Pool) -> Node | None:
 
 
 def with_nodes(pool: Pool, model: Node, number: int) -> Pool:
-    """Return the pool with this number of further nodes like the model."""
+    """Return the pool with this number of additional copies of the model."""
     return replace(pool, nodes=(*pool.nodes, *_copy_nodes(model, pool, number)))
 
 
@@ -81,10 +83,10 @@ def _node_kind(node: Node) -> tuple[tuple[str, int], ...]:
 
 
 def _copy_nodes(model: Node, pool: Pool, number: int) -> Iterator[Node]:
-    """Yield ready nodes like the model, that hold what each node of its kind holds: pods of DaemonSets."""
-    alike = [node for node in pool.nodes if node.usable and _node_kind(node) == _node_kind(model)]
+    """Yield ready copies of the model, with the usage that all nodes of its kind have: pods of DaemonSets."""
+    same_kind = [node for node in pool.nodes if node.usable and _node_kind(node) == _node_kind(model)]
     used: MilliResources = {
-        name: min(node.used.get(name, 0) for node in alike) for name in (alike[0].used if alike else ())
+        name: min(node.used.get(name, 0) for node in same_kind) for name in (same_kind[0].used if same_kind else ())
     }
     topology = model.topology
     if topology is not None:
@@ -106,7 +108,7 @@ def _growth_summary(effects: list[Effect], guarantees: list[GuaranteeChange]) ->
     ]
     if guarantees:
         gains.append(f"the nodes hold more of {count_text(len(guarantees), 'guarantee')}")
-    return f"With these nodes, {', '.join(gains)}." if gains else "Nothing that waits now starts, or starts earlier."
+    return f"With these nodes, {', '.join(gains)}." if gains else "No waiting gang starts, or starts earlier."
 
 
 def _growth_notes(model: Node, pool: Pool, larger: Pool, changed: DecidedSnapshot) -> Iterator[str]:
@@ -114,6 +116,4 @@ def _growth_notes(model: Node, pool: Pool, larger: Pool, changed: DecidedSnapsho
     yield f"The new nodes are like {model.name}: {render_milli(offered)}, with its labels, ready now."
     if pool.unit_resource:
         before, after = (largest_free_guarantee(each, changed.snapshot.quotas) for each in (pool, larger))
-        yield (
-            f"The largest guarantee that one more tenant could get grows from {pool.unit_resource} {before} to {after}."
-        )
+        yield (f"The largest guarantee for one more tenant grows from {pool.unit_resource} {before} to {after}.")

@@ -1,4 +1,4 @@
-"""Tenants, pools, nodes and resources of a question, found in the snapshot; errors name what there is (pure)."""
+"""Lookup of a question's tenants, pools, nodes and resources; errors list what is available (pure)."""
 
 from __future__ import annotations
 
@@ -13,77 +13,77 @@ from vkgateway.model.requests import MilliResources, to_milli
 from vkgateway.translate.governed import is_extended
 
 _NAMED: Final = 12
-"""Names that an error lists at most."""
+"""Number of names that an error lists."""
 
 
 def find_pool(snapshot: Snapshot, name: str) -> Pool:
-    """Return the pool with this name, or with this virtual node.
+    """Return the pool with this name or virtual node.
 
     Raises:
-        NotFoundError: there is none.
-        InputError: several compute clusters have one.
+        NotFoundError: No such pool exists.
+        InputError: Several compute clusters have one.
     """
     found = [pool for pool in snapshot.pools if name in (pool.key[1], node_name(pool.key))]
     if len(found) == 1:
         return found[0]
     if found:
-        which = ", ".join(node_name(pool.key) for pool in found)
-        raise InputError(f"pool {name!r} exists in {len(found)} compute clusters", hint=f"Name one of: {which}.")
-    there = (node_name(pool.key) for pool in snapshot.pools)
+        names = ", ".join(node_name(pool.key) for pool in found)
+        raise InputError(f"pool {name!r} exists in {len(found)} compute clusters", hint=f"Name one of: {names}.")
+    available = (node_name(pool.key) for pool in snapshot.pools)
     raise NotFoundError(
-        f"pool {name!r} does not exist, or its compute cluster does not answer",
-        hint=_available_hint(name, "pools", there),
+        f"pool {name!r} does not exist, or its compute cluster does not respond",
+        hint=_available_hint(name, "pools", available),
     )
 
 
 def quotas_of(snapshot: Snapshot, tenant: str) -> list[Quota]:
-    """Return the tenant's quotas. Raises NotFoundError where it has none."""
+    """Return the tenant's quotas. Raises NotFoundError if it has none."""
     found = [quota for quota in snapshot.quotas if quota.tenant == tenant]
     if not found:
-        there = {quota.tenant for quota in snapshot.quotas}
-        raise NotFoundError(f"tenant {tenant!r} does not exist", hint=_available_hint(tenant, "tenants", there))
+        available = {quota.tenant for quota in snapshot.quotas}
+        raise NotFoundError(f"tenant {tenant!r} does not exist", hint=_available_hint(tenant, "tenants", available))
     return found
 
 
 def find_nodes(snapshot: Snapshot, name: str) -> list[tuple[Pool, Node]]:
-    """Return a compute node, once for each pool that it is in.
+    """Return a compute node, once for each of its pools.
 
     Raises:
-        NotFoundError: there is none.
-        InputError: several compute clusters have one.
+        NotFoundError: No pool has such a node.
+        InputError: Several compute clusters have one.
     """
-    cluster, _, plain = name.rpartition("/")
+    cluster, _, node_name = name.rpartition("/")
     found = [
         (pool, node)
         for pool in snapshot.pools
         if cluster in ("", pool.key[0])
         for node in pool.nodes
-        if node.name == plain
+        if node.name == node_name
     ]
     clusters = sorted({pool.key[0] for pool, _ in found})
     if len(clusters) > 1:
-        which = ", ".join(f"{each}/{plain}" for each in clusters)
-        raise InputError(f"node {name!r} exists in {len(clusters)} compute clusters", hint=f"Name one of: {which}.")
+        names = ", ".join(f"{each}/{node_name}" for each in clusters)
+        raise InputError(f"node {name!r} exists in {len(clusters)} compute clusters", hint=f"Name one of: {names}.")
     if not found:
-        there = (node.name for pool in snapshot.pools for node in pool.nodes)
-        raise NotFoundError(f"node {name!r} is in no pool", hint=_available_hint(plain, "nodes", there))
+        available = (node.name for pool in snapshot.pools for node in pool.nodes)
+        raise NotFoundError(f"node {name!r} is in no pool", hint=_available_hint(node_name, "nodes", available))
     return found
 
 
 def select_pools(snapshot: Snapshot, tenant: str, names: Sequence[str]) -> tuple[PoolKey, ...]:
-    """Return the pools that are named, or all of the tenant's.
+    """Return the named pools, or all pools of the tenant.
 
     Raises:
-        NotFoundError: there is no such tenant or pool.
-        InputError: the tenant may not use it.
+        NotFoundError: The tenant or pool does not exist.
+        InputError: The tenant has no quota in the pool.
     """
-    mine = [quota.pool for quota in quotas_of(snapshot, tenant)]
+    tenant_pools = [quota.pool for quota in quotas_of(snapshot, tenant)]
     if not names:
-        return tuple(mine)
+        return tuple(tenant_pools)
     found = [find_pool(snapshot, name).key for name in names]
     for key in found:
-        if key not in mine:
-            hint = f"Its pools are: {', '.join(map(node_name, mine))}."
+        if key not in tenant_pools:
+            hint = f"Its pools are: {', '.join(map(node_name, tenant_pools))}."
             raise InputError(f"tenant {tenant!r} has no quota in pool {node_name(key)!r}", hint=hint)
     return tuple(dict.fromkeys(found))
 
@@ -92,7 +92,7 @@ def read_amounts(what: str, resources: Resources, *, zero: bool = False) -> Mill
     """Return amounts in thousandths, devices in whole units; `zero`: an amount may be zero.
 
     Raises:
-        InputError: names `what`, the resource and its value.
+        InputError: It names `what`, the resource and its value.
     """
     found: MilliResources = {}
     for name, amount in resources.items():
@@ -102,7 +102,7 @@ def read_amounts(what: str, resources: Resources, *, zero: bool = False) -> Mill
             hint = "Write it as in Kubernetes, like 8, 500m or 16Gi."
             raise InputError(f"{what} of {name}: {error}", hint=hint) from error
         if found[name] < 0 or (found[name] == 0 and not zero):
-            raise InputError(f"{what} of {name}: {amount} is not more than 0", hint="Leave it out, or ask for more.")
+            raise InputError(f"{what} of {name}: {amount} is not more than 0", hint="Omit it, or request more.")
         if is_extended(name) and found[name] % 1000:
             raise InputError(f"{what} of {name}: {amount} is not a whole number", hint="Devices are not divided.")
     return found
@@ -119,8 +119,8 @@ def check_offered(resources: Iterable[str], pools: Sequence[Pool]) -> None:
             )
 
 
-def _available_hint(name: str, what: str, there: Iterable[str]) -> str:
-    known = sorted(set(there))
+def _available_hint(name: str, what: str, available: Iterable[str]) -> str:
+    known = sorted(set(available))
     if not known:
         return f"There are no {what}."
     near = get_close_matches(name, known, n=3)

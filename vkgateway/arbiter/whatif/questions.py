@@ -1,4 +1,4 @@
-"""What can be asked: a gang submitted now, a guarantee, a drain of nodes, more nodes of a pool. Plain data."""
+"""What-if questions: a new gang, a guarantee, a drain of nodes, more nodes of a pool. Plain data."""
 
 from __future__ import annotations
 
@@ -10,67 +10,67 @@ import msgspec
 from vkgateway.model.quantity import Resources
 
 MOST_PODS: Final = 10_000
-"""Pods of a gang that may be asked about."""
+"""Most pods of a gang in question."""
 MOST_NODES: Final = 10_000
-"""Nodes by which a pool may be grown, or that may be drained, in one question."""
+"""Most nodes to add or drain in one question."""
 MOST_CELLS: Final = 1024
-"""Cells of a guarantee that may be asked about."""
+"""Most cells of a guarantee in question."""
 
 
 class _Asked(
     msgspec.Struct, frozen=True, kw_only=True, rename="camel", tag_field="kind", forbid_unknown_fields=True, gc=False
 ):
-    """Quantities are written as in Kubernetes; a pool is named like `a100` or `a100.local`."""
+    """Base of questions. Quantities are written as in Kubernetes; a pool is named `a100` or `a100.local`."""
 
 
 class GangQuestion(_Asked, frozen=True, tag="gang", gc=False):
-    """Equal pods of one tenant that are submitted now as a gang; one pod is a gang of one."""
+    """Equal pods of one tenant, submitted now as a gang; one pod is a gang of one."""
 
     tenant: str
     pods: int
     requests: Resources
-    """What each pod asks of its node."""
+    """Requests of each pod."""
     minimum: int | None = None
-    """Pods that start together; None: all of them. Fewer than `pods`: the gang is elastic."""
+    """Pods that start together; None: all of them. With fewer than `pods`, the gang is elastic."""
     pools: tuple[str, ...] = ()
-    """Where it may run, best liked first. Empty: in each pool of the tenant."""
+    """Allowed pools, the preferred one first. Empty: all pools of the tenant."""
     band: str = "guaranteed"
     """`guaranteed` or `low`."""
     priority: int = 0
     run_limit: float | None = None
-    """Seconds after which it has ended, as its owner declares."""
+    """Seconds after which it ends, as declared by its owner."""
     within: str = ""
-    """A node label: all its pods run within one value of it."""
+    """Node label of which all its pods must share one value."""
 
 
 class GuaranteeQuestion(_Asked, frozen=True, tag="guarantee", gc=False):
-    """A tenant's part of a pool, new or in place of the one that it has."""
+    """Quota of a tenant in a pool, new or in place of its current one."""
 
     tenant: str
     pool: str
     guarantee: Resources
     limit: Resources | None = None
-    """None: as it is."""
+    """None: unchanged."""
     weight: float | None = None
-    """None: as it is."""
+    """None: unchanged."""
     cells: tuple[int, ...] = ()
-    """Empty: cut from the guarantee."""
+    """Empty: derived from the guarantee."""
 
 
 class DrainQuestion(_Asked, frozen=True, tag="drain", gc=False):
-    """Nodes are closed, and their pods are deleted and created again."""
+    """Drain of nodes: they are closed, and their pods are deleted and re-created."""
 
     nodes: tuple[str, ...]
-    """Names of compute nodes; `CLUSTER/NODE` where two compute clusters have one of that name."""
+    """Names of compute nodes; `CLUSTER/NODE` if two compute clusters have a node of that name."""
 
 
 class GrowQuestion(_Asked, frozen=True, tag="grow", gc=False):
-    """A pool gets more nodes."""
+    """Additional nodes of a pool."""
 
     pool: str
     nodes: int
     like: str = ""
-    """The node that the new ones are like. Empty: one of the commonest kind in the pool."""
+    """Node that the new nodes copy. Empty: one of the most common kind in the pool."""
 
 
 Question = GangQuestion | GuaranteeQuestion | DrainQuestion | GrowQuestion

@@ -1,4 +1,4 @@
-"""One snapshot, decided without and with a change: what differs is the answer (pure)."""
+"""Decisions about one snapshot without and with a change (pure)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkgateway.arbiter.snapshot import Gang, PoolKey, Quota, Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedCycle:
-    """A cycle of the arbiter: what it was decided from, what was decided, and when (seconds since the epoch)."""
+    """Cycle of the arbiter: its snapshot, its decisions, and its time (seconds since the epoch)."""
 
     snapshot: Snapshot
     decisions: Decisions
@@ -25,11 +25,11 @@ class ObservedCycle:
     names: Names = field(default_factory=dict)
     """Namespaces and names of pods by uid."""
     part_labels: Mapping[PoolKey, frozenset[str]] = field(default_factory=dict)
-    """Of pools that are divided into several virtual nodes, the labels by which the nodes behind each are chosen."""
+    """Labels that select the nodes of each virtual node, for pools that are divided into several of them."""
 
 
 class DecidedSnapshot(NamedTuple):
-    """A snapshot, and what the arbiter decides about it."""
+    """Snapshot with the arbiter's decisions about it."""
 
     snapshot: Snapshot
     decisions: Decisions
@@ -40,44 +40,44 @@ class DecidedSnapshot(NamedTuple):
 
 
 class Simulation:
-    """The snapshot with the last cycle's decisions carried out, and what the arbiter decides about it now.
+    """Snapshot after the last cycle's decisions, with the arbiter's decisions about it now.
 
-    It carries over nothing from the gateway's cycles and leaves nothing to them.
+    It shares no state with the gateway's cycles.
     """
 
-    def __init__(self, seen: ObservedCycle, now: float) -> None:
+    def __init__(self, observed: ObservedCycle, now: float) -> None:
         self.now = now
-        self.observed = seen
-        self.names = seen.names
-        self.snapshot = DecidedSnapshot(seen.snapshot, seen.decisions).apply_decisions(seen.time)
+        self.observed = observed
+        self.names = observed.names
+        self.snapshot = DecidedSnapshot(observed.snapshot, observed.decisions).apply_decisions(observed.time)
         self._cache = Cache()
 
     @cached_property
     def unchanged(self) -> DecidedSnapshot:
-        """Without any change; decided when it is first needed, so that a question that is refused costs little."""
+        """Unchanged case, decided on first use: a refused question stays cheap."""
         return self.decide_about(self.snapshot)
 
     def decide_about(self, changed: Snapshot) -> DecidedSnapshot:
-        """Return what the arbiter decides about another snapshot at the same moment."""
+        """Return the arbiter's decisions about another snapshot at the same time."""
         return DecidedSnapshot(changed, decide(changed, self.now, self._cache))
 
     def with_quota(self, quota: Quota) -> Snapshot:
-        """Return the snapshot with a quota, new or in place of the tenant's in its pool."""
-        mine = quota.tenant, quota.pool
-        if any((each.tenant, each.pool) == mine for each in self.snapshot.quotas):
-            quotas = tuple(quota if (each.tenant, each.pool) == mine else each for each in self.snapshot.quotas)
+        """Return the snapshot with a quota, new or in place of the tenant's quota in its pool."""
+        key = quota.tenant, quota.pool
+        if any((each.tenant, each.pool) == key for each in self.snapshot.quotas):
+            quotas = tuple(quota if (each.tenant, each.pool) == key else each for each in self.snapshot.quotas)
         else:
             quotas = (*self.snapshot.quotas, quota)
         return replace(self.snapshot, quotas=quotas)
 
     @staticmethod
     def unused_gang_ids(tenant: str, number: int) -> list[str]:
-        """Return ids that no gang has: no name in Kubernetes holds a question mark."""
+        """Return unused gang ids: no Kubernetes name contains a question mark."""
         return [f"{tenant}/what-if?/gang/what-if?{index:06d}" for index in range(number)]
 
 
 def with_gangs(snapshot: Snapshot, gangs: Iterable[Gang]) -> Snapshot:
-    """Return the snapshot with these gangs new, or in place of those of their ids."""
+    """Return the snapshot with these gangs, new or in place of gangs with the same ids."""
     new = {gang.id: gang for gang in gangs}
     kept = (gang for gang in snapshot.gangs if gang.id not in new)
     return replace(snapshot, gangs=tuple(sorted((*kept, *new.values()), key=lambda gang: gang.id)))

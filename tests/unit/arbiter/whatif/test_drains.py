@@ -25,7 +25,7 @@ def test_of_a_node_without_gangs_nothing_moves() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
     answer = drained(there, "n0")
     assert (answer.verdict, answer.gangs, answer.evictions, answer.guarantees) == (Verdict.UNUSED, (), (), ())
-    assert answer.summary == "No gang's pods run there: nothing has to move."
+    assert answer.summary == "No gang's pods run there: nothing must move."
     assert answer.notes == ()
     [pool] = answer.pools
     assert pool.before is not None
@@ -100,13 +100,13 @@ def test_pods_that_leave_anyway_are_not_told_of() -> None:
     answer = drained(there, "n0")
     assert (answer.verdict, answer.gangs, answer.evictions) == (Verdict.UNUSED, (), ())
     assert [(each.gang.name, each.what) for each in answer.effects] == [("g", EffectKind.LATER)]
-    assert "Pods there that have notice of eviction are left out: they leave anyway." in answer.notes
+    assert "Pods there that were notified of an eviction are omitted: they terminate anyway." in answer.notes
 
 
 def test_the_note_tells_of_pods_that_are_not_ours_and_of_nodes_that_are_closed() -> None:
     there = Cluster([replace(node("n0"), used={GPU: 2000}), node("n1", usable=False)], [quota("a")])
     assert drained(there, "n0", "n1").notes == (
-        "n1 of pool.compute: closed already, or not ready.",
+        "n1 of pool.compute: already closed, or not ready.",
         f"Unmanaged pods use {GPU} 2 there; where they will run is unknown.",
     )
 
@@ -151,7 +151,7 @@ def test_a_gang_that_would_restart_in_another_pool_of_its_tenants_is_named() -> 
     answer = drained(there, "n0")
     assert answer.verdict is Verdict.SOME_WAIT
     assert answer.notes[-1] == (
-        "Of those that wait, these restart if their pods select no pool: a moves in other.compute."
+        "Of the waiting gangs, these restart if their pods select no pool: a moves in other.compute."
     )
     part = tuple(Requirement(key=key, operator="In", values=("r0",)) for key in ("pool", "rack"))
     there.gangs = {}
@@ -163,7 +163,7 @@ def test_a_gang_that_would_restart_in_another_pool_of_its_tenants_is_named() -> 
     )
     there.gangs = {}
     there.add(runs(gang("b/ns/gang/stays", "b", [8], created=900.0), ["n0"], borrowed=True))
-    assert "Of those that wait" not in drained(there, "n0").notes[-1]
+    assert "Of the waiting gangs" not in drained(there, "n0").notes[-1]
 
 
 def test_a_name_that_two_clusters_have_must_say_which() -> None:

@@ -30,10 +30,10 @@ def full(*waiting: int, **fields: object) -> Cluster:
 def test_with_nothing_that_waits_there_is_no_gain() -> None:
     answer = grown(full(), 2)
     assert (answer.verdict, answer.effects) == (Verdict.NO_EFFECT, ())
-    assert answer.summary == "Nothing that waits now starts, or starts earlier."
+    assert answer.summary == "No waiting gang starts, or starts earlier."
     assert answer.notes == (
         f"The new nodes are like n0: {GPU} 8, cpu 64, with its labels, ready now.",
-        f"The largest guarantee that one more tenant could get grows from {GPU} 8 to 24.",
+        f"The largest guarantee for one more tenant grows from {GPU} 8 to 24.",
     )
     [pool] = answer.pools
     assert pool.after is not None

@@ -55,7 +55,7 @@ def test_beside_others_guarantees_it_does_not_fit_and_the_ways_out_are_named() -
     assert "of which other guarantees leave 8; the largest guarantee that fits is 8." in answer.summary
     assert answer.notes == (
         "1 more node like n0 would hold it: see `vkgateway whatif grow pool.compute`.",
-        f"{GPU} is guaranteed to: a 8. A smaller guarantee of one of them makes room, too.",
+        f"{GPU} is guaranteed to: a 8. A smaller guarantee of one of them frees capacity, too.",
     )
 
 
@@ -73,12 +73,12 @@ def test_pods_inside_guarantees_in_the_way_put_it_off_until_they_have_ended() ->
         there.add(runs(one, [f"n{number}"], borrowed=False))
     answer = guaranteed(there, "new", 16)
     assert answer.verdict is Verdict.ACCEPTED_LATER
-    assert answer.summary.startswith("Its cells fit into empty nodes, but pods inside guarantees are in the way")
+    assert answer.summary.startswith("Its cells fit into empty nodes, but guaranteed pods block them")
     assert sorted(cell.size for cell in answer.cells) == [4, 4, 8], "what the nodes could hold of it now"
     [cut] = answer.guarantees
     assert (cut.tenant, cut.units_lost_before, cut.units_lost_after, cut.after) == ("new", 0, 0, "2x8 -> 8+2x4")
     later = [note for note in answer.notes if note.startswith("By the ends that are known")]
-    assert later == ["By the ends that are known, enough have ended at about 01:05 UTC."]
+    assert later == ["By the known ends, enough have ended at about 01:05 UTC."]
 
 
 def test_without_known_ends_that_is_said() -> None:
@@ -90,7 +90,7 @@ def test_without_known_ends_that_is_said() -> None:
     there.quotas = (quota("a", 2, cells=(1, 1)),)
     answer = guaranteed(there, "new", 8)
     assert answer.verdict is Verdict.ACCEPTED_LATER
-    assert any(note.startswith("No known end lets it in") for note in answer.notes)
+    assert any(note.startswith("No known end makes it fit") for note in answer.notes)
 
 
 def test_cells_in_use_are_told_as_such_and_a_larger_guarantee_takes_in_what_borrows() -> None:
@@ -159,7 +159,7 @@ def test_a_guarantee_of_cpu_is_a_sum() -> None:
     assert fits.summary == "It fits next to the existing guarantees."
     refused = asked(there, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28500m"}))
     assert refused.verdict is Verdict.REFUSED
-    assert "holds 128, of which 100 are guaranteed to other tenants; ask for at most 28" in refused.summary
+    assert "has 128, of which 100 are guaranteed to other tenants; request at most 28" in refused.summary
 
 
 @pytest.mark.parametrize(
