@@ -1,4 +1,4 @@
-"""Cells against brute force: counting agrees with trying, and no life of pods and nodes breaks the promise."""
+"""Cells compared with brute force; no sequence of pods and nodes breaks the invariant."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sizes = st.sampled_from([8, 6, 12, 4])
 
 
 def packs(cells: Sequence[int], rooms: Sequence[int]) -> bool:
-    """Whether the cells fit into the rooms: every way is tried."""
+    """Return whether the cells fit, by trying every combination."""
     if not cells:
         return True
     first, rest = cells[0], cells[1:]
@@ -55,7 +55,7 @@ def cells_and_rooms(draw: st.DrawFn) -> tuple[tuple[int, ...], list[int], list[i
 
 @quick
 @given(cells_and_rooms())
-def test_counting_says_what_trying_says(case: tuple[tuple[int, ...], list[int], list[int]]) -> None:
+def test_counting_agrees_with_brute_force(case: tuple[tuple[int, ...], list[int], list[int]]) -> None:
     levels, counts, rooms = case
     tally = CellSlack(levels, rooms, [True] * len(rooms))
     for level, number in enumerate(counts):
@@ -70,7 +70,7 @@ def subsets(available: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 @quick
 @given(cells_and_rooms(), st.integers(0, 40))
-def test_a_cover_has_the_fewest_units_to_spare(case: tuple[tuple[int, ...], list[int], list[int]], need: int) -> None:
+def test_cover_has_fewest_spare_units(case: tuple[tuple[int, ...], list[int], list[int]], need: int) -> None:
     levels, available, _ = case
     sums = [total_units(counts, levels) for counts in subsets(available)]
     best = min((units for units in sums if units >= need), default=None)
@@ -86,7 +86,7 @@ def test_a_cover_has_the_fewest_units_to_spare(case: tuple[tuple[int, ...], list
 
 @quick
 @given(sizes, st.integers(0, 100))
-def test_a_cut_is_complete_and_as_large_as_can_be(size: int, amount: int) -> None:
+def test_split_is_complete_with_largest_cells(size: int, amount: int) -> None:
     levels = cell_sizes(size)
     cells = split_guarantee(amount, levels)
 
@@ -120,7 +120,7 @@ def nodes_of(draw: st.DrawFn, most: int = 5) -> list[Node]:
 
 @st.composite
 def quotas_of(draw: st.DrawFn, pool: Pool) -> list[Quota]:
-    """Quotas that fit the pool: those that would be refused are left out."""
+    """Return quotas that fit the pool, without those that would be refused."""
     asked = draw(st.lists(st.integers(1, 20), min_size=1, max_size=4))
     found: list[Quota] = []
     for at, units in enumerate(asked):
@@ -137,7 +137,7 @@ def quotas_of(draw: st.DrawFn, pool: Pool) -> list[Quota]:
 
 
 def sound(cells: PoolCells, pool: Pool, quotas: Sequence[Quota]) -> None:
-    """What must hold at all times: no node over-used, and all that is unused fits beside what is bound."""
+    """Check that no node is overcommitted and that all unused cells can be bound."""
     rooms = {n.name: max(0, (n.allocatable[GPU] - n.used.get(GPU, 0)) // 1000) for n in pool.nodes if n.usable}
     unused: list[int] = []
     for quota in quotas:
@@ -152,7 +152,7 @@ def sound(cells: PoolCells, pool: Pool, quotas: Sequence[Quota]) -> None:
 
 @patient
 @given(st.data())
-def test_pods_that_come_and_go_never_break_the_promise(data: st.DataObject) -> None:
+def test_unused_cells_stay_bindable_under_churn(data: st.DataObject) -> None:
     pool = pool_of(data.draw(nodes_of()))
     quotas = data.draw(quotas_of(pool))
     placed: list[PlacedAmount] = []
@@ -177,7 +177,7 @@ def test_pods_that_come_and_go_never_break_the_promise(data: st.DataObject) -> N
 
 @st.composite
 def full_pools(draw: st.DrawFn) -> tuple[Pool, list[Quota], list[PlacedAmount]]:
-    """A pool with its quotas and guaranteed pods, as decisions leave them."""
+    """Return a pool with its quotas and guaranteed pods, as decisions leave them."""
     pool = pool_of(draw(nodes_of()))
     quotas = draw(quotas_of(pool))
     cells, placed = PoolCells(pool, quotas), []
@@ -194,7 +194,7 @@ FullPool = tuple[Pool, list[Quota], list[PlacedAmount]]
 
 
 def seen(cells: PoolCells, quotas: Sequence[Quota], pool: Pool) -> object:
-    """All that can be asked."""
+    """Return the results of all queries."""
     return [
         (
             cells.bound_cells(q.tenant),
@@ -209,7 +209,7 @@ def seen(cells: PoolCells, quotas: Sequence[Quota], pool: Pool) -> object:
 
 @patient
 @given(full_pools(), st.randoms(use_true_random=False))
-def test_the_order_in_which_things_are_told_does_not_matter(full: FullPool, random: Random) -> None:
+def test_input_order_does_not_matter(full: FullPool, random: Random) -> None:
     pool, quotas, placed = full
     expected = seen(PoolCells(pool, quotas, placed), quotas, pool)
     told_quotas, told = list(quotas), list(placed)
@@ -221,7 +221,7 @@ def test_the_order_in_which_things_are_told_does_not_matter(full: FullPool, rand
 
 @patient
 @given(full_pools(), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 8)), max_size=8))
-def test_what_is_taken_back_leaves_no_trace(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
+def test_undo_leaves_no_trace(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
     pool, quotas, placed = full
     cells = PoolCells(pool, quotas, placed)
     before, mark = seen(cells, quotas, pool), cells.mark()
@@ -242,7 +242,7 @@ def test_what_is_taken_back_leaves_no_trace(full: FullPool, tries: list[tuple[in
 
 @patient
 @given(full_pools(), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 8)), max_size=12))
-def test_what_may_be_used_is_told_of_the_cells_as_they_are(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
+def test_usable_amounts_follow_changes(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
     pool, quotas, placed = full
     cells = PoolCells(pool, quotas, placed)
     marks = [cells.mark()]
@@ -262,7 +262,7 @@ def test_what_may_be_used_is_told_of_the_cells_as_they_are(full: FullPool, tries
 
 @patient
 @given(full_pools())
-def test_what_may_be_used_is_what_can_be_held(full: FullPool) -> None:
+def test_usable_amounts_agree_with_allocation(full: FullPool) -> None:
     pool, quotas, placed = full
     cells = PoolCells(pool, quotas, placed)
     for quota in quotas:
@@ -275,7 +275,7 @@ def test_what_may_be_used_is_what_can_be_held(full: FullPool) -> None:
 
 @patient
 @given(full_pools())
-def test_a_cell_may_be_bound_where_the_rest_still_fits(full: FullPool) -> None:
+def test_can_bind_keeps_other_cells_bindable(full: FullPool) -> None:
     pool, quotas, placed = full
     cells = PoolCells(pool, quotas, placed)
     rooms = {n.name: max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in pool.nodes}
@@ -298,7 +298,7 @@ def without(pool: Pool, gone: set[int]) -> Pool:
 
 
 def unpromised(cells: PoolCells, pool: Pool, quotas: Sequence[Quota]) -> int:
-    """Units of usable nodes that are nobody's."""
+    """Return the units of usable nodes that no cell holds."""
     usable = {n.name for n in pool.nodes if n.usable}
     room = sum(
         (n.allocatable[GPU] - n.used[GPU]) // 1000 for n in pool.nodes if n.usable and n.used[GPU] < n.allocatable[GPU]
@@ -311,7 +311,7 @@ def unpromised(cells: PoolCells, pool: Pool, quotas: Sequence[Quota]) -> int:
 
 @patient
 @given(full_pools(), st.sets(st.integers(0, 4)))
-def test_where_nodes_go_only_what_must_be_is_lost_and_all_comes_back(full: FullPool, gone: set[int]) -> None:
+def test_node_loss_reduces_minimum_and_is_restored(full: FullPool, gone: set[int]) -> None:
     pool, quotas, placed = full
     left = without(pool, gone)
 
@@ -339,7 +339,7 @@ def test_where_nodes_go_only_what_must_be_is_lost_and_all_comes_back(full: FullP
 
 @patient
 @given(st.data())
-def test_what_is_refused_would_not_fit_and_the_largest_named_does(data: st.DataObject) -> None:
+def test_refusals_and_largest_guarantee_are_exact(data: st.DataObject) -> None:
     pool = pool_of(data.draw(nodes_of()))
     taken = data.draw(quotas_of(pool))
     asked = data.draw(st.integers(1, 30))

@@ -1,4 +1,4 @@
-"""What is lent is shared by weight, whatever is asked for, where everybody always has more work than there is room."""
+"""Fair share of borrowed capacity by weight, for any requests, while every tenant has more work than capacity."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkgateway.arbiter.snapshot import Quota
 BACKLOG = 12
 """Gangs of each tenant that always wait."""
 BEGINS, SECONDS = 60, 240
-"""Seconds until it is looked at, as everything starts at once first, and how long."""
+"""Seconds before the measurement, since all gangs start together first, and its duration."""
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ BEGINS, SECONDS = 60, 240
         ),
     ],
 )
-def test_over_time_everybody_has_its_share(
+def test_borrowed_capacity_follows_weights(
     quotas: Sequence[Quota], work: Mapping[str, tuple[list[int], float]], fair: Mapping[str, float]
 ) -> None:
     there = Cluster([node(f"n{at}") for at in range(3)], quotas)
@@ -49,7 +49,7 @@ def test_over_time_everybody_has_its_share(
             for _ in range(BACKLOG - waiting):
                 number += 1
                 there.add(gang(f"{tenant}{number:05}", tenant, sizes))
-                # Not all end at the same moment.
+                # The gangs do not all end at the same moment.
                 there.runs[f"{tenant}{number:05}"] = run + number % 5
         there.cycle()
         if second >= BEGINS:

@@ -1,4 +1,4 @@
-"""When a gang can start, by what ends: the first time at which placing it succeeds."""
+"""Forecasts of starts: the first known end at which the placement succeeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkgateway.arbiter.snapshot import Gang, Node, Pod, PodState, Policy, Pool, 
 GPU = "nvidia.com/gpu"
 NOW = 10.0
 TIMES = (5.0, 10.0, 11.0, 12.0, 12.5, 13.0, 20.0, 40.0)
-"""Some of them are overdue."""
+"""Some pods are overdue."""
 SHAPES = (
     Shape.from_requests({GPU: 1000}),
     Shape.from_requests({GPU: 2000, "cpu": 4000}),
@@ -29,7 +29,7 @@ SHAPES = (
 
 
 class _Case:
-    """A pool, what runs in it, some of it not known to `ExpectedEnds`, and the pods of a gang that waits."""
+    """Pool with running pods, some unknown to `ExpectedEnds`, and the pods of a waiting gang."""
 
     def __init__(self, random: Random) -> None:
         nodes = tuple(_node(random, f"n{number}") for number in range(random.randint(1, 8)))
@@ -64,7 +64,7 @@ class _Case:
         return [*self.known, *self.also]
 
     def first(self) -> float | None:
-        """The first time at which placing succeeds."""
+        """Return the first time at which the placement succeeds."""
         for time in sorted({end.time for end in self.all_ends}):
             mark = self.room.mark()
             self.room.remove_many((end.node, end.shape) for end in self.all_ends if end.time <= time)
@@ -83,7 +83,7 @@ def _node(random: Random, name: str) -> Node:
 
 @given(seed=st.integers(0, 1 << 32), part=st.sampled_from([1, 3, 256]))
 @settings(deadline=None)
-def test_the_time_is_the_first_at_which_the_gang_can_be_placed(seed: int, part: int) -> None:
+def test_forecast_is_first_time_that_fits(seed: int, part: int) -> None:
     case = _Case(Random(seed))
     future = PoolForecast(case.room, case.ends, NOW, case.also)
     first = case.first()

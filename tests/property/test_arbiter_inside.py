@@ -1,4 +1,4 @@
-"""Places inside cells against brute force: where there is one, it is found."""
+"""Placement inside cells compared with brute force: an existing placement is found."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from vkgateway.arbiter.snapshot import Gang, Node, Pod, Pool
 
 TENANTS = ("a", "b", "c")
 CASES = 1000
-"""For each of the tests, which may run side by side."""
+"""Number of parts of each test, which may run in parallel."""
 
 Case = tuple[Pool, PoolCells, NodeResources, Gang]
 
 
 def case(random: Random) -> Case | None:
-    """A small pool in use, and a gang that comes; None: the guarantees could not be kept there."""
+    """Return a small used pool and a new gang; None: the guarantees do not fit there."""
     nodes = tuple(node(f"n{at}", random.choice((8, 8, 8, 4)), rack=f"r{at % 2}") for at in range(random.randint(1, 4)))
     pool = Pool(key=KEY, nodes=nodes, governed=(GPU,), levels=("rack",))
     quotas = [quota(tenant, random.choice((0, 4, 6, 8, 12, 16))) for tenant in TENANTS]
@@ -41,7 +41,7 @@ def case(random: Random) -> Case | None:
 
 
 def possible(nodes: Sequence[Node], cells: PoolCells, room: NodeResources, one: Gang) -> bool:
-    """Whether some way to put the pods on nodes is within their room, one rack and the cells."""
+    """Return whether any assignment of the pods respects free capacity, one rack and the cells."""
     return any(
         all(room.free_on_node(name)[GPU] >= amount for name, amount in amounts.items())
         and holds(cells, one.tenant, amounts)
@@ -64,7 +64,7 @@ def amounts_on(placed: Sequence[tuple[Pod, str]]) -> dict[str, int]:
 
 
 def holds(cells: PoolCells, tenant: str, amounts: dict[str, int]) -> bool:
-    """In some order."""
+    """Return whether the cells hold the amounts in some order."""
     for names in permutations(amounts):
         mark = cells.mark()
         held = all(cells.allocate_cells(tenant, name, amounts[name]) for name in names)
@@ -75,7 +75,7 @@ def holds(cells: PoolCells, tenant: str, amounts: dict[str, int]) -> bool:
 
 
 @pytest.mark.parametrize("chunk", range(4))
-def test_a_place_that_there_is_is_found(chunk: int) -> None:
+def test_existing_placement_is_found(chunk: int) -> None:
     found = 0
     for seed in range(chunk * CASES, (chunk + 1) * CASES):
         made = case(Random(seed))
@@ -88,8 +88,8 @@ def test_a_place_that_there_is_is_found(chunk: int) -> None:
     assert found > CASES // 50
 
 
-def test_whatever_runs_where_cells_can_hold_it_is_held() -> None:
-    """Promotion, and plans of cycles before, depend on it."""
+def test_placed_pods_get_cells_if_possible() -> None:
+    """Promotions and plans of earlier cycles rely on this."""
     found = 0
     for seed in range(CASES // 2):
         made = case(Random(seed))

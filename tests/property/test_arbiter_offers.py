@@ -1,4 +1,4 @@
-"""The best offer of each node against a search through all runs of its rows."""
+"""Best option of each node compared with a search through all runs of its rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FREE = st.lists(st.tuples(st.integers(-2, 6), st.integers(-5, 20)), min_size=NOD
 
 @settings(deadline=None, max_examples=120)
 @given(ROWS, FREE, st.tuples(st.integers(0, 4), st.integers(0, 9)), st.integers(1, 6), st.booleans())
-def test_no_run_of_rows_is_cheaper(
+def test_best_option_is_cheapest_run(
     given_rows: list[tuple[int, int, int, int]],
     free: list[tuple[int, int]],
     ask: tuple[int, int],

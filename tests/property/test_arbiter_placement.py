@@ -1,4 +1,4 @@
-"""Whatever the nodes and gangs: nothing is over-used, all start or none, and nothing better would have done."""
+"""Placement over random nodes and gangs: no overcommit, all or none, and no better placement exists."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def gang(sizes: Sequence[int]) -> list[Pod]:
 
 
 def exists(free: list[int], sizes: list[int]) -> bool:
-    """Whether the pods (largest first) fit at all; tries everything."""
+    """Return whether the pods (largest first) fit, by trying all assignments."""
     if not sizes:
         return True
     for index in {room: index for index, room in enumerate(free) if room >= sizes[0]}.values():
@@ -66,7 +66,7 @@ def free(room: NodeResources) -> list[int]:
 
 @patient
 @given(racks, sizes, levels)
-def test_it_finds_a_place_exactly_where_there_is_one(there: list[list[int]], wanted: list[int], level: str) -> None:
+def test_placement_is_found_exactly_if_one_exists(there: list[list[int]], wanted: list[int], level: str) -> None:
     room = room_of(there)
     before = free(room)
     found = place_pods(room, gang(wanted), required_level=level)
@@ -100,7 +100,7 @@ def test_whole_nodes_stay_whole(there: list[list[int]], count: int, size: int) -
 
 @patient
 @given(racks, st.integers(1, 12), st.sampled_from([1, 2, 3, 8]))
-def test_the_preferred_level_gives_the_fewest_domains(there: list[list[int]], count: int, size: int) -> None:
+def test_preferred_level_uses_fewest_domains(there: list[list[int]], count: int, size: int) -> None:
     room = room_of(there)
     found = place_pods(room, gang([size] * count), preferred_level="rack")
     assert (found is None) == (place_pods(room_of(there), gang([size] * count)) is None)
@@ -117,9 +117,7 @@ def test_the_preferred_level_gives_the_fewest_domains(there: list[list[int]], co
 
 @patient
 @given(racks, sizes)
-def test_unequal_pods_with_a_preferred_level_fit_wherever_they_would_without(
-    there: list[list[int]], wanted: list[int]
-) -> None:
+def test_preferred_level_never_prevents_placement(there: list[list[int]], wanted: list[int]) -> None:
     room = room_of(there)
     found = place_pods(room, gang(wanted), preferred_level="rack")
     assert (found is None) == (place_pods(room_of(there), gang(wanted)) is None)
@@ -131,7 +129,7 @@ def test_unequal_pods_with_a_preferred_level_fit_wherever_they_would_without(
 
 @patient
 @given(racks, st.integers(1, 20), st.sampled_from([1, 2, 3, 8]), levels)
-def test_the_most_that_would_fit(there: list[list[int]], count: int, size: int, level: str) -> None:
+def test_count_placeable(there: list[list[int]], count: int, size: int, level: str) -> None:
     room = room_of(there)
     most = count_placeable(room, gang([size] * count), required_level=level)
     assert most == min(count, max(sum(rooms // size for rooms in domain) for domain in domains(there, level)))
@@ -140,7 +138,7 @@ def test_the_most_that_would_fit(there: list[list[int]], count: int, size: int, 
 
 @patient
 @given(racks, sizes, levels, levels, st.data())
-def test_the_same_answer_again(
+def test_placement_is_deterministic(
     there: list[list[int]], wanted: list[int], required: str, preferred: str, data: st.DataObject
 ) -> None:
     room = room_of(there)
@@ -156,7 +154,7 @@ def test_the_same_answer_again(
 
 @patient
 @given(racks, st.integers(1, 4), st.integers(1, 4))
-def test_conditions_on_nodes_are_met(there: list[list[int]], free_choice: int, tied: int) -> None:
+def test_node_constraints_are_met(there: list[list[int]], free_choice: int, tied: int) -> None:
     room = room_of(there)
     term = (Requirement(key="rack", operator="NotIn", values=("0",)),)
     choosy = Shape.from_requests({GPU: 2000}).requests

@@ -1,4 +1,4 @@
-"""Whatever is taken, given and undone: a room's answers are those of plain counting."""
+"""Node resources after random changes and undos agree with plain counting."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ shapes = st.builds(
 
 
 class Ledger:
-    """The same by plain counting: which shapes are on which nodes."""
+    """Reference count of the shapes on each node."""
 
     def __init__(self, room: NodeResources) -> None:
         self.room = room
@@ -80,7 +80,7 @@ def cut(amount: int) -> int:
 
 @patient
 @given(pools, st.lists(shapes, min_size=1, max_size=3), st.data())
-def test_capacity_is_what_counting_says(pool: Pool, wanted: list[Shape], data: st.DataObject) -> None:
+def test_capacity_agrees_with_counting(pool: Pool, wanted: list[Shape], data: st.DataObject) -> None:
     room = NodeResources(pool)
     ledger = Ledger(room)
     marks: list[tuple[Mark, list[Counter[Shape]]]] = []
@@ -115,7 +115,7 @@ def test_capacity_is_what_counting_says(pool: Pool, wanted: list[Shape], data: s
 
 @patient
 @given(pools, st.lists(shapes, min_size=1, max_size=3), st.data())
-def test_views_brought_up_to_date_are_like_new_ones(pool: Pool, wanted: list[Shape], data: st.DataObject) -> None:
+def test_refreshed_views_equal_new_views(pool: Pool, wanted: list[Shape], data: st.DataObject) -> None:
     room = NodeResources(pool)
     for _ in range(data.draw(st.integers(1, 6))):
         shape = data.draw(st.sampled_from(wanted))

@@ -1,4 +1,4 @@
-"""Whom to evict, over random pools: nobody without need, nobody in cells, all or nothing, always the same."""
+"""Victim search over random pools: no unneeded victim, none in cells, all or nothing, deterministic."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Case:
         )
 
     def room(self, gone: Sequence[str]) -> NodeResources:
-        """What is free when these pods have gone, and those that are ending."""
+        """Return the free resources after these pods and the ending pods have terminated."""
         room, _ = world(self.nodes)
         for gang in self.gangs:
             for pod in gang.pods:
@@ -51,7 +51,7 @@ class Case:
 
 
 PODS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=6)
-"""For each pod the node that it is on, and whether it is inside its tenant's cells (0)."""
+"""Node of each pod, and whether it is inside its tenant's cells (0)."""
 GANGS = st.lists(
     st.tuples(SIZES, PODS, AGES, st.booleans(), st.integers(1, 4), st.integers(0, 7), st.booleans()), max_size=8
 )
@@ -90,7 +90,7 @@ def _case(
 
 
 def _pod(uid: str, free: NodeResources, shape: Shape, at: tuple[int, int], age: float, rank: int) -> Pod | None:
-    """A pod, if there is room for it."""
+    """Return a pod if it fits."""
     on = free.names[at[0] % len(free.names)]
     if any(free.free_on_node(on)[name] < amount for name, amount in shape.requests):
         return None
@@ -110,7 +110,7 @@ def uids(evicts: Sequence[Evict]) -> list[str]:
 
 
 def without_one(case: Case, choice: VictimChoice) -> Iterator[list[str]]:
-    """All who go but for those of one gang that could have stayed without the others."""
+    """Yield the victims without those of one gang that could have stayed."""
     gangs = {gang.id: gang for gang in case.gangs}
     for evict in choice.evicts:
         others = uids([each for each in choice.evicts if each is not evict])
@@ -125,7 +125,7 @@ def without_one(case: Case, choice: VictimChoice) -> Iterator[list[str]]:
 
 @patient
 @given(cases)
-def test_nobody_could_have_stayed(case: Case) -> None:
+def test_no_victim_is_unneeded(case: Case) -> None:
     choice = case.choose()
     if choice is not None:
         for gone in without_one(case, choice):
@@ -149,7 +149,7 @@ def test_all_or_nothing(case: Case) -> None:
 
 @patient
 @given(cases)
-def test_whoever_goes_may_go(case: Case) -> None:
+def test_only_evictable_pods_are_evicted(case: Case) -> None:
     choice = case.choose()
     gangs = {gang.id: gang for gang in case.gangs}
     for evict in choice.evicts if choice is not None else ():
@@ -164,14 +164,14 @@ def test_whoever_goes_may_go(case: Case) -> None:
 
 @patient
 @given(cases_of_equals)
-def test_if_there_is_a_way_it_is_found(case: Case) -> None:
+def test_victims_are_found_if_any_suffice(case: Case) -> None:
     if case.choose() is None:
         assert not case.fits(_all(case.gangs, surplus_only=False))
 
 
 @patient
 @given(cases_of_equals)
-def test_those_before_in_line_are_called_in_first(case: Case) -> None:
+def test_earlier_stages_are_evicted_first(case: Case) -> None:
     choice = case.choose()
     if choice is None or not choice.evicts:
         return
@@ -186,7 +186,7 @@ def test_those_before_in_line_are_called_in_first(case: Case) -> None:
 
 
 def _all(gangs: Sequence[Gang], *, surplus_only: bool) -> list[str]:
-    """All pods that may be called in."""
+    """Return all evictable pods."""
     found = []
     for gang in gangs:
         core = {pod.uid for pod in select_min_members(gang, gang.pods)}
@@ -197,7 +197,7 @@ def _all(gangs: Sequence[Gang], *, surplus_only: bool) -> list[str]:
 
 @patient
 @given(cases, st.randoms(use_true_random=False))
-def test_the_order_of_telling_does_not_matter(case: Case, random: object) -> None:
+def test_input_order_does_not_matter(case: Case, random: object) -> None:
     shuffled = list(case.gangs)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert case.choose() == case.choose(shuffled)
@@ -205,7 +205,7 @@ def test_the_order_of_telling_does_not_matter(case: Case, random: object) -> Non
 
 @patient
 @given(cases)
-def test_what_was_forgotten_leaves_nothing_behind(case: Case) -> None:
+def test_removed_gangs_leave_no_trace(case: Case) -> None:
     room, evictable = world(case.nodes, case.gangs)
     fresh = choose_victims(room, evictable, case.asking, case.asking.pods, now=NOW)
     for gang in [*case.gangs, running("other", ["n0", "n0"], 1)]:
@@ -218,7 +218,7 @@ def test_what_was_forgotten_leaves_nothing_behind(case: Case) -> None:
 
 @patient
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 9)), min_size=1, max_size=7), st.integers(1, 3))
-def test_of_gangs_on_a_node_each_the_cheapest_go(gangs: list[tuple[int, int]], count: int) -> None:
+def test_cheapest_single_node_gangs_are_evicted(gangs: list[tuple[int, int]], count: int) -> None:
     there = [node(f"n{index}") for index in range(len(gangs))]
     lost = [8 * age + restart for age, restart in gangs]
     on = [

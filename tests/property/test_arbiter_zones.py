@@ -1,4 +1,4 @@
-"""Whatever zones pods truly are in, what is placed on nodes with NUMA zones is taken by their kubelets."""
+"""Pods placed on nodes with NUMA zones are admitted by the kubelets, in whichever zones the other pods are."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NIC = "example.com/nic"
 
 
 def shape_of(random: Random) -> Shape:
-    """One or two containers, with some of what zones have, and perhaps CPUs of their own."""
+    """Return a shape of one or two containers with zone resources, perhaps with exclusive CPUs."""
     parts = []
     for _ in range(random.choice((1, 1, 1, 2))):
         part = {GPU: random.choice((1, 1, 2, 2, 3, 4)) * 1000}
@@ -43,7 +43,7 @@ def machine(random: Random, name: str = "n0") -> Machine:
 
 
 def told(machine: Machine, placed: dict[str, Shape]) -> NodeResources:
-    """What the arbiter makes of it."""
+    """Return the node resources as the arbiter sees them."""
     node = machine.node(cpu=1000)
     room = NodeResources(Pool(key=KEY, nodes=(node,), governed=(GPU,)))
     for uid, shape in placed.items():
@@ -54,7 +54,7 @@ def told(machine: Machine, placed: dict[str, Shape]) -> NodeResources:
 
 
 @given(st.integers(0, 2**32))
-def test_what_is_said_to_fit_is_taken_by_a_kubelet_wherever_the_others_are(seed: int) -> None:
+def test_counted_pods_are_admitted_by_kubelet(seed: int) -> None:
     random = Random(seed)
     made, placed = machine(random), dict[str, Shape]()
     kinds = [shape_of(random) for _ in range(3)]
@@ -77,7 +77,7 @@ def test_what_is_said_to_fit_is_taken_by_a_kubelet_wherever_the_others_are(seed:
 
 
 @given(st.integers(0, 2**32))
-def test_of_equal_pods_with_one_container_all_that_fit_are_found(seed: int) -> None:
+def test_count_of_equal_single_container_pods_is_exact(seed: int) -> None:
     random = Random(seed)
     made, placed = machine(random), dict[str, Shape]()
     shape = Shape.from_requests({GPU: random.choice((1, 2, 3)) * 1000, NIC: random.choice((0, 1)) * 1000})
@@ -91,7 +91,7 @@ def test_of_equal_pods_with_one_container_all_that_fit_are_found(seed: int) -> N
 
 
 @given(st.integers(0, 2**32))
-def test_gangs_on_nodes_with_zones_are_taken_and_guarantees_are_kept(seed: int) -> None:
+def test_gangs_on_zoned_nodes_are_admitted_and_guarantees_kept(seed: int) -> None:
     random = Random(seed)
     zones = [{GPU: 4000}] * 2
     machines = {name: Machine(name, zones, random=random) for name in ("n0", "n1", "n2")}
@@ -114,7 +114,7 @@ def test_gangs_on_nodes_with_zones_are_taken_and_guarantees_are_kept(seed: int) 
 def follow(
     there: Cluster, machines: dict[str, Machine], started: dict[str, Pod], seed: int, *, publish: bool, random: Random
 ) -> None:
-    """A cycle and what kubelets do about it; perhaps some publish their zones."""
+    """Run a cycle, then the kubelets; some nodes may publish their zones."""
     snapshot = there.snapshot()
     decisions = there.cycle()
     assert encode_entry(LogEntry(time=there.now, snapshot=snapshot, decisions=decisions))

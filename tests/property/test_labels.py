@@ -1,4 +1,4 @@
-"""Whatever labels a tenant's pod has: a selector matches its compute pod if and only if it matches the pod itself."""
+"""Labels of tenant pods: a selector matches the compute pod if and only if it matches the tenant pod."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ selectors = st.builds(
 
 
 def matches(selector: Object, of: Object) -> bool:
-    """Judge a label selector as Kubernetes does."""
+    """Evaluate a label selector as Kubernetes does."""
     exact = [
         {"key": key, "operator": "In", "values": [value]} for key, value in selector.get("matchLabels", {}).items()
     ]
@@ -88,7 +88,7 @@ def test_network_policies(of: Object, selector: Object) -> None:
     wanted = matches(selector, of)
     assert matches(mine["podSelector"], pod) == wanted
     assert matches(mine["ingress"][0]["from"][0]["podSelector"], pod) == wanted
-    # The pods that the policy does not select are open, and only those.
+    # Only the pods that the policy does not select are open.
     opened = [one["spec"] for one in made if one["metadata"]["name"].startswith(f"{ISOLATION_POLICY}-ingress-")]
     assert any(matches(spec["podSelector"], pod) for spec in opened) == (not wanted)
 
@@ -102,7 +102,7 @@ def test_disruption_budgets(of: Object, selector: Object) -> None:
 
 
 @given(labels, selectors)
-def test_affinity_among_pods_and_topology_spread(of: Object, selector: Object) -> None:
+def test_pod_affinity_and_topology_spread(of: Object, selector: Object) -> None:
     term = {"topologyKey": "zone", "labelSelector": selector}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     preferred = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -123,7 +123,7 @@ def test_affinity_among_pods_and_topology_spread(of: Object, selector: Object) -
 
 
 @given(labels, labels)
-def test_labels_that_change_later(first: Object, then: Object) -> None:
+def test_changed_labels(first: Object, then: Object) -> None:
     made = below(first)
     later = samples.pod(metadata={"labels": then})
     patch = diff_pods(later, made, tenant=samples.TENANT, pool=samples.POOL).patch or {}
@@ -133,7 +133,7 @@ def test_labels_that_change_later(first: Object, then: Object) -> None:
 
 
 @given(keys, keys)
-def test_keys_that_differ_still_differ_and_are_none_of_ours(one: str, other: str) -> None:
+def test_distinct_keys_stay_distinct_and_foreign(one: str, other: str) -> None:
     staying = samples.TENANT.tenant_only_prefixes
     made, second = label_to_compute(one, staying), label_to_compute(other, staying)
     assert (made == second) == (one == other)

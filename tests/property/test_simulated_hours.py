@@ -1,4 +1,4 @@
-"""Property tests of the arbiter over simulated hours."""
+"""Properties of the arbiter over simulated hours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkgateway.simulate.metrics import make_result
 
 @settings(max_examples=20)
 @given(load=st.sampled_from((0.7, 0.9, 1.1, 1.3)), seed=st.integers(min_value=0, max_value=10_000))
-def test_no_gang_waits_beside_room_and_entitled_gangs_are_late_only_behind_an_older_one(load: float, seed: int) -> None:
+def test_no_gang_waits_beside_free_capacity_over_simulated_hours(load: float, seed: int) -> None:
     scenario = drawn(load, hours=2.5, seed=seed)
     result = make_result("vkgateway", scenario, simulated(scenario, WatchedArbiter()))
     late = [one for one in result.late if not one.behind_own]

@@ -277,6 +277,16 @@ class Cluster:
         return next(each.labels[level] for pool in self.pools for each in pool.nodes if each.name == name)
 
 
+def make_nodes(count: int, size: int = 8) -> list[Node]:
+    """Return nodes n0, n1, ... of this size."""
+    return [node(f"n{index}", size) for index in range(count)]
+
+
+def make_cluster(count: int, *quotas: Quota, size: int = 8, **options: object) -> Cluster:
+    """Return a cluster of one pool with this number of nodes."""
+    return Cluster(make_nodes(count, size), quotas, **options)  # type: ignore[arg-type]
+
+
 def held(decisions: Decisions) -> dict[str, PendingReport]:
     return {hold.gang: hold for hold in decisions.holds}
 

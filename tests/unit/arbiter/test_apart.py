@@ -1,4 +1,4 @@
-"""Gangs whose pods name different pools: all parts start together or none, each by the rules of its own pool."""
+"""Gangs whose pods name different pools: all parts start together, each by the rules of its own pool."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ FAR = ("elsewhere", "pool")
 def cluster(
     *quotas: Quota, nodes: tuple[Node, ...] = (node("n0"),), more: tuple[Node, ...] = (node("m0"),), **other: float
 ) -> Cluster:
-    """A pool and another one, of a node of 8 each, of which a and b may use what they like."""
+    """Return a cluster of two pools, a node of 8 in each, that tenants a and b may use without limit."""
     given = {(each.tenant, each.pool): each for each in quotas}
     found = [given.get((name, key), quota(name, pool=key)) for name in ("a", "b") for key in (KEY, OTHER)]
     policy = Policy(age_cap=other.get("age_cap", 3600.0))
     return Cluster(nodes, found, more=more, policy=policy)
 
 
-def test_pods_that_name_different_pools_start_together_each_in_its_own() -> None:
+def test_parts_start_together_each_in_its_pool() -> None:
     there = cluster()
     there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
 
@@ -35,7 +35,7 @@ def test_pods_that_name_different_pools_start_together_each_in_its_own() -> None
     assert {admit.gang for admit in decisions.admits} == {"x"}
 
 
-def test_none_starts_while_one_pool_lacks_room_and_the_hold_names_it() -> None:
+def test_no_part_starts_while_one_pool_lacks_capacity() -> None:
     there = cluster()
     there.add(gang("full", "b", [8], pools=(OTHER,)))
     there.cycle()
@@ -53,7 +53,7 @@ def test_none_starts_while_one_pool_lacks_room_and_the_hold_names_it() -> None:
     assert (hold.pool, hold.place, hold.numbers) == (OTHER, 1, {"needed": 3.0, "fit": 2.0})
 
 
-def test_each_pool_counts_its_own_guarantee() -> None:
+def test_each_pool_uses_its_own_guarantee() -> None:
     there = cluster(quota("a", 8))
     there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
 
@@ -62,7 +62,7 @@ def test_each_pool_counts_its_own_guarantee() -> None:
     assert {pod.uid: pod.borrowed for pod in there.gangs["x"].pods} == {"x-0": False, "x-1": True}
 
 
-def test_victims_go_in_one_pool_while_room_is_held_in_the_other() -> None:
+def test_victims_terminate_in_one_pool_while_other_pool_is_reserved() -> None:
     there = cluster(quota("a", 8))
     there.add(gang("low", "b", [8], band=LOW))
     there.cycle()
@@ -80,7 +80,7 @@ def test_victims_go_in_one_pool_while_room_is_held_in_the_other() -> None:
     assert not there.placed("late")
 
 
-def test_nobody_is_evicted_where_the_other_pool_has_no_room() -> None:
+def test_no_pod_is_evicted_if_other_pool_lacks_capacity() -> None:
     there = cluster(quota("a", 8))
     there.add(gang("low", "b", [8], band=LOW), gang("full", "b", [8], pools=(OTHER,)))
     there.cycle()
@@ -89,7 +89,7 @@ def test_nobody_is_evicted_where_the_other_pool_has_no_room() -> None:
     assert not there.cycle().evicts
 
 
-def test_victims_stay_when_the_room_held_in_the_other_pool_is_lost() -> None:
+def test_victims_are_reprieved_when_capacity_of_other_pool_is_lost() -> None:
     there = cluster(quota("a", 8), quota("b", 8, pool=OTHER))
     there.add(gang("low", "b", [8], band=LOW))
     there.cycle()
@@ -104,7 +104,7 @@ def test_victims_stay_when_the_room_held_in_the_other_pool_is_lost() -> None:
     assert not there.placed("x")
 
 
-def test_victims_in_both_pools_and_both_inside_guarantees() -> None:
+def test_gang_preempts_inside_guarantees_of_both_pools() -> None:
     there = cluster(quota("a", 8), quota("a", 8, pool=OTHER))
     there.add(gang("low", "b", [8], band=LOW), gang("other", "b", [8], band=LOW, pools=(OTHER,)))
     there.cycle()
@@ -115,7 +115,7 @@ def test_victims_in_both_pools_and_both_inside_guarantees() -> None:
     assert there.borrowed("x") == {False}
 
 
-def test_as_a_victim_it_goes_in_all_its_pools_at_once() -> None:
+def test_victim_is_evicted_in_all_its_pools_together() -> None:
     there = cluster(quota("b", 8))
     there.add(apart(gang("x", "a", [8, 4], band=LOW), (KEY,), (OTHER,)))
     there.cycle()
@@ -132,7 +132,7 @@ def test_as_a_victim_it_goes_in_all_its_pools_at_once() -> None:
     assert not there.placed("x")
 
 
-def test_its_loss_counts_what_it_does_in_other_pools() -> None:
+def test_preemption_cost_includes_pods_in_other_pools() -> None:
     there = cluster(quota("b", 8), nodes=(node("n0"), node("n1")))
     there.add(apart(gang("x", "a", [8, 8], band=LOW), (KEY,), (OTHER,)), gang("lone", "a", [8], band=LOW))
     there.cycle()
@@ -142,7 +142,7 @@ def test_its_loss_counts_what_it_does_in_other_pools() -> None:
     assert [evict.gang for evict in there.cycle().evicts] == ["lone"]
 
 
-def test_a_limit_holds_in_each_pool_by_itself() -> None:
+def test_limit_applies_to_each_pool_separately() -> None:
     there = cluster(quota("a", limit=4, pool=OTHER))
     there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)), apart(gang("y", "a", [0, 1]), (KEY,), (OTHER,)))
 
@@ -155,7 +155,7 @@ def test_a_limit_holds_in_each_pool_by_itself() -> None:
     )
 
 
-def test_a_place_is_kept_in_the_pool_that_is_short_and_beside_it() -> None:
+def test_reservation_covers_full_pool_and_other_pool() -> None:
     there = cluster()
     there.add(gang("ends", "b", [8], pools=(OTHER,), run_limit=100.0))
     there.cycle()
@@ -173,7 +173,7 @@ def test_a_place_is_kept_in_the_pool_that_is_short_and_beside_it() -> None:
     assert there.placed("x")
 
 
-def test_a_gang_that_has_waited_for_long_is_not_starved_by_either_pool() -> None:
+def test_aged_gang_is_not_starved_in_either_pool() -> None:
     there = cluster(age_cap=20.0)
     there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
     there.gangs["x"] = replace(there.gangs["x"], created=there.now)
@@ -188,7 +188,7 @@ def test_a_gang_that_has_waited_for_long_is_not_starved_by_either_pool() -> None
     assert "x" in there.started
 
 
-def test_a_member_that_is_made_again_starts_in_its_pool_while_the_others_run() -> None:
+def test_replacement_pod_starts_in_its_pool_while_others_run() -> None:
     there = cluster()
     there.add(apart(gang("x", "a", [4, 4]), (KEY,), (OTHER,)))
     there.cycle()
@@ -199,7 +199,7 @@ def test_a_member_that_is_made_again_starts_in_its_pool_while_the_others_run() -
     assert [(each.pool, dict(each.nodes)) for each in there.cycle().admits] == [(OTHER, {"again": "m0"})]
 
 
-def test_surplus_grows_and_is_called_in_pool_by_pool() -> None:
+def test_surplus_grows_and_is_reclaimed_per_pool() -> None:
     there = cluster(quota("b", 4, pool=OTHER))
     there.add(apart(gang("x", "a", [4, 4, 4], minimum=2, elastic=True), (KEY,), (OTHER,), (OTHER,)))
     there.cycle()
@@ -212,7 +212,7 @@ def test_surplus_grows_and_is_called_in_pool_by_pool() -> None:
 
 
 @pytest.mark.parametrize("full", [KEY, OTHER])
-def test_pods_that_may_go_to_several_pools_take_the_one_with_room(full: PoolKey) -> None:
+def test_pods_with_pool_choice_start_where_capacity_is_free(full: PoolKey) -> None:
     there = cluster(nodes=(node("n0"), node("n1")), more=(node("m0"), node("m1")))
     there.add(gang("full", "b", [8], pools=(full,)))
     there.cycle()
@@ -224,7 +224,7 @@ def test_pods_that_may_go_to_several_pools_take_the_one_with_room(full: PoolKey)
     assert {pod.uid: pod.pool for pod in there.gangs["x"].pods} == {"x-0": free, "x-1": KEY, "x-2": OTHER}
 
 
-def test_pods_that_all_may_go_to_one_pool_stay_together_there() -> None:
+def test_pods_with_common_pool_start_there_together() -> None:
     there = cluster()
     there.add(apart(gang("x", "a", [4, 4]), (KEY, OTHER), (OTHER,)))
 
@@ -233,7 +233,7 @@ def test_pods_that_all_may_go_to_one_pool_stay_together_there() -> None:
     assert {pod.pool for pod in there.gangs["x"].pods} == {OTHER}
 
 
-def test_pools_of_different_compute_clusters_are_a_fault_with_a_way_out() -> None:
+def test_pools_of_different_compute_clusters_are_invalid() -> None:
     there = cluster()
     there.add(apart(gang("x", "a", [4, 4]), (KEY,), (FAR,)))
 
@@ -244,8 +244,8 @@ def test_pools_of_different_compute_clusters_are_a_fault_with_a_way_out() -> Non
     assert "have all its pods select pools of the same one" in hold.message
 
 
-def test_a_lost_plan_is_made_again() -> None:
-    """As after a restart of the gateway in the middle of an eviction."""
+def test_lost_plan_is_recreated() -> None:
+    """The gateway restarts in the middle of an eviction."""
     there = cluster(quota("a", 8))
     there.add(gang("low", "b", [8], band=LOW))
     there.cycle()
@@ -261,8 +261,8 @@ def test_a_lost_plan_is_made_again() -> None:
     }
 
 
-def test_a_gang_whose_turn_has_passed_counts_on_what_leaves_for_a_later_one() -> None:
-    """As after a restart of the gateway in the middle of an eviction."""
+def test_skipped_gang_uses_capacity_freed_for_later_gang() -> None:
+    """The gateway restarts in the middle of an eviction."""
     there = cluster(quota("a", 4))
     there.quotas += (quota("c"),)
     there.add(gang("running", "c", [8], band=LOW))
@@ -277,7 +277,7 @@ def test_a_gang_whose_turn_has_passed_counts_on_what_leaves_for_a_later_one() ->
     assert decisions.plans.keys() == {"first", "x"}
 
 
-def test_pods_beyond_the_minimum_go_with_the_rest_from_another_pool() -> None:
+def test_surplus_in_other_pool_is_evicted_with_min_members() -> None:
     there = cluster()
     there.add(apart(gang("low", "a", [4, 4, 4], band=LOW, minimum=2, elastic=True), (OTHER,), (OTHER,), (KEY,)))
     there.settle(1)
@@ -289,7 +289,7 @@ def test_pods_beyond_the_minimum_go_with_the_rest_from_another_pool() -> None:
     assert {pod.state for pod in there.gangs["low"].pods} == {PodState.NOTIFIED}
 
 
-def test_a_part_borrows_where_it_would_take_the_room_of_another_one_inside_its_guarantee() -> None:
+def test_part_borrows_rather_than_take_cells_of_other_part() -> None:
     there = cluster(quota("b", 8, pool=OTHER), quota("a", 1, pool=OTHER), more=(node("m0"), node("m1")))
     there.add(gang("cell", "b", [4], pools=(OTHER,)), gang("full", "b", [7]))
     there.cycle()
@@ -301,7 +301,7 @@ def test_a_part_borrows_where_it_would_take_the_room_of_another_one_inside_its_g
     assert there.borrowed("x") == {True}
 
 
-def test_no_gang_starts_in_room_that_one_with_a_later_turn_needs_for_its_guarantee() -> None:
+def test_no_gang_starts_on_cells_that_later_gang_needs() -> None:
     there = cluster(quota("a", 8))
     there.add(replace(gang("first", "b", [8], band=LOW), created=1.0))
     there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
@@ -312,7 +312,7 @@ def test_no_gang_starts_in_room_that_one_with_a_later_turn_needs_for_its_guarant
     assert [hold.gang for hold in decisions.holds] == ["first"]
 
 
-def test_what_is_shown_counts_its_pods_in_their_own_pools() -> None:
+def test_report_counts_pods_in_their_own_pools() -> None:
     there = cluster()
     there.add(gang("full", "b", [8], pools=(OTHER,)))
     there.cycle()

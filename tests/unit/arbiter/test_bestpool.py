@@ -1,4 +1,4 @@
-"""A gang that may go to several pools goes to the best of them."""
+"""Choice of the best pool for a gang that may run in several."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOTH = (KEY, OTHER)
 
 
 def two(first: int, second: int, *quotas: Quota, sizes: tuple[int, int] = (8, 8)) -> Cluster:
-    """Two pools with so many nodes."""
+    """Return two pools with these numbers of nodes."""
     nodes = [[node(f"{letter}{at}", sizes[pool]) for at in range((first, second)[pool])] for pool, letter in _LETTERS]
     return Cluster(nodes[0], quotas, more=nodes[1])
 
@@ -29,7 +29,7 @@ def everywhere(tenant: str, first: int = 0, second: int = 0) -> tuple[Quota, Quo
 
 
 def runs(name: str, tenant: str, shapes: list[int], where: PoolKey, *nodes: str, **fields: object) -> Gang:
-    """A gang that runs and borrows."""
+    """Return a running gang that borrows."""
     since = float(fields.pop("since", 0.0))  # type: ignore[arg-type]
     one = gang(name, tenant, shapes, pools=(where,), **fields)
     pods = tuple(
@@ -44,14 +44,14 @@ def pool_of(decisions: Decisions, name: str) -> PoolKey:
 
 
 @pytest.mark.parametrize("guarantee", [0, 8])
-def test_no_whole_node_is_broken_into_where_another_pool_has_a_used_one(guarantee: int) -> None:
+def test_used_node_of_other_pool_is_preferred_to_whole_node(guarantee: int) -> None:
     there = two(2, 1, *everywhere("a", guarantee, guarantee), *everywhere("b"))
     there.add(runs("small", "b", [4], OTHER, "m0"), gang("four", "a", [4], pools=BOTH))
 
     assert pool_of(there.cycle(), "four") == OTHER
 
 
-def test_the_least_is_left_over_among_used_nodes() -> None:
+def test_pool_with_tightest_fit_is_chosen() -> None:
     there = two(1, 1, *everywhere("a"), *everywhere("b"))
     there.add(runs("x", "b", [1], KEY, "n0"), runs("y", "b", [5], OTHER, "m0"), gang("one", "a", [2], pools=BOTH))
 
@@ -59,21 +59,21 @@ def test_the_least_is_left_over_among_used_nodes() -> None:
 
 
 @pytest.mark.parametrize("pools", [BOTH, BOTH[::-1]])
-def test_among_equal_pools_the_tenants_own_order_decides(pools: tuple[PoolKey, ...]) -> None:
+def test_tenant_order_decides_among_equal_pools(pools: tuple[PoolKey, ...]) -> None:
     there = two(1, 1, *everywhere("a"))
     there.add(gang("one", "a", [2], pools=pools))
 
     assert pool_of(there.cycle(), "one") == pools[0]
 
 
-def test_a_pool_that_it_may_not_use_is_none() -> None:
+def test_pool_without_quota_is_ignored() -> None:
     there = two(1, 1, *everywhere("a"), *everywhere("b"))
     there.add(runs("used", "b", [6], OTHER, "m0"), gang("one", "a", [2], pools=(KEY,)))
 
     assert pool_of(there.cycle(), "one") == KEY
 
 
-def test_inside_the_guarantee_comes_before_the_better_fit() -> None:
+def test_guarantee_is_preferred_to_tighter_fit() -> None:
     there = two(1, 1, *everywhere("a", 8, 0), *everywhere("b"))
     there.add(runs("used", "b", [6], OTHER, "m0"), gang("one", "a", [2], pools=BOTH))
 
@@ -82,7 +82,7 @@ def test_inside_the_guarantee_comes_before_the_better_fit() -> None:
 
 
 @pytest.mark.parametrize("pools", [BOTH, BOTH[::-1]])
-def test_those_go_of_whom_the_least_is_lost_in_whichever_pool(pools: tuple[PoolKey, ...]) -> None:
+def test_pool_with_cheapest_victims_is_chosen(pools: tuple[PoolKey, ...]) -> None:
     there = two(1, 1, *everywhere("a", 8, 8), *everywhere("b"))
     there.now = 100_000.0
     there.add(
@@ -97,7 +97,7 @@ def test_those_go_of_whom_the_least_is_lost_in_whichever_pool(pools: tuple[PoolK
     assert decisions.plans["wants"].pool == OTHER
 
 
-def test_nobody_goes_inside_its_minimum_run_time_where_another_pool_has_others() -> None:
+def test_pool_with_unprotected_victims_is_chosen() -> None:
     there = two(1, 1, *everywhere("a", 8, 8), *everywhere("b"))
     there.now = 100_000.0
     there.add(
@@ -109,7 +109,7 @@ def test_nobody_goes_inside_its_minimum_run_time_where_another_pool_has_others()
     assert [evict.gang for evict in there.cycle().evicts] == ["long"]
 
 
-def test_nobody_goes_where_another_pool_has_room_for_the_guarantee() -> None:
+def test_no_eviction_while_other_pool_has_free_cells() -> None:
     there = two(1, 1, *everywhere("a", 8, 8), *everywhere("b"))
     there.add(runs("low", "b", [8], KEY, "n0", band=LOW), gang("wants", "a", [8], pools=BOTH))
 
@@ -119,7 +119,7 @@ def test_nobody_goes_where_another_pool_has_room_for_the_guarantee() -> None:
     assert pool_of(decisions, "wants") == OTHER
 
 
-def test_a_place_is_kept_where_it_is_free_first() -> None:
+def test_reservation_is_made_in_pool_that_frees_first() -> None:
     there = two(1, 1, *everywhere("a"), *everywhere("b"))
     there.add(
         runs("slow", "b", [8], KEY, "n0", since=1000.0, run_limit=5000.0),
@@ -131,7 +131,7 @@ def test_a_place_is_kept_where_it_is_free_first() -> None:
 
 
 @pytest.mark.parametrize("pools", [BOTH, BOTH[::-1]])
-def test_surplus_is_called_in_where_the_least_of_it_goes_with_the_best_fit(pools: tuple[PoolKey, ...]) -> None:
+def test_surplus_is_reclaimed_in_pool_with_fewest_victims_and_best_fit(pools: tuple[PoolKey, ...]) -> None:
     there = two(1, 1, *everywhere("a"), *everywhere("b"))
     there.add(
         runs("ones", "b", [4, 1, 1, 1, 1], KEY, *["n0"] * 5, elastic=True, minimum=1),
@@ -145,7 +145,7 @@ def test_surplus_is_called_in_where_the_least_of_it_goes_with_the_best_fit(pools
     assert sum(len(evict.pods) for evict in decisions.evicts) == 3
 
 
-def test_fit_counts_whole_nodes_and_what_is_left() -> None:
+def test_fit_counts_broken_nodes_and_remaining_units() -> None:
     room = NodeResources(Pool(key=KEY, nodes=(Node(name="w", allocatable={GPU: 8000}), node("h")), governed=(GPU,)))
     one = gang("one", "a", [4, 2])
     room.add_pods("h", one.pods[0].shape)
@@ -155,7 +155,7 @@ def test_fit_counts_whole_nodes_and_what_is_left() -> None:
     assert measure_fit(room, one.pods[:1], {"one-0": "h"}) == (0, 0)
 
 
-def test_a_gang_of_which_some_may_yet_stay_starts_nothing_in_another_pool() -> None:
+def test_partly_notified_gang_starts_no_pod_in_other_pool() -> None:
     there = two(1, 1, *everywhere("a", 8, 0), *everywhere("b"))
     there.add(runs("low", "b", [8], KEY, "n0", band=LOW), gang("wants", "a", [8]))
     there.cycle()
@@ -169,7 +169,7 @@ def test_a_gang_of_which_some_may_yet_stay_starts_nothing_in_another_pool() -> N
     assert there.placed("low") == {"low-0": "n0"}
 
 
-def test_who_waits_for_others_to_go_starts_where_another_pool_comes_free() -> None:
+def test_planned_gang_starts_in_other_pool_that_becomes_free() -> None:
     there = two(1, 1, *everywhere("a", 8, 8), *everywhere("b"))
     there.add(
         runs("x", "b", [1] * 8, KEY, *["n0"] * 8, band=LOW, elastic=True, minimum=1),
@@ -191,7 +191,7 @@ def test_who_waits_for_others_to_go_starts_where_another_pool_comes_free() -> No
 
 
 def borrows_with_a_plan() -> Cluster:
-    """A gang that borrows and waits for surplus to go in one pool; the other is full."""
+    """Return a cluster in which a borrowing gang waits for evicted surplus in one pool; the other pool is full."""
     there = two(1, 1, *everywhere("a"), *everywhere("b"))
     surplus = runs("wide", "b", [4, 4], KEY, "n0", "n0", elastic=True, minimum=1, band=LOW)
     there.add(surplus, runs("full", "b", [8], OTHER, "m0", band=LOW), gang("wants", "a", [4], pools=BOTH, band=LOW))
@@ -201,7 +201,7 @@ def borrows_with_a_plan() -> Cluster:
     return there
 
 
-def test_who_borrows_and_waits_for_others_to_go_starts_where_another_pool_comes_free() -> None:
+def test_planned_borrowing_gang_starts_in_other_pool_that_becomes_free() -> None:
     there = borrows_with_a_plan()
     del there.gangs["full"]
     there.advance(1)
@@ -213,7 +213,7 @@ def test_who_borrows_and_waits_for_others_to_go_starts_where_another_pool_comes_
     assert not decisions.plans
 
 
-def test_it_does_so_in_its_turn() -> None:
+def test_planned_gang_switches_pool_in_queue_order() -> None:
     there = borrows_with_a_plan()
     del there.gangs["full"]
     there.add(gang("first", "a", [8], pools=(OTHER,), band=LOW, priority=9))
@@ -225,7 +225,7 @@ def test_it_does_so_in_its_turn() -> None:
     assert decisions.plans["wants"].pool == KEY
 
 
-def test_not_where_it_would_be_sent_away_again() -> None:
+def test_gang_does_not_switch_to_pool_that_evicts_it_again() -> None:
     there = borrows_with_a_plan()
     there.gangs["full"] = runs("full", "b", [4], OTHER, "m0", band=LOW, run_limit=300.0, since=there.now)
     there.add(gang("large", "a", [8], pools=(OTHER,), band=LOW, priority=9))

@@ -1,4 +1,4 @@
-"""Who may be called in, as it is kept: up to date when asked, and nothing of those that have gone."""
+"""Cache of preemption candidates: refreshed on query, without entries of deleted gangs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vkgateway.arbiter.snapshot import Gang, Pool
 POOL = Pool(key=KEY, nodes=(), governed=(GPU,))
 
 
-def test_a_gang_that_has_gone_may_not_be_called_in_any_more() -> None:
+def test_deleted_gang_is_no_candidate() -> None:
     calling = ReclaimCandidates(POOL)
     gangs = {"g": running("g", ["a"]), "h": running("h", ["a"])}
     for name in gangs:
@@ -22,7 +22,7 @@ def test_a_gang_that_has_gone_may_not_be_called_in_any_more() -> None:
     assert list(calling.preemption_candidates(gangs, set()).gang_ids()) == ["h"]
 
 
-def test_nothing_is_kept_of_gangs_that_came_and_went_unasked() -> None:
+def test_gangs_deleted_before_query_leave_no_entry() -> None:
     calling, none = ReclaimCandidates(POOL), dict[str, Gang]()
     for number in range(1000):
         calling.mark_changed(f"g{number}")

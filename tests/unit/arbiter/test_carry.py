@@ -1,4 +1,4 @@
-"""What is carried over from cycle to cycle changes no decision, in whatever order gangs are told."""
+"""The cache and the order of gangs change no decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vkgateway.arbiter.snapshot import Snapshot
 
 
 class Both(Told):
-    """A cluster that decides everything three times: with what is carried over, without, and in another order."""
+    """Cluster that decides three times: with the cache, without it, and in another order of gangs."""
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]
@@ -29,7 +29,7 @@ class Both(Told):
         gangs = list(before.gangs)
         self._random.shuffle(gangs)
         assert decisions == decide(replace(before, gangs=tuple(gangs)), self.now, self._shuffled)
-        # Others come to hold something on a node, or leave it, without any gang's doing.
+        # Unmanaged pods arrive on a node or leave it.
         nodes = list(self.pool.nodes)
         at = self._random.randrange(4 * len(nodes))
         if at < len(nodes):
@@ -38,14 +38,14 @@ class Both(Told):
             self.pool = replace(self.pool, nodes=tuple(nodes))
 
     def _check(self, decisions: Decisions) -> None:
-        """What others take may be what was guaranteed."""
+        """Unmanaged pods may take guaranteed capacity."""
 
     def _check_state(self) -> None:
-        """It may be what gangs hold."""
+        """Unmanaged pods may take capacity that gangs hold."""
 
 
 @pytest.mark.parametrize("chunk", range(10))
-def test_decisions_are_the_same_with_and_without(chunk: int) -> None:
+def test_cache_and_gang_order_do_not_change_decisions(chunk: int) -> None:
     each = settings().max_examples // 10
     for seed in range(chunk * each, (chunk + 1) * each):
         random = Random(seed)
@@ -53,7 +53,7 @@ def test_decisions_are_the_same_with_and_without(chunk: int) -> None:
         Both.of(told).play(told)
 
 
-def test_only_gangs_that_changed_are_taken_in() -> None:
+def test_cache_updates_only_changed_gangs() -> None:
     random, carry = Random(1), Cache()
     there = {f"g{number}": gang(f"g{number}", "a", [1], created=1.0) for number in range(100)}
     for _ in range(60):

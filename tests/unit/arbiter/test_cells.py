@@ -1,4 +1,4 @@
-"""Cells: a guarantee is whole nodes and pieces of nodes that can be had when they are wanted, not a sum."""
+"""Cells: a guarantee is whole nodes and parts of nodes that are available on demand, not a sum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = ("c", "p")
 
 
 def pool(*sizes: int, used: Sequence[int] = (), gone: Sequence[int] = ()) -> Pool:
-    """Nodes n0, n1 and so on, of these sizes; `used` is what unmanaged pods hold, `gone` are those not usable."""
+    """Return nodes n0, n1, ... of these sizes; `used` is what unmanaged pods hold, `gone` are the unusable nodes."""
     nodes = (
         Node(
             name=f"n{at}",
@@ -31,7 +31,7 @@ def quota(tenant: str, units: int, *, weight: float = 1.0, granted: float = 0.0,
     return Quota(tenant=tenant, pool=KEY, guarantee={GPU: units * 1000}, weight=weight, granted=granted, cells=cells)
 
 
-def test_single_pods_of_one_tenant_leave_another_its_whole_node() -> None:
+def test_single_pods_leave_whole_node_of_other_tenant() -> None:
     cells = PoolCells(pool(8, 8), [quota("a", 8), quota("b", 8)])
 
     assert cells.allocate_cells("b", "n0", 1000)
@@ -40,7 +40,7 @@ def test_single_pods_of_one_tenant_leave_another_its_whole_node() -> None:
     assert cells.allocate_cells("a", "n1", 8000)
 
 
-def test_a_sum_that_is_there_is_no_whole_node() -> None:
+def test_sum_of_free_units_does_not_hold_whole_node_cell() -> None:
     cells = PoolCells(pool(8, 8, used=[4, 4]), [quota("a", 4), quota("b", 4)])
 
     assert not cells.can_bind("a", 8, "n0")
@@ -55,7 +55,7 @@ def test_halves_of_two_tenants_share_a_node() -> None:
     assert cells.allocate_cells("b", "n0", 4000)
 
 
-def test_a_cell_binds_when_it_is_needed_and_lets_go_with_its_last_pod() -> None:
+def test_cell_is_bound_on_use_and_unbound_with_last_pod() -> None:
     cells = PoolCells(pool(8, 8), [quota("a", 8)])
     assert cells.unused_cells("a") == {8: 1}
     assert cells.bound_cells("a") == {}
@@ -73,7 +73,7 @@ def test_a_cell_binds_when_it_is_needed_and_lets_go_with_its_last_pod() -> None:
     assert cells.unused_cells("a") == {8: 1}
 
 
-def test_a_single_pod_takes_a_single_where_there_is_one() -> None:
+def test_single_pod_uses_cell_of_one_unit() -> None:
     cells = PoolCells(pool(8, 8), [quota("a", 9)])
 
     assert cells.allocate_cells("a", "n0", 1000)
@@ -82,7 +82,7 @@ def test_a_single_pod_takes_a_single_where_there_is_one() -> None:
     assert cells.unused_cells("a") == {8: 1}
 
 
-def test_more_pods_on_a_node_may_need_a_larger_cell_in_place_of_the_smaller() -> None:
+def test_larger_cell_replaces_smaller_one_for_more_pods() -> None:
     cells = PoolCells(pool(8, 8), [quota("a", 12)])
     assert cells.allocate_cells("a", "n0", 4000)
     assert cells.bound_cells("a") == {"n0": (4,)}
@@ -93,7 +93,7 @@ def test_more_pods_on_a_node_may_need_a_larger_cell_in_place_of_the_smaller() ->
     assert cells.unused_cells("a") == {4: 1}
 
 
-def test_cells_beyond_the_guarantee_are_nobodys() -> None:
+def test_no_cell_beyond_guarantee_can_be_used() -> None:
     cells = PoolCells(pool(8, 8), [quota("a", 4)])
 
     assert not cells.allocate_cells("a", "n0", 5000)
@@ -102,7 +102,7 @@ def test_cells_beyond_the_guarantee_are_nobodys() -> None:
     assert cells.usable_amounts("a").tolist() == [4000, 4000]
 
 
-def test_what_a_tenant_may_start_to_use_is_told_for_each_node() -> None:
+def test_usable_amounts_by_node() -> None:
     cells = PoolCells(pool(8, 8, 8), [quota("a", 9), quota("b", 9)])
     assert cells.allocate_cells("a", "n0", 500)
 
@@ -110,7 +110,7 @@ def test_what_a_tenant_may_start_to_use_is_told_for_each_node() -> None:
     assert cells.usable_amounts("b").tolist() == [1000, 8000, 8000]
 
 
-def test_pods_that_use_parts_of_a_unit_share_a_cell() -> None:
+def test_pods_with_fractions_of_unit_share_cell() -> None:
     cells = PoolCells(pool(2), [quota("a", 1)])
 
     assert cells.allocate_cells("a", "n0", 500)
@@ -118,13 +118,13 @@ def test_pods_that_use_parts_of_a_unit_share_a_cell() -> None:
     assert not cells.allocate_cells("a", "n0", 1)
 
 
-def test_what_unmanaged_pods_hold_is_no_room_for_cells() -> None:
+def test_units_of_unmanaged_pods_hold_no_cells() -> None:
     cells = PoolCells(pool(8, 8, used=[1, 0]), [quota("a", 8)])
 
     assert cells.usable_amounts("a").tolist() == [0, 8000]
 
 
-def test_nothing_starts_on_a_node_that_is_not_usable_and_what_runs_there_counts() -> None:
+def test_unusable_node_accepts_no_pods_but_its_pods_count() -> None:
     cells = PoolCells(pool(8, 8, gone=[0]), [quota("a", 8), quota("b", 4)], [("a", "n0", 4000)])
 
     assert cells.bound_cells("a") == {"n0": (8,)}
@@ -137,27 +137,27 @@ def test_nothing_starts_on_a_node_that_is_not_usable_and_what_runs_there_counts(
     assert cells.guarantee_losses() == ()
 
 
-def test_pods_left_on_a_node_that_the_pool_does_not_have_count_too() -> None:
+def test_pods_on_removed_node_count() -> None:
     cells = PoolCells(pool(8), [quota("a", 8)], [("a", "elsewhere", 1000)])
 
     assert cells.bound_cells("a") == {"elsewhere": (8,)}
     assert cells.usable_amounts("a").tolist() == [0]
 
 
-def test_cells_written_out_are_held_as_they_are_written() -> None:
+def test_explicit_cells_are_kept() -> None:
     cells = PoolCells(pool(8), [quota("a", 4, cells=(1, 1, 1, 1))])
 
     assert cells.unused_cells("a") == {1: 4}
 
 
-def test_a_written_cell_of_no_size_of_the_pool_is_cut() -> None:
+def test_explicit_cell_of_unknown_size_is_split() -> None:
     cells = PoolCells(pool(4, 4, 4, 4), [quota("a", 11, cells=(8, 3))])
 
     assert cells.unused_cells("a") == {4: 2, 2: 1, 1: 1}
 
 
-def test_what_was_bound_is_found_again_where_some_pods_have_ended() -> None:
-    """Pods of 4 and 4 filled the whole node n0; with 4 bound there for the one left, no node would have room for 8."""
+def test_bindings_are_derived_after_some_pods_ended() -> None:
+    """Pods of 4 and 4 filled the whole node n0. With 4 bound there for the remaining pod, no node fits 8."""
     shared, quotas = pool(8, 8, 8, 8, used=[0, 4, 0, 0]), [quota("a", 12), quota("b", 9)]
     full = PoolCells(shared, quotas, [("a", "n0", 8000), ("b", "n2", 1000)])
     assert full.bound_cells("a") == {"n0": (8,)}
@@ -170,7 +170,7 @@ def test_what_was_bound_is_found_again_where_some_pods_have_ended() -> None:
     assert left.guarantee_losses() == ()
 
 
-def test_the_only_cell_that_fits_a_small_node_is_not_spent_on_a_large_one() -> None:
+def test_small_cell_is_left_for_small_node() -> None:
     cells = PoolCells(pool(8, 8, 8, used=[0, 4, 0]), [quota("a", 12)], [("a", "n0", 4000), ("a", "n1", 3000)])
 
     assert cells.bound_cells("a") == {"n0": (8,), "n1": (4,)}
@@ -182,7 +182,7 @@ def assert_all_inside(cells: PoolCells, quotas: Sequence[Quota]) -> None:
     assert [cells.excess_by_node(each.tenant) for each in quotas] == [{} for _ in quotas]
 
 
-def test_cells_of_one_tenant_leave_the_pods_of_another_their_room() -> None:
+def test_cells_of_one_tenant_leave_space_for_pods_of_other() -> None:
     """The single pod of a must not get the 8 that is left when its 2 and 1 hold the pods on n1."""
     quotas = [quota("a", 11), quota("b", 13)]
 
@@ -191,8 +191,8 @@ def test_cells_of_one_tenant_leave_the_pods_of_another_their_room() -> None:
     assert_all_inside(cells, quotas)
 
 
-def test_two_nodes_change_cells_where_that_makes_room() -> None:
-    """With 2 on n0 and 4 on n1, no node would have room for the 4 of b."""
+def test_nodes_exchange_cells_to_free_capacity() -> None:
+    """With 2 on n0 and 4 on n1, no node fits the 4 of b."""
     quotas = [quota("a", 6), quota("b", 20), quota("c", 8), quota("d", 3)]
     placed = [("c", "n2", 3000), ("a", "n0", 2000), ("a", "n1", 1000), ("d", "n5", 1000)]
 
@@ -203,7 +203,7 @@ def test_two_nodes_change_cells_where_that_makes_room() -> None:
     assert cells.bound_cells("d") == {"n5": (1,)}, "where nothing is short, the smallest"
 
 
-def test_where_no_change_alone_helps_several_may() -> None:
+def test_several_changes_help_where_none_does_alone() -> None:
     quotas = [quota("a", 4, cells=(3, 1)), quota("b", 11, cells=(3, 3, 3, 1, 1))]
 
     cells = PoolCells(pool(1, 9, 5), quotas, [("a", "n1", 1000), ("b", "n1", 5000)])
@@ -213,21 +213,21 @@ def test_where_no_change_alone_helps_several_may() -> None:
     assert cells.bound_cells("b") == {"n1": (3, 3)}
 
 
-def test_pods_that_no_cell_can_hold_take_no_cells_place() -> None:
+def test_pods_without_cell_block_no_cell() -> None:
     cells = PoolCells(pool(8), [quota("a", 8)], [("a", "n0", 4000), ("x", "n0", 4000)])
 
     assert cells.bound_cells("a") == {"n0": (8,)}
     assert cells.excess_by_node("x") == {"n0": 4000}
 
 
-def test_what_cells_are_left_hold_a_part_of_the_pods() -> None:
+def test_remaining_cells_hold_part_of_pods() -> None:
     cells = PoolCells(pool(8, 8), [quota("a", 6)], [("a", "n0", 8000)])
 
     assert cells.bound_cells("a") == {"n0": (4, 2)}
     assert cells.excess_by_node("a") == {"n0": 2000}
 
 
-def test_a_part_is_not_held_where_it_would_take_anothers_place() -> None:
+def test_partial_cover_does_not_take_cell_of_other_pods() -> None:
     quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
 
     cells = PoolCells(pool(8, 8, used=[0, 4]), quotas, [("b", "n0", 5000)])
@@ -237,7 +237,7 @@ def test_a_part_is_not_held_where_it_would_take_anothers_place() -> None:
     assert cells.can_bind("a", 8, "n0")
 
 
-def test_the_last_granted_loses_what_is_missing() -> None:
+def test_latest_grant_is_reduced_first() -> None:
     quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
 
     cells = PoolCells(pool(8, 8, gone=[1]), quotas)
@@ -248,7 +248,7 @@ def test_the_last_granted_loses_what_is_missing() -> None:
     assert cells.unused_cells("b") == {}
 
 
-def test_more_weight_loses_less() -> None:
+def test_higher_weight_loses_less() -> None:
     quotas = [quota("a", 16, granted=1.0), quota("b", 16, granted=2.0, weight=4.0)]
 
     cells = PoolCells(pool(8, 8, 8, 8, gone=[0, 1]), quotas)
@@ -256,7 +256,7 @@ def test_more_weight_loses_less() -> None:
     assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses()] == [("a", 16)]
 
 
-def test_a_loss_is_shared_by_equals_and_by_the_size_of_the_guarantee() -> None:
+def test_loss_is_shared_by_guarantee_size() -> None:
     quotas = [quota("a", 32, granted=1.0), quota("b", 16, granted=2.0)]
 
     cells = PoolCells(pool(*[8] * 6, gone=[0, 1, 2]), quotas)
@@ -264,21 +264,21 @@ def test_a_loss_is_shared_by_equals_and_by_the_size_of_the_guarantee() -> None:
     assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses()] == [("a", 16), ("b", 8)]
 
 
-def test_half_a_node_left_is_half_a_guarantee_left() -> None:
+def test_half_node_keeps_half_guarantee() -> None:
     cells = PoolCells(pool(8, 8, used=[0, 4]), [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)])
 
     (loss,) = cells.guarantee_losses()
     assert (loss.tenant, loss.units, dict(loss.held)) == ("b", 4, {4: 1})
 
 
-def test_cells_that_become_smaller_are_told_though_no_unit_is_lost() -> None:
+def test_smaller_cells_are_reported_without_lost_units() -> None:
     cells = PoolCells(pool(8, 4, 4, gone=[0]), [quota("a", 8)])
 
     (loss,) = cells.guarantee_losses()
     assert (loss.units, dict(loss.asked), dict(loss.held)) == (0, {8: 1}, {4: 2})
 
 
-def test_what_holds_pods_on_a_node_that_is_gone_leaves_room_for_more() -> None:
+def test_cells_bound_to_removed_node_free_capacity_for_others() -> None:
     quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
 
     cells = PoolCells(pool(8, 8, 4, gone=[1]), quotas, [("b", "n0", 4000), ("b", "n1", 2000)])
@@ -289,7 +289,7 @@ def test_what_holds_pods_on_a_node_that_is_gone_leaves_room_for_more() -> None:
     assert cells.excess_by_node("b") == {"n0": 4000}
 
 
-def test_pods_in_a_cell_that_was_reduced_borrow_from_then_on() -> None:
+def test_pods_of_reduced_cell_borrow() -> None:
     quotas = [quota("a", 8, granted=1.0), quota("b", 8, granted=2.0)]
 
     cells = PoolCells(pool(8, 8, gone=[1]), quotas, [("b", "n0", 5000), ("b", "n0", 3000)])
@@ -301,7 +301,7 @@ def test_pods_in_a_cell_that_was_reduced_borrow_from_then_on() -> None:
     assert cells.allocate_cells("a", "n0", 8000)
 
 
-def test_pods_beyond_what_a_quota_has_left_borrow() -> None:
+def test_pods_beyond_reduced_quota_borrow() -> None:
     cells = PoolCells(pool(8, 8), [quota("a", 4)], [("a", "n0", 3000), ("a", "n1", 2000)])
 
     assert cells.bound_cells("a") == {"n0": (4,)}
@@ -309,20 +309,20 @@ def test_pods_beyond_what_a_quota_has_left_borrow() -> None:
     assert PoolCells(pool(8), [], [("x", "n0", 1000)]).excess_by_node("x") == {"n0": 1000}
 
 
-def test_a_weight_of_nothing_or_less_loses_first_and_breaks_nothing() -> None:
+def test_weight_of_zero_or_less_loses_first() -> None:
     quotas = [quota("a", 8, granted=1.0, weight=-3.0), quota("b", 8, granted=2.0)]
 
     assert [loss.tenant for loss in PoolCells(pool(8, 8, gone=[0]), quotas).guarantee_losses()] == ["a"]
 
 
-def test_a_pool_without_nodes_loses_all() -> None:
+def test_pool_without_nodes_loses_all_cells() -> None:
     cells = PoolCells(pool(), [quota("a", 8)])
 
     assert [(loss.tenant, loss.units) for loss in cells.guarantee_losses()] == [("a", 8)]
     assert cells.usable_amounts("a").tolist() == []
 
 
-def test_a_unit_of_countless_parts_takes_no_time() -> None:
+def test_reduction_of_huge_nodes_is_fast() -> None:
     huge = 137_438_953_471
 
     cells = PoolCells(pool(huge, huge, gone=[0]), [quota("a", huge), quota("b", huge - 1)])
@@ -331,14 +331,14 @@ def test_a_unit_of_countless_parts_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize("wrong", [("a", "n0", 3000), ("a", "n1", 1), ("b", "n0", 1), ("a", "nowhere", 1)])
-def test_nothing_is_released_that_was_not_used(wrong: PlacedAmount) -> None:
+def test_release_of_unused_amount_raises(wrong: PlacedAmount) -> None:
     cells = PoolCells(pool(8, 8), [quota("a", 8)], [("a", "n0", 2000)])
 
     with pytest.raises(ValueError, match="uses less"):
         cells.release_cells(*wrong)
 
 
-def test_a_cell_is_bound_by_hand_and_filled() -> None:
+def test_cell_is_bound_explicitly_and_filled() -> None:
     cells = PoolCells(pool(8, 8), [quota("a", 8), quota("b", 8)])
     cells.bind_cell("a", 8, "n0")
 
@@ -350,7 +350,7 @@ def test_a_cell_is_bound_by_hand_and_filled() -> None:
     assert not cells.allocate_cells("a", "n0", 1)
 
 
-def test_a_cell_that_is_larger_than_it_has_to_be_is_bound_anew() -> None:
+def test_oversized_cell_is_rebound() -> None:
     cells = PoolCells(pool(8, 4, 4), [quota("a", 1), quota("b", 6), quota("c", 8)])
     assert cells.allocate_cells("a", "n2", 1000)
     assert cells.allocate_cells("b", "n1", 2000)
@@ -369,7 +369,7 @@ def test_a_cell_that_is_larger_than_it_has_to_be_is_bound_anew() -> None:
     assert cells.bound_cells("b") == {"n1": (4,)}
 
 
-def test_a_trial_is_taken_back() -> None:
+def test_undo_restores_cells() -> None:
     cells = PoolCells(pool(8, 8), [quota("a", 16)])
     assert cells.allocate_cells("a", "n0", 8000)
     mark = cells.mark()
@@ -384,7 +384,7 @@ def test_a_trial_is_taken_back() -> None:
     assert cells.usable_amounts("a").tolist() == [0, 8000]
 
 
-def test_quotas_of_other_pools_do_not_count() -> None:
+def test_quotas_of_other_pools_are_ignored() -> None:
     other = Quota(tenant="a", pool=("c", "other"), guarantee={GPU: 8000})
 
     assert PoolCells(pool(8), [other]).unused_cells("a") == {}

@@ -1,4 +1,4 @@
-"""A tenant's cells, kept for its gang that has waited for long."""
+"""Cells of a tenant, reserved for its aged gang."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from vkgateway.arbiter.snapshot import Gang, Node
 
 
 def runs(name: str, on: str, *, came: float) -> Gang:
-    """A lone pod inside its tenant's cells; `came`: so many seconds ago its gang was created."""
+    """Return a single pod inside its tenant's cells; `came`: seconds since the creation of its gang."""
     return replace(gang(name, "a", [1], created=NOW - came), pods=(placed(f"{name}-0", on, borrowed=False),))
 
 
 def there(*more: Node, big: float, runs_since: float) -> Cluster:
-    """A tenant with two nodes guaranteed, on each of which a small pod of it runs, and its large gang."""
+    """Return a tenant with a guarantee of two nodes, each with a small pod of it, and its large gang."""
     found = Cluster([node("n0"), node("n1"), *more], [quota("a", 16), quota("b")], now=NOW)
     found.add(runs("one", "n0", came=runs_since), runs("two", "n1", came=runs_since))
     found.add(gang("big", "a", [8, 8], created=NOW - big), gang("small", "a", [1]))
     return found
 
 
-def test_later_work_borrows_while_the_cells_are_kept_for_who_has_waited_for_long() -> None:
+def test_later_gang_borrows_while_cells_are_reserved_for_aged_gang() -> None:
     found = there(node("n2", 4), big=2 * HOUR, runs_since=HOUR)
     found.cycle()
     assert found.borrowed("small") == {True}
     found.runs |= {"one": 0.0, "two": 0.0}
     found.settle(40)
     assert found.borrowed("big") == {False}
-    assert found.running() == {"big", "small"}  # it stood in nobody's way
+    assert found.running() == {"big", "small"}  # it blocked no gang
 
 
-def test_it_is_inside_as_soon_as_nothing_is_kept_any_more() -> None:
+def test_later_gang_enters_cells_when_reservation_ends() -> None:
     found = there(big=2 * HOUR, runs_since=HOUR)
     found.cycle()
     del found.gangs["big"]
@@ -50,20 +50,20 @@ def test_it_is_inside_as_soon_as_nothing_is_kept_any_more() -> None:
         pytest.param(2 * HOUR, 3 * HOUR, id="what came before it is in its way"),
     ],
 )
-def test_otherwise_later_work_is_inside(big: float, runs_since: float) -> None:
+def test_later_gang_uses_cells_without_aged_gang(big: float, runs_since: float) -> None:
     found = there(big=big, runs_since=runs_since)
     found.cycle()
     assert found.borrowed("small") == {False}
 
 
-def test_what_is_better_is_inside() -> None:
+def test_higher_ranked_gang_uses_reserved_cells() -> None:
     found = there(big=2 * HOUR, runs_since=HOUR)
     found.gangs["small"] = replace(found.gangs["small"], priority=1)
     found.cycle()
     assert found.borrowed("small") == {False}
 
 
-def test_another_tenants_work_is_kept_from_nothing() -> None:
+def test_other_tenants_are_not_affected() -> None:
     found = there(node("n2", 4), big=2 * HOUR, runs_since=HOUR)
     found.quotas = (*found.quotas[:1], quota("b", 4))
     found.add(gang("other", "b", [4]))
@@ -71,7 +71,7 @@ def test_another_tenants_work_is_kept_from_nothing() -> None:
     assert found.borrowed("other") == {False}
 
 
-def test_surplus_does_not_grow_into_it() -> None:
+def test_surplus_does_not_grow_into_reserved_cells() -> None:
     found = there(big=2 * HOUR, runs_since=HOUR)
     grows = gang("grows", "a", [1, 1], minimum=1, elastic=True, created=NOW - HOUR)
     found.add(replace(grows, pods=(placed("grows-0", "n0", borrowed=False), grows.pods[1])))

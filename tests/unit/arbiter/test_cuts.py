@@ -1,4 +1,4 @@
-"""Cuts: the sizes of cells, and guarantees in them."""
+"""Cell sizes, and guarantees split into them."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ GPU = "nvidia.com/gpu"
         (0, (1,)),
     ],
 )
-def test_sizes_divide_each_other(size: int, levels: tuple[int, ...]) -> None:
+def test_cell_sizes_divide_each_other(size: int, levels: tuple[int, ...]) -> None:
     assert cell_sizes(size) == levels
 
 
-def test_a_guarantee_is_cut_as_large_as_can_be() -> None:
+def test_guarantee_is_split_into_largest_cells() -> None:
     assert split_guarantee(23, (8, 4, 2, 1)) == (8, 8, 4, 2, 1)
     assert split_guarantee(0, (8, 4, 2, 1)) == ()
     assert split_guarantee(-1, (8, 4, 2, 1)) == ()
 
 
-def test_the_largest_node_gives_the_levels_be_it_usable_or_not() -> None:
+def test_largest_node_determines_levels() -> None:
     nodes = (Node(name="a", allocatable={GPU: 4000}), Node(name="b", allocatable={GPU: 8000}, usable=False))
 
     assert pool_levels(Pool(key=("c", "p"), nodes=nodes, governed=(GPU,))) == (8, 4, 2, 1)
 
 
-def test_a_unit_used_in_part_is_no_room() -> None:
+def test_partly_used_unit_holds_no_cell() -> None:
     assert units_for_cells(Node(name="a", allocatable={GPU: 8900}, used={GPU: 1001}), GPU) == 6
     assert units_for_cells(Node(name="a", allocatable={GPU: 1000}, used={GPU: 5000}), GPU) == 0
     assert units_for_cells(Node(name="a", allocatable={}), GPU) == 0
 
 
-def test_ways_to_hold_an_amount_come_with_ever_larger_cells() -> None:
+def test_covers_use_ever_larger_cells() -> None:
     assert list(find_covers([1, 1, 0, 1], (8, 4, 2, 1), 5)) == [[0, 1, 0, 1], [1, 0, 0, 0]]
     assert list(find_covers([0, 1, 0, 0], (8, 4, 2, 1), 5)) == []
 
 
-def test_written_cells_are_counted_and_odd_ones_cut() -> None:
+def test_explicit_cells_are_counted_and_unknown_sizes_split() -> None:
     quota = Quota(tenant="a", pool=("c", "p"), guarantee={GPU: 14000}, cells=(8, 3, 1, 1, 1))
 
     assert quota_cells(quota, GPU, (8, 4, 2, 1)) == [1, 0, 1, 4]

@@ -1,4 +1,4 @@
-"""How long work is taken to run."""
+"""Expected run times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import Policy, Pool
 
 
-def test_what_was_observed_is_stretched_and_what_was_declared_is_not() -> None:
+def test_observed_run_time_has_margin_and_declared_limit_has_none() -> None:
     ends = ExpectedEnds(NodeResources(Pool(key=KEY, nodes=(node("n0"),), governed=(GPU,))), Policy(run_margin=1.5))
 
     assert ends.expected_run_time(gang("seen", "a", [1], expected_run=100.0)) == 150.0
@@ -21,7 +21,7 @@ def test_what_was_observed_is_stretched_and_what_was_declared_is_not() -> None:
 
 
 @pytest.mark.parametrize(("margin", "starts"), [(1.0, True), (1.25, False)])
-def test_who_would_end_just_in_time_as_a_rule_does_not_run_before_a_reservation(margin: float, starts: bool) -> None:
+def test_backfill_needs_margin_for_observed_run_time(margin: float, starts: bool) -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b")], policy=Policy(run_margin=margin))
     there.add(gang("runs", "b", [8], run_limit=110.0))
     there.cycle()

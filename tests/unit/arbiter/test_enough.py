@@ -1,4 +1,4 @@
-"""The quick look before a search for victims."""
+"""Quick check before a victim search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ask_of(gang: Gang) -> PendingGang:
 
 
 def full(nodes: int) -> tuple[PoolState, list[Pod]]:
-    """A pool of nodes with 8 devices, on each of which two pods have 4."""
+    """Return a pool of nodes with 8 devices, each with two pods of 4."""
     pool = Pool(key=KEY, nodes=tuple(node(f"n{at}") for at in range(nodes)), governed=("nvidia.com/gpu",))
     standing = PoolState(pool, [], Policy())
     gangs = [gang(f"old{at}", "a", [4, 4]) for at in range(nodes)]
@@ -30,7 +30,7 @@ def full(nodes: int) -> tuple[PoolState, list[Pod]]:
     return standing, [pod for each in running for pod in each.pods]
 
 
-def test_it_counts_what_fits_without_the_pods() -> None:
+def test_quick_check_counts_capacity_without_victims() -> None:
     standing, pods = full(2)
     for sizes, without, could in [
         ([8, 8], pods, True),
@@ -43,7 +43,7 @@ def test_it_counts_what_fits_without_the_pods() -> None:
         assert could_fit_without(standing, ask_of(gang("new", "a", sizes)), without) is could, (sizes, could)
 
 
-def test_each_size_is_counted_by_itself_and_the_room_is_left_as_it_is() -> None:
+def test_quick_check_counts_each_size_separately() -> None:
     standing, pods = full(2)
     before = standing.node_resources.free_amounts("nvidia.com/gpu").tolist()
     assert could_fit_without(standing, ask_of(gang("new", "a", [8, 8, 4, 4], minimum=4)), pods)

@@ -1,4 +1,4 @@
-"""What may be evicted: the lots of a gang, and how they are kept."""
+"""Preemption candidates of a gang, and their arrays."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def lots(gang: Gang) -> list[tuple[list[str], EvictionStage, bool]]:
     return [([pod.uid for pod in lot.pods], lot.stage, lot.whole) for lot in candidates_of(gang, KEY)]
 
 
-def test_a_gang_goes_whole() -> None:
+def test_gang_is_one_candidate() -> None:
     assert lots(running("g", ["a", "b"], minimum=1)) == [(["g-0", "g-1"], EvictionStage.WORK, True)]
 
 
-def test_the_surplus_of_an_elastic_gang_goes_pod_by_pod() -> None:
+def test_surplus_pods_are_separate_candidates() -> None:
     assert lots(running("g", ["a", "b", "c"], minimum=1, elastic=True)) == [
         (["g-1"], EvictionStage.SURPLUS, False),
         (["g-2"], EvictionStage.SURPLUS, False),
@@ -27,13 +27,13 @@ def test_the_surplus_of_an_elastic_gang_goes_pod_by_pod() -> None:
     assert lots(running("g", ["a", "b"], minimum=2, elastic=True)) == [(["g-0", "g-1"], EvictionStage.WORK, True)]
 
 
-def test_what_is_in_cells_stays_with_its_core() -> None:
+def test_pods_in_cells_are_no_candidates() -> None:
     gang = changed(running("g", ["a", "b", "c"], minimum=1), 0, borrowed=False)
     assert lots(gang) == [(["g-1"], EvictionStage.WORK, False), (["g-2"], EvictionStage.WORK, False)]
     assert lots(replace(gang, elastic=True))[0] == (["g-1"], EvictionStage.SURPLUS, False)
 
 
-def test_what_borrows_of_a_core_goes_without_what_is_in_cells() -> None:
+def test_borrowing_min_members_are_evicted_without_pods_in_cells() -> None:
     gang = changed(running("g", ["a", "b", "c"]), 0, borrowed=False)
     [lot] = candidates_of(gang, KEY)
     assert [pod.uid for pod in lot.evicted_pods] == ["g-1", "g-2"]
@@ -41,25 +41,25 @@ def test_what_borrows_of_a_core_goes_without_what_is_in_cells() -> None:
     assert lots(elastic) == [(["g-2"], EvictionStage.SURPLUS, False), (["g-1"], EvictionStage.WORK, True)]
 
 
-def test_what_is_in_cells_is_of_the_core_first() -> None:
+def test_pods_in_cells_are_min_members_first() -> None:
     gang = replace(running("g", ["a", "b", "c"], borrowed=False), elastic=True, minimum=2)
     assert lots(changed(gang, 0, borrowed=True)) == [(["g-0"], EvictionStage.SURPLUS, False)]
 
 
-def test_only_what_runs_in_the_pool_counts() -> None:
+def test_only_running_pods_of_pool_count() -> None:
     gang = running("g", ["a", "b", "c", "d"], minimum=2, elastic=True)
     gang = changed(changed(gang, 0, state=PodState.NOTIFIED), 1, pool=("compute", "other"))
     assert lots(gang) == [(["g-2", "g-3"], EvictionStage.WORK, True)]
     assert lots(changed(running("g", ["a"]), 0, state=PodState.WAITING, node="")) == []
 
 
-def test_the_core_has_each_role_before_low_ranks() -> None:
+def test_min_members_satisfy_roles_before_ranks() -> None:
     pods = [replace(placed(f"p{rank}", "a", rank=rank), role=role) for rank, role in enumerate("wwwp")]
     gang = replace(running("g", []), pods=tuple(pods), minimum=3, role_minimum={"p": 1, "w": 1})
     assert [pod.uid for pod in select_min_members(gang, pods)] == ["p0", "p3", "p1"]
 
 
-def test_what_a_lot_frees_and_has_to_lose() -> None:
+def test_candidate_rows_hold_freed_amounts_and_work() -> None:
     evictable = PreemptionCandidates(KEY, GPU)
     gang = running("g", ["a", "a", "b"], gpus(2, 4), minimum=2, elastic=True, age=10, minimum_run=60, restart_cost=5)
     evictable.update_gang(replace(gang, checkpoint=NOW - 4))
@@ -79,7 +79,7 @@ def test_what_a_lot_frees_and_has_to_lose() -> None:
     ]
 
 
-def test_resources_and_nodes_may_become_known_later() -> None:
+def test_resources_and_nodes_may_be_added_later() -> None:
     evictable = PreemptionCandidates(KEY, GPU)
     names = ("a",)
     evictable.update_gang(running("one", ["a"], gpus(1)))
@@ -91,7 +91,7 @@ def test_resources_and_nodes_may_become_known_later() -> None:
     assert evictable.node_indices(names)[table.row_node].tolist() == [0, -1]
 
 
-def test_what_is_put_again_replaces_what_was_known() -> None:
+def test_update_replaces_candidates_of_gang() -> None:
     evictable = PreemptionCandidates(KEY, GPU)
     evictable.update_gang(running("g", ["a"], 1))
     evictable.update_gang(running("g", ["b", "b"], 2))
@@ -103,7 +103,7 @@ def test_what_is_put_again_replaces_what_was_known() -> None:
     evictable.remove_gang("g")
 
 
-def test_holes_are_closed_up() -> None:
+def test_removed_candidates_are_compacted() -> None:
     evictable = PreemptionCandidates(KEY, GPU)
     last = running("last", ["x", "y"], 4, minimum=1, elastic=True)
     evictable.update_gang(last)

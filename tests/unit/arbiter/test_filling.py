@@ -1,4 +1,4 @@
-"""Cells in use are filled before a tenant binds its last one, where the eviction costs less than the cell is worth."""
+"""Filling of used cells before the last cell is bound, where the eviction costs less than the cell is worth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NOW = 100_000.0
 
 
 def one_cell_in_use(*, ran: float = 0.0, guarantee: int = 16) -> Cluster:
-    """Of a's cells of 8 one holds 1 GPU, beside low work of 7 that has run for so long; n1 has 1 GPU free."""
+    """One of a's cells of 8 holds 1 GPU, next to low work of 7 that ran for `ran` seconds; n1 has 1 GPU free."""
     there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", guarantee), quota("b")], now=NOW)
     there.add(
         runs(gang("one", "a", [1], created=NOW - ran - 1), ["n0"], borrowed=False),
@@ -25,12 +25,12 @@ def one_cell_in_use(*, ran: float = 0.0, guarantee: int = 16) -> Cluster:
 @pytest.mark.parametrize(
     ("ran", "guarantee", "on"),
     [
-        (60.0, 16, "n0"),  # low work that has run for a minute goes, so that a gang of 8 has a cell
-        (7200.0, 16, "n1"),  # two hours of 7 GPUs are worth more than an idle rest of 7 for an hour
+        (60.0, 16, "n0"),  # low work of one minute is evicted, so that a gang of 8 has a cell
+        (7200.0, 16, "n1"),  # two hours of 7 GPUs are worth more than 7 idle GPUs for an hour
         (60.0, 24, "n1"),  # another cell of 8 is left
     ],
 )
-def test_the_last_cell_is_left_to_a_large_gang(ran: float, guarantee: int, on: str) -> None:
+def test_used_cell_is_filled_before_last_cell_is_bound(ran: float, guarantee: int, on: str) -> None:
     there = one_cell_in_use(ran=ran, guarantee=guarantee)
     there.add(gang("two", "a", [1]))
     there.settle(16)
@@ -39,7 +39,7 @@ def test_the_last_cell_is_left_to_a_large_gang(ran: float, guarantee: int, on: s
     assert len(there.cells().bound_cells("a")) == (1 if on == "n0" else 2)
 
 
-def test_a_large_gang_then_starts_within_its_bound() -> None:
+def test_large_gang_starts_within_its_bound() -> None:
     there = one_cell_in_use()
     there.add(gang("two", "a", [1]))
     there.settle(16)
@@ -48,14 +48,14 @@ def test_a_large_gang_then_starts_within_its_bound() -> None:
     assert there.borrowed("big") == {False}
 
 
-def test_a_gang_that_is_short_on_time_evicts_no_more_than_it_is_worth() -> None:
+def test_short_gang_evicts_no_more_than_its_own_work() -> None:
     there = one_cell_in_use(ran=600.0)
     there.add(gang("brief", "a", [1], run_limit=60.0))
     there.settle(16)
     assert there.placed("brief") == {"brief-0": "n1"}
 
 
-def test_what_is_free_in_a_cell_in_use_is_taken_at_once() -> None:
+def test_free_part_of_used_cell_is_taken_immediately() -> None:
     there = one_cell_in_use()
     del there.gangs["low0"]
     there.add(gang("two", "a", [1]))

@@ -1,4 +1,4 @@
-"""Node affinity, taints and tolerations, one node at a time and all at once."""
+"""Node affinity, taints and tolerations, for one node and for all nodes together."""
 
 import numpy as np
 import pytest
@@ -61,7 +61,7 @@ def test_terms_are_alternatives_of_conjunctions() -> None:
     assert not matches_terms(terms, {"a": "1"})
 
 
-def test_no_terms_select_every_node_and_an_empty_term_none() -> None:
+def test_empty_term_matches_no_node() -> None:
     assert matches_terms((), {})
     assert not matches_terms(((),), {"a": "1"})
     assert matches_terms(((), (needs("a", "Exists"),)), {"a": "1"})
@@ -87,13 +87,13 @@ def test_toleration(toleration: Toleration, expected: bool) -> None:
     assert is_tolerated((toleration,), Taint(key="k", value="v", effect="NoSchedule")) is expected
 
 
-def test_a_toleration_may_compare_numbers() -> None:
+def test_toleration_compares_numbers() -> None:
     taint = Taint(key="sla", value="950", effect="NoExecute")
     assert is_tolerated((Toleration(key="sla", operator="Gt", value="900"),), taint)
     assert not is_tolerated((Toleration(key="sla", operator="Lt", value="900"),), taint)
 
 
-def test_taints_block_and_preferences_only_rank() -> None:
+def test_prefer_no_schedule_taints_only_rank() -> None:
     rather_not = Taint(key="old", effect="PreferNoSchedule")
     assert not has_untolerated_taint((), (rather_not,))
     assert count_disliked_taints((), (rather_not, rather_not)) == 2
@@ -131,7 +131,7 @@ NODES = (
     ],
 )
 @pytest.mark.parametrize("tolerations", [(), (Toleration(key="x", operator="Exists"),)])
-def test_all_nodes_at_once_are_judged_like_each(
+def test_node_filter_agrees_with_node_fits(
     terms: tuple[tuple[Requirement, ...], ...], tolerations: tuple[Toleration, ...]
 ) -> None:
     shape = Shape((), terms=terms, tolerations=tolerations)
@@ -141,7 +141,7 @@ def test_all_nodes_at_once_are_judged_like_each(
     assert fitting.taint_penalty(shape).tolist() == [count_disliked_taints(tolerations, node.taints) for node in NODES]
 
 
-def test_shapes_that_differ_in_one_thing_are_not_mistaken_for_each_other() -> None:
+def test_cache_distinguishes_similar_shapes() -> None:
     fitting = NodeFilter(NODES)
     plain = Shape(())
     tolerant = Shape((), tolerations=(Toleration(key="x", operator="Exists"),))
@@ -160,13 +160,13 @@ def test_missing_images_are_counted() -> None:
     assert fitting.known_images(Shape(())) == set()
 
 
-def test_a_label_as_a_column() -> None:
+def test_label_column() -> None:
     column = NodeFilter(NODES).label_column("zone")
     assert column.values == ("north", "south")
     assert np.array_equal(column.codes, [0, 1, ABSENT, 0])
 
 
-def test_no_nodes() -> None:
+def test_filter_without_nodes() -> None:
     fitting = NodeFilter(())
     shape = Shape((), terms=((needs("a", "Exists"),),), images=frozenset({"i"}))
     assert (

@@ -1,4 +1,4 @@
-"""Deciding without forecasts: everything else comes out the same."""
+"""Decisions without forecasts are the same as with forecasts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def without_forecast(hold: PendingReport) -> PendingReport:
 
 
 class Unforeseen(Told):
-    """Decides once more without forecasts."""
+    """Cluster that decides again without forecasts."""
 
     foreseen = 0
 

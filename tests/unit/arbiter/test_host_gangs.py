@@ -1,4 +1,4 @@
-"""Gangs that ask for cpu and memory alone: all or nothing, guarantees as sums, borrowing, turns, mixed gangs."""
+"""Gangs that request only CPU and memory: all or nothing, guarantees as sums, borrowing, fair share, mixed gangs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DEVICES = pytest.mark.parametrize("devices", [0, 8], ids=["pool without devices"
 
 
 @DEVICES
-def test_one_of_two_gangs_runs_whole_and_the_other_waits_whole(devices: int) -> None:
+def test_one_of_two_gangs_starts_all_or_nothing(devices: int) -> None:
     made = cluster(machines(3, size=devices), quota("a"))
     made.add(gang("a/x", "a", [cpus(90)] * 2), gang("a/y", "a", [cpus(90)] * 2))
 
@@ -51,7 +51,7 @@ def test_one_of_two_gangs_runs_whole_and_the_other_waits_whole(devices: int) -> 
     assert [(hold.gang, hold.code) for hold in decisions.holds] == [("a/y", PendingReason.ROOM)]
 
 
-def test_what_other_pods_hold_is_no_room_for_it() -> None:
+def test_usage_of_unmanaged_pods_counts() -> None:
     made = cluster(machines(2, used=10), quota("a"))
     made.add(gang("a/x", "a", [cpus(90)] * 2))
     assert [hold.code for hold in made.cycle().holds] == [PendingReason.ROOM]
@@ -60,14 +60,14 @@ def test_what_other_pods_hold_is_no_room_for_it() -> None:
     assert made.running() == {"a/y"}
 
 
-def test_memory_is_judged_by_machine_like_cpu() -> None:
+def test_memory_must_fit_single_nodes_like_cpu() -> None:
     made = cluster(machines(2), quota("a"))
     made.add(gang("a/x", "a", [cpus(1, 300)] * 3))
     decisions = made.cycle()
     assert [hold.code for hold in decisions.holds] == [PendingReason.INFEASIBLE]
 
 
-def test_a_pod_larger_than_any_machine_reads_the_most_that_one_has() -> None:
+def test_oversized_pod_reports_largest_node() -> None:
     made = cluster(machines(2), quota("a"))
     made.add(gang("a/x", "a", [cpus(100)]))
     [hold] = made.cycle().holds
@@ -76,7 +76,7 @@ def test_a_pod_larger_than_any_machine_reads_the_most_that_one_has() -> None:
 
 
 @DEVICES
-def test_the_limit_holds_for_the_whole_gang(devices: int) -> None:
+def test_limit_applies_to_whole_gang(devices: int) -> None:
     made = cluster(machines(3, size=devices), quota("a", limit=180))
     made.add(gang("a/x", "a", [cpus(90)] * 2), gang("a/y", "a", [cpus(1)] * 2))
     decisions = made.cycle()
@@ -85,7 +85,7 @@ def test_the_limit_holds_for_the_whole_gang(devices: int) -> None:
 
 
 @DEVICES
-def test_a_guarantee_of_cpu_is_a_sum_and_calls_in_what_is_borrowed(devices: int) -> None:
+def test_cpu_guarantee_reclaims_borrowed_cpu(devices: int) -> None:
     made = cluster(machines(2, size=devices), quota("a", cpu=180), quota("b"))
     made.add(gang("b/x", "b", [cpus(90)] * 2))
     made.cycle()
@@ -100,7 +100,7 @@ def test_a_guarantee_of_cpu_is_a_sum_and_calls_in_what_is_borrowed(devices: int)
     assert made.borrowed("a/y") == {True}, "the guarantee is used up"
 
 
-def test_without_a_guarantee_nobody_goes_for_it() -> None:
+def test_no_eviction_without_guarantee() -> None:
     made = cluster(machines(2), quota("a"), quota("b"))
     made.add(gang("b/x", "b", [cpus(90)] * 2, band=Band.LOW))
     made.cycle()
@@ -108,7 +108,7 @@ def test_without_a_guarantee_nobody_goes_for_it() -> None:
     assert not made.cycle().evicts
 
 
-def test_a_guarantee_that_is_granted_later_takes_in_what_runs() -> None:
+def test_later_guarantee_covers_running_pods() -> None:
     made = cluster(machines(2), quota("a"))
     made.add(gang("a/x", "a", [cpus(90)] * 2))
     made.cycle()
@@ -118,7 +118,7 @@ def test_a_guarantee_that_is_granted_later_takes_in_what_runs() -> None:
     assert made.borrowed("a/x") == {False}
 
 
-def test_devices_that_are_guaranteed_call_in_cpu_where_it_stands_in_their_way() -> None:
+def test_device_guarantee_reclaims_blocking_cpu() -> None:
     made = cluster(machines(2, size=8), quota("a", gpu=16), quota("b"))
     made.add(gang("b/x", "b", [cpus(90)] * 2))
     made.cycle()
@@ -130,7 +130,7 @@ def test_devices_that_are_guaranteed_call_in_cpu_where_it_stands_in_their_way() 
     assert {"a/small", "a/big"} <= made.running()
 
 
-def test_tenants_take_turns_by_what_their_gangs_hold_of_cpu() -> None:
+def test_fair_share_counts_cpu_of_host_gangs() -> None:
     made = cluster(machines(3), quota("a"), quota("b"))
     made.add(gang("a/x", "a", [cpus(90)]))
     made.cycle()
@@ -143,7 +143,7 @@ def test_tenants_take_turns_by_what_their_gangs_hold_of_cpu() -> None:
     assert "b/y" in made.running(), "its tenant holds nothing yet"
 
 
-def test_cpu_of_pods_with_devices_is_no_share() -> None:
+def test_fair_share_ignores_cpu_of_pods_with_devices() -> None:
     made = cluster(machines(2, size=8), quota("a", gpu=8), quota("b"))
     made.add(gang("a/x", "a", [gpus(8, 90)]))
     made.cycle()
@@ -156,7 +156,7 @@ def test_cpu_of_pods_with_devices_is_no_share() -> None:
 
 
 @pytest.mark.parametrize("guaranteed", [16, 0])
-def test_a_launcher_without_devices_starts_with_its_workers_or_not_at_all(guaranteed: int) -> None:
+def test_launcher_without_devices_starts_with_its_workers(guaranteed: int) -> None:
     made = cluster([node("n0"), node("n1")], quota("a", gpu=guaranteed))
     shapes = [cpus(4), gpus(8, 62), gpus(8, 62)]
     made.add(gang("a/mpi", "a", [Shape.from_requests({"cpu": 4000}), *shapes[1:]]))
@@ -168,7 +168,7 @@ def test_a_launcher_without_devices_starts_with_its_workers_or_not_at_all(guaran
     assert made.borrowed("a/mpi") == {not guaranteed}
 
 
-def test_a_launcher_that_comes_late_is_as_safe_as_its_workers() -> None:
+def test_late_launcher_is_protected_like_its_workers() -> None:
     made = cluster([node("n0"), node("n1")], quota("a", gpu=16), quota("b"))
     launcher = Shape.from_requests({"cpu": 2000})
     made.add(gang("a/mpi", "a", [gpus(8, 10), gpus(8, 10)]))

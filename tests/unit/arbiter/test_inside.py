@@ -1,4 +1,4 @@
-"""Places inside cells: no more on a node than the tenant may use there, bound cells first."""
+"""Placement inside cells: within the usable amount of each node, bound cells first."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def world(nodes: list[Node], *quotas: Quota) -> tuple[NodeResources, PoolCells]:
     return NodeResources(pool), PoolCells(pool, quotas)
 
 
-def test_pods_share_the_node_of_a_cell_where_room_alone_would_part_them() -> None:
-    # Four GPUs are held on each of the other nodes: the fullest would take one pod each.
+def test_pods_share_node_of_their_cell() -> None:
+    # Four GPUs are used on each of the other nodes: the fullest nodes would take one pod each.
     room, cells = world([node("n0"), node("n1"), node("n2")], quota("a", 8), quota("b", 16))
     pods = gang("g", "a", [4, 4]).pods
     room.add_pods("n1", pods[0].shape)
@@ -27,7 +27,7 @@ def test_pods_share_the_node_of_a_cell_where_room_alone_would_part_them() -> Non
     assert set(found.values()) == {"n0"}
 
 
-def test_what_is_bound_is_filled_first() -> None:
+def test_bound_cells_are_filled_first() -> None:
     room, cells = world([node("n0"), node("n1")], quota("a", 16, cells=(8, 8)))
     pods = gang("g", "a", [4]).pods
     room.add_pods("n0", pods[0].shape)
@@ -37,7 +37,7 @@ def test_what_is_bound_is_filled_first() -> None:
     assert GuaranteedPlacement(cells, "a", pods)(room) == {"g-0": "n0"}
 
 
-def test_nothing_is_held_by_looking() -> None:
+def test_search_changes_no_state() -> None:
     room, cells = world([node("n0")], quota("a", 8))
     pods = gang("g", "a", [4, 4]).pods
     inside = GuaranteedPlacement(cells, "a", pods)
@@ -51,13 +51,13 @@ def test_nothing_is_held_by_looking() -> None:
     assert cells.unused_cells("a") == {}
 
 
-def test_beyond_the_cells_there_is_no_place() -> None:
+def test_no_placement_beyond_cells() -> None:
     room, cells = world([node("n0"), node("n1")], quota("a", 8))
 
     assert GuaranteedPlacement(cells, "a", gang("g", "a", [8, 1]).pods)(room) is None
 
 
-def test_a_required_level_holds_across_cells() -> None:
+def test_required_level_applies_across_cells() -> None:
     room, cells = world([node("n0", rack="r0"), node("n1", rack="r1"), node("n2", rack="r1")], quota("a", 16))
     pods = gang("g", "a", [8, 8]).pods
 
@@ -67,7 +67,7 @@ def test_a_required_level_holds_across_cells() -> None:
     assert set(found.values()) == {"n1", "n2"}
 
 
-def test_cells_hold_all_that_is_placed_or_nothing() -> None:
+def test_allocation_of_placed_pods_is_all_or_nothing() -> None:
     _, cells = world([node("n0"), node("n1")], quota("a", 8))
     pods = gang("g", "a", [8, 1]).pods
 

@@ -1,4 +1,4 @@
-"""Plans wait for what was evicted for them, though nothing else is left that could be evicted sooner."""
+"""Plans wait for their victims, even if no other victim would terminate sooner."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from vkgateway.arbiter.snapshot import PodState, PreemptionPlan
 NOW = 100_000.0
 
 
-def test_the_room_of_a_plan_is_not_given_to_younger_work_while_its_victims_end() -> None:
-    """Else the younger work is evicted again in the next cycle, and the nodes are never free together."""
+def test_capacity_of_plan_stays_reserved_while_victims_terminate() -> None:
+    """Otherwise the younger gang is evicted in the next cycle, and the nodes are never free together."""
     there = Cluster([node("n0"), node("n1")], [quota("t")], now=NOW)
     ends = {"state": PodState.ENDING, "deadline": NOW + 60, "evicted_for": "large", "behind": "large"}
     large = gang("large", "t", [8, 8], band=LOW, created=NOW - 50_000)

@@ -1,4 +1,4 @@
-"""A tenant's limit, kept for its gang that has waited for long."""
+"""Limit of a tenant, reserved for its aged gang."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from vkgateway.arbiter.decisions import PendingReason
 
 
 def there(*, big: float, runs_since: float) -> Cluster:
-    """A tenant at its limit with its large gang and small work: how long they have been there, in seconds."""
+    """Return a tenant at its limit with a large gang and small ones; the arguments are their ages in seconds."""
     found = Cluster([node("n0"), node("n1")], [quota("a", limit=8)], now=NOW)
     found.add(runs("runs", "a", "n0", 2, came=runs_since))
     found.add(gang("a/team/big", "a", [8], band=LOW, created=NOW - big), gang("small", "a", [1], band=LOW))
     return found
 
 
-def test_later_work_does_not_use_up_the_limit_of_who_has_waited_for_long() -> None:
+def test_later_gang_leaves_limit_to_aged_gang() -> None:
     found = there(big=2 * HOUR, runs_since=HOUR)
     holds = held(found.cycle())
     assert holds["a/team/big"].code is PendingReason.QUOTA
@@ -33,20 +33,20 @@ def test_later_work_does_not_use_up_the_limit_of_who_has_waited_for_long() -> No
     assert "a/team/big" in found.started
 
 
-def test_until_it_has_waited_for_long_it_does() -> None:
+def test_later_gang_uses_limit_before_gang_is_aged() -> None:
     found = there(big=0.5 * HOUR, runs_since=0.25 * HOUR)
     found.cycle()
     assert "small" in found.started
 
 
-def test_nothing_is_kept_where_what_came_before_is_in_the_way() -> None:
-    """That may run for ever: nobody would start any more."""
+def test_no_limit_is_reserved_while_older_gang_blocks_it() -> None:
+    """The older gang may run forever: no gang would start."""
     found = there(big=2 * HOUR, runs_since=3 * HOUR)
     found.cycle()
     assert "small" in found.started
 
 
-def test_others_are_kept_from_nothing() -> None:
+def test_other_tenants_are_not_affected() -> None:
     found = there(big=2 * HOUR, runs_since=HOUR)
     found.quotas += (quota("b", limit=8),)
     found.add(gang("other", "b", [4], band=LOW))
@@ -54,7 +54,7 @@ def test_others_are_kept_from_nothing() -> None:
     assert "other" in found.started
 
 
-def test_surplus_does_not_grow_into_it() -> None:
+def test_surplus_does_not_grow_into_reserved_limit() -> None:
     found = there(big=2 * HOUR, runs_since=HOUR)
     grows = gang("grows", "a", [1, 1], band=LOW, minimum=1, elastic=True, created=NOW - HOUR)
     found.add(replace(grows, pods=(placed("grows-0", "n0"), grows.pods[1])))

@@ -1,4 +1,4 @@
-"""Limits: what is bound past them waits, in order, and runs when there is room."""
+"""Limits of nodes: pods bound beyond them wait in order and run when capacity is free."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def gpus(count: int) -> dict[str, int]:
     return {"nvidia.com/gpu": count * 1000}
 
 
-def test_a_pod_within_the_limit_is_admitted() -> None:
+def test_pod_within_limit_is_admitted() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, gpus(8))
 
     assert limits.request_admission("a", NODE, gpus(8)).verdict == "admitted"
 
 
-def test_a_pod_past_the_limit_is_held_with_the_numbers() -> None:
+def test_pod_beyond_limit_waits_with_numbers() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, gpus(8))
     limits.request_admission("a", NODE, gpus(6))
@@ -33,14 +33,14 @@ def test_a_pod_past_the_limit_is_held_with_the_numbers() -> None:
     assert held.message == ("needs nvidia.com/gpu 4 on a100.local; in use: nvidia.com/gpu 6; limit: nvidia.com/gpu 8")
 
 
-def test_a_resource_that_the_node_does_not_have_cannot_be_had() -> None:
+def test_missing_resource_is_never_admitted() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, gpus(8))
 
     assert limits.request_admission("a", NODE, {"amd.com/gpu": 1000}).verdict == "held"
 
 
-def test_asking_twice_counts_once() -> None:
+def test_repeated_request_counts_once() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, gpus(8))
     limits.request_admission("a", NODE, gpus(8))
@@ -50,7 +50,7 @@ def test_asking_twice_counts_once() -> None:
     assert limits.request_admission("b", NODE, gpus(8)).verdict == "admitted"
 
 
-def test_what_ends_wakes_those_who_wait_in_the_order_of_asking() -> None:
+def test_release_admits_waiting_pods_in_request_order() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, gpus(8))
     limits.request_admission("a", NODE, gpus(8))
@@ -60,7 +60,7 @@ def test_what_ends_wakes_those_who_wait_in_the_order_of_asking() -> None:
     assert limits.release_pod("a") == ["b", "c"]
 
 
-def test_what_runs_already_counts_whatever_the_limit_says_now() -> None:
+def test_running_pods_count_beyond_lowered_limit() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, gpus(4))
     limits.add_running("a", NODE, gpus(8))
@@ -68,7 +68,7 @@ def test_what_runs_already_counts_whatever_the_limit_says_now() -> None:
     assert limits.request_admission("b", NODE, gpus(1)).verdict == "held"
 
 
-def test_a_running_pod_takes_more_where_there_is_room_and_keeps_what_it_has_where_there_is_not() -> None:
+def test_running_pod_grows_if_capacity_is_free_and_keeps_amount_otherwise() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, gpus(8))
     limits.add_running("a", NODE, gpus(4))
@@ -83,7 +83,7 @@ def test_a_running_pod_takes_more_where_there_is_room_and_keeps_what_it_has_wher
     assert limits.request_admission("b", NODE, gpus(6)).verdict == "admitted"
 
 
-def test_a_pod_beyond_a_limit_that_shrank_may_take_less() -> None:
+def test_pod_beyond_lowered_limit_may_shrink() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, gpus(2))
     limits.add_running("a", NODE, gpus(8))
@@ -93,7 +93,7 @@ def test_a_pod_beyond_a_limit_that_shrank_may_take_less() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=60))
-def test_the_limit_holds_after_any_course_of_events(steps: list[tuple[int, int, bool]]) -> None:
+def test_limit_is_never_exceeded(steps: list[tuple[int, int, bool]]) -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, gpus(10))
     running: dict[str, int] = {}
@@ -107,7 +107,7 @@ def test_the_limit_holds_after_any_course_of_events(steps: list[tuple[int, int, 
         assert sum(running.values()) <= 10
 
 
-def test_a_pod_put_there_by_hand_is_rejected_in_a_kubelets_words() -> None:
+def test_manually_bound_pod_is_rejected_like_by_kubelet() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, {"pods": 2000, "cpu": 4000, "memory": 8_000_000_000, "nvidia.com/gpu": 2000})
     limits.request_admission("one", NODE, {"pods": 1000, "cpu": 3500, "memory": 1000})
@@ -122,20 +122,20 @@ def test_a_pod_put_there_by_hand_is_rejected_in_a_kubelets_words() -> None:
     assert limits.request_admission("four", NODE, {"pods": 1000}).verdict == "held"
 
 
-def test_nobody_is_rejected_by_a_node_of_which_nothing_is_known() -> None:
+def test_unknown_node_rejects_no_pod() -> None:
     limits = TenantLimits()
     assert limits.request_admission("one", NODE, {"cpu": 1}, by_hand=True).verdict == "held"
     assert limits.hold_manual_pod("two", NODE, {"cpu": 1}) is None
 
 
-def test_what_is_not_asked_for_rejects_nobody() -> None:
+def test_unrequested_resource_rejects_no_pod() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, {"pods": 10_000, "cpu": 1000})
     limits.add_running("one", NODE, {"pods": 1000, "cpu": 3000})
     assert limits.hold_manual_pod("two", NODE, {"pods": 1000, "cpu": 0, "nvidia.com/gpu": 0}) is None
 
 
-def test_a_pod_put_there_by_hand_that_turns_out_not_to_wait_for_the_arbiter_is_not_counted_twice() -> None:
+def test_manual_pod_outside_arbiter_counts_once() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, {"cpu": 1500})
     assert limits.hold_manual_pod("one", NODE, {"cpu": 1000}) is None
@@ -143,7 +143,7 @@ def test_a_pod_put_there_by_hand_that_turns_out_not_to_wait_for_the_arbiter_is_n
     assert limits.request_admission("two", NODE, {"cpu": 500}, by_hand=True).verdict == "admitted"
 
 
-def test_pods_put_there_by_hand_that_wait_for_the_arbiter_count_for_their_like() -> None:
+def test_waiting_manual_pods_count_against_each_other() -> None:
     limits = TenantLimits()
     limits.set_limit(NODE, {"nvidia.com/gpu": 8000, "cpu": 9000})
     gpus = {"nvidia.com/gpu": 8000, "cpu": 9000}
@@ -154,7 +154,7 @@ def test_pods_put_there_by_hand_that_wait_for_the_arbiter_count_for_their_like()
     assert (said.code, said.message.partition(", ")[2]) == ("OutOfcpu", "requested: 9000, used: 9000, capacity: 9000")
     assert (
         limits.request_admission("bound", NODE, {"cpu": 9000}).verdict == "admitted"
-    )  # the tenant's scheduler has judged that
+    )  # the tenant's scheduler decided this
     limits.release_pod("bound")
     limits.add_running("one", NODE, gpus)
     assert limits.hold_manual_pod("one", NODE, gpus) is None

@@ -1,4 +1,4 @@
-"""The line: whose turn it is."""
+"""Queue order of gangs."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def order(*gangs: Gang) -> list[str]:
     return [ask.gang.id for ask in queue_order(asks(*gangs), lambda _: 0.0, POLICY, NOW)]
 
 
-def test_band_comes_before_priority() -> None:
+def test_band_precedes_priority() -> None:
     assert order(gang("low", "a", [1], band=LOW, priority=9), gang("high", "a", [1])) == ["high", "low"]
 
 
-def test_ten_minutes_are_worth_ten_of_priority_and_no_more() -> None:
+def test_age_adds_priority_up_to_cap() -> None:
     waits = gang("waits", "a", [1], priority=0, created=NOW - 600)
     assert order(gang("new", "a", [1], priority=9, created=NOW), waits) == ["waits", "new"]
     assert order(gang("new", "a", [1], priority=11, created=NOW), waits) == ["new", "waits"]
@@ -34,11 +34,11 @@ def test_ten_minutes_are_worth_ten_of_priority_and_no_more() -> None:
     assert order(gang("new", "a", [1], priority=11, created=NOW), waits_for_ever) == ["new", "waits"]
 
 
-def test_a_clock_that_was_set_back_makes_nobody_younger_than_new() -> None:
+def test_negative_age_counts_as_zero() -> None:
     assert order(gang("b", "a", [1], created=NOW + 999), gang("c", "a", [1], created=NOW)) == ["c", "b"]
 
 
-def test_whoever_got_something_is_later() -> None:
+def test_tenant_with_new_usage_moves_back() -> None:
     shares = {"a": 0.0, "b": 0.5}
 
     def turns() -> Iterator[str]:

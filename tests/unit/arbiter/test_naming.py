@@ -1,4 +1,4 @@
-"""What gangs are called where people read of them."""
+"""Names of gangs in messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from vkgateway.arbiter.reasons.gang_names import name_gang_ahead
 NAMES = {"u1": ("ns", "big-0")}
 
 
-def test_a_pod_ahead_is_called_by_its_name_and_a_gang_by_its_own() -> None:
+def test_message_names_pod_or_gang_ahead() -> None:
     said = "capacity is free, but reserved for ns/pod/u1, which is ahead"
     assert (
         name_gang_ahead(said, "a/ns/pod/u1", NAMES) == "capacity is free, but reserved for pod ns/big-0, which is ahead"
@@ -16,7 +16,7 @@ def test_a_pod_ahead_is_called_by_its_name_and_a_gang_by_its_own() -> None:
     assert name_gang_ahead("kept for ns/gang/x", "a/ns/gang/x", {}) == "kept for gang ns/x"
 
 
-def test_what_names_nobody_stays_as_it_is() -> None:
+def test_message_without_gang_ahead_is_unchanged() -> None:
     said = "capacity is free, but reserved for another tenant's gang"
     assert name_gang_ahead(said, "b/ns/pod/u1", NAMES) == said
     assert name_gang_ahead(said, "", NAMES) == said

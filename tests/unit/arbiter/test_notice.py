@@ -1,4 +1,4 @@
-"""The notice of an eviction: shorter for pods that have hardly run."""
+"""Eviction notice: shorter for pods that have hardly run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BRIEF = {"notice": 10.0, "brief_run": 60.0, "brief_notice": 2.0}
 
 
 def lent(*since: float, **fields: object) -> Gang:
-    """Low work on the nodes n0, n1 ... since these times."""
+    """Return low work on the nodes n0, n1, ... with these start times."""
     one = gang("lent", "b", [8] * len(since), **{"band": LOW, **BRIEF, **fields})
     one = runs(one, [f"n{number}" for number in range(len(since))], borrowed=True)
     return replace(one, pods=tuple(replace(pod, since=time) for pod, time in zip(one.pods, since, strict=True)))
@@ -32,9 +32,7 @@ def lent(*since: float, **fields: object) -> Gang:
     ],
     ids=["brief", "as long as that", "one of them for longer", "never longer than the notice", "not set"],
 )
-def test_pods_that_have_hardly_run_get_the_brief_notice(
-    fields: dict[str, float], since: list[float], notice: float
-) -> None:
+def test_young_pods_get_brief_notice(fields: dict[str, float], since: list[float], notice: float) -> None:
     one = lent(*since, **fields)
     assert notice_seconds(one, one.pods, 1000.0) == notice
     told = [replace(pod, deadline=1000.0 + notice) for pod in one.pods]
@@ -42,7 +40,7 @@ def test_pods_that_have_hardly_run_get_the_brief_notice(
 
 
 @pytest.mark.parametrize(("since", "notice"), [(990.0, 2.0), (500.0, 10.0)])
-def test_the_deadline_and_what_is_foreseen_follow(since: float, notice: float) -> None:
+def test_deadline_and_forecast_use_notice(since: float, notice: float) -> None:
     there = Cluster([node("n0")], [quota("a", 8), quota("b")], [lent(since)])
     there.add(gang("owner", "a", [8]))
     decisions = there.cycle()
@@ -53,7 +51,7 @@ def test_the_deadline_and_what_is_foreseen_follow(since: float, notice: float) -
     assert "owner" in there.running()
 
 
-def test_surplus_is_judged_by_the_pods_that_go() -> None:
+def test_surplus_notice_depends_on_evicted_pods() -> None:
     there = Cluster(
         [node("n0"), node("n1")], [quota("a", 8), quota("b")], [lent(100.0, 990.0, minimum=1, elastic=True)]
     )
@@ -63,7 +61,7 @@ def test_surplus_is_judged_by_the_pods_that_go() -> None:
     assert evict.deadline == there.now + 2.0
 
 
-def test_a_gang_in_several_pools_goes_by_its_oldest_pod() -> None:
+def test_notice_of_multi_pool_gang_depends_on_oldest_pod() -> None:
     quotas = [quota("a", 8), quota("b"), quota("b", pool=OTHER)]
     there = Cluster([node("n0")], quotas, more=[node("m0")])
     there.add(apart(gang("both", "b", [8, 8], band=LOW, **BRIEF), (KEY,), (OTHER,)))
@@ -76,7 +74,7 @@ def test_a_gang_in_several_pools_goes_by_its_oldest_pod() -> None:
     assert {evict.deadline for evict in decisions.evicts} == {there.now + 10.0}
 
 
-def test_a_reprieve_and_a_second_notice_begin_anew() -> None:
+def test_second_notice_after_reprieve_starts_over() -> None:
     there = Cluster([node("n0")], [quota("a", 8), quota("b")], [lent(990.0)])
     there.add(gang("owner", "a", [8]))
     there.cycle()

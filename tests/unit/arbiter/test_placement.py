@@ -1,4 +1,4 @@
-"""Where a gang's pods go: all or none, near each other, whole nodes kept whole."""
+"""Placement of a gang: all or none, close together, with whole nodes kept whole."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,7 +24,7 @@ def node(name: str, free: int = 8, *, size: int = 8, cpu: int = 64, **labels: st
 
 
 def racks(**free: Sequence[int]) -> tuple[Node, ...]:
-    """Nodes `a0`, `a1` and so on in rack `a`, with so many GPUs free."""
+    """Return nodes `a0`, `a1`, ... in rack `a`, with these free GPUs."""
     return tuple(
         node(f"{rack}{index}", each, rack=rack) for rack, all_ in free.items() for index, each in enumerate(all_)
     )
@@ -42,7 +42,7 @@ def pods(*shapes: Shape) -> list[Pod]:
     return [Pod(uid=f"p{index}", shape=shape, rank=index) for index, shape in enumerate(shapes)]
 
 
-def test_a_pod_goes_to_the_fullest_node_that_takes_it() -> None:
+def test_fullest_feasible_node_is_chosen() -> None:
     there = room(node("a"), node("b", 3), node("c", 1))
     assert place_pods(there, pods(gpus(2))) == {"p0": "b"}
     assert there.free_on_node("b")[GPU] == 1000
@@ -55,63 +55,63 @@ def test_all_or_nothing() -> None:
     assert place_pods(there, pods(gpus(8), gpus(7))) == {"p0": "a", "p1": "b"}
 
 
-def test_nothing_to_place() -> None:
+def test_placement_of_no_pods_is_empty() -> None:
     assert place_pods(room(), []) == {}
 
 
-def test_unequal_pods_are_placed_largest_first() -> None:
+def test_largest_pods_are_placed_first() -> None:
     there = room(node("a", 8), node("b", 4))
     found = place_pods(there, pods(gpus(1), gpus(1), gpus(8), gpus(2)))
     assert found == {"p0": "b", "p1": "b", "p2": "a", "p3": "b"}
 
 
-def test_small_pods_do_not_take_what_larger_ones_need() -> None:
+def test_small_pods_leave_capacity_for_larger_ones() -> None:
     there = room(node("x", 4), node("y", 5), node("w"))
     assert place_pods(there, pods(gpus(1), gpus(4), gpus(4))) == {"p0": "y", "p1": "x", "p2": "y"}
 
 
-def test_pods_of_little_choice_are_placed_before_larger_ones_if_they_must() -> None:
+def test_constrained_pods_are_placed_before_larger_ones_if_necessary() -> None:
     only_a = Shape(gpus(2).requests, terms=((Requirement(key="kind", operator="In", values=("a",)),),))
     there = room(node("a", 4, kind="a"), node("b", 5, kind="b"))
     assert place_pods(there, pods(gpus(4), only_a)) == {"p0": "b", "p1": "a"}
 
 
-def test_where_no_pod_is_the_largest_in_all_other_orders_are_tried() -> None:
+def test_other_orders_are_tried_without_largest_pod() -> None:
     there = room(node("a", 8), node("b", 4, size=4))
     assert place_pods(there, pods(gpus(4, 8), gpus(1, 40), gpus(1, 40))) == {"p0": "a", "p1": "a", "p2": "b"}
 
 
-def test_no_whole_node_is_broken_into_without_need() -> None:
+def test_whole_nodes_stay_whole() -> None:
     there = room(node("a"), node("b", 3), node("c", 3), node("d"))
     found = place_pods(there, pods(*[gpus(1)] * 6))
     assert found is not None
     assert set(found.values()) == {"b", "c"}
 
 
-def test_a_small_node_is_used_before_a_large_one() -> None:
+def test_small_node_is_used_before_large_one() -> None:
     there = room(node("a", 8), node("b", 4, size=4))
     assert place_pods(there, pods(gpus(1))) == {"p0": "b"}
 
 
-def test_pods_without_units_stay_off_whole_nodes() -> None:
+def test_pods_without_units_avoid_whole_nodes() -> None:
     there = room(node("a", 8), node("b", 0))
     assert place_pods(there, pods(gpus(0, cpu=4))) == {"p0": "b"}
 
 
-def test_of_equally_full_nodes_the_one_with_less_left_of_the_rest() -> None:
+def test_other_resources_break_ties() -> None:
     there = room(node("a", cpu=64), node("b", cpu=64))
     there.add_pods("b", gpus(0, cpu=30))
     assert place_pods(there, pods(gpus(1, cpu=4))) == {"p0": "b"}
 
 
-def test_images_that_are_there_decide_among_equals() -> None:
+def test_present_images_break_ties() -> None:
     shape = Shape(gpus(1).requests, images=frozenset({"train"}))
     with_image = Node(name="b", allocatable={GPU: 8000}, images=frozenset({"train"}))
     assert place_pods(room(node("a"), with_image), pods(shape)) == {"p0": "b"}
     assert place_pods(room(node("a", 7), with_image), pods(shape)) == {"p0": "a"}
 
 
-def test_images_count_less_than_what_is_free_of_the_other_resources() -> None:
+def test_free_resources_outweigh_images() -> None:
     shape = replace(gpus(1, cpu=4), images=frozenset({"train"}))
     there = room(node("a", cpu=64), replace(node("b", cpu=64), images=frozenset({"train"})))
     assert place_pods(there, pods(shape)) == {"p0": "b"}
@@ -121,7 +121,7 @@ def test_images_count_less_than_what_is_free_of_the_other_resources() -> None:
     assert place_pods(there, pods(shape)) == {"p0": "a"}
 
 
-def test_disliked_nodes_come_after_others_but_before_a_whole_one() -> None:
+def test_node_with_soft_taint_is_used_before_whole_node() -> None:
     disliked = Node(name="b", allocatable={GPU: 8000}, used={GPU: 7000}, taints=(RATHER_NOT,))
     assert place_pods(room(node("a", 5), disliked), pods(gpus(1))) == {"p0": "a"}
     assert place_pods(room(node("a", 8), disliked), pods(gpus(1))) == {"p0": "b"}
@@ -129,11 +129,11 @@ def test_disliked_nodes_come_after_others_but_before_a_whole_one() -> None:
     assert place_pods(room(node("a", 5), disliked), pods(tolerant)) == {"p0": "b"}
 
 
-def test_names_decide_at_last() -> None:
+def test_names_break_ties_last() -> None:
     assert place_pods(room(node("b"), node("a")), pods(gpus(1))) == {"p0": "a"}
 
 
-def test_only_nodes_that_are_allowed() -> None:
+def test_only_allowed_nodes_are_used() -> None:
     there = room(node("a", 1), node("b"))
     assert place_pods(there, pods(gpus(1)), among=["b", "gone"]) == {"p0": "b"}
     assert place_pods(there, pods(gpus(1)), among=there.node_mask(["a"])) == {"p0": "a"}
@@ -141,7 +141,7 @@ def test_only_nodes_that_are_allowed() -> None:
     assert place_pods(there, pods(gpus(1)), among=[]) is None
 
 
-def test_a_required_level_holds_all_in_one_domain() -> None:
+def test_required_level_uses_one_domain() -> None:
     there = room(*racks(a=[8, 8], b=[8, 8, 8]))
     found = place_pods(there, pods(*[gpus(8)] * 3), required_level="rack")
     assert found == {"p0": "b0", "p1": "b1", "p2": "b2"}
@@ -149,26 +149,26 @@ def test_a_required_level_holds_all_in_one_domain() -> None:
     assert place_pods(there, pods(*[gpus(8)] * 2), required_level="rack") == {"p0": "a0", "p1": "a1"}
 
 
-def test_nodes_without_the_required_label_are_left_out() -> None:
+def test_nodes_without_required_label_are_excluded() -> None:
     assert place_pods(room(node("a")), pods(gpus(1)), required_level="rack") is None
     assert place_pods(room(node("a"), node("b", rack="1")), pods(gpus(1)), required_level="rack") == {"p0": "b"}
 
 
-def test_the_domain_with_least_left_over_is_chosen() -> None:
+def test_tightest_domain_is_chosen() -> None:
     there = room(*racks(a=[8, 8, 8], b=[8, 8], c=[8, 8, 8, 8]))
     found = place_pods(there, pods(gpus(8), gpus(8)), required_level="rack")
     assert found == {"p0": "b0", "p1": "b1"}
 
 
-def test_a_domain_that_keeps_its_whole_nodes_is_chosen_before_a_tighter_one() -> None:
+def test_domain_that_keeps_whole_nodes_precedes_tighter_one() -> None:
     there = room(*racks(a=[8], b=[4, 4, 4, 4]))
     found = place_pods(there, pods(*[gpus(2)] * 4), required_level="rack")
     assert found is not None
     assert {name[0] for name in found.values()} == {"b"}
 
 
-def test_the_next_domain_is_tried_where_unequal_pods_do_not_fit_together() -> None:
-    # Rack a has room for each shape by itself and in sum, but not for both.
+def test_next_domain_is_tried_if_unequal_pods_do_not_fit() -> None:
+    # Rack a fits each shape by itself and in sum, but not both together.
     there = room(*racks(a=[6, 5], b=[8, 8]))
     found = place_pods(there, pods(gpus(5), gpus(3), gpus(3)), required_level="rack")
     assert found is not None
@@ -179,34 +179,34 @@ def test_the_next_domain_is_tried_where_unequal_pods_do_not_fit_together() -> No
     assert {name[0] for name in found.values()} == {"b"}
 
 
-def test_further_domains_are_tried_in_order_too() -> None:
-    # In a the three do not fit together; b is tighter than c, but a whole node of it would be broken into.
+def test_further_domains_are_tried_in_order() -> None:
+    # In a the three do not fit together; b is tighter than c, but would break a whole node.
     there = room(*racks(a=[6, 6], b=[8, 4], c=[7, 7]))
     found = place_pods(there, pods(gpus(4), gpus(4), gpus(3)), required_level="rack")
     assert found is not None
     assert {name[0] for name in found.values()} == {"c"}
 
 
-def test_one_rack_before_two() -> None:
+def test_preferred_level_uses_one_rack_before_two() -> None:
     there = room(*racks(a=[8], b=[8, 8], c=[8]))
     assert place_pods(there, pods(gpus(8), gpus(8)), preferred_level="rack") == {"p0": "b0", "p1": "b1"}
     assert place_pods(there, pods(gpus(8), gpus(8)), preferred_level="rack") == {"p0": "a0", "p1": "c0"}
 
 
-def test_the_fewest_racks_and_the_last_as_tight_as_can_be() -> None:
+def test_fewest_racks_with_tightest_last_one() -> None:
     there = room(*racks(a=[8, 8], b=[8], c=[8, 8, 8], d=[8, 8]))
     found = place_pods(there, pods(*[gpus(8)] * 4), preferred_level="rack")
     assert found == {"p0": "b0", "p1": "c0", "p2": "c1", "p3": "c2"}
 
 
-def test_unequal_pods_in_the_fewest_racks() -> None:
+def test_unequal_pods_use_fewest_racks() -> None:
     there = room(*racks(a=[8], b=[8, 8], c=[8, 8], d=[1]))
     found = place_pods(there, pods(gpus(1), gpus(8), gpus(8), gpus(8)), preferred_level="rack")
     assert found is not None
     assert {name[0] for name in found.values()} == {"b", "c"}
 
 
-def test_within_the_next_wider_level_where_one_rack_does_not_do() -> None:
+def test_next_wider_level_is_used_if_one_rack_does_not_fit() -> None:
     nodes = [
         node(f"{zone}{rack}{index}", zone=zone, rack=f"{zone}{rack}")
         for zone, rack, count in (("x", "1", 3), ("y", "1", 2), ("y", "2", 2))
@@ -217,7 +217,7 @@ def test_within_the_next_wider_level_where_one_rack_does_not_do() -> None:
     assert found == {"p0": "y10", "p1": "y11", "p2": "y20", "p3": "y21"}
 
 
-def test_of_wider_domains_the_one_that_needs_fewest_racks() -> None:
+def test_wider_domain_with_fewest_racks_is_chosen() -> None:
     nodes = [
         node(f"{zone}{rack}{index}", zone=zone, rack=f"{zone}{rack}")
         for zone, rack, count in (("x", "1", 1), ("x", "2", 1), ("x", "3", 1), ("y", "1", 2), ("y", "2", 2))
@@ -227,7 +227,7 @@ def test_of_wider_domains_the_one_that_needs_fewest_racks() -> None:
     assert found == {"p0": "y10", "p1": "y11", "p2": "y20"}
 
 
-def test_required_and_preferred_together() -> None:
+def test_required_and_preferred_levels_combine() -> None:
     nodes = [
         node(f"{zone}{rack}{index}", zone=zone, rack=f"{zone}{rack}")
         for zone, rack, count in (("x", "1", 2), ("x", "2", 1), ("y", "1", 1), ("y", "2", 1), ("y", "3", 2))
@@ -240,12 +240,12 @@ def test_required_and_preferred_together() -> None:
     assert found == {"p0": "y10", "p1": "y30", "p2": "y31"}
 
 
-def test_nodes_without_the_preferred_label_are_used_at_last() -> None:
+def test_nodes_without_preferred_label_are_used_last() -> None:
     there = room(*racks(a=[8]), node("z"))
     assert place_pods(there, pods(gpus(8), gpus(8)), preferred_level="rack") == {"p0": "a0", "p1": "z"}
 
 
-def test_nodes_without_the_preferred_label_are_left_alone_where_the_others_do() -> None:
+def test_nodes_without_preferred_label_are_avoided() -> None:
     there = room(*racks(a=[8], b=[8]), node("z", 1))
     assert place_pods(there, pods(gpus(8), gpus(6), gpus(1)), preferred_level="rack") == {
         "p0": "a0",
@@ -254,13 +254,13 @@ def test_nodes_without_the_preferred_label_are_left_alone_where_the_others_do() 
     }
 
 
-def test_one_host_may_be_a_domain() -> None:
+def test_single_host_is_domain() -> None:
     there = room(node("a", 3, host="a"), node("b", 4, host="b"), node("c", 8, host="c"))
     found = place_pods(there, pods(*[gpus(1)] * 4), preferred_level="host")
     assert found == dict.fromkeys(("p0", "p1", "p2", "p3"), "b")
 
 
-def test_neighbours_in_rank_are_neighbours_in_the_network() -> None:
+def test_adjacent_ranks_are_adjacent_in_topology() -> None:
     there = room(*racks(a=[4, 8], b=[2, 8]))
     gang = [Pod(uid=uid, shape=gpus(2), rank=rank) for uid, rank in (("x", 3), ("y", 0), ("z", 1), ("w", 2))]
     found = place_pods(there, gang)
@@ -273,13 +273,13 @@ def test_neighbours_in_rank_are_neighbours_in_the_network() -> None:
     assert list(found) == ["x", "y", "z", "w"]
 
 
-def test_neighbours_in_rank_along_a_level_that_the_pool_does_not_name() -> None:
+def test_adjacent_ranks_follow_level_outside_pool_levels() -> None:
     nodes = [node(name, row=row) for name, row in (("a", "1"), ("b", "2"), ("c", "1"), ("d", "2"))]
     found = place_pods(room(*nodes, levels=()), pods(*[gpus(8)] * 4), preferred_level="row")
     assert found == {"p0": "a", "p1": "c", "p2": "b", "p3": "d"}
 
 
-def test_what_did_not_fit_is_not_looked_for_again_until_there_is_room() -> None:
+def test_failed_search_is_not_repeated_until_capacity_is_freed() -> None:
     there = room(node("a", 4))
     assert place_pods(there, pods(gpus(8))) is None
     assert place_pods(there, pods(gpus(8))) is None
@@ -287,13 +287,13 @@ def test_what_did_not_fit_is_not_looked_for_again_until_there_is_room() -> None:
     assert place_pods(there, pods(gpus(8))) == {"p0": "a"}
 
 
-def test_what_did_not_fit_among_some_nodes_may_fit_among_others() -> None:
+def test_failed_search_among_some_nodes_does_not_affect_others() -> None:
     there = room(node("a", 4), node("b"))
     assert place_pods(there, pods(gpus(8)), among=["a"]) is None
     assert place_pods(there, pods(gpus(8))) == {"p0": "b"}
 
 
-def test_the_most_that_would_fit() -> None:
+def test_count_placeable() -> None:
     there = room(*racks(a=[8, 8], b=[8, 8, 2]))
     gang = pods(*[gpus(8)] * 6)
     assert count_placeable(there, gang) == 4
@@ -304,7 +304,7 @@ def test_the_most_that_would_fit() -> None:
     assert place_pods(there, pods(*[gpus(8)] * 4)) is not None
 
 
-def test_of_equal_nodes_the_liked_come_first_and_the_order_stays() -> None:
+def test_preferred_nodes_come_first_among_equals() -> None:
     there = room(*(node(f"n{at}", 4) for at in range(6)), node("u7", 7), node("whole"))
     for liked in ([1, 4], [0, 1, 2, 3, 4, 5], [5], [7], []):
         mask = np.isin(np.arange(8), liked)

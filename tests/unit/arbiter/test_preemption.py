@@ -1,4 +1,4 @@
-"""Preemption within a tenant: higher ranks take the room, limit and cells of lower ones, and nothing of others."""
+"""Preemption within a tenant: higher ranks take capacity, limit and cells of lower ones, and of no other tenant."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def high(name: str = "high", sizes: tuple[int, ...] = (8,), **fields: object) ->
 
 
 def full(*, guarantee: int = 0, limit: int | None = 16, nodes: int = 2, others: int = 0, **fields: object) -> Cluster:
-    """A cluster whose tenant uses all that it may, with pods of 8."""
+    """Return a cluster whose tenant uses all that it may, with pods of 8."""
     there = Cluster([node(f"n{at}") for at in range(nodes + others)], [quota("a", guarantee, limit=limit), quota("b")])
     for at in range(others):
         there.add(gang(f"b{at}", "b", [8]))
@@ -30,7 +30,7 @@ def full(*, guarantee: int = 0, limit: int | None = 16, nodes: int = 2, others: 
 
 @pytest.mark.parametrize("guarantee", [0, 8, 16])
 @pytest.mark.parametrize("others", [0, 1])
-def test_a_higher_priority_starts_within_notice_and_grace_at_the_limit(guarantee: int, others: int) -> None:
+def test_higher_priority_starts_within_notice_and_grace_at_limit(guarantee: int, others: int) -> None:
     there = full(guarantee=guarantee, others=others)
     there.add(high(sizes=(1,)))
     decisions = there.cycle()
@@ -42,7 +42,7 @@ def test_a_higher_priority_starts_within_notice_and_grace_at_the_limit(guarantee
     assert {"b0"} & there.running() == {f"b{at}" for at in range(others)}
 
 
-def test_it_does_so_inside_its_guarantee_where_lower_work_has_the_cells() -> None:
+def test_higher_priority_takes_cells_of_lower_gang() -> None:
     there = full(guarantee=8, limit=8, nodes=1, others=1)
     assert there.borrowed("old0") == {False}
     there.add(high())
@@ -52,7 +52,7 @@ def test_it_does_so_inside_its_guarantee_where_lower_work_has_the_cells() -> Non
     assert held(there.cycle())["old0"].code is PendingReason.QUOTA
 
 
-def test_the_replacement_of_a_victim_does_not_take_its_place() -> None:
+def test_replacement_of_victim_does_not_take_freed_capacity() -> None:
     there = full(guarantee=8, limit=8, nodes=1, others=1)
     there.add(high())
     for _ in range(40):
@@ -72,7 +72,7 @@ def test_guaranteed_work_reclaims_from_low_work_of_its_tenant(guarantee: int) ->
     assert there.running() == {"guaranteed"}
 
 
-def test_equal_priority_never_preempts_nor_does_age() -> None:
+def test_equal_priority_never_preempts() -> None:
     there = full()
     there.add(high(priority=0, created=1.0))
     there.settle(4 * 3600, step=600)
@@ -87,7 +87,7 @@ def test_a_lower_priority_never_preempts() -> None:
 
 
 @pytest.mark.parametrize("who", ["gang", "tenant"])
-def test_preemption_can_be_switched_off(who: str) -> None:
+def test_preemption_can_be_disabled(who: str) -> None:
     there = full()
     there.quotas = tuple(replace(each, preempts=who != "tenant") for each in there.quotas)
     there.add(high(preempts=who != "gang"))
@@ -99,7 +99,7 @@ def test_preemption_can_be_switched_off(who: str) -> None:
 @pytest.mark.parametrize("waited", [0, 4 * 3600])
 @pytest.mark.parametrize("guarantee", [0, 8])
 @pytest.mark.parametrize("band", [GUARANTEED, LOW])
-def test_a_gang_that_preempts_nothing_holds_up_no_equal_one_that_does(band: Band, guarantee: int, waited: int) -> None:
+def test_non_preempting_gang_does_not_block_equal_preemptor(band: Band, guarantee: int, waited: int) -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", guarantee)])
     there.add(*(gang(f"old{number}", "a", [8], band=band) for number in range(2)))
     there.cycle()
@@ -111,7 +111,7 @@ def test_a_gang_that_preempts_nothing_holds_up_no_equal_one_that_does(band: Band
 
 
 @pytest.mark.parametrize(("priority", "starts"), [(1000, False), (1001, True)])
-def test_later_gangs_of_its_rank_preempt_nothing_while_one_has_waited_for_long(priority: int, starts: bool) -> None:
+def test_later_gangs_of_same_rank_do_not_preempt_before_aged_gang(priority: int, starts: bool) -> None:
     there = full(limit=None)
     there.add(gang("b0", "b", [8]), high("big", sizes=(8, 8, 8)))
     there.pool = replace(there.pool, nodes=(*there.pool.nodes, node("n2")))
@@ -121,7 +121,7 @@ def test_later_gangs_of_its_rank_preempt_nothing_while_one_has_waited_for_long(p
     assert ("small" in there.running()) is starts
 
 
-def test_only_the_tenants_own_work_goes() -> None:
+def test_only_gangs_of_same_tenant_are_evicted() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b")])
     there.add(gang("b0", "b", [8]), gang("old", "a", [8]))
     there.cycle()
@@ -130,7 +130,7 @@ def test_only_the_tenants_own_work_goes() -> None:
     assert there.running() == {"b0", "old"}, "whoever of its own goes, it does not fit"
 
 
-def test_the_surplus_of_elastic_gangs_goes_first_and_whole_gangs_go_whole() -> None:
+def test_surplus_is_evicted_before_whole_gangs() -> None:
     there = Cluster([node(f"n{at}") for at in range(3)], [quota("a", limit=24)])
     there.add(gang("pair", "a", [4, 4]), gang("elastic", "a", [4] * 4, minimum=2, elastic=True))
     there.settle(3)
@@ -145,14 +145,14 @@ def test_the_surplus_of_elastic_gangs_goes_first_and_whole_gangs_go_whole() -> N
     assert {"one", "two"} <= there.running()
 
 
-def test_the_smallest_loss_is_chosen_and_no_more_than_needed() -> None:
+def test_victims_with_smallest_loss_are_chosen() -> None:
     there = full()
     there.gangs["old1"] = replace(there.gangs["old1"], checkpoint=there.now - 1)
     there.add(high(sizes=(2, 2)))
     assert [evict.gang for evict in there.cycle().evicts] == ["old1"]
 
 
-def test_work_inside_its_minimum_run_time_goes_only_if_nothing_else_will_do() -> None:
+def test_gang_in_minimum_run_time_is_evicted_last() -> None:
     there = full()
     there.gangs["old0"] = replace(there.gangs["old0"], minimum_run=3600.0)
     there.add(high("one"))
@@ -162,7 +162,7 @@ def test_work_inside_its_minimum_run_time_goes_only_if_nothing_else_will_do() ->
     assert [evict.gang for evict in there.cycle().evicts] == ["old0"]
 
 
-def test_victims_stay_when_the_gang_goes_away() -> None:
+def test_victims_are_reprieved_when_preemptor_is_deleted() -> None:
     there = full(guarantee=8, limit=8, nodes=1)
     there.add(high())
     there.settle(4)
@@ -173,7 +173,7 @@ def test_victims_stay_when_the_gang_goes_away() -> None:
     assert there.borrowed("old0") == {False}, "it is inside its guarantee again"
 
 
-def test_low_work_preempts_lower_low_work_but_no_guaranteed_work() -> None:
+def test_low_gang_preempts_lower_low_gang_only() -> None:
     there = full(band=LOW, priority=-1000)
     there.add(high(band=LOW, priority=-10))
     there.settle(16)
@@ -185,7 +185,7 @@ def test_low_work_preempts_lower_low_work_but_no_guaranteed_work() -> None:
     assert "other" in there.running()
 
 
-def test_a_gang_is_not_evicted_for_one_that_it_may_preempt() -> None:
+def test_gang_is_not_evicted_for_gang_that_it_may_preempt() -> None:
     """Else each would evict the other for ever: pods of 1 spread over nodes fit no cell of 8, but use up the limit."""
     quotas = [quota("a", 8, limit=8, cells=(8,)), quota("b")]
     there = Cluster([node("n0"), node("n1", 4), node("n2", 4)], quotas)
@@ -199,7 +199,7 @@ def test_a_gang_is_not_evicted_for_one_that_it_may_preempt() -> None:
         there.advance(5)
 
 
-def test_a_gang_waits_for_its_victims_and_says_so() -> None:
+def test_preemptor_reports_waiting_for_eviction() -> None:
     there = full()
     there.add(high())
     there.cycle()
@@ -207,7 +207,7 @@ def test_a_gang_waits_for_its_victims_and_says_so() -> None:
     assert (hold.code, hold.message) == (PendingReason.EVICTION, "starts on 1 node when 1 pod has terminated")
 
 
-def test_victims_are_told_once() -> None:
+def test_victims_are_notified_once() -> None:
     there = full()
     there.add(high())
     first = there.cycle()
@@ -217,7 +217,7 @@ def test_victims_are_told_once() -> None:
     assert [pod.state for pod in pods] == [PodState.NOTIFIED]
 
 
-def test_plans_are_found_again_after_they_were_lost() -> None:
+def test_lost_plans_are_recreated() -> None:
     there = full(guarantee=8, limit=8, nodes=1, others=1)
     there.add(high())
     there.cycle()
@@ -229,7 +229,7 @@ def test_plans_are_found_again_after_they_were_lost() -> None:
     assert there.running() == {"high", "b0"}
 
 
-def test_a_tenant_without_quota_in_a_pool_preempts_nothing() -> None:
+def test_tenant_without_quota_preempts_nothing() -> None:
     one: tuple[Quota, ...] = (quota("b"),)
     there = Cluster([node("n0")], one)
     there.add(high())
@@ -249,21 +249,19 @@ def with_reservation(*, run: float | None, guarantee: int = 0) -> Cluster:
 @pytest.mark.parametrize(
     ("run", "starts"),
     [
-        (None, False),  # it may run for longer than until big starts
+        (None, False),  # it may run beyond the start of big
         (900.0, True),
-        (990.0, False),  # it would end before big starts, were it not for the notice
+        (990.0, False),  # it ends before the start of big only without the notice
     ],
 )
-def test_room_that_a_reservation_counts_on_is_preempted_only_by_gangs_that_end_before_its_start(
-    run: float | None, starts: bool
-) -> None:
+def test_reserved_capacity_is_preempted_only_by_gangs_that_end_in_time(run: float | None, starts: bool) -> None:
     there = with_reservation(run=500.0)
     there.add(high(run_limit=run))
     there.settle(16)
     assert ("high" in there.running()) is starts
 
 
-def test_victims_do_not_stay_in_room_that_a_gang_of_another_tenant_waits_for() -> None:
+def test_victims_are_not_spared_on_capacity_that_other_tenant_awaits() -> None:
     there = Cluster([node("n0")], [quota("a", 6), quota("b")])
     there.add(gang("lower", "a", [2]), gang("borrows", "b", [4]))
     there.cycle()
@@ -282,14 +280,14 @@ def test_victims_do_not_stay_in_room_that_a_gang_of_another_tenant_waits_for() -
     assert there.running() == {"inside", "waits", "high"}
 
 
-def test_room_that_no_reservation_counts_on_is_preempted() -> None:
+def test_unreserved_capacity_is_preempted() -> None:
     there = with_reservation(run=None)
     there.add(high())
     there.settle(16)
     assert there.running() == {"b0", "high"}
 
 
-def test_a_guarantee_does_not_wait_for_a_reservation() -> None:
+def test_guarantee_does_not_wait_for_reservation() -> None:
     there = with_reservation(run=500.0, guarantee=8)
     assert there.borrowed("old") == {False}
     there.add(high())
@@ -298,8 +296,8 @@ def test_a_guarantee_does_not_wait_for_a_reservation() -> None:
     assert there.borrowed("high") == {False}
 
 
-def test_a_lent_place_is_not_the_victims_to_leave() -> None:
-    """Where no end is known, a place is reserved once the gang has waited for long; low elastic work runs in it."""
+def test_backfilled_capacity_does_not_pass_to_preemptor() -> None:
+    """Without a known end, capacity is reserved for an aged gang; low elastic work runs there."""
     there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b"), quota("c")])
     there.add(gang("b0", "b", [8]), gang("b1", "b", [8]))
     there.settle(3)
@@ -318,7 +316,7 @@ def test_a_lent_place_is_not_the_victims_to_leave() -> None:
 
 
 @pytest.mark.parametrize("guarantee", [0, 8])
-def test_surplus_is_not_enough_where_it_frees_the_limit_but_no_room(guarantee: int) -> None:
+def test_surplus_does_not_suffice_if_it_frees_only_limit(guarantee: int) -> None:
     quotas = [quota("a", guarantee, limit=16)]
     there = Cluster([node("n0"), node("n1", 4)], quotas)
     there.add(gang("old", "a", [8, 4], minimum=1, elastic=True, band=LOW))

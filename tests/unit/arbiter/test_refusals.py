@@ -1,4 +1,4 @@
-"""Refusals: guarantees that could not be kept are told beforehand, each with what would fit."""
+"""Refusals of guarantees that do not fit, each with the largest that fits."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ def quota(tenant: str, gpus: int, cpus: int = 0, *, cells: tuple[int, ...] = (),
     return Quota(tenant=tenant, pool=KEY, guarantee=guarantee, cells=cells, granted=granted)
 
 
-def test_what_fits_is_not_refused() -> None:
+def test_fitting_guarantees_are_accepted() -> None:
     assert find_refusals(pool(2), [quota("a", 8000, 60_000), quota("b", 8000, 60_000)]) == []
 
 
-def test_a_whole_node_too_much_is_refused_with_the_largest_that_fits() -> None:
+def test_refusal_names_largest_guarantee() -> None:
     assert find_refusals(pool(2), [quota("a", 12_000), quota("b", 8000, granted=1.0)]) == [
         "tenant b requests a guarantee of 8 nvidia.com/gpu in pool east/a100: 8 in cells of 4 or more, of which other "
         "guarantees leave 4; the largest guarantee that fits is 4"
     ]
 
 
-def test_the_first_granted_is_not_refused_for_the_last() -> None:
+def test_earlier_grant_takes_precedence() -> None:
     said = find_refusals(pool(1), [quota("late", 8000, granted=2.0), quota("early", 8000, granted=1.0)])
 
     assert [sentence.split()[1] for sentence in said] == ["late"]
 
 
-def test_who_is_refused_takes_nothing_from_others() -> None:
+def test_refused_quota_takes_nothing_from_others() -> None:
     said = find_refusals(pool(1), [quota("a", 16_000, granted=1.0), quota("b", 8000, granted=2.0)])
 
     assert [sentence.split()[1] for sentence in said] == ["a"]
 
 
-def test_other_resources_must_be_there_in_sum() -> None:
+def test_sums_of_other_resources_must_fit() -> None:
     assert find_refusals(pool(2), [quota("a", 8000, 100_000), quota("b", 8000, 20_500, granted=1.0)]) == [
         "tenant b requests a guarantee of 20500m cpu in pool east/a100; other guarantees leave 20"
     ]
 
 
-def test_only_nodes_that_are_usable_count() -> None:
+def test_only_usable_nodes_count() -> None:
     assert len(find_refusals(pool(2, gone=1), [quota("a", 16_000)])) == 1
 
 
-def test_cells_must_have_a_size_of_the_pool_and_be_the_guarantee() -> None:
+def test_cells_must_match_pool_sizes_and_guarantee() -> None:
     assert find_refusals(pool(2), [quota("a", 8000, cells=(3, 3, 2))]) == [
         "tenant a requests a guarantee of 8 nvidia.com/gpu in pool east/a100 in cells of 3; "
         "the cell sizes of the pool are 8, 4, 2, 1"
@@ -68,7 +68,7 @@ def test_cells_must_have_a_size_of_the_pool_and_be_the_guarantee() -> None:
     assert find_refusals(pool(2), [quota("a", 8000, cells=(4, 2, 1, 1))]) == []
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_amounts_are_refused() -> None:
     assert find_refusals(pool(2), [quota("a", -1000), quota("b", 500)]) == [
         "tenant a requests a guarantee of -1 nvidia.com/gpu in pool east/a100; a guarantee cannot be less than 0",
         "tenant b requests a guarantee of 500m nvidia.com/gpu in pool east/a100; "
@@ -76,14 +76,14 @@ def test_nonsense_is_refused() -> None:
     ]
 
 
-def test_quotas_of_other_pools_are_not_looked_at() -> None:
+def test_quotas_of_other_pools_are_ignored() -> None:
     other = Quota(tenant="a", pool=("west", "a100"), guarantee={GPU: 80_000})
 
     assert find_refusals(pool(1), [other]) == []
 
 
-def test_pods_inside_guarantees_may_stand_where_another_guarantee_would_be() -> None:
-    """Three nodes of 8 hold cells of 8, 4, 4 and 8; not while those of 4 are on two of them, beside one of 8."""
+def test_guaranteed_pods_can_block_new_guarantee() -> None:
+    """Three nodes of 8 hold cells of 8, 4, 4 and 8, but not while the 4s are on two nodes next to the 8."""
     others, more = [quota("a", 12_000), quota("b", 4000)], quota("c", 8000, granted=1.0)
     apart: list[PlacedAmount] = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n1", 4000)]
     together: list[PlacedAmount] = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n0", 4000)]
@@ -97,6 +97,6 @@ def test_pods_inside_guarantees_may_stand_where_another_guarantee_would_be() -> 
     assert not displaces_pods(pool(3), [others[1], more], others[0], together)
 
 
-def test_what_is_reduced_already_is_nobodys_fault() -> None:
+def test_existing_reduction_is_no_conflict() -> None:
     placed: list[PlacedAmount] = [("a", "n1", 8000)]
     assert not displaces_pods(pool(2, gone=1), [quota("a", 16_000)], quota("c", 0), placed)

@@ -1,4 +1,4 @@
-"""Tests of what is told of pools, tenants and gangs."""
+"""Reports of pools, tenants and gangs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vkgateway.arbiter.snapshot import Gang, Pod, PodState, Quota
 
 
 def told(there: Cluster) -> ArbiterReport:
-    """What is told of a cluster once nothing more is to be decided."""
+    """Return the report of a cluster after all decisions are made."""
     snapshot = there.snapshot()
     decisions = decide(snapshot, there.now)
     found = build_report(snapshot, decisions, there.now)
@@ -27,7 +27,7 @@ def gang_of(state: ArbiterReport, name: str) -> GangReport:
     return next(found for found in state.gangs if found.id == name)
 
 
-def test_units_add_up_and_are_told_by_whose_they_are() -> None:
+def test_units_add_up_by_owner() -> None:
     nodes = [node("n0"), replace(node("n1"), used={GPU: 3000}), node("n2"), node("gone", usable=False)]
     there = Cluster(nodes, [quota("a", 8, limit=24, weight=2.0), quota("b", 8), quota("c", 4)])
     there.add(gang("a/ns/gang/in", "a", [4, 4]), gang("b/ns/gang/low", "b", [2, 2, 2], band=LOW))
@@ -40,7 +40,7 @@ def test_units_add_up_and_are_told_by_whose_they_are() -> None:
     assert (pool.nodes, pool.usable_nodes, pool.allocatable, pool.others) == (4, 3, 24, 3)
     assert (pool.guaranteed, pool.used, pool.borrowed, pool.waiting) == (20, 8, 6, 16)
     assert pool.free == 24 - 3 - 8 - 6 == 7
-    # 20 of 21 are promised, so that of 6 borrowed all but one lie on what is promised.
+    # 20 of 21 are guaranteed, so of 6 borrowed all but one are guaranteed to a tenant.
     assert pool.lent == 5
     assert (pool.gangs_running, pool.gangs_waiting) == (2, 1)
 
@@ -51,7 +51,7 @@ def test_units_add_up_and_are_told_by_whose_they_are() -> None:
     assert (a.gangs_waiting, a.gangs_running, b.gangs_running) == (1, 1, 1)
 
 
-def test_nothing_is_lent_while_there_is_room_that_is_promised_to_nobody() -> None:
+def test_nothing_is_lent_while_unguaranteed_units_are_free() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b")])
     there.add(gang("b/ns/gang/x", "b", [8]))
     there.settle(2)
@@ -61,7 +61,7 @@ def test_nothing_is_lent_while_there_is_room_that_is_promised_to_nobody() -> Non
     assert (told(there).pools[0].borrowed, told(there).pools[0].lent) == (12, 4)
 
 
-def test_fragmentation_is_the_share_of_free_units_on_nodes_in_part_use() -> None:
+def test_fragmentation_is_free_fraction_on_partly_used_nodes() -> None:
     there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a")])
     assert (told(there).pools[0].fragmentation, told(there).pools[0].whole_nodes) == (0.0, 3)
     there.add(gang("a/ns/gang/x", "a", [6]), gang("a/ns/gang/y", "a", [6]))
@@ -74,7 +74,7 @@ def test_fragmentation_is_the_share_of_free_units_on_nodes_in_part_use() -> None
     assert (told(there).pools[0].free, told(there).pools[0].fragmentation) == (0, 0.0)
 
 
-def test_a_gang_that_waits_tells_why_and_where_it_stands() -> None:
+def test_waiting_gang_reports_reason_and_place() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b", weight=1e6)])
     there.add(gang("a/ns/gang/runs", "a", [8], run_limit=600.0, priority=7))
     there.settle(2)
@@ -98,7 +98,7 @@ def test_a_gang_that_waits_tells_why_and_where_it_stands() -> None:
     )
 
 
-def test_what_was_just_decided_counts_as_done() -> None:
+def test_report_includes_decisions_of_cycle() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 16), quota("b")])
     there.add(gang("b/ns/gang/low", "b", [8, 8], band=LOW))
     starting = told(there)
@@ -115,7 +115,7 @@ def test_what_was_just_decided_counts_as_done() -> None:
     assert gang_of(told(there), "a/ns/gang/in").state == "running"
 
 
-def test_of_a_gang_that_shrinks_only_some_leave() -> None:
+def test_shrinking_gang_keeps_running_state() -> None:
     there = Cluster([node("n0")], [quota("a", 4), quota("b")])
     there.add(gang("b/ns/gang/grows", "b", [2, 2, 2, 2], minimum=2, elastic=True))
     there.settle(3)
@@ -125,7 +125,7 @@ def test_of_a_gang_that_shrinks_only_some_leave() -> None:
     assert (found.state, found.placed, found.minimum, found.deadline) == ("running", 4, 2, None)
 
 
-def test_what_waits_of_a_gang_that_runs_is_told_after_what_has_not_started() -> None:
+def test_running_gangs_with_waiting_pods_are_listed_last() -> None:
     there = Cluster([node("n0")], [quota("a"), quota("b")])
     there.add(gang("a/ns/gang/grows", "a", [2, 2, 4, 4], minimum=2, elastic=True))
     there.settle(3)
@@ -138,7 +138,7 @@ def test_what_waits_of_a_gang_that_runs_is_told_after_what_has_not_started() -> 
     assert gang_of(state, "b/ns/gang/wide").waiting_units == 8
 
 
-def test_a_gang_that_runs_is_looked_for_in_its_own_pool_alone() -> None:
+def test_running_gang_is_listed_only_in_its_pool() -> None:
     there = Cluster([node("n0")], [quota("a")], [gang("a/ns/gang/x", "a", [2, 2])])
     waits = gang_of(told(there), "a/ns/gang/x")
     found = msgspec.structs.replace(
@@ -148,7 +148,7 @@ def test_a_gang_that_runs_is_looked_for_in_its_own_pool_alone() -> None:
     assert [len(list(gangs_waiting_in(state, pool=pool))) for pool in ("big", "big.local", "small")] == [1, 1, 0]
 
 
-def test_what_is_promoted_does_not_borrow_any_more() -> None:
+def test_promoted_gang_does_not_borrow() -> None:
     placed = Pod(uid="u", shape=gang("x", "a", [4]).pods[0].shape, state=PodState.PLACED, pool=KEY, node="n0")
     borrowing = Gang(id="a/ns/gang/x", tenant="a", pods=(replace(placed, borrowed=True, since=5.0),), pools=(KEY,))
     there = Cluster([node("n0")], [quota("a", 4)], [borrowing])
@@ -158,7 +158,7 @@ def test_what_is_promoted_does_not_borrow_any_more() -> None:
     assert (after.tenants[0].borrowed, after.tenants[0].used, after.gangs[0].borrowed) == (0, 4, False)
 
 
-def test_a_lone_pod_is_called_by_its_name() -> None:
+def test_single_pod_is_reported_by_name() -> None:
     there = Cluster([node("n0")], [quota("a")], [gang("a/ns/pod/1234", "a", [1])])
     decisions = decide(there.snapshot(), there.now)
     (found,) = build_report(there.snapshot(), decisions, there.now, names={"1234": ("ns", "web-0")}).gangs
@@ -167,7 +167,7 @@ def test_a_lone_pod_is_called_by_its_name() -> None:
     assert found.name == "1234"
 
 
-def test_gangs_that_cannot_be_judged_are_told_of_with_the_reason() -> None:
+def test_undecided_gangs_are_reported_with_reason() -> None:
     there = Cluster([node("n0")], [quota("a")], [gang("a/ns/gang/x", "a", [1])])
     unread = PendingReport(gang="a/ns/pod/1234", code=PendingReason.INVALID, message="gang-min is 'many'")
     state = build_report(there.snapshot(), Decisions(holds=(unread,)), there.now, names={"1234": ("ns", "p")})
@@ -177,7 +177,7 @@ def test_gangs_that_cannot_be_judged_are_told_of_with_the_reason() -> None:
     assert [one.id for one in gangs_waiting_in(state)] == ["a/ns/pod/1234", "a/ns/gang/x"]
 
 
-def test_parts_of_a_unit_and_pools_that_are_gone_are_told_too() -> None:
+def test_fractions_of_units_and_removed_pools_are_reported() -> None:
     half = gang("a/ns/gang/half", "a", [1])
     pod = replace(half.pods[0], shape=replace(half.pods[0].shape, requests=((GPU, 500),)))
     lost = Gang(id="a/ns/gang/lost", tenant="a", pods=gang("l", "a", [1]).pods, pools=(("compute", "gone"),))
@@ -189,7 +189,7 @@ def test_parts_of_a_unit_and_pools_that_are_gone_are_told_too() -> None:
     assert len(state.tenants) == 1
 
 
-def test_it_reads_back_from_json() -> None:
+def test_report_round_trips_through_json() -> None:
     there = Cluster([node("n0")], [quota("a", 4)], [gang("a/ns/gang/x", "a", [4, 8])])
     state = told(there)
     text = msgspec.json.encode(state)

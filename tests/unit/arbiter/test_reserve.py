@@ -1,4 +1,4 @@
-"""The reserve of a pool: borrowing leaves units idle, guaranteed work uses them at once."""
+"""Reserve of a pool: borrowing leaves units idle, guaranteed work may use them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def units(there: Cluster, key: PoolKey = KEY) -> int:
 
 
 @pytest.mark.parametrize("band", [GUARANTEED, LOW])
-def test_borrowing_leaves_the_reserve_idle(band: Band) -> None:
+def test_borrowing_leaves_reserve_idle(band: Band) -> None:
     there = two_nodes()
     there.add(*(gang(f"g{number}", "b", [2], band=band, created=900.0 + number) for number in range(8)))
     decisions = there.cycle()
@@ -34,14 +34,14 @@ def test_borrowing_leaves_the_reserve_idle(band: Band) -> None:
     assert hold.numbers["reserve"] == hold.numbers["idle"] == 4.0
 
 
-def test_what_is_small_enough_starts_where_a_larger_gang_waits_for_the_reserve() -> None:
+def test_small_gang_starts_while_larger_gang_waits_for_reserve() -> None:
     there = two_nodes()
     there.add(gang("large", "b", [4, 4, 4, 2], band=LOW, created=900.0), gang("small", "b", [2], band=LOW))
     there.cycle()
     assert there.running() == {"small"}
 
 
-def test_guaranteed_work_takes_of_the_reserve_at_once() -> None:
+def test_guaranteed_gang_uses_reserve() -> None:
     there = two_nodes()
     there.add(gang("lent", "b", [4, 4, 4], band=LOW))
     there.cycle()
@@ -65,7 +65,7 @@ def test_guaranteed_work_takes_of_the_reserve_at_once() -> None:
 
 
 @pytest.mark.parametrize(("reserve", "on"), [(0, "n0"), (1, "n1")])
-def test_the_rest_of_cells_in_use_is_lent_last(reserve: int, on: str) -> None:
+def test_rest_of_used_cells_is_lent_last(reserve: int, on: str) -> None:
     there = two_nodes(reserve)
     there.add(runs(gang("one", "a", [1], created=900.0), ["n0"], borrowed=False))
     there.add(gang("low", "b", [1], band=LOW))
@@ -77,7 +77,7 @@ def test_the_rest_of_cells_in_use_is_lent_last(reserve: int, on: str) -> None:
     assert units(there) == 16 - reserve, "it is lent where nothing else is left"
 
 
-def test_pods_that_ask_for_no_unit_are_not_held_by_the_reserve() -> None:
+def test_reserve_does_not_affect_pods_without_units() -> None:
     there = two_nodes(reserve=16)
     there.add(gang("host", "b", [0, 0], band=LOW), gang("low", "b", [1], band=LOW))
     decisions = there.cycle()
@@ -85,7 +85,7 @@ def test_pods_that_ask_for_no_unit_are_not_held_by_the_reserve() -> None:
     assert held(decisions)["low"].code is PendingReason.INFEASIBLE
 
 
-def test_an_elastic_gang_grows_up_to_the_reserve() -> None:
+def test_elastic_gang_grows_up_to_reserve() -> None:
     there = two_nodes()
     there.add(gang("grows", "b", [2] * 8, band=LOW, minimum=1, elastic=True))
     decisions = there.cycle()
@@ -95,7 +95,7 @@ def test_an_elastic_gang_grows_up_to_the_reserve() -> None:
     )
 
 
-def test_surplus_is_called_in_for_a_gang_that_only_the_reserve_holds_up() -> None:
+def test_surplus_is_reclaimed_for_gang_blocked_by_reserve() -> None:
     there = two_nodes()
     there.add(gang("grows", "b", [2] * 8, band=LOW, minimum=1, elastic=True))
     there.cycle()
@@ -109,7 +109,7 @@ def test_surplus_is_called_in_for_a_gang_that_only_the_reserve_holds_up() -> Non
     assert units(there) == 12
 
 
-def test_a_gang_that_fits_into_the_reserve_alone_is_not_foreseen_to_start_now() -> None:
+def test_forecast_respects_reserve() -> None:
     there = two_nodes()
     there.add(gang("lent", "b", [4, 4, 4], band=LOW, run_limit=600.0))
     there.cycle()
@@ -118,8 +118,8 @@ def test_a_gang_that_fits_into_the_reserve_alone_is_not_foreseen_to_start_now() 
     assert hold.earliest == there.now + 600.0
 
 
-def test_later_gangs_leave_the_reserve_of_the_first_one_that_waits() -> None:
-    """Or they would use up what comes free, again and again."""
+def test_later_gangs_leave_reserve_to_first_waiting_gang() -> None:
+    """Otherwise they would use up the freed capacity again and again."""
     there = two_nodes()
     there.add(gang("lent", "b", [8], band=LOW, run_limit=600.0))
     there.cycle()
@@ -133,7 +133,7 @@ def test_later_gangs_leave_the_reserve_of_the_first_one_that_waits() -> None:
     assert held(there.cycle())["long"].code is PendingReason.RESERVATION
 
 
-def test_a_gang_that_no_pool_holds_beside_its_reserve_is_told_so() -> None:
+def test_gang_too_large_for_reserve_is_infeasible() -> None:
     there = two_nodes(reserve=9)
     there.add(gang("large", "b", [8], band=LOW), gang("inside", "a", [8]))
     decisions = there.cycle()
@@ -142,7 +142,7 @@ def test_a_gang_that_no_pool_holds_beside_its_reserve_is_told_so() -> None:
     assert "keeps nvidia.com/gpu 9 idle for guarantees" in held(decisions)["large"].message
 
 
-def test_preemption_takes_the_tenants_own_room_and_not_the_reserve() -> None:
+def test_preemption_uses_tenant_capacity_not_reserve() -> None:
     there = two_nodes()
     there.add(runs(gang("old", "b", [4, 4, 4], band=LOW, created=800.0), ["n0", "n0", "n1"], borrowed=True))
     there.add(gang("high", "b", [4], band=LOW, priority=5))
@@ -152,7 +152,7 @@ def test_preemption_takes_the_tenants_own_room_and_not_the_reserve() -> None:
     assert "high" in there.running()
 
 
-def test_preemption_needs_no_reserve_that_guarantees_have_used() -> None:
+def test_preemption_need_not_refill_used_reserve() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 16), quota("b")], reserve=4)
     there.add(runs(gang("old", "b", [4], band=LOW, created=800.0), ["n0"], borrowed=True))
     there.add(runs(gang("inside", "a", [4, 8], created=800.0), ["n0", "n1"], borrowed=False))
@@ -162,13 +162,13 @@ def test_preemption_needs_no_reserve_that_guarantees_have_used() -> None:
 
 
 @pytest.mark.parametrize(("percent", "idle"), [(10, 1), (5, 0), (50, 8), (100, 16)])
-def test_a_share_is_of_what_usable_nodes_have_rounded_down(percent: int, idle: int) -> None:
+def test_percent_applies_to_usable_nodes_rounded_down(percent: int, idle: int) -> None:
     pool = Pool(key=KEY, nodes=(node("n0"), node("n1"), node("n2", usable=False)), governed=(GPU,))
     assert replace(pool, reserve_percent=percent).idle_reserve == idle * 1000
     assert replace(pool, reserve_percent=percent, governed=()).idle_reserve == 0
 
 
-def test_the_share_follows_the_nodes() -> None:
+def test_percent_follows_node_changes() -> None:
     there = two_nodes(reserve=0)
     there.pool = replace(there.pool, reserve_percent=50)
     there.add(*(gang(f"g{number}", "b", [4], band=LOW) for number in range(4)))
@@ -179,7 +179,7 @@ def test_the_share_follows_the_nodes() -> None:
     assert units(there) == 12
 
 
-def test_parts_of_a_gang_leave_the_reserve_of_each_pool() -> None:
+def test_parts_of_gang_leave_reserve_of_each_pool() -> None:
     quotas = [quota(tenant, pool=key) for tenant in ("a", "b") for key in (KEY, OTHER)]
     there = Cluster([node("n0")], quotas, more=[node("m0")], reserve=4)
     there.add(gang("one", "a", [1], pools=(OTHER,)), apart(gang("both", "a", [4, 4], band=LOW), (KEY,), (OTHER,)))

@@ -1,4 +1,4 @@
-"""A gang that has waited for long reserves the cells of its nominated placement; later gangs leave it just these."""
+"""Cells of the nominated placement are reserved for an aged gang; later gangs may use the other cells."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOW = 100_000.0
 
 
 def waits_for_later(*, old: bool = True, **later: object) -> Cluster:
-    """Of c's cells of 8 one holds old (4), the other later (1), which aged (8) waits for; low work fills the rest."""
+    """Of c's cells of 8, one holds old (4), the other later (1), which aged (8) awaits; low work fills the rest."""
     there = Cluster([node(f"n{at}") for at in range(4)], [quota("c", 16), quota("d")], now=NOW)
     if old:
         there.add(runs(gang("old", "c", [4], created=NOW - 20_000), ["n0"], borrowed=False))
@@ -33,7 +33,7 @@ def small(name: str = "small", size: int = 1, **fields: object) -> Gang:
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_a_later_gang_starts_in_a_cell_that_is_of_no_use_to_the_one_ahead(size: int) -> None:
+def test_later_gang_uses_cell_that_gang_ahead_cannot_use(size: int) -> None:
     there = waits_for_later()
     there.add(small(size=size))
     there.settle(16)
@@ -41,7 +41,7 @@ def test_a_later_gang_starts_in_a_cell_that_is_of_no_use_to_the_one_ahead(size: 
     assert there.borrowed("small") == {False}
 
 
-def test_later_gangs_do_not_start_in_what_is_reserved() -> None:
+def test_later_gangs_do_not_use_reserved_cells() -> None:
     there = waits_for_later()
     there.add(*(small(f"small{at}", 4) for at in range(3)))
     there.settle(60)
@@ -54,7 +54,7 @@ def test_later_gangs_do_not_start_in_what_is_reserved() -> None:
     )
 
 
-def test_the_gang_ahead_starts_when_what_it_waits_for_has_ended_whatever_arrives() -> None:
+def test_gang_ahead_starts_when_awaited_usage_ends() -> None:
     there = waits_for_later()
     for at in range(20):
         there.add(small(f"small{at}", 1 + at % 4, created=there.now))
@@ -66,8 +66,8 @@ def test_the_gang_ahead_starts_when_what_it_waits_for_has_ended_whatever_arrives
 
 
 @pytest.mark.parametrize(("run", "starts"), [(500.0, True), (5000.0, False)])
-def test_a_later_gang_that_ends_before_the_one_ahead_can_start_fills_what_is_reserved(run: float, starts: bool) -> None:
-    """low work that ends makes the room, so that nothing has to be evicted for it."""
+def test_later_gang_backfills_reserved_cells_if_it_ends_in_time(run: float, starts: bool) -> None:
+    """Low work that ends frees the capacity, so no eviction is needed."""
     there = waits_for_later(run_limit=3600.0)
     there.add(small("four", 4))
     there.settle(16)

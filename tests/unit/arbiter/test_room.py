@@ -1,4 +1,4 @@
-"""What is free, how many fit, trials and their undoing."""
+"""Free capacity, trials and undo."""
 
 from dataclasses import replace
 
@@ -30,13 +30,13 @@ def gpus(count: int, cpu: int = 0) -> Shape:
     return Shape.from_requests({GPU: count * 1000, "cpu": cpu * 1000})
 
 
-def test_nodes_stand_in_the_order_of_the_network() -> None:
+def test_nodes_are_in_topology_order() -> None:
     nodes = (node("d"), node("c", rack="2"), node("b", rack="1", zone="z"), node("a", rack="2", zone="z"))
     assert NodeResources(pool(*nodes, levels=("zone", "rack"))).names == ("b", "a", "c", "d")
     assert NodeResources(pool(*nodes)).names == ("a", "b", "c", "d")
 
 
-def test_capacity_is_that_of_the_scarcest_resource() -> None:
+def test_scarcest_resource_limits_capacity() -> None:
     room = NodeResources(pool(node("a"), node("b", used=3)))
     assert room.capacity_by_node(gpus(2)).tolist() == [4, 2]
     assert room.capacity_by_node(gpus(2, cpu=40)).tolist() == [1, 1]
@@ -44,7 +44,7 @@ def test_capacity_is_that_of_the_scarcest_resource() -> None:
     assert room.capacity_on_node("b", gpus(2)) == 2
 
 
-def test_nothing_fits_where_a_resource_is_unknown_or_a_node_unusable() -> None:
+def test_unknown_resource_or_unusable_node_has_no_capacity() -> None:
     room = NodeResources(pool(node("a"), node("b", usable=False)))
     assert room.capacity_by_node(gpus(1)).tolist() == [8, 0]
     assert room.capacity_by_node(Shape.from_requests({GPU: 1000, "example.com/fpga": 1})).tolist() == [0, 0]
@@ -52,7 +52,7 @@ def test_nothing_fits_where_a_resource_is_unknown_or_a_node_unusable() -> None:
     assert room.free_on_node("a") == {"cpu": 64_000, GPU: 8000}
 
 
-def test_a_whole_node_is_one_as_large_as_the_largest_that_is_usable() -> None:
+def test_largest_usable_node_defines_whole_node() -> None:
     assert NodeResources(pool(node("a", 8), node("b", 4), node("c", 16, usable=False))).largest_node_units == 8000
     assert NodeResources(pool(node("c", 16, usable=False))).largest_node_units == 0
 
@@ -64,7 +64,7 @@ def test_capacity_among_some_nodes() -> None:
     assert room.capacity_by_node(gpus(8), among=[]).tolist() == [0, 0, 0]
 
 
-def test_what_runs_counts_even_beyond_what_there_is() -> None:
+def test_running_pods_count_beyond_capacity() -> None:
     room = NodeResources(pool(node("a", 2)))
     room.add_pods("a", gpus(1), 3)
     assert room.free_on_node("a")[GPU] == -1000
@@ -73,7 +73,7 @@ def test_what_runs_counts_even_beyond_what_there_is() -> None:
     assert room.capacity_by_node(gpus(1)).tolist() == [1]
 
 
-def test_amounts_beyond_64_bits_do_not_wrap() -> None:
+def test_huge_amounts_do_not_overflow() -> None:
     vast = Shape.from_requests({"memory": 2**80})
     room = NodeResources(pool(Node(name="a", allocatable={GPU: 8000, "memory": 2**60, "cpu": 1})))
     assert room.capacity_by_node(vast).tolist() == [1]
@@ -81,7 +81,7 @@ def test_amounts_beyond_64_bits_do_not_wrap() -> None:
     assert room.capacity_by_node(vast).tolist() == [0]
 
 
-def test_a_foreign_node_is_an_error() -> None:
+def test_unknown_node_raises() -> None:
     room = NodeResources(pool(node("a")))
     assert "b" not in room
     with pytest.raises(KeyError):
@@ -90,7 +90,7 @@ def test_a_foreign_node_is_an_error() -> None:
         room.remove_pods("b", gpus(1))
 
 
-def test_many_pods_at_once() -> None:
+def test_many_pods_are_added_and_removed() -> None:
     room = NodeResources(pool(node("a"), node("b")))
     mark = room.mark()
     room.add_many([("a", gpus(1)), ("b", gpus(2)), ("a", gpus(1)), ("a", gpus(4))])
@@ -101,7 +101,7 @@ def test_many_pods_at_once() -> None:
     assert room.free_on_node("a")[GPU] == 8000
 
 
-def test_undo_goes_back_and_the_mark_stays_good() -> None:
+def test_undo_restores_state_and_mark_stays_valid() -> None:
     room = NodeResources(pool(node("a"), node("b")))
     room.add_pods("a", gpus(4))
     mark = room.mark()
@@ -114,7 +114,7 @@ def test_undo_goes_back_and_the_mark_stays_good() -> None:
         assert room.free_on_node("a")[GPU] == 4000
 
 
-def test_trials_within_trials() -> None:
+def test_nested_trials() -> None:
     room = NodeResources(pool(node("a")))
     outer = room.mark()
     room.add_pods("a", gpus(1))
@@ -126,7 +126,7 @@ def test_trials_within_trials() -> None:
     assert room.free_on_node("a")[GPU] == 8000
 
 
-def test_what_is_settled_stays() -> None:
+def test_forgotten_marks_keep_changes() -> None:
     room = NodeResources(pool(node("a")))
     room.add_pods("a", gpus(1))
     room.forget_marks()
@@ -136,7 +136,7 @@ def test_what_is_settled_stays() -> None:
     assert room.free_on_node("a")[GPU] == 7000
 
 
-def test_the_version_grows_only_where_room_appears() -> None:
+def test_version_grows_only_when_capacity_is_freed() -> None:
     room = NodeResources(pool(node("a")))
     before = room.version
     room.add_pods("a", gpus(1))
@@ -145,7 +145,7 @@ def test_the_version_grows_only_where_room_appears() -> None:
     assert room.version > before
 
 
-def test_what_did_not_fit_is_remembered_until_room_appears() -> None:
+def test_unfit_shapes_are_remembered_until_capacity_is_freed() -> None:
     room = NodeResources(pool(node("a")))
     room.remember_unfit("gang")
     assert room.is_known_unfit("gang")
@@ -155,7 +155,7 @@ def test_what_did_not_fit_is_remembered_until_room_appears() -> None:
     assert not room.is_known_unfit("gang")
 
 
-def test_what_did_not_fit_in_a_trial_is_forgotten_with_it() -> None:
+def test_undo_forgets_unfit_shapes_of_trial() -> None:
     room = NodeResources(pool(node("a")))
     mark = room.mark()
     room.add_pods("a", gpus(8))
@@ -164,7 +164,7 @@ def test_what_did_not_fit_in_a_trial_is_forgotten_with_it() -> None:
     assert not room.is_known_unfit("gang")
 
 
-def test_versions_are_not_used_twice() -> None:
+def test_versions_are_never_reused() -> None:
     room = NodeResources(pool(node("a")))
     room.add_pods("a", gpus(8))
     room.remember_unfit("before")
@@ -177,7 +177,7 @@ def test_versions_are_not_used_twice() -> None:
     assert room.version not in (in_trial, mark.version)
 
 
-def test_a_copy_lives_its_own_life() -> None:
+def test_copy_is_independent() -> None:
     room = NodeResources(pool(node("a")))
     room.add_pods("a", gpus(2))
     assert room.total_capacity(gpus(1)) == 6
@@ -188,7 +188,7 @@ def test_a_copy_lives_its_own_life() -> None:
     assert (room.total_capacity(gpus(1)), other.total_capacity(gpus(1))) == (5, 0)
 
 
-def test_a_ceiling_limits_what_is_offered() -> None:
+def test_ceiling_limits_capacity() -> None:
     room = NodeResources(pool(node("a"), node("b", used=6), node("c")))
     ceiling = np.array([4000, 4000, -1000])
     limited = room.with_ceiling(ceiling)
@@ -203,13 +203,13 @@ def test_a_ceiling_limits_what_is_offered() -> None:
     assert ceiling.tolist() == [4000, 4000, -1000]
 
 
-def test_a_ceiling_does_not_make_a_whole_node_look_full() -> None:
+def test_ceiling_does_not_affect_whole_nodes() -> None:
     limited = NodeResources(pool(node("a"), node("b", used=3))).with_ceiling(np.array([2000, 8000]))
     keys = limited.shape_view(gpus(1)).key
     assert keys[1] < keys[0]
 
 
-def test_neighbours_in_the_network() -> None:
+def test_nodes_in_domain() -> None:
     room = NodeResources(pool(node("a", rack="1"), node("b", rack="2"), node("c", rack="1"), node("d"), node("e")))
     assert room.nodes_in_domain("a", "rack").tolist() == [True, False, True, False, False]
     assert room.nodes_in_domain("d", "rack").tolist() == [False, False, False, True, False]
@@ -221,7 +221,7 @@ def test_a_pool_without_nodes() -> None:
     assert room.capacity_by_node(gpus(1)).size == 0
 
 
-def test_few_some_and_all_nodes_touched_come_to_the_same() -> None:
+def test_partial_and_full_refresh_agree() -> None:
     nodes = [node(f"{index:03}", size, rack=str(index % 7)) for index, size in enumerate([8, 4, 8, 2] * 30)]
     nodes += [node(f"x{index}", usable=False) for index in range(5)]
     room = NodeResources(pool(*nodes, levels=("rack",)))
@@ -241,7 +241,7 @@ def test_few_some_and_all_nodes_touched_come_to_the_same() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3, 40, 500])
-def test_what_was_saved_comes_back_however_much_was_changed(number: int) -> None:
+def test_restore_after_any_number_of_changes(number: int) -> None:
     room, shape = NodeResources(pool(*(node(f"{index:02}") for index in range(40)))), gpus(1, cpu=1)
     room.add_pods("07", shape)
     room.remember_unfit("before")
@@ -264,14 +264,14 @@ def test_what_was_saved_comes_back_however_much_was_changed(number: int) -> None
     assert room.total_capacity(shape) == total - 1
 
 
-def test_images_that_no_node_has_make_no_difference() -> None:
+def test_unknown_images_do_not_matter() -> None:
     room = NodeResources(pool(node("a"), node("b")))
     new, newer = (replace(gpus(1), images=frozenset({name})) for name in ("new", "newer"))
     assert room.shape_view(new) is room.shape_view(newer) is room.shape_view(gpus(1))
     assert room.shape_view(gpus(1)) is not room.shape_view(gpus(2))
 
 
-def test_many_shapes_and_many_changes_are_kept_apart() -> None:
+def test_views_of_many_shapes_stay_correct() -> None:
     room = NodeResources(pool(node("a"), node("b")))
     for count in range(1, 400):
         shape = Shape.from_requests({GPU: 1000, "cpu": count})

@@ -1,4 +1,4 @@
-"""The rounds of one cycle: they end as soon as nothing changes, and in a decision that stands."""
+"""Rounds of one cycle: they end when nothing changes, with a stable decision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vkgateway.arbiter.snapshot import PodState
 
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list[Decisions]:
-    """What each round decided, as they come."""
+    """Record the decisions of each round."""
     found: list[Decisions] = []
     decided = cycle._collect_decisions
 
@@ -28,7 +28,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[Decisions]:
     return found
 
 
-def test_a_round_that_changes_nothing_ends_the_cycle(rounds: list[Decisions]) -> None:
+def test_unchanged_round_ends_cycle(rounds: list[Decisions]) -> None:
     there = Cluster([node(f"n{at}") for at in range(5)], [quota("a", 24), quota("b")], now=100_000.0)
     ends = {"state": PodState.ENDING, "deadline": 100_050.0}
     there.add(
@@ -45,7 +45,7 @@ def test_a_round_that_changes_nothing_ends_the_cycle(rounds: list[Decisions]) ->
     assert len(rounds) == 1
 
 
-def test_a_start_that_is_withdrawn_is_not_tried_again_in_the_same_cycle(rounds: list[Decisions]) -> None:
+def test_withdrawn_start_is_not_retried_in_same_cycle(rounds: list[Decisions]) -> None:
     """The aged gang borrows both idle nodes, and its tenant's younger gang reclaims one of them for its cell."""
     there = Cluster([node(f"n{at}") for at in range(3)], [quota("c", 16), quota("d")], now=100_000.0)
     there.add(
@@ -61,8 +61,8 @@ def test_a_start_that_is_withdrawn_is_not_tried_again_in_the_same_cycle(rounds: 
     assert len(rounds) <= 4
 
 
-def test_more_starts_are_withdrawn_than_there_are_rounds(rounds: list[Decisions]) -> None:
-    """A cell on each pair of nodes, on both of which an aged gang could borrow, and a younger gang for each cell."""
+def test_more_starts_than_rounds_are_withdrawn(rounds: list[Decisions]) -> None:
+    """Each pair of nodes holds a cell; an aged gang could borrow both nodes, and a younger gang uses the cell."""
     many = 12
     tenants = [f"t{at}" for at in range(many)]
     there = Cluster(

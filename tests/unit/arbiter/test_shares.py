@@ -1,4 +1,4 @@
-"""The shares by which gangs have their turns: what came after a gang does not put it off for ever."""
+"""Fair shares: usage of later gangs does not delay an aged gang forever."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HOUR = 3600.0
 
 
 def runs(name: str, tenant: str, on: str, size: int, *, came: float, **fields: object) -> Gang:
-    """A lone pod that borrows; `came`: so many seconds ago its gang was created."""
+    """Return a single borrowing pod; `came`: seconds since the creation of its gang."""
     fields = {"band": LOW, "created": NOW - came, **fields}
     return replace(gang(name, tenant, [size], **fields), pods=(placed(f"{name}-0", on, size),))
 
 
 def line(*gangs: Gang, weight: float = 1.0) -> list[str]:
-    """Those that wait for two nodes of 8, in their places: one gang of each tenant wants both."""
+    """Return the queue for two nodes of 8, for which one gang of each tenant waits."""
     both = ("a", 2 * HOUR), ("b", 1.5 * HOUR)
     waits = [gang(f"big-{tenant}", tenant, [8, 8], band=LOW, created=NOW - age) for tenant, age in both]
     quotas = [quota("a", weight=weight), quota("b")]
@@ -30,14 +30,14 @@ def line(*gangs: Gang, weight: float = 1.0) -> list[str]:
     return sorted((name for name in holds if holds[name].place), key=lambda name: holds[name].place or 0)
 
 
-def test_what_came_later_does_not_count_against_who_has_waited_for_long() -> None:
+def test_later_usage_does_not_count_against_aged_gang() -> None:
     assert line(runs("later", "a", "n0", 6, came=HOUR), runs("other", "b", "n1", 2, came=5 * HOUR)) == [
         "big-a",
         "big-b",
     ]
 
 
-def test_what_came_before_counts() -> None:
+def test_earlier_usage_counts() -> None:
     assert line(runs("before", "a", "n0", 6, came=3 * HOUR), runs("other", "b", "n1", 2, came=5 * HOUR)) == [
         "big-b",
         "big-a",
@@ -45,18 +45,18 @@ def test_what_came_before_counts() -> None:
 
 
 @pytest.mark.parametrize("better", [{"priority": 1}, {"band": Band.GUARANTEED}])
-def test_what_is_better_counts(better: dict[str, object]) -> None:
+def test_higher_ranked_usage_counts(better: dict[str, object]) -> None:
     later = runs("later", "a", "n0", 6, came=HOUR, **better)
     assert line(later, runs("other", "b", "n1", 2, came=5 * HOUR)) == ["big-b", "big-a"]
 
 
-def test_what_leaves_does_not_count() -> None:
+def test_terminating_usage_does_not_count() -> None:
     before = runs("before", "a", "n0", 6, came=3 * HOUR)
     leaves = replace(before, pods=(replace(before.pods[0], state=PodState.ENDING, deadline=NOW + 5),))
     assert line(leaves, runs("other", "b", "n1", 2, came=5 * HOUR)) == ["big-a", "big-b"]
 
 
-def test_against_all_others_of_its_tenant_it_counts() -> None:
+def test_later_usage_counts_against_other_gangs_of_tenant() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b")], now=NOW)
     there.add(runs("later", "a", "n0", 6, came=100), runs("other", "b", "n1", 5, came=100))
     there.add(gang("young-a", "a", [8, 8], band=LOW, created=NOW - 90, run_limit=60))

@@ -1,4 +1,4 @@
-"""The line worked out in one go: the same order as one after the other, whoever is given something or given up on."""
+"""Queue order computed at once equals the order computed step by step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OTHER: PoolKey = ("compute", "other")
 
 
 class Line:
-    """Gangs, drawn at random, and what becomes of each when it has its turn."""
+    """Random gangs, and the outcome of each when it is considered."""
 
     def __init__(self, seed: int) -> None:
         random = Random(seed)
@@ -50,7 +50,7 @@ class Line:
         self._fate = {ask.gang.id: random.choice(("booked", "failed", "failed", "kept")) for ask in self.asks}
         self._clears = {ask.gang.id for ask in self.asks if random.random() < 0.1}
         self._part = {ask.gang.id: random.choice((0.0, 0.5, 1.0)) for ask in self.asks}
-        """Of the share of a tenant what counts for those that have waited for long."""
+        """Return the part of a tenant's share that counts for aged gangs."""
         self._grows = random.choice((0.0, 0.25, 0.01))
         self.shares: dict[tuple[str, PoolKey], float] = {}
         self.looked: list[str] = []
@@ -77,7 +77,7 @@ class Line:
 
 
 def one_after_the_other(line: Line) -> list[str]:
-    """As it is done with a look at each."""
+    """Return the order that considers each gang in turn."""
     order: list[str] = []
     hopeless: set[object] = set()
     for ask in queue_order(line.asks, line.share_of, POLICY, NOW):
@@ -98,7 +98,7 @@ def in_one_go(line: Line) -> list[str]:
 
 
 @pytest.mark.parametrize("chunk", range(10))
-def test_the_same_order_and_the_same_are_looked_at(chunk: int) -> None:
+def test_vectorized_order_equals_stepwise_order(chunk: int) -> None:
     for seed in range(chunk * 30, chunk * 30 + 30):
         first, second = Line(seed), Line(seed)
         assert in_one_go(first) == one_after_the_other(second), f"seed {seed}"
@@ -106,13 +106,13 @@ def test_the_same_order_and_the_same_are_looked_at(chunk: int) -> None:
         assert first.shares == second.shares, f"seed {seed}"
 
 
-def test_nobody_waits() -> None:
+def test_empty_queue() -> None:
     turn = QueueOrder(PendingTable(), np.arange(0), Line(0), POLICY, NOW)
     assert turn.next_gang(booked=False) is None
     assert turn.full_order().tolist() == []
 
 
-def test_those_that_wait_are_kept_in_the_order_of_their_names() -> None:
+def test_pending_gangs_are_sorted_by_name() -> None:
     random = Random(1)
     for seed in range(50):
         there = {ask.gang.id: ask for ask in Line(seed).asks}
@@ -130,7 +130,7 @@ def test_those_that_wait_are_kept_in_the_order_of_their_names() -> None:
             _check(waiting, there)
 
 
-def test_numbers_of_kinds_that_have_gone_are_given_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_removed_classes_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SPARE", 4)
     waiting = PendingTable()
     for seed in range(60):

@@ -1,4 +1,4 @@
-"""Whom to evict: the smallest loss, nobody without need, and in the order of who is called in first."""
+"""Victim search: the smallest loss, no unneeded victim, and the order among equals."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def going(choice: VictimChoice | None) -> dict[str, tuple[str, ...]]:
     return {evict.gang: evict.pods for evict in choice.evicts}
 
 
-def test_nobody_goes_where_there_is_room() -> None:
+def test_no_victims_if_capacity_is_free() -> None:
     choice = ask(world(nodes(2), [running("a", ["n0"], 8)]), waiting(1))
     assert choice == VictimChoice(nodes={"new-0": "n1"}, evicts=(), awaited_pods=(), lost=0, saved=0)
 
 
-def test_the_one_that_has_lost_least_goes() -> None:
+def test_candidate_with_least_lost_work_is_evicted() -> None:
     there = world(
         nodes(3), [running("old", ["n0"], 8, age=50), running("young", ["n1"], 8, age=5), running("mid", ["n2"], 8)]
     )
@@ -41,7 +41,7 @@ def test_the_one_that_has_lost_least_goes() -> None:
     assert (evict.deadline, evict.lost, choice.lost) == (NOW + 10, 40, 40)
 
 
-def test_the_room_is_left_as_it_was() -> None:
+def test_search_leaves_node_resources_unchanged() -> None:
     there = world(nodes(2), [running("a", ["n0"], 8), running("b", ["n1"], 8)])
     before = there[0].free_amounts(GPU).tolist()
     assert ask(there, waiting(2)) is not None
@@ -49,16 +49,16 @@ def test_the_room_is_left_as_it_was() -> None:
     assert there[0].free_amounts(GPU).tolist() == before
 
 
-def test_a_whole_node_is_emptied_where_that_costs_least_in_sum() -> None:
-    # Each of the four on n1 has less to lose than each of the two on n0, but not all together.
+def test_node_with_smallest_total_cost_is_emptied() -> None:
+    # Each of the four on n1 has lost less than each of the two on n0, but not together.
     dear = [running(f"d{index}", ["n0"], 4, age=30) for index in range(2)]
     cheap = [running(f"c{index}", ["n1"], 2, age=40) for index in range(4)]
     cheap[0] = running("c0", ["n1"], 2, age=1)
     assert going(ask(world(nodes(2), [*dear, *cheap]), waiting(1))).keys() == {"d0", "d1"}
 
 
-def test_no_one_goes_without_need() -> None:
-    # The cheap one alone is too small, and with the dear one there it is not needed.
+def test_no_unneeded_victims() -> None:
+    # The cheap one alone is too small, and with the costly one it is not needed.
     there = world(nodes(1), [running("cheap", ["n0"], 1, age=1), running("dear", ["n0"], 7, age=100)])
     choice = ask(there, waiting(1, 7))
     assert going(choice) == {"dear": ("dear-0",)}
@@ -66,8 +66,8 @@ def test_no_one_goes_without_need() -> None:
     assert going(ask(there, waiting(1, 1))) == {"cheap": ("cheap-0",)}
 
 
-def test_what_was_saved_by_sparing_is_told() -> None:
-    # With `a` gone n0 is free, too; but `b` goes as a whole, and then two nodes are.
+def test_saved_work_is_reported() -> None:
+    # Evicting `a` frees n0, too; but `b` is evicted whole and then frees two nodes.
     choice = ask(world(nodes(3), [running("a", ["n0"], 1, age=9), running("b", ["n2", "n1"], 4, age=50)]), waiting(2))
     assert going(choice) == {"b": ("b-0", "b-1")}
     assert choice is not None
@@ -75,7 +75,7 @@ def test_what_was_saved_by_sparing_is_told() -> None:
     assert [(evict.lost, evict.saved) for evict in choice.evicts] == [(400, 9)]
 
 
-def test_nothing_was_saved_where_nobody_was_chosen_in_vain() -> None:
+def test_nothing_is_saved_without_spared_candidates() -> None:
     there = world(
         nodes(1), [running("a", ["n0"], 2, age=1), running("b", ["n0"], 6, age=3), running("c", ["n0"], 0, age=9)]
     )
@@ -85,7 +85,7 @@ def test_nothing_was_saved_where_nobody_was_chosen_in_vain() -> None:
     assert (choice.lost, choice.saved) == (18, 0)
 
 
-def test_what_is_ending_anyway_comes_first() -> None:
+def test_terminating_pods_are_used_first() -> None:
     ending = [replace(placed("e", "n1", 8), state=PodState.ENDING, deadline=NOW + 5)]
     there = world(nodes(2), [running("a", ["n0"], 8, age=0)])
     there[0].add_pods("n1", gpus(8))
@@ -93,7 +93,7 @@ def test_what_is_ending_anyway_comes_first() -> None:
     assert choice == VictimChoice(nodes={"new-0": "n1"}, evicts=(), awaited_pods=("e",), lost=0, saved=0)
 
 
-def test_it_waits_only_for_those_whose_room_it_needs_the_soonest_first() -> None:
+def test_only_needed_terminating_pods_are_awaited() -> None:
     late, soon = (placed(uid, "n0", 4) for uid in ("late", "soon"))
     coming = [
         replace(late, state=PodState.ENDING, deadline=NOW + 9),
@@ -106,7 +106,7 @@ def test_it_waits_only_for_those_whose_room_it_needs_the_soonest_first() -> None
     assert choice.awaited_pods == ("soon",)
 
 
-def test_surplus_goes_before_work_and_loses_nothing() -> None:
+def test_surplus_is_evicted_before_work_without_loss() -> None:
     elastic = running("elastic", ["n0", "n0"], 4, age=9999, minimum=1, elastic=True)
     there = world(nodes(2), [elastic, running("young", ["n1"], 8, age=1)])
     choice = ask(there, waiting(1, 4))
@@ -115,12 +115,12 @@ def test_surplus_goes_before_work_and_loses_nothing() -> None:
     assert (evict.pods, evict.whole, evict.lost) == (("elastic-1",), False, 0)
 
 
-def test_no_more_surplus_goes_than_is_needed_high_ranks_first() -> None:
+def test_only_needed_surplus_of_highest_ranks_is_evicted() -> None:
     elastic = running("elastic", ["n0"] * 8, 1, minimum=2, elastic=True)
     assert going(ask(world(nodes(1), [elastic]), waiting(2, 1))) == {"elastic": ("elastic-6", "elastic-7")}
 
 
-def test_below_its_minimum_the_whole_gang_goes() -> None:
+def test_whole_gang_is_evicted_below_minimum() -> None:
     elastic = running("elastic", ["n0", "n0", "n1"], 4, minimum=2, elastic=True)
     choice = ask(world([node("n0"), node("n1", size=4)], [elastic]), waiting(1, 8))
     assert choice is not None
@@ -128,7 +128,7 @@ def test_below_its_minimum_the_whole_gang_goes() -> None:
     assert (evict.pods, evict.whole) == (("elastic-0", "elastic-1", "elastic-2"), True)
 
 
-def test_pods_that_are_going_do_not_count_for_the_minimum() -> None:
+def test_terminating_pods_do_not_count_for_minimum() -> None:
     elastic = changed(running("elastic", ["n0"] * 4, 2, minimum=3, elastic=True), 0, state=PodState.ENDING)
     choice = ask(world(nodes(1), [elastic]), waiting(1, 2))
     assert choice is not None
@@ -144,22 +144,22 @@ def test_each_role_keeps_its_minimum() -> None:
     assert going(ask(world(nodes(1), [inside]), waiting(1, 4))) == {"elastic": ("elastic-0", "elastic-1")}
 
 
-def test_pods_in_cells_stay_and_what_is_borrowed_beside_them_goes() -> None:
+def test_borrowing_pods_are_evicted_and_pods_in_cells_stay() -> None:
     assert ask(world(nodes(1), [running("cells", ["n0"], 8, borrowed=False)]), waiting(1)) is None
     both = changed(running("both", ["n0", "n1"], 8), 1, borrowed=False)
     choice = ask(world(nodes(2), [both]), waiting(1))
     assert going(choice) == {"both": ("both-0",)}
     assert choice is not None
-    assert choice.lost == 1600  # what stays is of no use without it
+    assert choice.lost == 1600  # the remaining pods do no work without it
 
 
-def test_what_keeps_pods_in_cells_going_is_the_dearer_for_it() -> None:
+def test_cost_includes_idled_pods_in_cells() -> None:
     both = changed(running("both", ["n0", "n1"], 8), 1, borrowed=False)
     old = running("old", ["n2"], 8, age=150)
     assert going(ask(world(nodes(3), [both, old]), waiting(1))) == {"old": ("old-0",)}
 
 
-def test_what_a_gang_in_cells_has_borrowed_beyond_its_core_can_be_called_in() -> None:
+def test_borrowed_surplus_of_gang_in_cells_is_reclaimable() -> None:
     for elastic, lost in ((True, 0), (False, 800)):
         gang = changed(running("g", ["n0", "n1"], 8, minimum=1, elastic=elastic), 0, borrowed=False)
         choice = ask(world(nodes(2), [gang]), waiting(1))
@@ -168,12 +168,12 @@ def test_what_a_gang_in_cells_has_borrowed_beyond_its_core_can_be_called_in() ->
         assert (choice.lost, choice.evicts[0].whole) == (lost, False)
 
 
-def test_a_gang_that_is_not_elastic_goes_whole() -> None:
+def test_inelastic_gang_is_evicted_whole() -> None:
     gang = running("stiff", ["n0", "n0"], 4, minimum=1)
     assert going(ask(world(nodes(1), [gang]), waiting(1, 4))) == {"stiff": ("stiff-0", "stiff-1")}
 
 
-def test_the_last_checkpoint_and_the_cost_of_a_restart_count() -> None:
+def test_checkpoint_and_restart_cost_count() -> None:
     saved = running("saved", ["n0"], 8, age=9000, checkpoint=NOW - 10)
     costly = running("costly", ["n1"], 8, age=9000, checkpoint=NOW - 2, restart_cost=100)
     choice = ask(world(nodes(2), [saved, costly]), waiting(1))
@@ -182,20 +182,20 @@ def test_the_last_checkpoint_and_the_cost_of_a_restart_count() -> None:
     assert choice.lost == 80
 
 
-def test_exempt_gangs_stay() -> None:
+def test_exempt_gangs_are_not_evicted() -> None:
     there = world(nodes(2), [running("a", ["n0"], 8, age=1), running("b", ["n1"], 8)])
     assert going(ask(there, waiting(1), exempt=frozenset({"a"}))).keys() == {"b"}
     assert ask(there, waiting(1), exempt=frozenset({"a", "b"})) is None
 
 
-def test_clocks_that_jump_cost_nothing() -> None:
+def test_clock_jumps_cost_nothing() -> None:
     future = running("future", ["n0"], 8, age=-500)
     choice = ask(world(nodes(2), [future, running("a", ["n1"], 8, age=1)]), waiting(1))
     assert choice is not None
     assert (list(going(choice)), choice.lost) == (["future"], 0)
 
 
-def test_inside_its_minimum_run_time_it_goes_only_if_nothing_else_will_do() -> None:
+def test_gang_in_minimum_run_time_is_last_resort() -> None:
     young = running("young", ["n0"], 8, age=1, minimum_run=60)
     old = running("old", ["n1"], 8, age=9000, minimum_run=60)
     assert going(ask(world(nodes(2), [young, old]), waiting(1))).keys() == {"old"}
@@ -203,15 +203,15 @@ def test_inside_its_minimum_run_time_it_goes_only_if_nothing_else_will_do() -> N
     assert going(ask(world(nodes(1), [young]), waiting(1))).keys() == {"young"}
 
 
-def test_as_few_as_can_be_go_inside_their_minimum_run_time() -> None:
+def test_fewest_gangs_in_minimum_run_time_are_evicted() -> None:
     young = [running(f"young{index}", [f"n{index}"], 8, age=1, minimum_run=60) for index in range(3)]
     old = running("old", ["n3"], 8, age=9000)
     assert "old" in going(ask(world(nodes(4), [*young, old]), waiting(2)))
 
 
 @pytest.mark.parametrize("attribute", [{"tenant": "over"}, {"priority": -1}, {"age": 99.0, "size": 8}])
-def test_between_equals(attribute: dict[str, object]) -> None:
-    # Furthest over its guarantee, lower priority, younger; the restart makes up for what the young have not lost.
+def test_tie_breakers(attribute: dict[str, object]) -> None:
+    # Furthest over its guarantee, lower priority, younger; the restart cost offsets what the young have not lost.
     gangs = [running(name, [f"n{index}"], 8) for index, name in enumerate("abc")]
     options: dict[str, object] = dict(attribute)
     options.pop("size", None)
@@ -221,7 +221,7 @@ def test_between_equals(attribute: dict[str, object]) -> None:
     assert going(ask(world(nodes(3), gangs), waiting(1), excess={"over": 2.0, "low": 1.0})).keys() == {"b"}
 
 
-def test_a_gang_on_many_nodes_counts_by_what_is_wanted_of_it() -> None:
+def test_gang_on_many_nodes_is_priced_by_useful_capacity() -> None:
     # One gang on two nodes that frees both costs less than two gangs, though more than each.
     wide = running("wide", ["n0", "n1"], 8, age=6)
     one, two = running("one", ["n2"], 8, age=10), running("two", ["n3"], 8, age=10)
@@ -231,15 +231,15 @@ def test_a_gang_on_many_nodes_counts_by_what_is_wanted_of_it() -> None:
     ).keys() == {"two"}
 
 
-def test_a_wide_gang_that_yields_no_whole_node_is_left_alone() -> None:
-    # Cheap for each GPU, but the nodes that it is on are held by dear ones as well.
+def test_wide_gang_that_frees_no_whole_node_is_spared() -> None:
+    # Cheap per GPU, but costly gangs also run on its nodes.
     wide = running("wide", ["n0", "n1", "n2", "n3"], 4, age=1)
     dear = [running(f"dear{index}", [f"n{index}"], 4, age=1000) for index in range(4)]
     plain = running("plain", ["n4"], 8, age=100)
     assert going(ask(world(nodes(5), [wide, *dear, plain]), waiting(1))).keys() == {"plain"}
 
 
-def test_the_required_domain_in_which_it_is_cheapest() -> None:
+def test_cheapest_required_domain_is_chosen() -> None:
     there = nodes(4, racks=2)
     gangs = [running(f"g{index}", [f"n{index}"], 8, age=age) for index, age in enumerate([1, 90, 40, 40])]
     assert going(ask(world(there, gangs), waiting(2, required_level="rack"))).keys() == {"g2", "g3"}
@@ -255,7 +255,7 @@ def test_many_required_domains() -> None:
     assert going(ask(world(there, gangs), waiting(2, required_level="rack"))).keys() == {"g34", "g35"}
 
 
-def test_nodes_that_are_not_allowed_or_not_usable_are_not_emptied() -> None:
+def test_disallowed_and_unusable_nodes_are_not_emptied() -> None:
     gangs = [running(name, [f"n{index}"], 8, age=index) for index, name in enumerate("abc")]
     there = nodes(3)
     there[0] = node("n0", usable=False)
@@ -263,13 +263,13 @@ def test_nodes_that_are_not_allowed_or_not_usable_are_not_emptied() -> None:
     assert going(ask(world(there, gangs), waiting(1), among=["n0", "n2"])).keys() == {"c"}
 
 
-def test_other_resources_than_the_unit() -> None:
-    # There are GPUs enough: the processors are short, and only one gang holds them.
+def test_victims_for_other_resources() -> None:
+    # GPUs are free: CPUs are short, and only one gang uses them.
     idle, busy = running("idle", ["n0"], gpus(4), age=1), running("busy", ["n0"], gpus(0, 60), age=50)
     assert going(ask(world(nodes(1), [idle, busy]), waiting(1, gpus(4, 32)))).keys() == {"busy"}
 
 
-def test_what_no_node_has() -> None:
+def test_missing_resource_has_no_victims() -> None:
     assert ask(world(nodes(1), [running("a", ["n0"], 8)]), waiting(1, 9)) is None
     strange = mixed([replace(gpus(1), requests=(("tpu", 1000),))])
     assert ask(world(nodes(1), [running("a", ["n0"], 8)]), strange) is None
@@ -284,15 +284,15 @@ def test_unequal_pods() -> None:
     assert set(choice.nodes.values()) == {"n1", "n2"}
 
 
-def test_shapes_that_stand_in_each_others_way() -> None:
-    # By counting either node would do for each shape, but both nodes are needed.
+def test_shapes_that_compete_for_nodes() -> None:
+    # By counting either node fits each shape, but both nodes are needed.
     gangs = [running(f"g{index}", [f"n{index}"], gpus(8, 64), age=index) for index in range(3)]
     choice = ask(world(nodes(3), gangs), mixed([gpus(4, 40), gpus(4, 30), gpus(1, 50)]))
     assert choice is not None
     assert going(choice).keys() == {"g0", "g1"} or len(choice.evicts) == 3
 
 
-def test_a_placer_of_its_own_decides() -> None:
+def test_custom_placer_decides() -> None:
     gang = waiting(1)
     there = world(nodes(2), [running("a", ["n0"], 8, age=1), running("b", ["n1"], 8, age=50)])
     choice = ask(there, gang, placer=lambda room: place_pods(room, gang.pods, among=["n1"]))
@@ -301,7 +301,7 @@ def test_a_placer_of_its_own_decides() -> None:
         ask(there, gang, ceiling=np.zeros(2, dtype=np.int64))
 
 
-def test_no_more_than_the_ceiling_is_freed_on_a_node() -> None:
+def test_ceiling_limits_freed_units_per_node() -> None:
     gang = waiting(2, 4)
     there = world(nodes(2), [running(f"g{index}", [f"n{index // 2}"], 4, age=1 + index // 2) for index in range(4)])
     choice = ask(there, gang, ceiling=np.array([4000, 4000]), placer=lambda room: _one_each(room, gang))
@@ -315,14 +315,14 @@ def _one_each(room: NodeResources, gang: Gang) -> dict[str, str] | None:
     return {**first, **second} if first is not None and second is not None else None
 
 
-def test_the_gang_itself_is_no_victim() -> None:
+def test_gang_is_not_its_own_victim() -> None:
     gang = replace(waiting(1), pods=(*waiting(1).pods, placed("old", "n0", 8)))
     there = world(nodes(1), [gang])
     assert choose_victims(*there, gang, gang.pods[:1], now=NOW) is None
 
 
-def test_pods_that_must_stand_together_on_few_nodes() -> None:
-    # Single pods are cheap here and there, but the placer wants all of them on one node.
+def test_placer_that_needs_one_node() -> None:
+    # Single pods are cheap on several nodes, but the placer needs all of them on one node.
     gangs = [
         running(f"g{index}{place}", [f"n{index}"], 2, age=1 + 10 * place) for index in range(4) for place in range(4)
     ]
@@ -337,8 +337,8 @@ def test_pods_that_must_stand_together_on_few_nodes() -> None:
     assert going(choice).keys() == {f"one{place}" for place in range(4)}
 
 
-def test_where_all_must_go_first_to_see_what_is_needed() -> None:
-    # Counting says that a cheap node will do; the placer takes only pairs of nodes that it likes.
+def test_search_falls_back_to_all_candidates() -> None:
+    # By counting a cheap node suffices; the placer takes only certain pairs of nodes.
     gangs = [running(f"g{index}", [f"n{index}"], 8, age=1 + index) for index in range(4)]
     gang = waiting(2)
     choice = ask(world(nodes(4), gangs), gang, placer=lambda room: place_pods(room, gang.pods, among=["n1", "n3"]))
@@ -347,8 +347,8 @@ def test_where_all_must_go_first_to_see_what_is_needed() -> None:
     assert choice.lost == 8 * (2 + 4)
 
 
-def test_the_dearest_is_spared_first() -> None:
-    # All three let the gang in, and so do the last with either of the others: the cheaper of these goes with it.
+def test_costliest_candidate_is_spared_first() -> None:
+    # All three suffice, and so does the last with either of the others: the cheaper of these is evicted with it.
     sizes = {"small": (2, 1), "middle": (3, 2), "large": (6, 3)}
     gangs = [running(name, ["n0"], size, age=age) for name, (size, age) in sizes.items()]
     choice = ask(world([node("n0", size=11)], gangs), waiting(1))
@@ -357,7 +357,7 @@ def test_the_dearest_is_spared_first() -> None:
     assert (choice.lost, choice.saved) == (2 + 18, 6)
 
 
-def test_surplus_rather_than_work_that_has_just_begun() -> None:
+def test_surplus_is_evicted_before_young_work() -> None:
     elastic = running("elastic", ["n2", "n0"], 4, minimum=1, elastic=True)
     both = [running(f"old{index}", [f"n{index}"], 4, age=1) for index in range(2)]
     fresh, dear = running("fresh", ["n1"], 4, tenant="over", age=0), running("dear", ["n2"], 4)
@@ -365,7 +365,7 @@ def test_surplus_rather_than_work_that_has_just_begun() -> None:
     assert going(ask(there, waiting(1), excess={"over": 1.0})).keys() == {"elastic", "old0"}
 
 
-def test_a_second_on_the_same_node_where_that_is_cheapest() -> None:
+def test_second_victim_on_same_node_if_cheapest() -> None:
     there = world(
         nodes(2), [running(f"g{age}", [on], 4, age=age) for age, on in ((1, "n0"), (2, "n0"), (3, "n1"), (9, "n1"))]
     )
@@ -373,7 +373,7 @@ def test_a_second_on_the_same_node_where_that_is_cheapest() -> None:
     assert going(ask(there, waiting(3, 4))).keys() == {"g1", "g2", "g3"}
 
 
-def test_who_is_not_there_any_more_frees_nothing() -> None:
+def test_removed_candidate_frees_nothing() -> None:
     gone, dropped = running("gone", ["elsewhere"], 8, age=0), running("dropped", ["n0"], 8, age=0)
     room, evictable = world(nodes(2), [gone, running("a", ["n0"], 8), running("b", ["n1"], 8, age=200), dropped])
     evictable.remove_gang("dropped")
@@ -382,8 +382,8 @@ def test_who_is_not_there_any_more_frees_nothing() -> None:
     assert going(ask((room, evictable), waiting(2))).keys() == {"a", "b"}
 
 
-def test_of_a_gang_on_many_nodes_only_what_is_wanted_counts() -> None:
-    # The wide one seems to cost half on each of its nodes, but one of them is held by a dear one, too.
+def test_cost_of_wide_gang_counts_only_useful_nodes() -> None:
+    # The wide gang seems to cost half on each of its nodes, but a costly gang also runs on one of them.
     wide, dear = running("wide", ["n0", "n1"], gpus(4, 64), age=20), running("dear", ["n1"], 4, age=9000)
     half = running("half", ["n0"], gpus(4, 0), age=0)
     plain = [running(f"plain{index}", [f"n{index}"], 8, age=12) for index in (2, 3)]
@@ -391,8 +391,8 @@ def test_of_a_gang_on_many_nodes_only_what_is_wanted_counts() -> None:
     assert going(choice).keys() == {"plain2", "plain3"}
 
 
-def test_what_was_tried_in_vain_does_not_stand_in_the_way() -> None:
-    # The placer wants more room than the pod takes: without the dear one it does not do, without the cheap one it does.
+def test_failed_trial_leaves_no_trace() -> None:
+    # The placer needs more than the pod requests: it fails without the costly victim, and works without the cheap one.
     gang = waiting(1, 2)
     there = world(nodes(1), [running("dear", ["n0"], 6, age=100), running("cheap", ["n0"], 2, age=1)])
     choice = ask(there, gang, placer=lambda room: {"new-0": "n0"} if room.free_on_node("n0")[GPU] >= 6000 else None)

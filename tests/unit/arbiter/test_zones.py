@@ -1,4 +1,4 @@
-"""What fits into the NUMA zones of nodes: certain where told, exact for equal pods, no limit where none is known."""
+"""Capacity of nodes with NUMA zones: certain where zones are known, exact for equal pods."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def room(*nodes: Node) -> NodeResources:
 
 
 def published(name: str, allocatable: Iterable[int], available: Iterable[int], **fields: object) -> Node:
-    """A node with pods on it, as its zones were published."""
+    """Return a node with pods on it, with its published zones."""
     zones = tuple(
         Zone(name=f"node-{at}", allocatable={GPU: whole * 1000}, available={GPU: free * 1000})
         for at, (whole, free) in enumerate(zip(allocatable, available, strict=True))
@@ -27,7 +27,7 @@ def published(name: str, allocatable: Iterable[int], available: Iterable[int], *
 
 
 @pytest.mark.parametrize(("size", "fit"), [(1, 8), (2, 4), (3, 2), (4, 2), (5, 0), (8, 0)])
-def test_of_equal_pods_as_many_fit_as_there_is_room_for_in_the_zones(size: int, fit: int) -> None:
+def test_equal_pods_fit_by_zone(size: int, fit: int) -> None:
     made = room(split("n0", 4, 4))
     assert made.capacity_on_node("n0", gpus(size)) == fit
     for left in reversed(range(fit)):
@@ -35,20 +35,20 @@ def test_of_equal_pods_as_many_fit_as_there_is_room_for_in_the_zones(size: int, 
         assert made.capacity_on_node("n0", gpus(size)) == left
 
 
-def test_nodes_without_zones_are_as_ever() -> None:
+def test_nodes_without_zones_are_unlimited() -> None:
     made = room(node("n0"), split("n1", 4, 4))
     assert made.capacity_by_node(gpus(8)).tolist() == [1, 0]
     assert not room(node("n0")).has_zones
     assert [made.is_zoned(name) for name in ("n0", "n1")] == [False, True]
 
 
-def test_what_zones_do_not_have_is_no_matter_of_theirs() -> None:
+def test_resources_outside_zones_are_ignored() -> None:
     made = room(split("n0", 4, 4))
     assert made.capacity_on_node("n0", gpus(4, cpu=30)) == 2
     assert made.capacity_on_node("n0", Shape.from_requests({"cpu": 1000})) == 64
 
 
-def test_a_pod_whose_zone_is_not_known_is_in_the_worst() -> None:
+def test_pod_of_unknown_zone_counts_as_worst_case() -> None:
     made = room(split("n0", 4, 4))
     made.add_pods("n0", gpus(1))
     assert made.capacity_on_node("n0", gpus(4)) == 1
@@ -58,7 +58,7 @@ def test_a_pod_whose_zone_is_not_known_is_in_the_worst() -> None:
     assert made.capacity_on_node("n0", gpus(4)) == 1
 
 
-def test_what_was_published_counts_and_those_in_it_are_not_counted_twice() -> None:
+def test_published_amounts_count_their_pods_once() -> None:
     made = room(published("n0", [4, 4], [2, 4], counted=frozenset({"x"})))
     made.add_pods("n0", gpus(2))
     made.count_published("n0", gpus(2))
@@ -69,7 +69,7 @@ def test_what_was_published_counts_and_those_in_it_are_not_counted_twice() -> No
     assert made.capacity_on_node("n0", gpus(2)) == 2
 
 
-def test_what_those_held_that_were_in_what_was_published_and_have_gone_is_free_in_some_zone() -> None:
+def test_ended_published_pods_free_capacity_in_some_zone() -> None:
     made = room(published("n0", [4, 4], [3, 1], counted=frozenset({"x", "y"}), gone={"y": gpus(3)}))
     made.add_pods("n0", gpus(1))
     made.count_published("n0", gpus(1))
@@ -85,7 +85,7 @@ def test_what_those_held_that_were_in_what_was_published_and_have_gone_is_free_i
     assert [held.capacity_on_node("n0", gpus(size)) for size in (1, 2, 3)] == [3, 1, 0]
 
 
-def test_one_that_has_gone_and_counts_as_placed_still_gives_no_room_twice() -> None:
+def test_ended_pod_counted_as_placed_frees_capacity_once() -> None:
     there = Cluster([split("n0", 4, 4)], [quota("a")])
     there.add(gang("a/x", "a", [4]), gang("a/y", "a", [1]))
     there.cycle()
@@ -98,7 +98,7 @@ def test_one_that_has_gone_and_counts_as_placed_still_gives_no_room_twice() -> N
     assert there.placed("a/z") == {"a/z-0": "n0"}
 
 
-def test_nobody_else_is_told_to_go_while_the_node_of_those_who_went_has_not_published() -> None:
+def test_no_further_eviction_until_node_publishes_zones() -> None:
     there = Cluster([split("n0", 4, 4)], [quota("a", 8), quota("b")], recreate=False)
     there.add(gang("b/one", "b", [1], band=LOW), gang("b/three", "b", [3], band=LOW))
     there.settle(2)
@@ -114,7 +114,7 @@ def test_nobody_else_is_told_to_go_while_the_node_of_those_who_went_has_not_publ
     assert sorted(there.placed("a/x").values()) == ["n0", "n0"]
 
 
-def test_once_all_others_have_gone_the_whole_of_each_zone_counts_whatever_was_published() -> None:
+def test_empty_node_counts_whole_zones() -> None:
     made = room(published("n0", [4, 4], [0, 0]))
     for _ in range(8):
         made.add_pods("n0", gpus(1))
@@ -126,13 +126,13 @@ def test_once_all_others_have_gone_the_whole_of_each_zone_counts_whatever_was_pu
     assert made.capacity_on_node("n0", gpus(4)) == 1, "the last can only be in one of them"
 
 
-def test_devices_of_others_count() -> None:
+def test_devices_of_unmanaged_pods_count() -> None:
     stranger = published("n0", [4, 4], [4, 2], used={GPU: 2000})
     assert room(replace(stranger, used={GPU: 2000})).capacity_on_node("n0", gpus(4)) == 1
     assert room(replace(stranger, used={GPU: 3000})).capacity_on_node("n0", gpus(4)) == 0, "one of them came since"
 
 
-def test_containers_are_judged_one_by_one_unless_the_scope_is_the_pod() -> None:
+def test_scope_decides_between_containers_and_pod() -> None:
     assert room(split("n0", 4, 4)).capacity_on_node("n0", containers(4, 4)) == 1
     assert room(split("n0", 4, 4)).capacity_on_node("n0", containers(2, 2)) == 2
     assert room(split("n0", 4, 4)).capacity_on_node("n0", containers(5, 1)) == 0
@@ -140,7 +140,7 @@ def test_containers_are_judged_one_by_one_unless_the_scope_is_the_pod() -> None:
     assert room(split("n0", 4, 4, scope="pod")).capacity_on_node("n0", containers(2, 2)) == 2
 
 
-def test_cpus_count_where_a_pod_has_them_for_itself() -> None:
+def test_exclusive_cpus_count() -> None:
     zone = {GPU: 4000, "cpu": 16_000}
     zones = tuple(Zone(name=name, allocatable=zone, available=zone) for name in ("a", "b"))
     made = room(Node(name="n0", allocatable={GPU: 8000, "cpu": 32_000}, topology=Topology(zones=zones)))
@@ -152,7 +152,7 @@ def test_cpus_count_where_a_pod_has_them_for_itself() -> None:
     assert made.capacity_on_node("n0", replace(gpus(1, cpu=17), parts=((("cpu", 17_000), (GPU, 1000)),))) == 0
 
 
-def test_trials_and_copies_leave_no_trace() -> None:
+def test_undo_and_copies_are_independent() -> None:
     made = room(split("n0", 4, 4))
     saved, mark = made.save(), made.mark()
     made.add_pods("n0", gpus(4), 2)
@@ -165,10 +165,11 @@ def test_trials_and_copies_leave_no_trace() -> None:
         assert made.capacity_on_node("n0", gpus(4)) == 2
 
 
-# -- the whole of it ---------------------------------------------------------------------------------------------------
+# -- with the cycle
+# -----------------------------------------------------------------------------------------------------
 
 
-def test_a_pod_goes_to_the_node_that_has_it_in_one_zone_or_waits() -> None:
+def test_pod_starts_on_node_with_fitting_zone_or_waits() -> None:
     there = Cluster([split("n0", 2, 6), split("n1", 4, 4)], [quota("a")])
     there.add(gang("a/six", "a", [6]))
     there.cycle()
@@ -180,7 +181,7 @@ def test_a_pod_goes_to_the_node_that_has_it_in_one_zone_or_waits() -> None:
     assert holds["a/whole"].message.endswith("; a pod can have nvidia.com/gpu 6 at most")
 
 
-def test_a_gang_fills_nodes_as_their_zones_allow() -> None:
+def test_gang_fills_nodes_by_zone() -> None:
     there = Cluster([split("n0", 4, 4), split("n1", 4, 4)], [quota("a")])
     there.add(gang("a/x", "a", [3] * 4))
     there.cycle()
@@ -192,7 +193,7 @@ def test_a_gang_fills_nodes_as_their_zones_allow() -> None:
     assert len(there.placed("a/z")) == 4
 
 
-def test_a_guarantee_is_called_in_until_a_zone_is_free() -> None:
+def test_reclaim_evicts_until_zone_is_free() -> None:
     there = Cluster([split("n0", 4, 4), split("n1", 4, 4)], [quota("a", 8), quota("b")])
     there.add(*(gang(f"b/low{n}", "b", [1], band=LOW) for n in range(16)))
     there.settle(2)
@@ -205,7 +206,7 @@ def test_a_guarantee_is_called_in_until_a_zone_is_free() -> None:
     assert there.placed("a/x")
 
 
-def test_what_is_ending_on_a_node_with_zones_is_waited_for() -> None:
+def test_terminating_pods_on_zoned_node_are_awaited() -> None:
     there = Cluster([split("n0", 4, 4)], [quota("a", 8), quota("b")])
     there.add(
         gang("b/low0", "b", [3], band=LOW), gang("b/low1", "b", [1], band=LOW), gang("b/low2", "b", [1], band=LOW)
@@ -218,7 +219,7 @@ def test_what_is_ending_on_a_node_with_zones_is_waited_for() -> None:
     assert len(there.placed("a/x")) == 2
 
 
-def test_news_of_zones_are_taken_in() -> None:
+def test_new_zone_amounts_are_used() -> None:
     there = Cluster([split("n0", 4, 4)], [quota("a")])
     there.add(gang("a/x", "a", [1]), gang("a/y", "a", [1]))
     there.cycle()
@@ -230,7 +231,7 @@ def test_news_of_zones_are_taken_in() -> None:
     assert there.placed("a/z") == {"a/z-0": "n0"}
 
 
-def test_who_ends_anyway_on_a_node_with_zones_is_waited_for_though_by_sums_there_is_room() -> None:
+def test_terminating_pods_on_zoned_node_are_awaited_despite_free_sums() -> None:
     there = Cluster([split("n0", 4, 4)], [quota("a", 8), quota("b")])
     there.add(gang("b/low0", "b", [1], band=LOW), gang("b/low1", "b", [1], band=LOW))
     there.settle(2)

@@ -1,4 +1,4 @@
-"""What differs between decisions without and with a change, made by hand."""
+"""Differences between decisions without and with a change."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def compared(before: dict[str, Any], after: dict[str, Any], *, about: tuple[str,
         (waits(), waits(PendingReason.QUOTA), EffectKind.REASON, None),
     ],
 )
-def test_what_changes_for_a_gang(
+def test_effect_on_gang(
     before: dict[str, Any], after: dict[str, Any], what: EffectKind, texts: tuple[str, str] | None
 ) -> None:
     [effect] = compared(before, after).other_effects()
@@ -72,14 +72,14 @@ def test_what_changes_for_a_gang(
     ],
     ids=["a minute", "another node", "told as an eviction", "told as one, too"],
 )
-def test_what_is_no_change_or_is_told_otherwise(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_unchanged_gang_has_no_effect(before: dict[str, Any], after: dict[str, Any]) -> None:
     assert compared(before, after).other_effects() == []
 
 
-def test_what_is_asked_about_is_no_effect() -> None:
+def test_gang_in_question_is_no_effect() -> None:
     assert compared(waits(), STARTS, about=(G,)).other_effects() == []
 
 
-def test_what_is_evicted_anyway_is_not_counted() -> None:
+def test_evictions_that_happen_anyway_are_omitted() -> None:
     assert compared(EVICTED, EVICTED).new_evictions() == []
     assert [each.pods for each in compared({}, EVICTED).new_evictions()] == [1]

@@ -1,4 +1,4 @@
-"""What would become of the pods of nodes that are drained."""
+"""Answers about drained nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def drained(there: Cluster, *nodes: str) -> Answer:
     return asked(there, DrainQuestion(nodes=nodes))
 
 
-def test_of_a_node_without_gangs_nothing_moves() -> None:
+def test_node_without_gangs_moves_nothing() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
     answer = drained(there, "n0")
     assert (answer.verdict, answer.gangs, answer.evictions, answer.guarantees) == (Verdict.UNUSED, (), (), ())
@@ -33,7 +33,7 @@ def test_of_a_node_without_gangs_nothing_moves() -> None:
     assert (pool.before.usable_nodes, pool.after.usable_nodes, pool.after.free) == (2, 1, 8)
 
 
-def test_where_there_is_room_pods_restart_elsewhere_at_once() -> None:
+def test_pods_restart_on_free_capacity() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
     there.add(gang("a/ns/gang/g", "a", [4, 2]))
     there.settle(1)
@@ -47,7 +47,7 @@ def test_where_there_is_room_pods_restart_elsewhere_at_once() -> None:
     assert answer.effects == ()
 
 
-def test_who_is_evicted_for_those_that_move_is_named() -> None:
+def test_evictions_for_moved_pods_are_listed() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b")])
     there.add(runs(gang("a/ns/gang/g", "a", [8], created=900.0), ["n0"], borrowed=False))
     there.add(runs(gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n1"], borrowed=True))
@@ -57,7 +57,7 @@ def test_who_is_evicted_for_those_that_move_is_named() -> None:
     assert answer.summary == "1 pod must move: 1 gang restarts after evictions of 1 pod."
 
 
-def test_what_finds_no_room_waits_and_a_guarantee_that_the_nodes_no_longer_hold_is_cut() -> None:
+def test_pods_without_capacity_wait_and_guarantee_is_reduced() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 16)])
     for number in range(2):
         there.add(runs(gang(f"a/ns/gang/g{number}", "a", [8], created=900.0), [f"n{number}"], borrowed=False))
@@ -73,7 +73,7 @@ def test_what_finds_no_room_waits_and_a_guarantee_that_the_nodes_no_longer_hold_
     assert answer.summary == "1 pod must move: 1 gang waits."
 
 
-def test_of_a_gang_on_several_nodes_the_others_run_on() -> None:
+def test_pods_on_other_nodes_keep_running() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a")])
     there.add(runs(gang("a/ns/gang/g", "a", [8, 8], created=900.0), ["n0", "n1"], borrowed=True))
     [outcome] = drained(there, "n1").gangs
@@ -81,7 +81,7 @@ def test_of_a_gang_on_several_nodes_the_others_run_on() -> None:
     assert drained(there, "n0", "n1").gangs[0].running == 0
 
 
-def test_those_that_wait_already_start_later() -> None:
+def test_waiting_gangs_start_later() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a")])
     there.add(runs(gang("a/ns/gang/long", "a", [8], created=900.0, run_limit=7200.0), ["n0"], borrowed=True))
     there.add(runs(gang("a/ns/gang/short", "a", [8], created=900.0, run_limit=600.0), ["n1"], borrowed=True))
@@ -90,7 +90,7 @@ def test_those_that_wait_already_start_later() -> None:
     assert [(each.gang.name, each.what) for each in answer.effects] == [("waits", EffectKind.LATER)]
 
 
-def test_pods_that_leave_anyway_are_not_told_of() -> None:
+def test_terminating_pods_are_omitted() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b", 8)])
     there.add(runs(gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n0"], borrowed=True))
     there.add(runs(gang("b/ns/gang/inside", "b", [8], created=900.0), ["n1"], borrowed=False))
@@ -103,7 +103,7 @@ def test_pods_that_leave_anyway_are_not_told_of() -> None:
     assert "Pods there that were notified of an eviction are omitted: they terminate anyway." in answer.notes
 
 
-def test_the_note_tells_of_pods_that_are_not_ours_and_of_nodes_that_are_closed() -> None:
+def test_notes_mention_unmanaged_pods_and_closed_nodes() -> None:
     there = Cluster([replace(node("n0"), used={GPU: 2000}), node("n1", usable=False)], [quota("a")])
     assert drained(there, "n0", "n1").notes == (
         "n1 of pool.compute: already closed, or not ready.",
@@ -111,7 +111,7 @@ def test_the_note_tells_of_pods_that_are_not_ours_and_of_nodes_that_are_closed()
     )
 
 
-def test_nodes_are_found_by_name_in_any_pool_and_by_their_cluster() -> None:
+def test_nodes_are_found_by_name_and_cluster() -> None:
     there = Cluster([node("n0")], [quota("a"), quota("a", pool=OTHER)], more=[node("m0")])
     there.add(gang("a/ns/gang/g", "a", [8], pools=(OTHER,)))
     there.settle(1)
@@ -125,8 +125,8 @@ def test_nodes_are_found_by_name_in_any_pool_and_by_their_cluster() -> None:
         drained(there)
 
 
-def test_in_a_divided_pool_pods_may_restart_in_every_part() -> None:
-    """A pod that runs asks for the part that it was let go to; one that is created again does not."""
+def test_pods_may_restart_in_every_part_of_divided_pool() -> None:
+    """A running pod requests the part to which it was admitted; a re-created pod does not."""
     there = Cluster([node("n0", rack="r0"), node("n1", rack="r1")], [quota("a", 8)])
     bound = replace(gpus(8), terms=((Requirement(key="rack", operator="In", values=("r0",)),),))
     there.add(runs(gang("a/ns/gang/g", "a", [bound], created=900.0), ["n0"], borrowed=False))
@@ -137,7 +137,7 @@ def test_in_a_divided_pool_pods_may_restart_in_every_part() -> None:
     assert (kept.verdict, len(kept.notes)) == (Verdict.SOME_WAIT, 1), "of a pool that is not divided it asks so itself"
 
 
-def test_what_else_a_pod_asks_of_its_node_stays() -> None:
+def test_other_node_requirements_are_kept() -> None:
     there = Cluster([node("n0", rack="r0"), node("n1", rack="r1")], [quota("a", 8)])
     terms = tuple(Requirement(key=key, operator="In", values=("r0",)) for key in ("rack", "disk"))
     bound = replace(gpus(8), terms=(terms,))
@@ -145,7 +145,7 @@ def test_what_else_a_pod_asks_of_its_node_stays() -> None:
     assert asked(there, DrainQuestion(nodes=("n0",)), divided=BY_RACK).verdict is Verdict.SOME_WAIT
 
 
-def test_a_gang_that_would_restart_in_another_pool_of_its_tenants_is_named() -> None:
+def test_gang_that_restarts_in_other_pool_is_noted() -> None:
     there = Cluster([node("n0")], [quota("a"), quota("a", pool=OTHER), quota("b")], more=[node("m0"), node("m1")])
     there.add(runs(gang("a/ns/gang/moves", "a", [8], created=900.0), ["n0"], borrowed=True))
     answer = drained(there, "n0")
@@ -166,7 +166,7 @@ def test_a_gang_that_would_restart_in_another_pool_of_its_tenants_is_named() -> 
     assert "Of the waiting gangs" not in drained(there, "n0").notes[-1]
 
 
-def test_a_name_that_two_clusters_have_must_say_which() -> None:
+def test_ambiguous_node_name_needs_cluster() -> None:
     there = Cluster([node("n0")], [quota("a")], more=[node("n0")])
     there.other = replace(there.other, key=("east", "pool"))
     with pytest.raises(InputError, match="node 'n0' exists in 2 compute clusters") as caught:

@@ -1,4 +1,4 @@
-"""What would become of a gang that is submitted now."""
+"""Answers about a new gang."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def submitted(there: Cluster, tenant: str, gpus: int, *, pods: int = 1, after: f
 
 
 def lent(*gangs: Any) -> Cluster:
-    """Two nodes of 8: one is guaranteed to a, and b runs on both, borrowed."""
+    """Return two nodes of 8: one is guaranteed to a, and b borrows both."""
     there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b")])
     there.add(*(gangs or (gang("b/ns/gang/low", "b", [8], band=LOW), gang("b/ns/pod/u", "b", [8], band=LOW))))
     there.settle(2)
     return there
 
 
-def test_into_free_room_it_starts_at_once_inside_the_guarantee() -> None:
+def test_gang_starts_inside_guarantee_on_free_capacity() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b")])
     answer = submitted(there, "a", 4, pods=2)
     [outcome] = answer.gangs
@@ -43,14 +43,14 @@ def test_into_free_room_it_starts_at_once_inside_the_guarantee() -> None:
     assert (pool.before.free, pool.after.free, pool.after.used) == (16, 8, 8)
 
 
-def test_beyond_the_guarantee_it_borrows() -> None:
+def test_gang_beyond_guarantee_borrows() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b")])
     answer = submitted(there, "b", 8)
     assert answer.gangs[0].borrowed
     assert answer.summary == "It starts now, outside the tenant's guarantee."
 
 
-def test_who_is_evicted_for_it_is_named_with_notice_and_loss() -> None:
+def test_evictions_are_listed_with_notice_and_loss() -> None:
     answer = submitted(lent(), "a", 8)
     [outcome], [evicted] = answer.gangs, answer.evictions
     assert answer.verdict is Verdict.STARTS_AFTER_EVICTION
@@ -63,14 +63,14 @@ def test_who_is_evicted_for_it_is_named_with_notice_and_loss() -> None:
     assert answer.summary == "It starts, inside the tenant's guarantee, once the arbiter has evicted 1 pod."
 
 
-def test_what_leaves_anyway_is_not_evicted_for_it() -> None:
+def test_terminating_pods_are_not_evictions() -> None:
     there = lent()
     there.add(gang("a/ns/gang/first", "a", [8]))
     anyway = asked(there, GangQuestion(tenant="b", pods=1, requests={GPU: 8}, band="low"))
     assert (anyway.evictions, anyway.verdict) == ((), Verdict.WAITS)
 
 
-def test_it_waits_for_room_that_comes_free_at_a_known_time() -> None:
+def test_gang_waits_for_known_end() -> None:
     there = lent(gang("b/ns/gang/long", "b", [8, 8], run_limit=3600.0))
     answer = submitted(there, "b", 8, after=100.0)
     [outcome] = answer.gangs
@@ -80,13 +80,13 @@ def test_it_waits_for_room_that_comes_free_at_a_known_time() -> None:
     assert answer.summary == "It waits."
 
 
-def test_it_stands_behind_those_that_wait_already() -> None:
+def test_gang_queues_behind_waiting_gangs() -> None:
     there = lent()
     there.add(gang("b/ns/gang/waits", "b", [8], band=LOW, priority=-1, preempts=False))
     assert submitted(there, "b", 8, band="low", priority=-2).gangs[0].place == 2
 
 
-def test_its_limit_keeps_it_waiting_and_what_is_beyond_the_whole_limit_never_starts() -> None:
+def test_gang_beyond_limit_waits_and_beyond_whole_limit_never_starts() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", limit=8)])
     there.add(gang("a/ns/gang/x", "a", [8]))
     assert submitted(there, "a", 8).gangs[0].code == "WaitingForQuota"
@@ -94,13 +94,13 @@ def test_its_limit_keeps_it_waiting_and_what_is_beyond_the_whole_limit_never_sta
     assert (never.verdict, never.gangs[0].code) == (Verdict.NEVER, "WaitingForQuota")
 
 
-def test_a_shape_that_fits_nowhere_never_starts() -> None:
+def test_infeasible_shape_never_starts() -> None:
     answer = submitted(lent(), "a", 9)
     assert (answer.verdict, answer.gangs[0].code) == (Verdict.NEVER, "Infeasible")
     assert "a pod can have nvidia.com/gpu 8 at most" in answer.gangs[0].message
 
 
-def test_an_elastic_gang_starts_with_its_minimum() -> None:
+def test_elastic_gang_starts_with_minimum() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a")])
     there.add(gang("a/ns/pod/u", "a", [4]))
     answer = submitted(there, "a", 4, pods=5, minimum=2)
@@ -109,8 +109,8 @@ def test_an_elastic_gang_starts_with_its_minimum() -> None:
     assert answer.summary == "It starts now with 3 of 5 pods, outside the tenant's guarantee."
 
 
-def test_what_it_takes_from_others_is_told() -> None:
-    """A gang of a higher priority preempts the one that runs, and takes the place of the one that is next."""
+def test_effects_on_other_gangs_are_listed() -> None:
+    """A gang of higher priority preempts the running one and starts before the next one."""
     there = Cluster([node("n0")], [quota("a", 8), quota("b")])
     there.add(gang("b/ns/gang/long", "b", [8], run_limit=3600.0))
     there.settle(1)
@@ -122,7 +122,7 @@ def test_what_it_takes_from_others_is_told() -> None:
     assert effect.before.startswith("WaitingFor")
 
 
-def test_only_the_pools_that_are_named_count() -> None:
+def test_only_named_pools_are_used() -> None:
     quotas = [quota("a"), quota("a", pool=OTHER), quota("b")]
     there = Cluster([node("n0")], quotas, more=[node("m0")])
     assert submitted(there, "a", 8, pools=("other",)).gangs[0].placements[0].node == "m0"
@@ -133,21 +133,21 @@ def test_only_the_pools_that_are_named_count() -> None:
     assert caught.value.hint == "Its pools are: pool.compute."
 
 
-def test_all_its_pods_within_one_rack() -> None:
+def test_required_level_is_respected() -> None:
     there = Cluster([node("n0"), node("n1", rack="r1")], [quota("a")])
     assert submitted(there, "a", 8, pods=2).verdict is Verdict.STARTS
     assert submitted(there, "a", 8, pods=2, within="rack").verdict is Verdict.NEVER
 
 
-def test_what_was_decided_in_the_last_cycle_is_carried_out_first() -> None:
+def test_last_cycle_is_carried_out_first() -> None:
     there = Cluster([node("n0")], [quota("a"), quota("b")])
     there.add(gang("b/ns/gang/starts", "b", [8]))
     answer = submitted(there, "a", 8)
     assert (answer.verdict, answer.effects) == (Verdict.WAITS, ())
 
 
-def test_time_that_has_passed_since_counts() -> None:
-    """Pods with notice are gone after notice and grace; they are not there for ever."""
+def test_elapsed_time_counts() -> None:
+    """Notified pods terminate after notice and grace."""
     there = lent()
     there.add(gang("a/ns/gang/first", "a", [8]))
     there.cycle()
@@ -155,7 +155,7 @@ def test_time_that_has_passed_since_counts() -> None:
     assert waits.time - waits.seen == 12.0
 
 
-def test_a_gang_inside_its_guarantee_that_is_preempted_by_its_own_tenant_is_said_to_be_inside() -> None:
+def test_eviction_by_own_tenant_is_marked_inside() -> None:
     there = Cluster([node("n0")], [quota("a", 8)])
     there.add(runs(gang("a/ns/gang/low", "a", [8], created=900.0), ["n0"], borrowed=False))
     answer = submitted(there, "a", 8, priority=10)
@@ -181,7 +181,7 @@ def test_a_gang_inside_its_guarantee_that_is_preempted_by_its_own_tenant_is_said
         ({"run_limit": 0.0}, InputError, "run limit: 0 s is not more than 0", "a longer one"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_a_way_out(
+def test_invalid_question_is_rejected_with_hint(
     said: dict[str, Any], kind: type[VkgatewayError], message: str, hint: str
 ) -> None:
     there = Cluster([node("n0")], [quota("alpha", 8)])
@@ -194,8 +194,8 @@ def test_what_cannot_be_asked_is_refused_with_a_way_out(
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_what_is_foretold_comes_true(seed: int) -> None:
-    """In a random cluster a gang that is then submitted starts where it was said to, and those go that were named."""
+def test_prediction_matches_next_cycle(seed: int) -> None:
+    """In a random cluster, the submitted gang starts on the predicted nodes with the predicted evictions."""
     random = Random(seed)
     there = Cluster(
         [node(f"n{number}") for number in range(random.randint(5, 14))], [quota("a", 16), quota("b", 8), quota("c")]
@@ -207,7 +207,7 @@ def test_what_is_foretold_comes_true(seed: int) -> None:
         there.settle(random.randint(0, 2))
     pods, gpus = random.randint(1, 3), random.choice((2, 4, 8))
     answer = submitted(there, "a", gpus, pods=pods)
-    there.cycle()  # what happens anyway
+    there.cycle()  # decisions without the new gang
     there.add(gang("a/ns/gang/new", "a", [gpus] * pods))
     decisions = there.cycle()
     admitted = sorted(

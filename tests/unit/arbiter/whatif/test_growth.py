@@ -1,4 +1,4 @@
-"""What would become of those that wait if a pool had more nodes."""
+"""Answers about additional nodes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def grown(there: Cluster, nodes: int, *, like: str = "", pool: str = "pool") -> 
 
 
 def full(*waiting: int, **fields: object) -> Cluster:
-    """A full node, and gangs that wait for so many GPUs each."""
+    """Return a full node, and gangs that each wait for this number of GPUs."""
     there = Cluster([node("n0")], [quota("a")])
     there.add(runs(gang("a/ns/gang/long", "a", [8], created=900.0, **fields), ["n0"], borrowed=True))
     there.add(*(gang(f"a/ns/gang/w{number}", "a", [gpus]) for number, gpus in enumerate(waiting)))
     return there
 
 
-def test_with_nothing_that_waits_there_is_no_gain() -> None:
+def test_growth_without_waiting_gangs_has_no_effect() -> None:
     answer = grown(full(), 2)
     assert (answer.verdict, answer.effects) == (Verdict.NO_EFFECT, ())
     assert answer.summary == "No waiting gang starts, or starts earlier."
@@ -40,7 +40,7 @@ def test_with_nothing_that_waits_there_is_no_gain() -> None:
     assert (pool.after.nodes, pool.after.free, pool.after.whole_nodes) == (3, 16, 2)
 
 
-def test_those_that_wait_start_on_the_new_nodes() -> None:
+def test_waiting_gangs_start_on_new_nodes() -> None:
     answer = grown(full(8, 8, 8), 2)
     assert [(each.gang.name, each.what, each.after) for each in answer.effects] == [
         ("w0", EffectKind.STARTS, "starts on new-1"),
@@ -49,7 +49,7 @@ def test_those_that_wait_start_on_the_new_nodes() -> None:
     assert answer.summary == "With these nodes, 2 gangs start now."
 
 
-def test_those_behind_start_earlier() -> None:
+def test_later_gangs_start_earlier() -> None:
     answer = grown(full(8, 8, run_limit=3600.0), 1)
     assert [(each.gang.name, each.what) for each in answer.effects] == [
         ("w0", EffectKind.STARTS),
@@ -58,7 +58,7 @@ def test_those_behind_start_earlier() -> None:
     assert answer.summary == "With these nodes, 1 gang starts now, 1 gang starts earlier."
 
 
-def test_notices_are_withdrawn_where_the_new_nodes_do() -> None:
+def test_evictions_are_withdrawn_with_new_nodes() -> None:
     there = Cluster([node("n0")], [quota("a", 8), quota("b")])
     notified = {"state": PodState.NOTIFIED, "deadline": 1030.0, "evicted_for": "a/ns/gang/g"}
     there.add(runs(gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n0"], borrowed=True, **notified))
@@ -71,7 +71,7 @@ def test_notices_are_withdrawn_where_the_new_nodes_do() -> None:
     assert answer.verdict is Verdict.HELPS
 
 
-def test_guarantees_that_were_cut_are_held_again() -> None:
+def test_reduced_guarantees_are_restored() -> None:
     there = Cluster([node("n0"), node("n1", usable=False)], [quota("a", 16)])
     answer = grown(there, 1)
     [restored] = answer.guarantees
@@ -80,7 +80,7 @@ def test_guarantees_that_were_cut_are_held_again() -> None:
     assert answer.summary == "With these nodes, the nodes hold more of 1 guarantee."
 
 
-def test_new_nodes_are_of_the_commonest_kind_or_like_the_one_that_is_named() -> None:
+def test_new_nodes_copy_most_common_or_named_node() -> None:
     there = Cluster([node("n0", 4), node("n1"), node("n2")], [quota("a")])
     assert grown(there, 1).notes[0].startswith("The new nodes are like n1:")
     named = grown(there, 1, like="n0")
@@ -89,8 +89,8 @@ def test_new_nodes_are_of_the_commonest_kind_or_like_the_one_that_is_named() -> 
         grown(there, 1, like="n9")
 
 
-def test_what_each_node_holds_of_others_is_held_on_new_ones_too() -> None:
-    """As pods of DaemonSets do."""
+def test_new_nodes_have_common_usage() -> None:
+    """Pods of DaemonSets, for example."""
     held = [replace(node(f"n{number}"), used={"cpu": 1000 * (number + 1)}) for number in range(2)]
     there = Cluster(held, [quota("a")])
     there.add(gang("a/ns/gang/w", "a", [9]))
@@ -104,14 +104,14 @@ def test_what_each_node_holds_of_others_is_held_on_new_ones_too() -> None:
     assert larger(there.pool, model, 1).nodes[-1].used == {"cpu": 1000}
 
 
-def test_names_that_are_taken_are_left_alone() -> None:
+def test_existing_node_names_are_not_reused() -> None:
     there = Cluster([node("new-1")], [quota("a")])
     there.add(gang("a/ns/gang/two", "a", [8, 8]))
     [effect] = grown(there, 1).effects
     assert effect.after == "starts on new-1, new-2"
 
 
-def test_a_pool_without_nodes_needs_a_node_to_copy() -> None:
+def test_pool_without_nodes_needs_model_node() -> None:
     there = Cluster([node("n0")], [quota("a"), quota("a", pool=OTHER)])
     there.other = replace(there.pool, key=OTHER, nodes=())
     empty = replace(there.snapshot(), pools=(there.pool, there.other))
@@ -122,12 +122,12 @@ def test_a_pool_without_nodes_needs_a_node_to_copy() -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, 10_001])
-def test_so_many_nodes_cannot_be_asked_about(number: int) -> None:
+def test_number_of_nodes_is_limited(number: int) -> None:
     with pytest.raises(InputError, match=f"nodes: {number} is not between 1 and 10000"):
         grown(full(), number)
 
 
-def test_a_pool_must_be_there() -> None:
+def test_unknown_pool_is_rejected() -> None:
     with pytest.raises(NotFoundError, match="pool 'a100' does not exist"):
         grown(full(), 1, pool="a100")
     assert KEY[1] == "pool"

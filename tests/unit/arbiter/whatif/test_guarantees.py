@@ -1,4 +1,4 @@
-"""What would become of a guarantee: does it fit, which cells bind, who is evicted if it is used at once."""
+"""Answers about a guarantee: whether it fits, which cells bind, and evictions if it is fully used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cells(answer: Answer) -> list[tuple[int, bool, str, Verdict]]:
     return [(cell.size, cell.bound, cell.node, cell.verdict) for cell in answer.cells]
 
 
-def test_into_idle_nodes_a_new_tenant_can_bind_all_its_cells_now() -> None:
+def test_new_tenant_binds_all_cells_on_idle_nodes() -> None:
     there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", 8)])
     answer = guaranteed(there, "new", 9)
     assert (answer.verdict, answer.evictions) == (Verdict.ACCEPTED, ())
@@ -35,7 +35,7 @@ def test_into_idle_nodes_a_new_tenant_can_bind_all_its_cells_now() -> None:
     assert answer.summary == "It fits next to the existing guarantees. Of its 2 cells, used at once: 2 free now."
 
 
-def test_who_borrows_where_its_cells_would_be_is_evicted_if_it_is_used_at_once() -> None:
+def test_borrowing_pods_are_evicted_from_used_cells() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("b")])
     there.add(gang("b/ns/gang/one", "b", [8], band=LOW), gang("b/ns/gang/other", "b", [8], band=LOW))
     there.settle(2)
@@ -48,7 +48,7 @@ def test_who_borrows_where_its_cells_would_be_is_evicted_if_it_is_used_at_once()
     assert answer.effects == (), "by the guarantee alone nothing changes"
 
 
-def test_beside_others_guarantees_it_does_not_fit_and_the_ways_out_are_named() -> None:
+def test_refused_guarantee_lists_remedies() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
     answer = guaranteed(there, "new", 16)
     assert (answer.verdict, answer.cells, answer.evictions, answer.pools) == (Verdict.REFUSED, (), (), ())
@@ -59,14 +59,14 @@ def test_beside_others_guarantees_it_does_not_fit_and_the_ways_out_are_named() -
     )
 
 
-def test_a_fault_of_its_own_is_not_mended_by_nodes() -> None:
+def test_invalid_cells_have_no_node_remedy() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
     answer = guaranteed(there, "new", 5, cells=(3, 2))
     assert (answer.verdict, answer.notes) == (Verdict.REFUSED, ())
     assert "the cell sizes of the pool are 8, 4, 2, 1" in answer.summary
 
 
-def test_pods_inside_guarantees_in_the_way_put_it_off_until_they_have_ended() -> None:
+def test_guaranteed_pods_defer_new_guarantee() -> None:
     there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", 2, cells=(1, 1))])
     for number, end in ((0, 3000.0), (1, 9000.0)):
         one = gang(f"a/ns/gang/g{number}", "a", [1], created=900.0, run_limit=end)
@@ -77,11 +77,11 @@ def test_pods_inside_guarantees_in_the_way_put_it_off_until_they_have_ended() ->
     assert sorted(cell.size for cell in answer.cells) == [4, 4, 8], "what the nodes could hold of it now"
     [cut] = answer.guarantees
     assert (cut.tenant, cut.units_lost_before, cut.units_lost_after, cut.after) == ("new", 0, 0, "2x8 -> 8+2x4")
-    later = [note for note in answer.notes if note.startswith("By the ends that are known")]
+    later = [note for note in answer.notes if note.startswith("By the known ends")]
     assert later == ["By the known ends, enough have ended at about 01:05 UTC."]
 
 
-def test_without_known_ends_that_is_said() -> None:
+def test_deferral_without_known_ends_is_reported() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", 1)])
     there.add(runs(gang("a/ns/gang/g", "a", [1], created=900.0), ["n0"], borrowed=False))
     answer = guaranteed(there, "new", 8)
@@ -93,7 +93,7 @@ def test_without_known_ends_that_is_said() -> None:
     assert any(note.startswith("No known end makes it fit") for note in answer.notes)
 
 
-def test_cells_in_use_are_told_as_such_and_a_larger_guarantee_takes_in_what_borrows() -> None:
+def test_larger_guarantee_includes_borrowing_pods() -> None:
     there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", 8), quota("b")])
     there.add(gang("a/ns/gang/inside", "a", [8]))
     there.settle(1)
@@ -113,7 +113,7 @@ def test_cells_in_use_are_told_as_such_and_a_larger_guarantee_takes_in_what_borr
     assert (pool.before.guaranteed, pool.after.guaranteed) == (8, 24)
 
 
-def test_of_very_many_cells_the_first_are_tried() -> None:
+def test_only_first_of_many_cells_are_filled() -> None:
     there = Cluster([node(f"n{number}") for number in range(70)], [quota("a")])
     answer = guaranteed(there, "new", 70 * 8)
     assert len(answer.cells) == 64
@@ -121,13 +121,13 @@ def test_of_very_many_cells_the_first_are_tried() -> None:
 
 
 def test_a_smaller_guarantee_is_always_accepted() -> None:
-    """Also where the nodes do not even hold that now."""
+    """This holds even where the nodes do not hold the current guarantee."""
     there = Cluster([node("n0", usable=False), node("n1")], [quota("a", 16), quota("b", 0)])
     assert guaranteed(there, "a", 12).verdict is Verdict.ACCEPTED
     assert guaranteed(there, "b", 8).verdict is Verdict.REFUSED
 
 
-def test_its_limit_keeps_cells_from_use() -> None:
+def test_limit_keeps_cells_unused() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", limit=16)])
     answer = guaranteed(there, "a", 16)
     assert [cell.verdict for cell in answer.cells] == [Verdict.STARTS] * 2, "the limit stays as it is"
@@ -135,7 +135,7 @@ def test_its_limit_keeps_cells_from_use() -> None:
         guaranteed(there, "a", 16, limit={GPU: 8})
 
 
-def test_a_limit_that_is_in_use_makes_cells_wait() -> None:
+def test_used_limit_makes_cells_wait() -> None:
     there = Cluster([node("n0"), node("n1")], [quota("a", limit=8)])
     there.add(gang("a/ns/gang/low", "a", [4, 4], band=LOW, preempts=False))
     there.settle(1)
@@ -144,7 +144,7 @@ def test_a_limit_that_is_in_use_makes_cells_wait() -> None:
     assert [each.gang.id for each in answer.evictions] == ["a/ns/gang/low"], "its own low work goes for it"
 
 
-def test_what_pods_that_are_not_ours_hold_is_nobodys_to_promise() -> None:
+def test_usage_of_unmanaged_pods_is_not_guaranteed() -> None:
     there = Cluster([replace(node("n0"), used={GPU: 1000})], [quota("a")])
     answer = guaranteed(there, "a", 8)
     assert answer.verdict is Verdict.REFUSED
@@ -176,7 +176,7 @@ def test_a_guarantee_of_cpu_is_a_sum() -> None:
         ({"limit": {GPU: "x"}}, InputError, "limit of nvidia.com/gpu", "as in Kubernetes"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_a_way_out(
+def test_invalid_question_is_rejected_with_hint(
     said: dict[str, Any], kind: type[VkgatewayError], message: str, hint: str
 ) -> None:
     given: dict[str, Any] = {"tenant": "new", "pool": "pool", "guarantee": {GPU: 8}, **said}
