@@ -20,7 +20,7 @@ from tests.unit.arbiter.changing import whatever_changes
 from tests.unit.arbiter.preempting import INVARIANTS as PREEMPTING
 from tests.unit.arbiter.reserving import INVARIANTS as RESERVING
 from tests.unit.arbiter.stories import Story, shortened
-from tests.unit.arbiter.told import INVARIANTS as TOLD
+from tests.unit.arbiter.story_invariants import INVARIANTS as TOLD
 
 INVARIANTS = {**TOLD, **APART, **PREEMPTING, **RESERVING, "whatever_changes": whatever_changes}
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from itertools import product
 from random import Random
 
+from tests.unit.arbiter.checked_cluster import Told
 from tests.unit.arbiter.sim import GPU, KEY, OTHER, apart, held
 from tests.unit.arbiter.stories import GRACE, NOTICE, Mix, Step, Story, story
-from tests.unit.arbiter.told import Telling, Told
+from tests.unit.arbiter.story_invariants import Telling
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.cycle import decide

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
+from tests.unit.arbiter.checked_cluster import Told
 from tests.unit.arbiter.sim import GPU, KEY, OTHER, quota
 from tests.unit.arbiter.stories import TENANTS, Mix, Story, story
-from tests.unit.arbiter.told import Telling, Told
+from tests.unit.arbiter.story_invariants import Telling
 from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions

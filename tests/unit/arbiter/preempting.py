@@ -9,7 +9,7 @@ from random import Random
 
 from tests.unit.arbiter.sim import Cluster
 from tests.unit.arbiter.stories import GRACE, NOTICE, Mix, Story, story
-from tests.unit.arbiter.told import Telling
+from tests.unit.arbiter.story_invariants import Telling
 from vkgateway.arbiter.snapshot import Gang, PodState, Policy
 
 _QUIET = 120

@@ -10,7 +10,7 @@ from random import Random
 from tests.unit.arbiter.apart import gangs_in_two_pools, gangs_in_two_pools_in_time
 from tests.unit.arbiter.preempting import higher_work_starts, preemption_comes_to_an_end
 from tests.unit.arbiter.stories import NOTICE, Step, units
-from tests.unit.arbiter.told import (
+from tests.unit.arbiter.story_invariants import (
     Telling,
     better_than_alone,
     called_in_at_once,

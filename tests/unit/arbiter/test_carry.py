@@ -8,9 +8,9 @@ from random import Random
 import pytest
 from hypothesis import settings
 
+from tests.unit.arbiter.checked_cluster import Told
 from tests.unit.arbiter.sim import gang
 from tests.unit.arbiter.stories import Mix, story
-from tests.unit.arbiter.told import Told
 from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions

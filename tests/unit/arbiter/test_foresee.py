@@ -6,8 +6,8 @@ from random import Random
 
 from msgspec.structs import replace
 
+from tests.unit.arbiter.checked_cluster import Told
 from tests.unit.arbiter.stories import Mix, story
-from tests.unit.arbiter.told import Told
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import Snapshot

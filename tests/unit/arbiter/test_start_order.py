@@ -17,7 +17,7 @@ from tests.unit.arbiter.sim import (
     node,
     quota,
 )
-from tests.unit.arbiter.told import INVARIANTS
+from tests.unit.arbiter.story_invariants import INVARIANTS
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PreemptionPlan
