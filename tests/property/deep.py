@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from tests.unit.arbiter.apart import INVARIANTS as APART
-from tests.unit.arbiter.changing import whatever_changes
-from tests.unit.arbiter.preempting import INVARIANTS as PREEMPTING
-from tests.unit.arbiter.reserving import INVARIANTS as RESERVING
-from tests.unit.arbiter.stories import Story, shortened
+from tests.unit.arbiter.changing_cluster import whatever_changes
+from tests.unit.arbiter.multi_pool_stories import INVARIANTS as APART
+from tests.unit.arbiter.preemption_stories import INVARIANTS as PREEMPTING
+from tests.unit.arbiter.reserve_stories import INVARIANTS as RESERVING
+from tests.unit.arbiter.stories import Story, shorten_story
 from tests.unit.arbiter.story_invariants import INVARIANTS as TOLD
 
 INVARIANTS = {**TOLD, **APART, **PREEMPTING, **RESERVING, "whatever_changes": whatever_changes}
 
 _CHUNK = 100
-_EVERY = 10.0
+_PROGRESS_SECONDS = 10.0
 """Seconds between two lines of progress."""
 
 
@@ -39,7 +39,7 @@ class Failure:
     story: str
 
 
-def look(invariant: str, seeds: range, *, shorten: bool = True) -> list[Failure]:
+def find_failures(invariant: str, seeds: range, *, shorten: bool = True) -> list[Failure]:
     """The failures of an invariant among these stories."""
     return list(_failures(invariant, seeds, shorten=shorten))
 
@@ -47,19 +47,19 @@ def look(invariant: str, seeds: range, *, shorten: bool = True) -> list[Failure]
 def _failures(invariant: str, seeds: range, *, shorten: bool) -> Iterator[Failure]:
     for seed in seeds:
         story, tell = INVARIANTS[invariant](Random(seed))
-        error = _error(tell, story)
+        error = _story_error(tell, story)
         if error is None:
             continue
-        short = shortened(story, partial(fails_alike, tell, error)) if shorten else story
-        yield Failure(invariant, seed, _error(tell, short) or "", str(short))
+        short = shorten_story(story, partial(fails_similarly, tell, error)) if shorten else story
+        yield Failure(invariant, seed, _story_error(tell, short) or "", str(short))
 
 
-def fails_alike(tell: Callable[[Story], None], error: str, story: Story) -> bool:
+def fails_similarly(tell: Callable[[Story], None], error: str, story: Story) -> bool:
     """Return whether a story fails with an error that begins with the same two words."""
-    return (_error(tell, story) or "").split()[:2] == error.split()[:2]
+    return (_story_error(tell, story) or "").split()[:2] == error.split()[:2]
 
 
-def _error(tell: Callable[[Story], None], story: Story) -> str | None:
+def _story_error(tell: Callable[[Story], None], story: Story) -> str | None:
     try:
         tell(story)
     except Exception as error:  # noqa: BLE001 - whatever it is, the story fails
@@ -80,25 +80,25 @@ def main() -> int:
         for start in range(options.first, options.first + each, _CHUNK)
         for invariant in options.invariants
     ]
-    failed = _all(chunks, cases=each * len(options.invariants))
+    failed = _run_chunks(chunks, cases=each * len(options.invariants))
     for failure in failed:
         print(f"failed: {failure.invariant} --first {failure.seed}: {failure.error}", file=sys.stderr)  # noqa: T201
     return 1 if failed else 0
 
 
-def _all(chunks: list[tuple[str, range]], *, cases: int) -> list[Failure]:
+def _run_chunks(chunks: list[tuple[str, range]], *, cases: int) -> list[Failure]:
     begun = said = time.monotonic()
     done = 0
     failed: list[Failure] = []
     with ProcessPoolExecutor(os.cpu_count()) as workers:
-        waiting = {workers.submit(look, invariant, seeds): len(seeds) for invariant, seeds in chunks}
+        waiting = {workers.submit(find_failures, invariant, seeds): len(seeds) for invariant, seeds in chunks}
         for finished in as_completed(waiting):
             done += waiting[finished]
             for failure in finished.result():
                 failed.append(failure)
                 print(f"{failure.invariant}, seed {failure.seed}: {failure.error}\n{failure.story}\n", flush=True)  # noqa: T201
             now = time.monotonic()
-            if now - said >= _EVERY or done == cases:
+            if now - said >= _PROGRESS_SECONDS or done == cases:
                 said = now
                 left = (now - begun) / done * (cases - done)
                 print(f"{done} of {cases} stories, {len(failed)} failures; {left / 60:.0f} min left", file=sys.stderr)  # noqa: T201

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from tests.property.deep import INVARIANTS, look
-from tests.unit.arbiter.stories import Mix, shortened, story
+from tests.property.deep import INVARIANTS, find_failures
+from tests.unit.arbiter.stories import StoryMix, random_story, shorten_story
 
 CASES = int(os.environ.get("VKGATEWAY_CASES", "40"))
 CHUNKS = max(1, CASES // 100)
@@ -23,7 +23,7 @@ CHUNKS = max(1, CASES // 100)
 @pytest.mark.parametrize("invariant", sorted(INVARIANTS))
 def test_invariant_holds_in_every_story(invariant: str, chunk: int) -> None:
     each = max(1, CASES // len(INVARIANTS) // CHUNKS)
-    failures = look(invariant, range(chunk * each, (chunk + 1) * each))
+    failures = find_failures(invariant, range(chunk * each, (chunk + 1) * each))
 
     assert not failures, "\n".join(f"seed {one.seed}: {one.error}\n{one.story}" for one in failures)
 
@@ -76,13 +76,13 @@ def test_invariant_holds_in_every_story(invariant: str, chunk: int) -> None:
     ],
 )
 def test_former_failures_pass(invariant: str, seed: int) -> None:
-    assert not look(invariant, range(seed, seed + 1), shorten=False)
+    assert not find_failures(invariant, range(seed, seed + 1), shorten=False)
 
 
 def test_story_is_shortened_to_minimum() -> None:
-    told = story(Random(3), Mix(most_gangs=9))
+    told = random_story(Random(3), StoryMix(most_gangs=9))
 
-    short = shortened(told, lambda each: any(one.id == "g0" for step in each.steps for one, _ in step.arrives))
+    short = shorten_story(told, lambda each: any(one.id == "g0" for step in each.steps for one, _ in step.arrives))
 
     assert len(short.steps) == len(short.nodes) == 1
     assert "g0" in str(short)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from tests.unit.arbiter.sim import GPU, Cluster, gang, node, quota
+from tests.unit.arbiter.simulated_cluster import GPU, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter.snapshot import Quota
 
 BACKLOG = 12
@@ -19,19 +19,19 @@ BEGINS, SECONDS = 60, 240
     ("quotas", "work", "fair"),
     [
         pytest.param(
-            [quota("a"), quota("b", weight=2.0), quota("c")],
+            [make_quota("a"), make_quota("b", weight=2.0), make_quota("c")],
             {"a": ([1], 10), "b": ([1], 10), "c": ([1], 10)},
             {"a": 6, "b": 12, "c": 6},
             id="by weight",
         ),
         pytest.param(
-            [quota("a"), quota("b"), quota("c")],
+            [make_quota("a"), make_quota("b"), make_quota("c")],
             {"a": ([1], 10), "b": ([4], 30), "c": ([1], 5)},
             {"a": 8, "b": 8, "c": 8},
             id="of any size and length",
         ),
         pytest.param(
-            [quota("a", 8), quota("b", 4), quota("c")],
+            [make_quota("a", 8), make_quota("b", 4), make_quota("c")],
             {"a": ([4], 10), "b": ([2], 15), "c": ([1], 10)},
             {"a": 12, "b": 8, "c": 4},
             id="beyond guarantees",
@@ -41,16 +41,16 @@ BEGINS, SECONDS = 60, 240
 def test_borrowed_capacity_follows_weights(
     quotas: Sequence[Quota], work: Mapping[str, tuple[list[int], float]], fair: Mapping[str, float]
 ) -> None:
-    there = Cluster([node(f"n{at}") for at in range(3)], quotas)
+    there = Cluster([make_node(f"n{at}") for at in range(3)], quotas)
     used, number = dict.fromkeys(work, 0), 0
     for second in range(BEGINS + SECONDS):
         for tenant, (sizes, run) in work.items():
-            waiting = sum(one.tenant == tenant and not there.placed(one.id) for one in there.gangs.values())
+            waiting = sum(one.tenant == tenant and not there.placed_nodes(one.id) for one in there.gangs.values())
             for _ in range(BACKLOG - waiting):
                 number += 1
-                there.add(gang(f"{tenant}{number:05}", tenant, sizes))
+                there.add(make_gang(f"{tenant}{number:05}", tenant, sizes))
                 # The gangs do not all end at the same moment.
-                there.runs[f"{tenant}{number:05}"] = run + number % 5
+                there.run_times[f"{tenant}{number:05}"] = run + number % 5
         there.cycle()
         if second >= BEGINS:
             for one in there.gangs.values():

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.unit.arbiter.sim import GPU, KEY, gang, gpus, node, quota
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, gpu_shape, make_gang, make_node, make_quota
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement, allocate_placed
 from vkgateway.arbiter.guarantees.cells import PoolCells
@@ -24,9 +24,11 @@ Case = tuple[Pool, PoolCells, NodeResources, Gang]
 
 def case(random: Random) -> Case | None:
     """Return a small used pool and a new gang; None: the guarantees do not fit there."""
-    nodes = tuple(node(f"n{at}", random.choice((8, 8, 8, 4)), rack=f"r{at % 2}") for at in range(random.randint(1, 4)))
+    nodes = tuple(
+        make_node(f"n{at}", random.choice((8, 8, 8, 4)), rack=f"r{at % 2}") for at in range(random.randint(1, 4))
+    )
     pool = Pool(key=KEY, nodes=nodes, governed=(GPU,), levels=("rack",))
-    quotas = [quota(tenant, random.choice((0, 4, 6, 8, 12, 16))) for tenant in TENANTS]
+    quotas = [make_quota(tenant, random.choice((0, 4, 6, 8, 12, 16))) for tenant in TENANTS]
     if find_refusals(pool, quotas):
         return None
     cells, room = PoolCells(pool, quotas), NodeResources(pool)
@@ -35,9 +37,14 @@ def case(random: Random) -> Case | None:
         if room.free_on_node(name)[GPU] >= amount * 1000:
             if random.random() < 0.5:
                 cells.allocate_cells(random.choice(TENANTS), name, amount * 1000)
-            room.add_pods(name, gpus(amount))
+            room.add_pods(name, gpu_shape(amount))
     sizes = [random.choice((1, 1, 2, 3, 4, 8)) for _ in range(random.randint(1, 4))]
-    return pool, cells, room, gang("g", random.choice(TENANTS), sizes, required_level=random.choice(("", "", "rack")))
+    return (
+        pool,
+        cells,
+        room,
+        make_gang("g", random.choice(TENANTS), sizes, required_level=random.choice(("", "", "rack"))),
+    )
 
 
 def possible(nodes: Sequence[Node], cells: PoolCells, room: NodeResources, one: Gang) -> bool:

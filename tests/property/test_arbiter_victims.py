@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.arbiter.lent import NOW, gpus, mixed, node, placed, running, waiting, world
+from tests.unit.arbiter.borrowed_pool import (
+    NOW,
+    gpu_shape,
+    make_node,
+    mixed_gang,
+    placed_pod,
+    resources_and_candidates,
+    running_gang,
+    waiting_gang,
+)
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.decisions import Evict
@@ -17,7 +26,7 @@ from vkgateway.arbiter.preemption.eviction_units import select_min_members
 from vkgateway.arbiter.preemption.victim_search import VictimChoice, choose_victims
 from vkgateway.arbiter.snapshot import Gang, Node, Pod, PodState, Shape
 
-SIZES = st.sampled_from([gpus(1, 4), gpus(2, 8), gpus(4, 30), gpus(8, 32), gpus(0, 20)])
+SIZES = st.sampled_from([gpu_shape(1, 4), gpu_shape(2, 8), gpu_shape(4, 30), gpu_shape(8, 32), gpu_shape(0, 20)])
 AGES = st.sampled_from([0.0, 1.0, 5.0, 5.0, 60.0, 700.0])
 
 
@@ -29,7 +38,7 @@ class Case:
     coming: tuple[Pod, ...]
 
     def choose(self, gangs: Sequence[Gang] | None = None) -> VictimChoice | None:
-        room, evictable = world(self.nodes, self.gangs if gangs is None else gangs)
+        room, evictable = resources_and_candidates(self.nodes, self.gangs if gangs is None else gangs)
         for pod in self.coming:
             room.add_pods(pod.node, pod.shape)
         return choose_victims(
@@ -38,7 +47,7 @@ class Case:
 
     def room(self, gone: Sequence[str]) -> NodeResources:
         """Return the free resources after these pods and the ending pods have terminated."""
-        room, _ = world(self.nodes)
+        room, _ = resources_and_candidates(self.nodes)
         for gang in self.gangs:
             for pod in gang.pods:
                 if pod.uid not in gone:
@@ -67,13 +76,13 @@ def _case(
     asked: Sequence[Shape],
     level: str,
 ) -> Case:
-    there = tuple(node(f"n{index}", size=size, rack=f"r{index % 2}") for index, size in enumerate(sizes))
-    free = world(there)[0]
+    there = tuple(make_node(f"n{index}", size=size, rack=f"r{index % 2}") for index, size in enumerate(sizes))
+    free = resources_and_candidates(there)[0]
     built = []
     for number, (shape, on, age, elastic, minimum, more, priority) in enumerate(gangs):
         found = [_pod(f"g{number}-{rank}", free, shape, each, age, rank) for rank, each in enumerate(on)]
         if pods := tuple(pod for pod in found if pod is not None):
-            gang = running(
+            gang = running_gang(
                 f"g{number}",
                 [],
                 tenant=f"t{more % 2}",
@@ -84,9 +93,9 @@ def _case(
                 restart_cost=30.0 if more & 4 else 0.0,
             )
             built.append(replace(gang, pods=pods))
-    coming = [_pod(f"e{number}", free, gpus(2, 8), (on, 1), 0.0, 0) for number, on in enumerate(ending)]
+    coming = [_pod(f"e{number}", free, gpu_shape(2, 8), (on, 1), 0.0, 0) for number, on in enumerate(ending)]
     going = tuple(replace(pod, state=PodState.ENDING) for pod in coming if pod is not None)
-    return Case(there, tuple(built), mixed(asked, required_level=level), going)
+    return Case(there, tuple(built), mixed_gang(asked, required_level=level), going)
 
 
 def _pod(uid: str, free: NodeResources, shape: Shape, at: tuple[int, int], age: float, rank: int) -> Pod | None:
@@ -95,7 +104,7 @@ def _pod(uid: str, free: NodeResources, shape: Shape, at: tuple[int, int], age: 
     if any(free.free_on_node(on)[name] < amount for name, amount in shape.requests):
         return None
     free.add_pods(on, shape)
-    return placed(uid, on, shape, age=age + rank % 2, borrowed=at[1] > 0, rank=rank)
+    return placed_pod(uid, on, shape, age=age + rank % 2, borrowed=at[1] > 0, rank=rank)
 
 
 EQUAL = st.tuples(SIZES, st.integers(1, 5)).map(lambda pair: [pair[0]] * pair[1])
@@ -206,9 +215,9 @@ def test_input_order_does_not_matter(case: Case, random: object) -> None:
 @patient
 @given(cases)
 def test_removed_gangs_leave_no_trace(case: Case) -> None:
-    room, evictable = world(case.nodes, case.gangs)
+    room, evictable = resources_and_candidates(case.nodes, case.gangs)
     fresh = choose_victims(room, evictable, case.asking, case.asking.pods, now=NOW)
-    for gang in [*case.gangs, running("other", ["n0", "n0"], 1)]:
+    for gang in [*case.gangs, running_gang("other", ["n0", "n0"], 1)]:
         evictable.update_gang(replace(gang, elastic=not gang.elastic, minimum=1))
     evictable.remove_gang("other")
     for gang in case.gangs:
@@ -219,14 +228,14 @@ def test_removed_gangs_leave_no_trace(case: Case) -> None:
 @patient
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 9)), min_size=1, max_size=7), st.integers(1, 3))
 def test_cheapest_single_node_gangs_are_evicted(gangs: list[tuple[int, int]], count: int) -> None:
-    there = [node(f"n{index}") for index in range(len(gangs))]
+    there = [make_node(f"n{index}") for index in range(len(gangs))]
     lost = [8 * age + restart for age, restart in gangs]
     on = [
-        running(f"g{index}", [f"n{index}"], 8, age=age, restart_cost=restart)
+        running_gang(f"g{index}", [f"n{index}"], 8, age=age, restart_cost=restart)
         for index, (age, restart) in enumerate(gangs)
     ]
-    asking = waiting(count)
-    choice = choose_victims(*world(there, on), asking, asking.pods, now=NOW)
+    asking = waiting_gang(count)
+    choice = choose_victims(*resources_and_candidates(there, on), asking, asking.pods, now=NOW)
     if count > len(gangs):
         assert choice is None
     else:

@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.arbiter.numa import Machine
-from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, quota
+from tests.unit.arbiter.numa_machines import NumaMachine
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, Cluster, make_gang, make_quota
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.snapshot import Pod, Pool, Shape
 from vkgateway.gateway.decisionlog import LogEntry, encode_entry
@@ -34,17 +34,17 @@ def shape_of(random: Random) -> Shape:
     return Shape(Shape.from_requests(total).requests, parts=tuple(parts))
 
 
-def machine(random: Random, name: str = "n0") -> Machine:
+def machine(random: Random, name: str = "n0") -> NumaMachine:
     zones = [
         {GPU: random.randrange(5) * 1000, "cpu": random.choice((8, 16)) * 1000, NIC: random.randrange(4) * 1000}
         for _ in range(random.choice((1, 2, 2, 3)))
     ]
-    return Machine(name, zones, scope=random.choice(("container", "pod")), random=random)
+    return NumaMachine(name, zones, scope=random.choice(("container", "pod")), random=random)
 
 
-def told(machine: Machine, placed: dict[str, Shape]) -> NodeResources:
+def told(machine: NumaMachine, placed: dict[str, Shape]) -> NodeResources:
     """Return the node resources as the arbiter sees them."""
-    node = machine.node(cpu=1000)
+    node = machine.arbiter_node(cpu=1000)
     room = NodeResources(Pool(key=KEY, nodes=(node,), governed=(GPU,)))
     for uid, shape in placed.items():
         room.add_pods(machine.name, shape)
@@ -62,18 +62,18 @@ def test_counted_pods_are_admitted_by_kubelet(seed: int) -> None:
         what = random.random()
         if what < 0.6:
             shape = random.choice(kinds)
-            if made.start(f"p{number}", shape):
+            if made.start_pod(f"p{number}", shape):
                 placed[f"p{number}"] = shape
         elif what < 0.7:
-            made.start(f"s{number}", Shape.from_requests({GPU: random.choice((1, 2)) * 1000}), stranger=True)
+            made.start_pod(f"s{number}", Shape.from_requests({GPU: random.choice((1, 2)) * 1000}), stranger=True)
         elif what < 0.85 and placed:
             gone = random.choice(sorted(placed))
-            made.end(gone, placed.pop(gone))
+            made.end_pod(gone, placed.pop(gone))
         else:
-            made.published()
+            made.publish_topology()
     shape = random.choice(kinds)
     for number in range(told(made, placed).capacity_on_node("n0", shape)):
-        assert made.start(f"more{number}", shape), f"seed {seed}"
+        assert made.start_pod(f"more{number}", shape), f"seed {seed}"
 
 
 @given(st.integers(0, 2**32))
@@ -83,36 +83,44 @@ def test_count_of_equal_single_container_pods_is_exact(seed: int) -> None:
     shape = Shape.from_requests({GPU: random.choice((1, 2, 3)) * 1000, NIC: random.choice((0, 1)) * 1000})
     while told(made, placed).capacity_on_node("n0", shape):
         uid = f"p{len(placed)}"
-        assert made.start(uid, shape)
+        assert made.start_pod(uid, shape)
         placed[uid] = shape
         if random.random() < 0.3:
-            made.published()
-    assert not made.start("more", shape)
+            made.publish_topology()
+    assert not made.start_pod("more", shape)
 
 
 @given(st.integers(0, 2**32))
 def test_gangs_on_zoned_nodes_are_admitted_and_guarantees_kept(seed: int) -> None:
     random = Random(seed)
     zones = [{GPU: 4000}] * 2
-    machines = {name: Machine(name, zones, random=random) for name in ("n0", "n1", "n2")}
-    there = Cluster([each.node() for each in machines.values()], [quota("a", 8), quota("b")], recreate=False)
+    machines = {name: NumaMachine(name, zones, random=random) for name in ("n0", "n1", "n2")}
+    there = Cluster(
+        [each.arbiter_node() for each in machines.values()], [make_quota("a", 8), make_quota("b")], recreate=False
+    )
     started: dict[str, Pod] = {}
     for number in range(8):
         size = random.choice((1, 1, 2, 3, 4))
         band = {"band": LOW} if random.random() < 0.5 else {}
-        there.add(gang(f"b/x{number}", "b", [size] * random.choice((1, 1, 2, 3)), **band))
+        there.add(make_gang(f"b/x{number}", "b", [size] * random.choice((1, 1, 2, 3)), **band))
         for name in sorted(there.gangs):
             if random.random() < 0.1:
                 del there.gangs[name]
         follow(there, machines, started, seed, publish=random.random() < 0.5, random=random)
-    there.add(gang("a/mine", "a", random.choice(([4], [4, 4], [3, 3], [1] * 8, [2, 2, 2]))))
+    there.add(make_gang("a/mine", "a", random.choice(([4], [4, 4], [3, 3], [1] * 8, [2, 2, 2]))))
     for _ in range(25):
         follow(there, machines, started, seed, publish=random.random() < 0.5, random=random)
-    assert len(there.placed("a/mine")) == len(there.gangs["a/mine"].pods), f"seed {seed}"
+    assert len(there.placed_nodes("a/mine")) == len(there.gangs["a/mine"].pods), f"seed {seed}"
 
 
 def follow(
-    there: Cluster, machines: dict[str, Machine], started: dict[str, Pod], seed: int, *, publish: bool, random: Random
+    there: Cluster,
+    machines: dict[str, NumaMachine],
+    started: dict[str, Pod],
+    seed: int,
+    *,
+    publish: bool,
+    random: Random,
 ) -> None:
     """Run a cycle, then the kubelets; some nodes may publish their zones."""
     snapshot = there.snapshot()
@@ -122,15 +130,15 @@ def follow(
     pods = {pod.uid: pod for each in there.gangs.values() for pod in each.pods if pod.node}
     for uid in started.keys() - pods.keys():
         gone = started.pop(uid)
-        machines[gone.node].end(uid, gone.shape)
+        machines[gone.node].end_pod(uid, gone.shape)
     for uid, pod in sorted(pods.items()):
         if uid not in started:
-            assert machines[pod.node].start(uid, pod.shape), f"seed {seed}: {uid} on {pod.node}"
+            assert machines[pod.node].start_pod(uid, pod.shape), f"seed {seed}: {uid} on {pod.node}"
             started[uid] = pod
     if publish:
-        machines[random.choice(sorted(machines))].published()
+        machines[random.choice(sorted(machines))].publish_topology()
     nodes = tuple(
-        each if each.topology is machines[each.name].topology else machines[each.name].node()
+        each if each.topology is machines[each.name].topology else machines[each.name].arbiter_node()
         for each in there.pool.nodes
     )
     if nodes != there.pool.nodes:

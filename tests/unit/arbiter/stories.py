@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from tests.unit.arbiter.sim import KEY, OTHER, gang, gpus, node, quota
+from tests.unit.arbiter.simulated_cluster import KEY, OTHER, gpu_shape, make_gang, make_node, make_quota
 from vkgateway.arbiter.guarantees.refusals import find_refusals
 from vkgateway.arbiter.snapshot import Band, Gang, Node, Pool, PoolKey, Quota, Shape
 
@@ -15,7 +15,7 @@ NOTICE, GRACE = 10.0, 5.0
 
 
 @dataclass(frozen=True)
-class Step:
+class StoryStep:
     """What happens at one moment, before a cycle, and the seconds that pass after it."""
 
     arrives: tuple[tuple[Gang, float | None], ...] = ()
@@ -33,7 +33,7 @@ class Step:
 class Story:
     nodes: tuple[Node, ...]
     quotas: tuple[Quota, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[StoryStep, ...]
     recreate: bool = False
     age_cap: float = 3600.0
     more: tuple[Node, ...] = ()
@@ -45,26 +45,26 @@ class Story:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        sizes = ", ".join(f"{each.name}:{units(each)}:{each.labels['rack']}" for each in (*self.nodes, *self.more))
+        sizes = ", ".join(f"{each.name}:{node_units(each)}:{each.labels['rack']}" for each in (*self.nodes, *self.more))
         yield f"nodes {sizes}; recreate={self.recreate} age_cap={self.age_cap} reserve={self.reserve}"
         for each in self.quotas:
             has = f"{each.guarantee} limit {each.limit} weight {each.weight} cells {each.cells}"
             yield f"quota {each.tenant} {each.pool[1]} {has}"
         for number, step in enumerate(self.steps):
             for one, run in step.arrives:
-                yield f"{number}: + {_told(one)} runs {run}"
+                yield f"{number}: + {_gang_text(one)} runs {run}"
             if step.leaves or step.down is not None or step.forgets:
                 yield f"{number}: - {step.leaves} down {step.down and sorted(step.down)} forgets {step.forgets}"
             yield f"{number}: {step.seconds:g} s"
 
 
-def _told(one: Gang) -> str:
-    sizes = [(dict(pod.shape.requests), _names(pod.pools)) for pod in one.pods]
+def _gang_text(one: Gang) -> str:
+    sizes = [(dict(pod.shape.requests), _pool_names(pod.pools)) for pod in one.pods]
     short = [
         f"{each.get('nvidia.com/gpu', 0) / 1000:g}+{each.get('cpu', 0) // 1000}{at and ' in '}{at}"
         for each, at in sizes
     ]
-    pools = _names(one.pools)
+    pools = _pool_names(one.pools)
     return (
         f"{one.id} {one.tenant} {one.band} {pools} {short} min {one.minimum}"
         f" to {one.maximum} elastic {one.elastic} priority {one.priority} limit {one.run_limit}"
@@ -73,16 +73,16 @@ def _told(one: Gang) -> str:
     )
 
 
-def _names(pools: tuple[PoolKey, ...]) -> str:
+def _pool_names(pools: tuple[PoolKey, ...]) -> str:
     return "/".join(key[1] for key in pools)
 
 
-def units(each: Node) -> int:
+def node_units(each: Node) -> int:
     return each.allocatable["nvidia.com/gpu"] // 1000
 
 
 @dataclass
-class Mix:
+class StoryMix:
     """What stories are made of."""
 
     most_nodes: int = 4
@@ -107,45 +107,45 @@ class Mix:
     """Said of all gangs."""
 
 
-def story(random: Random, mix: Mix | None = None) -> Story:
-    mix = mix or Mix()
-    there = _nodes(random, "n", mix.most_nodes)
-    more = _nodes(random, "m", mix.more_nodes) if mix.more_nodes else ()
+def random_story(random: Random, mix: StoryMix | None = None) -> Story:
+    mix = mix or StoryMix()
+    there = _random_nodes(random, "n", mix.most_nodes)
+    more = _random_nodes(random, "m", mix.more_nodes) if mix.more_nodes else ()
     both = there + more
     names: list[str] = []
-    steps: list[Step] = []
+    steps: list[StoryStep] = []
     for _ in range(random.randint(1, mix.most_gangs)):
         while random.random() < 0.3:
-            steps.append(_step(random, mix, both, names, arrives=()))
-        one = gang_of(random, mix, f"g{len(names)}")
+            steps.append(_random_step(random, mix, both, names, arrives=()))
+        one = random_gang(random, mix, f"g{len(names)}")
         names.append(one.id)
         seconds = mix.step if random.random() < 0.3 else 0.0
         steps.append(
-            replace(_step(random, mix, both, names, arrives=((one, random.choice(mix.runs)),)), seconds=seconds)
+            replace(_random_step(random, mix, both, names, arrives=((one, random.choice(mix.runs)),)), seconds=seconds)
         )
-    steps += [_step(random, mix, both, names, arrives=()) for _ in range(mix.tail)]
-    quotas = _quotas(random, mix, there)
+    steps += [_random_step(random, mix, both, names, arrives=()) for _ in range(mix.tail)]
+    quotas = _random_quotas(random, mix, there)
     if more:
-        quotas += tuple(each for each in _quotas(random, mix, more, OTHER) if random.random() < 0.8)
+        quotas += tuple(each for each in _random_quotas(random, mix, more, OTHER) if random.random() < 0.8)
     recreate, age_cap = random.random() < 0.5, random.choice((10.0, 3600.0))
     return Story(there, quotas, tuple(steps), recreate, age_cap, more)
 
 
-def _nodes(random: Random, letter: str, most: int) -> tuple[Node, ...]:
+def _random_nodes(random: Random, letter: str, most: int) -> tuple[Node, ...]:
     return tuple(
-        node(f"{letter}{index}", random.choice((8, 8, 8, 4)), rack=f"r{index % 2}")
+        make_node(f"{letter}{index}", random.choice((8, 8, 8, 4)), rack=f"r{index % 2}")
         for index in range(random.randint(1, most))
     )
 
 
-def _step(
+def _random_step(
     random: Random,
-    mix: Mix,
+    mix: StoryMix,
     there: tuple[Node, ...],
     names: list[str],
     *,
     arrives: tuple[tuple[Gang, float | None], ...],
-) -> Step:
+) -> StoryStep:
     leaves = (
         (random.choice(names),)
         if mix.leaves and names and random.random() < (0.3 if mix.often_leaves else 0.07)
@@ -154,19 +154,19 @@ def _step(
     down = None
     if mix.downs and random.random() < 0.5:
         down = frozenset(random.sample([each.name for each in there], random.randint(0, min(2, len(there)))))
-    return Step(arrives, leaves, down, mix.forgets and random.random() < 0.2, mix.step)
+    return StoryStep(arrives, leaves, down, mix.forgets and random.random() < 0.2, mix.step)
 
 
-def gang_of(random: Random, mix: Mix, name: str) -> Gang:
+def random_gang(random: Random, mix: StoryMix, name: str) -> Gang:
     count = random.choice((1, 1, 2, 2, 3, 4))
     if mix.equal:
         shapes: list[int | Shape] = [random.choice(mix.sizes)] * count
     elif random.random() < 0.2:
-        shapes = [gpus(random.choice(mix.sizes), random.choice((0, 8, 40))) for _ in range(count)]
+        shapes = [gpu_shape(random.choice(mix.sizes), random.choice((0, 8, 40))) for _ in range(count)]
     else:
         shapes = [random.choice(mix.sizes) for _ in range(count)]
     if mix.without_devices and random.random() < mix.without_devices:
-        bare = gpus(0, random.choice((8, 24, 40, 64)))
+        bare = gpu_shape(0, random.choice((8, 24, 40, 64)))
         shapes = [bare] * count if random.random() < 0.7 else [bare, *shapes]
         count = len(shapes)
     elastic = random.random() < 0.4
@@ -188,16 +188,16 @@ def gang_of(random: Random, mix: Mix, name: str) -> Gang:
     if mix.more_nodes:
         fields["pools"] = random.choice(((KEY, OTHER), (KEY, OTHER), (OTHER, KEY), (OTHER, KEY), (KEY,), (OTHER,)))
         fields["maximum"] = random.choice((None, None, random.randint(1, count)))
-    return gang(name, tenant, shapes, **(fields | mix.fields))
+    return make_gang(name, tenant, shapes, **(fields | mix.fields))
 
 
-def _quotas(random: Random, mix: Mix, there: tuple[Node, ...], key: PoolKey = KEY) -> tuple[Quota, ...]:
+def _random_quotas(random: Random, mix: StoryMix, there: tuple[Node, ...], key: PoolKey = KEY) -> tuple[Quota, ...]:
     pool = Pool(key=key, nodes=there, governed=("nvidia.com/gpu",), levels=("rack",))
     found: list[Quota] = []
     for tenant in TENANTS:
         guarantee = random.choice((0, 0, 1, 2, 4, 6, 8, 12, 16))
         limit = random.choice((None, None, None, 4, 8, 16)) if mix.limits else None
-        one = quota(
+        one = make_quota(
             tenant,
             guarantee,
             limit=None if limit is None else max(limit, guarantee),
@@ -212,19 +212,19 @@ def _quotas(random: Random, mix: Mix, there: tuple[Node, ...], key: PoolKey = KE
     return tuple(found)
 
 
-def shortened(found: Story, fails: Callable[[Story], bool]) -> Story:
+def shorten_story(found: Story, fails: Callable[[Story], bool]) -> Story:
     """A story without all that it also fails without."""
     again = True
     while again:
         again = False
-        for shorter in _shorter(found):
+        for shorter in _shorter_stories(found):
             if fails(shorter):
                 found, again = shorter, True
                 break
     return found
 
 
-def _shorter(found: Story) -> Iterator[Story]:
+def _shorter_stories(found: Story) -> Iterator[Story]:
     steps = found.steps
     for index, step in enumerate(steps):
         yield replace(found, steps=steps[:index] + steps[index + 1 :])
@@ -242,11 +242,11 @@ def _shorter(found: Story) -> Iterator[Story]:
             if plain != each:
                 yield replace(found, quotas=(*found.quotas[:index], plain, *found.quotas[index + 1 :]))
     for index, step in enumerate(steps):
-        for other in _simpler(step):
+        for other in _simpler_steps(step):
             yield replace(found, steps=(*steps[:index], other, *steps[index + 1 :]))
 
 
-def _simpler(step: Step) -> Iterator[Step]:
+def _simpler_steps(step: StoryStep) -> Iterator[StoryStep]:
     if step.leaves:
         yield replace(step, leaves=())
     if step.down is not None:
@@ -255,11 +255,11 @@ def _simpler(step: Step) -> Iterator[Step]:
         before, after = step.arrives[:at], step.arrives[at + 1 :]
         if before or after:
             yield replace(step, arrives=before + after)
-        for other in _simpler_gang(one, run):
+        for other in _simpler_gangs(one, run):
             yield replace(step, arrives=(*before, other, *after))
 
 
-def _simpler_gang(one: Gang, run: float | None) -> Iterator[tuple[Gang, float | None]]:
+def _simpler_gangs(one: Gang, run: float | None) -> Iterator[tuple[Gang, float | None]]:
     if len(one.pods) > 1:
         yield replace(one, pods=one.pods[:-1], minimum=min(one.minimum, len(one.pods) - 1)), run
     plain = {"elastic": False, "run_limit": None, "expected_run": None, "minimum_run": 0.0, "required_level": ""}

@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.sim import KEY, LOW, OTHER, Cluster, apart, gang, held, node, quota
+from tests.unit.arbiter.simulated_cluster import (
+    KEY,
+    LOW,
+    OTHER,
+    Cluster,
+    make_gang,
+    make_node,
+    make_quota,
+    reports_by_gang,
+    with_pod_pools,
+)
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.reasons.report import build_report
@@ -16,18 +26,21 @@ FAR = ("elsewhere", "pool")
 
 
 def cluster(
-    *quotas: Quota, nodes: tuple[Node, ...] = (node("n0"),), more: tuple[Node, ...] = (node("m0"),), **other: float
+    *quotas: Quota,
+    nodes: tuple[Node, ...] = (make_node("n0"),),
+    more: tuple[Node, ...] = (make_node("m0"),),
+    **other: float,
 ) -> Cluster:
     """Return a cluster of two pools, a node of 8 in each, that tenants a and b may use without limit."""
     given = {(each.tenant, each.pool): each for each in quotas}
-    found = [given.get((name, key), quota(name, pool=key)) for name in ("a", "b") for key in (KEY, OTHER)]
+    found = [given.get((name, key), make_quota(name, pool=key)) for name in ("a", "b") for key in (KEY, OTHER)]
     policy = Policy(age_cap=other.get("age_cap", 3600.0))
     return Cluster(nodes, found, more=more, policy=policy)
 
 
 def test_parts_start_together_each_in_its_pool() -> None:
     there = cluster()
-    there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
 
     decisions = there.cycle()
 
@@ -37,14 +50,14 @@ def test_parts_start_together_each_in_its_pool() -> None:
 
 def test_no_part_starts_while_one_pool_lacks_capacity() -> None:
     there = cluster()
-    there.add(gang("full", "b", [8], pools=(OTHER,)))
+    there.add(make_gang("full", "b", [8], pools=(OTHER,)))
     there.cycle()
-    there.add(apart(gang("x", "a", [2, 2, 4]), (KEY,), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [2, 2, 4]), (KEY,), (KEY,), (OTHER,)))
 
     decisions = there.cycle()
 
-    assert not there.placed("x")
-    hold = held(decisions)["x"]
+    assert not there.placed_nodes("x")
+    hold = reports_by_gang(decisions)["x"]
     assert hold.code is PendingReason.ROOM
     assert hold.message == (
         "needs 1 pod of nvidia.com/gpu 4 in other.compute (does not fit)"
@@ -54,8 +67,8 @@ def test_no_part_starts_while_one_pool_lacks_capacity() -> None:
 
 
 def test_each_pool_uses_its_own_guarantee() -> None:
-    there = cluster(quota("a", 8))
-    there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
+    there = cluster(make_quota("a", 8))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
 
     there.cycle()
 
@@ -63,63 +76,63 @@ def test_each_pool_uses_its_own_guarantee() -> None:
 
 
 def test_victims_terminate_in_one_pool_while_other_pool_is_reserved() -> None:
-    there = cluster(quota("a", 8))
-    there.add(gang("low", "b", [8], band=LOW))
+    there = cluster(make_quota("a", 8))
+    there.add(make_gang("low", "b", [8], band=LOW))
     there.cycle()
-    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
 
     decisions = there.cycle()
-    there.add(gang("late", "b", [8], pools=(OTHER,)))
+    there.add(make_gang("late", "b", [8], pools=(OTHER,)))
 
     assert [evict.gang for evict in decisions.evicts] == ["low"]
-    assert held(decisions)["x"].message == (
+    assert reports_by_gang(decisions)["x"].message == (
         "starts on 1 node in other.compute and 1 node in pool.compute when 1 pod has terminated"
     )
-    there.settle(20)
-    assert there.placed("x") == {"x-0": "n0", "x-1": "m0"}
-    assert not there.placed("late")
+    there.run_for(20)
+    assert there.placed_nodes("x") == {"x-0": "n0", "x-1": "m0"}
+    assert not there.placed_nodes("late")
 
 
 def test_no_pod_is_evicted_if_other_pool_lacks_capacity() -> None:
-    there = cluster(quota("a", 8))
-    there.add(gang("low", "b", [8], band=LOW), gang("full", "b", [8], pools=(OTHER,)))
+    there = cluster(make_quota("a", 8))
+    there.add(make_gang("low", "b", [8], band=LOW), make_gang("full", "b", [8], pools=(OTHER,)))
     there.cycle()
-    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
 
     assert not there.cycle().evicts
 
 
 def test_victims_are_reprieved_when_capacity_of_other_pool_is_lost() -> None:
-    there = cluster(quota("a", 8), quota("b", 8, pool=OTHER))
-    there.add(gang("low", "b", [8], band=LOW))
+    there = cluster(make_quota("a", 8), make_quota("b", 8, pool=OTHER))
+    there.add(make_gang("low", "b", [8], band=LOW))
     there.cycle()
-    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
     assert there.cycle().evicts
-    there.add(gang("by_right", "b", [8], pools=(OTHER,)))
+    there.add(make_gang("by_right", "b", [8], pools=(OTHER,)))
 
     decisions = there.cycle()
 
     assert [(each.gang, each.pods) for each in decisions.reprieves] == [("low", ("low-0",))]
-    assert there.placed("by_right")
-    assert not there.placed("x")
+    assert there.placed_nodes("by_right")
+    assert not there.placed_nodes("x")
 
 
 def test_gang_preempts_inside_guarantees_of_both_pools() -> None:
-    there = cluster(quota("a", 8), quota("a", 8, pool=OTHER))
-    there.add(gang("low", "b", [8], band=LOW), gang("other", "b", [8], band=LOW, pools=(OTHER,)))
+    there = cluster(make_quota("a", 8), make_quota("a", 8, pool=OTHER))
+    there.add(make_gang("low", "b", [8], band=LOW), make_gang("other", "b", [8], band=LOW, pools=(OTHER,)))
     there.cycle()
-    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
 
     assert sorted(evict.gang for evict in there.cycle().evicts) == ["low", "other"]
-    there.settle(20)
-    assert there.borrowed("x") == {False}
+    there.run_for(20)
+    assert there.borrowed_marks("x") == {False}
 
 
 def test_victim_is_evicted_in_all_its_pools_together() -> None:
-    there = cluster(quota("b", 8))
-    there.add(apart(gang("x", "a", [8, 4], band=LOW), (KEY,), (OTHER,)))
+    there = cluster(make_quota("b", 8))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 4], band=LOW), (KEY,), (OTHER,)))
     there.cycle()
-    there.add(gang("by_right", "b", [8]))
+    there.add(make_gang("by_right", "b", [8]))
 
     decisions = there.cycle()
 
@@ -127,28 +140,33 @@ def test_victim_is_evicted_in_all_its_pools_together() -> None:
     assert (evict.gang, sorted(evict.pods), evict.whole) == ("x", ["x-0", "x-1"], True)
     assert {pod.state for pod in there.gangs["x"].pods} == {PodState.NOTIFIED}
     assert not there.cycle().reprieves
-    there.settle(20)
-    assert there.placed("by_right")
-    assert not there.placed("x")
+    there.run_for(20)
+    assert there.placed_nodes("by_right")
+    assert not there.placed_nodes("x")
 
 
 def test_preemption_cost_includes_pods_in_other_pools() -> None:
-    there = cluster(quota("b", 8), nodes=(node("n0"), node("n1")))
-    there.add(apart(gang("x", "a", [8, 8], band=LOW), (KEY,), (OTHER,)), gang("lone", "a", [8], band=LOW))
+    there = cluster(make_quota("b", 8), nodes=(make_node("n0"), make_node("n1")))
+    there.add(
+        with_pod_pools(make_gang("x", "a", [8, 8], band=LOW), (KEY,), (OTHER,)), make_gang("lone", "a", [8], band=LOW)
+    )
     there.cycle()
     there.advance(100)
-    there.add(gang("by_right", "b", [8]))
+    there.add(make_gang("by_right", "b", [8]))
 
     assert [evict.gang for evict in there.cycle().evicts] == ["lone"]
 
 
 def test_limit_applies_to_each_pool_separately() -> None:
-    there = cluster(quota("a", limit=4, pool=OTHER))
-    there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)), apart(gang("y", "a", [0, 1]), (KEY,), (OTHER,)))
+    there = cluster(make_quota("a", limit=4, pool=OTHER))
+    there.add(
+        with_pod_pools(make_gang("x", "a", [8, 4]), (KEY,), (OTHER,)),
+        with_pod_pools(make_gang("y", "a", [0, 1]), (KEY,), (OTHER,)),
+    )
 
-    hold = held(there.cycle())["y"]
+    hold = reports_by_gang(there.cycle())["y"]
 
-    assert there.placed("x")
+    assert there.placed_nodes("x")
     assert hold.code is PendingReason.QUOTA
     assert hold.message == (
         "in other.compute: needs nvidia.com/gpu 1; in use in other.compute: nvidia.com/gpu 4; limit: nvidia.com/gpu 4"
@@ -157,40 +175,40 @@ def test_limit_applies_to_each_pool_separately() -> None:
 
 def test_reservation_covers_full_pool_and_other_pool() -> None:
     there = cluster()
-    there.add(gang("ends", "b", [8], pools=(OTHER,), run_limit=100.0))
+    there.add(make_gang("ends", "b", [8], pools=(OTHER,), run_limit=100.0))
     there.cycle()
-    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
     there.cycle()
-    there.add(gang("long", "b", [8]), gang("short", "b", [8], run_limit=50.0))
+    there.add(make_gang("long", "b", [8]), make_gang("short", "b", [8], run_limit=50.0))
 
     decisions = there.cycle()
 
-    assert held(decisions)["x"].earliest == there.now + 100.0
-    assert there.placed("short")
-    assert held(decisions)["long"].code in (PendingReason.RESERVATION, PendingReason.ROOM)
-    there.runs |= {"ends": 100.0, "short": 50.0}
-    there.settle(110)
-    assert there.placed("x")
+    assert reports_by_gang(decisions)["x"].earliest == there.now + 100.0
+    assert there.placed_nodes("short")
+    assert reports_by_gang(decisions)["long"].code in (PendingReason.RESERVATION, PendingReason.ROOM)
+    there.run_times |= {"ends": 100.0, "short": 50.0}
+    there.run_for(110)
+    assert there.placed_nodes("x")
 
 
 def test_aged_gang_is_not_starved_in_either_pool() -> None:
     there = cluster(age_cap=20.0)
-    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
     there.gangs["x"] = replace(there.gangs["x"], created=there.now)
     for number in range(60):
         for key in (KEY, OTHER):
             name = f"s{number}{key[1]}"
-            there.add(gang(name, "b", [4], pools=(key,)))
-            there.runs[name] = 9.0
+            there.add(make_gang(name, "b", [4], pools=(key,)))
+            there.run_times[name] = 9.0
         there.cycle()
         there.advance(4)
 
-    assert "x" in there.started
+    assert "x" in there.start_times
 
 
 def test_replacement_pod_starts_in_its_pool_while_others_run() -> None:
     there = cluster()
-    there.add(apart(gang("x", "a", [4, 4]), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [4, 4]), (KEY,), (OTHER,)))
     there.cycle()
     one = there.gangs["x"]
     fresh = replace(one.pods[1], uid="again", state=PodState.WAITING, pool=None, node="")
@@ -200,11 +218,11 @@ def test_replacement_pod_starts_in_its_pool_while_others_run() -> None:
 
 
 def test_surplus_grows_and_is_reclaimed_per_pool() -> None:
-    there = cluster(quota("b", 4, pool=OTHER))
-    there.add(apart(gang("x", "a", [4, 4, 4], minimum=2, elastic=True), (KEY,), (OTHER,), (OTHER,)))
+    there = cluster(make_quota("b", 4, pool=OTHER))
+    there.add(with_pod_pools(make_gang("x", "a", [4, 4, 4], minimum=2, elastic=True), (KEY,), (OTHER,), (OTHER,)))
     there.cycle()
-    assert len(there.placed("x")) == 3
-    there.add(gang("by_right", "b", [4], pools=(OTHER,)))
+    assert len(there.placed_nodes("x")) == 3
+    there.add(make_gang("by_right", "b", [4], pools=(OTHER,)))
 
     [evict] = there.cycle().evicts
 
@@ -213,10 +231,10 @@ def test_surplus_grows_and_is_reclaimed_per_pool() -> None:
 
 @pytest.mark.parametrize("full", [KEY, OTHER])
 def test_pods_with_pool_choice_start_where_capacity_is_free(full: PoolKey) -> None:
-    there = cluster(nodes=(node("n0"), node("n1")), more=(node("m0"), node("m1")))
-    there.add(gang("full", "b", [8], pools=(full,)))
+    there = cluster(nodes=(make_node("n0"), make_node("n1")), more=(make_node("m0"), make_node("m1")))
+    there.add(make_gang("full", "b", [8], pools=(full,)))
     there.cycle()
-    there.add(apart(gang("x", "a", [8, 8, 8]), (KEY, OTHER), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 8, 8]), (KEY, OTHER), (KEY,), (OTHER,)))
 
     there.cycle()
 
@@ -226,7 +244,7 @@ def test_pods_with_pool_choice_start_where_capacity_is_free(full: PoolKey) -> No
 
 def test_pods_with_common_pool_start_there_together() -> None:
     there = cluster()
-    there.add(apart(gang("x", "a", [4, 4]), (KEY, OTHER), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [4, 4]), (KEY, OTHER), (OTHER,)))
 
     there.cycle()
 
@@ -235,9 +253,9 @@ def test_pods_with_common_pool_start_there_together() -> None:
 
 def test_pools_of_different_compute_clusters_are_invalid() -> None:
     there = cluster()
-    there.add(apart(gang("x", "a", [4, 4]), (KEY,), (FAR,)))
+    there.add(with_pod_pools(make_gang("x", "a", [4, 4]), (KEY,), (FAR,)))
 
-    hold = held(there.cycle())["x"]
+    hold = reports_by_gang(there.cycle())["x"]
 
     assert hold.code is PendingReason.INVALID
     assert "pool.compute in compute cluster compute and pool.elsewhere in compute cluster elsewhere" in hold.message
@@ -246,10 +264,10 @@ def test_pools_of_different_compute_clusters_are_invalid() -> None:
 
 def test_lost_plan_is_recreated() -> None:
     """The gateway restarts in the middle of an eviction."""
-    there = cluster(quota("a", 8))
-    there.add(gang("low", "b", [8], band=LOW))
+    there = cluster(make_quota("a", 8))
+    there.add(make_gang("low", "b", [8], band=LOW))
     there.cycle()
-    there.add(apart(gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 8]), (KEY,), (OTHER,)))
     before = there.cycle().plans["x"]
     there.gangs["x"] = replace(there.gangs["x"], plan=None)
 
@@ -263,14 +281,14 @@ def test_lost_plan_is_recreated() -> None:
 
 def test_skipped_gang_uses_capacity_freed_for_later_gang() -> None:
     """The gateway restarts in the middle of an eviction."""
-    there = cluster(quota("a", 4))
-    there.quotas += (quota("c"),)
-    there.add(gang("running", "c", [8], band=LOW))
+    there = cluster(make_quota("a", 4))
+    there.quotas += (make_quota("c"),)
+    there.add(make_gang("running", "c", [8], band=LOW))
     there.cycle()
-    there.add(apart(gang("x", "a", [4, 4]), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [4, 4]), (KEY,), (OTHER,)))
     there.cycle()
     there.gangs["x"] = replace(there.gangs["x"], plan=None)
-    there.add(replace(gang("first", "b", [4], band=LOW), created=1.0))
+    there.add(replace(make_gang("first", "b", [4], band=LOW), created=1.0))
 
     decisions = there.cycle()
 
@@ -279,10 +297,12 @@ def test_skipped_gang_uses_capacity_freed_for_later_gang() -> None:
 
 def test_surplus_in_other_pool_is_evicted_with_min_members() -> None:
     there = cluster()
-    there.add(apart(gang("low", "a", [4, 4, 4], band=LOW, minimum=2, elastic=True), (OTHER,), (OTHER,), (KEY,)))
-    there.settle(1)
-    assert len(there.placed("low")) == 3
-    there.add(gang("x", "a", [8], pools=(OTHER,)))
+    there.add(
+        with_pod_pools(make_gang("low", "a", [4, 4, 4], band=LOW, minimum=2, elastic=True), (OTHER,), (OTHER,), (KEY,))
+    )
+    there.run_for(1)
+    assert len(there.placed_nodes("low")) == 3
+    there.add(make_gang("x", "a", [8], pools=(OTHER,)))
 
     there.cycle()
 
@@ -290,33 +310,35 @@ def test_surplus_in_other_pool_is_evicted_with_min_members() -> None:
 
 
 def test_part_borrows_rather_than_take_cells_of_other_part() -> None:
-    there = cluster(quota("b", 8, pool=OTHER), quota("a", 1, pool=OTHER), more=(node("m0"), node("m1")))
-    there.add(gang("cell", "b", [4], pools=(OTHER,)), gang("full", "b", [7]))
+    there = cluster(
+        make_quota("b", 8, pool=OTHER), make_quota("a", 1, pool=OTHER), more=(make_node("m0"), make_node("m1"))
+    )
+    there.add(make_gang("cell", "b", [4], pools=(OTHER,)), make_gang("full", "b", [7]))
     there.cycle()
-    there.add(apart(gang("x", "a", [1, 1, 8]), (KEY,), (OTHER,), (KEY, OTHER)))
+    there.add(with_pod_pools(make_gang("x", "a", [1, 1, 8]), (KEY,), (OTHER,), (KEY, OTHER)))
 
     there.cycle()
 
-    assert there.placed("x") == {"x-0": "n0", "x-1": there.gangs["cell"].pods[0].node, "x-2": "m1"}
-    assert there.borrowed("x") == {True}
+    assert there.placed_nodes("x") == {"x-0": "n0", "x-1": there.gangs["cell"].pods[0].node, "x-2": "m1"}
+    assert there.borrowed_marks("x") == {True}
 
 
 def test_no_gang_starts_on_cells_that_later_gang_needs() -> None:
-    there = cluster(quota("a", 8))
-    there.add(replace(gang("first", "b", [8], band=LOW), created=1.0))
-    there.add(apart(gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
+    there = cluster(make_quota("a", 8))
+    there.add(replace(make_gang("first", "b", [8], band=LOW), created=1.0))
+    there.add(with_pod_pools(make_gang("x", "a", [8, 4]), (KEY,), (OTHER,)))
 
     decisions = there.cycle()
 
-    assert there.running() == {"x"}
+    assert there.running_gangs() == {"x"}
     assert [hold.gang for hold in decisions.holds] == ["first"]
 
 
 def test_report_counts_pods_in_their_own_pools() -> None:
     there = cluster()
-    there.add(gang("full", "b", [8], pools=(OTHER,)))
+    there.add(make_gang("full", "b", [8], pools=(OTHER,)))
     there.cycle()
-    there.add(apart(gang("x", "a", [2, 4]), (KEY,), (OTHER,)))
+    there.add(with_pod_pools(make_gang("x", "a", [2, 4]), (KEY,), (OTHER,)))
     snapshot = there.snapshot()
 
     shown = build_report(snapshot, decide(snapshot, there.now), there.now)

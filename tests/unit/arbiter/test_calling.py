@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.arbiter.lent import GPU, KEY, running
+from tests.unit.arbiter.borrowed_pool import GPU, KEY, running_gang
 from vkgateway.arbiter.preemption.candidate_index import ReclaimCandidates
 from vkgateway.arbiter.snapshot import Gang, Pool
 
@@ -11,7 +11,7 @@ POOL = Pool(key=KEY, nodes=(), governed=(GPU,))
 
 def test_deleted_gang_is_no_candidate() -> None:
     calling = ReclaimCandidates(POOL)
-    gangs = {"g": running("g", ["a"]), "h": running("h", ["a"])}
+    gangs = {"g": running_gang("g", ["a"]), "h": running_gang("h", ["a"])}
     for name in gangs:
         calling.mark_changed(name)
     assert sorted(calling.preemption_candidates(gangs, set()).gang_ids()) == ["g", "h"]

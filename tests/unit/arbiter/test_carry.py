@@ -8,23 +8,23 @@ from random import Random
 import pytest
 from hypothesis import settings
 
-from tests.unit.arbiter.checked_cluster import Told
-from tests.unit.arbiter.sim import gang
-from tests.unit.arbiter.stories import Mix, story
+from tests.unit.arbiter.checked_cluster import CheckedCluster
+from tests.unit.arbiter.simulated_cluster import make_gang
+from tests.unit.arbiter.stories import StoryMix, random_story
 from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.snapshot import Snapshot
 
 
-class Both(Told):
+class Both(CheckedCluster):
     """Cluster that decides three times: with the cache, without it, and in another order of gangs."""
 
     def __init__(self, *args: object, **options: object) -> None:
         super().__init__(*args, **options)  # type: ignore[arg-type]
         self._shuffled, self._random = Cache(), Random(1)
 
-    def look(self, before: Snapshot, decisions: Decisions) -> None:
+    def check_cycle(self, before: Snapshot, decisions: Decisions) -> None:
         assert decisions == decide(before, self.now)
         gangs = list(before.gangs)
         self._random.shuffle(gangs)
@@ -37,7 +37,7 @@ class Both(Told):
             nodes[at] = replace(nodes[at], used=used)
             self.pool = replace(self.pool, nodes=tuple(nodes))
 
-    def _check(self, decisions: Decisions) -> None:
+    def _check_decisions(self, decisions: Decisions) -> None:
         """Unmanaged pods may take guaranteed capacity."""
 
     def _check_state(self) -> None:
@@ -49,20 +49,20 @@ def test_cache_and_gang_order_do_not_change_decisions(chunk: int) -> None:
     each = settings().max_examples // 10
     for seed in range(chunk * each, (chunk + 1) * each):
         random = Random(seed)
-        told = story(random, Mix(downs=random.random() < 0.3, forgets=random.random() < 0.3, tail=3))
-        Both.of(told).play(told)
+        told = random_story(random, StoryMix(downs=random.random() < 0.3, forgets=random.random() < 0.3, tail=3))
+        Both.from_story(told).play_story(told)
 
 
 def test_cache_updates_only_changed_gangs() -> None:
     random, carry = Random(1), Cache()
-    there = {f"g{number}": gang(f"g{number}", "a", [1], created=1.0) for number in range(100)}
+    there = {f"g{number}": make_gang(f"g{number}", "a", [1], created=1.0) for number in range(100)}
     for _ in range(60):
         for name in random.sample(sorted(there), 5):
             there[name] = replace(there[name], priority=random.randrange(9))
         for name in random.sample(sorted(there), 2):
             del there[name]
         new = f"h{random.randrange(1000)}"
-        there[new] = gang(new, "a", [2], created=2.0)
+        there[new] = make_gang(new, "a", [2], created=2.0)
         gangs = [there[name] for name in sorted(there)]
         if random.random() < 0.5:
             random.shuffle(gangs)

@@ -6,49 +6,51 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.sim import (
+from tests.unit.arbiter.simulated_cluster import (
     KEY,
     LOW,
     Cluster,
-    gang,
-    gpus,
+    gpu_shape,
     make_cluster,
-    node,
-    quota,
+    make_gang,
+    make_node,
+    make_quota,
 )
 from vkgateway.arbiter.snapshot import Band, Gang, PodState, Shape
 
 
 def test_no_eviction_if_cell_can_bind_to_free_node() -> None:
-    there = Cluster([node("n0"), node("n1", rack="r1"), node("n2")], [quota("a", 12), quota("b", 4)])
-    there.add(gang("one", "a", [4, 2], band=LOW))
+    there = Cluster(
+        [make_node("n0"), make_node("n1", rack="r1"), make_node("n2")], [make_quota("a", 12), make_quota("b", 4)]
+    )
+    there.add(make_gang("one", "a", [4, 2], band=LOW))
     there.cycle()
-    there.add(gang("two", "b", [1, 4], band=LOW))
+    there.add(make_gang("two", "b", [1, 4], band=LOW))
     there.cycle()
-    there.add(gang("first", "a", [2] * 4), gang("second", "b", [2] * 2))
+    there.add(make_gang("first", "a", [2] * 4), make_gang("second", "b", [2] * 2))
 
     decisions = there.cycle()
 
     assert not decisions.evicts
-    assert {"first", "second"} <= there.running()
-    assert there.borrowed("first") == there.borrowed("second") == {False}
+    assert {"first", "second"} <= there.running_gangs()
+    assert there.borrowed_marks("first") == there.borrowed_marks("second") == {False}
 
 
 @pytest.mark.parametrize("band", [LOW, Band.GUARANTEED])
 def test_borrowing_pod_prefers_node_without_cells(band: Band) -> None:
     """Elsewhere it would have to go as soon as the other half of the cell is wanted."""
-    there = make_cluster(2, quota("a", 8), quota("b"))
-    there.add(gang("half", "a", [4]))
+    there = make_cluster(2, make_quota("a", 8), make_quota("b"))
+    there.add(make_gang("half", "a", [4]))
     there.cycle()
-    there.add(gang("fills", "b", [4], band=LOW))
+    there.add(make_gang("fills", "b", [4], band=LOW))
     there.gangs["fills"] = borrowing_on(there.gangs["fills"], "n1")
-    there.add(gang("one", "b", [4], band=band))
+    there.add(make_gang("one", "b", [4], band=band))
 
     there.cycle()
 
-    assert there.placed("half") == {"half-0": "n0"}
-    assert there.placed("one") == {"one-0": "n1"}
-    there.add(gang("other", "c", [4]))
+    assert there.placed_nodes("half") == {"half-0": "n0"}
+    assert there.placed_nodes("one") == {"one-0": "n1"}
+    there.add(make_gang("other", "c", [4]))
     assert not there.cycle().evicts
 
 
@@ -59,38 +61,40 @@ def borrowing_on(one: Gang, on: str) -> Gang:
 
 
 def test_cell_is_bound_near_other_cells_of_tenant() -> None:
-    there = Cluster([node("n0", rack="r0"), node("n1", rack="r1"), node("n2", rack="r1")], [quota("a", 16)])
-    there.add(guaranteed_on(gang("first", "a", [8]), "n2"))
-    there.add(gang("second", "a", [8]))
+    there = Cluster(
+        [make_node("n0", rack="r0"), make_node("n1", rack="r1"), make_node("n2", rack="r1")], [make_quota("a", 16)]
+    )
+    there.add(guaranteed_on(make_gang("first", "a", [8]), "n2"))
+    there.add(make_gang("second", "a", [8]))
 
     there.cycle()
 
-    assert there.placed("second") == {"second-0": "n1"}
+    assert there.placed_nodes("second") == {"second-0": "n1"}
 
 
 @pytest.mark.parametrize("band", [LOW, Band.GUARANTEED])
 def test_borrowing_gang_prefers_nodes_without_cells(band: Band) -> None:
-    there = make_cluster(5, quota("a", 16), quota("b"))
+    there = make_cluster(5, make_quota("a", 16), make_quota("b"))
     for at in (0, 2):
-        there.add(guaranteed_on(gang(f"half{at}", "a", [4]), f"n{at}"))
+        there.add(guaranteed_on(make_gang(f"half{at}", "a", [4]), f"n{at}"))
     for at in (1, 3, 4):
-        there.add(borrowing_on(gang(f"fills{at}", "b", [4], band=LOW), f"n{at}"))
-    there.add(gang("two", "b", [4, 4], band=band), gang("more", "b", [4, 4], band=band, created=1001.0))
+        there.add(borrowing_on(make_gang(f"fills{at}", "b", [4], band=LOW), f"n{at}"))
+    there.add(make_gang("two", "b", [4, 4], band=band), make_gang("more", "b", [4, 4], band=band, created=1001.0))
 
     there.cycle()
 
-    assert there.placed("two") == {"two-0": "n1", "two-1": "n3"}
-    assert there.placed("more") == {"more-0": "n0", "more-1": "n4"}
+    assert there.placed_nodes("two") == {"two-0": "n1", "two-1": "n3"}
+    assert there.placed_nodes("more") == {"more-0": "n0", "more-1": "n4"}
 
 
 def test_cells_of_gang_are_bound_near_other_cells_of_tenant() -> None:
-    there = Cluster([node(f"n{at}", rack=f"r{at % 2}") for at in range(6)], [quota("a", 24)])
-    there.add(guaranteed_on(gang("first", "a", [8]), "n3"))
-    there.add(gang("second", "a", [8, 8]))
+    there = Cluster([make_node(f"n{at}", rack=f"r{at % 2}") for at in range(6)], [make_quota("a", 24)])
+    there.add(guaranteed_on(make_gang("first", "a", [8]), "n3"))
+    there.add(make_gang("second", "a", [8, 8]))
 
     there.cycle()
 
-    assert there.placed("second") == {"second-0": "n1", "second-1": "n5"}
+    assert there.placed_nodes("second") == {"second-0": "n1", "second-1": "n5"}
 
 
 def guaranteed_on(one: Gang, on: str) -> Gang:
@@ -98,17 +102,19 @@ def guaranteed_on(one: Gang, on: str) -> Gang:
     return replace(one, pods=tuple(replace(pod, borrowed=False) for pod in borrowing_on(one, on).pods))
 
 
-@pytest.mark.parametrize(("sizes", "guarantee"), [([4, 1], 8), ([2, 4, 1, 1], 8), ([2, 1], 4), ([gpus(1, 40), 2], 4)])
+@pytest.mark.parametrize(
+    ("sizes", "guarantee"), [([4, 1], 8), ([2, 4, 1, 1], 8), ([2, 1], 4), ([gpu_shape(1, 40), 2], 4)]
+)
 def test_pods_of_several_sizes_share_cell_on_idle_node(sizes: list[int | Shape], guarantee: int) -> None:
-    there = make_cluster(2, quota("a", guarantee), quota("b"))
-    there.add(gang("low", "b", [8 - largest_size(sizes)], band=LOW))
+    there = make_cluster(2, make_quota("a", guarantee), make_quota("b"))
+    there.add(make_gang("low", "b", [8 - largest_size(sizes)], band=LOW))
     there.cycle()
-    there.add(gang("mixed", "a", sizes))
+    there.add(make_gang("mixed", "a", sizes))
 
     decisions = there.cycle()
 
     assert not decisions.evicts
-    assert set(there.placed("mixed").values()) == {"n1"}
+    assert set(there.placed_nodes("mixed").values()) == {"n1"}
 
 
 def largest_size(sizes: list[int | Shape]) -> int:
@@ -116,33 +122,33 @@ def largest_size(sizes: list[int | Shape]) -> int:
 
 
 def test_pods_of_several_sizes_fill_several_cells() -> None:
-    there = make_cluster(3, quota("a", 16), quota("b"))
-    there.add(gang("low", "b", [3], band=LOW))
+    there = make_cluster(3, make_quota("a", 16), make_quota("b"))
+    there.add(make_gang("low", "b", [3], band=LOW))
     there.cycle()
-    there.add(gang("mixed", "a", [5, 5, 2, 2, 1, 1]))
+    there.add(make_gang("mixed", "a", [5, 5, 2, 2, 1, 1]))
 
     decisions = there.cycle()
 
     assert not decisions.evicts
-    assert set(there.placed("mixed").values()) == {"n1", "n2"}
+    assert set(there.placed_nodes("mixed").values()) == {"n1", "n2"}
 
 
 def test_cells_of_other_tenant_are_exchanged_before_eviction() -> None:
-    there = make_cluster(2, quota("a", 12), quota("b"), quota("c", 4))
+    there = make_cluster(2, make_quota("a", 12), make_quota("b"), make_quota("c", 4))
     for name, tenant, on, band in (
         ("one", "a", "n0", Band.GUARANTEED),
         ("two", "a", "n1", Band.GUARANTEED),
         ("low", "b", "n0", LOW),
     ):
-        one = gang(name, tenant, [4], band=band, created=500.0)
+        one = make_gang(name, tenant, [4], band=band, created=500.0)
         placed = replace(one.pods[0], state=PodState.PLACED, node=on, pool=KEY, borrowed=band is LOW, since=900.0)
         there.add(replace(one, pods=(placed,)))
-    assert there.cells().bound_cells("a") == {"n0": (4,), "n1": (8,)}
-    there.add(gang("high", "c", [4]))
+    assert there.derive_cells().bound_cells("a") == {"n0": (4,), "n1": (8,)}
+    there.add(make_gang("high", "c", [4]))
 
     decisions = there.cycle()
 
     assert not decisions.evicts
-    assert there.placed("high") == {"high-0": "n1"}
-    assert there.borrowed("high") == {False}
-    assert there.cells().bound_cells("a") == {"n0": (8,), "n1": (4,)}
+    assert there.placed_nodes("high") == {"high-0": "n1"}
+    assert there.borrowed_marks("high") == {False}
+    assert there.derive_cells().bound_cells("a") == {"n0": (8,), "n1": (4,)}

@@ -6,33 +6,33 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.lent import placed
-from tests.unit.arbiter.sim import Cluster, gang, node, quota
+from tests.unit.arbiter.borrowed_pool import placed_pod
+from tests.unit.arbiter.simulated_cluster import Cluster, make_gang, make_node, make_quota
 from tests.unit.arbiter.test_shares import HOUR, NOW
 from vkgateway.arbiter.snapshot import Gang, Node
 
 
 def runs(name: str, on: str, *, came: float) -> Gang:
     """Return a single pod inside its tenant's cells; `came`: seconds since the creation of its gang."""
-    return replace(gang(name, "a", [1], created=NOW - came), pods=(placed(f"{name}-0", on, borrowed=False),))
+    return replace(make_gang(name, "a", [1], created=NOW - came), pods=(placed_pod(f"{name}-0", on, borrowed=False),))
 
 
 def there(*more: Node, big: float, runs_since: float) -> Cluster:
     """Return a tenant with a guarantee of two nodes, each with a small pod of it, and its large gang."""
-    found = Cluster([node("n0"), node("n1"), *more], [quota("a", 16), quota("b")], now=NOW)
+    found = Cluster([make_node("n0"), make_node("n1"), *more], [make_quota("a", 16), make_quota("b")], now=NOW)
     found.add(runs("one", "n0", came=runs_since), runs("two", "n1", came=runs_since))
-    found.add(gang("big", "a", [8, 8], created=NOW - big), gang("small", "a", [1]))
+    found.add(make_gang("big", "a", [8, 8], created=NOW - big), make_gang("small", "a", [1]))
     return found
 
 
 def test_later_gang_borrows_while_cells_are_reserved_for_aged_gang() -> None:
-    found = there(node("n2", 4), big=2 * HOUR, runs_since=HOUR)
+    found = there(make_node("n2", 4), big=2 * HOUR, runs_since=HOUR)
     found.cycle()
-    assert found.borrowed("small") == {True}
-    found.runs |= {"one": 0.0, "two": 0.0}
-    found.settle(40)
-    assert found.borrowed("big") == {False}
-    assert found.running() == {"big", "small"}  # it blocked no gang
+    assert found.borrowed_marks("small") == {True}
+    found.run_times |= {"one": 0.0, "two": 0.0}
+    found.run_for(40)
+    assert found.borrowed_marks("big") == {False}
+    assert found.running_gangs() == {"big", "small"}  # it blocked no gang
 
 
 def test_later_gang_enters_cells_when_reservation_ends() -> None:
@@ -40,7 +40,7 @@ def test_later_gang_enters_cells_when_reservation_ends() -> None:
     found.cycle()
     del found.gangs["big"]
     found.cycle()
-    assert found.borrowed("small") == {False}
+    assert found.borrowed_marks("small") == {False}
 
 
 @pytest.mark.parametrize(
@@ -53,27 +53,27 @@ def test_later_gang_enters_cells_when_reservation_ends() -> None:
 def test_later_gang_uses_cells_without_aged_gang(big: float, runs_since: float) -> None:
     found = there(big=big, runs_since=runs_since)
     found.cycle()
-    assert found.borrowed("small") == {False}
+    assert found.borrowed_marks("small") == {False}
 
 
 def test_higher_ranked_gang_uses_reserved_cells() -> None:
     found = there(big=2 * HOUR, runs_since=HOUR)
     found.gangs["small"] = replace(found.gangs["small"], priority=1)
     found.cycle()
-    assert found.borrowed("small") == {False}
+    assert found.borrowed_marks("small") == {False}
 
 
 def test_other_tenants_are_not_affected() -> None:
-    found = there(node("n2", 4), big=2 * HOUR, runs_since=HOUR)
-    found.quotas = (*found.quotas[:1], quota("b", 4))
-    found.add(gang("other", "b", [4]))
+    found = there(make_node("n2", 4), big=2 * HOUR, runs_since=HOUR)
+    found.quotas = (*found.quotas[:1], make_quota("b", 4))
+    found.add(make_gang("other", "b", [4]))
     found.cycle()
-    assert found.borrowed("other") == {False}
+    assert found.borrowed_marks("other") == {False}
 
 
 def test_surplus_does_not_grow_into_reserved_cells() -> None:
     found = there(big=2 * HOUR, runs_since=HOUR)
-    grows = gang("grows", "a", [1, 1], minimum=1, elastic=True, created=NOW - HOUR)
-    found.add(replace(grows, pods=(placed("grows-0", "n0", borrowed=False), grows.pods[1])))
+    grows = make_gang("grows", "a", [1, 1], minimum=1, elastic=True, created=NOW - HOUR)
+    found.add(replace(grows, pods=(placed_pod("grows-0", "n0", borrowed=False), grows.pods[1])))
     found.cycle()
-    assert found.borrowed("grows") == {False, True}
+    assert found.borrowed_marks("grows") == {False, True}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.arbiter.sim import GPU, KEY, Cluster, gang, held, node, quota
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, Cluster, make_gang, make_node, make_quota, reports_by_gang
 from vkgateway.arbiter.capacity.expected_ends import ExpectedEnds
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.decisions import PendingReason
@@ -12,22 +12,24 @@ from vkgateway.arbiter.snapshot import Policy, Pool
 
 
 def test_observed_run_time_has_margin_and_declared_limit_has_none() -> None:
-    ends = ExpectedEnds(NodeResources(Pool(key=KEY, nodes=(node("n0"),), governed=(GPU,))), Policy(run_margin=1.5))
+    ends = ExpectedEnds(NodeResources(Pool(key=KEY, nodes=(make_node("n0"),), governed=(GPU,))), Policy(run_margin=1.5))
 
-    assert ends.expected_run_time(gang("seen", "a", [1], expected_run=100.0)) == 150.0
-    assert ends.expected_run_time(gang("said", "a", [1], run_limit=100.0)) == 100.0
-    assert ends.expected_run_time(gang("both", "a", [1], run_limit=90.0, expected_run=100.0)) == 90.0
-    assert ends.expected_run_time(gang("new", "a", [1])) is None
+    assert ends.expected_run_time(make_gang("seen", "a", [1], expected_run=100.0)) == 150.0
+    assert ends.expected_run_time(make_gang("said", "a", [1], run_limit=100.0)) == 100.0
+    assert ends.expected_run_time(make_gang("both", "a", [1], run_limit=90.0, expected_run=100.0)) == 90.0
+    assert ends.expected_run_time(make_gang("new", "a", [1])) is None
 
 
 @pytest.mark.parametrize(("margin", "starts"), [(1.0, True), (1.25, False)])
 def test_backfill_needs_margin_for_observed_run_time(margin: float, starts: bool) -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b")], policy=Policy(run_margin=margin))
-    there.add(gang("runs", "b", [8], run_limit=110.0))
+    there = Cluster(
+        [make_node("n0"), make_node("n1")], [make_quota("a"), make_quota("b")], policy=Policy(run_margin=margin)
+    )
+    there.add(make_gang("runs", "b", [8], run_limit=110.0))
     there.cycle()
-    there.add(gang("big", "a", [8, 8], created=999.0), gang("short", "b", [8], expected_run=100.0))
+    there.add(make_gang("big", "a", [8, 8], created=999.0), make_gang("short", "b", [8], expected_run=100.0))
 
-    holds = held(there.cycle())
+    holds = reports_by_gang(there.cycle())
 
-    assert ("short" in there.running()) is starts
+    assert ("short" in there.running_gangs()) is starts
     assert starts or holds["short"].code is PendingReason.RESERVATION

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.arbiter.sim import KEY, gang, node
+from tests.unit.arbiter.simulated_cluster import KEY, make_gang, make_node
 from vkgateway.arbiter.phases.quick_check import could_fit_without
 from vkgateway.arbiter.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
@@ -19,9 +19,9 @@ def ask_of(gang: Gang) -> PendingGang:
 
 def full(nodes: int) -> tuple[PoolState, list[Pod]]:
     """Return a pool of nodes with 8 devices, each with two pods of 4."""
-    pool = Pool(key=KEY, nodes=tuple(node(f"n{at}") for at in range(nodes)), governed=("nvidia.com/gpu",))
+    pool = Pool(key=KEY, nodes=tuple(make_node(f"n{at}") for at in range(nodes)), governed=("nvidia.com/gpu",))
     standing = PoolState(pool, [], Policy())
-    gangs = [gang(f"old{at}", "a", [4, 4]) for at in range(nodes)]
+    gangs = [make_gang(f"old{at}", "a", [4, 4]) for at in range(nodes)]
     running = [
         replace(each, pods=tuple(replace(pod, state=PLACED, pool=KEY, node=f"n{at}") for pod in each.pods))
         for at, each in enumerate(gangs)
@@ -40,12 +40,12 @@ def test_quick_check_counts_capacity_without_victims() -> None:
         ([4, 4], pods[1:3], True),
         ([8, 8, 8], pods, False),
     ]:
-        assert could_fit_without(standing, ask_of(gang("new", "a", sizes)), without) is could, (sizes, could)
+        assert could_fit_without(standing, ask_of(make_gang("new", "a", sizes)), without) is could, (sizes, could)
 
 
 def test_quick_check_counts_each_size_separately() -> None:
     standing, pods = full(2)
     before = standing.node_resources.free_amounts("nvidia.com/gpu").tolist()
-    assert could_fit_without(standing, ask_of(gang("new", "a", [8, 8, 4, 4], minimum=4)), pods)
-    assert not could_fit_without(standing, ask_of(gang("new", "a", [8, 8, 8, 4], minimum=4)), pods)
+    assert could_fit_without(standing, ask_of(make_gang("new", "a", [8, 8, 4, 4], minimum=4)), pods)
+    assert not could_fit_without(standing, ask_of(make_gang("new", "a", [8, 8, 8, 4], minimum=4)), pods)
     assert standing.node_resources.free_amounts("nvidia.com/gpu").tolist() == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.arbiter.lent import GPU, KEY, NOW, changed, gpus, placed, running
+from tests.unit.arbiter.borrowed_pool import GPU, KEY, NOW, gpu_shape, placed_pod, running_gang, with_changed_pod
 from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
 from vkgateway.arbiter.preemption.eviction_units import EvictionStage, candidates_of, select_min_members
 from vkgateway.arbiter.snapshot import Gang, PodState, Shape
@@ -15,26 +15,26 @@ def lots(gang: Gang) -> list[tuple[list[str], EvictionStage, bool]]:
 
 
 def test_gang_is_one_candidate() -> None:
-    assert lots(running("g", ["a", "b"], minimum=1)) == [(["g-0", "g-1"], EvictionStage.WORK, True)]
+    assert lots(running_gang("g", ["a", "b"], minimum=1)) == [(["g-0", "g-1"], EvictionStage.WORK, True)]
 
 
 def test_surplus_pods_are_separate_candidates() -> None:
-    assert lots(running("g", ["a", "b", "c"], minimum=1, elastic=True)) == [
+    assert lots(running_gang("g", ["a", "b", "c"], minimum=1, elastic=True)) == [
         (["g-1"], EvictionStage.SURPLUS, False),
         (["g-2"], EvictionStage.SURPLUS, False),
         (["g-0"], EvictionStage.WORK, True),
     ]
-    assert lots(running("g", ["a", "b"], minimum=2, elastic=True)) == [(["g-0", "g-1"], EvictionStage.WORK, True)]
+    assert lots(running_gang("g", ["a", "b"], minimum=2, elastic=True)) == [(["g-0", "g-1"], EvictionStage.WORK, True)]
 
 
 def test_pods_in_cells_are_no_candidates() -> None:
-    gang = changed(running("g", ["a", "b", "c"], minimum=1), 0, borrowed=False)
+    gang = with_changed_pod(running_gang("g", ["a", "b", "c"], minimum=1), 0, borrowed=False)
     assert lots(gang) == [(["g-1"], EvictionStage.WORK, False), (["g-2"], EvictionStage.WORK, False)]
     assert lots(replace(gang, elastic=True))[0] == (["g-1"], EvictionStage.SURPLUS, False)
 
 
 def test_borrowing_min_members_are_evicted_without_pods_in_cells() -> None:
-    gang = changed(running("g", ["a", "b", "c"]), 0, borrowed=False)
+    gang = with_changed_pod(running_gang("g", ["a", "b", "c"]), 0, borrowed=False)
     [lot] = candidates_of(gang, KEY)
     assert [pod.uid for pod in lot.evicted_pods] == ["g-1", "g-2"]
     elastic = replace(gang, elastic=True, minimum=2)
@@ -42,26 +42,28 @@ def test_borrowing_min_members_are_evicted_without_pods_in_cells() -> None:
 
 
 def test_pods_in_cells_are_min_members_first() -> None:
-    gang = replace(running("g", ["a", "b", "c"], borrowed=False), elastic=True, minimum=2)
-    assert lots(changed(gang, 0, borrowed=True)) == [(["g-0"], EvictionStage.SURPLUS, False)]
+    gang = replace(running_gang("g", ["a", "b", "c"], borrowed=False), elastic=True, minimum=2)
+    assert lots(with_changed_pod(gang, 0, borrowed=True)) == [(["g-0"], EvictionStage.SURPLUS, False)]
 
 
 def test_only_running_pods_of_pool_count() -> None:
-    gang = running("g", ["a", "b", "c", "d"], minimum=2, elastic=True)
-    gang = changed(changed(gang, 0, state=PodState.NOTIFIED), 1, pool=("compute", "other"))
+    gang = running_gang("g", ["a", "b", "c", "d"], minimum=2, elastic=True)
+    gang = with_changed_pod(with_changed_pod(gang, 0, state=PodState.NOTIFIED), 1, pool=("compute", "other"))
     assert lots(gang) == [(["g-2", "g-3"], EvictionStage.WORK, True)]
-    assert lots(changed(running("g", ["a"]), 0, state=PodState.WAITING, node="")) == []
+    assert lots(with_changed_pod(running_gang("g", ["a"]), 0, state=PodState.WAITING, node="")) == []
 
 
 def test_min_members_satisfy_roles_before_ranks() -> None:
-    pods = [replace(placed(f"p{rank}", "a", rank=rank), role=role) for rank, role in enumerate("wwwp")]
-    gang = replace(running("g", []), pods=tuple(pods), minimum=3, role_minimum={"p": 1, "w": 1})
+    pods = [replace(placed_pod(f"p{rank}", "a", rank=rank), role=role) for rank, role in enumerate("wwwp")]
+    gang = replace(running_gang("g", []), pods=tuple(pods), minimum=3, role_minimum={"p": 1, "w": 1})
     assert [pod.uid for pod in select_min_members(gang, pods)] == ["p0", "p3", "p1"]
 
 
 def test_candidate_rows_hold_freed_amounts_and_work() -> None:
     evictable = PreemptionCandidates(KEY, GPU)
-    gang = running("g", ["a", "a", "b"], gpus(2, 4), minimum=2, elastic=True, age=10, minimum_run=60, restart_cost=5)
+    gang = running_gang(
+        "g", ["a", "a", "b"], gpu_shape(2, 4), minimum=2, elastic=True, age=10, minimum_run=60, restart_cost=5
+    )
     evictable.update_gang(replace(gang, checkpoint=NOW - 4))
     table = evictable.as_table()
     assert table.stage.tolist() == [EvictionStage.SURPLUS, EvictionStage.WORK]
@@ -82,9 +84,9 @@ def test_candidate_rows_hold_freed_amounts_and_work() -> None:
 def test_resources_and_nodes_may_be_added_later() -> None:
     evictable = PreemptionCandidates(KEY, GPU)
     names = ("a",)
-    evictable.update_gang(running("one", ["a"], gpus(1)))
+    evictable.update_gang(running_gang("one", ["a"], gpu_shape(1)))
     assert evictable.node_indices(names)[evictable.as_table().row_node].tolist() == [0]
-    evictable.update_gang(running("two", ["b"], Shape.from_requests({"tpu": 7})))
+    evictable.update_gang(running_gang("two", ["b"], Shape.from_requests({"tpu": 7})))
     table = evictable.as_table()
     assert table.row_freed[evictable.resource_columns()["tpu"]].tolist() == [0, 7]
     assert table.row_freed[evictable.resource_columns()[GPU]].tolist() == [1000, 0]
@@ -93,11 +95,11 @@ def test_resources_and_nodes_may_be_added_later() -> None:
 
 def test_update_replaces_candidates_of_gang() -> None:
     evictable = PreemptionCandidates(KEY, GPU)
-    evictable.update_gang(running("g", ["a"], 1))
-    evictable.update_gang(running("g", ["b", "b"], 2))
+    evictable.update_gang(running_gang("g", ["a"], 1))
+    evictable.update_gang(running_gang("g", ["b", "b"], 2))
     assert len(evictable) == 1
     assert evictable.as_table().alive.tolist() == [0, 1]
-    evictable.update_gang(running("g", ["b"], borrowed=False))
+    evictable.update_gang(running_gang("g", ["b"], borrowed=False))
     assert "g" not in evictable
     assert len(evictable) == 0
     evictable.remove_gang("g")
@@ -105,10 +107,10 @@ def test_update_replaces_candidates_of_gang() -> None:
 
 def test_removed_candidates_are_compacted() -> None:
     evictable = PreemptionCandidates(KEY, GPU)
-    last = running("last", ["x", "y"], 4, minimum=1, elastic=True)
+    last = running_gang("last", ["x", "y"], 4, minimum=1, elastic=True)
     evictable.update_gang(last)
     for number in range(2500):
-        evictable.update_gang(running(f"g{number}", ["a"], gpus(1, 1)))
+        evictable.update_gang(running_gang(f"g{number}", ["a"], gpu_shape(1, 1)))
         if number % 2:
             evictable.remove_gang(f"g{number - 1}")
             evictable.remove_gang(f"g{number}")

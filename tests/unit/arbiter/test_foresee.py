@@ -6,8 +6,8 @@ from random import Random
 
 from msgspec.structs import replace
 
-from tests.unit.arbiter.checked_cluster import Told
-from tests.unit.arbiter.stories import Mix, story
+from tests.unit.arbiter.checked_cluster import CheckedCluster
+from tests.unit.arbiter.stories import StoryMix, random_story
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import Snapshot
@@ -19,12 +19,12 @@ def without_forecast(hold: PendingReport) -> PendingReport:
     return replace(hold, earliest=None, likely=None) if hold.code in LINE else hold
 
 
-class Unforeseen(Told):
+class Unforeseen(CheckedCluster):
     """Cluster that decides again without forecasts."""
 
     foreseen = 0
 
-    def look(self, before: Snapshot, decisions: Decisions) -> None:
+    def check_cycle(self, before: Snapshot, decisions: Decisions) -> None:
         again = decide(before, self.now, foresee=False)
         self.foreseen += sum(hold.code in LINE and hold.earliest is not None for hold in decisions.holds)
         assert not any(hold.code in LINE and hold.earliest is not None for hold in again.holds)
@@ -36,9 +36,9 @@ class Unforeseen(Told):
 def test_decisions_and_reasons_do_not_depend_on_forecasts() -> None:
     foreseen = 0
     for seed in range(300):
-        told = story(Random(seed), Mix(fields={"run_limit": 40.0} if seed % 2 else {}))
-        cluster = Unforeseen.of(told)
+        told = random_story(Random(seed), StoryMix(fields={"run_limit": 40.0} if seed % 2 else {}))
+        cluster = Unforeseen.from_story(told)
         assert isinstance(cluster, Unforeseen)
-        cluster.play(told)
+        cluster.play_story(told)
         foreseen += cluster.foreseen
     assert foreseen > 100

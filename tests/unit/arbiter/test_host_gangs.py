@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.sim import GPU, KEY, Cluster, gang, gpus, node
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, Cluster, gpu_shape, make_gang, make_node
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import Band, Node, Quota, Shape
 
@@ -42,34 +42,34 @@ DEVICES = pytest.mark.parametrize("devices", [0, 8], ids=["pool without devices"
 @DEVICES
 def test_one_of_two_gangs_starts_all_or_nothing(devices: int) -> None:
     made = cluster(machines(3, size=devices), quota("a"))
-    made.add(gang("a/x", "a", [cpus(90)] * 2), gang("a/y", "a", [cpus(90)] * 2))
+    made.add(make_gang("a/x", "a", [cpus(90)] * 2), make_gang("a/y", "a", [cpus(90)] * 2))
 
     decisions = made.cycle()
 
-    assert made.running() == {"a/x"}
-    assert len(made.placed("a/x")) == 2
+    assert made.running_gangs() == {"a/x"}
+    assert len(made.placed_nodes("a/x")) == 2
     assert [(hold.gang, hold.code) for hold in decisions.holds] == [("a/y", PendingReason.ROOM)]
 
 
 def test_usage_of_unmanaged_pods_counts() -> None:
     made = cluster(machines(2, used=10), quota("a"))
-    made.add(gang("a/x", "a", [cpus(90)] * 2))
+    made.add(make_gang("a/x", "a", [cpus(90)] * 2))
     assert [hold.code for hold in made.cycle().holds] == [PendingReason.ROOM]
-    made.add(gang("a/y", "a", [cpus(43)] * 4))
+    made.add(make_gang("a/y", "a", [cpus(43)] * 4))
     made.cycle()
-    assert made.running() == {"a/y"}
+    assert made.running_gangs() == {"a/y"}
 
 
 def test_memory_must_fit_single_nodes_like_cpu() -> None:
     made = cluster(machines(2), quota("a"))
-    made.add(gang("a/x", "a", [cpus(1, 300)] * 3))
+    made.add(make_gang("a/x", "a", [cpus(1, 300)] * 3))
     decisions = made.cycle()
     assert [hold.code for hold in decisions.holds] == [PendingReason.INFEASIBLE]
 
 
 def test_oversized_pod_reports_largest_node() -> None:
     made = cluster(machines(2), quota("a"))
-    made.add(gang("a/x", "a", [cpus(100)]))
+    made.add(make_gang("a/x", "a", [cpus(100)]))
     [hold] = made.cycle().holds
     assert hold.code is PendingReason.INFEASIBLE
     assert "a pod can have cpu 96 at most" in hold.message
@@ -78,104 +78,104 @@ def test_oversized_pod_reports_largest_node() -> None:
 @DEVICES
 def test_limit_applies_to_whole_gang(devices: int) -> None:
     made = cluster(machines(3, size=devices), quota("a", limit=180))
-    made.add(gang("a/x", "a", [cpus(90)] * 2), gang("a/y", "a", [cpus(1)] * 2))
+    made.add(make_gang("a/x", "a", [cpus(90)] * 2), make_gang("a/y", "a", [cpus(1)] * 2))
     decisions = made.cycle()
-    assert made.running() == {"a/x"}
+    assert made.running_gangs() == {"a/x"}
     assert [hold.code for hold in decisions.holds] == [PendingReason.QUOTA]
 
 
 @DEVICES
 def test_cpu_guarantee_reclaims_borrowed_cpu(devices: int) -> None:
     made = cluster(machines(2, size=devices), quota("a", cpu=180), quota("b"))
-    made.add(gang("b/x", "b", [cpus(90)] * 2))
+    made.add(make_gang("b/x", "b", [cpus(90)] * 2))
     made.cycle()
-    assert made.borrowed("b/x") == {True}
+    assert made.borrowed_marks("b/x") == {True}
 
-    made.add(gang("a/x", "a", [cpus(90)] * 2), gang("a/y", "a", [cpus(1)]))
+    made.add(make_gang("a/x", "a", [cpus(90)] * 2), make_gang("a/y", "a", [cpus(1)]))
     decisions = made.cycle()
     assert [(evict.gang, len(evict.pods)) for evict in decisions.evicts] == [("b/x", 2)]
-    made.settle(30)
-    assert {"a/x", "a/y"} <= made.running()
-    assert made.borrowed("a/x") == {False}
-    assert made.borrowed("a/y") == {True}, "the guarantee is used up"
+    made.run_for(30)
+    assert {"a/x", "a/y"} <= made.running_gangs()
+    assert made.borrowed_marks("a/x") == {False}
+    assert made.borrowed_marks("a/y") == {True}, "the guarantee is used up"
 
 
 def test_no_eviction_without_guarantee() -> None:
     made = cluster(machines(2), quota("a"), quota("b"))
-    made.add(gang("b/x", "b", [cpus(90)] * 2, band=Band.LOW))
+    made.add(make_gang("b/x", "b", [cpus(90)] * 2, band=Band.LOW))
     made.cycle()
-    made.add(gang("a/x", "a", [cpus(90)] * 2))
+    made.add(make_gang("a/x", "a", [cpus(90)] * 2))
     assert not made.cycle().evicts
 
 
 def test_later_guarantee_covers_running_pods() -> None:
     made = cluster(machines(2), quota("a"))
-    made.add(gang("a/x", "a", [cpus(90)] * 2))
+    made.add(make_gang("a/x", "a", [cpus(90)] * 2))
     made.cycle()
-    assert made.borrowed("a/x") == {True}
+    assert made.borrowed_marks("a/x") == {True}
     made.quotas = (quota("a", cpu=180),)
     made.cycle()
-    assert made.borrowed("a/x") == {False}
+    assert made.borrowed_marks("a/x") == {False}
 
 
 def test_device_guarantee_reclaims_blocking_cpu() -> None:
     made = cluster(machines(2, size=8), quota("a", gpu=16), quota("b"))
-    made.add(gang("b/x", "b", [cpus(90)] * 2))
+    made.add(make_gang("b/x", "b", [cpus(90)] * 2))
     made.cycle()
-    made.add(gang("a/small", "a", [gpus(8, 4)]))
+    made.add(make_gang("a/small", "a", [gpu_shape(8, 4)]))
     assert not made.cycle().evicts, "there is cpu for it beside"
-    made.add(gang("a/big", "a", [gpus(8, 40)]))
+    made.add(make_gang("a/big", "a", [gpu_shape(8, 40)]))
     assert [evict.gang for evict in made.cycle().evicts] == ["b/x"]
-    made.settle(30)
-    assert {"a/small", "a/big"} <= made.running()
+    made.run_for(30)
+    assert {"a/small", "a/big"} <= made.running_gangs()
 
 
 def test_fair_share_counts_cpu_of_host_gangs() -> None:
     made = cluster(machines(3), quota("a"), quota("b"))
-    made.add(gang("a/x", "a", [cpus(90)]))
+    made.add(make_gang("a/x", "a", [cpus(90)]))
     made.cycle()
     made.advance(5)
-    made.add(gang("a/y", "a", [cpus(90)]))
+    made.add(make_gang("a/y", "a", [cpus(90)]))
     made.advance(5)
-    made.add(gang("b/y", "b", [cpus(90)]), gang("b/z", "b", [cpus(90)]))
+    made.add(make_gang("b/y", "b", [cpus(90)]), make_gang("b/z", "b", [cpus(90)]))
     made.cycle()
-    assert made.running() == {"a/x", "b/y", "a/y"} or made.running() == {"a/x", "b/y", "b/z"}
-    assert "b/y" in made.running(), "its tenant holds nothing yet"
+    assert made.running_gangs() == {"a/x", "b/y", "a/y"} or made.running_gangs() == {"a/x", "b/y", "b/z"}
+    assert "b/y" in made.running_gangs(), "its tenant holds nothing yet"
 
 
 def test_fair_share_ignores_cpu_of_pods_with_devices() -> None:
     made = cluster(machines(2, size=8), quota("a", gpu=8), quota("b"))
-    made.add(gang("a/x", "a", [gpus(8, 90)]))
+    made.add(make_gang("a/x", "a", [gpu_shape(8, 90)]))
     made.cycle()
     made.advance(5)
-    made.add(gang("b/y", "b", [cpus(90)]))
+    made.add(make_gang("b/y", "b", [cpus(90)]))
     made.advance(5)
-    made.add(gang("a/y", "a", [cpus(90)]))
+    made.add(make_gang("a/y", "a", [cpus(90)]))
     made.cycle()
-    assert "b/y" in made.running(), "neither holds cpu by itself, and it came first"
+    assert "b/y" in made.running_gangs(), "neither holds cpu by itself, and it came first"
 
 
 @pytest.mark.parametrize("guaranteed", [16, 0])
 def test_launcher_without_devices_starts_with_its_workers(guaranteed: int) -> None:
-    made = cluster([node("n0"), node("n1")], quota("a", gpu=guaranteed))
-    shapes = [cpus(4), gpus(8, 62), gpus(8, 62)]
-    made.add(gang("a/mpi", "a", [Shape.from_requests({"cpu": 4000}), *shapes[1:]]))
+    made = cluster([make_node("n0"), make_node("n1")], quota("a", gpu=guaranteed))
+    shapes = [cpus(4), gpu_shape(8, 62), gpu_shape(8, 62)]
+    made.add(make_gang("a/mpi", "a", [Shape.from_requests({"cpu": 4000}), *shapes[1:]]))
     [hold] = made.cycle().holds
     assert hold.code is PendingReason.INFEASIBLE
-    made.add(gang("a/mpi", "a", [Shape.from_requests({"cpu": 2000}), *shapes[1:]]))
+    made.add(make_gang("a/mpi", "a", [Shape.from_requests({"cpu": 2000}), *shapes[1:]]))
     made.cycle()
-    assert len(made.placed("a/mpi")) == 3
-    assert made.borrowed("a/mpi") == {not guaranteed}
+    assert len(made.placed_nodes("a/mpi")) == 3
+    assert made.borrowed_marks("a/mpi") == {not guaranteed}
 
 
 def test_late_launcher_is_protected_like_its_workers() -> None:
-    made = cluster([node("n0"), node("n1")], quota("a", gpu=16), quota("b"))
+    made = cluster([make_node("n0"), make_node("n1")], quota("a", gpu=16), quota("b"))
     launcher = Shape.from_requests({"cpu": 2000})
-    made.add(gang("a/mpi", "a", [gpus(8, 10), gpus(8, 10)]))
+    made.add(make_gang("a/mpi", "a", [gpu_shape(8, 10), gpu_shape(8, 10)]))
     made.cycle()
     running = made.gangs["a/mpi"]
-    late = replace(gang("a/late", "a", [launcher]).pods[0], rank=9)
+    late = replace(make_gang("a/late", "a", [launcher]).pods[0], rank=9)
     made.gangs["a/mpi"] = replace(running, pods=(*running.pods, late))
     made.cycle()
-    assert len(made.placed("a/mpi")) == 3
-    assert made.borrowed("a/mpi") == {False}
+    assert len(made.placed_nodes("a/mpi")) == 3
+    assert made.borrowed_marks("a/mpi") == {False}

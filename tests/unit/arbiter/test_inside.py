@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.unit.arbiter.sim import GPU, KEY, gang, node, quota
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, make_gang, make_node, make_quota
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement, allocate_placed
 from vkgateway.arbiter.guarantees.cells import PoolCells
@@ -16,8 +16,8 @@ def world(nodes: list[Node], *quotas: Quota) -> tuple[NodeResources, PoolCells]:
 
 def test_pods_share_node_of_their_cell() -> None:
     # Four GPUs are used on each of the other nodes: the fullest nodes would take one pod each.
-    room, cells = world([node("n0"), node("n1"), node("n2")], quota("a", 8), quota("b", 16))
-    pods = gang("g", "a", [4, 4]).pods
+    room, cells = world([make_node("n0"), make_node("n1"), make_node("n2")], make_quota("a", 8), make_quota("b", 16))
+    pods = make_gang("g", "a", [4, 4]).pods
     room.add_pods("n1", pods[0].shape)
     room.add_pods("n2", pods[0].shape)
 
@@ -28,18 +28,18 @@ def test_pods_share_node_of_their_cell() -> None:
 
 
 def test_bound_cells_are_filled_first() -> None:
-    room, cells = world([node("n0"), node("n1")], quota("a", 16, cells=(8, 8)))
-    pods = gang("g", "a", [4]).pods
+    room, cells = world([make_node("n0"), make_node("n1")], make_quota("a", 16, cells=(8, 8)))
+    pods = make_gang("g", "a", [4]).pods
     room.add_pods("n0", pods[0].shape)
     assert cells.allocate_cells("a", "n0", 4000)
-    room.add_pods("n1", gang("low", "b", [2]).pods[0].shape)
+    room.add_pods("n1", make_gang("low", "b", [2]).pods[0].shape)
 
     assert GuaranteedPlacement(cells, "a", pods)(room) == {"g-0": "n0"}
 
 
 def test_search_changes_no_state() -> None:
-    room, cells = world([node("n0")], quota("a", 8))
-    pods = gang("g", "a", [4, 4]).pods
+    room, cells = world([make_node("n0")], make_quota("a", 8))
+    pods = make_gang("g", "a", [4, 4]).pods
     inside = GuaranteedPlacement(cells, "a", pods)
 
     found = inside(room)
@@ -52,14 +52,16 @@ def test_search_changes_no_state() -> None:
 
 
 def test_no_placement_beyond_cells() -> None:
-    room, cells = world([node("n0"), node("n1")], quota("a", 8))
+    room, cells = world([make_node("n0"), make_node("n1")], make_quota("a", 8))
 
-    assert GuaranteedPlacement(cells, "a", gang("g", "a", [8, 1]).pods)(room) is None
+    assert GuaranteedPlacement(cells, "a", make_gang("g", "a", [8, 1]).pods)(room) is None
 
 
 def test_required_level_applies_across_cells() -> None:
-    room, cells = world([node("n0", rack="r0"), node("n1", rack="r1"), node("n2", rack="r1")], quota("a", 16))
-    pods = gang("g", "a", [8, 8]).pods
+    room, cells = world(
+        [make_node("n0", rack="r0"), make_node("n1", rack="r1"), make_node("n2", rack="r1")], make_quota("a", 16)
+    )
+    pods = make_gang("g", "a", [8, 8]).pods
 
     found = GuaranteedPlacement(cells, "a", pods, required_level="rack")(room)
 
@@ -68,8 +70,8 @@ def test_required_level_applies_across_cells() -> None:
 
 
 def test_allocation_of_placed_pods_is_all_or_nothing() -> None:
-    _, cells = world([node("n0"), node("n1")], quota("a", 8))
-    pods = gang("g", "a", [8, 1]).pods
+    _, cells = world([make_node("n0"), make_node("n1")], make_quota("a", 8))
+    pods = make_gang("g", "a", [8, 1]).pods
 
     assert not allocate_placed(cells, "a", GPU, [(pods[0], "n0"), (pods[1], "n1")])
     assert cells.unused_cells("a") == {8: 1}

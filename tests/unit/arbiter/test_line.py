@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.unit.arbiter.sim import LOW, gang
+from tests.unit.arbiter.simulated_cluster import LOW, make_gang
 from vkgateway.arbiter.queueing.order import queue_order
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
 from vkgateway.arbiter.snapshot import Gang, Policy
@@ -23,26 +23,28 @@ def order(*gangs: Gang) -> list[str]:
 
 
 def test_band_precedes_priority() -> None:
-    assert order(gang("low", "a", [1], band=LOW, priority=9), gang("high", "a", [1])) == ["high", "low"]
+    assert order(make_gang("low", "a", [1], band=LOW, priority=9), make_gang("high", "a", [1])) == ["high", "low"]
 
 
 def test_age_adds_priority_up_to_cap() -> None:
-    waits = gang("waits", "a", [1], priority=0, created=NOW - 600)
-    assert order(gang("new", "a", [1], priority=9, created=NOW), waits) == ["waits", "new"]
-    assert order(gang("new", "a", [1], priority=11, created=NOW), waits) == ["new", "waits"]
-    waits_for_ever = gang("waits", "a", [1], priority=0, created=0.0)
-    assert order(gang("new", "a", [1], priority=11, created=NOW), waits_for_ever) == ["new", "waits"]
+    waits = make_gang("waits", "a", [1], priority=0, created=NOW - 600)
+    assert order(make_gang("new", "a", [1], priority=9, created=NOW), waits) == ["waits", "new"]
+    assert order(make_gang("new", "a", [1], priority=11, created=NOW), waits) == ["new", "waits"]
+    waits_for_ever = make_gang("waits", "a", [1], priority=0, created=0.0)
+    assert order(make_gang("new", "a", [1], priority=11, created=NOW), waits_for_ever) == ["new", "waits"]
 
 
 def test_negative_age_counts_as_zero() -> None:
-    assert order(gang("b", "a", [1], created=NOW + 999), gang("c", "a", [1], created=NOW)) == ["c", "b"]
+    assert order(make_gang("b", "a", [1], created=NOW + 999), make_gang("c", "a", [1], created=NOW)) == ["c", "b"]
 
 
 def test_tenant_with_new_usage_moves_back() -> None:
     shares = {"a": 0.0, "b": 0.5}
 
     def turns() -> Iterator[str]:
-        every = asks(*(gang(f"{tenant}{index}", tenant, [1], created=1.0) for tenant in "ab" for index in range(3)))
+        every = asks(
+            *(make_gang(f"{tenant}{index}", tenant, [1], created=1.0) for tenant in "ab" for index in range(3))
+        )
         for ask in queue_order(every, lambda ask: shares[ask.tenant], POLICY, NOW):
             yield ask.gang.id
             shares[ask.tenant] += 0.3

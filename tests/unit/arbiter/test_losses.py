@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, held, node, quota
+from tests.unit.arbiter.simulated_cluster import (
+    GPU,
+    KEY,
+    LOW,
+    Cluster,
+    make_gang,
+    make_node,
+    make_quota,
+    reports_by_gang,
+)
 from vkgateway.arbiter.decisions import GuaranteeLoss
 from vkgateway.arbiter.reasons.guarantee_losses import cells_text
 from vkgateway.arbiter.reasons.report import build_report
@@ -12,8 +21,8 @@ from vkgateway.arbiter.reasons.report import build_report
 
 def short() -> Cluster:
     """Return a tenant with a guarantee of two nodes, one of them closed, and a gang that needs both."""
-    there = Cluster([node("n0"), node("n1", usable=False)], [quota("a", 16), quota("b")])
-    there.add(gang("a/ns/gang/wide", "a", [8, 8]), gang("a/ns/gang/low", "a", [8, 8], band=LOW))
+    there = Cluster([make_node("n0"), make_node("n1", usable=False)], [make_quota("a", 16), make_quota("b")])
+    there.add(make_gang("a/ns/gang/wide", "a", [8, 8]), make_gang("a/ns/gang/low", "a", [8, 8], band=LOW))
     return there
 
 
@@ -24,11 +33,11 @@ def test_cycle_reports_loss_until_node_returns() -> None:
     assert there.cycle().losses == (lost,)
     there.pool = replace(there.pool, nodes=tuple(replace(each, usable=True) for each in there.pool.nodes))
     assert there.cycle().losses == ()
-    assert there.borrowed("a/ns/gang/wide") == {False}
+    assert there.borrowed_marks("a/ns/gang/wide") == {False}
 
 
 def test_waiting_guaranteed_gang_reports_reduction() -> None:
-    holds = held(short().cycle())
+    holds = reports_by_gang(short().cycle())
     assert holds["a/ns/gang/wide"].message.endswith("; missing nodes reduce its guarantee in pool.compute: 2x8 -> 8")
     assert "guarantee" not in holds["a/ns/gang/low"].message
 
@@ -43,8 +52,8 @@ def test_reports_show_remaining_guarantee() -> None:
 
 
 def test_lost_guarantee_is_not_lent() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 16)])
-    there.add(gang("a/ns/gang/x", "a", [8]), gang("a/ns/gang/y", "a", [8]))
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 16)])
+    there.add(make_gang("a/ns/gang/x", "a", [8]), make_gang("a/ns/gang/y", "a", [8]))
     there.cycle()
     there.pool = replace(there.pool, nodes=(there.pool.nodes[0], replace(there.pool.nodes[1], usable=False)))
     (pool,) = build_report(there.snapshot(), there.cycle(), there.now).pools

@@ -6,8 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.placed import runs
-from tests.unit.arbiter.sim import KEY, LOW, OTHER, Cluster, apart, gang, held, node, quota
+from tests.unit.arbiter.placed_gangs import place_gang
+from tests.unit.arbiter.simulated_cluster import (
+    KEY,
+    LOW,
+    OTHER,
+    Cluster,
+    make_gang,
+    make_node,
+    make_quota,
+    reports_by_gang,
+    with_pod_pools,
+)
 from vkgateway.arbiter.preemption.notice import notice_seconds, notice_start
 from vkgateway.arbiter.snapshot import Gang
 
@@ -16,8 +26,8 @@ BRIEF = {"notice": 10.0, "brief_run": 60.0, "brief_notice": 2.0}
 
 def lent(*since: float, **fields: object) -> Gang:
     """Return low work on the nodes n0, n1, ... with these start times."""
-    one = gang("lent", "b", [8] * len(since), **{"band": LOW, **BRIEF, **fields})
-    one = runs(one, [f"n{number}" for number in range(len(since))], borrowed=True)
+    one = make_gang("lent", "b", [8] * len(since), **{"band": LOW, **BRIEF, **fields})
+    one = place_gang(one, [f"n{number}" for number in range(len(since))], borrowed=True)
     return replace(one, pods=tuple(replace(pod, since=time) for pod, time in zip(one.pods, since, strict=True)))
 
 
@@ -41,47 +51,49 @@ def test_young_pods_get_brief_notice(fields: dict[str, float], since: list[float
 
 @pytest.mark.parametrize(("since", "notice"), [(990.0, 2.0), (500.0, 10.0)])
 def test_deadline_and_forecast_use_notice(since: float, notice: float) -> None:
-    there = Cluster([node("n0")], [quota("a", 8), quota("b")], [lent(since)])
-    there.add(gang("owner", "a", [8]))
+    there = Cluster([make_node("n0")], [make_quota("a", 8), make_quota("b")], [lent(since)])
+    there.add(make_gang("owner", "a", [8]))
     decisions = there.cycle()
     (evict,) = decisions.evicts
     assert evict.deadline == there.now + notice
-    assert held(decisions)["owner"].earliest == evict.deadline + 5.0
-    there.settle(notice + 5.0)
-    assert "owner" in there.running()
+    assert reports_by_gang(decisions)["owner"].earliest == evict.deadline + 5.0
+    there.run_for(notice + 5.0)
+    assert "owner" in there.running_gangs()
 
 
 def test_surplus_notice_depends_on_evicted_pods() -> None:
     there = Cluster(
-        [node("n0"), node("n1")], [quota("a", 8), quota("b")], [lent(100.0, 990.0, minimum=1, elastic=True)]
+        [make_node("n0"), make_node("n1")],
+        [make_quota("a", 8), make_quota("b")],
+        [lent(100.0, 990.0, minimum=1, elastic=True)],
     )
-    there.add(gang("owner", "a", [8]))
+    there.add(make_gang("owner", "a", [8]))
     (evict,) = there.cycle().evicts
     assert evict.pods == ("lent-1",)
     assert evict.deadline == there.now + 2.0
 
 
 def test_notice_of_multi_pool_gang_depends_on_oldest_pod() -> None:
-    quotas = [quota("a", 8), quota("b"), quota("b", pool=OTHER)]
-    there = Cluster([node("n0")], quotas, more=[node("m0")])
-    there.add(apart(gang("both", "b", [8, 8], band=LOW, **BRIEF), (KEY,), (OTHER,)))
+    quotas = [make_quota("a", 8), make_quota("b"), make_quota("b", pool=OTHER)]
+    there = Cluster([make_node("n0")], quotas, more=[make_node("m0")])
+    there.add(with_pod_pools(make_gang("both", "b", [8, 8], band=LOW, **BRIEF), (KEY,), (OTHER,)))
     there.cycle()
     first, second = there.gangs["both"].pods
     there.gangs["both"] = replace(there.gangs["both"], pods=(first, replace(second, since=100.0)))
     there.advance(5)
-    there.add(gang("owner", "a", [8]))
+    there.add(make_gang("owner", "a", [8]))
     decisions = there.cycle()
     assert {evict.deadline for evict in decisions.evicts} == {there.now + 10.0}
 
 
 def test_second_notice_after_reprieve_starts_over() -> None:
-    there = Cluster([node("n0")], [quota("a", 8), quota("b")], [lent(990.0)])
-    there.add(gang("owner", "a", [8]))
+    there = Cluster([make_node("n0")], [make_quota("a", 8), make_quota("b")], [lent(990.0)])
+    there.add(make_gang("owner", "a", [8]))
     there.cycle()
     there.gangs.pop("owner")
     there.advance(1)
     assert there.cycle().reprieves
     there.advance(60)
-    there.add(gang("again", "a", [8]))
+    there.add(make_gang("again", "a", [8]))
     (evict,) = there.cycle().evicts
     assert evict.deadline == there.now + 10.0

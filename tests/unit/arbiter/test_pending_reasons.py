@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.sim import (
+from tests.unit.arbiter.simulated_cluster import (
     GPU,
     Cluster,
-    gang,
-    held,
     make_cluster,
+    make_gang,
+    make_node,
     make_nodes,
-    node,
-    quota,
+    make_quota,
+    reports_by_gang,
 )
 from vkgateway.arbiter.decisions import PendingReason
 from vkgateway.arbiter.snapshot import Requirement
@@ -22,21 +22,21 @@ from vkgateway.model.objects import Taint
 
 
 def test_infeasible_gang_reports_largest_number_of_pods() -> None:
-    there = make_cluster(2, quota("a"))
-    there.add(gang("wide", "a", [8] * 3), gang("fits", "a", [8]))
+    there = make_cluster(2, make_quota("a"))
+    there.add(make_gang("wide", "a", [8] * 3), make_gang("fits", "a", [8]))
 
-    holds = held(there.cycle())
+    holds = reports_by_gang(there.cycle())
 
     assert holds["wide"].code is PendingReason.INFEASIBLE
     assert holds["wide"].numbers == {"needed": 3, "largest": 2}
-    assert there.running() == {"fits"}
+    assert there.running_gangs() == {"fits"}
 
 
 def test_oversized_pod_reports_largest_request() -> None:
-    there = Cluster([node("small", 4), node("large", 8)], [quota("a")])
-    there.add(gang("huge", "a", [9]), gang("mixed", "a", [9, 1]), gang("wide", "a", [8, 8]))
+    there = Cluster([make_node("small", 4), make_node("large", 8)], [make_quota("a")])
+    there.add(make_gang("huge", "a", [9]), make_gang("mixed", "a", [9, 1]), make_gang("wide", "a", [8, 8]))
 
-    holds = held(there.cycle())
+    holds = reports_by_gang(there.cycle())
 
     assert holds["huge"].message == (
         f"needs 1 pod of {GPU} 9; even on empty nodes, none would fit; a pod can have {GPU} 8 at most"
@@ -47,13 +47,13 @@ def test_oversized_pod_reports_largest_request() -> None:
 
 def test_infeasible_pod_reports_blocking_constraint() -> None:
     taint = Taint(key="team", value="b", effect="NoSchedule")
-    there = Cluster([replace(node("n"), taints=(taint,))], [quota("a")])
+    there = Cluster([replace(make_node("n"), taints=(taint,))], [make_quota("a")])
     selects = ((Requirement(key="cpu", operator="In", values=("arm",)),),)
-    picky = gang("picky", "a", [1])
+    picky = make_gang("picky", "a", [1])
     picky = replace(picky, pods=tuple(replace(pod, shape=replace(pod.shape, terms=selects)) for pod in picky.pods))
-    there.add(picky, gang("kept", "a", [1]), replace(gang("near", "a", [1, 1]), required_level="hall"))
+    there.add(picky, make_gang("kept", "a", [1]), replace(make_gang("near", "a", [1, 1]), required_level="hall"))
 
-    holds = held(there.cycle())
+    holds = reports_by_gang(there.cycle())
 
     assert holds["picky"].message.endswith("none would fit; no node has the labels that its node affinity requires")
     assert holds["kept"].message.endswith("none would fit; it does not tolerate the taints of the nodes")
@@ -64,23 +64,23 @@ def test_infeasible_pod_reports_blocking_constraint() -> None:
 
 def test_temporarily_blocked_gang_waits_for_room() -> None:
     taken, cordoned = make_nodes(2, 8)
-    there = Cluster([replace(taken, used={GPU: 1000}), replace(cordoned, usable=False)], [quota("a")])
-    there.add(gang("two", "a", [8, 8]), gang("three", "a", [8] * 3))
+    there = Cluster([replace(taken, used={GPU: 1000}), replace(cordoned, usable=False)], [make_quota("a")])
+    there.add(make_gang("two", "a", [8, 8]), make_gang("three", "a", [8] * 3))
 
-    holds = held(there.cycle())
+    holds = reports_by_gang(there.cycle())
 
     assert holds["two"].code is PendingReason.ROOM
     assert holds["three"].code is PendingReason.INFEASIBLE
 
 
 def test_each_gang_reports_how_many_pods_fit_now() -> None:
-    there = make_cluster(2, quota("a"), quota("b"))
-    there.add(gang("runs", "a", [5, 5]))
+    there = make_cluster(2, make_quota("a"), make_quota("b"))
+    there.add(make_gang("runs", "a", [5, 5]))
     there.cycle()
     wants = {"threes": [3] * 3, "more threes": [3] * 4, "fours": [4] * 3, "mixed": [3, 4, 4], "four": [4]}
-    there.add(*(gang(f"{name} of {tenant}", tenant, wants[name]) for name in wants for tenant in "ab"))
+    there.add(*(make_gang(f"{name} of {tenant}", tenant, wants[name]) for name in wants for tenant in "ab"))
 
-    holds = held(there.cycle())
+    holds = reports_by_gang(there.cycle())
 
     told = {name: (hold.code, hold.numbers["needed"], hold.numbers["fit"]) for name, hold in holds.items()}
     fits = {"threes": (3, 2), "more threes": (4, 2), "fours": (3, 0), "mixed": (3, 1), "four": (1, 0)}
@@ -88,10 +88,10 @@ def test_each_gang_reports_how_many_pods_fit_now() -> None:
 
 
 def test_incomplete_gang_waits_for_members() -> None:
-    there = make_cluster(2, quota("a"))
-    there.add(gang("part", "a", [1, 1], minimum=3))
+    there = make_cluster(2, make_quota("a"))
+    there.add(make_gang("part", "a", [1, 1], minimum=3))
 
-    hold = held(there.cycle())["part"]
+    hold = reports_by_gang(there.cycle())["part"]
 
     assert (hold.code, hold.message) == (PendingReason.MEMBERS, "2 of 3 pods created")
 
@@ -106,26 +106,26 @@ def test_incomplete_gang_waits_for_members() -> None:
     ],
 )
 def test_contradicting_annotations_are_reported(fields: dict[str, object], says: str) -> None:
-    there = make_cluster(1, quota("a"))
-    there.add(gang("odd", "a", [1], **fields))
+    there = make_cluster(1, make_quota("a"))
+    there.add(make_gang("odd", "a", [1], **fields))
 
-    hold = held(there.cycle())["odd"]
+    hold = reports_by_gang(there.cycle())["odd"]
 
     assert hold.code is PendingReason.INVALID
     assert says in hold.message
 
 
 def test_messages_name_no_other_tenant() -> None:
-    there = make_cluster(3, quota("acme", weight=100.0), quota("b"))
-    there.add(gang("b/ns/pod/small", "b", [1]))
-    there.add(gang("acme/ns/gang/runs", "acme", [8], run_limit=1500.0))
+    there = make_cluster(3, make_quota("acme", weight=100.0), make_quota("b"))
+    there.add(make_gang("b/ns/pod/small", "b", [1]))
+    there.add(make_gang("acme/ns/gang/runs", "acme", [8], run_limit=1500.0))
     there.cycle()
     there.add(
-        gang("acme/ns/gang/wide", "acme", [8, 8], created=1.0, priority=9),
-        gang("acme/ns/gang/long", "acme", [8], created=2.0, run_limit=5000.0),
-        gang("b/ns/gang/long", "b", [8], created=3000.0, run_limit=5000.0),
+        make_gang("acme/ns/gang/wide", "acme", [8, 8], created=1.0, priority=9),
+        make_gang("acme/ns/gang/long", "acme", [8], created=2.0, run_limit=5000.0),
+        make_gang("b/ns/gang/long", "b", [8], created=3000.0, run_limit=5000.0),
     )
-    holds = held(there.cycle())
+    holds = reports_by_gang(there.cycle())
 
     own, other = holds["acme/ns/gang/long"], holds["b/ns/gang/long"]
     assert own.message == "capacity is free, but reserved for ns/gang/wide, which is ahead and starts in about 30 min"
@@ -135,13 +135,13 @@ def test_messages_name_no_other_tenant() -> None:
 
 
 def test_message_stays_the_same_for_a_while() -> None:
-    there = make_cluster(2, quota("a"), quota("b"))
-    there.add(gang("runs", "a", [8], run_limit=1200.0))
+    there = make_cluster(2, make_quota("a"), make_quota("b"))
+    there.add(make_gang("runs", "a", [8], run_limit=1200.0))
     there.cycle()
-    there.add(gang("wide", "a", [8, 8], created=1.0), gang("long", "a", [8], created=2.0, run_limit=5000.0))
+    there.add(make_gang("wide", "a", [8, 8], created=1.0), make_gang("long", "a", [8], created=2.0, run_limit=5000.0))
     said = set()
     for _ in range(25):
-        said.add(held(there.cycle())["long"].message)
+        said.add(reports_by_gang(there.cycle())["long"].message)
         there.advance(14)
 
     assert len(said) == 2, said

@@ -6,18 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.sim import (
+from tests.unit.arbiter.simulated_cluster import (
     GPU,
     KEY,
     LOW,
     OTHER,
     Cluster,
-    gang,
-    gpus,
-    held,
+    gpu_shape,
     make_cluster,
-    node,
-    quota,
+    make_gang,
+    make_node,
+    make_quota,
+    reports_by_gang,
 )
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import PendingReason
@@ -27,10 +27,10 @@ from vkgateway.model.objects import Taint
 
 def cluster_with_plan() -> Cluster:
     """One node, from which low work was told to go for a guaranteed gang."""
-    there = make_cluster(1, quota("a", 8), quota("b"))
-    there.add(gang("low", "b", [8], band=LOW))
+    there = make_cluster(1, make_quota("a", 8), make_quota("b"))
+    there.add(make_gang("low", "b", [8], band=LOW))
     there.cycle()
-    there.add(gang("high", "a", [8]))
+    there.add(make_gang("high", "a", [8]))
     there.cycle()
     assert there.gangs["low"].pods[0].state is PodState.NOTIFIED
     return there
@@ -44,14 +44,14 @@ def test_victim_is_reprieved_when_preemptor_is_deleted() -> None:
     [reprieve] = there.cycle().reprieves
 
     assert (reprieve.gang, reprieve.pods) == ("low", ("low-0",))
-    assert there.running() == {"low"}
+    assert there.running_gangs() == {"low"}
 
 
 def test_victim_is_reprieved_when_no_longer_needed() -> None:
-    there = make_cluster(2, quota("a", 8), quota("b"))
-    there.add(gang("low", "b", [8], band=LOW), gang("other", "b", [8], band=LOW))
+    there = make_cluster(2, make_quota("a", 8), make_quota("b"))
+    there.add(make_gang("low", "b", [8], band=LOW), make_gang("other", "b", [8], band=LOW))
     there.cycle()
-    there.add(gang("high", "a", [8]))
+    there.add(make_gang("high", "a", [8]))
     [evict] = there.cycle().evicts
     stays = "other" if evict.gang == "low" else "low"
     del there.gangs[stays]
@@ -59,25 +59,28 @@ def test_victim_is_reprieved_when_no_longer_needed() -> None:
     decisions = there.cycle()
 
     assert [reprieve.gang for reprieve in decisions.reprieves] == [evict.gang]
-    assert there.running() == {"high", evict.gang}
+    assert there.running_gangs() == {"high", evict.gang}
 
 
 def test_no_pod_starts_in_other_domain_while_gang_may_be_reprieved() -> None:
     """The owner of its room starts elsewhere at last: there the late pod would fit, too, but the first one stays."""
-    there = Cluster([node("n0", 4, rack="r0"), node("n1", rack="r1")], [quota("a"), quota("b", 4), quota("c")])
-    there.add(gang("full", "c", [8], band=LOW))
+    there = Cluster(
+        [make_node("n0", 4, rack="r0"), make_node("n1", rack="r1")],
+        [make_quota("a"), make_quota("b", 4), make_quota("c")],
+    )
+    there.add(make_gang("full", "c", [8], band=LOW))
     there.cycle()
-    there.add(gang("low", "a", [1, 4], minimum=1, band=LOW, required_level="rack"))
+    there.add(make_gang("low", "a", [1, 4], minimum=1, band=LOW, required_level="rack"))
     there.cycle()
-    there.add(gang("owner", "b", [4]))
+    there.add(make_gang("owner", "b", [4]))
     assert [evict.gang for evict in there.cycle().evicts] == ["low"]
     del there.gangs["full"]
 
     decisions = there.cycle()
 
     assert [reprieve.gang for reprieve in decisions.reprieves] == ["low"]
-    assert there.placed("low") == {"low-0": "n0"}
-    assert there.placed("owner") == {"owner-0": "n1"}
+    assert there.placed_nodes("low") == {"low-0": "n0"}
+    assert there.placed_nodes("owner") == {"owner-0": "n1"}
 
 
 @pytest.mark.parametrize("low", [True, False])
@@ -86,23 +89,23 @@ def test_guaranteed_plan_is_dropped_without_guarantee(low: bool) -> None:
     if low:
         there.gangs["high"] = replace(there.gangs["high"], band=LOW)
     else:
-        there.quotas = (quota("a"), quota("b"))
+        there.quotas = (make_quota("a"), make_quota("b"))
 
     decisions = there.cycle()
 
     assert not decisions.plans
     assert [(each.gang, each.pods) for each in decisions.reprieves] == [("low", ("low-0",))]
-    assert held(decisions)["high"].code is PendingReason.ROOM
-    there.quotas = (quota("a", 8), quota("b"))
-    there.add(gang("theirs", "a", [8], priority=1))
+    assert reports_by_gang(decisions)["high"].code is PendingReason.ROOM
+    there.quotas = (make_quota("a", 8), make_quota("b"))
+    there.add(make_gang("theirs", "a", [8], priority=1))
     assert there.cycle().plans.keys() == {"theirs"}
 
 
 def test_no_pod_is_evicted_for_its_own_gang() -> None:
-    there = make_cluster(1, quota("a", 4), quota("b", 4))
-    there.add(gang("own", "a", [8, 4], minimum=1))
+    there = make_cluster(1, make_quota("a", 4), make_quota("b", 4))
+    there.add(make_gang("own", "a", [8, 4], minimum=1))
     there.cycle()
-    there.add(gang("theirs", "b", [4]))
+    there.add(make_gang("theirs", "b", [4]))
     there.cycle()
     assert there.gangs["own"].pods[0].evicted_for == "theirs"
     assert there.gangs["own"].plan is not None, "it starts on the rest of the room"
@@ -112,26 +115,26 @@ def test_no_pod_is_evicted_for_its_own_gang() -> None:
 
     assert not decisions.plans
     assert [(each.gang, each.pods) for each in decisions.reprieves] == [("own", ("own-0",))]
-    assert there.placed("own") == {"own-0": "n0"}
+    assert there.placed_nodes("own") == {"own-0": "n0"}
 
 
 def test_evicted_gang_restarts_on_remaining_capacity() -> None:
-    there = make_cluster(1, quota("a", 4), quota("b", 4), recreate=False)
-    there.add(gang("own", "a", [8, 4], minimum=1))
+    there = make_cluster(1, make_quota("a", 4), make_quota("b", 4), recreate=False)
+    there.add(make_gang("own", "a", [8, 4], minimum=1))
     there.cycle()
-    there.add(gang("theirs", "b", [4]))
+    there.add(make_gang("theirs", "b", [4]))
 
-    there.settle(17)
+    there.run_for(17)
 
-    assert there.running() == {"own", "theirs"}
-    assert there.placed("own") == {"own-1": "n0"}
+    assert there.running_gangs() == {"own", "theirs"}
+    assert there.placed_nodes("own") == {"own-1": "n0"}
 
 
 def test_lost_plan_causes_no_further_eviction() -> None:
-    there = make_cluster(3, quota("a", 16), quota("b"))
-    there.add(*(gang(f"low{index}", "b", [8], band=LOW) for index in range(3)))
+    there = make_cluster(3, make_quota("a", 16), make_quota("b"))
+    there.add(*(make_gang(f"low{index}", "b", [8], band=LOW) for index in range(3)))
     there.cycle()
-    there.add(gang("high", "a", [8, 8]))
+    there.add(make_gang("high", "a", [8, 8]))
     assert len(there.cycle().evicts) == 2
     there.gangs["high"] = replace(there.gangs["high"], plan=None)
 
@@ -143,32 +146,35 @@ def test_lost_plan_causes_no_further_eviction() -> None:
 
 def test_no_eviction_without_notice_for_gang_that_starts_now() -> None:
     """That it can is found only when its tenants' cells are counted again, with what it was first planned for."""
-    strangers = replace(node("n1"), used={GPU: 1000})
-    there = Cluster([node("n0", 2), strangers, node("n2", 6, usable=False)], [quota("a", 6), quota("b"), quota("c", 3)])
-    there.add(gang("low", "b", [2], band=LOW, notice=0.0))
+    strangers = replace(make_node("n1"), used={GPU: 1000})
+    there = Cluster(
+        [make_node("n0", 2), strangers, make_node("n2", 6, usable=False)],
+        [make_quota("a", 6), make_quota("b"), make_quota("c", 3)],
+    )
+    there.add(make_gang("low", "b", [2], band=LOW, notice=0.0))
     there.cycle()
-    there.add(gang("two", "a", [2], notice=0.0))
+    there.add(make_gang("two", "a", [2], notice=0.0))
     there.cycle()
-    assert (there.placed("two"), there.placed("low")) == ({"two-0": "n1"}, {"low-0": "n0"})
-    there.add(gang("pair", "c", [1, 1], notice=0.0))
+    assert (there.placed_nodes("two"), there.placed_nodes("low")) == ({"two-0": "n1"}, {"low-0": "n0"})
+    there.add(make_gang("pair", "c", [1, 1], notice=0.0))
 
     decisions = there.cycle()
 
     assert not decisions.evicts
-    assert set(there.placed("pair").values()) == {"n1"}
+    assert set(there.placed_nodes("pair").values()) == {"n1"}
 
 
 def test_freed_capacity_stays_reserved_for_preemptor() -> None:
-    there = make_cluster(2, quota("a", 16), quota("b"), recreate=True)
-    there.add(gang("low", "b", [8], band=LOW))
+    there = make_cluster(2, make_quota("a", 16), make_quota("b"), recreate=True)
+    there.add(make_gang("low", "b", [8], band=LOW))
     there.cycle()
-    there.add(gang("high", "a", [8, 8]))
+    there.add(make_gang("high", "a", [8, 8]))
     there.cycle()
-    there.add(gang("late", "b", [8], band=LOW))
+    there.add(make_gang("late", "b", [8], band=LOW))
 
-    there.settle(20)
+    there.run_for(20)
 
-    assert there.running() == {"high"}
+    assert there.running_gangs() == {"high"}
 
 
 @pytest.mark.parametrize(
@@ -177,11 +183,11 @@ def test_freed_capacity_stays_reserved_for_preemptor() -> None:
     ids=["taint", "label"],
 )
 def test_plan_moves_when_node_becomes_infeasible(change: dict[str, object]) -> None:
-    there = make_cluster(2, quota("a", 8), quota("b"))
-    there.add(gang("low0", "b", [8], band=LOW), gang("low1", "b", [8], band=LOW))
+    there = make_cluster(2, make_quota("a", 8), make_quota("b"))
+    there.add(make_gang("low0", "b", [8], band=LOW), make_gang("low1", "b", [8], band=LOW))
     there.cycle()
-    shape = replace(gpus(8), terms=((Requirement(key="rack", operator="In", values=("r0",)),),))
-    there.add(gang("high", "a", [shape]))
+    shape = replace(gpu_shape(8), terms=((Requirement(key="rack", operator="In", values=("r0",)),),))
+    there.add(make_gang("high", "a", [shape]))
     first = there.cycle()
     [planned] = first.plans["high"].nodes.values()
 
@@ -192,15 +198,17 @@ def test_plan_moves_when_node_becomes_infeasible(change: dict[str, object]) -> N
     [elsewhere] = then.plans["high"].nodes.values()
     assert elsewhere != planned
     assert [each.gang for each in then.reprieves] == [each.gang for each in first.evicts]
-    there.settle(20)
-    assert set(there.placed("high").values()) == {elsewhere}
+    there.run_for(20)
+    assert set(there.placed_nodes("high").values()) == {elsewhere}
 
 
 def test_plan_moves_when_node_leaves_required_domain() -> None:
-    there = Cluster([node(f"n{at}", rack=f"r{at // 2}") for at in range(4)], [quota("a", 16), quota("b")])
-    there.add(*(gang(f"low{at}", "b", [8], band=LOW) for at in range(4)))
+    there = Cluster(
+        [make_node(f"n{at}", rack=f"r{at // 2}") for at in range(4)], [make_quota("a", 16), make_quota("b")]
+    )
+    there.add(*(make_gang(f"low{at}", "b", [8], band=LOW) for at in range(4)))
     there.cycle()
-    there.add(gang("high", "a", [8, 8], required_level="rack"))
+    there.add(make_gang("high", "a", [8, 8], required_level="rack"))
     planned = set(there.cycle().plans["high"].nodes.values())
 
     moved = min(planned)
@@ -211,10 +219,12 @@ def test_plan_moves_when_node_leaves_required_domain() -> None:
 
 
 def test_plan_is_dropped_when_gang_excludes_its_pool() -> None:
-    there = Cluster([node("n0")], [quota("a", 8), quota("b"), quota("b", pool=OTHER)], more=[node("m0")])
-    there.add(gang("low", "b", [8], band=LOW))
+    there = Cluster(
+        [make_node("n0")], [make_quota("a", 8), make_quota("b"), make_quota("b", pool=OTHER)], more=[make_node("m0")]
+    )
+    there.add(make_gang("low", "b", [8], band=LOW))
     there.cycle()
-    there.add(gang("high", "a", [8], pools=(KEY, OTHER)))
+    there.add(make_gang("high", "a", [8], pools=(KEY, OTHER)))
     assert "high" in there.cycle().plans
 
     there.gangs["high"] = replace(there.gangs["high"], pools=(OTHER,))
@@ -225,64 +235,64 @@ def test_plan_is_dropped_when_gang_excludes_its_pool() -> None:
 
 
 def test_plan_is_dropped_when_lowered_limit_forbids_it() -> None:
-    there = make_cluster(2, quota("a", 4), quota("b", limit=12), size=4)
-    there.add(gang("low", "b", [4, 4], band=LOW))
+    there = make_cluster(2, make_quota("a", 4), make_quota("b", limit=12), size=4)
+    there.add(make_gang("low", "b", [4, 4], band=LOW))
     there.cycle()
-    there.add(gang("high", "a", [4]), gang("next", "b", [4]))
+    there.add(make_gang("high", "a", [4]), make_gang("next", "b", [4]))
     assert there.cycle().plans["next"].borrowed
 
-    there.quotas = (quota("a", 4), quota("b", limit=4))
+    there.quotas = (make_quota("a", 4), make_quota("b", limit=4))
     assert "next" in decide(there.snapshot(), there.now).plans  # within it once the others have gone
-    there.quotas = (quota("a", 4), quota("b", limit=3))
+    there.quotas = (make_quota("a", 4), make_quota("b", limit=3))
     assert "next" not in decide(there.snapshot(), there.now).plans
 
 
 def test_victims_notified_first_terminate_first() -> None:
-    there = make_cluster(1, quota("c", 6), quota("a"))
-    there.add(gang("elastic", "a", [2] * 4, elastic=True, minimum=1, band=LOW))
+    there = make_cluster(1, make_quota("c", 6), make_quota("a"))
+    there.add(make_gang("elastic", "a", [2] * 4, elastic=True, minimum=1, band=LOW))
     there.cycle()
     came = there.now
-    there.add(gang("first", "c", [2]))
-    there.settle(4)
-    there.add(gang("second", "a", [2]))
+    there.add(make_gang("first", "c", [2]))
+    there.run_for(4)
+    there.add(make_gang("second", "a", [2]))
 
-    there.settle(20)
+    there.run_for(20)
 
-    assert there.started["first"] == came + 15
-    assert there.started["second"] == came + 4 + 15
+    assert there.start_times["first"] == came + 15
+    assert there.start_times["second"] == came + 4 + 15
 
 
 def test_later_plan_does_not_delay_earlier_plan() -> None:
-    there = make_cluster(1, quota("b", 8), quota("c"))
-    there.add(gang("g0", "c", [1], band=LOW), gang("g1", "c", [2, 2], minimum=1))
+    there = make_cluster(1, make_quota("b", 8), make_quota("c"))
+    there.add(make_gang("g0", "c", [1], band=LOW), make_gang("g1", "c", [2, 2], minimum=1))
     there.cycle()
     came = there.now
-    there.add(gang("g3", "b", [1] * 4))
+    there.add(make_gang("g3", "b", [1] * 4))
     [evict] = there.cycle().evicts
     assert evict.gang == "g0"
-    there.settle(4)
-    there.add(gang("g5", "b", [1]))
+    there.run_for(4)
+    there.add(make_gang("g5", "b", [1]))
 
     decisions = there.cycle()
 
     assert [evict.gang for evict in decisions.evicts] == ["g1"]
     assert not decisions.reprieves
-    there.settle(20)
-    assert there.started["g3"] == came + 15
+    there.run_for(20)
+    assert there.start_times["g3"] == came + 15
 
 
 def test_victim_of_other_preemptor_keeps_its_deadline() -> None:
-    there = make_cluster(1, quota("a", 2), quota("b", 2), quota("c", 4), quota("d"))
-    there.add(gang("low", "d", [2, 2, 2, 2], band=LOW, elastic=True, minimum=1))
+    there = make_cluster(1, make_quota("a", 2), make_quota("b", 2), make_quota("c", 4), make_quota("d"))
+    there.add(make_gang("low", "d", [2, 2, 2, 2], band=LOW, elastic=True, minimum=1))
     there.cycle()
-    there.add(gang("one", "a", [2]))
+    there.add(make_gang("one", "a", [2]))
     there.cycle()
     there.now += 5
-    there.add(gang("two", "b", [2]))
+    there.add(make_gang("two", "b", [2]))
     there.cycle()
     there.now += 1
     del there.gangs["one"], there.gangs["two"]
-    there.add(gang("both", "c", [4]))
+    there.add(make_gang("both", "c", [4]))
 
     decisions = there.cycle()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 
-from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, node, quota
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions, PendingReason, PendingReport
 from vkgateway.arbiter.reasons.report import build_report, build_summary
@@ -28,11 +28,16 @@ def gang_of(state: ArbiterReport, name: str) -> GangReport:
 
 
 def test_units_add_up_by_owner() -> None:
-    nodes = [node("n0"), replace(node("n1"), used={GPU: 3000}), node("n2"), node("gone", usable=False)]
-    there = Cluster(nodes, [quota("a", 8, limit=24, weight=2.0), quota("b", 8), quota("c", 4)])
-    there.add(gang("a/ns/gang/in", "a", [4, 4]), gang("b/ns/gang/low", "b", [2, 2, 2], band=LOW))
-    there.settle(5)
-    there.add(gang("a/ns/gang/wide", "a", [8, 8]))
+    nodes = [
+        make_node("n0"),
+        replace(make_node("n1"), used={GPU: 3000}),
+        make_node("n2"),
+        make_node("gone", usable=False),
+    ]
+    there = Cluster(nodes, [make_quota("a", 8, limit=24, weight=2.0), make_quota("b", 8), make_quota("c", 4)])
+    there.add(make_gang("a/ns/gang/in", "a", [4, 4]), make_gang("b/ns/gang/low", "b", [2, 2, 2], band=LOW))
+    there.run_for(5)
+    there.add(make_gang("a/ns/gang/wide", "a", [8, 8]))
 
     (pool,) = told(there).pools
 
@@ -52,35 +57,39 @@ def test_units_add_up_by_owner() -> None:
 
 
 def test_nothing_is_lent_while_unguaranteed_units_are_free() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b")])
-    there.add(gang("b/ns/gang/x", "b", [8]))
-    there.settle(2)
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8), make_quota("b")])
+    there.add(make_gang("b/ns/gang/x", "b", [8]))
+    there.run_for(2)
     assert told(there).pools[0].lent == 0
-    there.add(gang("b/ns/gang/y", "b", [4]))
-    there.settle(2)
+    there.add(make_gang("b/ns/gang/y", "b", [4]))
+    there.run_for(2)
     assert (told(there).pools[0].borrowed, told(there).pools[0].lent) == (12, 4)
 
 
 def test_fragmentation_is_free_fraction_on_partly_used_nodes() -> None:
-    there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a")])
+    there = Cluster([make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a")])
     assert (told(there).pools[0].fragmentation, told(there).pools[0].whole_nodes) == (0.0, 3)
-    there.add(gang("a/ns/gang/x", "a", [6]), gang("a/ns/gang/y", "a", [6]))
-    there.settle(2)
+    there.add(make_gang("a/ns/gang/x", "a", [6]), make_gang("a/ns/gang/y", "a", [6]))
+    there.run_for(2)
     (pool,) = told(there).pools
     assert (pool.free, pool.largest, pool.whole_nodes) == (12, 8, 1)
     assert pool.fragmentation == round(4 / 12, 4)
-    there.add(gang("a/ns/gang/z", "a", [8]), gang("a/ns/gang/v", "a", [2]), gang("a/ns/gang/w", "a", [2]))
-    there.settle(2)
+    there.add(
+        make_gang("a/ns/gang/z", "a", [8]), make_gang("a/ns/gang/v", "a", [2]), make_gang("a/ns/gang/w", "a", [2])
+    )
+    there.run_for(2)
     assert (told(there).pools[0].free, told(there).pools[0].fragmentation) == (0, 0.0)
 
 
 def test_waiting_gang_reports_reason_and_place() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a"), quota("b", weight=1e6)])
-    there.add(gang("a/ns/gang/runs", "a", [8], run_limit=600.0, priority=7))
-    there.settle(2)
-    there.add(gang("a/ns/gang/wide", "a", [8, 8], priority=7, created=900.0))
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a"), make_quota("b", weight=1e6)])
+    there.add(make_gang("a/ns/gang/runs", "a", [8], run_limit=600.0, priority=7))
+    there.run_for(2)
+    there.add(make_gang("a/ns/gang/wide", "a", [8, 8], priority=7, created=900.0))
     there.cycle()
-    there.add(gang("a/ns/gang/late", "a", [8, 8], created=950.0), gang("a/ns/gang/never", "a", [9], created=990.0))
+    there.add(
+        make_gang("a/ns/gang/late", "a", [8, 8], created=950.0), make_gang("a/ns/gang/never", "a", [9], created=990.0)
+    )
 
     state = told(there)
     wide, late = gang_of(state, "a/ns/gang/wide"), gang_of(state, "a/ns/gang/late")
@@ -99,11 +108,11 @@ def test_waiting_gang_reports_reason_and_place() -> None:
 
 
 def test_report_includes_decisions_of_cycle() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 16), quota("b")])
-    there.add(gang("b/ns/gang/low", "b", [8, 8], band=LOW))
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 16), make_quota("b")])
+    there.add(make_gang("b/ns/gang/low", "b", [8, 8], band=LOW))
     starting = told(there)
-    there.settle(2)
-    there.add(gang("a/ns/gang/in", "a", [8, 8]))
+    there.run_for(2)
+    there.add(make_gang("a/ns/gang/in", "a", [8, 8]))
 
     assert gang_of(starting, "b/ns/gang/low").state == "starting"
     assert (starting.pools[0].borrowed, starting.pools[0].free) == (16, 0)
@@ -111,25 +120,27 @@ def test_report_includes_decisions_of_cycle() -> None:
     low, mine = gang_of(state, "b/ns/gang/low"), gang_of(state, "a/ns/gang/in")
     assert (low.state, low.deadline, low.borrowed, low.since) == ("leaving", there.now + 10.0, True, 1000.0)
     assert (mine.state, mine.code, mine.pool) == ("waiting", "WaitingForEviction", "pool.compute")
-    there.settle(30)
+    there.run_for(30)
     assert gang_of(told(there), "a/ns/gang/in").state == "running"
 
 
 def test_shrinking_gang_keeps_running_state() -> None:
-    there = Cluster([node("n0")], [quota("a", 4), quota("b")])
-    there.add(gang("b/ns/gang/grows", "b", [2, 2, 2, 2], minimum=2, elastic=True))
-    there.settle(3)
-    there.add(gang("a/ns/gang/in", "a", [4]))
+    there = Cluster([make_node("n0")], [make_quota("a", 4), make_quota("b")])
+    there.add(make_gang("b/ns/gang/grows", "b", [2, 2, 2, 2], minimum=2, elastic=True))
+    there.run_for(3)
+    there.add(make_gang("a/ns/gang/in", "a", [4]))
     there.cycle()
     found = gang_of(told(there), "b/ns/gang/grows")
     assert (found.state, found.placed, found.minimum, found.deadline) == ("running", 4, 2, None)
 
 
 def test_running_gangs_with_waiting_pods_are_listed_last() -> None:
-    there = Cluster([node("n0")], [quota("a"), quota("b")])
-    there.add(gang("a/ns/gang/grows", "a", [2, 2, 4, 4], minimum=2, elastic=True))
-    there.settle(3)
-    there.add(gang("b/ns/gang/wide", "b", [8], created=2000.0), gang("b/ns/gang/never", "b", [9], created=2000.0))
+    there = Cluster([make_node("n0")], [make_quota("a"), make_quota("b")])
+    there.add(make_gang("a/ns/gang/grows", "a", [2, 2, 4, 4], minimum=2, elastic=True))
+    there.run_for(3)
+    there.add(
+        make_gang("b/ns/gang/wide", "b", [8], created=2000.0), make_gang("b/ns/gang/never", "b", [9], created=2000.0)
+    )
     state = told(there)
     grows = gang_of(state, "a/ns/gang/grows")
     assert (grows.state, grows.pods, grows.placed, grows.waiting_units) == ("running", 4, 3, 4)
@@ -139,7 +150,7 @@ def test_running_gangs_with_waiting_pods_are_listed_last() -> None:
 
 
 def test_running_gang_is_listed_only_in_its_pool() -> None:
-    there = Cluster([node("n0")], [quota("a")], [gang("a/ns/gang/x", "a", [2, 2])])
+    there = Cluster([make_node("n0")], [make_quota("a")], [make_gang("a/ns/gang/x", "a", [2, 2])])
     waits = gang_of(told(there), "a/ns/gang/x")
     found = msgspec.structs.replace(
         waits, pools=("small.local", "big.local"), pool="big.local", state="running", placed=1
@@ -149,9 +160,9 @@ def test_running_gang_is_listed_only_in_its_pool() -> None:
 
 
 def test_promoted_gang_does_not_borrow() -> None:
-    placed = Pod(uid="u", shape=gang("x", "a", [4]).pods[0].shape, state=PodState.PLACED, pool=KEY, node="n0")
+    placed = Pod(uid="u", shape=make_gang("x", "a", [4]).pods[0].shape, state=PodState.PLACED, pool=KEY, node="n0")
     borrowing = Gang(id="a/ns/gang/x", tenant="a", pods=(replace(placed, borrowed=True, since=5.0),), pools=(KEY,))
-    there = Cluster([node("n0")], [quota("a", 4)], [borrowing])
+    there = Cluster([make_node("n0")], [make_quota("a", 4)], [borrowing])
     before = build_report(there.snapshot(), Decisions(), there.now)
     assert (before.tenants[0].borrowed, before.gangs[0].borrowed) == (4, True)
     after = told(there)
@@ -159,7 +170,7 @@ def test_promoted_gang_does_not_borrow() -> None:
 
 
 def test_single_pod_is_reported_by_name() -> None:
-    there = Cluster([node("n0")], [quota("a")], [gang("a/ns/pod/1234", "a", [1])])
+    there = Cluster([make_node("n0")], [make_quota("a")], [make_gang("a/ns/pod/1234", "a", [1])])
     decisions = decide(there.snapshot(), there.now)
     (found,) = build_report(there.snapshot(), decisions, there.now, names={"1234": ("ns", "web-0")}).gangs
     assert (found.namespace, found.way, found.name) == ("ns", "", "web-0")
@@ -168,7 +179,7 @@ def test_single_pod_is_reported_by_name() -> None:
 
 
 def test_undecided_gangs_are_reported_with_reason() -> None:
-    there = Cluster([node("n0")], [quota("a")], [gang("a/ns/gang/x", "a", [1])])
+    there = Cluster([make_node("n0")], [make_quota("a")], [make_gang("a/ns/gang/x", "a", [1])])
     unread = PendingReport(gang="a/ns/pod/1234", code=PendingReason.INVALID, message="gang-min is 'many'")
     state = build_report(there.snapshot(), Decisions(holds=(unread,)), there.now, names={"1234": ("ns", "p")})
     found = gang_of(state, "a/ns/pod/1234")
@@ -178,11 +189,11 @@ def test_undecided_gangs_are_reported_with_reason() -> None:
 
 
 def test_fractions_of_units_and_removed_pools_are_reported() -> None:
-    half = gang("a/ns/gang/half", "a", [1])
+    half = make_gang("a/ns/gang/half", "a", [1])
     pod = replace(half.pods[0], shape=replace(half.pods[0].shape, requests=((GPU, 500),)))
-    lost = Gang(id="a/ns/gang/lost", tenant="a", pods=gang("l", "a", [1]).pods, pools=(("compute", "gone"),))
-    quotas = [quota("a"), Quota(tenant="a", pool=("compute", "gone"))]
-    there = Cluster([node("n0")], quotas, [replace(half, pods=(pod,)), lost])
+    lost = Gang(id="a/ns/gang/lost", tenant="a", pods=make_gang("l", "a", [1]).pods, pools=(("compute", "gone"),))
+    quotas = [make_quota("a"), Quota(tenant="a", pool=("compute", "gone"))]
+    there = Cluster([make_node("n0")], quotas, [replace(half, pods=(pod,)), lost])
     state = told(there)
     assert state.pools[0].free == 7.5
     assert gang_of(state, "a/ns/gang/lost").pool == ""
@@ -190,7 +201,7 @@ def test_fractions_of_units_and_removed_pools_are_reported() -> None:
 
 
 def test_report_round_trips_through_json() -> None:
-    there = Cluster([node("n0")], [quota("a", 4)], [gang("a/ns/gang/x", "a", [4, 8])])
+    there = Cluster([make_node("n0")], [make_quota("a", 4)], [make_gang("a/ns/gang/x", "a", [4, 8])])
     state = told(there)
     text = msgspec.json.encode(state)
     assert msgspec.json.decode(text, type=ArbiterReport) == state

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.placed import runs
-from tests.unit.arbiter.sim import LOW, Cluster, gang, held, node, quota
+from tests.unit.arbiter.placed_gangs import place_gang
+from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota, reports_by_gang
 from vkgateway.arbiter import cycle
 from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.decisions import Decisions, PendingReason
@@ -29,16 +29,16 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[Decisions]:
 
 
 def test_unchanged_round_ends_cycle(rounds: list[Decisions]) -> None:
-    there = Cluster([node(f"n{at}") for at in range(5)], [quota("a", 24), quota("b")], now=100_000.0)
+    there = Cluster([make_node(f"n{at}") for at in range(5)], [make_quota("a", 24), make_quota("b")], now=100_000.0)
     ends = {"state": PodState.ENDING, "deadline": 100_050.0}
     there.add(
-        runs(gang("late", "a", [1], created=95_000.0), ["n0"], borrowed=False),
-        runs(gang("low0", "b", [7], created=90_000.0, band=LOW), ["n0"], borrowed=True),
-        runs(gang("low4", "b", [1], created=90_000.0, band=LOW), ["n4"], borrowed=True),
-        runs(gang("ends", "b", [8], created=90_000.0, band=LOW), ["n3"], borrowed=True, **ends),
-        gang("aged", "a", [8, 8, 8], created=92_000.0),
+        place_gang(make_gang("late", "a", [1], created=95_000.0), ["n0"], borrowed=False),
+        place_gang(make_gang("low0", "b", [7], created=90_000.0, band=LOW), ["n0"], borrowed=True),
+        place_gang(make_gang("low4", "b", [1], created=90_000.0, band=LOW), ["n4"], borrowed=True),
+        place_gang(make_gang("ends", "b", [8], created=90_000.0, band=LOW), ["n3"], borrowed=True, **ends),
+        make_gang("aged", "a", [8, 8, 8], created=92_000.0),
     )
-    there.settle(5, step=5)
+    there.run_for(5, step=5)
     assert there.gangs["aged"].plan is not None
     rounds.clear()
     there.cycle()
@@ -47,17 +47,17 @@ def test_unchanged_round_ends_cycle(rounds: list[Decisions]) -> None:
 
 def test_withdrawn_start_is_not_retried_in_same_cycle(rounds: list[Decisions]) -> None:
     """The aged gang borrows both idle nodes, and its tenant's younger gang reclaims one of them for its cell."""
-    there = Cluster([node(f"n{at}") for at in range(3)], [quota("c", 16), quota("d")], now=100_000.0)
+    there = Cluster([make_node(f"n{at}") for at in range(3)], [make_quota("c", 16), make_quota("d")], now=100_000.0)
     there.add(
-        runs(gang("later", "c", [8], created=98_000.0), ["n0"], borrowed=False),
-        gang("aged", "c", [8, 8], created=92_000.0),
-        gang("small", "c", [8], created=99_000.0),
-        gang("low", "d", [8], band=LOW),
+        place_gang(make_gang("later", "c", [8], created=98_000.0), ["n0"], borrowed=False),
+        make_gang("aged", "c", [8, 8], created=92_000.0),
+        make_gang("small", "c", [8], created=99_000.0),
+        make_gang("low", "d", [8], band=LOW),
     )
     decisions = there.cycle()
-    assert there.running() == {"later", "small", "low"}, "no node idles beside gangs that fit"
-    assert there.borrowed("small") == {False}
-    assert held(decisions)["aged"].code is PendingReason.ROOM
+    assert there.running_gangs() == {"later", "small", "low"}, "no node idles beside gangs that fit"
+    assert there.borrowed_marks("small") == {False}
+    assert reports_by_gang(decisions)["aged"].code is PendingReason.ROOM
     assert len(rounds) <= 4
 
 
@@ -66,14 +66,16 @@ def test_more_starts_than_rounds_are_withdrawn(rounds: list[Decisions]) -> None:
     many = 12
     tenants = [f"t{at}" for at in range(many)]
     there = Cluster(
-        [node(f"n{at}", rack=f"r{at // 3}") for at in range(3 * many)], [quota(each, 16) for each in tenants], now=1e5
+        [make_node(f"n{at}", rack=f"r{at // 3}") for at in range(3 * many)],
+        [make_quota(each, 16) for each in tenants],
+        now=1e5,
     )
     there.pool = replace(there.pool, levels=())
     for at, tenant in enumerate(tenants):
         there.add(
-            runs(gang(f"later{at}", tenant, [8], created=98_000.0), [f"n{3 * at}"], borrowed=False),
-            gang(f"aged{at}", tenant, [8, 8], created=92_000.0 + at),
-            gang(f"small{at}", tenant, [8], created=99_000.0),
+            place_gang(make_gang(f"later{at}", tenant, [8], created=98_000.0), [f"n{3 * at}"], borrowed=False),
+            make_gang(f"aged{at}", tenant, [8, 8], created=92_000.0 + at),
+            make_gang(f"small{at}", tenant, [8], created=99_000.0),
         )
     there.cycle()
-    assert {f"small{at}" for at in range(many)} <= there.running()
+    assert {f"small{at}" for at in range(many)} <= there.running_gangs()

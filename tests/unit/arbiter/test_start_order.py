@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from tests.unit.arbiter.sim import (
+from tests.unit.arbiter.simulated_cluster import (
     KEY,
     LOW,
     Cluster,
-    gang,
-    held,
     make_cluster,
-    node,
-    quota,
+    make_gang,
+    make_node,
+    make_quota,
+    reports_by_gang,
 )
 from tests.unit.arbiter.story_invariants import INVARIANTS
 from vkgateway.arbiter.cycle import decide
@@ -25,67 +25,67 @@ from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PreemptionPlan
 
 def ps_job(number: int) -> Gang:
     """Two parameter servers and four workers, as in the classic case: six GPUs in all."""
-    return gang(f"job{number}", "a", {"ps": (2, 1), "worker": (4, 1)}, role_minimum={"ps": 2, "worker": 4})
+    return make_gang(f"job{number}", "a", {"ps": (2, 1), "worker": (4, 1)}, role_minimum={"ps": 2, "worker": 4})
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_gangs_start_all_or_nothing(count: int) -> None:
-    there = make_cluster(3, quota("a"), size=4)
+    there = make_cluster(3, make_quota("a"), size=4)
     for number in range(count):
         there.add(ps_job(number))
-        there.runs[f"job{number}"] = 20
+        there.run_times[f"job{number}"] = 20
 
     there.cycle()
 
-    assert len(there.running()) == min(2, count)
-    assert all(len(there.placed(name)) == 6 for name in there.running())
-    there.settle(100)
-    assert len(there.started) == count
+    assert len(there.running_gangs()) == min(2, count)
+    assert all(len(there.placed_nodes(name)) == 6 for name in there.running_gangs())
+    there.run_for(100)
+    assert len(there.start_times) == count
 
 
 def test_older_of_equal_gangs_starts_first() -> None:
-    there = make_cluster(1, quota("a"))
-    there.add(gang("young", "a", [8], created=900.0), gang("old", "a", [8], created=800.0))
+    there = make_cluster(1, make_quota("a"))
+    there.add(make_gang("young", "a", [8], created=900.0), make_gang("old", "a", [8], created=800.0))
 
-    holds = held(there.cycle())
+    holds = reports_by_gang(there.cycle())
 
-    assert there.running() == {"old"}
+    assert there.running_gangs() == {"old"}
     assert holds["young"].code is PendingReason.ROOM
     assert holds["young"].place == 1
 
 
 def test_idle_capacity_is_shared_by_weight() -> None:
-    there = make_cluster(3, quota("a", weight=2.0), quota("b"), size=4)
+    there = make_cluster(3, make_quota("a", weight=2.0), make_quota("b"), size=4)
     for index in range(12):
-        there.add(gang(f"a{index:02}", "a", [1], band=LOW), gang(f"b{index:02}", "b", [1], band=LOW))
+        there.add(make_gang(f"a{index:02}", "a", [1], band=LOW), make_gang(f"b{index:02}", "b", [1], band=LOW))
 
     there.cycle()
 
-    running = [name[0] for name in there.running()]
+    running = [name[0] for name in there.running_gangs()]
     assert (running.count("a"), running.count("b")) == (8, 4)
 
 
 def test_negative_weight_has_smallest_share() -> None:
-    there = make_cluster(1, quota("a", weight=-1.0), quota("b"))
-    there.add(*(gang(f"{tenant}{index}", tenant, [1], band=LOW) for tenant in "ab" for index in range(8)))
+    there = make_cluster(1, make_quota("a", weight=-1.0), make_quota("b"))
+    there.add(*(make_gang(f"{tenant}{index}", tenant, [1], band=LOW) for tenant in "ab" for index in range(8)))
 
     there.cycle()
 
-    assert sum(name.startswith("b") for name in there.running()) >= 7
+    assert sum(name.startswith("b") for name in there.running_gangs()) >= 7
 
 
 def test_guaranteed_band_borrows_before_low_band() -> None:
-    there = make_cluster(1, quota("a"))
-    there.add(gang("low", "a", [8], band=LOW, created=1.0, priority=5), gang("high", "a", [8], created=2.0))
+    there = make_cluster(1, make_quota("a"))
+    there.add(make_gang("low", "a", [8], band=LOW, created=1.0, priority=5), make_gang("high", "a", [8], created=2.0))
 
     there.cycle()
 
-    assert there.running() == {"high"}
+    assert there.running_gangs() == {"high"}
 
 
 def test_replacement_pod_rejoins_its_gang() -> None:
-    there = make_cluster(2, quota("a", 4), quota("b"))
-    there.add(gang("team", "a", [2, 2]))
+    there = make_cluster(2, make_quota("a", 4), make_quota("b"))
+    there.add(make_gang("team", "a", [2, 2]))
     there.cycle()
     pods = there.gangs["team"].pods
     renewed = replace(pods[1], uid="again", state=PodState.WAITING, node="", pool=None)
@@ -98,34 +98,34 @@ def test_replacement_pod_rejoins_its_gang() -> None:
 
 @pytest.mark.parametrize("planned", [False, True])
 def test_replacement_pod_waits_while_gang_is_evicted(planned: bool) -> None:
-    there = Cluster([node("n0"), node("n1", 4)], [quota("a", 8), quota("b")])
-    there.add(gang("pair", "b", [4, 4], band=LOW))
+    there = Cluster([make_node("n0"), make_node("n1", 4)], [make_quota("a", 8), make_quota("b")])
+    there.add(make_gang("pair", "b", [4, 4], band=LOW))
     there.cycle()
-    assert there.placed("pair") == {"pair-0": "n0", "pair-1": "n1"}
+    assert there.placed_nodes("pair") == {"pair-0": "n0", "pair-1": "n1"}
     first, second = there.gangs["pair"].pods
     pods = (first, Pod(uid="anew", shape=second.shape, rank=1))
     plan = PreemptionPlan(pool=KEY, nodes={"anew": "n1"}, borrowed=True, made=there.now) if planned else None
     there.gangs["pair"] = replace(there.gangs["pair"], pods=pods, plan=plan)
-    there.add(gang("high", "a", [8]))
+    there.add(make_gang("high", "a", [8]))
 
     decisions = decide(there.snapshot(), there.now)
 
     assert [evict.pods for evict in decisions.evicts] == [("pair-0",)]
     assert not decisions.admits
-    assert held(decisions)["pair"].code is PendingReason.MEMBERS
+    assert reports_by_gang(decisions)["pair"].code is PendingReason.MEMBERS
 
 
 def test_second_cycle_without_news_decides_nothing() -> None:
-    there = make_cluster(3, quota("a", 8), quota("b", 8), quota("c"))
-    there.add(*(gang(f"low{index}", "c", [4], band=LOW) for index in range(6)))
+    there = make_cluster(3, make_quota("a", 8), make_quota("b", 8), make_quota("c"))
+    there.add(*(make_gang(f"low{index}", "c", [4], band=LOW) for index in range(6)))
     there.cycle()
-    there.add(gang("one", "a", [4, 4]), gang("two", "b", [2] * 4), gang("three", "c", [2]))
+    there.add(make_gang("one", "a", [4, 4]), make_gang("two", "b", [2] * 4), make_gang("three", "c", [2]))
     assert there.cycle().evicts
 
     again = there.cycle()
 
     assert (again.admits, again.evicts, again.reprieves) == ((), (), ())
-    assert held(again)["one"].code is PendingReason.EVICTION
+    assert reports_by_gang(again)["one"].code is PendingReason.EVICTION
 
 
 def test_cycle_never_starts_and_evicts_same_gang() -> None:

@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.unit.arbiter.sim import KEY, LOW, gang
+from tests.unit.arbiter.simulated_cluster import KEY, LOW, make_gang
 from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray
 from vkgateway.arbiter.queueing import pending_columns as module
 from vkgateway.arbiter.queueing.order import queue_order
@@ -33,7 +33,7 @@ class Line:
         kinds: dict[object, int] = {}
         found = [
             read_pending_gang(
-                gang(
+                make_gang(
                     f"g{random.randrange(10**6)}-{number}",
                     random.choice("abcd"),
                     [random.choice((1, 2, 4))],

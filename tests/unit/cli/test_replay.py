@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.arbiter.sim import LOW, Cluster, gang, node, quota
+from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota
 from tests.unit.cli.gateway import Cli
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
@@ -24,12 +24,12 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 def logged(file: Path) -> int:
     """Logs a reclaim; returns the number of cycles in it."""
-    there = Cluster([node("n0")], [quota("a", 8), quota("b")])
-    there.add(gang("b/ns/gang/low", "b", [8], band=LOW))
+    there = Cluster([make_node("n0")], [make_quota("a", 8), make_quota("b")])
+    there.add(make_gang("b/ns/gang/low", "b", [8], band=LOW))
     log, count = DecisionLog(file), 0
     for second in range(30):
         if second == 3:
-            there.add(gang("a/ns/gang/in", "a", [8]))
+            there.add(make_gang("a/ns/gang/in", "a", [8]))
         snapshot = there.snapshot()
         count += log.write_cycle(snapshot, decide(snapshot, there.now), there.now)
         there.cycle()
@@ -49,7 +49,7 @@ async def test_what_is_decided_again_comes_out_the_same(cli: Cli) -> None:
 
 
 async def test_a_cycle_that_comes_out_otherwise_is_told(cli: Cli) -> None:
-    there = Cluster([node("n0")], [quota("a", 8)], [gang("a/ns/gang/in", "a", [8])])
+    there = Cluster([make_node("n0")], [make_quota("a", 8)], [make_gang("a/ns/gang/in", "a", [8])])
     right = decide(there.snapshot(), there.now)
     log = DecisionLog(cli.folder / "other.jsonl")
     log.write_cycle(there.snapshot(), replace(right, admits=(replace(right.admits[0], borrowed=True),)), there.now)
@@ -65,7 +65,7 @@ async def test_a_cycle_that_comes_out_otherwise_is_told(cli: Cli) -> None:
 async def test_a_cycle_without_its_facts_is_shown_and_is_no_failure(cli: Cli) -> None:
     file = cli.folder / "decisions.jsonl"
     count = logged(file)
-    there = Cluster([node("n0")], [quota("a", 8)], [gang("a/ns/gang/in", "a", [8])])
+    there = Cluster([make_node("n0")], [make_quota("a", 8)], [make_gang("a/ns/gang/in", "a", [8])])
     DecisionLog(file).write_cycle(None, decide(there.snapshot(), there.now), there.now)
     assert await cli("replay") == 0, cli.err
     assert "not replayable: no snapshot" in cli.out.splitlines()[-1]
@@ -86,7 +86,9 @@ async def test_a_last_line_that_is_cut_off_is_told_and_left_out(cli: Cli) -> Non
 
 
 async def test_what_was_written_without_its_reasons_is_decided_again(cli: Cli) -> None:
-    there = Cluster([node("n0")], [quota("a", 8)], [gang("a/in", "a", [8]), gang("a/waits", "a", [8])])
+    there = Cluster(
+        [make_node("n0")], [make_quota("a", 8)], [make_gang("a/in", "a", [8]), make_gang("a/waits", "a", [8])]
+    )
     decisions = decide(there.snapshot(), there.now)
     assert decisions.holds
     log = DecisionLog(cli.folder / "decisions.jsonl", burst=1, clock=lambda: 0.0)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.fakes.apiserver import FakeApiServer
-from tests.unit.arbiter.sim import LOW, Cluster, gang, node, quota
+from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota
 from tests.unit.cli.gateway import Cli
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.reasons.report_types import ArbiterReport
@@ -31,9 +31,9 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 def lent() -> Cluster:
     """Two nodes: one is guaranteed to a, and b runs on both, borrowed."""
-    there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b")])
-    there.add(gang("b/ns/gang/low", "b", [8], band=LOW), gang("b/ns/pod/u1", "b", [8], band=LOW))
-    there.settle(2)
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8), make_quota("b")])
+    there.add(make_gang("b/ns/gang/low", "b", [8], band=LOW), make_gang("b/ns/pod/u1", "b", [8], band=LOW))
+    there.run_for(2)
     return there
 
 
@@ -183,7 +183,7 @@ async def test_a_drain_is_told_of_gang_by_gang(cli: Cli) -> None:
 
 async def test_more_nodes_are_told_of_by_what_starts(cli: Cli) -> None:
     there = lent()
-    there.add(gang("b/ns/gang/waits", "b", [8], band=LOW), gang("b/ns/gang/waits-too", "b", [16], band=LOW))
+    there.add(make_gang("b/ns/gang/waits", "b", [8], band=LOW), make_gang("b/ns/gang/waits-too", "b", [16], band=LOW))
     async with gateway(cli, there):
         assert await cli("whatif", "grow", "pool", "--nodes", "1") == 0, cli.err
         assert "Answer:         With these nodes, 1 gang starts now.\n" in cli.out
@@ -197,9 +197,9 @@ async def test_more_nodes_are_told_of_by_what_starts(cli: Cli) -> None:
 
 
 async def test_long_tables_are_cut_for_people_only(cli: Cli) -> None:
-    there = Cluster([node(f"n{number:02}") for number in range(30)], [quota("b")])
-    there.add(*(gang(f"b/ns/gang/g{number:02}", "b", [8], band=LOW) for number in range(60)))
-    there.settle(1)
+    there = Cluster([make_node(f"n{number:02}") for number in range(30)], [make_quota("b")])
+    there.add(*(make_gang(f"b/ns/gang/g{number:02}", "b", [8], band=LOW) for number in range(60)))
+    there.run_for(1)
     async with gateway(cli, there):
         assert await cli("whatif", "grow", "pool", "--nodes", "30") == 0, cli.err
         assert "and 10 more; use -o json to list all" in cli.out

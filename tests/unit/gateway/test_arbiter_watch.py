@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.arbiter.sim import LOW, Cluster, gang, node, quota
+from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.reasons.report_types import ArbiterReport
 from vkgateway.gateway import arbiter_observer
@@ -43,10 +43,10 @@ def seen(made: ArbiterObserver, there: Cluster) -> None:
 
 
 def cluster() -> Cluster:
-    there = Cluster([node("n0")], [quota("a", 4), quota("b")])
-    there.add(gang("b/ns/gang/low", "b", [2, 2], band=LOW))
-    there.settle(2)
-    there.add(gang("a/ns/pod/u", "a", [8]))
+    there = Cluster([make_node("n0")], [make_quota("a", 4), make_quota("b")])
+    there.add(make_gang("b/ns/gang/low", "b", [2, 2], band=LOW))
+    there.run_for(2)
+    there.add(make_gang("a/ns/pod/u", "a", [8]))
     return there
 
 
@@ -77,11 +77,11 @@ def test_what_running_pods_have_used_so_far_is_written_down(tmp_path: Path) -> N
 
 def test_what_was_borrowed_until_a_promotion_counts_as_borrowed_and_what_comes_after_does_not(tmp_path: Path) -> None:
     made = watch(tmp_path)
-    there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
-    there.add(gang("a/ns/gang/x", "a", [8]))
-    there.settle(1)
-    there.add(gang("a/ns/gang/y", "a", [8]))
-    there.settle(1)
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8)])
+    there.add(make_gang("a/ns/gang/x", "a", [8]))
+    there.run_for(1)
+    there.add(make_gang("a/ns/gang/y", "a", [8]))
+    there.run_for(1)
     del there.gangs["a/ns/gang/x"]
     made.pod_names = lambda: {"a/ns/gang/y-0": ("ns", "y-0")}
     seen(made, there)
@@ -116,9 +116,9 @@ async def test_it_is_written_at_once_and_again(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_state_calls_lone_pods_by_their_names(tmp_path: Path) -> None:
-    made, there = watch(tmp_path), Cluster([node("n0")], [quota("a", 4)])
+    made, there = watch(tmp_path), Cluster([make_node("n0")], [make_quota("a", 4)])
     assert msgspec.json.decode(made.encode_state(), type=ArbiterReport) == ArbiterReport()
-    there.add(gang("a/ns/pod/1234", "a", [9]))
+    there.add(make_gang("a/ns/pod/1234", "a", [9]))
     seen(made, there)
     (found,) = msgspec.json.decode(made.encode_state(), type=ArbiterReport).gangs
     assert (found.name, found.code) == ("web", "Infeasible")
@@ -139,5 +139,5 @@ def test_a_question_changes_nothing_that_is_kept(tmp_path: Path) -> None:
     status, answer = made.answer_what_if(msgspec.json.encode(question))
     assert (status, msgspec.json.decode(answer)["seen"]) == (200, there.now)
     assert made.encode_state() == before
-    carried, fresh = decide(there.snapshot(), there.now + 1, there.carry), decide(there.snapshot(), there.now + 1)
+    carried, fresh = decide(there.snapshot(), there.now + 1, there.cache), decide(there.snapshot(), there.now + 1)
     assert carried == fresh

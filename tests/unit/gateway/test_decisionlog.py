@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.arbiter.sim import GPU, KEY, LOW, Cluster, gang, node, quota
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.snapshot import (
@@ -94,9 +94,9 @@ snapshots = st.builds(
 
 def story() -> Cluster:
     """Low work fills the pool, a guaranteed gang comes, another waits behind it."""
-    nodes = [node(f"n{at}") for at in range(3)]
-    there = Cluster(nodes, [quota("a", 16), quota("b", limit=24)])
-    there.add(gang("b/ns/gang/low", "b", [4, 4, 4, 4], band=LOW, minimum=2, elastic=True))
+    nodes = [make_node(f"n{at}") for at in range(3)]
+    there = Cluster(nodes, [make_quota("a", 16), make_quota("b", limit=24)])
+    there.add(make_gang("b/ns/gang/low", "b", [4, 4, 4, 4], band=LOW, minimum=2, elastic=True))
     return there
 
 
@@ -106,8 +106,8 @@ def test_every_cycle_of_a_story_is_decided_the_same_again(tmp_path: Path) -> Non
     written = []
     for second in range(40):
         if second == 5:
-            there.add(gang("a/ns/gang/in", "a", [8, 8], run_limit=12.5))
-            there.add(gang("b/ns/gang/wide", "b", [8, 8, 8]), gang("b/ns/gang/never", "b", [9]))
+            there.add(make_gang("a/ns/gang/in", "a", [8, 8], run_limit=12.5))
+            there.add(make_gang("b/ns/gang/wide", "b", [8, 8, 8]), make_gang("b/ns/gang/never", "b", [9]))
         snapshot = there.snapshot()
         decisions = decide(snapshot, there.now)
         if log.write_cycle(snapshot, decisions, there.now):
@@ -153,15 +153,15 @@ def test_mappings_keep_their_order(tmp_path: Path) -> None:
 
 def test_cycles_in_which_nothing_is_new_are_left_out(tmp_path: Path) -> None:
     log, there = DecisionLog(tmp_path / "decisions.jsonl"), story()
-    there.settle(10)
-    there.add(gang("b/ns/gang/never", "b", [9]))
+    there.run_for(10)
+    there.add(make_gang("b/ns/gang/never", "b", [9]))
 
     def cycle() -> bool:
         snapshot = there.snapshot()
         return log.write_cycle(snapshot, decide(snapshot, there.now), there.now)
 
     assert [cycle(), cycle(), cycle()] == [True, False, False]
-    there.add(gang("b/ns/gang/more", "b", [9]))
+    there.add(make_gang("b/ns/gang/more", "b", [9]))
     assert [cycle(), cycle()] == [True, False]
 
 
@@ -169,7 +169,7 @@ def test_what_comes_too_quickly_is_written_without_reasons(tmp_path: Path) -> No
     seconds = [0.0]
     log = DecisionLog(tmp_path / "decisions.jsonl", burst=1500, clock=lambda: seconds[0])
     there = story()
-    there.add(gang("b/ns/gang/never", "b", [9]))
+    there.add(make_gang("b/ns/gang/never", "b", [9]))
     snapshot = there.snapshot()
     decisions = decide(snapshot, 1.0)
     reasons = Decisions(holds=decisions.holds)
@@ -209,7 +209,7 @@ def cycles(log: DecisionLog, count: int, *, there: Cluster | None = None) -> lis
     there = there or story()
     found = []
     for number in range(count):
-        there.add(gang(f"b/ns/gang/{there.now}", "b", [9 + number % 3]))
+        there.add(make_gang(f"b/ns/gang/{there.now}", "b", [9 + number % 3]))
         snapshot = there.snapshot()
         decisions = decide(snapshot, there.now)
         assert log.write_cycle(snapshot, decisions, there.now)
@@ -218,10 +218,10 @@ def cycles(log: DecisionLog, count: int, *, there: Cluster | None = None) -> lis
         if number % 5 == 3:
             del there.gangs[sorted(there.gangs)[-1]]
         if number % 7 == 2:
-            there.pool = replace(there.pool, nodes=(*there.pool.nodes[:-1], node("n2", usable=number % 2 == 0)))
+            there.pool = replace(there.pool, nodes=(*there.pool.nodes[:-1], make_node("n2", usable=number % 2 == 0)))
         if number % 11 == 6:
-            there.pool = replace(there.pool, nodes=(*there.pool.nodes, node(f"more{number}")))
-            there.quotas = (*there.quotas, quota(f"t{number}"))
+            there.pool = replace(there.pool, nodes=(*there.pool.nodes, make_node(f"more{number}")))
+            there.quotas = (*there.quotas, make_quota(f"t{number}"))
         there.advance(1)
     return found
 
@@ -279,8 +279,11 @@ def test_after_a_line_that_cannot_be_read_differences_are_without_their_facts(tm
 
 
 def test_a_guarantee_that_is_reduced_is_news(tmp_path: Path) -> None:
-    log, there = DecisionLog(tmp_path / "decisions.jsonl"), Cluster([node("n0"), node("n1", usable=False)], [])
-    there.quotas = (quota("a", 16),)
+    log, there = (
+        DecisionLog(tmp_path / "decisions.jsonl"),
+        Cluster([make_node("n0"), make_node("n1", usable=False)], []),
+    )
+    there.quotas = (make_quota("a", 16),)
     snapshot = there.snapshot()
     decisions = decide(snapshot, 1.0)
     assert decisions.losses

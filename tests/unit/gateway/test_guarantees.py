@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.arbiter.sim import GPU, Cluster, node, quota
+from tests.unit.arbiter.simulated_cluster import GPU, Cluster, make_node, make_quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.gateway.guarantees import GUARANTEE_SATISFIED, GuaranteeMonitor
@@ -12,7 +12,7 @@ from vkgateway.gateway.guarantees import GUARANTEE_SATISFIED, GuaranteeMonitor
 
 def heard(there: Cluster, guarantees: GuaranteeMonitor) -> None:
     snapshot = there.snapshot()
-    guarantees.cycle_decided(snapshot, decide(snapshot, there.now, there.carry))
+    guarantees.cycle_decided(snapshot, decide(snapshot, there.now, there.cache))
 
 
 def cordon(there: Cluster, *names: str) -> None:
@@ -21,7 +21,9 @@ def cordon(there: Cluster, *names: str) -> None:
 
 
 def test_whose_guarantee_is_reduced_is_told_with_sizes_until_the_node_is_back() -> None:
-    there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", 16), quota("b", 8, weight=9.0)])
+    there = Cluster(
+        [make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 16), make_quota("b", 8, weight=9.0)]
+    )
     guarantees, woken = GuaranteeMonitor(), list[str]()
     guarantees.on_change = woken.append
     assert guarantees.verdict_for("a") is None
@@ -47,7 +49,7 @@ def test_whose_guarantee_is_reduced_is_told_with_sizes_until_the_node_is_back() 
 
 
 def test_of_a_cluster_that_does_not_answer_it_stands_as_it_stood() -> None:
-    there, guarantees = Cluster([node("n0"), node("n1")], [quota("a", 16)]), GuaranteeMonitor()
+    there, guarantees = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 16)]), GuaranteeMonitor()
     silent = replace(there.snapshot(), pools=())
     guarantees.cycle_decided(silent, Decisions())
     assert guarantees.verdict_for("a") is None
@@ -61,7 +63,7 @@ def test_of_a_cluster_that_does_not_answer_it_stands_as_it_stood() -> None:
 
 
 def test_what_others_hold_is_named_as_a_reason() -> None:
-    there, guarantees = Cluster([replace(node("n0"), used={GPU: 4000})], [quota("a", 8)]), GuaranteeMonitor()
+    there, guarantees = Cluster([replace(make_node("n0"), used={GPU: 4000})], [make_quota("a", 8)]), GuaranteeMonitor()
     heard(there, guarantees)
     told = guarantees.verdict_for("a")
     assert told is not None

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.arbiter.sim import Cluster, gang, node
-from tests.unit.arbiter.sim import quota as arbiter_quota
+from tests.unit.arbiter.simulated_cluster import Cluster, make_gang, make_node
+from tests.unit.arbiter.simulated_cluster import make_quota as arbiter_quota
 from tests.unit.simulate.scenarios import job
 from vkgateway.arbiter.snapshot import GUARANTEED, LOW, Requirement, Snapshot
 from vkgateway.simulate import tenants
@@ -203,13 +203,13 @@ def test_kueues_generator_refuses_other_documents() -> None:
 
 def recorded() -> list[tuple[float, Snapshot]]:
     """Return cycles in which a low gang is evicted for a guaranteed one, runs again and ends."""
-    there = Cluster([node("n0")], [arbiter_quota("a", 8), arbiter_quota("b")])
-    there.add(gang("b/low", "b", [8], band=LOW))
-    there.runs = {"b/low": 40.0, "a/in": 20.0}
+    there = Cluster([make_node("n0")], [arbiter_quota("a", 8), arbiter_quota("b")])
+    there.add(make_gang("b/low", "b", [8], band=LOW))
+    there.run_times = {"b/low": 40.0, "a/in": 20.0}
     cycles = []
     for second in range(140):
         if second == 5:
-            there.add(gang("a/in", "a", [8]))
+            there.add(make_gang("a/in", "a", [8]))
         cycles.append((there.now, there.snapshot()))
         there.cycle()
         there.advance(1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from prometheus_client import REGISTRY
 
-from tests.unit.arbiter.sim import GPU, LOW, Cluster, gang, node, quota
+from tests.unit.arbiter.simulated_cluster import GPU, LOW, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict
 from vkgateway.arbiter.reasons.report import build_summary
@@ -19,10 +19,10 @@ def metric_value(name: str, **labels: str) -> float | None:
 
 
 def test_pool_metrics_are_set_and_removed() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 4), quota("b")])
-    there.add(gang("a/ns/gang/in", "a", [4]), gang("b/ns/gang/low", "b", [2], band=LOW))
-    there.settle(2)
-    there.add(gang("b/ns/gang/wide", "b", [8, 8]))
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 4), make_quota("b")])
+    there.add(make_gang("a/ns/gang/in", "a", [4]), make_gang("b/ns/gang/low", "b", [2], band=LOW))
+    there.run_for(2)
+    there.add(make_gang("b/ns/gang/wide", "b", [8, 8]))
     metrics.observe_state(build_summary(there.snapshot(), decide(there.snapshot(), there.now), there.now))
     at = {"pool": "pool.compute", "resource": GPU}
     assert metric_value("arbiter_waiting_gangs", pool="pool.compute") == 1
@@ -41,10 +41,10 @@ def test_pool_metrics_are_set_and_removed() -> None:
 
 
 def test_borrowed_lost_and_unmanaged_usage_have_metrics() -> None:
-    used = replace(node("n2"), used={GPU: 3000})
-    there = Cluster([node("n0"), node("n1", usable=False), used], [quota("a", 16), quota("b")])
-    there.add(gang("b/ns/gang/low", "b", [8, 2], band=LOW))
-    there.settle(2)
+    used = replace(make_node("n2"), used={GPU: 3000})
+    there = Cluster([make_node("n0"), make_node("n1", usable=False), used], [make_quota("a", 16), make_quota("b")])
+    there.add(make_gang("b/ns/gang/low", "b", [8, 2], band=LOW))
+    there.run_for(2)
     metrics.observe_state(build_summary(there.snapshot(), decide(there.snapshot(), there.now), there.now))
     at = {"pool": "pool.compute", "resource": GPU}
     names = ("allocatable", "guaranteed", "kept", "lent", "others", "borrowed")

@@ -31,7 +31,7 @@ _MAX_SHAPES = 4096
 class ZoneUsage(NamedTuple):
     """Number of pods of each kind by node position: placed, and of these included in the published amounts."""
 
-    there: dict[int, Counter[PodRequest]]
+    placed: dict[int, Counter[PodRequest]]
     counted: dict[int, Counter[PodRequest]]
 
 
@@ -78,7 +78,7 @@ class NumaZones:
 
     def change_pods(self, shape: Shape, positions: Iterable[int], counts: Iterable[int]) -> None:
         """Add pods of a shape to nodes; negative counts remove them."""
-        self._add_counts(self._usage.there, shape, positions, counts)
+        self._add_counts(self._usage.placed, shape, positions, counts)
 
     def count_published(self, shape: Shape, position: int, count: int) -> None:
         """Count placed pods as included in the published amounts; a negative count removes them."""
@@ -130,7 +130,7 @@ class NumaZones:
         return fits
 
     def _places_on(self, position: int, parts: PodRequest) -> int:
-        placed, counted = self._usage.there[position], self._usage.counted[position]
+        placed, counted = self._usage.placed[position], self._usage.counted[position]
         return self._zones_by_node[position].count_places(parts, placed, counted)
 
     def _request_of(self, shape: Shape) -> PodRequest:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.arbiter.sim import KEY, Cluster, gang, node, quota
+from tests.unit.arbiter.simulated_cluster import KEY, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport, Promote, Reprieve
 from vkgateway.arbiter.snapshot import PreemptionPlan
 from vkgateway.arbiter.whatif.answers import EffectKind
@@ -27,8 +27,8 @@ def waits(code: PendingReason = PendingReason.ROOM, likely: float | None = None)
 
 
 def compared(before: dict[str, Any], after: dict[str, Any], *, about: tuple[str, ...] = ()) -> Difference:
-    there = Cluster([node("n0")], [quota("a")])
-    there.add(gang(G, "a", [8]))
+    there = Cluster([make_node("n0")], [make_quota("a")])
+    there.add(make_gang(G, "a", [8]))
     snapshot = there.snapshot()
     trial = Simulation(ObservedCycle(snapshot=snapshot, decisions=Decisions(), time=there.now), there.now)
     first, then = DecidedSnapshot(snapshot, Decisions(**before)), DecidedSnapshot(snapshot, Decisions(**after))

@@ -6,9 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.placed import runs
-from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, gpus, node, quota
-from tests.unit.arbiter.whatif.asked import asked
+from tests.unit.arbiter.placed_gangs import place_gang
+from tests.unit.arbiter.simulated_cluster import (
+    GPU,
+    KEY,
+    LOW,
+    OTHER,
+    Cluster,
+    gpu_shape,
+    make_gang,
+    make_node,
+    make_quota,
+)
+from tests.unit.arbiter.whatif.question_asking import ask_question
 from vkgateway.arbiter.snapshot import PodState, Requirement
 from vkgateway.arbiter.whatif.answers import Answer, EffectKind, Verdict
 from vkgateway.arbiter.whatif.questions import DrainQuestion
@@ -18,11 +28,11 @@ BY_RACK = {KEY: frozenset({"pool", "rack"})}
 
 
 def drained(there: Cluster, *nodes: str) -> Answer:
-    return asked(there, DrainQuestion(nodes=nodes))
+    return ask_question(there, DrainQuestion(nodes=nodes))
 
 
 def test_node_without_gangs_moves_nothing() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8)])
     answer = drained(there, "n0")
     assert (answer.verdict, answer.gangs, answer.evictions, answer.guarantees) == (Verdict.UNUSED, (), (), ())
     assert answer.summary == "No gang's pods run there: nothing must move."
@@ -34,9 +44,9 @@ def test_node_without_gangs_moves_nothing() -> None:
 
 
 def test_pods_restart_on_free_capacity() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
-    there.add(gang("a/ns/gang/g", "a", [4, 2]))
-    there.settle(1)
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8)])
+    there.add(make_gang("a/ns/gang/g", "a", [4, 2]))
+    there.run_for(1)
     [on] = {pod.node for pod in there.gangs["a/ns/gang/g"].pods}
     answer = drained(there, on)
     [outcome] = answer.gangs
@@ -48,9 +58,9 @@ def test_pods_restart_on_free_capacity() -> None:
 
 
 def test_evictions_for_moved_pods_are_listed() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b")])
-    there.add(runs(gang("a/ns/gang/g", "a", [8], created=900.0), ["n0"], borrowed=False))
-    there.add(runs(gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n1"], borrowed=True))
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8), make_quota("b")])
+    there.add(place_gang(make_gang("a/ns/gang/g", "a", [8], created=900.0), ["n0"], borrowed=False))
+    there.add(place_gang(make_gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n1"], borrowed=True))
     answer = drained(there, "n0")
     assert [(each.gang.name, each.makes_room_for) for each in answer.evictions] == [("low", "a/ns/gang/g")]
     assert (answer.verdict, answer.gangs[0].verdict) == (Verdict.RESTARTS, Verdict.STARTS_AFTER_EVICTION)
@@ -58,9 +68,11 @@ def test_evictions_for_moved_pods_are_listed() -> None:
 
 
 def test_pods_without_capacity_wait_and_guarantee_is_reduced() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 16)])
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 16)])
     for number in range(2):
-        there.add(runs(gang(f"a/ns/gang/g{number}", "a", [8], created=900.0), [f"n{number}"], borrowed=False))
+        there.add(
+            place_gang(make_gang(f"a/ns/gang/g{number}", "a", [8], created=900.0), [f"n{number}"], borrowed=False)
+        )
     answer = drained(there, "n1")
     assert (answer.verdict, answer.gangs[0].verdict, answer.gangs[0].code) == (
         Verdict.SOME_WAIT,
@@ -74,27 +86,27 @@ def test_pods_without_capacity_wait_and_guarantee_is_reduced() -> None:
 
 
 def test_pods_on_other_nodes_keep_running() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a")])
-    there.add(runs(gang("a/ns/gang/g", "a", [8, 8], created=900.0), ["n0", "n1"], borrowed=True))
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a")])
+    there.add(place_gang(make_gang("a/ns/gang/g", "a", [8, 8], created=900.0), ["n0", "n1"], borrowed=True))
     [outcome] = drained(there, "n1").gangs
     assert (outcome.pods, outcome.running, outcome.verdict) == (1, 1, Verdict.WAITS)
     assert drained(there, "n0", "n1").gangs[0].running == 0
 
 
 def test_waiting_gangs_start_later() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a")])
-    there.add(runs(gang("a/ns/gang/long", "a", [8], created=900.0, run_limit=7200.0), ["n0"], borrowed=True))
-    there.add(runs(gang("a/ns/gang/short", "a", [8], created=900.0, run_limit=600.0), ["n1"], borrowed=True))
-    there.add(gang("a/ns/gang/waits", "a", [8]))
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a")])
+    there.add(place_gang(make_gang("a/ns/gang/long", "a", [8], created=900.0, run_limit=7200.0), ["n0"], borrowed=True))
+    there.add(place_gang(make_gang("a/ns/gang/short", "a", [8], created=900.0, run_limit=600.0), ["n1"], borrowed=True))
+    there.add(make_gang("a/ns/gang/waits", "a", [8]))
     answer = drained(there, "n1")
     assert [(each.gang.name, each.what) for each in answer.effects] == [("waits", EffectKind.LATER)]
 
 
 def test_terminating_pods_are_omitted() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 8), quota("b", 8)])
-    there.add(runs(gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n0"], borrowed=True))
-    there.add(runs(gang("b/ns/gang/inside", "b", [8], created=900.0), ["n1"], borrowed=False))
-    there.add(gang("a/ns/gang/g", "a", [8]))
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8), make_quota("b", 8)])
+    there.add(place_gang(make_gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n0"], borrowed=True))
+    there.add(place_gang(make_gang("b/ns/gang/inside", "b", [8], created=900.0), ["n1"], borrowed=False))
+    there.add(make_gang("a/ns/gang/g", "a", [8]))
     there.cycle()
     assert there.gangs["b/ns/gang/low"].pods[0].state is PodState.NOTIFIED
     answer = drained(there, "n0")
@@ -104,7 +116,7 @@ def test_terminating_pods_are_omitted() -> None:
 
 
 def test_notes_mention_unmanaged_pods_and_closed_nodes() -> None:
-    there = Cluster([replace(node("n0"), used={GPU: 2000}), node("n1", usable=False)], [quota("a")])
+    there = Cluster([replace(make_node("n0"), used={GPU: 2000}), make_node("n1", usable=False)], [make_quota("a")])
     assert drained(there, "n0", "n1").notes == (
         "n1 of pool.compute: already closed, or not ready.",
         f"Unmanaged pods use {GPU} 2 there; where they will run is unknown.",
@@ -112,9 +124,9 @@ def test_notes_mention_unmanaged_pods_and_closed_nodes() -> None:
 
 
 def test_nodes_are_found_by_name_and_cluster() -> None:
-    there = Cluster([node("n0")], [quota("a"), quota("a", pool=OTHER)], more=[node("m0")])
-    there.add(gang("a/ns/gang/g", "a", [8], pools=(OTHER,)))
-    there.settle(1)
+    there = Cluster([make_node("n0")], [make_quota("a"), make_quota("a", pool=OTHER)], more=[make_node("m0")])
+    there.add(make_gang("a/ns/gang/g", "a", [8], pools=(OTHER,)))
+    there.run_for(1)
     assert drained(there, "compute/m0").verdict is Verdict.SOME_WAIT
     with pytest.raises(NotFoundError, match="node 'm00' is in no pool") as caught:
         drained(there, "m00")
@@ -127,10 +139,10 @@ def test_nodes_are_found_by_name_and_cluster() -> None:
 
 def test_pods_may_restart_in_every_part_of_divided_pool() -> None:
     """A running pod requests the part to which it was admitted; a re-created pod does not."""
-    there = Cluster([node("n0", rack="r0"), node("n1", rack="r1")], [quota("a", 8)])
-    bound = replace(gpus(8), terms=((Requirement(key="rack", operator="In", values=("r0",)),),))
-    there.add(runs(gang("a/ns/gang/g", "a", [bound], created=900.0), ["n0"], borrowed=False))
-    answer = asked(there, DrainQuestion(nodes=("n0",)), divided=BY_RACK)
+    there = Cluster([make_node("n0", rack="r0"), make_node("n1", rack="r1")], [make_quota("a", 8)])
+    bound = replace(gpu_shape(8), terms=((Requirement(key="rack", operator="In", values=("r0",)),),))
+    there.add(place_gang(make_gang("a/ns/gang/g", "a", [bound], created=900.0), ["n0"], borrowed=False))
+    answer = ask_question(there, DrainQuestion(nodes=("n0",)), divided=BY_RACK)
     assert answer.gangs[0].placements[0].node == "n1"
     assert any(note.startswith("Drained pods count as free to restart in every part") for note in answer.notes)
     kept = drained(there, "n0")
@@ -138,16 +150,20 @@ def test_pods_may_restart_in_every_part_of_divided_pool() -> None:
 
 
 def test_other_node_requirements_are_kept() -> None:
-    there = Cluster([node("n0", rack="r0"), node("n1", rack="r1")], [quota("a", 8)])
+    there = Cluster([make_node("n0", rack="r0"), make_node("n1", rack="r1")], [make_quota("a", 8)])
     terms = tuple(Requirement(key=key, operator="In", values=("r0",)) for key in ("rack", "disk"))
-    bound = replace(gpus(8), terms=(terms,))
-    there.add(runs(gang("a/ns/gang/g", "a", [bound], created=900.0), ["n0"], borrowed=False))
-    assert asked(there, DrainQuestion(nodes=("n0",)), divided=BY_RACK).verdict is Verdict.SOME_WAIT
+    bound = replace(gpu_shape(8), terms=(terms,))
+    there.add(place_gang(make_gang("a/ns/gang/g", "a", [bound], created=900.0), ["n0"], borrowed=False))
+    assert ask_question(there, DrainQuestion(nodes=("n0",)), divided=BY_RACK).verdict is Verdict.SOME_WAIT
 
 
 def test_gang_that_restarts_in_other_pool_is_noted() -> None:
-    there = Cluster([node("n0")], [quota("a"), quota("a", pool=OTHER), quota("b")], more=[node("m0"), node("m1")])
-    there.add(runs(gang("a/ns/gang/moves", "a", [8], created=900.0), ["n0"], borrowed=True))
+    there = Cluster(
+        [make_node("n0")],
+        [make_quota("a"), make_quota("a", pool=OTHER), make_quota("b")],
+        more=[make_node("m0"), make_node("m1")],
+    )
+    there.add(place_gang(make_gang("a/ns/gang/moves", "a", [8], created=900.0), ["n0"], borrowed=True))
     answer = drained(there, "n0")
     assert answer.verdict is Verdict.SOME_WAIT
     assert answer.notes[-1] == (
@@ -155,19 +171,19 @@ def test_gang_that_restarts_in_other_pool_is_noted() -> None:
     )
     part = tuple(Requirement(key=key, operator="In", values=("r0",)) for key in ("pool", "rack"))
     there.gangs = {}
-    bound = replace(gpus(8), terms=(part,))
-    there.add(runs(gang("a/ns/gang/moves", "a", [bound], created=900.0), ["n0"], borrowed=True))
-    divided = asked(there, DrainQuestion(nodes=("n0",)), divided=BY_RACK)
+    bound = replace(gpu_shape(8), terms=(part,))
+    there.add(place_gang(make_gang("a/ns/gang/moves", "a", [bound], created=900.0), ["n0"], borrowed=True))
+    divided = ask_question(there, DrainQuestion(nodes=("n0",)), divided=BY_RACK)
     assert divided.notes[-1].endswith("a moves in other.compute."), (
         "what chose the part of its pool chooses nothing there"
     )
     there.gangs = {}
-    there.add(runs(gang("b/ns/gang/stays", "b", [8], created=900.0), ["n0"], borrowed=True))
+    there.add(place_gang(make_gang("b/ns/gang/stays", "b", [8], created=900.0), ["n0"], borrowed=True))
     assert "Of the waiting gangs" not in drained(there, "n0").notes[-1]
 
 
 def test_ambiguous_node_name_needs_cluster() -> None:
-    there = Cluster([node("n0")], [quota("a")], more=[node("n0")])
+    there = Cluster([make_node("n0")], [make_quota("a")], more=[make_node("n0")])
     there.other = replace(there.other, key=("east", "pool"))
     with pytest.raises(InputError, match="node 'n0' exists in 2 compute clusters") as caught:
         drained(there, "n0")

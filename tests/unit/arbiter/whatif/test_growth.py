@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.placed import runs
-from tests.unit.arbiter.sim import GPU, KEY, LOW, OTHER, Cluster, gang, node, quota
-from tests.unit.arbiter.whatif.asked import asked
+from tests.unit.arbiter.placed_gangs import place_gang
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, OTHER, Cluster, make_gang, make_node, make_quota
+from tests.unit.arbiter.whatif.question_asking import ask_question
 from vkgateway.arbiter.snapshot import PodState
 from vkgateway.arbiter.whatif.answers import Answer, EffectKind, Verdict
 from vkgateway.arbiter.whatif.questions import GrowQuestion
@@ -16,14 +16,14 @@ from vkgateway.model.errors import InputError, NotFoundError
 
 
 def grown(there: Cluster, nodes: int, *, like: str = "", pool: str = "pool") -> Answer:
-    return asked(there, GrowQuestion(pool=pool, nodes=nodes, like=like))
+    return ask_question(there, GrowQuestion(pool=pool, nodes=nodes, like=like))
 
 
 def full(*waiting: int, **fields: object) -> Cluster:
     """Return a full node, and gangs that each wait for this number of GPUs."""
-    there = Cluster([node("n0")], [quota("a")])
-    there.add(runs(gang("a/ns/gang/long", "a", [8], created=900.0, **fields), ["n0"], borrowed=True))
-    there.add(*(gang(f"a/ns/gang/w{number}", "a", [gpus]) for number, gpus in enumerate(waiting)))
+    there = Cluster([make_node("n0")], [make_quota("a")])
+    there.add(place_gang(make_gang("a/ns/gang/long", "a", [8], created=900.0, **fields), ["n0"], borrowed=True))
+    there.add(*(make_gang(f"a/ns/gang/w{number}", "a", [gpus]) for number, gpus in enumerate(waiting)))
     return there
 
 
@@ -59,10 +59,12 @@ def test_later_gangs_start_earlier() -> None:
 
 
 def test_evictions_are_withdrawn_with_new_nodes() -> None:
-    there = Cluster([node("n0")], [quota("a", 8), quota("b")])
+    there = Cluster([make_node("n0")], [make_quota("a", 8), make_quota("b")])
     notified = {"state": PodState.NOTIFIED, "deadline": 1030.0, "evicted_for": "a/ns/gang/g"}
-    there.add(runs(gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n0"], borrowed=True, **notified))
-    there.add(gang("a/ns/gang/g", "a", [8]))
+    there.add(
+        place_gang(make_gang("b/ns/gang/low", "b", [8], created=900.0, band=LOW), ["n0"], borrowed=True, **notified)
+    )
+    there.add(make_gang("a/ns/gang/g", "a", [8]))
     answer = grown(there, 1)
     assert {(each.gang.name, each.what) for each in answer.effects} == {
         ("low", EffectKind.SPARED),
@@ -72,7 +74,7 @@ def test_evictions_are_withdrawn_with_new_nodes() -> None:
 
 
 def test_reduced_guarantees_are_restored() -> None:
-    there = Cluster([node("n0"), node("n1", usable=False)], [quota("a", 16)])
+    there = Cluster([make_node("n0"), make_node("n1", usable=False)], [make_quota("a", 16)])
     answer = grown(there, 1)
     [restored] = answer.guarantees
     assert (restored.units_lost_before, restored.units_lost_after, restored.after) == (8, 0, "2x8")
@@ -81,7 +83,7 @@ def test_reduced_guarantees_are_restored() -> None:
 
 
 def test_new_nodes_copy_most_common_or_named_node() -> None:
-    there = Cluster([node("n0", 4), node("n1"), node("n2")], [quota("a")])
+    there = Cluster([make_node("n0", 4), make_node("n1"), make_node("n2")], [make_quota("a")])
     assert grown(there, 1).notes[0].startswith("The new nodes are like n1:")
     named = grown(there, 1, like="n0")
     assert named.notes[0].startswith(f"The new nodes are like n0: {GPU} 4")
@@ -91,9 +93,9 @@ def test_new_nodes_copy_most_common_or_named_node() -> None:
 
 def test_new_nodes_have_common_usage() -> None:
     """Pods of DaemonSets, for example."""
-    held = [replace(node(f"n{number}"), used={"cpu": 1000 * (number + 1)}) for number in range(2)]
-    there = Cluster(held, [quota("a")])
-    there.add(gang("a/ns/gang/w", "a", [9]))
+    held = [replace(make_node(f"n{number}"), used={"cpu": 1000 * (number + 1)}) for number in range(2)]
+    there = Cluster(held, [make_quota("a")])
+    there.add(make_gang("a/ns/gang/w", "a", [9]))
     state = grown(there, 1)
     assert state.pools[0].after is not None
     from vkgateway.arbiter.whatif.growth import commonest_node
@@ -105,14 +107,14 @@ def test_new_nodes_have_common_usage() -> None:
 
 
 def test_existing_node_names_are_not_reused() -> None:
-    there = Cluster([node("new-1")], [quota("a")])
-    there.add(gang("a/ns/gang/two", "a", [8, 8]))
+    there = Cluster([make_node("new-1")], [make_quota("a")])
+    there.add(make_gang("a/ns/gang/two", "a", [8, 8]))
     [effect] = grown(there, 1).effects
     assert effect.after == "starts on new-1, new-2"
 
 
 def test_pool_without_nodes_needs_model_node() -> None:
-    there = Cluster([node("n0")], [quota("a"), quota("a", pool=OTHER)])
+    there = Cluster([make_node("n0")], [make_quota("a"), make_quota("a", pool=OTHER)])
     there.other = replace(there.pool, key=OTHER, nodes=())
     empty = replace(there.snapshot(), pools=(there.pool, there.other))
     there.snapshot = lambda: empty  # type: ignore[method-assign]

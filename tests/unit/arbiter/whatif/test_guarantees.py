@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.arbiter.placed import runs
-from tests.unit.arbiter.sim import GPU, LOW, Cluster, gang, node, quota
-from tests.unit.arbiter.whatif.asked import asked
+from tests.unit.arbiter.placed_gangs import place_gang
+from tests.unit.arbiter.simulated_cluster import GPU, LOW, Cluster, make_gang, make_node, make_quota
+from tests.unit.arbiter.whatif.question_asking import ask_question
 from vkgateway.arbiter.whatif.answers import Answer, EffectKind, Verdict
 from vkgateway.arbiter.whatif.questions import GuaranteeQuestion
 from vkgateway.model.errors import InputError, NotFoundError, VkgatewayError
@@ -17,7 +17,7 @@ from vkgateway.model.errors import InputError, NotFoundError, VkgatewayError
 
 def guaranteed(there: Cluster, tenant: str, gpus: int | str, **said: Any) -> Answer:
     given: dict[str, Any] = {"pool": "pool", "guarantee": {GPU: gpus}, **said}
-    return asked(there, GuaranteeQuestion(tenant=tenant, **given))
+    return ask_question(there, GuaranteeQuestion(tenant=tenant, **given))
 
 
 def cells(answer: Answer) -> list[tuple[int, bool, str, Verdict]]:
@@ -25,7 +25,7 @@ def cells(answer: Answer) -> list[tuple[int, bool, str, Verdict]]:
 
 
 def test_new_tenant_binds_all_cells_on_idle_nodes() -> None:
-    there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", 8)])
+    there = Cluster([make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 8)])
     answer = guaranteed(there, "new", 9)
     assert (answer.verdict, answer.evictions) == (Verdict.ACCEPTED, ())
     assert [(size, bound, verdict) for size, bound, _, verdict in cells(answer)] == [
@@ -36,9 +36,9 @@ def test_new_tenant_binds_all_cells_on_idle_nodes() -> None:
 
 
 def test_borrowing_pods_are_evicted_from_used_cells() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("b")])
-    there.add(gang("b/ns/gang/one", "b", [8], band=LOW), gang("b/ns/gang/other", "b", [8], band=LOW))
-    there.settle(2)
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("b")])
+    there.add(make_gang("b/ns/gang/one", "b", [8], band=LOW), make_gang("b/ns/gang/other", "b", [8], band=LOW))
+    there.run_for(2)
     answer = guaranteed(there, "new", 16)
     assert [cell.verdict for cell in answer.cells] == [Verdict.STARTS_AFTER_EVICTION] * 2
     assert {cell.node for cell in answer.cells} == {"n0", "n1"}
@@ -49,7 +49,7 @@ def test_borrowing_pods_are_evicted_from_used_cells() -> None:
 
 
 def test_refused_guarantee_lists_remedies() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8)])
     answer = guaranteed(there, "new", 16)
     assert (answer.verdict, answer.cells, answer.evictions, answer.pools) == (Verdict.REFUSED, (), (), ())
     assert "of which other guarantees leave 8; the largest guarantee that fits is 8." in answer.summary
@@ -60,17 +60,17 @@ def test_refused_guarantee_lists_remedies() -> None:
 
 
 def test_invalid_cells_have_no_node_remedy() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 8)])
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8)])
     answer = guaranteed(there, "new", 5, cells=(3, 2))
     assert (answer.verdict, answer.notes) == (Verdict.REFUSED, ())
     assert "the cell sizes of the pool are 8, 4, 2, 1" in answer.summary
 
 
 def test_guaranteed_pods_defer_new_guarantee() -> None:
-    there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", 2, cells=(1, 1))])
+    there = Cluster([make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 2, cells=(1, 1))])
     for number, end in ((0, 3000.0), (1, 9000.0)):
-        one = gang(f"a/ns/gang/g{number}", "a", [1], created=900.0, run_limit=end)
-        there.add(runs(one, [f"n{number}"], borrowed=False))
+        one = make_gang(f"a/ns/gang/g{number}", "a", [1], created=900.0, run_limit=end)
+        there.add(place_gang(one, [f"n{number}"], borrowed=False))
     answer = guaranteed(there, "new", 16)
     assert answer.verdict is Verdict.ACCEPTED_LATER
     assert answer.summary.startswith("Its cells fit into empty nodes, but guaranteed pods block them")
@@ -82,23 +82,23 @@ def test_guaranteed_pods_defer_new_guarantee() -> None:
 
 
 def test_deferral_without_known_ends_is_reported() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", 1)])
-    there.add(runs(gang("a/ns/gang/g", "a", [1], created=900.0), ["n0"], borrowed=False))
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 1)])
+    there.add(place_gang(make_gang("a/ns/gang/g", "a", [1], created=900.0), ["n0"], borrowed=False))
     answer = guaranteed(there, "new", 8)
     assert answer.verdict is Verdict.ACCEPTED
-    there.add(runs(gang("a/ns/gang/h", "a", [1], created=900.0), ["n1"], borrowed=False))
-    there.quotas = (quota("a", 2, cells=(1, 1)),)
+    there.add(place_gang(make_gang("a/ns/gang/h", "a", [1], created=900.0), ["n1"], borrowed=False))
+    there.quotas = (make_quota("a", 2, cells=(1, 1)),)
     answer = guaranteed(there, "new", 8)
     assert answer.verdict is Verdict.ACCEPTED_LATER
     assert any(note.startswith("No known end makes it fit") for note in answer.notes)
 
 
 def test_larger_guarantee_includes_borrowing_pods() -> None:
-    there = Cluster([node("n0"), node("n1"), node("n2")], [quota("a", 8), quota("b")])
-    there.add(gang("a/ns/gang/inside", "a", [8]))
-    there.settle(1)
-    there.add(gang("a/ns/gang/borrows", "a", [8]))
-    there.settle(1)
+    there = Cluster([make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 8), make_quota("b")])
+    there.add(make_gang("a/ns/gang/inside", "a", [8]))
+    there.run_for(1)
+    there.add(make_gang("a/ns/gang/borrows", "a", [8]))
+    there.run_for(1)
     answer = guaranteed(there, "a", 24)
     assert [(bound, verdict) for _, bound, _, verdict in cells(answer)] == [
         (True, Verdict.STARTS),
@@ -114,7 +114,7 @@ def test_larger_guarantee_includes_borrowing_pods() -> None:
 
 
 def test_only_first_of_many_cells_are_filled() -> None:
-    there = Cluster([node(f"n{number}") for number in range(70)], [quota("a")])
+    there = Cluster([make_node(f"n{number}") for number in range(70)], [make_quota("a")])
     answer = guaranteed(there, "new", 70 * 8)
     assert len(answer.cells) == 64
     assert answer.summary.endswith("Of its 70 cells, used at once: 64 free now, 6 not tried.")
@@ -122,13 +122,13 @@ def test_only_first_of_many_cells_are_filled() -> None:
 
 def test_a_smaller_guarantee_is_always_accepted() -> None:
     """This holds even where the nodes do not hold the current guarantee."""
-    there = Cluster([node("n0", usable=False), node("n1")], [quota("a", 16), quota("b", 0)])
+    there = Cluster([make_node("n0", usable=False), make_node("n1")], [make_quota("a", 16), make_quota("b", 0)])
     assert guaranteed(there, "a", 12).verdict is Verdict.ACCEPTED
     assert guaranteed(there, "b", 8).verdict is Verdict.REFUSED
 
 
 def test_limit_keeps_cells_unused() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", limit=16)])
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", limit=16)])
     answer = guaranteed(there, "a", 16)
     assert [cell.verdict for cell in answer.cells] == [Verdict.STARTS] * 2, "the limit stays as it is"
     with pytest.raises(InputError, match=f"limit: {GPU} 8 is less than the guarantee of 16"):
@@ -136,28 +136,28 @@ def test_limit_keeps_cells_unused() -> None:
 
 
 def test_used_limit_makes_cells_wait() -> None:
-    there = Cluster([node("n0"), node("n1")], [quota("a", limit=8)])
-    there.add(gang("a/ns/gang/low", "a", [4, 4], band=LOW, preempts=False))
-    there.settle(1)
+    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", limit=8)])
+    there.add(make_gang("a/ns/gang/low", "a", [4, 4], band=LOW, preempts=False))
+    there.run_for(1)
     answer = guaranteed(there, "a", 8, limit={GPU: 8})
     assert [cell.verdict for cell in answer.cells] == [Verdict.STARTS_AFTER_EVICTION]
     assert [each.gang.id for each in answer.evictions] == ["a/ns/gang/low"], "its own low work goes for it"
 
 
 def test_usage_of_unmanaged_pods_is_not_guaranteed() -> None:
-    there = Cluster([replace(node("n0"), used={GPU: 1000})], [quota("a")])
+    there = Cluster([replace(make_node("n0"), used={GPU: 1000})], [make_quota("a")])
     answer = guaranteed(there, "a", 8)
     assert answer.verdict is Verdict.REFUSED
     assert "1 are used by unmanaged pods" in answer.summary
 
 
 def test_a_guarantee_of_cpu_is_a_sum() -> None:
-    there = Cluster([node("n0"), node("n1")], [replace(quota("a"), guarantee={"cpu": 100_000})])
-    fits = asked(there, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28"}))
+    there = Cluster([make_node("n0"), make_node("n1")], [replace(make_quota("a"), guarantee={"cpu": 100_000})])
+    fits = ask_question(there, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28"}))
     assert (fits.verdict, fits.cells) == (Verdict.ACCEPTED, ())
     assert fits.notes[0].startswith("A guarantee of cpu or memory is a sum without cells")
     assert fits.summary == "It fits next to the existing guarantees."
-    refused = asked(there, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28500m"}))
+    refused = ask_question(there, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28500m"}))
     assert refused.verdict is Verdict.REFUSED
     assert "has 128, of which 100 are guaranteed to other tenants; request at most 28" in refused.summary
 
@@ -181,6 +181,6 @@ def test_invalid_question_is_rejected_with_hint(
 ) -> None:
     given: dict[str, Any] = {"tenant": "new", "pool": "pool", "guarantee": {GPU: 8}, **said}
     with pytest.raises(kind) as caught:
-        asked(Cluster([node("n0")], [quota("a")]), GuaranteeQuestion(**given))
+        ask_question(Cluster([make_node("n0")], [make_quota("a")]), GuaranteeQuestion(**given))
     assert message in str(caught.value)
     assert hint in caught.value.hint

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.arbiter.sim import GPU, Cluster, gang, node, quota
+from tests.unit.arbiter.simulated_cluster import GPU, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter import cycle
 from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.decisions import Decisions
@@ -17,11 +17,11 @@ from vkgateway.sync.admission.deciding import incremental_decide
 @pytest.mark.parametrize(
     ("nodes", "gangs", "decided"),
     [
-        ([node("n0"), node("n1")], [], 0),
-        ([node("n0"), node("n1", usable=False)], [], 2),
-        ([node("n0")], [], 2),
-        ([node("n0"), replace(node("n1"), used={GPU: 1000})], [], 2),
-        ([node("n0"), node("n1")], [gang("x", "a", [1])], 2),
+        ([make_node("n0"), make_node("n1")], [], 0),
+        ([make_node("n0"), make_node("n1", usable=False)], [], 2),
+        ([make_node("n0")], [], 2),
+        ([make_node("n0"), replace(make_node("n1"), used={GPU: 1000})], [], 2),
+        ([make_node("n0"), make_node("n1")], [make_gang("x", "a", [1])], 2),
     ],
 )
 def test_module_is_not_loaded_without_need(
@@ -34,7 +34,7 @@ def test_module_is_not_loaded_without_need(
         return real(snapshot, now, carry)
 
     monkeypatch.setattr(cycle, "decide", counted)
-    snapshot = Cluster(nodes, [quota("a", 16)], gangs).snapshot()
+    snapshot = Cluster(nodes, [make_quota("a", 16)], gangs).snapshot()
     decide = incremental_decide()
     assert bool(decide(snapshot, 1.0).losses) == (decided > 0 and not gangs)
     decide(replace(snapshot, gangs=()), 2.0)  # after the first load, skipping the call saves nothing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from tests.unit.arbiter.sim import Cluster
+from tests.unit.arbiter.simulated_cluster import Cluster
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.snapshot import Snapshot
 from vkgateway.sync.admission.journal import Journal

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 from prometheus_client import REGISTRY
 
-from tests.unit.arbiter.sim import KEY, LOW, gang
+from tests.unit.arbiter.simulated_cluster import KEY, LOW, make_gang
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import Gang, PreemptionPlan
 from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.arbiter_metrics import TERMS
 
-PAIR = gang("a/ns/gang/pair", "a", [8, 8])
-LOWLY = gang("a/ns/gang/low", "a", [8], band=LOW)
+PAIR = make_gang("a/ns/gang/pair", "a", [8, 8])
+LOWLY = make_gang("a/ns/gang/low", "a", [8], band=LOW)
 UIDS = [pod.uid for pod in PAIR.pods]
 
 

@@ -21,11 +21,11 @@ KEY = ("compute", "pool")
 OTHER = ("compute", "other")
 
 
-def node(name: str, size: int = 8, *, usable: bool = True, rack: str = "r0") -> Node:
+def make_node(name: str, size: int = 8, *, usable: bool = True, rack: str = "r0") -> Node:
     return Node(name=name, allocatable={GPU: size * 1000, "cpu": 64_000}, labels={"rack": rack}, usable=usable)
 
 
-def quota(
+def make_quota(
     tenant: str,
     guarantee: int = 0,
     *,
@@ -44,18 +44,18 @@ def quota(
     )
 
 
-def gpus(count: int, cpu: int = 0) -> Shape:
+def gpu_shape(count: int, cpu: int = 0) -> Shape:
     return Shape.from_requests({GPU: count * 1000, "cpu": cpu * 1000})
 
 
-def gang(
+def make_gang(
     name: str, tenant: str, shapes: Sequence[int | Shape] | Mapping[str, tuple[int, int]], **fields: object
 ) -> Gang:
     """A gang that waits: the GPUs of each pod, or by role how many pods of how many GPUs. Minimum: all of them."""
     if isinstance(shapes, Mapping):
-        flat = [(role, gpus(size)) for role, (count, size) in shapes.items() for _ in range(count)]
+        flat = [(role, gpu_shape(size)) for role, (count, size) in shapes.items() for _ in range(count)]
     else:
-        flat = [("", gpus(each) if isinstance(each, int) else each) for each in shapes]
+        flat = [("", gpu_shape(each) if isinstance(each, int) else each) for each in shapes]
     pods = tuple(
         Pod(uid=f"{name}-{rank}", shape=shape, rank=rank, role=role) for rank, (role, shape) in enumerate(flat)
     )
@@ -85,14 +85,14 @@ class Cluster:
         self.gangs = {each.id: each for each in gangs}
         self.now = now
         self.policy = policy or Policy()
-        self.carry: Cache | None = Cache()
-        self.runs: dict[str, float] = {}
+        self.cache: Cache | None = Cache()
+        self.run_times: dict[str, float] = {}
         """Seconds after which gangs end."""
-        self.started: dict[str, float] = {}
+        self.start_times: dict[str, float] = {}
         """When the minimum of each gang ran first."""
         self._recreate = recreate
-        self._renewed = 0
-        self._created: dict[str, float] = {}
+        self._replacement_count = 0
+        self._creation_times: dict[str, float] = {}
         """When pods were created that replace others, by uid."""
 
     @property
@@ -108,13 +108,13 @@ class Cluster:
 
     def cycle(self) -> Decisions:
         """Decide, check and carry out."""
-        decisions = decide(self.snapshot(), self.now, self.carry)
-        self._check(decisions)
+        decisions = decide(self.snapshot(), self.now, self.cache)
+        self._check_decisions(decisions)
         self._carry_out(decisions)
         self._check_state()
         return decisions
 
-    def settle(self, seconds: float = 60, step: float = 1) -> None:
+    def run_for(self, seconds: float = 60, step: float = 1) -> None:
         """Let time pass, with a cycle in every step."""
         end = self.now + seconds
         while self.now < end:
@@ -127,37 +127,37 @@ class Cluster:
         self.now += seconds
         for each in list(self.gangs.values()):
             placed = [pod.since for pod in each.pods if pod.state is PodState.PLACED]
-            if placed and each.id in self.runs and min(placed) + self.runs[each.id] <= self.now:
+            if placed and each.id in self.run_times and min(placed) + self.run_times[each.id] <= self.now:
                 del self.gangs[each.id]
                 continue
-            pods = tuple(after for pod in each.pods if (after := self._later(each, pod)) is not None)
+            pods = tuple(after for pod in each.pods if (after := self._pod_after(each, pod)) is not None)
             if not pods:
                 del self.gangs[each.id]
             elif pods != each.pods:
                 # As with the gateway, a gang is as old as its oldest pod.
-                created = min(self._created.get(pod.uid, each.created) for pod in pods)
+                created = min(self._creation_times.get(pod.uid, each.created) for pod in pods)
                 self.gangs[each.id] = replace(each, pods=pods, created=created)
 
-    def _later(self, owner: Gang, pod: Pod) -> Pod | None:
+    def _pod_after(self, owner: Gang, pod: Pod) -> Pod | None:
         if pod.state is PodState.NOTIFIED and pod.deadline <= self.now:
             return replace(pod, state=PodState.ENDING, deadline=max(pod.deadline + owner.grace, self.now))
         if pod.state is PodState.ENDING and pod.deadline <= self.now:
-            self._renewed += 1
-            name = f"{pod.uid}+{self._renewed}"
-            self._created[name] = self.now
+            self._replacement_count += 1
+            name = f"{pod.uid}+{self._replacement_count}"
+            self._creation_times[name] = self.now
             fresh = Pod(uid=name, shape=pod.shape, rank=pod.rank, role=pod.role, pools=pod.pools)
             return fresh if self._recreate else None
         return pod
 
     # What can be asked
 
-    def placed(self, name: str) -> dict[str, str]:
+    def placed_nodes(self, name: str) -> dict[str, str]:
         return {pod.uid: pod.node for pod in self.gangs[name].pods if pod.state is PodState.PLACED}
 
-    def running(self) -> set[str]:
-        return {name for name in self.gangs if self.placed(name)}
+    def running_gangs(self) -> set[str]:
+        return {name for name in self.gangs if self.placed_nodes(name)}
 
-    def borrowed(self, name: str) -> set[bool]:
+    def borrowed_marks(self, name: str) -> set[bool]:
         return {pod.borrowed for pod in self.gangs[name].pods if pod.state is PodState.PLACED}
 
     def outranks(self, gang: Gang, other: Gang) -> bool:
@@ -165,7 +165,7 @@ class Cluster:
         by_priority = all(each.preempts for each in self.quotas if each.tenant == gang.tenant)
         return may_preempt(gang, other, by_priority=by_priority)
 
-    def cells(self, pool: Pool | None = None) -> PoolCells:
+    def derive_cells(self, pool: Pool | None = None) -> PoolCells:
         pool = pool or self.pool
         placed = [
             (each.tenant, pod.node, pod.shape.amount_of(GPU))
@@ -179,7 +179,7 @@ class Cluster:
 
     def _carry_out(self, decisions: Decisions) -> None:
         for admit in decisions.admits:
-            self._change(
+            self._update_pods(
                 admit.gang,
                 admit.nodes,
                 state=PodState.PLACED,
@@ -189,10 +189,10 @@ class Cluster:
                 since=self.now,
             )
             for uid, on in admit.nodes.items():
-                self._change(admit.gang, [uid], node=on)
-            self.started.setdefault(admit.gang, self.now)
+                self._update_pods(admit.gang, [uid], node=on)
+            self.start_times.setdefault(admit.gang, self.now)
         for evict in decisions.evicts:
-            self._change(
+            self._update_pods(
                 evict.gang,
                 evict.pods,
                 state=PodState.NOTIFIED,
@@ -201,14 +201,14 @@ class Cluster:
                 borrowed=True,
             )
         for reprieve in decisions.reprieves:
-            self._change(reprieve.gang, reprieve.pods, state=PodState.PLACED, deadline=0.0, evicted_for="")
+            self._update_pods(reprieve.gang, reprieve.pods, state=PodState.PLACED, deadline=0.0, evicted_for="")
         for promote in decisions.promotes:
-            self._change(promote.gang, promote.pods, borrowed=False)
+            self._update_pods(promote.gang, promote.pods, borrowed=False)
         for name, each in self.gangs.items():
             if each.plan != decisions.plans.get(name):
                 self.gangs[name] = replace(each, plan=decisions.plans.get(name))
 
-    def _change(self, name: str, uids: Iterable[str], **fields: object) -> None:
+    def _update_pods(self, name: str, uids: Iterable[str], **fields: object) -> None:
         chosen, each = set(uids), self.gangs[name]
         assert chosen <= {pod.uid for pod in each.pods}
         pods = tuple(replace(pod, **fields) if pod.uid in chosen else pod for pod in each.pods)  # type: ignore[arg-type]
@@ -216,7 +216,7 @@ class Cluster:
 
     # What must always hold
 
-    def _check(self, decisions: Decisions) -> None:
+    def _check_decisions(self, decisions: Decisions) -> None:
         pods = {pod.uid: (each, pod) for each in self.gangs.values() for pod in each.pods}
         for admit in decisions.admits:
             assert all(pods[uid][1].state is PodState.WAITING for uid in admit.nodes)
@@ -262,7 +262,7 @@ class Cluster:
                 mates = [pod for pod in placed if pod.pools == alike]
                 assert each.elastic or len({pod.pool for pod in mates}) <= 1, f"{each.id} is in two pools"
                 if each.required_level:
-                    there = {(pod.pool, self._domain(pod.node, each.required_level)) for pod in mates}
+                    there = {(pod.pool, self._domain_of(pod.node, each.required_level)) for pod in mates}
                     assert len(there) <= len({pod.pool for pod in mates}), f"{each.id} is in several domains"
             number = len(placed)
             assert each.maximum is None or number <= max(each.maximum, each.minimum), f"{each.id} has grown too far"
@@ -273,13 +273,13 @@ class Cluster:
                 mine = used.get((each_quota.tenant, each_quota.pool), {})
                 assert mine.get(resource, 0) <= most, "over a limit"
 
-    def _domain(self, name: str, level: str) -> str:
+    def _domain_of(self, name: str, level: str) -> str:
         return next(each.labels[level] for pool in self.pools for each in pool.nodes if each.name == name)
 
 
 def make_nodes(count: int, size: int = 8) -> list[Node]:
     """Return nodes n0, n1, ... of this size."""
-    return [node(f"n{index}", size) for index in range(count)]
+    return [make_node(f"n{index}", size) for index in range(count)]
 
 
 def make_cluster(count: int, *quotas: Quota, size: int = 8, **options: object) -> Cluster:
@@ -287,11 +287,11 @@ def make_cluster(count: int, *quotas: Quota, size: int = 8, **options: object) -
     return Cluster(make_nodes(count, size), quotas, **options)  # type: ignore[arg-type]
 
 
-def held(decisions: Decisions) -> dict[str, PendingReport]:
+def reports_by_gang(decisions: Decisions) -> dict[str, PendingReport]:
     return {hold.gang: hold for hold in decisions.holds}
 
 
-def apart(one: Gang, *pools: tuple[PoolKey, ...]) -> Gang:
+def with_pod_pools(one: Gang, *pools: tuple[PoolKey, ...]) -> Gang:
     """The gang with pods that name these pools, in the order of their ranks."""
     pods = tuple(replace(pod, pools=keys) for pod, keys in zip(one.pods, pools, strict=True))
     return replace(one, pods=pods, pools=tuple(dict.fromkeys(key for keys in pools for key in keys)))

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import product
 from random import Random
 
-from tests.unit.arbiter.checked_cluster import Told
-from tests.unit.arbiter.sim import GPU, KEY, OTHER, apart, held
-from tests.unit.arbiter.stories import GRACE, NOTICE, Mix, Step, Story, story
-from tests.unit.arbiter.story_invariants import Telling
+from tests.unit.arbiter.checked_cluster import CheckedCluster
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, OTHER, reports_by_gang, with_pod_pools
+from tests.unit.arbiter.stories import GRACE, NOTICE, Story, StoryMix, StoryStep, random_story
+from tests.unit.arbiter.story_invariants import StoryCheck
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.capacity.placement import place_pods
 from vkgateway.arbiter.cycle import decide
@@ -22,24 +22,26 @@ from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, PoolKey, Preem
 _CHOICES: tuple[tuple[PoolKey, ...], ...] = ((KEY,), (KEY,), (OTHER,), (OTHER,), (KEY, OTHER), (OTHER, KEY))
 
 
-class Apart(Told):
+class MultiPoolCluster(CheckedCluster):
     """Looks at gangs in several pools as at others, pool by pool."""
 
-    def look(self, before: Snapshot, decisions: Decisions) -> None:
-        self._none_is_torn()
-        self._fits_nowhere(decisions)
-        self._no_plan_stands_without(before, decisions)
-        self._is_deterministic(before, decisions)
-        self.comes_true(self._apart(decisions))
-        self.leaves_reserve(before, self._apart(decisions))
-        self.keeps_promises(self._apart(decisions))
+    def check_cycle(self, before: Snapshot, decisions: Decisions) -> None:
+        self._check_all_or_nothing()
+        self._check_no_gang_fits(decisions)
+        self._check_victims_needed(before, decisions)
+        self._check_deterministic(before, decisions)
+        self.check_plans_feasible(self._with_plan_per_pool(decisions))
+        self.check_reserve_kept(before, self._with_plan_per_pool(decisions))
+        self.check_guarantees_bindable(self._with_plan_per_pool(decisions))
 
-    def _apart(self, decisions: Decisions) -> Decisions:
+    def _with_plan_per_pool(self, decisions: Decisions) -> Decisions:
         """The decisions with a plan for each pool of a gang."""
         plans = {f"{name} {number}": each for name, number, each in _each_plan(decisions)}
         return replace(decisions, plans=plans)
 
-    def room(self, key: PoolKey, *, without: tuple[str, ...] = (), plans: dict[str, PreemptionPlan]) -> NodeResources:
+    def resources_without(
+        self, key: PoolKey, *, without: tuple[str, ...] = (), plans: dict[str, PreemptionPlan]
+    ) -> NodeResources:
         room = NodeResources(self.pool_of(key))
         pods = {pod.uid: pod for each in self.gangs.values() for pod in each.pods}
         for pod in pods.values():
@@ -51,12 +53,12 @@ class Apart(Told):
                     room.add_pods(node, pods[uid].shape)
         return room
 
-    def _inside_on(self, each: Gang, pod: Pod, plans: dict[str, PreemptionPlan]) -> str:
+    def _guaranteed_node_of(self, each: Gang, pod: Pod, plans: dict[str, PreemptionPlan]) -> str:
         if pod.node:
             return "" if pod.borrowed else pod.node
         return next((plan.nodes[pod.uid] for plan in plans.values() if pod.uid in plan.nodes and not plan.borrowed), "")
 
-    def _none_is_torn(self) -> None:
+    def _check_all_or_nothing(self) -> None:
         """A gang runs with its minimum, or not at all."""
         for each in self.gangs.values():
             states = [pod.state for pod in each.pods]
@@ -64,48 +66,48 @@ class Apart(Told):
                 placed = states.count(PodState.PLACED)
                 assert placed >= min(each.minimum, len(each.pods)), f"{each.id} is to go in part"
 
-    def _fits_nowhere(self, decisions: Decisions) -> None:
+    def _check_no_gang_fits(self, decisions: Decisions) -> None:
         """No gang waits for room that fits into what is free of all its pools."""
-        holds = held(decisions)
-        waiting = [each for each in self.gangs.values() if has_pod_pools(each) and not self.placed(each.id)]
+        holds = reports_by_gang(decisions)
+        waiting = [each for each in self.gangs.values() if has_pod_pools(each) and not self.placed_nodes(each.id)]
         for each in waiting:
             hold = holds.get(each.id)
-            if hold is None or hold.code is not PendingReason.ROOM or self._reserved(decisions):
+            if hold is None or hold.code is not PendingReason.ROOM or self._may_have_reservation(decisions):
                 continue
             found = split_gang(each)
-            parts = [ask for gang in found.gangs if (ask := _read(gang)) is not None and ask.min_members]
+            parts = [ask for gang in found.gangs if (ask := _read_gang(gang)) is not None and ask.min_members]
             for keys in product(*(ask.allowed_pools for ask in parts)) if parts and not found.report else ():
                 assert not self._all_fit(parts, keys, decisions), f"{each.id} would fit into {keys}"
 
-    def _reserved(self, decisions: Decisions) -> bool:
+    def _may_have_reservation(self, decisions: Decisions) -> bool:
         """Whether room may be kept for a gang: then what fits may have to wait."""
         waits = (PendingReason.RESERVATION, PendingReason.ROOM)
-        return any(hold.code in waits and self._may_be_first(hold.gang) for hold in decisions.holds)
+        return any(hold.code in waits and self._may_be_reserved_for(hold.gang) for hold in decisions.holds)
 
-    def _may_be_first(self, name: str) -> bool:
+    def _may_be_reserved_for(self, name: str) -> bool:
         """Whether a place may be kept for a gang: its time is known, or it has waited for long."""
         aged = self.now - self.gangs[name].created >= self.policy.age_cap
-        return aged or self._ends() or any(one.run_limit or one.expected_run for one in self.gangs.values())
+        return aged or self._has_ends() or any(one.run_limit or one.expected_run for one in self.gangs.values())
 
-    def _ends(self) -> bool:
+    def _has_ends(self) -> bool:
         leaving = (PodState.NOTIFIED, PodState.ENDING)
         return any(pod.state in leaving for each in self.gangs.values() for pod in each.pods)
 
     def _all_fit(self, parts: list[PendingGang], keys: tuple[PoolKey, ...], decisions: Decisions) -> bool:
         plans = {f"{name} {number}": plan for name, number, plan in _each_plan(decisions)}
-        rooms = {pool.key: self.room(pool.key, plans=plans) for pool in self.pools}
+        rooms = {pool.key: self.resources_without(pool.key, plans=plans) for pool in self.pools}
         asked: dict[PoolKey, list[Pod]] = {}
         for ask, key in zip(parts, keys, strict=True):
             if key not in rooms or any(pod.shape.amount_of("cpu") for pod in ask.min_members):
                 return False
             asked.setdefault(key, []).extend(ask.min_members)
             nodes = place_pods(rooms[key], ask.min_members, required_level=ask.gang.required_level)
-            if nodes is None or self.is_short(rooms[key], ask.min_members):
+            if nodes is None or self.uses_reserve(rooms[key], ask.min_members):
                 return False
         tenant = parts[0].tenant
-        return all(self._has_limit(tenant, pods, key, plans) for key, pods in asked.items())
+        return all(self._is_within_limit(tenant, pods, key, plans) for key, pods in asked.items())
 
-    def _has_limit(self, tenant: str, pods: list[Pod], key: PoolKey, plans: dict[str, PreemptionPlan]) -> bool:
+    def _is_within_limit(self, tenant: str, pods: list[Pod], key: PoolKey, plans: dict[str, PreemptionPlan]) -> bool:
         quota = next((each for each in self.quotas if each.tenant == tenant and each.pool == key), None)
         if quota is None:
             return False
@@ -114,11 +116,11 @@ class Apart(Told):
         used = sum(pod.shape.amount_of(GPU) for pod in mine if pod.pool == key or pod.uid in planned)
         return used + sum(pod.shape.amount_of(GPU) for pod in pods) <= quota.limit.get(GPU, 1 << 60)
 
-    def _no_plan_stands_without(self, before: Snapshot, decisions: Decisions) -> None:
+    def _check_victims_needed(self, before: Snapshot, decisions: Decisions) -> None:
         """Of gangs in several pools none is told to go without whom all plans hold on their nodes."""
         known = {each.id: each for each in before.gangs}
         plans = {f"{name} {number}": plan for name, number, plan in _each_plan(decisions)}
-        leaving = {pod.uid for each in self.gangs.values() for pod in each.pods if self.counts_on(pod)}
+        leaving = {pod.uid for each in self.gangs.values() for pod in each.pods if self.is_soon_terminated(pod)}
         for evict in decisions.evicts:
             told = any(pod.state is PodState.NOTIFIED for pod in known[evict.gang].pods)
             if told or not has_pod_pools(known[evict.gang]):
@@ -129,7 +131,7 @@ class Apart(Told):
                 for pool in self.pools
                 if any(
                     min(room.free_on_node(on).values()) < 0
-                    for room in [self.room(pool.key, without=left, plans=plans)]
+                    for room in [self.resources_without(pool.key, without=left, plans=plans)]
                     for plan in plans.values()
                     if plan.pool == pool.key
                     for on in plan.nodes.values()
@@ -138,7 +140,7 @@ class Apart(Told):
             tenants = {self.gangs[name].tenant for name, _, _ in _each_plan(decisions)}
             at_limit = known[evict.gang].tenant in tenants and any(quota.limit for quota in self.quotas)
             reserved = self.pool.reserve > 0 and any(
-                self.is_short(self.room(plan.pool, without=left, plans=plans), self._pods_of(plan))
+                self.uses_reserve(self.resources_without(plan.pool, without=left, plans=plans), self._pods_of(plan))
                 for plan in plans.values()
                 if plan.borrowed
             )
@@ -147,7 +149,7 @@ class Apart(Told):
     def _pods_of(self, plan: PreemptionPlan) -> list[Pod]:
         return [pod for each in self.gangs.values() for pod in each.pods if pod.uid in plan.nodes]
 
-    def _is_deterministic(self, before: Snapshot, decisions: Decisions) -> None:
+    def _check_deterministic(self, before: Snapshot, decisions: Decisions) -> None:
         again = decide(replace(before, gangs=before.gangs[::-1]), self.now)
         assert decisions == again, f"another order, other decisions\n{decisions}\nthen {again}"
         then = decide(self.snapshot(), self.now)
@@ -162,18 +164,18 @@ def _each_plan(decisions: Decisions) -> Iterator[tuple[str, int, PreemptionPlan]
             yield name, number, each
 
 
-def _read(gang: Gang) -> PendingGang | None:
+def _read_gang(gang: Gang) -> PendingGang | None:
     found = read_pending_gang(gang)
     return found if isinstance(found, PendingGang) else None
 
 
-class ApartOnTime(Told):
+class MultiPoolStartsInTime(CheckedCluster):
     """A gang in several pools starts in time if it fits what its tenant has unused of its guarantee in each of them."""
 
-    def look(self, before: Snapshot, decisions: Decisions) -> None:
+    def check_cycle(self, before: Snapshot, decisions: Decisions) -> None:
         pass
 
-    def play(self, story: Story) -> None:
+    def play_story(self, story: Story) -> None:
         due: dict[str, float] = {}
         for step in story.steps:
             for one, run in step.arrives:
@@ -182,22 +184,22 @@ class ApartOnTime(Told):
                     due[one.id] = self.now + NOTICE + GRACE
                 self.add(replace(one, run_limit=None))
                 if run is not None:
-                    self.runs[one.id] = run
+                    self.run_times[one.id] = run
             self.cycle()
             for _ in range(int(step.seconds)):
                 for name, time in due.items():
-                    assert name in self.started or self.now < time, f"{name} has not started by {time}"
+                    assert name in self.start_times or self.now < time, f"{name} has not started by {time}"
                 self.advance(1)
                 self.cycle()
 
     def _fits_cells(self, one: Gang) -> bool:
         mine = [other for other in self.gangs.values() if other.tenant == one.tenant]
-        if any(other.plan or True in self.borrowed(other.id) for other in mine if other.band is Band.GUARANTEED):
+        if any(other.plan or True in self.borrowed_marks(other.id) for other in mine if other.band is Band.GUARANTEED):
             return False
         size = one.pods[0].shape.amount_of(GPU) // 1000
         for pool in self.pools:
             number = sum(pod.pools == (pool.key,) for pod in one.pods)
-            cells = self.cells(pool)
+            cells = self.derive_cells(pool)
             places = sum(cell // size * count for cell, count in cells.unused_cells(one.tenant).items())
             places += sum(
                 cells.spare_amount(one.tenant, name) // 1000 // size for name in cells.bound_cells(one.tenant)
@@ -207,32 +209,38 @@ class ApartOnTime(Told):
         return one.minimum == len(one.pods)
 
 
-def _apart(random: Random, found: Story, *, single: bool = False) -> Story:
+def _with_multi_pool_gangs(random: Random, found: Story, *, single: bool = False) -> Story:
     """The story with gangs of which some have pods that name different pools."""
-    return replace(found, steps=tuple(_step_apart(random, step, single=single) for step in found.steps))
+    return replace(found, steps=tuple(_multi_pool_step(random, step, single=single) for step in found.steps))
 
 
-def _step_apart(random: Random, step: Step, *, single: bool) -> Step:
-    return replace(step, arrives=tuple((_gang_apart(random, one, single=single), run) for one, run in step.arrives))
+def _multi_pool_step(random: Random, step: StoryStep, *, single: bool) -> StoryStep:
+    return replace(
+        step, arrives=tuple((_multi_pool_gang(random, one, single=single), run) for one, run in step.arrives)
+    )
 
 
-def _gang_apart(random: Random, one: Gang, *, single: bool) -> Gang:
+def _multi_pool_gang(random: Random, one: Gang, *, single: bool) -> Gang:
     if len(one.pods) < 2 or random.random() < 0.2:
         return one
     pools = [random.choice(_CHOICES[:4] if single else _CHOICES) for _ in one.pods]
     if all(set(pools[0]) & set(keys) for keys in pools):
         pools[:2] = [(KEY,), (OTHER,)]
-    return apart(one, *pools)
+    return with_pod_pools(one, *pools)
 
 
-def gangs_in_two_pools(random: Random) -> Telling:
-    mix = Mix(more_nodes=3, forgets=random.random() < 0.2)
-    return _apart(random, story(random, mix)), lambda each: Apart.of(each).play(each)
+def gangs_in_two_pools(random: Random) -> StoryCheck:
+    mix = StoryMix(more_nodes=3, forgets=random.random() < 0.2)
+    return _with_multi_pool_gangs(random, random_story(random, mix)), lambda each: MultiPoolCluster.from_story(
+        each
+    ).play_story(each)
 
 
-def gangs_in_two_pools_in_time(random: Random) -> Telling:
-    mix = Mix(more_nodes=3, equal=True, limits=False, leaves=False)
-    return _apart(random, story(random, mix), single=True), lambda each: ApartOnTime.of(each).play(each)
+def gangs_in_two_pools_in_time(random: Random) -> StoryCheck:
+    mix = StoryMix(more_nodes=3, equal=True, limits=False, leaves=False)
+    return _with_multi_pool_gangs(
+        random, random_story(random, mix), single=True
+    ), lambda each: MultiPoolStartsInTime.from_story(each).play_story(each)
 
 
 INVARIANTS = {

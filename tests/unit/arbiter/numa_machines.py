@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from random import Random
 
-from tests.unit.arbiter.sim import GPU
+from tests.unit.arbiter.simulated_cluster import GPU
 from vkgateway.arbiter.capacity.numa_zones import ContainerRequest, zone_requests
 from vkgateway.arbiter.snapshot import Node, Shape, Topology, Zone
 
 
-class Machine:
+class NumaMachine:
     """A node: which zone gives what to whom is drawn at random, and published only when it is asked to."""
 
     def __init__(
@@ -23,11 +23,11 @@ class Machine:
         self.zones = [dict(zone) for zone in zones]
         self.pods: dict[str, list[tuple[int, ContainerRequest]]] = {}
         """By uid what is held, and in which zone."""
-        self.strangers: Counter[str] = Counter()
+        self.unmanaged: Counter[str] = Counter()
         self._random = random
-        self.topology = self.published()
+        self.topology = self.publish_topology()
 
-    def free(self) -> list[dict[str, int]]:
+    def free_by_zone(self) -> list[dict[str, int]]:
         free = [dict(zone) for zone in self.zones]
         for held in self.pods.values():
             for zone, part in held:
@@ -35,12 +35,12 @@ class Machine:
                     free[zone][name] -= amount
         return free
 
-    def start(self, uid: str, shape: Shape, *, stranger: bool = False) -> bool:
+    def start_pod(self, uid: str, shape: Shape, *, stranger: bool = False) -> bool:
         """Whether the kubelet takes the pod."""
         held: list[tuple[int, ContainerRequest]] = []
         self.pods[uid] = held
-        for part in self._wanted(shape):
-            free = self.free()
+        for part in self._zone_requests(shape):
+            free = self.free_by_zone()
             fits = [at for at, zone in enumerate(free) if all(zone.get(name, 0) >= amount for name, amount in part)]
             if not fits:
                 del self.pods[uid]
@@ -48,10 +48,10 @@ class Machine:
             held.append((self._random.choice(fits), part))
         if stranger:
             for name, amount in shape.requests:
-                self.strangers[name] += amount
+                self.unmanaged[name] += amount
         return True
 
-    def _wanted(self, shape: Shape) -> list[ContainerRequest]:
+    def _zone_requests(self, shape: Shape) -> list[ContainerRequest]:
         known = {name for zone in self.zones for name in zone}
         parts = [[(name, amount) for name, amount in part if name in known] for part in zone_requests(shape)]
         if self.scope == "pod":
@@ -61,25 +61,25 @@ class Machine:
             return [tuple(total.items())]
         return [tuple(part) for part in parts if part]
 
-    def end(self, uid: str, shape: Shape) -> None:
+    def end_pod(self, uid: str, shape: Shape) -> None:
         self.pods.pop(uid, None)
         if uid in self.topology.counted:
             self.topology = replace(self.topology, gone={**self.topology.gone, uid: shape})
 
-    def published(self) -> Topology:
+    def publish_topology(self) -> Topology:
         """What an updater would publish now."""
         self.topology = Topology(
             zones=tuple(
                 Zone(name=f"node-{at}", allocatable=dict(whole), available=free)
-                for at, (whole, free) in enumerate(zip(self.zones, self.free(), strict=True))
+                for at, (whole, free) in enumerate(zip(self.zones, self.free_by_zone(), strict=True))
             ),
             scope=self.scope,
             counted=frozenset(self.pods),
-            used=dict(self.strangers),
+            used=dict(self.unmanaged),
         )
         return self.topology
 
-    def node(self, *, cpu: int = 64) -> Node:
+    def arbiter_node(self, *, cpu: int = 64) -> Node:
         """As the arbiter is told: with what was published last."""
         total: Counter[str] = Counter()
         for zone in self.zones:
@@ -87,19 +87,19 @@ class Machine:
         return Node(
             name=self.name,
             allocatable={"cpu": cpu * 1000, **total},
-            used=dict(self.strangers),
+            used=dict(self.unmanaged),
             labels={"rack": "r0"},
             topology=self.topology,
         )
 
 
-def split(name: str, *sizes: int, scope: str = "container", **fields: object) -> Node:
+def zoned_node(name: str, *sizes: int, scope: str = "container", **fields: object) -> Node:
     """A node of which each zone has so many GPUs, all free."""
     zones = [{GPU: size * 1000} for size in sizes]
-    return replace(Machine(name, zones, scope=scope, random=Random(0)).node(), **fields)  # type: ignore[arg-type]
+    return replace(NumaMachine(name, zones, scope=scope, random=Random(0)).arbiter_node(), **fields)  # type: ignore[arg-type]
 
 
-def containers(*sizes: int) -> Shape:
+def container_shape(*sizes: int) -> Shape:
     """A pod with so many GPUs in each container."""
     whole = Shape.from_requests({GPU: sum(sizes) * 1000})
     return replace(whole, parts=tuple(((GPU, size * 1000),) for size in sizes))

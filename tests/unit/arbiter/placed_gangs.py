@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.unit.arbiter.sim import KEY
+from tests.unit.arbiter.simulated_cluster import KEY
 from vkgateway.arbiter.snapshot import Gang, PodState
 
 
-def runs(one: Gang, on: Sequence[str], *, borrowed: bool, **fields: object) -> Gang:
+def place_gang(one: Gang, on: Sequence[str], *, borrowed: bool, **fields: object) -> Gang:
     """The gang with its pods placed on these nodes since its creation."""
     there = {"state": PodState.PLACED, "pool": KEY, "borrowed": borrowed, "since": one.created, **fields}
     pods = [replace(pod, node=name, **there) for pod, name in zip(one.pods, on, strict=True)]  # type: ignore[arg-type]

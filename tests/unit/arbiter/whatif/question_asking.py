@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tests.unit.arbiter.sim import Cluster
+from tests.unit.arbiter.simulated_cluster import Cluster
 from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
@@ -18,7 +18,7 @@ from vkgateway.arbiter.whatif.questions import Question
 from vkgateway.arbiter.whatif.simulation import ObservedCycle
 
 
-def asked(
+def ask_question(
     there: Cluster, question: Question, *, after: float = 0.0, divided: Mapping[PoolKey, frozenset[str]] | None = None
 ) -> Answer:
     """The answer, so many seconds after the cluster's next cycle, which the gateway keeps.
@@ -29,10 +29,10 @@ def asked(
     snapshot = there.snapshot()
     carry = Cache()
     decisions = decide(snapshot, there.now, carry)
-    before = digest(snapshot, decisions)
+    before = encode_state(snapshot, decisions)
     seen = ObservedCycle(snapshot=snapshot, decisions=decisions, time=there.now, part_labels=divided or {})
     answer = answer_question(question, seen, there.now + after)
-    assert digest(snapshot, decisions) == before, "the question changed what it was asked about"
+    assert encode_state(snapshot, decisions) == before, "the question changed what it was asked about"
     following = apply_decisions(snapshot, decisions, there.now)
     alone = Cache()
     decide(snapshot, there.now, alone)
@@ -41,6 +41,6 @@ def asked(
     return answer
 
 
-def digest(snapshot: Snapshot, decisions: Decisions) -> bytes:
+def encode_state(snapshot: Snapshot, decisions: Decisions) -> bytes:
     """All of it."""
     return msgspec.json.encode((snapshot, decisions))

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
-from tests.unit.arbiter.checked_cluster import Told
-from tests.unit.arbiter.sim import GPU, KEY, OTHER, quota
-from tests.unit.arbiter.stories import TENANTS, Mix, Story, story
-from tests.unit.arbiter.story_invariants import Telling
+from tests.unit.arbiter.checked_cluster import CheckedCluster
+from tests.unit.arbiter.simulated_cluster import GPU, KEY, OTHER, make_quota
+from tests.unit.arbiter.stories import TENANTS, Story, StoryMix, random_story
+from tests.unit.arbiter.story_invariants import StoryCheck
 from vkgateway.arbiter.cache import Cache
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
@@ -19,34 +19,34 @@ from vkgateway.arbiter.preemption.notice import notice_seconds
 from vkgateway.arbiter.snapshot import Gang, Node, Pod, PodState, Pool, PoolKey, PreemptionPlan, Snapshot
 
 
-class Changing(Told):
+class ChangingCluster(CheckedCluster):
     """A cluster in which something changes before most cycles, as a number says."""
 
-    def change_by(self, number: int) -> None:
+    def seed_changes(self, number: int) -> None:
         self._random = Random(number)
-        self._away: frozenset[PoolKey] = frozenset()
-        self._homes = {each.name: pool.key for pool in (self.pool, self.other) for each in pool.nodes}
+        self._missing_pools: frozenset[PoolKey] = frozenset()
+        self._pool_by_node = {each.name: pool.key for pool in (self.pool, self.other) for each in pool.nodes}
         self._nodes = {each.name: each for pool in (self.pool, self.other) for each in pool.nodes}
-        self._gone: set[str] = set()
-        self._strangers: dict[str, int] = {}
+        self._missing_nodes: set[str] = set()
+        self._unmanaged_units: dict[str, int] = {}
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        return tuple(pool for pool in (self.pool, self.other) if pool.nodes and pool.key not in self._away)
+        return tuple(pool for pool in (self.pool, self.other) if pool.nodes and pool.key not in self._missing_pools)
 
     def cycle(self) -> Decisions:
         if self._random.random() < 0.7:
             for _ in range(self._random.randint(1, 3)):
                 self._change_something()
-            self._put_together()
+            self._rebuild_pools()
         return super().cycle()
 
-    def play(self, story: Story) -> None:
+    def play_story(self, story: Story) -> None:
         for step in story.steps:
             for one, run in step.arrives:
                 self.add(self._with_roles(one) if self._random.random() < 0.3 else one)
                 if run is not None:
-                    self.runs[one.id] = run
+                    self.run_times[one.id] = run
             for name in step.leaves:
                 self.gangs.pop(name, None)
             self.cycle()
@@ -64,19 +64,19 @@ class Changing(Told):
 
     def _change_something(self) -> None:
         changes = (
-            self._quota,
-            self._quota,
-            self._node_goes,
-            self._node_comes,
-            self._node_moves,
-            self._stranger,
-            self._pool_away,
-            self._cordon,
-            self._restart,
+            self._change_quota,
+            self._change_quota,
+            self._remove_node,
+            self._restore_node,
+            self._move_node,
+            self._change_unmanaged,
+            self._toggle_pool,
+            self._toggle_usable,
+            self._restart_gateway,
         )
         self._random.choice(changes)()
 
-    def _quota(self) -> None:
+    def _change_quota(self) -> None:
         random, tenant = self._random, self._random.choice(TENANTS)
         pool = random.choice((self.pool, self.other))
         others = tuple(each for each in self.quotas if (each.tenant, each.pool) != (tenant, pool.key))
@@ -86,12 +86,15 @@ class Changing(Told):
         guarantee, limit = random.choice((0, 0, 1, 2, 4, 6, 8, 12, 16)), random.choice((None, None, 0, 2, 4, 8, 16))
         limit = None if limit is None else max(limit, guarantee)
         one = replace(
-            quota(tenant, guarantee, limit=limit, weight=random.choice((1.0, 2.0)), pool=pool.key), granted=self.now
+            make_quota(tenant, guarantee, limit=limit, weight=random.choice((1.0, 2.0)), pool=pool.key),
+            granted=self.now,
         )
-        if not find_refusals(pool, [*others, one]) and not displaces_pods(pool, others, one, self._inside(pool)):
+        if not find_refusals(pool, [*others, one]) and not displaces_pods(
+            pool, others, one, self._guaranteed_amounts(pool)
+        ):
             self.quotas = (*others, one)
 
-    def _inside(self, pool: Pool) -> list[tuple[str, str, int]]:
+    def _guaranteed_amounts(self, pool: Pool) -> list[tuple[str, str, int]]:
         return [
             (each.tenant, pod.node, pod.shape.amount_of(GPU))
             for each in self.gangs.values()
@@ -99,15 +102,15 @@ class Changing(Told):
             if pod.pool == pool.key and not pod.borrowed
         ]
 
-    def _node_goes(self) -> None:
+    def _remove_node(self) -> None:
         """With its pods, or before it is known that they have gone."""
         name = self._random.choice(sorted(self._nodes))
-        self._gone.add(name)
-        self._strangers.pop(name, None)
+        self._missing_nodes.add(name)
+        self._unmanaged_units.pop(name, None)
         if self._random.random() < 0.5:
-            self._lose(name)
+            self._lose_pods(name)
 
-    def _lose(self, name: str) -> None:
+    def _lose_pods(self, name: str) -> None:
         for each in list(self.gangs.values()):
             pods = tuple(pod for pod in each.pods if pod.node != name)
             if not pods:
@@ -115,47 +118,50 @@ class Changing(Told):
             elif len(pods) < len(each.pods):
                 self.gangs[each.id] = replace(each, pods=pods)
 
-    def _node_comes(self) -> None:
-        if self._gone:
-            self._gone.discard(self._random.choice(sorted(self._gone)))
+    def _restore_node(self) -> None:
+        if self._missing_nodes:
+            self._missing_nodes.discard(self._random.choice(sorted(self._missing_nodes)))
 
-    def _node_moves(self) -> None:
+    def _move_node(self) -> None:
         name = self._random.choice(sorted(self._nodes))
         if self.other.nodes or self._random.random() < 0.3:
-            self._homes[name] = OTHER if self._homes[name] == KEY else KEY
+            self._pool_by_node[name] = OTHER if self._pool_by_node[name] == KEY else KEY
 
-    def _stranger(self) -> None:
+    def _change_unmanaged(self) -> None:
         name = self._random.choice(sorted(self._nodes))
         held = sum(pod.shape.amount_of(GPU) for each in self.gangs.values() for pod in each.pods if pod.node == name)
         free = self._nodes[name].allocatable[GPU] - held
-        self._strangers[name] = self._random.choice((0, max(0, free), max(0, min(free, 1000))))
+        self._unmanaged_units[name] = self._random.choice((0, max(0, free), max(0, min(free, 1000))))
 
-    def _pool_away(self) -> None:
-        self._away = frozenset() if self._away else frozenset({self._random.choice((KEY, OTHER))})
+    def _toggle_pool(self) -> None:
+        self._missing_pools = frozenset() if self._missing_pools else frozenset({self._random.choice((KEY, OTHER))})
 
-    def _cordon(self) -> None:
+    def _toggle_usable(self) -> None:
         name = self._random.choice(sorted(self._nodes))
         self._nodes[name] = replace(self._nodes[name], usable=not self._nodes[name].usable)
 
-    def _restart(self) -> None:
+    def _restart_gateway(self) -> None:
         """Plans are not written down anywhere."""
         self.gangs = {name: replace(each, plan=None) for name, each in self.gangs.items()}
-        self.carry = Cache()
+        self.cache = Cache()
 
-    def _put_together(self) -> None:
+    def _rebuild_pools(self) -> None:
         self.pool, self.other = (
             replace(
-                pool, nodes=tuple(self._node(name, pool.key) for name in sorted(self._nodes) if self._is_in(name, pool))
+                pool,
+                nodes=tuple(
+                    self._node_in_pool(name, pool.key) for name in sorted(self._nodes) if self._is_in_pool(name, pool)
+                ),
             )
             for pool in (self.pool, self.other)
         )
 
-    def _is_in(self, name: str, pool: Pool) -> bool:
-        return self._homes[name] == pool.key and name not in self._gone
+    def _is_in_pool(self, name: str, pool: Pool) -> bool:
+        return self._pool_by_node[name] == pool.key and name not in self._missing_nodes
 
-    def _node(self, name: str, key: PoolKey) -> Node:
+    def _node_in_pool(self, name: str, key: PoolKey) -> Node:
         """What pods of the other pool hold on it is a burden."""
-        used = {GPU: self._strangers.get(name, 0)}
+        used = {GPU: self._unmanaged_units.get(name, 0)}
         for each in self.gangs.values():
             for pod in each.pods:
                 if pod.node == name and pod.pool != key:
@@ -165,17 +171,19 @@ class Changing(Told):
 
     # What must hold
 
-    def look(self, before: Snapshot, decisions: Decisions) -> None:
+    def check_cycle(self, before: Snapshot, decisions: Decisions) -> None:
         assert decisions == decide(before, self.now), "what was kept from before is not what is"
         again = decide(self.snapshot(), self.now)
         nothing = (again.admits, again.evicts, again.reprieves, again.promotes) == ((), (), (), ())
         assert nothing, f"first {decisions}\nthen {again}"
         # Where nodes are missing, what is planned is not held before all else: it may be planned anew, the same way.
-        plans, anew = (_ageless(each.plans) if decisions.losses else each.plans for each in (decisions, again))
+        plans, anew = (
+            _without_creation_times(each.plans) if decisions.losses else each.plans for each in (decisions, again)
+        )
         assert anew == plans, f"plans {plans}\nthen {anew}"
-        self._admits_to_what_is_free(decisions)
+        self._check_admissions_fit(decisions)
 
-    def _admits_to_what_is_free(self, decisions: Decisions) -> None:
+    def _check_admissions_fit(self, decisions: Decisions) -> None:
         quotas = {(each.tenant, each.pool): each for each in self.quotas}
         for admit in decisions.admits:
             one = self.gangs[admit.gang]
@@ -188,12 +196,16 @@ class Changing(Told):
             for node in set(admit.nodes.values()):
                 assert there[node].usable, f"{admit.gang} starts on {node}, which takes nobody"
                 for resource, amount in there[node].allocatable.items():
-                    left = amount - there[node].used.get(resource, 0) - self._held(resource, node=node, pool=pool.key)
+                    left = (
+                        amount
+                        - there[node].used.get(resource, 0)
+                        - self._used_amount(resource, node=node, pool=pool.key)
+                    )
                     assert left >= 0, f"over {node}"
             for resource, most in quotas[tenant, admit.pool].limit.items():
-                assert self._held(resource, tenant=tenant, pool=pool.key) <= most, f"{tenant} is over its limit"
+                assert self._used_amount(resource, tenant=tenant, pool=pool.key) <= most, f"{tenant} is over its limit"
 
-    def _held(self, resource: str, *, pool: PoolKey, node: str = "", tenant: str = "") -> int:
+    def _used_amount(self, resource: str, *, pool: PoolKey, node: str = "", tenant: str = "") -> int:
         return sum(
             pod.shape.amount_of(resource)
             for each in self.gangs.values()
@@ -201,7 +213,7 @@ class Changing(Told):
             if pod.node and pod.pool == pool and node in ("", pod.node) and tenant in ("", each.tenant)
         )
 
-    def _check(self, decisions: Decisions) -> None:
+    def _check_decisions(self, decisions: Decisions) -> None:
         known = {pod.uid: (each, pod) for each in self.gangs.values() for pod in each.pods}
         for evict in decisions.evicts:
             going = [known[uid] for uid in evict.pods]
@@ -217,7 +229,7 @@ class Changing(Told):
     def _has_no_cells(self, tenant: str, pod: Pod) -> bool:
         """Since its tenant has lost some of its guarantee."""
         pool = next(pool for pool in self.pools if pool.key == pod.pool)
-        return bool(self.cells(pool).excess_by_node(tenant))
+        return bool(self.derive_cells(pool).excess_by_node(tenant))
 
     def _check_state(self) -> None:
         for each in self.gangs.values():
@@ -225,17 +237,17 @@ class Changing(Told):
             assert len({pod.pool for pod in placed}) <= 1, f"{each.id} is in two pools"
 
 
-def _ageless(plans: Mapping[str, PreemptionPlan]) -> dict[str, PreemptionPlan]:
+def _without_creation_times(plans: Mapping[str, PreemptionPlan]) -> dict[str, PreemptionPlan]:
     return {name: replace(plan, made=0.0) for name, plan in plans.items()}
 
 
-def whatever_changes(random: Random) -> Telling:
-    number, mix = random.getrandbits(32), Mix(more_nodes=random.choice((0, 3)), tail=6, most_gangs=12)
+def whatever_changes(random: Random) -> StoryCheck:
+    number, mix = random.getrandbits(32), StoryMix(more_nodes=random.choice((0, 3)), tail=6, most_gangs=12)
 
     def tell(each: Story) -> None:
-        there = Changing.of(each)
-        assert isinstance(there, Changing)
-        there.change_by(number)
-        there.play(each)
+        there = ChangingCluster.from_story(each)
+        assert isinstance(there, ChangingCluster)
+        there.seed_changes(number)
+        there.play_story(each)
 
-    return story(random, mix), tell
+    return random_story(random, mix), tell

@@ -14,27 +14,29 @@ KEY = ("compute", "pool")
 NOW = 100_000.0
 
 
-def node(name: str, *, size: int = 8, cpu: int = 64, usable: bool = True, **labels: str) -> Node:
+def make_node(name: str, *, size: int = 8, cpu: int = 64, usable: bool = True, **labels: str) -> Node:
     allocatable = {"cpu": cpu * 1000, GPU: size * 1000}
     return Node(name=name, allocatable=allocatable, labels=labels, usable=usable)
 
 
-def nodes(count: int, *, racks: int = 1) -> list[Node]:
-    return [node(f"n{index}", rack=f"r{index * racks // count}") for index in range(count)]
+def make_nodes(count: int, *, racks: int = 1) -> list[Node]:
+    return [make_node(f"n{index}", rack=f"r{index * racks // count}") for index in range(count)]
 
 
-def gpus(count: int, cpu: int = 0) -> Shape:
+def gpu_shape(count: int, cpu: int = 0) -> Shape:
     return Shape.from_requests({GPU: count * 1000, "cpu": cpu * 1000})
 
 
-def placed(uid: str, on: str, size: int | Shape = 1, *, age: float = 100, borrowed: bool = True, rank: int = 0) -> Pod:
-    shape = size if isinstance(size, Shape) else gpus(size)
+def placed_pod(
+    uid: str, on: str, size: int | Shape = 1, *, age: float = 100, borrowed: bool = True, rank: int = 0
+) -> Pod:
+    shape = size if isinstance(size, Shape) else gpu_shape(size)
     return Pod(
         uid=uid, shape=shape, rank=rank, state=PodState.PLACED, pool=KEY, node=on, borrowed=borrowed, since=NOW - age
     )
 
 
-def running(
+def running_gang(
     name: str,
     places: Sequence[str],
     size: int | Shape = 1,
@@ -52,7 +54,7 @@ def running(
 ) -> Gang:
     """A gang of equal pods, one on each of these nodes, lowest rank first: `name-0` and so on."""
     pods = tuple(
-        placed(f"{name}-{rank}", on, size, age=age, borrowed=borrowed, rank=rank) for rank, on in enumerate(places)
+        placed_pod(f"{name}-{rank}", on, size, age=age, borrowed=borrowed, rank=rank) for rank, on in enumerate(places)
     )
     return Gang(
         id=name,
@@ -70,15 +72,17 @@ def running(
     )
 
 
-def waiting(
+def waiting_gang(
     count: int, size: int | Shape = 8, *, required_level: str = "", preferred_level: str = "", name: str = "new"
 ) -> Gang:
     """A gang that asks for room: so many equal pods."""
-    shape = size if isinstance(size, Shape) else gpus(size)
-    return mixed([shape] * count, required_level=required_level, preferred_level=preferred_level, name=name)
+    shape = size if isinstance(size, Shape) else gpu_shape(size)
+    return mixed_gang([shape] * count, required_level=required_level, preferred_level=preferred_level, name=name)
 
 
-def mixed(shapes: Iterable[Shape], *, required_level: str = "", preferred_level: str = "", name: str = "new") -> Gang:
+def mixed_gang(
+    shapes: Iterable[Shape], *, required_level: str = "", preferred_level: str = "", name: str = "new"
+) -> Gang:
     pods = tuple(Pod(uid=f"{name}-{rank}", shape=shape, rank=rank) for rank, shape in enumerate(shapes))
     return Gang(
         id=name,
@@ -91,7 +95,9 @@ def mixed(shapes: Iterable[Shape], *, required_level: str = "", preferred_level:
     )
 
 
-def world(there: Iterable[Node], gangs: Iterable[Gang] = ()) -> tuple[NodeResources, PreemptionCandidates]:
+def resources_and_candidates(
+    there: Iterable[Node], gangs: Iterable[Gang] = ()
+) -> tuple[NodeResources, PreemptionCandidates]:
     """Nodes on which these gangs run."""
     room = NodeResources(Pool(key=KEY, nodes=tuple(there), governed=(GPU,), levels=("rack",)))
     evictable = PreemptionCandidates(KEY, GPU)
@@ -103,7 +109,7 @@ def world(there: Iterable[Node], gangs: Iterable[Gang] = ()) -> tuple[NodeResour
     return room, evictable
 
 
-def changed(gang: Gang, index: int, **fields: object) -> Gang:
+def with_changed_pod(gang: Gang, index: int, **fields: object) -> Gang:
     """The gang with one of its pods changed."""
     pods = list(gang.pods)
     pods[index] = replace(pods[index], **fields)  # type: ignore[arg-type]

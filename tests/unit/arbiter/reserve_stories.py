@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from tests.unit.arbiter.apart import gangs_in_two_pools, gangs_in_two_pools_in_time
-from tests.unit.arbiter.preempting import higher_work_starts, preemption_comes_to_an_end
-from tests.unit.arbiter.stories import NOTICE, Step, units
+from tests.unit.arbiter.multi_pool_stories import gangs_in_two_pools, gangs_in_two_pools_in_time
+from tests.unit.arbiter.preemption_stories import higher_work_starts, preemption_comes_to_an_end
+from tests.unit.arbiter.stories import NOTICE, StoryStep, node_units
 from tests.unit.arbiter.story_invariants import (
-    Telling,
+    StoryCheck,
     better_than_alone,
     called_in_at_once,
     deciding_again,
@@ -20,31 +20,31 @@ from tests.unit.arbiter.story_invariants import (
     whatever_comes,
 )
 
-_MOST = 6
+_MAX_RESERVE = 6
 """Units that a pool keeps idle at most."""
 
 
-def with_a_reserve(random: Random, *, telling: Callable[[Random], Telling]) -> Telling:
+def with_a_reserve(random: Random, *, telling: Callable[[Random], StoryCheck]) -> StoryCheck:
     """The stories of another invariant, in pools with a reserve beside which the gang `big`, if there is one, fits."""
     found, tell = telling(random)
-    size = sum(units(each) for each in found.nodes)
+    size = sum(node_units(each) for each in found.nodes)
     big = [one for step in found.steps for one, _ in step.arrives if one.id == "big"]
     asked = sum(pod.shape.amount_of("nvidia.com/gpu") // 1000 for one in big for pod in one.pods)
-    return replace(found, reserve=random.randint(0, max(0, min(_MOST, size - asked)))), tell
+    return replace(found, reserve=random.randint(0, max(0, min(_MAX_RESERVE, size - asked)))), tell
 
 
-def with_brief_notice(random: Random, *, telling: Callable[[Random], Telling]) -> Telling:
+def with_brief_notice(random: Random, *, telling: Callable[[Random], StoryCheck]) -> StoryCheck:
     """The stories of another invariant, in which gangs that have run for some seconds at most have less notice."""
     found, tell = telling(random)
     brief = {"brief_run": random.choice((4.0, 8.0, 100.0)), "brief_notice": random.choice((0.0, 2.0, NOTICE + 1))}
-    return replace(found, steps=tuple(_briefly(step, brief) for step in found.steps)), tell
+    return replace(found, steps=tuple(_with_brief_notice(step, brief) for step in found.steps)), tell
 
 
-def _briefly(step: Step, brief: dict[str, float]) -> Step:
+def _with_brief_notice(step: StoryStep, brief: dict[str, float]) -> StoryStep:
     return replace(step, arrives=tuple((replace(one, **brief), run) for one, run in step.arrives))  # type: ignore[arg-type]
 
 
-_RESERVING: dict[str, Callable[[Random], Telling]] = {
+_RESERVING: dict[str, Callable[[Random], StoryCheck]] = {
     "whatever_comes": whatever_comes,
     "whatever_comes_in_two_pools": partial(whatever_comes, more=3),
     "whatever_comes_without_devices": partial(whatever_comes, without_devices=0.6),
@@ -62,14 +62,14 @@ _RESERVING: dict[str, Callable[[Random], Telling]] = {
     "preemption_comes_to_an_end": preemption_comes_to_an_end,
 }
 
-_BRIEF: dict[str, Callable[[Random], Telling]] = {
+_BRIEF: dict[str, Callable[[Random], StoryCheck]] = {
     "whatever_comes": whatever_comes,
     "deciding_again": deciding_again,
     "in_time": in_time,
     "gangs_in_two_pools": gangs_in_two_pools,
 }
 
-INVARIANTS: dict[str, Callable[[Random], Telling]] = {
+INVARIANTS: dict[str, Callable[[Random], StoryCheck]] = {
     **{f"{name}_with_a_reserve": partial(with_a_reserve, telling=each) for name, each in _RESERVING.items()},
     **{f"{name}_with_brief_notice": partial(with_brief_notice, telling=each) for name, each in _BRIEF.items()},
 }
