@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import msgspec
 import structlog
@@ -12,23 +12,21 @@ import structlog
 from vkgateway.gateway import finalizers
 from vkgateway.gateway.accepted_specs import (
     ACCEPTED_FOR_ANNOTATION,
-    ACCEPTED_SPEC_ANNOTATION,
     AcceptedSpecs,
     acceptance_annotations,
     read_accepted_spec,
 )
 from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
-from vkgateway.gateway.compute_cleanup import clean_compute_clusters, clusters_of
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.control_plane_reconciler import (
     PROBE_RETRY_SECONDS,
     PROBE_SECONDS,
     ControlPlaneReconciler,
-    ignore_step,
 )
 from vkgateway.gateway.events import EventRecorder
 from vkgateway.gateway.interfaces import ApiServerAccess, ControlPlanes, TenantRunner
 from vkgateway.gateway.status import Verdict, false_verdict
+from vkgateway.gateway.tenant_finalizer import TenantFinalizer
 from vkgateway.gateway.tenant_record import Interrupted, StatusNotWritten, StatusWriter, TenantRecord
 from vkgateway.gateway.workqueue import DONE, ReconcileResult, WorkQueue
 from vkgateway.kube import errors
@@ -38,8 +36,6 @@ from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import Tenant, TenantSpec
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.model.names import TENANT_FINALIZER
-from vkgateway.sync.metrics import forget_tenant as forget_metrics
-from vkgateway.sync.teardown import remove_pods
 
 log = structlog.get_logger(__name__)
 
@@ -81,6 +77,14 @@ class TenantController:
         )
         self._records: dict[str, TenantRecord] = {}
         self.accepted_specs = AcceptedSpecs(computes.clusters.pool_facts, computes.clusters.guaranteed_pods)
+        self._finalizer = TenantFinalizer(
+            management,
+            computes=computes,
+            planes=planes,
+            runtimes=runtimes,
+            accepted_specs=self.accepted_specs,
+            status_writer=self._status_writer,
+        )
         self._queue = WorkQueue("tenant", self._reconcile, on_error=self._handle_error)
         self.tenants: Reflector[Tenant] = Reflector(
             management, TENANTS, decode=msgspec.json.Decoder(Tenant).decode, on_change=self._tenant_changed
@@ -115,7 +119,8 @@ class TenantController:
 
     async def close(self) -> None:
         """Stop the runtimes of all tenants; their pods and control planes continue to run."""
-        await asyncio.gather(*(self._stop_work(name) for name in list(self._records)))
+        records, self._records = self._records, {}
+        await asyncio.gather(*(self._finalizer.stop_runtime(name, record) for name, record in records.items()))
 
     def _tenant_changed(self, old: Tenant | None, new: Tenant | None) -> None:
         tenant = new or old
@@ -130,12 +135,15 @@ class TenantController:
         tenant = self.tenants.store.get(("", name))
         record = self._records.get(name)
         if tenant is None or (record is not None and record.uid != tenant.metadata.uid):
-            return await self._object_deleted(name, tenant)
+            await self._finalizer.clean_up(name, record)
+            self._records.pop(name, None)
+            return DONE if tenant is None else 0.0
         if record is None:
             record = self._records[name] = TenantRecord.from_tenant(tenant, now=self._clock.monotonic())
         record.generation = tenant.metadata.generation
         if tenant.metadata.deletion_timestamp is not None:
-            return await self._finalize_tenant(tenant, record)
+            await self._finalizer.finalize_tenant(tenant, record)
+            return None
         self._update_datastore_fact(name, record)
         spec = await self._accept_spec(tenant, record)
         if spec is None:
@@ -186,29 +194,13 @@ class TenantController:
         record.update_facts(accepted=verdict)
         spec = self.accepted_specs.spec_of(name)
         if spec is not None and not _is_recorded(spec, tenant, record):
-            await self._remove_predecessor(tenant, record)
+            others = (view.metadata.uid for view in self.tenants.store.values() if view.metadata.name != name)
+            await self._finalizer.remove_predecessor(tenant, record, other_uids=frozenset(others))
             await self._record_acceptance(spec, tenant, record)
             self._computes.tenants_changed()
             if not record.facts.is_ready:  # the facts of a tenant that was Ready are about another spec
                 await self._status_writer.write_status(tenant, record)
         return spec
-
-    async def _remove_predecessor(self, tenant: Tenant, record: TenantRecord) -> None:
-        """Delete credentials, keys and data of an earlier tenant with the same name.
-
-        They exist if the finalizer was removed by force while no gateway ran, or if the datastore was restored from a
-        backup. Annotations that were copied from another Tenant do not prove that this tenant had any data. A Tenant
-        that was itself restored from a backup keeps its data.
-        """
-        annotations = tenant.metadata.annotations
-        is_known = TENANT_FINALIZER in tenant.metadata.finalizers or ACCEPTED_SPEC_ANNOTATION in annotations
-        others = (view.metadata for view in self.tenants.store.values() if view.metadata.name != tenant.metadata.name)
-        copied = annotations.get(ACCEPTED_FOR_ANNOTATION) in {other.uid for other in others}
-        if (is_known and not copied) or record.recorded_spec is not None or record.facts.api_server is not None:
-            return
-        record.stage = "control_plane"
-        await self._control_planes.remove(tenant.metadata.name, on_step=ignore_step)
-        record.stage = "accepted"
 
     async def _record_acceptance(self, spec: TenantSpec, tenant: Tenant, record: TenantRecord) -> None:
         """Store the accepted spec and the finalizer on the object before anything is created for it."""
@@ -235,76 +227,6 @@ class TenantController:
             with contextlib.suppress(errors.ApiError):
                 state = await self._runner.ensure_running(tenant, record.access)
                 record.update_facts(virtual_nodes=state.verdict, pools=state.pools)
-
-    # Deletion
-
-    async def _finalize_tenant(self, tenant: Tenant, record: TenantRecord) -> ReconcileResult:
-        record.stage = "deleting"
-        name = tenant.metadata.name
-        has_finalizer = TENANT_FINALIZER in tenant.metadata.finalizers or record.recorded_spec is not None
-        if record.finalizer_removed or not has_finalizer:
-            return None
-        await self._report_deletion(tenant, record, "deleting its pods")
-        await self._stop_work(name, keep=True)
-        needed = clusters_of(tenant, self.accepted_specs.spec_of(name))
-        await clean_compute_clusters(self._computes.clusters, name, needed=needed, remove=remove_pods)
-        # In parallel: Kubernetes takes at least 5 s to delete a namespace, and no pods are left.
-        await _gather_all(
-            clean_compute_clusters(self._computes.clusters, name, needed=needed),
-            self._remove_control_plane(tenant, record),
-        )
-        # A request that was in flight when the runtime stopped may have created an object since.
-        await clean_compute_clusters(self._computes.clusters, name, needed=needed)
-        await self._remove_finalizer(tenant)
-        record.finalizer_removed = True
-        self.accepted_specs.remove(name)
-        forget_metrics(name)
-        self._computes.tenants_changed()
-        return None
-
-    async def _remove_control_plane(self, tenant: Tenant, record: TenantRecord) -> None:
-        await self._report_deletion(tenant, record, "deleting its control plane and data")
-        name = tenant.metadata.name
-        await self._control_planes.remove(
-            name, on_step=lambda _reason, message: self._report_deletion(tenant, record, message)
-        )
-        await self._report_deletion(tenant, record, "deleting its namespaces in compute clusters")
-
-    async def _report_deletion(self, tenant: Tenant, record: TenantRecord, message: str) -> None:
-        record.update_facts(deleting=Verdict("False", "Deleting", message))
-        await self._status_writer.try_write_status(tenant, record)
-
-    async def _remove_finalizer(self, tenant: Tenant) -> None:
-        await finalizers.remove_finalizer(self._management, TENANTS, tenant.metadata, TENANT_FINALIZER)
-        log.info("tenant deleted", tenant=tenant.metadata.name)
-
-    async def _object_deleted(self, name: str, successor: Tenant | None) -> ReconcileResult:
-        """Clean up after a deleted object, including its resources if the finalizer was removed by force."""
-        await self._stop_work(name, keep=True)
-        if self.accepted_specs.spec_of(name) is not None:
-            log.warning("tenant was deleted without its finalizer; cleaning up", tenant=name)
-            await clean_compute_clusters(self._computes.clusters, name, needed=self._computes.clusters.links)
-            await self._control_planes.remove(name, on_step=ignore_step)
-            self.accepted_specs.remove(name)
-            forget_metrics(name)
-            self._computes.tenants_changed()
-        self._records.pop(name, None)
-        return DONE if successor is None else 0.0
-
-    async def _stop_work(self, name: str, *, keep: bool = False) -> None:
-        """Stop a tenant's runtime and close its client."""
-        record = self._records.get(name) if keep else self._records.pop(name, None)
-        await self._runner.stop(name)
-        if record is not None and record.access is not None:
-            access, record.access = record.access, None
-            await access.client.close()
-
-
-async def _gather_all(*parts: Awaitable[None]) -> None:
-    """Await all parts concurrently to their end, then raise the error of the first failed part."""
-    for result in await asyncio.gather(*parts, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result
 
 
 def _is_recorded(spec: TenantSpec, tenant: Tenant, record: TenantRecord) -> bool:
