@@ -1,1 +1,1 @@
-"""Reconcilers, one a kind: what a tenant asks for goes down, what became of it comes back up."""
+"""Reconcilers of tenants: they forward objects to compute clusters, and mirror status to tenant clusters."""

@@ -1,4 +1,4 @@
-"""What is counted of the arbiter, for Prometheus: cycles, decisions, pools, and each part of the way to a start."""
+"""Prometheus metrics of the arbiter: cycles, decisions, pools, and the phases of starts."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from vkgateway.arbiter.reasons.report_types import ArbiterReport, PoolReport
 from vkgateway.model.names import virtual_node_name
 
 Term = Literal["watch", "cycle", "notice", "grace", "bind"]
-"""A part of the time to a guaranteed start: until the arbiter hears of the gang, until it has decided, until the notice
-of those who must go has run out, until they have gone, until the pods are bound to their nodes."""
+"""A phase of a guaranteed start: until the pod is known, until the decision, until the notice of the victims expires,
+until they have terminated, until the pods are bound.
+"""
 
 CYCLE_SECONDS: Final = Histogram(
     "vkgateway_arbiter_cycle_seconds",
@@ -78,7 +79,7 @@ _POOL_METRICS: Final[tuple[tuple[str, str, Callable[[PoolReport], float]], ...]]
         lambda pool: pool.fragmentation,
     ),
 )
-"""Gauges by pool and resource: the ends of their names, what they say, and where it stands."""
+"""Gauges by pool and resource: suffix of the name, description, and field."""
 _RESOURCE_GAUGES: Final = tuple(
     (Gauge(f"vkgateway_arbiter_{name}", says, ["pool", "resource"]), value) for name, says, value in _POOL_METRICS
 )
@@ -86,7 +87,7 @@ _GAUGES: Final = (WAITING_GANGS, TENANT_WAITING_GANGS, TENANT_WAITING_UNITS, *(g
 
 
 def observe_cycle(seconds: float) -> None:
-    """Count a cycle that took so long."""
+    """Count a cycle and its duration in seconds."""
     CYCLE_SECONDS.observe(max(0.0, seconds))
 
 
@@ -96,7 +97,7 @@ def observe_start(term: Term, seconds: float) -> None:
 
 
 def count_decisions(decisions: Decisions) -> None:
-    """Count what was decided in a cycle, holds left out."""
+    """Count the decisions of a cycle, except pending reasons."""
     kinds = {
         "admit": decisions.admits,
         "evict": decisions.evicts,
@@ -113,7 +114,7 @@ def count_decisions(decisions: Decisions) -> None:
 
 
 def observe_state(state: ArbiterReport) -> None:
-    """Set what is told of pools and of tenants in them; those that are gone are not told of any more."""
+    """Set the gauges of pools and of tenants in them, and delete the series of those that do not exist any more."""
     for gauge in _GAUGES:
         gauge.clear()
     for pool in state.pools:
@@ -127,7 +128,7 @@ def observe_state(state: ArbiterReport) -> None:
 
 
 def forget_tenant(tenant: str) -> None:
-    """Drop the series of a tenant that is gone."""
+    """Delete the series of a removed tenant."""
     for metric in (EVICTED, LOST):
         if (tenant,) in {tuple(sample.labels.values()) for found in metric.collect() for sample in found.samples}:
             metric.remove(tenant)

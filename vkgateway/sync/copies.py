@@ -111,9 +111,9 @@ class CopyReferences:
 
 
 class CopyReconciler:
-    """Copies of one tenant's ConfigMaps and Secrets in all its compute clusters.
+    """Reconciler of copies of one tenant's ConfigMaps and Secrets in all its compute clusters.
 
-    The content of an object is read when it is copied, and not kept.
+    The content of an object is read when it is copied, and not retained.
     """
 
     def __init__(self, scope: TenantScope) -> None:

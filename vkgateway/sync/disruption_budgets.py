@@ -31,7 +31,7 @@ BUDGET: Final = RequestKind[Key]("budget", BATCH_SECONDS)
 
 
 class DisruptionBudgetReconciler:
-    """One tenant's budgets in all its compute clusters.
+    """Reconciler of one tenant's PodDisruptionBudgets in all its compute clusters.
 
     They are watched from the tenant's first compute namespace on. The gateway itself evicts by deletion, which no
     budget stops.
@@ -146,7 +146,7 @@ class DisruptionBudgetReconciler:
         await link.client.replace(resources.DISRUPTION_BUDGETS, name, document, namespace=namespace)
 
     async def _report_error(self, above: DisruptionBudgetView, error: errors.ApiError | ConflictError) -> None:
-        """Report to the tenant what only the tenant or the platform can mend."""
+        """Report an error that only the tenant or the platform's administrators can fix."""
         metadata = above.metadata
         if isinstance(error, ConflictError):
             reason, message = "NameTaken", "its name is taken in the compute cluster by something that is not yours"

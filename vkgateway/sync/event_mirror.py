@@ -47,7 +47,7 @@ EVENT: Final = RequestKind[tuple[str, Key]]("event")
 
 
 class EventMirror:
-    """Writes one tenant's mirrored events. An event that cannot be written is logged."""
+    """Reconciler that mirrors Events to one tenant. An Event that cannot be written is logged."""
 
     def __init__(self, scope: TenantScope) -> None:
         self._scope = scope

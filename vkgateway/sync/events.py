@@ -1,4 +1,4 @@
-"""Events that the gateway writes into a tenant's cluster: repeated ones are counted, floods are stopped."""
+"""Events that the gateway writes to a tenant cluster: repeated ones are counted, and rate-limited."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vkgateway.sync.clock import Clock
 log = structlog.get_logger(__name__)
 
 About = Literal["Pod", "Service", "PersistentVolumeClaim", "NetworkPolicy", "PodDisruptionBudget"]
-"""The kind of what an event is about."""
+"""The kind of an event's object."""
 _API_VERSIONS: Final[dict[About, str]] = {
     "Pod": "v1",
     "Service": "v1",
@@ -31,14 +31,14 @@ Severity = Literal["Normal", "Warning"]
 
 _MAX_SERIES: Final = 4096
 _QUIET_SECONDS: Final = 30.0
-"""How long the same event about the same object is only counted, not written."""
+"""Seconds for which the same event about the same object is only counted, and not written."""
 _MESSAGE_MAX: Final = 1024
-"""What the API server accepts in an Event's message (core/v1 validation)."""
+"""Maximum length of an Event's message (core/v1 validation)."""
 
 
 @dataclass(slots=True)
 class _Series:
-    """One event as it was last written; `name` is empty until it stands in the cluster."""
+    """One event as it was last written; `name` is empty until the event exists in the cluster."""
 
     name: str
     first: str
@@ -47,7 +47,7 @@ class _Series:
 
 
 class EventRecorder:
-    """Writes Events about what a tenant has; losing one is logged, and never stops the work that it tells of."""
+    """Writer of Events about a tenant's objects. An event that cannot be written is logged."""
 
     def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client = client
@@ -63,9 +63,10 @@ class EventRecorder:
         kind: Severity = "Warning",
         about: About = "Pod",
     ) -> None:
-        """Tell something of an object, at most once in half a minute for the same words.
+        """Emit an event about an object, at most once in 30 seconds with the same words.
 
-        `reason` is a CamelCase word, `message` a sentence for the tenant's admin; it is cut at 1,024 characters.
+        `reason` is a CamelCase word, `message` a sentence for the tenant's administrator, truncated to 1,024
+        characters.
         """
         message = message[:_MESSAGE_MAX]
         key = (metadata.uid, reason, message)

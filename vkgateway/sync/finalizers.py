@@ -1,4 +1,4 @@
-"""Our finalizers on pods and volumes come off by name: what others put there, and when, is no matter."""
+"""Removal of vkgateway's finalizers from pods and volumes, by name: finalizers of others stay."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from vkgateway.model.objects import Meta
 
 
 async def remove_finalizers(client: Client, resource: Resource, seen: Meta, *finalizers: str) -> None:
-    """Take finalizers off a pod or a volume in one request, however old what is `seen` of it; it may be gone.
+    """Remove finalizers from a pod or a volume in one request, which does not depend on the version that was `seen`.
 
-    Raises Conflict where another has its name by now. Only kinds of Kubernetes' own can be patched so
-    (strategic merge patch).
+    The object may not exist any more. Raises Conflict if another object has its name. Only built-in kinds support this
+    patch (strategic merge patch).
     """
     change = {"metadata": {"uid": seen.uid, "$deleteFromPrimitiveList/finalizers": list(finalizers)}}
     try:

@@ -1,7 +1,7 @@
-"""What the reconcilers count, for Prometheus.
+"""Prometheus metrics of the reconcilers.
 
-Label lookups cost more than the counting, so whoever counts often holds on to its child: a tenant's reconcilers to
-theirs, the engine to one a sort of work.
+Label lookups are expensive, so frequent callers keep the child of a metric: the reconcilers of a tenant, and the
+workers for each kind of reconcile request.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PodMeter:
 
 
 def forget_tenant(tenant: str) -> None:
-    """Drop the series of a tenant that is gone."""
+    """Delete the series of a removed tenant."""
     for metric in _BY_TENANT:
         _remove_series(metric, (tenant,))
     samples = [sample for metric in FAILED.collect() for sample in metric.samples]

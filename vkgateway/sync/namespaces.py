@@ -33,14 +33,14 @@ NAMESPACE: Final = RequestKind[str]("namespace")
 
 
 class IsolationSource(Protocol):
-    """Builds the network policies of compute namespaces."""
+    """Builder of the network policies of compute namespaces."""
 
     async def wait_for_policies(self, link: ComputeLink, namespace: str, uid: str) -> list[Object]:
         """Return the network policies that belong in the compute namespace of a tenant namespace with this UID."""
 
 
 class NamespaceReconciler:
-    """Keeps one tenant's compute namespaces in all its compute clusters.
+    """Reconciler of one tenant's compute namespaces in all its compute clusters.
 
     The last write sets an annotation with a digest of the objects that isolate the namespace, so that a gateway which
     restarts need not write all of them again before the first pod.
@@ -99,7 +99,7 @@ class NamespaceReconciler:
         self._incomplete.add((link.name, uid))
 
     async def repair_namespace(self, link: ComputeLink, namespace: str, uid: str) -> None:
-        """Write the objects of an existing compute namespace again, whoever deleted or changed them."""
+        """Write the objects of an existing compute namespace again, to undo deletions and changes by others."""
         name = compute_namespace(self._scope.name, namespace)
         async with self._lock_for(link, name):
             await self._write_namespace(link, name, uid, await self._namespace_objects(link, namespace, uid))

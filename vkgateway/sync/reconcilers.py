@@ -31,7 +31,7 @@ from vkgateway.sync.tokens import ServiceAccountTokens
 
 
 class TenantReconcilers:
-    """All reconcilers of one tenant. A new kind of object needs its reconciler here, and in `in_order`."""
+    """All reconcilers of one tenant. A new kind of object needs its reconciler here and in `in_order`."""
 
     def __init__(self, scope: TenantScope, *, arbiter: ArbiterService, name_servers: NameServers | None) -> None:
         own_range = TenantServiceCidr(scope)

@@ -1,4 +1,4 @@
-"""What a compute cluster's refusal is about: the object, or something of the cluster's own that may be mended."""
+"""Classification of refusals by a compute cluster: is the object refused, or can the cause be fixed in the cluster?"""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ _STARTING: Final = "not yet ready to handle request"
 
 
 def lacks_rights(error: Exception) -> bool:
-    """Whether the gateway may not do such a thing there, whatever the object."""
+    """Return whether the gateway lacks permission for a request, whatever the object."""
     return isinstance(error, errors.Forbidden) and any(words in error.server_message for words in _OUR_RIGHTS)
 
 
 def is_starting(error: Exception) -> bool:
-    """Whether the server just started: its admission plugins know nothing yet."""
+    """Return whether the server has just started, so that its admission plugins are not ready."""
     return isinstance(error, errors.Forbidden) and _STARTING in error.server_message
 
 
 def is_object_refused(error: Exception) -> bool:
-    """Whether it is the object that is not taken; quotas, which count others too, are left to the caller."""
+    """Return whether the object itself is refused. Callers handle quotas, which also count other objects."""
     refused = isinstance(error, (errors.Invalid, errors.BadRequest, errors.Forbidden))
     return refused and not lacks_rights(error) and not is_starting(error)
 
 
 def refusal_message(error: errors.ApiError, cleaner: Sanitizer) -> str:
-    """What the compute cluster said of an object, for its tenant."""
+    """Return the compute cluster's refusal of an object as a message for its tenant."""
     if lacks_rights(error):
         return "the compute cluster does not let the gateway do that now"
     return f"the compute cluster refused it: {cleaner.sanitize_text(error.server_message)}"

@@ -23,7 +23,7 @@ _SWEEP_SECONDS: Final = 600.0
 
 
 class Sweeper:
-    """Deletes copies without users, tokens without pods, and compute namespaces without a tenant namespace."""
+    """Deleter of copies without users, tokens without pods, and compute namespaces without a tenant namespace."""
 
     def __init__(
         self,

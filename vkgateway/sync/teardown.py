@@ -1,4 +1,4 @@
-"""Taking a tenant away: everything of it that a compute cluster holds, and nothing else."""
+"""Removal of a tenant from a compute cluster: all of its objects, and nothing else."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ log = structlog.get_logger(__name__)
 _LOOKS: Final = Backoff(base=0.2, cap=1.0)
 _CONCURRENCY: Final = 16
 _DEFAULT_GRACE: Final = 30
-"""What a pod that names none gets (core/v1 PodSpec)."""
+"""Default termination grace period in seconds (core/v1 PodSpec)."""
 _MAX_GRACE: Final = 120
-"""Seconds in which pods of a tenant that goes have to end; the grace they ask for is the tenant's choice, years too."""
+"""Maximum grace period in seconds of a removed tenant's pods: the tenant chooses theirs, even years."""
 
 
 async def remove_pods(link: ComputeLink, tenant: str) -> None:
-    """Delete a tenant's compute pods and wait until the last one is gone.
+    """Delete a tenant's compute pods and wait until all are deleted.
 
-    Pods end with their own grace, two minutes at most; our finalizers come off at once, since nobody is left to read
-    how they ended. The tenant's reconcilers must not run any more. Raises `errors.ApiError` where the cluster cannot be
-    asked; what was removed by then stays removed, and calling it again goes on from there.
+    Pods get their own grace period, two minutes at most. vkgateway's finalizers are removed at the start, since their
+    ends are not mirrored any more. The tenant's reconcilers must not run. Raises `errors.ApiError` if the cluster does
+    not answer; another call continues the removal.
     """
     await _wait_removed(lambda: _remove_pods(link, tenant))
 
 
 async def remove_tenant(link: ComputeLink, tenant: str) -> None:
-    """Delete a tenant's pods, then its compute namespaces, and wait until the last one is gone; see `remove_pods`.
+    """Delete a tenant's pods, then its compute namespaces, and wait until all are deleted; see `remove_pods`.
 
-    Kubernetes lets 5 s pass before it empties a namespace, and looks at one that has pods again only after half of
-    their longest grace, however soon they end: so the pods go first.
+    Kubernetes waits 5 s before it empties a namespace, and checks a namespace with pods again only after half of their
+    longest grace period. So the pods are deleted first.
     """
     await remove_pods(link, tenant)
     await remove_names(link, tenant)
@@ -59,7 +59,7 @@ async def _wait_removed(remove: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def _remove_pods(link: ComputeLink, tenant: str) -> bool:
-    """Whether there were any pods left."""
+    """Delete the tenant's pods; return whether there were any."""
     selector = f"{TENANT_LABEL}={tenant}"
     pages = link.client.list_pages(resources.PODS, label_selector=selector)
     views = [decode_compute_pod(bytes(item)) async for page in pages for item in page.items]
@@ -99,7 +99,7 @@ def _pod_grace(view: ComputePodView) -> int:
 
 
 async def _remove_namespaces(link: ComputeLink, tenant: str) -> bool:
-    """Whether there were any namespaces left."""
+    """Delete the tenant's namespaces; return whether there were any."""
     namespaces = await _list_namespaces(link, tenant)
     for name, (uid, deleting) in namespaces.items():
         if not deleting:
@@ -109,7 +109,7 @@ async def _remove_namespaces(link: ComputeLink, tenant: str) -> bool:
 
 
 async def _list_namespaces(link: ComputeLink, tenant: str) -> dict[str, tuple[str, bool]]:
-    """The tenant's compute namespaces: name to UID, and whether they are being deleted already."""
+    """Return the UID of each of the tenant's compute namespaces by name, and whether it is being deleted."""
     selector = f"{TENANT_LABEL}={tenant}"
     pages = link.client.list_pages(resources.NAMESPACES, label_selector=selector)
     views = [decode_namespace(bytes(item)) async for page in pages for item in page.items]

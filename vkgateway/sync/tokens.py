@@ -43,7 +43,7 @@ class _TokenRequest(msgspec.Struct):
 
 
 class ServiceAccountTokens:
-    """Requests one tenant's tokens from the tenant cluster and keeps them in Secrets of the compute clusters."""
+    """Requester of one tenant's tokens from the tenant cluster, which it keeps in Secrets of the compute clusters."""
 
     def __init__(self, scope: TenantScope) -> None:
         self._tenant = scope.name

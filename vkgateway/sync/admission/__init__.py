@@ -1,1 +1,1 @@
-"""Admission: which pods of the tenants may start, where, and which must go; asked of the arbiter, for all tenants."""
+"""Admission of the tenants' pods by the arbiter: which pods start, where, and which are evicted."""

@@ -1,4 +1,4 @@
-"""Keeps account of one tenant's governed pods: how long their starts take, and what they used when they have ended."""
+"""Metrics and usage records of one tenant's governed pods: durations of starts, and usage of ended pods."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from vkgateway.sync.views.pods import ComputePodView
 
 
 class AdmissionObserver(Protocol):
-    """Who hears of it."""
+    """Observer of starts and ends of pods."""
 
     @property
     def start_meter(self) -> StartMeter:
-        """Measures the way to guaranteed starts."""
+        """Meter of the starts of guaranteed gangs."""
 
     def pod_ended(self, tenant: str, ran: PodRun) -> None:
-        """A pod that ran has ended."""
+        """Observe the end of a pod that ran."""
 
 
 class PodAccounting:
-    """One tenant's."""
+    """Accounting of one tenant's governed pods."""
 
     def __init__(self, scope: TenantScope, observer: AdmissionObserver) -> None:
         self._tenant = scope.name
@@ -34,14 +34,14 @@ class PodAccounting:
         self._clock = scope.clock
         self._history = RunHistory()
         self._start_times: dict[str, float] = {}
-        """Since when (seconds since the epoch) each pod, by uid, holds what it was given below."""
+        """Time since when each pod holds resources in a compute cluster, by UID (seconds since the epoch)."""
 
     def expected_run(self, member: GangMember) -> float | None:
-        """Seconds that a pod will run, by those like it; None: too few are known."""
+        """Return the seconds that a pod will run, from the runs of similar pods; None if too few are known."""
         return self._history.expected_run(*member.key)
 
     def pod_arrived(self, member: GangMember) -> None:
-        """A pod that is to be placed was read for the first time."""
+        """Record a pod that was read for the first time and waits for its placement."""
         self._observer.start_meter.pod_arrived(
             self._gang_id(member), member.uid, created=member.created, now=self._clock()
         )
@@ -49,7 +49,7 @@ class PodAccounting:
     def record_state(
         self, member: GangMember, seen: MemberState, *, below: ComputePodView | None, verdict: Admission | None
     ) -> None:
-        """A pod stands like this now."""
+        """Record the current state of a pod."""
         uid = member.uid
         if seen.state is None:
             self._observer.start_meter.pod_gone(self._gang_id(member), uid)
@@ -66,7 +66,7 @@ class PodAccounting:
                 self._observer.start_meter.pod_bound(uid, now=self._clock())
 
     def forget_pod(self, member: GangMember) -> None:
-        """A pod is gone, or of no gang any more."""
+        """Forget a pod that was deleted, or belongs to no gang any more."""
         self._observer.start_meter.pod_gone(self._gang_id(member), member.uid)
         self._start_times.pop(member.uid, None)
 

@@ -1,4 +1,4 @@
-"""Asks the arbiter again whenever something changed, and carries its answers to the tenants' pods."""
+"""Runs the arbiter's scheduling cycles whenever something changed, and dispatches the decisions to the tenants."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from vkgateway.sync.views.pods import ComputePodView
 log = structlog.get_logger(__name__)
 
 _START_TIMEOUT: Final = 20.0
-"""Seconds after a start for which it is waited until every tenant's pods are known."""
+"""Seconds after the start within which the first cycle waits for the pods of every expected tenant."""
 _REFRESH: Final = 30.0
-"""Seconds between two looks where nothing happens but time, as long as something waits."""
+"""Seconds between two cycles without a change, while gangs are pending."""
 _AFTER_DEFECT: Final = 5.0
-"""Seconds after which it is tried again where a cycle failed."""
+"""Seconds after which a failed cycle is retried."""
 _REST_RATIO: Final = 0.5
-"""Part of a cycle's time that is rested after it: the rest of the gateway wants to live, too."""
+"""Part of a cycle's duration that passes before the next cycle, so that the rest of the gateway gets CPU time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArbitrationSettings:
-    """Rules of the platform; times in seconds."""
+    """Settings of the arbitration; times in seconds."""
 
     policy: Policy = field(default_factory=Policy)
     notice: float = 30.0
@@ -51,22 +51,22 @@ class ArbitrationSettings:
     gather: float = 0.05
     minimum_run: float = 0.0
     bind_timeout: float = 60.0
-    """A compute pod that its node has not taken for so long is taken back, and planned again."""
+    """Time after which a compute pod that its node has not accepted is reverted and placed again."""
     unplaced_delay: float = 1.0
-    """After so long it is looked at what pods that the arbiter does not place hold on nodes."""
+    """Time after which a change in the usage of pods that the arbiter does not place starts a cycle."""
 
 
 class CycleObserver(Protocol):
-    """Hears of each cycle, and of pods that have ended."""
+    """Observer of scheduling cycles and of the ends of pods."""
 
     def log_cycle(self, snapshot: Snapshot | None, decisions: Decisions, now: float) -> None:
-        """Write a cycle down; called in a thread of its own, after it was carried out. None: without its facts."""
+        """Log a cycle after its dispatch, in a separate thread; `snapshot` is None if too many cycles wait."""
 
     def cycle_decided(self, snapshot: Snapshot, decisions: Decisions, *, now: float, seconds: float) -> None:
-        """A cycle is done; `seconds` is what deciding took."""
+        """Observe a finished cycle; `seconds` is the duration of the decision."""
 
     def pod_ended(self, tenant: str, ran: PodRun) -> None:
-        """A pod that ran has ended."""
+        """Observe the end of a pod that ran."""
 
 
 class Platform(Protocol):
@@ -87,9 +87,9 @@ class Platform(Protocol):
 
 
 class Arbitration:
-    """All tenants' governed pods in all compute clusters.
+    """Arbitration of the governed pods of all tenants in all compute clusters.
 
-    Nothing is decided before the pods of all expected tenants are known, or some seconds have passed.
+    The first cycle waits until the pods of all expected tenants are known, or until some seconds have passed.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Arbitration:
         self._observer = observer
         self._journal = Journal(observer.log_cycle) if observer is not None else None
         self.clock = clock
-        """The time by which notices run."""
+        """Time of day by which notices run."""
         self._decide = decide or incremental_decide()
         self.start_meter = StartMeter()
         self._tenants: dict[str, TenantAdmission] = {}
@@ -115,22 +115,22 @@ class Arbitration:
         self._triggered = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._has_pending = True
-        """Something waits, or may: what others give up is news."""
+        """Whether gangs are pending, or may be: then released capacity starts a cycle soon."""
         self._started = False
         self._started_at: float | None = None
 
     @property
     def bind_timeout(self) -> float:
-        """Seconds after which a compute pod that its node has not taken is taken back."""
+        """Seconds after which a compute pod that its node has not accepted is reverted."""
         return self.settings.bind_timeout
 
     def add_tenant(self, tenant: TenantAdmission) -> None:
-        """Arbitrate for a tenant from now on."""
+        """Include a tenant in the cycles from now on."""
         self._tenants[tenant.name] = tenant
         self.trigger()
 
     def remove_tenant(self, name: str) -> None:
-        """Do so no longer; what it has below counts as taken until it is gone."""
+        """Exclude a tenant; the capacity of its compute pods counts as used until they are deleted."""
         forget_tenant(name)
         tenant = self._tenants.pop(name, None)
         if tenant is not None:
@@ -140,15 +140,15 @@ class Arbitration:
         self.trigger()
 
     def trigger(self) -> None:
-        """Something changed: decide again soon."""
+        """Request a cycle soon, because something changed."""
         self._triggered.set()
 
     def pod_names(self) -> dict[str, Key]:
-        """Namespaces and names of all pods that take part, by uid; may be called from another thread."""
+        """Return namespaces and names of all members by UID. May be called from another thread."""
         return {member.uid: member.key for tenant in list(self._tenants.values()) for member in tenant.gangs}
 
     def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
-        """How those who are evicted from a pool are treated."""
+        """Return the terms of evictions from a pool."""
         settings = self.settings
         known = (
             ()
@@ -164,25 +164,25 @@ class Arbitration:
         return EvictionTerms(notice, grace, settings.minimum_run, brief_run=brief_run, brief_notice=brief_notice)
 
     def recount_pod(self, pod: ComputePodView, cluster: str) -> None:
-        """Look again at whose burden a pod is below: it was read, or forgotten."""
+        """Count a compute pod's usage again, after its tenant pod was read or forgotten."""
         if cluster in self._clusters:
             self._clusters[cluster].recount_pod(pod)
 
     def pod_ended(self, tenant: str, ran: PodRun) -> None:
-        """A pod that ran has ended."""
+        """Pass the end of a pod that ran to the observer."""
         if self._observer is not None:
             self._observer.pod_ended(tenant, ran)
 
     def avoid_node(self, cluster: str, node: str) -> bool:
-        """Leave a node alone for a while: it did not take a pod that was placed on it.
+        """Exclude a node from placement for a while, because it did not accept a pod.
 
-        False: so many do not that it is no fault of the nodes: what binds pods there is away.
+        Return False if too many nodes are excluded: then the cause is whatever binds pods there, and not the nodes.
         """
         facts = self._clusters.get(cluster)
         return facts is not None and facts.avoid_node(node, until=self.clock() + 5 * self.settings.bind_timeout)
 
     async def run(self) -> None:
-        """Decide until cancelled."""
+        """Run cycles until cancelled."""
         try:
             while True:
                 await self._triggered.wait()
@@ -199,16 +199,18 @@ class Arbitration:
                 await self._journal.close()
 
     async def _try_cycle(self) -> None:
-        """One cycle; a defect in it must not take the rest of the gateway along, and perhaps passes with its cause."""
+        """Run one cycle. An unexpected error is logged and the cycle retried, so that the rest of the gateway keeps
+        running.
+        """
         try:
             await self._run_cycle()
         except Exception:
-            log.exception("nothing could be decided; it is tried again")
+            log.exception("scheduling cycle failed; it is retried")
             RETRIES.labels("defect").inc()
             self._trigger_within(_AFTER_DEFECT)
 
     def _is_ready(self) -> bool:
-        """Whether enough is known; at a start a gang that is half read must not be taken for half there."""
+        """Return whether enough is known for a cycle. At a start, partly read gangs must not count as incomplete."""
         self._sync_clusters()
         if self._started:
             return True
@@ -223,7 +225,7 @@ class Arbitration:
         )
         if known or waited:
             self._started = True
-            log.info("the arbiter begins", tenants=len(self._tenants), everything_known=known)
+            log.info("first scheduling cycle", tenants=len(self._tenants), everything_known=known)
         else:
             self._trigger_within(0.25)
         return self._started
@@ -237,7 +239,7 @@ class Arbitration:
                 self._clusters[name] = ClusterCache(link, self)
 
     def cluster_returned(self, cluster: str) -> None:
-        """A cluster answers again: who was to leave it meanwhile is judged once more before it has to."""
+        """Postpone evictions in a cluster that is reachable again, so that they are decided once more."""
         for tenant in self._tenants.values():
             tenant.postpone_evictions(cluster)
 
@@ -289,11 +291,11 @@ class Arbitration:
             self._trigger_within(wait)
 
     def trigger_later(self) -> None:
-        """Something changed that need not be looked at at once, and where nothing waits not soon."""
+        """Request a cycle after a while; later if no gang is pending."""
         self._trigger_within(self.settings.unplaced_delay if self._has_pending else _REFRESH)
 
     def _trigger_within(self, seconds: float) -> None:
-        """Decide again in so many seconds at the latest."""
+        """Request a cycle within a number of seconds."""
         loop = asyncio.get_running_loop()
         if self._timer is not None:
             if self._timer.when() <= loop.time() + seconds:

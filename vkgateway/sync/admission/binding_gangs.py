@@ -1,4 +1,4 @@
-"""Gangs that were admitted and that their tenant's scheduler has not bound as a whole yet (pure)."""
+"""Admitted gangs of which the tenant's scheduler has not bound every pod yet (pure)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterable
 
 
 class BindingGangs:
-    """One tenant's. No pod of a gang is forwarded before all that start with it are bound.
+    """Admitted gangs of one tenant that wait for bindings.
 
-    Pods that the arbiter does not govern may take the sum that a virtual node offers before the scheduler binds the
-    last pod of a gang. The others would then run as a part of it.
+    No pod of a gang is forwarded before all pods that start with it are bound. Pods that the arbiter does not govern
+    may use up the capacity of a virtual node before the scheduler binds the last pod of a gang. The other pods would
+    then run as an incomplete gang.
     """
 
     def __init__(self) -> None:
         self._unbound: dict[str, set[str]] = {}
-        """Uids by gang."""
+        """UIDs of unbound pods by gang."""
 
     def await_binding(self, group: str, uids: Iterable[str]) -> None:
         """Wait until these pods of a gang are bound."""
@@ -23,12 +24,12 @@ class BindingGangs:
             self._unbound.setdefault(group, set()).update(unbound)
 
     def is_binding(self, group: str, uid: str = "") -> bool:
-        """Return whether a pod of the gang, or this one, is not bound yet."""
+        """Return whether a pod of the gang is not bound yet."""
         unbound = self._unbound.get(group)
         return unbound is not None and (not uid or uid in unbound)
 
     def mark_bound(self, group: str, uid: str) -> bool:
-        """Wait no longer for a pod, which is bound. Return whether it was the last of its gang."""
+        """Record that a pod is bound; return whether it was the last one of its gang."""
         unbound = self._unbound.get(group)
         if unbound is None or uid not in unbound:
             return False
@@ -39,5 +40,5 @@ class BindingGangs:
         return True
 
     def cancel_binding(self, group: str) -> None:
-        """Wait for no pod of the gang: it does not start."""
+        """Stop waiting for a gang: it does not start."""
         self._unbound.pop(group, None)

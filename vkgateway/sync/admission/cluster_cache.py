@@ -1,4 +1,4 @@
-"""What the arbiter must know of one compute cluster: its pools, and who holds what there beside the arbiter's pods."""
+"""Scheduling state of one compute cluster: its pools, and the usage of pods that the arbiter does not place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vkgateway.sync.views.pods import ComputePodView
 from vkgateway.translate.pool_nodes import PoolNodes
 
 _MIN_AVOIDED: Final = 2
-"""So many nodes may be left alone at once, or a tenth of a cluster's if that is more."""
+"""Minimum number of nodes that may be excluded at the same time; a tenth of the cluster's nodes if that is more."""
 
 
 class ClusterOwner(Protocol):
@@ -55,14 +55,14 @@ class ClusterCache:
         self._images = NodeImages()
         self._zones = NodeZones(owner.shape_of)
         self._pending_topologies: dict[str, TopologyView | None] = {}
-        """What nodes published before it was known which pods are there."""
+        """Topologies that nodes published before the cluster's pods were known."""
         self._pools: dict[str, PoolCache] = {}
         self._pool_nodes: dict[str, PoolNodes] = {}
-        """The nodes of each pool, as of the last cycle."""
+        """Nodes of each pool as of the last cycle."""
         self._node_names: dict[str, frozenset[str]] = {}
-        """Their names."""
+        """Names of these nodes."""
         self.avoided_nodes: dict[str, float] = {}
-        """Nodes that did not take a pod that was placed on them, and until when they are left alone."""
+        """Nodes that did not accept a pod, with the time until which they are excluded."""
         link.watches.add(PODS, self._pod_changed)
         link.watches.add(UNMANAGED_PODS, self._unmanaged_pod_changed)
         link.watches.add(NODES, owner.trigger)
@@ -84,14 +84,14 @@ class ClusterCache:
 
     @property
     def is_known(self) -> bool:
-        """Whether all that is there is known, and the cluster answers."""
+        """Whether all objects of the cluster are known, and the cluster is reachable."""
         link = self.link
         return (
             link.is_trusted and link.nodes.is_complete and link.unmanaged_pods.is_complete and link.topologies.is_known
         )
 
     def update_pools(self, specs: Iterable[PoolSpec], *, images: frozenset[str], now: float) -> list[Pool]:
-        """Return the pools. `images` are those that any pod asks for."""
+        """Return the current pools; `images` are those that any pod requests."""
         specs = tuple(specs)
         self._assign_nodes({spec.name: self.link.nodes.pool_nodes(spec.node_selector) for spec in specs})
         self._update_zones()
@@ -110,7 +110,7 @@ class ClusterCache:
         return found
 
     def avoid_node(self, node: str, *, until: float) -> bool:
-        """Leave a node alone until then (seconds since the epoch); False: too many are left alone already."""
+        """Exclude a node until a time (seconds since the epoch). Return False if too many are excluded already."""
         if node not in self.avoided_nodes and len(self.avoided_nodes) >= max(
             _MIN_AVOIDED, len(self.link.nodes.store) // 10
         ):
@@ -119,7 +119,7 @@ class ClusterCache:
         return True
 
     def unplaced_usage(self, tenant: str, pool: str) -> MilliResources:
-        """What a tenant's pods hold in a pool that the arbiter does not place."""
+        """Return the usage of a tenant's pods in a pool that the arbiter does not place."""
         return self._occupancy.used_by((tenant, pool))
 
     def _reachable_changed(self) -> None:
@@ -129,7 +129,7 @@ class ClusterCache:
         self._owner.trigger()
 
     def _assign_nodes(self, members: dict[str, PoolNodes]) -> None:
-        """Note which nodes are whose; a pod whose node has another pool by now is a burden there."""
+        """Update the nodes of each pool. A placed pod whose node left its pool counts as usage of others there."""
         before, self._pool_nodes = self._pool_nodes, members
         if before.keys() == members.keys() and all(before[name] is nodes for name, nodes in members.items()):
             return
@@ -140,7 +140,7 @@ class ClusterCache:
                 self._count_pod(pod)
 
     def recount_pod(self, pod: ComputePodView) -> None:
-        """Look again at whose burden a pod is: it was read, or forgotten."""
+        """Count a pod's usage again, after its tenant pod was read or forgotten."""
         self._count_pod(pod)
 
     def _topology_changed(self, node: str, view: TopologyView | None) -> None:
@@ -150,7 +150,7 @@ class ClusterCache:
         self._owner.trigger_later()
 
     def _update_zones(self) -> None:
-        """Note which pods are in what nodes have published: at once, but not before all pods are known."""
+        """Update the zones of nodes that published a topology, once all pods are known."""
         unjudged, self._pending_topologies = self._pending_topologies, {}
         if unjudged and not self._zones.follows_pods:
             self._zones.follow_pods(self.link.pods.store.values())

@@ -1,4 +1,4 @@
-"""Objects in a tenant's cluster that say more about its gangs (PodGroups, jobs), watched once a pod refers to them."""
+"""Companion objects of gangs in a tenant cluster (PodGroups, jobs), watched once a pod refers to them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from vkgateway.translate.gangs import Kind, Reference
 log = structlog.get_logger(__name__)
 
 _RETRY: Final = 15.0
-"""Seconds until it is asked again for a kind that the tenant's API server does not know, or tells no more of."""
+"""Seconds until the API server is asked again for a kind that it does not serve."""
 
 
 COMPANIONS: Final = Source[Reference]("companion objects")
@@ -35,21 +35,21 @@ COMPANION_KINDS: Final = Source[Kind]("kinds of companion objects")
 
 
 class CompanionView(msgspec.Struct):
-    """An object with everything that is in it."""
+    """An object with its whole document."""
 
     metadata: Meta
     document: Object
 
 
 def decode_companion(data: bytes) -> CompanionView:
-    """Decode an object from its JSON; a server of the tenant's own need not send one. Raises msgspec.DecodeError."""
+    """Decode an object from JSON. A tenant's server may send anything. Raises msgspec.DecodeError."""
     whole = msgspec.json.decode(data, type=dict[str, Any])
     return CompanionView(msgspec.convert(whole.get("metadata") or {}, Meta), whole)
 
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
-    """A kind that is followed, in one version."""
+    """Watch of a kind in one version."""
 
     resource: Resource
     reflector: Reflector[CompanionView]
@@ -57,7 +57,7 @@ class _Watch:
 
 
 class CompanionObjects:
-    """Finds companion objects of pods. Notifies `COMPANIONS` and `COMPANION_KINDS` of changes."""
+    """Cache of one tenant's companion objects. Notifies `COMPANIONS` and `COMPANION_KINDS` of changes."""
 
     def __init__(self, scope: TenantScope) -> None:
         self._scope = scope
@@ -65,38 +65,38 @@ class CompanionObjects:
         self._client = scope.client
         self._watches: dict[Kind, _Watch] = {}
         self._unreachable: set[Kind] = set()
-        """Kinds that cannot be followed now: perhaps they are served in another version only."""
+        """Kinds whose watch fails: the server may serve them in another version only."""
         self._wanted: dict[Kind, None] = {}
         self._absent: set[Kind] = set()
-        """Kinds that were asked for, and that the server did not tell of: it does not serve them, or has failed."""
+        """Kinds that the server does not serve, or about which its answer failed."""
         self._unserved: set[Kind] = set()
-        """Kinds that the server does not serve, by its last answer. It may be older than a pod: see `find_unserved`."""
+        """Kinds that the server did not serve by its last answer. A pod may be newer than that: see `find_unserved`."""
         self._wakeup = asyncio.Event()
 
     @property
     def is_complete(self) -> bool:
-        """Whether each wanted kind was listed or is not to be had: absence is a fact, as far as it can be."""
+        """Whether each wanted kind was listed or is unavailable, so that missing objects do not exist."""
         return all(
             kind in self._absent or (kind in self._watches and self._watches[kind].reflector.is_complete)
             for kind in self._wanted
         )
 
     def watch_kind_of(self, reference: Reference) -> None:
-        """Have objects of this kind watched from now on."""
+        """Watch the kind of an object from now on."""
         if reference.object_kind not in self._wanted:
             self._wanted[reference.object_kind] = None
             self._wakeup.set()
 
     def is_watched(self, kind: Kind) -> bool:
-        """Return whether the objects of a kind are watched now, so that it is served."""
+        """Return whether a kind is watched now, and so is served."""
         return kind in self._watches and kind not in self._unreachable
 
     async def find_unserved(self, kinds: Iterable[Kind]) -> frozenset[Kind]:
         """Ask the server which of these kinds it does not serve now.
 
-        What is remembered is not enough: a kind may have been installed just before a pod that refers to it. A kind of
-        which the server does not tell is not among them, since an error must not make lone pods of a gang. If the pod
-        wants that kind all the same, `COMPANION_KINDS` is notified once the server tells.
+        The last answer does not suffice: a kind may have been installed just before a pod that refers to it. A kind
+        about which the server gives no answer is not included, since an error must not turn gangs into single pods. If
+        the pod wants that kind, `COMPANION_KINDS` is notified once the server answers.
         """
         found, unknown = set(), set()
         for kind in kinds:
@@ -109,19 +109,19 @@ class CompanionObjects:
                 elif kind in self._unserved:
                     self._wakeup.set()
             except (errors.ApiError, msgspec.DecodeError) as error:
-                log.info("not known whether a kind is served", tenant=self._tenant, kind=str(kind), error=str(error))
+                log.info("unknown whether a kind is served", tenant=self._tenant, kind=str(kind), error=str(error))
                 unknown.add(kind)
         self._unserved -= unknown
         return frozenset(found)
 
     def get_object(self, reference: Reference) -> Object | None:
-        """The object, or None where it is not there or not known yet."""
+        """Return the object; None if it does not exist or is not known yet."""
         watch = self._watches.get(reference.object_kind)
         view = watch.reflector.store.get((reference.namespace, reference.name)) if watch is not None else None
         return view.document if view is not None else None
 
     async def run(self) -> None:
-        """Watch what is wanted, until cancelled."""
+        """Watch the wanted kinds until cancelled."""
         async with asyncio.TaskGroup() as group:
             while True:
                 self._wakeup.clear()
@@ -136,7 +136,7 @@ class CompanionObjects:
                     continue
 
     async def _watch_kind(self, kind: Kind, group: asyncio.TaskGroup) -> None:
-        """Watch a kind in the version in which it is served, if that is another than before."""
+        """Watch a kind in the served version, unless that version is watched already."""
         resource, old = await self._find_resource(kind), self._watches.get(kind)
         if resource is None:
             if old is None:
@@ -154,7 +154,7 @@ class CompanionObjects:
         self._watches[kind] = _Watch(resource, reflector, task)
 
     def _note_served(self, kind: Kind, *, served: bool) -> None:
-        """Take in what the server says of a kind, and report it where that is news."""
+        """Record whether the server serves a kind, and notify watchers of a change."""
         if served == (kind not in self._unserved):
             return
         if served:
@@ -166,7 +166,7 @@ class CompanionObjects:
     def _new_reflector(
         self, kind: Kind, resource: Resource, before: Mapping[Key, CompanionView]
     ) -> Reflector[CompanionView]:
-        """`before` is what was known in another version, and holds until all is listed in this one."""
+        """Return a reflector for a kind. `before` has the objects of another version until this one is listed."""
 
         def on_change(old: CompanionView | None, new: CompanionView | None) -> None:
             view = new or old
@@ -184,12 +184,12 @@ class CompanionObjects:
         made = Reflector(
             self._client, resource, decode=decode_companion, on_change=on_change, on_reachable=on_reachable
         )
-        for key, view in before.items():  # without their versions: each is told anew, also where it has not changed
+        for key, view in before.items():  # without their versions, so that each object counts as changed
             made.store[key] = CompanionView(structs.replace(view.metadata, resource_version=""), view.document)
         return made
 
     async def _find_resource(self, kind: Kind) -> Resource | None:
-        """None where the server does not know the kind now, or does not tell."""
+        """Return the resource of a kind; None if the server does not serve it, or does not answer."""
         why = "it is not served"
         try:
             if (found := await served_kind(kind, self._client)) is not None:

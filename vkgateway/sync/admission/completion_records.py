@@ -1,4 +1,4 @@
-"""Members of gangs that ended well, written on compute namespaces for a gateway that is started anew."""
+"""Succeeded members of gangs, recorded in annotations of compute namespaces so that a restart preserves them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from vkgateway.sync.views.ownership import namespace_owner
 log = structlog.get_logger(__name__)
 
 _GATHER: Final = 1.0
-"""Seconds for which changes are gathered: a gang that is removed pod by pod has mostly gone by then."""
+"""Seconds for which changes are gathered: a gang that is deleted pod by pod is mostly gone by then."""
 _RETRY: Final = 5.0
-"""Seconds after which it is tried again where that failed, or not all pods are known yet."""
+"""Seconds after which a write is retried that failed, or that waits until all pods are known."""
 _MOST: Final = 64 * 1024
-"""Bytes that are written on one namespace; gangs that find no room there are not known after a restart."""
+"""Maximum bytes of one namespace's record; gangs beyond it are unknown after a restart."""
 
 _Entry = dict[str, dict[str, dict[str, int]]]
-"""One gang's: by the UID of the controller and by role, pods' names and when they ended (seconds since the epoch)."""
+"""One gang: by the UID of the controller and by role, pod names with the time of their end (seconds since the epoch).
+"""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -36,7 +37,7 @@ _encode = msgspec.json.Encoder().encode
 
 @lru_cache(maxsize=64)
 def _decode_records(text: str) -> dict[str, _Entry]:
-    """What a namespace says; what cannot be read says nothing."""
+    """Return the record of a namespace; an invalid one is empty."""
     try:
         return msgspec.json.decode(text, type=dict[str, _Entry])
     except msgspec.DecodeError:
@@ -44,22 +45,22 @@ def _decode_records(text: str) -> dict[str, _Entry]:
 
 
 class CompletionSource(Protocol):
-    """A tenant's gangs."""
+    """Source of a tenant's completions."""
 
     def completions_in(self, namespace: str) -> Mapping[str, Mapping[str, Completion]]:
-        """By gang who is to be written down."""
+        """Return the completions of a namespace, by gang and pod name."""
 
 
 class GangOwner(Protocol):
-    """A tenant's part in the arbitration."""
+    """Owner of a tenant's gangs."""
 
     @property
     def gangs(self) -> CompletionSource:
-        """Its gangs, as far as they are known."""
+        """The gangs that are known."""
 
     @property
     def is_known(self) -> bool:
-        """Whether that is all of them."""
+        """Whether all gangs are known."""
 
 
 class CompletionRecords:
@@ -69,16 +70,16 @@ class CompletionRecords:
         self._scope = scope
         self._tenant = scope.name
         self._stale: set[str] = set()
-        """Tenant namespaces of which something has changed."""
+        """Tenant namespaces whose completions changed."""
         self._wakeup = asyncio.Event()
 
     def mark_changed(self, namespace: str) -> None:
-        """Something has changed about those who are done in a tenant namespace."""
+        """Request a write of a tenant namespace's completions."""
         self._stale.add(namespace)
         self._wakeup.set()
 
     def load_completions(self, group: str) -> Mapping[str, Completion]:
-        """Return by name the pods of a gang that were recorded as done."""
+        """Return the recorded completions of a gang by pod name."""
         namespace, _, name = group.partition("/")
         found: dict[str, Completion] = {}
         for _, view in self._compute_namespaces(namespace):
@@ -110,7 +111,7 @@ class CompletionRecords:
         try:
             await self._write_namespace(owner, namespace)
         except errors.ApiError as error:
-            log.info("who is done was not written down", tenant=self._tenant, error=str(error))
+            log.info("completions not recorded", tenant=self._tenant, error=str(error))
             return False
         return True
 
@@ -126,7 +127,7 @@ class CompletionRecords:
                 continue
 
     def _encode_records(self, owner: GangOwner, namespace: str) -> str | None:
-        """What is to be written; None: nothing."""
+        """Return the record of a namespace; None if there is nothing to record."""
         entries: dict[str, _Entry] = {}
         size = 2
         for group, pods in sorted(owner.gangs.completions_in(namespace).items()):
@@ -140,7 +141,7 @@ class CompletionRecords:
         return _encode(entries).decode() if entries else None
 
     def _compute_namespaces(self, namespace: str) -> Iterator[tuple[ComputeLink, NamespaceView]]:
-        """The compute namespaces of a tenant namespace."""
+        """Yield the compute namespaces of a tenant namespace."""
         name = compute_namespace(self._tenant, namespace)
         for link in self._scope.links.values():
             view = link.namespaces.store.get(("", name))

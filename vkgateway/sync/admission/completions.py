@@ -1,4 +1,4 @@
-"""Pods of a gang that ended and are not replaced: its minimum does not wait for them."""
+"""Ended pods of a gang that are not replaced, and by which its minimum is lower."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkgateway.sync.admission.member_state import MemberState
 from vkgateway.translate.gangs import GangMarks
 
 _GRAIN: Final = 1.0
-"""Seconds to which API servers round creation times down."""
+"""Seconds to which API servers round creation times."""
 
 
 class Completion(NamedTuple):
@@ -21,14 +21,14 @@ class Completion(NamedTuple):
 
     role: str
     controller: str
-    """UID of its controller; empty: none."""
+    """UID of its controller; empty if it has none."""
     ended: float
     """Seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class MinimumReduction:
-    """The number of pods by which a gang's minimum is lower, in all and of each role."""
+    """Number of pods by which a gang's minimum is lower, in total and by role."""
 
     total: int = 0
     roles: Counter[str] = field(default_factory=Counter)
@@ -50,10 +50,10 @@ def reduce_minimum(
     first: Mapping[str, float],
     marks: GangMarks,
 ) -> MinimumReduction:
-    """Return by how much the minimum of a gang is lower because pods ended and are not replaced.
+    """Return the reduction of a gang's minimum by pods that ended and are not replaced.
 
-    `done` are succeeded pods that were deleted, `first` is when each controller created its first pod of the gang.
-    A Job's status counts its pods. Pods beyond the minimum make up for those that ended otherwise than well.
+    `done` are succeeded pods that were deleted, `first` has the time of each controller's first pod of the gang. A
+    Job's status counts its pods. Pods beyond the minimum replace pods that failed.
     """
     if marks.excludes_succeeded:
         return MinimumReduction()
@@ -82,10 +82,10 @@ def reduce_minimum(
 
 
 class _GangRun:
-    """The run of a gang that waits: a name that is used again names another one.
+    """One run of a waiting gang: a later gang of the same name is another run.
 
     A pod that ended before the waiting pods' controllers created any pod belongs to an earlier run, unless one of them
-    created it. Without a controller, pods that run tell since when the run lasts.
+    created it. Without a controller, the start of running pods is the start of the run.
     """
 
     def __init__(
@@ -103,12 +103,12 @@ class _GangRun:
         self._since = min(since, default=0.0)
 
     def includes_pod(self, controller: str, ended: float) -> bool:
-        """Whether a pod that ended then is one of the run."""
+        """Return whether a pod that ended at a time belongs to the run."""
         return controller in self._controllers or ended >= self._since
 
 
 def _job_marks(members: Sequence[GangMember], seen: Mapping[str, MemberState], run: _GangRun) -> list[GangMarks]:
-    """What each Job says whose pods are of the run: the marks of one of them."""
+    """Return the marks of one pod for each Job with pods in the run."""
     by_job: dict[str, list[GangMember]] = {}
     for member in members:
         if member.marks is not None and member.marks.job_desired:

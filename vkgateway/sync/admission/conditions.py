@@ -1,4 +1,4 @@
-"""One condition of a tenant's pod is written, and the others are left to whoever writes them."""
+"""Writes of one condition of a tenant pod, without changing the conditions of other writers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from vkgateway.translate.to_tenant import condition_status
 async def set_condition(
     client: Client, view: TenantPodView, kind: str, *, status: str, reason: str, message: str, now: datetime
 ) -> None:
-    """Set a condition on a pod, if it does not stand so already; a pod that is gone or another needs none."""
+    """Set a condition of a pod if it differs. A pod that was deleted, or replaced by another of its name, is left
+    alone.
+    """
     standing = msgspec.json.decode(view.status)
     patch = condition_status(standing, kind, status=status, reason=reason, message=message, now=now)
     if patch is None:

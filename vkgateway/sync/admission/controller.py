@@ -29,24 +29,24 @@ RETAKEN: Final = Admission(AdmissionState.RETAKEN)
 
 
 class ArbiterService(ArbitrationService, Protocol):
-    """The arbitration, as one tenant's part sees it."""
+    """The arbitration, as one tenant's admission uses it."""
 
     @property
     def clock(self) -> Clock:
-        """The time by which notices run, in seconds since the epoch."""
+        """Time by which notices run, in seconds since the epoch."""
 
     @property
     def bind_timeout(self) -> float:
-        """Seconds after which a compute pod that its node has not taken is taken back."""
+        """Seconds after which a compute pod that its node has not accepted is reverted."""
 
     def add_tenant(self, tenant: TenantAdmission) -> None:
-        """Arbitrate for a tenant from now on."""
+        """Include a tenant in the cycles from now on."""
 
     def remove_tenant(self, name: str) -> None:
-        """Do so no longer."""
+        """Exclude a tenant from the cycles."""
 
     def avoid_node(self, cluster: str, node: str) -> bool:
-        """Leave a node alone for a while; False: too many are already."""
+        """Exclude a node from placement for a while; False: too many are excluded already."""
 
 
 class AdmissionController:
@@ -94,7 +94,7 @@ class AdmissionController:
         self.event_handler.compute_pod_changed(key)
 
     def observe_pod(self, pod: Object, view: TenantPodView, *, governed: bool) -> None:
-        """The whole of a pod that is bound was read. One of which the tenant's server must be asked waits for that."""
+        """Pass a bound pod that was read to the gates, unless the server must be asked about its kinds first."""
         if (
             governed
             and self.gate_reconciler.must_read(view)
@@ -103,16 +103,18 @@ class AdmissionController:
             self.gate_reconciler.observe_pod(pod, view.fingerprint)
 
     def is_ordinary(self, view: TenantPodView) -> bool:
-        """Whether a pod starts without the arbiter though it carries a mark: its tenant has no such kind."""
+        """Return whether a marked pod starts without the arbiter, because its tenant does not have the kind of the
+        mark.
+        """
         return self.gate_reconciler.ordinary.is_ordinary(view)
 
     def admission_for(self, case: PodContext) -> Admission:
-        """What is said of a pod that is not below yet."""
+        """Return the admission of a pod without a compute pod."""
         above = tenant_pod_of(case)
         return self.tenant_admission.admission_for(above.metadata.uid, above.spec.node_name)
 
     def running_admission(self, case: PodContext) -> Admission:
-        """What is said of one that is; where no node has taken it in time, that it is to be taken back."""
+        """Return the admission of a pod with a compute pod: retaken if no node has accepted it in time."""
         below = compute_pod_of(case)
         node = below.metadata.annotations.get(COMPUTE_NODE_ANNOTATION, "")
         uid = tenant_pod_of(case).metadata.uid
@@ -128,7 +130,7 @@ class AdmissionController:
         return self.tenant_admission.running_admission(uid)
 
     async def report_pending(self, case: PodContext) -> None:
-        """Tell a pod that is held at the gateway why it waits."""
+        """Report to a pending pod why it waits."""
         view = tenant_pod_of(case)
         member = self.tenant_admission.gangs.find_member(view.metadata.uid)
         if member is not None:

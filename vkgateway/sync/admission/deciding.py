@@ -1,4 +1,4 @@
-"""`decide` as the arbitration calls it: loaded when it is first needed, and what did not change is carried over."""
+"""The `decide` function of the arbitration: loaded on first use, and incremental between cycles."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Decide = Callable[[Snapshot, float], Decisions]
 
 
 def incremental_decide() -> Decide:
-    """`decide`, which carries over what did not change since it was called last.
+    """Return a `decide` function that reuses what did not change since its last call.
 
-    Loaded when there is first a gang, or a guarantee to be reduced: it brings numpy, for which a starting gateway
-    should not wait.
+    The arbiter is loaded for the first gang, or for a guarantee that must be reduced: it imports numpy, for which the
+    start of the gateway should not wait.
     """
     carry: Cache | None = None
 
@@ -36,7 +36,7 @@ def incremental_decide() -> Decide:
 
 
 def _covers_guarantees(pool: Pool, snapshot: Snapshot) -> bool:
-    """Whether no node of a pool is closed, and all that is guaranteed there is left beside what others hold."""
+    """Return whether all nodes of the pools are available and the guarantees fit into what other pods leave."""
     guaranteed = sum(quota.guarantee.get(pool.unit_resource, 0) for quota in snapshot.quotas if quota.pool == pool.key)
     left = sum(
         node.allocatable.get(pool.unit_resource, 0) - node.used.get(pool.unit_resource, 0) for node in pool.nodes

@@ -1,4 +1,4 @@
-"""Carries what the arbiter decided to the tenants whose gangs it is about."""
+"""Dispatch of the arbiter's decisions to the tenants of the gangs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ log = structlog.get_logger(__name__)
 def dispatch_decisions(
     decisions: Decisions, snapshot: Snapshot, tenants: Mapping[str, TenantAdmission], *, now: float
 ) -> None:
-    """Tell each tenant what is its own; one that went while it was being decided hears nothing."""
+    """Apply each decision to the tenant of its gang. Decisions on tenants that were removed during the cycle are
+    dropped.
+    """
 
     def of(gang: str) -> TenantAdmission | None:
         return tenants.get(tenant_of_gang(gang))

@@ -1,4 +1,4 @@
-"""When a pod ended, by its status."""
+"""The end time in a pod's status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _status = msgspec.json.Decoder(_Status)
 
 
 def ended_at(status: bytes) -> float | None:
-    """Return when the last container ended (seconds since the epoch), or None where the status does not say."""
+    """Return the end of the last container (seconds since the epoch); None if the status does not have it."""
     try:
         ends = (each.state.terminated for each in _status.decode(status).container_statuses)
         found = [times.parse_time(end.finished_at).timestamp() for end in ends if end is not None and end.finished_at]

@@ -1,4 +1,4 @@
-"""Tells pods that run that they are to go, and when; that they may stay after all; that they borrow no longer."""
+"""Eviction notices on running pods, their withdrawal, and records of promotions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkgateway.translate.conditions import DISRUPTION_CONDITION
 
 
 class EvictionNotices:
-    """Notices on one tenant's pods: the compute pod is told first, since its containers read the deadline there."""
+    """Writer of one tenant's notices. The compute pod comes first, since its containers read the deadline there."""
 
     def __init__(self, scope: TenantScope) -> None:
         self._client = scope.client
@@ -25,12 +25,12 @@ class EvictionNotices:
         self._clock = scope.clock
 
     async def give_notice(self, case: PodContext) -> None:
-        """Write the deadline below and above, once."""
+        """Write the deadline to the compute pod and the tenant pod, once."""
         admission, above, below = case.admission, tenant_pod_of(case).metadata, compute_pod_of(case).metadata
         assert admission is not None
         deadline = times.render_time(datetime.fromtimestamp(admission.deadline or 0.0, UTC))
         if below.annotations.get(EVICTION_DEADLINE_ANNOTATION) != deadline:
-            # Why it goes is written now already: at the deadline only the deletion is left to be done.
+            # The reason is written now, so that only the deletion is left at the deadline.
             marks = {EVICTED_FOR: admission.evicted_for, EVICTED: admission.reason_text, BORROWED_ANNOTATION: "true"}
             await self._annotate_pod(case.link.client, below, {EVICTION_DEADLINE_ANNOTATION: deadline, **marks})
         if above.annotations.get(EVICTION_DEADLINE_ANNOTATION) == deadline:
@@ -41,10 +41,10 @@ class EvictionNotices:
         await self._annotate_pod(self._client, above, {EVICTION_DEADLINE_ANNOTATION: deadline})
 
     async def withdraw_notice(self, case: PodContext) -> None:
-        """Take a notice that does not hold any more off, above and below."""
+        """Remove a withdrawn notice from the tenant pod and the compute pod."""
         above, below = tenant_pod_of(case).metadata, compute_pod_of(case).metadata
         if EVICTION_DEADLINE_ANNOTATION in above.annotations:
-            message = "the pod may stay: its room is not needed any more"
+            message = "the eviction is withdrawn: the capacity is not needed any more"
             await self._events.emit_event(above, reason="EvictionWithdrawn", message=message, kind="Normal")
             await self._set_condition(case, status="False", reason="EvictionWithdrawn", message=message)
             await self._annotate_pod(self._client, above, {EVICTION_DEADLINE_ANNOTATION: None})
@@ -53,16 +53,16 @@ class EvictionNotices:
             await self._annotate_pod(case.link.client, below, marks)
 
     async def mark_promoted(self, case: PodContext) -> None:
-        """Write on a compute pod that it runs inside its tenant's guarantee by now, once.
+        """Record once on a compute pod that it runs inside the tenant's guarantee.
 
-        Its priority class below cannot follow: Kubernetes lets nobody change the priority of a pod that is there.
+        Its priority class does not change: Kubernetes does not allow that for an existing pod.
         """
         admission, below = case.admission, compute_pod_of(case).metadata
         borrows = below.annotations.get(BORROWED_ANNOTATION) == "true"
         if admission is None or admission.borrowed is not False or not borrows:
             return
         await self._annotate_pod(case.link.client, below, {BORROWED_ANNOTATION: "false"})
-        message = "the pod runs inside the tenant's guarantee from now on: its room is not called in any more"
+        message = "the pod runs inside the tenant's guarantee from now on: its capacity is not reclaimed any more"
         await self._events.emit_event(
             tenant_pod_of(case).metadata, reason="InsideGuarantee", message=message, kind="Normal"
         )

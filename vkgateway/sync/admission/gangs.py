@@ -1,4 +1,4 @@
-"""A tenant's gangs as facts for the arbiter: put together from members, made anew only where something changed."""
+"""A tenant's gangs as the arbiter's snapshot needs them, rebuilt from their members only after a change."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from vkgateway.translate.governed import is_extended
 
 _NO_STATE: Final = MemberState()
 _MOST_DONE: Final = 10_000
-"""Of more pods of a gang that ended well the first are forgotten: its minimum is long down to one."""
+"""Maximum recorded completions of a gang; of more, the first are dropped, as the minimum is down to one by then."""
 
 
 class MemberBackoff(NamedTuple):
-    """A member that is not tried again `until` then (seconds since the epoch), and why."""
+    """Exclusion of a member `until` a time (seconds since the epoch), with the reason."""
 
     until: float
     why: str
@@ -30,48 +30,48 @@ class MemberBackoff(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EvictionTerms:
-    """How those who are evicted from a pool are treated, in seconds."""
+    """Terms of evictions from a pool, in seconds."""
 
     notice: float
     grace_max: float
     minimum_run: float = 0.0
-    """For so long after its start nothing is evicted, unless nothing else will do."""
+    """Duration after the start within which a pod is evicted only if no other victim suffices."""
     restart_max: float = 3600.0
-    """The most that a restart may be said to cost, for each unit that a gang holds: who says more gains nothing."""
+    """Maximum restart cost for each device of a gang: a higher declared cost has no effect."""
     brief_run: float = 0.0
-    """Pods that ran for less get `brief_notice` instead of `notice`."""
+    """Pods that ran for less time get `brief_notice` instead of `notice`."""
     brief_notice: float = 0.0
 
 
 class CompletionStore(Protocol):
-    """Remembers over a restart which members of gangs ended well."""
+    """Store of succeeded members that survives restarts."""
 
     def load_completions(self, group: str, /) -> Mapping[str, Completion]:
-        """Return them by name."""
+        """Return a gang's completions by pod name."""
 
     def mark_changed(self, namespace: str, /) -> None:
-        """They are others now in some gang of this namespace."""
+        """Record that the completions of a gang in this namespace changed."""
 
 
 class MemberStates(Protocol):
-    """Observes members."""
+    """Observer of members."""
 
     def member_state(self, member: GangMember) -> MemberState:
         """Return the current state of a member."""
 
 
 class TermsSource(Protocol):
-    """The arbitration, as far as it says how evicted gangs are treated."""
+    """The arbitration, as far as it defines the terms of evictions."""
 
     def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
-        """Return how gangs that are evicted from a pool are treated."""
+        """Return the terms of evictions from a pool."""
 
 
 class RunForecast(Protocol):
-    """Forecasts how long pods run."""
+    """Forecast of run times."""
 
     def expected_run(self, member: GangMember) -> float | None:
-        """Return the seconds that a pod will run; None: not known."""
+        """Return the seconds that a pod will run; None if unknown."""
 
 
 class _NoCompletionStore:
@@ -84,15 +84,15 @@ class _NoCompletionStore:
 
 @dataclass(slots=True)
 class _Group:
-    """One gang's members, and what was made of them last."""
+    """Members of one gang, and what was last built from them."""
 
     members: dict[str, GangMember]
     completions: dict[str, Completion] = field(default_factory=dict)
-    """By name the pods that succeeded and were deleted since, as long as any other is left."""
+    """Succeeded and deleted pods by name, as long as another member exists."""
     first_created: dict[str, float] = field(default_factory=dict)
-    """When each controller created its first pod of the gang, by the controller's UID (seconds since the epoch)."""
+    """Time of the first pod of each controller, by the controller's UID (seconds since the epoch)."""
     is_loaded: bool = False
-    """Those of before a restart are among them."""
+    """Whether the completions of before a restart are included."""
     plan: PreemptionPlan | None = None
     gang: Gang | None = None
     pending_reason: PendingReport | None = None
@@ -120,7 +120,7 @@ class TenantGangs:
         self._uids_by_pod: dict[Key, set[str]] = {}
         self._groups: dict[str, _Group] = {}
         self.images: Counter[str] = Counter()
-        """The images that pods ask for, and how many pods."""
+        """Number of pods by requested image."""
         self.backoffs: dict[str, MemberBackoff] = {}
         """Members that were admitted and that the tenant's scheduler did not bind."""
 
@@ -128,20 +128,20 @@ class TenantGangs:
         return iter(list(self._members.values()))
 
     def find_member(self, uid: str) -> GangMember | None:
-        """The member with this uid."""
+        """Return the member with a UID."""
         return self._members.get(uid)
 
     def members_named(self, key: Key) -> list[GangMember]:
-        """The members under a pod's name: one, and for a while its namesakes of before."""
+        """Return the members with a pod's name: one, and for a while earlier pods of that name."""
         return [self._members[uid] for uid in self._uids_by_pod.get(key, ())]
 
     def members_of(self, gang: str) -> list[GangMember]:
-        """The members of a gang, by its id."""
+        """Return the members of a gang by its id."""
         group = self._groups.get(gang.removeprefix(f"{self._tenant}/"))
         return list(group.members.values()) if group is not None else []
 
     def put_member(self, member: GangMember) -> None:
-        """Take in a pod that was read, perhaps anew."""
+        """Add or replace a pod that was read."""
         if member.uid in self._members:
             self.drop_member(member.uid)
         self._members[member.uid] = member
@@ -157,7 +157,7 @@ class TenantGangs:
         group.is_fresh = False
 
     def drop_member(self, uid: str, *, seen: MemberState = _NO_STATE) -> None:
-        """Forget a pod that is gone above and below; where it was seen to succeed the others need not wait for it."""
+        """Remove a deleted pod; if it succeeded, the other members do not wait for it."""
         member = self._members.pop(uid, None)
         if member is None:
             return
@@ -182,7 +182,7 @@ class TenantGangs:
             del self._groups[member.gang_group]
 
     def completions_in(self, namespace: str) -> dict[str, Mapping[str, Completion]]:
-        """By gang and name the members that succeeded, where there are others for whose start that counts."""
+        """Return the succeeded members by gang and name, for gangs with members whose start depends on them."""
         found: dict[str, Mapping[str, Completion]] = {}
         for name, group in self._groups.items():
             if not name.startswith(f"{namespace}/"):
@@ -201,7 +201,7 @@ class TenantGangs:
         return found
 
     def member_succeeded(self, uid: str) -> None:
-        """A member has just done its part."""
+        """Record that a member succeeded."""
         member = self._members.get(uid)
         if member is not None and _counts_completions(member):
             self._completion_store.mark_changed(member.key[0])
@@ -215,18 +215,18 @@ class TenantGangs:
         group.completions = {pod: done for pod, done in known.items() if pod not in there} | group.completions
 
     def mark_changed(self, uid: str) -> None:
-        """Something about a member changed, above, below or in what was said of it."""
+        """Rebuild a member's gang, after the member or the verdict on it changed."""
         member = self._members.get(uid)
         if member is not None:
             self._groups[member.gang_group].is_fresh = False
 
     def mark_all_changed(self) -> None:
-        """Make everything anew: pools or settings changed."""
+        """Rebuild all gangs, after pools or settings changed."""
         for group in self._groups.values():
             group.is_fresh = False
 
     def set_plans(self, plans: Mapping[str, PreemptionPlan]) -> None:
-        """Take over what the last cycle planned, by gang id."""
+        """Take over the preemption plans of the last cycle, by gang id."""
         for name, group in self._groups.items():
             plan = plans.get(self._gang_id(name))
             if plan != group.plan:
@@ -234,7 +234,7 @@ class TenantGangs:
                 group.is_fresh = False
 
     def build_gangs(self) -> tuple[list[Gang], list[PendingReport]]:
-        """All gangs that the arbiter can judge, and why the others wait."""
+        """Return all gangs that the arbiter can judge, and why the others wait."""
         gangs, holds = [], []
         for name, group in self._groups.items():
             if not group.is_fresh:
@@ -250,7 +250,7 @@ class TenantGangs:
         return gang_id(self._tenant, group)
 
     def _build_group(self, name: str, group: _Group) -> tuple[Gang | None, PendingReport | None]:
-        """The gang; where nothing of it may start, the hold says why, and what runs of it still counts."""
+        """Return the gang and its pending reason. Running pods count even if no other pod of the gang may start."""
         self._load_completions(name, group)
         members = sorted(group.members.values(), key=lambda member: member.uid)
         seen = {member.uid: self._states.member_state(member) for member in members}
@@ -287,10 +287,10 @@ class TenantGangs:
     def _unreachable_reason(
         self, name: str, members: list[GangMember], seen: Mapping[str, MemberState]
     ) -> PendingReport | None:
-        """Why one of those that wait can reach none of the virtual nodes that there are."""
+        """Return why a waiting member can reach no virtual node."""
         for member in members:
             if member.nowhere and seen[member.uid].state is PodState.WAITING:
-                message = f"pod {'/'.join(member.key)} can go nowhere: {member.nowhere}"
+                message = f"pod {'/'.join(member.key)} can run on no virtual node: {member.nowhere}"
                 return PendingReport(gang=self._gang_id(name), code=PendingReason.INFEASIBLE, message=message)
         return None
 
@@ -308,14 +308,14 @@ class TenantGangs:
     def _missing_reference(self, name: str, marks: GangMarks) -> PendingReport | None:
         if marks.missing_reference is None:
             return None
-        message = f"{marks.missing_reference} is not there, which says how many pods the gang takes"
+        message = f"{marks.missing_reference} does not exist; it has the number of pods of the gang"
         if marks.is_unserved:
             kind = marks.missing_reference.object_kind
-            message += f": this cluster does not serve the kind {kind}; install it, or take the mark off the pods"
+            message += f": this cluster does not serve the kind {kind}; install it, or remove the mark from the pods"
         return PendingReport(gang=self._gang_id(name), code=PendingReason.MEMBERS, message=message)
 
     def _build_pod(self, member: GangMember, seen: MemberState, *, apart: bool) -> Pod:
-        """`apart`: no pool is one where all the gang's pods may run."""
+        """Return a pod of the snapshot; `apart` says that no pool suits all pods of the gang."""
         marks = member.marks
         assert seen.state is not None
         return Pod(
@@ -338,7 +338,7 @@ class TenantGangs:
         return self._forecast.expected_run(member) if self._forecast is not None else None
 
     def _terms_in(self, pools: list[PoolKey]) -> EvictionTerms:
-        """Return how a gang in these pools is treated: by the longest that one of them grants."""
+        """Return the terms for a gang in several pools: the most generous value of each."""
         each = [self._terms.eviction_terms(pool) for pool in pools] or [self._terms.eviction_terms(None)]
         return EvictionTerms(
             max(one.notice for one in each),
@@ -360,7 +360,10 @@ class TenantGangs:
         less: MinimumReduction,
         plan: PreemptionPlan | None,
     ) -> Gang:
-        """`beside` are, by role, members that need nothing of the arbiter; `less` are pods that ended for good."""
+        """Return a gang of the snapshot.
+
+        `beside` counts, by role, members that the arbiter does not place; `less` are pods that ended for good.
+        """
         pools = _common_pools(_with_pools(governed)) or _union_of_pools(governed)
         running = dict.fromkeys(pod.pool for pod in pods if pod.pool is not None)
         bounds = self._terms_in([*running] or ([*pools] if any(pod.pools for pod in pods) else [*pools[:1]]))
@@ -395,21 +398,21 @@ class TenantGangs:
 
 
 def _with_pools(members: list[GangMember]) -> list[GangMember]:
-    """Return those that can go anywhere at all; all of them, where none can."""
+    """Return the members that can use any pool; all members if none can."""
     return [member for member in members if member.pools] or members
 
 
 def _union_of_pools(members: list[GangMember]) -> tuple[PoolKey, ...]:
-    """Return the pools that any of them may use, in the order in which they name them."""
+    """Return the pools that any member may use, in the members' order."""
     return tuple(dict.fromkeys(pool for member in members for pool in member.pools))
 
 
 def _counts_completions(member: GangMember) -> bool:
-    """Whether those who are done count for it: its minimum is not told anew by whoever made it."""
+    """Return whether a gang's minimum must be reduced by its succeeded pods: its source does not do so itself."""
     return member.marks is not None and member.marks.minimum > 1 and not member.marks.excludes_succeeded
 
 
 def _common_pools(members: list[GangMember]) -> tuple[PoolKey, ...]:
-    """The pools that all of them may use, in the first one's order."""
+    """Return the pools that all members may use, in the first one's order."""
     first, *rest = members
     return tuple(pool for pool in first.pools if all(pool in other.pools for other in rest))

@@ -1,4 +1,6 @@
-"""Reads pods for the arbiter, lets go those that it admitted, and tells the others why they wait."""
+"""Reconciler of scheduling gates: it reads pods for the arbiter, lifts the gates of admitted pods, and reports why pods
+wait.
+"""
 
 from __future__ import annotations
 
@@ -32,35 +34,35 @@ from vkgateway.translate.node_sizes import SizeVerdict, admit_patch
 from vkgateway.translate.pod_references import pod_claims
 
 _WARNING_CODES: Final = frozenset({PendingReason.INFEASIBLE, PendingReason.INVALID})
-"""What will not pass by waiting."""
+"""Pending reasons that do not resolve by waiting."""
 
 
 class PodReader(Protocol):
-    """Reads tenant pods, and fails those that the tenant's policy forbids."""
+    """Reader of tenant pods; it also fails pods that the tenant's policy forbids."""
 
     async def read_pod(self, view: TenantPodView) -> bytes:
-        """Return the whole pod; never another one with its name."""
+        """Return the whole pod, never another one with its name."""
 
     async def reject_forbidden(self, view: TenantPodView, pod: Object) -> bool:
-        """Fail a pod that breaks the tenant's policy, so that it does not wait in vain; return whether it does."""
+        """Fail a pod that breaks the tenant's policy, so that it does not wait in vain. Return whether it breaks it."""
 
 
 class VolumeTerms(Protocol):
-    """Knows the nodes that can reach volumes."""
+    """Lookup of the nodes that can reach volumes."""
 
     def volume_terms(self, pod: Object) -> Sequence[Sequence[Object]]:
         """Return for each volume of a pod the node selector terms of which one must hold."""
 
 
 class SizeJudge(Protocol):
-    """Judges pods by their size."""
+    """Judge of pods by their size."""
 
     def judge_pod(self, pod: Object) -> SizeVerdict | None:
         """Return where a pod without devices or marks may run by its size; None: not known yet."""
 
 
 class GateReconciler:
-    """The gates of one tenant's pods."""
+    """Reconciler of the gates of one tenant's pods."""
 
     def __init__(
         self,
@@ -84,30 +86,30 @@ class GateReconciler:
         self._reporter = PendingReporter()
         self.ordinary = OrdinaryPods(admission, companions)
         self._pods_by_companion: dict[Reference, set[Key]] = {}
-        """Pods by the objects beside them that say more about their gang."""
+        """Pods by their companion objects."""
         self._with_volumes: dict[str, Key] = {}
-        """Pods, by uid, whose volumes are from claims."""
+        """Pods with volumes from claims, by UID."""
 
     def set_up(self, registry: Registry) -> None:
         """See `Reconciler`."""
         registry.for_(GATE, self.reconcile)
 
     def companion_changed(self, reference: Reference) -> list[Key]:
-        """An object beside pods came, changed or went; returns the pods that must be read again."""
+        """Mark the pods of a changed companion object as outdated; return those that must be read again."""
         keys = self._pods_by_companion.get(reference, set())
         for key in keys:
             self._reads.outdated.update(member.uid for member in self._admission.gangs.members_named(key))
         return sorted(keys)
 
     def kind_changed(self, kind: Kind) -> list[Key]:
-        """A kind of objects beside pods is served now, or not any more; returns the pods that must be read again."""
+        """Do the same for all companion objects of a kind, after the API server started or stopped serving it."""
         references = [reference for reference in self._pods_by_companion if reference.object_kind == kind]
         return sorted({key for reference in references for key in self.companion_changed(reference)})
 
     def compute_pod_changed(self, key: Key) -> bool:
         """Handle a change of the compute pod; return whether the tenant pod must be read again.
 
-        It must where it was judged before its compute pod was seen, which tells whether the arbiter placed it.
+        It must if it was judged before its compute pod was seen, which shows whether the arbiter placed it.
         """
         view = self._pods.store.get(key)
         if view is None:
@@ -123,16 +125,16 @@ class GateReconciler:
         return False
 
     def pools_changed(self) -> None:
-        """The tenant's pools or virtual nodes changed: pods that are on no node yet must be read again."""
+        """Mark pods without a node as outdated, after the tenant's pools or virtual nodes changed."""
         self._reads.outdated.update(member.uid for member in self._admission.gangs if not member.bound)
 
     def volumes_changed(self) -> list[Key]:
-        """Volumes may be elsewhere than was known; returns the pods that must be read again."""
+        """Mark pods with volumes as outdated, after volumes became reachable from other nodes; return those pods."""
         self._reads.outdated.update(self._with_volumes)
         return list(self._with_volumes.values())
 
     def needs_read(self, view: TenantPodView) -> bool:
-        """Whether a pod must be read (again): it may be governed, or of a gang, or runs as one, and it changed."""
+        """Return whether a pod must be read (again): it may be governed or belong to a gang, and has changed."""
         known = self._admission.gangs.find_member(view.metadata.uid)
         if known is not None:
             return known.mark != view.fingerprint or known.uid in self._reads.outdated
@@ -143,12 +145,14 @@ class GateReconciler:
         return not view.is_terminal and (is_gated(view) or may_be_member(view))
 
     def must_read(self, view: TenantPodView) -> bool:
-        """Whether a pod that asks for devices or carries a mark must be read (again)."""
+        """Return whether a pod that requests devices or carries a mark must be read (again)."""
         unknown = self._admission.gangs.find_member(view.metadata.uid) is None and not self.ordinary.is_ordinary(view)
         return unknown or self.needs_read(view)
 
     def observe_pod(self, pod: Object, mark: str, unserved: frozenset[Kind] = frozenset()) -> None:
-        """Take in a pod whose whole object is at hand, and which of the kinds that its marks need are not served."""
+        """Add a pod whose whole object was read; `unserved` are the kinds of its marks that the API server does not
+        serve.
+        """
         known = self._admission.gangs.find_member(pod["metadata"]["uid"])
         member = self._read_member(pod, mark, unserved)
         if known is not None:
@@ -182,7 +186,7 @@ class GateReconciler:
         )
 
     def forget_member(self, member: GangMember) -> None:
-        """Drop what is remembered of a pod that is gone."""
+        """Drop the state of a deleted pod."""
         self._reporter.forget_pod(member.uid)
         self._clear_flags(member)
         self._drop_companions(member)
@@ -199,12 +203,12 @@ class GateReconciler:
                 self._pods_by_companion.pop(reference, None)
 
     def pod_deleted(self, uid: str) -> None:
-        """Drop what a pod that was deleted was notified of."""
+        """Drop the reports to a deleted pod."""
         self._reporter.forget_pod(uid)
         self.ordinary.forget_pod(uid)
 
     async def reconcile(self, key: Key) -> None:
-        """Look at one pod that does not run below yet."""
+        """Reconcile one pod that has no compute pod."""
         view = self._pods.store.get(key)
         if view is None:
             self._reads.unread.discard(key)
@@ -232,7 +236,7 @@ class GateReconciler:
         return narrowing_selector(verdict.pool, verdict.node, self._scope.bindings, any_part=member.follows_others)
 
     async def _read_pod(self, view: TenantPodView) -> bool:
-        """Read a pod as a whole; false where it is another by now, or will never run."""
+        """Read a whole pod. Return False if it has changed since, or will never run."""
         mark = view.fingerprint
         try:
             whole = decode(await self._reader.read_pod(view))
@@ -251,9 +255,9 @@ class GateReconciler:
         return True
 
     async def _reconcile_size(self, view: TenantPodView) -> None:
-        """Admit a gated pod without devices or marks to where a machine can take it, or report why it waits.
+        """Admit a gated pod without devices or marks to nodes of sufficient size, or report why it waits.
 
-        Its gate is from the policy by size, or was set by hand: only the gateway takes it off.
+        The policy by size has set its gate, or a user has: only the gateway lifts it.
         """
         try:
             whole = decode(await self._reader.read_pod(view))
@@ -270,7 +274,7 @@ class GateReconciler:
         await self._report_pending(view, group, PendingMessage(code, judged.reason, judged.reason))
 
     async def _admit_pod(self, view: TenantPodView, narrowing: Mapping[str, str]) -> None:
-        """Lift the gate, and add to the pod's node selector."""
+        """Lift the gate, and narrow the pod's node selector."""
         await self._remove_gate(view, ungate_patch(view.metadata.uid, narrowing))
 
     async def _remove_gate(self, view: TenantPodView, patch: Object) -> None:
@@ -279,7 +283,7 @@ class GateReconciler:
         self._reporter.forget_pod(metadata.uid)
         try:
             if told:
-                await self._set_condition(view, status="True", reason="Admitted", message="it may start")
+                await self._set_condition(view, status="True", reason="Admitted", message="the pod may start")
             await self._client.patch(
                 resources.PODS,
                 metadata.name,
@@ -292,7 +296,9 @@ class GateReconciler:
             return
 
     async def report_pending(self, view: TenantPodView, member: GangMember) -> None:
-        """Tell a pod why it waits: a condition that is refreshed now and then, and an event for each new reason."""
+        """Report to a pod why it waits: in a condition that is refreshed occasionally, and in an event for each new
+        reason.
+        """
         waits = self._admission.pending_message(member)
         if waits is not None:
             await self._report_pending(view, member.gang_group, waits)
@@ -323,5 +329,5 @@ class GateReconciler:
 
 
 def is_gated(view: TenantPodView) -> bool:
-    """Whether our scheduling gate is on a pod."""
+    """Return whether vkgateway's scheduling gate is on a pod."""
     return any(gate.name == ADMISSION_GATE for gate in view.spec.scheduling_gates)

@@ -1,4 +1,4 @@
-"""Has cycles written down after they were carried out, so that no decision waits for the disk."""
+"""Writes scheduling cycles to the decision log after their dispatch, so that no decision waits for the disk."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from vkgateway.arbiter.snapshot import Snapshot
 log = structlog.get_logger(__name__)
 
 _MAX_SNAPSHOTS: Final = 16
-"""So many cycles may wait with all that they were decided from; of those that come then only the decisions are kept."""
+"""Maximum number of waiting cycles with snapshots; of further ones, only the decisions are logged."""
 
 Write = Callable[[Snapshot | None, Decisions, float], None]
 
 
 class Journal:
-    """Calls `write` for one cycle after the other, in a thread, in the order in which they were decided."""
+    """Writer of cycles: calls `write` for one cycle after another, in a thread, in the order of the decisions."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -29,13 +29,13 @@ class Journal:
         self._task: asyncio.Task[None] | None = None
 
     def add_cycle(self, snapshot: Snapshot, decisions: Decisions, now: float) -> None:
-        """Have a cycle written down soon."""
+        """Log a cycle soon."""
         self._cycles.append((snapshot if len(self._cycles) < _MAX_SNAPSHOTS else None, decisions, now))
         if self._task is None:
             self._task = asyncio.create_task(self._write_pending(), name="arbiter/journal")
 
     async def close(self) -> None:
-        """Wait until all of it is written."""
+        """Wait until all cycles are logged."""
         if self._task is not None:
             await self._task
 
@@ -50,4 +50,4 @@ class Journal:
         try:
             await asyncio.to_thread(self._write, snapshot, decisions, now)
         except Exception:
-            log.exception("a cycle could not be written down")
+            log.exception("scheduling cycle not logged")

@@ -1,4 +1,4 @@
-"""In which version a tenant's API server serves the kind of an object beside a pod, and whether it serves it at all."""
+"""Lookup of the version in which a tenant's API server serves the kind of a companion object."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ class _Group(msgspec.Struct, rename="camel"):
     versions: list[_Version] = []
 
     def preferred_versions(self) -> list[str]:
-        """Its versions, the preferred one first."""
+        """Return the group's versions, the preferred one first."""
         return list(
             filter(None, dict.fromkeys(each.group_version for each in (self.preferred_version, *self.versions)))
         )
 
 
 async def find_kind(kind: Kind, client: Client, discovery: Discovery) -> Resource | None:
-    """The kind in the version that the server likes best of those that have it; None where discovery has no such kind.
+    """Return the kind in the first version of the server's preference that has it; None if discovery does not have the
+    kind.
 
     Not all versions of a group have all of its kinds: `scheduling.k8s.io` prefers v1, and has PodGroups in v1alpha2.
 
     Raises:
         ApiError: the server does not answer, or not for a version that it lists.
-        DecodeError: what it answers is no API group.
+        DecodeError: the answer is no API group.
     """
     try:
         answer = await client.request("GET", f"/apis/{kind.group}")
@@ -54,14 +55,14 @@ async def find_kind(kind: Kind, client: Client, discovery: Discovery) -> Resourc
 
 
 async def served_kind(kind: Kind, client: Client) -> Resource | None:
-    """The same, where None means beyond doubt that the server does not serve the kind.
+    """Return the same, where None means that the server certainly does not serve the kind.
 
-    Discovery alone does not tell: it lacks a kind for a moment after its CustomResourceDefinition was created, and
-    whatever stands before the server may answer 404, too. So the server must also say that there is no definition.
+    Discovery alone is not certain: it lacks a kind for a moment after its CustomResourceDefinition was created, and a
+    proxy may answer 404, too. So the server must also confirm that no definition exists.
 
     Raises:
-        ApiError: the server does not answer, or serves the kind in a moment.
-        DecodeError: what it answers is no API group.
+        ApiError: the server does not answer, or will serve the kind in a moment.
+        DecodeError: the answer is no API group.
     """
     found = await find_kind(kind, client, Discovery(client))
     if found is not None:

@@ -1,4 +1,4 @@
-"""A tenant's pod as the arbiter must know it, read once from the whole object."""
+"""A tenant pod as the arbiter needs it, decoded once from the whole object."""
 
 from __future__ import annotations
 
@@ -43,80 +43,82 @@ _GANG_HINTS = (
     "jobset.sigs.k8s.io/",
     "leaderworkerset.sigs.k8s.io/",
 )
-"""How labels and annotations begin that make a pod one of a gang."""
+"""Prefixes of labels and annotations that make a pod a member of a gang."""
 
 _DEFAULT_GRACE = 30.0
-"""Seconds that a pod may take to end where it does not say (core/v1 PodSpec.terminationGracePeriodSeconds)."""
+"""Default termination grace period in seconds (core/v1 PodSpec.terminationGracePeriodSeconds)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangMember:
-    """A pod of a gang; one that stands alone is a gang of one."""
+    """A pod of a gang; a pod without a gang is a gang of one."""
 
     uid: str
     key: Key
     mark: str
-    """Fingerprint of what it was read from."""
+    """Fingerprint of the pod that was read."""
     governed: bool
-    """The arbiter admits it. Other members start without it, and only count: those of a Spark application."""
+    """Whether the arbiter admits it. Other members, such as those of a Spark application, start without it and only
+    count.
+    """
     marks: GangMarks | None
-    """None: they make no sense, see `fault`."""
+    """None if the marks are invalid, see `fault`."""
     fault: str
     shape: Shape
     pools: tuple[PoolKey, ...]
-    """Where it may run, best liked first."""
+    """Pools where it may run, the preferred one first."""
     bound: bool
-    """Its virtual node is settled."""
+    """Whether it is bound to a virtual node."""
     band: Band
     priority: int
     preempts: bool
-    """Its PriorityClass lets it preempt others (`preemptionPolicy`)."""
+    """Whether its PriorityClass allows preemption (`preemptionPolicy`)."""
     created: float
     """Seconds since the epoch."""
     grace: float
-    """Seconds that it may take to end."""
+    """Termination grace period in seconds."""
     waiting_gates: tuple[str, ...]
-    """Gates of others; it is not ready to be scheduled while it has any."""
+    """Scheduling gates of others; until they are lifted, the pod is not ready."""
     beside: tuple[Reference, ...]
-    """Objects that say more about its gang."""
+    """Companion objects that say more about its gang."""
     has_only_marks: bool = False
-    """It asks for no device, and none of its marks means anything where their kinds are not served."""
+    """Whether it requests no devices, and its marks have no meaning if their kinds are not served."""
     nowhere: str = ""
-    """Why it may run in none of the pools that there are; empty where it may."""
+    """Why no pool suits it; empty if one does."""
 
     virtual_nodes: int = 1
-    """On how many virtual nodes it may run."""
+    """Number of virtual nodes on which it may run."""
     follows_others: bool = False
-    """Its tenant's scheduler alone can tell which virtual node it may go to: that is up to other pods."""
+    """Whether only the tenant's scheduler can choose its virtual node, as that depends on other pods."""
 
     @property
     def is_pinned(self) -> bool:
-        """Whether it is let go to the pool that was found for it.
+        """Whether it is admitted to one pool.
 
-        Where that is left to the tenant's scheduler, room is looked for again on the node that the scheduler chose.
-        Members of a gang stay in one pool, whatever they say.
+        Otherwise, the tenant's scheduler chooses the virtual node, and the arbiter then places the pod there. Members
+        of a gang always stay in one pool.
         """
         lone = self.marks is None or self.marks.minimum <= 1
         return not (self.follows_others and lone and self.virtual_nodes > 1)
 
     @property
     def gang_group(self) -> str:
-        """Its gang within the tenant; a pod whose marks make no sense stands alone."""
+        """The gang within the tenant; a pod with invalid marks is a gang of one."""
         return self.marks.group if self.marks is not None else f"{self.key[0]}/pod/{self.uid}"
 
 
 def gang_id(tenant: str, group: str) -> str:
-    """What the arbiter calls a tenant's gang: `TENANT/namespace/way/name`."""
+    """Return the arbiter's id of a tenant's gang: `TENANT/namespace/source/name`."""
     return f"{tenant}/{group}"
 
 
 def tenant_of_gang(gang: str) -> str:
-    """The tenant that a gang belongs to, by its id."""
+    """Return the tenant of a gang."""
     return gang.partition("/")[0]
 
 
 def may_be_member(view: TenantPodView) -> bool:
-    """Whether a pod that asks for nothing governed may be one of a gang all the same, by what is seen of it."""
+    """Return whether a pod that requests nothing governed may be a member of a gang, judged by its narrow view."""
     marks = (*view.metadata.labels, *view.metadata.annotations)
     return view.names_group or any(name.startswith(_GANG_HINTS) for name in marks)
 
@@ -131,12 +133,12 @@ def read_member(
     places: Sequence[Sequence[Object]] = (),
     unserved: Container[Kind] = frozenset(),
 ) -> GangMember | None:
-    """Read a tenant's pod; None: it neither asks for anything governed nor belongs to a gang.
+    """Return the member that a tenant pod is; None if it neither requests anything governed nor belongs to a gang.
 
-    `nodes` are the virtual nodes as the tenant's API server shows them, with labels and taints of the tenant's own; one
-    that was not seen yet has what we gave it. `look` finds objects beside it; None: there is none, or it is not known
-    yet. `places` is what each of its volumes asks of compute nodes: node selector terms, of which one must hold.
-    `unserved` are kinds that the tenant's API server does not serve.
+    `nodes` are the virtual nodes as the tenant's API server shows them, with the tenant's own labels and taints; a node
+    that was not seen yet has those of the gateway. `look` finds companion objects; None: the object does not exist, or
+    is not known yet. `places` are the node selector terms of each volume, of which one must hold. `unserved` are kinds
+    that the tenant's API server does not serve.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     beside = gang_references(pod, unserved)

@@ -1,4 +1,4 @@
-"""Where a member of a gang stands, above and below, at one moment."""
+"""The state of a gang's member at one moment."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from vkgateway.arbiter.snapshot import PodState, PoolKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
-    """The state of a member. It counts as done if it has succeeded."""
+    """State of a member. A succeeded member counts as done."""
 
     state: PodState | None = None
-    """None: it does not exist any more, or has ended."""
+    """None: the pod does not exist any more, or has ended."""
     has_succeeded: bool = False
     has_failed: bool = False
     ended_at: float = 0.0
-    """When it ended (seconds since the epoch); 0: it has not."""
+    """Time of its end (seconds since the epoch); 0: it has not ended."""
     pool: PoolKey | None = None
     node: str = ""
     borrowed: bool = False

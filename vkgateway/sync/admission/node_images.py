@@ -1,4 +1,4 @@
-"""Which nodes of a compute cluster have which of the images that pods ask for."""
+"""Images on the nodes of a compute cluster, of those that pods request."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from vkgateway.model.objects import NodeView
 
 _RELIST_SECONDS: Final = 300.0
-"""Seconds after which it is looked at anew what nodes have fetched and thrown away."""
+"""Seconds after which the images of nodes are read again."""
 
 
 class NodeImages:
-    """What was seen last.
+    """Last known images of nodes.
 
-    Nodes fetch images all the time, and each change makes the facts of a pool anew; so it is looked at when a pod asks
-    for an image for the first time, and otherwise now and then. Images that nobody asks for are never in the facts.
+    Nodes pull images all the time, and each change would rebuild a pool of the snapshot. So images are read when a pod
+    requests an image for the first time, and otherwise periodically. Images that no pod requests are left out.
     """
 
     def __init__(self) -> None:
@@ -24,18 +24,18 @@ class NodeImages:
         self._images: dict[str, frozenset[str]] = {}
 
     def images_on(self, name: str) -> frozenset[str]:
-        """Those on a node."""
+        """Return the requested images on a node."""
         return self._images.get(name, frozenset())
 
     def update_images(self, nodes: Iterable[NodeView], asked: frozenset[str], *, now: float) -> set[str]:
-        """Look at the nodes if it is time to; returns the names of those of which more or less is known than before.
+        """Read the nodes' images if that is due; return the names of nodes whose known images changed.
 
-        `asked` are the images that pods ask for, `now` is in seconds since the epoch.
+        `asked` are the images that pods request, `now` is in seconds since the epoch.
         """
         due = self._updated_at is None or not self._updated_at <= now < self._updated_at + _RELIST_SECONDS
         if not due and asked <= self._requested:
             return set()
-        # Until it is due nothing is taken out: what nobody asks for any more does no harm.
+        # Images that no pod requests any more stay until the next full read.
         self._requested = asked if due else self._requested | asked
         self._updated_at = now if due else self._updated_at
         old, self._images = self._images, self._find_images(nodes)
@@ -55,5 +55,5 @@ class NodeImages:
 
 
 def requested_images(parts: Iterable[Mapping[str, int]]) -> frozenset[str]:
-    """The images that any tenant's pods ask for, out of each tenant's count of them."""
+    """Return the images that pods of any tenant request."""
     return frozenset().union(*parts)

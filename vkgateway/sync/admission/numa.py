@@ -1,4 +1,4 @@
-"""The NUMA zones of a compute cluster's nodes as the arbiter is told of them, and which pods are in what is told."""
+"""NUMA zones of a compute cluster's nodes for the arbiter, and the pods that their published usage includes."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from vkgateway.sync.views.pods import ComputePodView
 from vkgateway.translate.governed import is_extended
 
 ShapeOf = Callable[[str, str], Shape | None]
-"""Tenant and tenant pod uid: what the arbiter placed that pod as; None where it did not, or has forgotten it."""
+"""Shape by tenant and tenant pod UID; None if the arbiter did not place the pod, or has forgotten it."""
 
 
 class NodeZones:
-    """Kept as pods come and go, and as nodes publish. A cluster in which none does costs nothing."""
+    """Zones of nodes, updated as pods change and nodes publish; free of cost without published topologies."""
 
     def __init__(self, shape_of: ShapeOf) -> None:
         self._shape_of = shape_of
         self._topologies: dict[str, Topology] = {}
         self._counted_shapes: dict[str, dict[str, Shape]] = {}
-        """By node what those hold that are in what it published, by the tenant pod's uid."""
+        """Usage of pods that a node's published topology includes, by node and tenant pod UID."""
         self._pods: dict[str, dict[str, ComputePodView]] = {}
-        """By node the compute pods on it, by uid, as soon as any node has published."""
+        """Compute pods by node and UID, as soon as any node has published a topology."""
         self.follows_pods = False
-        """Whether pods are followed."""
+        """Whether pods are tracked."""
         self.changed_nodes: set[str] = set()
-        """Nodes of which more or less is known; whoever reads them empties it."""
+        """Nodes whose known usage changed; the reader clears it."""
 
     def zones_of(self, name: str) -> Topology | None:
-        """A node's zones; None: none are known that matter."""
+        """Return a node's zones; None if no relevant zones are known."""
         return self._topologies.get(name)
 
     def follow_pods(self, pods: Iterable[ComputePodView]) -> None:
-        """Follow pods from now on; these are there."""
+        """Track pods from now on, beginning with these."""
         self.follows_pods = True
         for pod in pods:
             self.pod_changed(None, pod)
 
     def pod_changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:
-        """A compute pod of ours came, changed or went."""
+        """Handle a change of a compute pod."""
         if not self.follows_pods:
             return
         holds = new if new is not None and _holds_resources(new) else None
@@ -53,7 +53,7 @@ class NodeZones:
             self._pods.setdefault(holds.spec.node_name, {})[holds.metadata.uid] = holds
 
     def _release_pod(self, pod: ComputePodView) -> None:
-        """What it held is free again, though its node has not published that yet."""
+        """Release a pod's usage, though its node has not published the release yet."""
         node, uid = pod.spec.node_name, pod.tenant_uid
         shape = self._counted_shapes.get(node, {}).pop(uid, None)
         if shape is not None:
@@ -62,7 +62,7 @@ class NodeZones:
             self.changed_nodes.add(node)
 
     def node_published(self, name: str, view: TopologyView | None, *, used: MilliResources) -> None:
-        """A node published its zones, or none any more; `used` is what others hold there."""
+        """Replace the topology of a node; `used` is the usage of other pods there."""
         old = self._topologies.pop(name, None)
         self._counted_shapes.pop(name, None)
         if view is not None and view.zones:
@@ -71,10 +71,11 @@ class NodeZones:
             self.changed_nodes.add(name)
 
     def _build_topology(self, name: str, view: TopologyView, used: MilliResources) -> Topology:
-        """What was given out by then is told in sums alone: it is what others hold, and the oldest of our pods.
+        """Return the topology without the usage of the arbiter's own pods.
 
-        Whoever is beyond the sums came since. A pod that is counted in and was not there yet would be given too much
-        room, one that was there and is not counted in only too little.
+        A node publishes sums only: they include other pods and the oldest of ours; pods beyond the sums started later.
+        Counting a pod as included that was not yet would report too much free capacity; the opposite error only too
+        little.
         """
         left: Counter[str] = Counter()
         for zone in view.zones:

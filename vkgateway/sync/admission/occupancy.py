@@ -1,4 +1,4 @@
-"""Who holds what on the compute nodes of one cluster, beside the pods that the arbiter itself placed there."""
+"""Usage on the compute nodes of one cluster by pods that the arbiter does not place."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class _Allocation:
 
 
 class Occupancy:
-    """Sums by node and by owner, kept as pods come and go; each pod is told by its compute uid."""
+    """Sums of usage by node and by owner, updated as pods change; a pod's key is its compute UID."""
 
     def __init__(self) -> None:
         self._allocations: dict[str, _Allocation] = {}
         self._nodes: dict[str, MilliResources] = defaultdict(dict)
         self._owners: dict[Owner, MilliResources] = defaultdict(dict)
         self.changed_nodes: set[str] = set()
-        """Nodes whose sum changed; whoever reads the sums empties it."""
+        """Nodes whose sum changed; the reader clears it."""
 
     def count_pod(self, uid: str, *, node: str, amounts: MilliResources, owner: Owner | None = None) -> None:
-        """Count a pod; `node` is empty while no scheduler has bound it."""
+        """Count a pod; `node` is empty for unbound pods."""
         new = _Allocation(node, amounts, owner)
         if self._allocations.get(uid) == new:
             return
@@ -39,17 +39,17 @@ class Occupancy:
         self._add_allocation(new, 1)
 
     def drop_pod(self, uid: str) -> None:
-        """Count a pod no longer: it has ended, or is the arbiter's to place."""
+        """Stop counting a pod: it has ended, or the arbiter places it."""
         old = self._allocations.pop(uid, None)
         if old is not None:
             self._add_allocation(old, -1)
 
     def used_on(self, node: str) -> MilliResources:
-        """What is held on a node, in thousandths."""
+        """Return the usage on a node, in thousandths."""
         return _without_zeros(self._nodes.get(node, {}))
 
     def used_by(self, owner: Owner) -> MilliResources:
-        """What pods of a tenant hold in a pool, in thousandths."""
+        """Return the usage of a tenant's pods in a pool, in thousandths."""
         return _without_zeros(self._owners.get(owner, {}))
 
     def _add_allocation(self, holding: _Allocation, sign: int) -> None:

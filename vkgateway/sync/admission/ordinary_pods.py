@@ -1,4 +1,4 @@
-"""Pods without devices whose marks of a gang mean nothing in their tenant: they start as pods without a mark do."""
+"""Pods without devices whose gang marks have no meaning in their tenant: they start like pods without marks."""
 
 from __future__ import annotations
 
@@ -12,27 +12,29 @@ from vkgateway.translate.governed import device_requests
 
 
 class OrdinaryPods:
-    """One tenant's. What was said of a pod holds as long as it carries the same marks, also if a kind is installed."""
+    """Ordinary pods of one tenant. The classification holds as long as a pod has the same marks, even if a kind is
+    installed.
+    """
 
     def __init__(self, admission: TenantAdmission, beside: CompanionObjects) -> None:
         self._admission = admission
         self._companions = beside
         self._marks: dict[str, frozenset[str]] = {}
-        """The marks that each carries, by uid."""
+        """Marks of each ordinary pod by UID."""
 
     async def unserved_kinds(self, pod: Object) -> frozenset[Kind]:
-        """Ask the tenant's API server which of the kinds that a pod's marks need it does not serve now."""
+        """Ask the tenant's API server which kinds of a pod's marks it does not serve now."""
         return await self._companions.find_unserved(mark_kinds(pod))
 
     def must_query_kinds(self, pod: Object) -> bool:
-        """Whether a pod carries a mark that may mean nothing: that its kind is served is not known."""
+        """Return whether the API server must be asked about a kind of the pod's marks."""
         return not all(map(self._companions.is_watched, mark_kinds(pod)))
 
     def classify_pod(self, pod: Object, unserved: frozenset[Kind]) -> bool:
-        """Return whether a pod is one, and remember it: its marks need kinds that are not served.
+        """Return whether a pod is ordinary, and remember it: the API server does not serve the kinds of its marks.
 
-        What runs below stays what it is. The arbiter does not take over a pod that started without it, and keeps one
-        that it placed.
+        Pods with a compute pod keep their classification. The arbiter does not take over a pod that started without it,
+        and keeps one that it placed.
         """
         metadata = pod["metadata"]
         found = needs_served_kind(pod) and not device_requests(pod)
@@ -47,11 +49,11 @@ class OrdinaryPods:
         return found
 
     def is_ordinary(self, view: TenantPodView) -> bool:
-        """Whether a pod was found to be one, by the marks that it still carries."""
+        """Return whether a pod with its current marks was classified as ordinary."""
         metadata = view.metadata
         marks = self._marks.get(metadata.uid)
         return marks is not None and marks == find_marks(labels=metadata.labels, annotations=metadata.annotations)
 
     def forget_pod(self, uid: str) -> None:
-        """Drop what is remembered of a pod that is gone."""
+        """Drop the state of a deleted pod."""
         self._marks.pop(uid, None)

@@ -1,8 +1,8 @@
-"""When a waiting pod is told why it waits, and what: seldom, and all pods of a gang the same at the same time (pure).
+"""Rate-limited reports of pending reasons, the same for all pods of a gang at the same time (pure).
 
-A gang is told in rounds. Whoever looks first once one is due opens it and says what is so now; the others tell just
-that. Who comes to a gang that was told a moment ago waits for the next round: what he would read by then is not what
-the others show, and would keep him from telling the same as they for half a minute more.
+A gang is reported in rounds. The first pod that is reconciled when a round is due opens it with the current reason; the
+other pods report the same. A pod that joins a gang after a round waits for the next one. Otherwise it would show
+another reason than the others, and could not report theirs for half a minute.
 """
 
 from __future__ import annotations
@@ -13,33 +13,33 @@ from typing import Final, NamedTuple
 from vkgateway.sync.admission.verdict_store import PendingMessage
 
 _PATIENCE: Final = 1.0
-"""Seconds that a pod waits before it is told why: most start sooner; of a gang that still grows, since its newest."""
+"""Seconds that a pod waits before its first report, as most start sooner; in a growing gang, since its newest pod."""
 _MAX_WAIT: Final = 10.0
-"""Seconds after which one that still grows is told all the same."""
+"""Seconds after which a growing gang is reported nevertheless."""
 _WRITE_INTERVAL: Final = 30.0
-"""Seconds between two writes about one waiting pod at least."""
+"""Minimum seconds between two writes to one waiting pod."""
 _ROUND_SECONDS: Final = 5.0
 """Seconds for which a round is open."""
 
 
 @dataclass(slots=True)
 class _GangReport:
-    """What the pods of one gang were told last."""
+    """Last report to the pods of one gang."""
 
     first_seen: float
-    """When the first of them was looked at (seconds since the epoch)."""
+    """When the first pod was reconciled (seconds since the epoch)."""
     newest: float
     pods: set[str] = field(default_factory=set)
     round: int = 0
     opened_at: float = 0.0
     last_write: float = 0.0
-    """When the last of them was written to."""
+    """Time of the last write to any of its pods."""
     last_status: PendingMessage | None = None
 
 
 @dataclass(slots=True)
 class _PodReport:
-    """What one pod was told last; at the beginning nothing."""
+    """Last report to one pod; empty at first."""
 
     group: str
     since: float
@@ -49,25 +49,25 @@ class _PodReport:
 
 
 class ReportAction(NamedTuple):
-    """What to do about a waiting pod."""
+    """Action for a waiting pod."""
 
     report_now: PendingMessage | None = None
-    """To be told now; None: nothing."""
+    """Reason to report now; None: nothing."""
     is_new: bool = False
-    """Its reason is another than that before."""
+    """Whether the reason differs from the last one."""
     requeue_after: float | None = None
-    """Seconds after which to look at it again; None: not before there is something new."""
+    """Seconds after which to reconcile the pod again; None: only after a change."""
 
 
 class PendingReporter:
-    """What was told to one tenant's waiting pods."""
+    """State of the reports to one tenant's waiting pods."""
 
     def __init__(self) -> None:
         self._pod_reports: dict[str, _PodReport] = {}
         self._gang_reports: dict[str, _GangReport] = {}
 
     def plan_report(self, uid: str, group: str, waits: PendingMessage, *, now: float) -> ReportAction:
-        """What a pod of a gang is to be told at this time, if this is why its gang waits; noted as told."""
+        """Return what to report to a pod if its gang waits for this reason; the report counts as written."""
         told, line = self._get_reports(uid, group, now)
         if line.last_status is not None and self._joins_round(told, line, waits, now):
             told.round = line.round
@@ -90,18 +90,18 @@ class PendingReporter:
         return self._report_now(told, line, waits, waits, now)
 
     def report_failed(self, uid: str) -> None:
-        """What was to be told could not be written."""
+        """Record that a report could not be written."""
         told = self._pod_reports.get(uid)
         if told is not None:
             told.last_status, told.last_write, told.round = None, 0.0, 0
 
     def was_reported(self, uid: str) -> bool:
-        """Whether a pod was told anything."""
+        """Return whether anything was reported to a pod."""
         told = self._pod_reports.get(uid)
         return told is not None and told.last_status is not None
 
     def forget_pod(self, uid: str) -> None:
-        """Drop what is remembered of a pod that waits no more."""
+        """Drop the state of a pod that does not wait any more."""
         told = self._pod_reports.pop(uid, None)
         line = self._gang_reports.get(told.group) if told is not None else None
         if told is not None and line is not None:
@@ -123,7 +123,7 @@ class PendingReporter:
 
     @staticmethod
     def _joins_round(told: _PodReport, line: _GangReport, waits: PendingMessage, now: float) -> bool:
-        """Whether a pod is to be told what the round that is open says; one that came after it only if that is so."""
+        """Return whether a pod reports the reason of the open round; a later pod only if its reason is the same."""
         if told.round == line.round or now >= line.opened_at + _ROUND_SECONDS:
             return False
         if told.last_write:

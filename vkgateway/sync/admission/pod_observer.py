@@ -1,4 +1,4 @@
-"""Where a tenant's governed pods stand, above and below; and what a compute pod itself tells of what was decided."""
+"""Observed states of a tenant's governed pods, and verdicts recovered from annotations of compute pods."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _NO_STATE: Final = MemberState()
 
 
 class Observation(NamedTuple):
-    """A member, looked at once."""
+    """A member's state at one moment."""
 
     state: MemberState
     compute_pod: ComputePodView | None
-    """The compute pod that stands for it."""
+    """The member's compute pod."""
     is_gone: bool
-    """Nothing of it is left."""
+    """Whether neither the tenant pod nor a compute pod exists."""
 
 
 class PodObserver:
-    """Observes the governed pods of one tenant, in the tenant cluster and in the compute clusters."""
+    """Observer of one tenant's governed pods, in the tenant cluster and in the compute clusters."""
 
     def __init__(self, scope: TenantScope, verdict_store: VerdictStore) -> None:
         self._scope = scope
@@ -49,12 +49,12 @@ class PodObserver:
         self._verdict_store = verdict_store
         self._clock = scope.clock
         self._end_times: dict[str, float] = {}
-        """When pods that have ended were first seen so, by uid."""
+        """Times at which ended pods were first observed, by UID."""
         self.reverted_pods: dict[str, str] = {}
-        """Compute pods, by uid, that are being taken back, and the pods that they stood for."""
+        """UIDs of compute pods that are being reverted, with the UIDs of their tenant pods."""
 
     def observe_member(self, member: GangMember) -> Observation:
-        """Look at a member."""
+        """Return the state of a member with its compute pod."""
         above, below = self.find_tenant_pod(member), self.find_compute_pod(member)
         if below is not None:
             return Observation(self._state_in_compute(member, above, *below), below[0], is_gone=False)
@@ -63,7 +63,7 @@ class PodObserver:
         )
 
     def member_state(self, member: GangMember) -> MemberState:
-        """Where a member stands now."""
+        """Return the current state of a member."""
         return self.observe_member(member).state
 
     def _state_in_tenant(self, member: GangMember, above: TenantPodView | None) -> MemberState:
@@ -75,7 +75,9 @@ class PodObserver:
         return MemberState(state=PodState.WAITING) if verdict is None else _placed_state(verdict, verdict.node)
 
     def _end_state(self, member: GangMember, pod: TenantPodView | ComputePodView | None) -> MemberState:
-        """The end of a pod, by its tenant or its compute pod. The gateway may see it late: the pod's status counts."""
+        """Return the final state of a pod. The gateway may observe the end late, so the time in the pod's status
+        counts.
+        """
         if pod is None or pod.phase not in TERMINAL_PHASES:
             return _NO_STATE
         if member.uid not in self._end_times:
@@ -88,44 +90,44 @@ class PodObserver:
         )
 
     def forget_pod(self, uid: str) -> None:
-        """Drop what is remembered of a pod that is gone."""
+        """Drop the state of a deleted pod."""
         self._end_times.pop(uid, None)
         for compute_uid in [each for each, owner in self.reverted_pods.items() if owner == uid]:
             del self.reverted_pods[compute_uid]
 
     def find_tenant_pod(self, member: GangMember) -> TenantPodView | None:
-        """The tenant's pod itself."""
+        """Return the tenant pod of a member."""
         view = self._pods.store.get(member.key)
         return view if view is not None and view.metadata.uid == member.uid else None
 
     def is_gated(self, member: GangMember) -> bool:
-        """Whether our gate is on a member still."""
+        """Return whether vkgateway's gate is still on a member."""
         view = self.find_tenant_pod(member)
         return view is not None and any(gate.name == ADMISSION_GATE for gate in view.spec.scheduling_gates)
 
     def find_compute_pod(self, member: GangMember) -> tuple[ComputePodView, ComputeLink] | None:
-        """The compute pod that stands for a member, and where it is; one that was taken back stands for nobody."""
+        """Return the compute pod of a member and its cluster; a reverted compute pod does not count."""
         for pod, link in self.compute_pods_named(member.key):
             if pod.tenant_uid == member.uid and not self._is_reverted(pod):
                 return pod, link
         return None
 
     def compute_pods_named(self, key: Key) -> Iterator[tuple[ComputePodView, ComputeLink]]:
-        """What stands below under a pod's name, and where."""
+        """Return the compute pods with a tenant pod's name, and their clusters."""
         for link in self._scope.links.values():
             pod = link.pods.find_pod(self._tenant, key)
             if pod is not None:
                 yield pod, link
 
     def placed_compute_pods(self) -> Iterator[ComputePodView]:
-        """The compute pods that the arbiter placed and that have not ended."""
+        """Return the running compute pods that the arbiter placed."""
         for link in self._scope.links.values():
             for pod in link.pods.of_tenant(self._tenant):
                 if is_arbiter_placed(pod) and not pod.has_ended:
                     yield pod
 
     def has_owner(self, pod: ComputePodView) -> bool:
-        """Whether the tenant pod that a compute pod stands for is still there."""
+        """Return whether the tenant pod of a compute pod exists."""
         above = self._pods.store.get(pod.tenant_key)
         return above is not None and above.metadata.uid == pod.tenant_uid
 
@@ -146,7 +148,7 @@ class PodObserver:
         return seen
 
     def is_forwarding(self, member: GangMember) -> bool:
-        """Whether a member was sent below a moment ago, and may not show there yet."""
+        """Return whether a member's compute pod was just created, and may not be visible yet."""
         return self._scope.created_until.get(member.uid, 0.0) > self._clock()
 
     def _is_reverted(self, pod: ComputePodView) -> bool:
@@ -154,12 +156,12 @@ class PodObserver:
 
 
 def is_arbiter_placed(pod: ComputePodView) -> bool:
-    """Whether the arbiter placed a compute pod."""
+    """Return whether the arbiter placed a compute pod."""
     return COMPUTE_NODE_ANNOTATION in pod.metadata.annotations
 
 
 def recover_verdict(pod: ComputePodView, cluster: str) -> Admission:
-    """What was said of a pod that runs, as it is written on it."""
+    """Return the verdict that the annotations of a running compute pod record."""
     annotations = pod.metadata.annotations
     deadline = _parse_seconds(annotations.get(EVICTION_DEADLINE_ANNOTATION))
     return Admission(
@@ -175,7 +177,7 @@ def recover_verdict(pod: ComputePodView, cluster: str) -> Admission:
 
 
 def ending_gang(tenant: str, pod: ComputePodView, cluster: str, *, now: float) -> Gang:
-    """A pod whose tenant pod is gone, as facts: it is ending, and what it holds comes back."""
+    """Return a terminating gang for a compute pod whose tenant pod was deleted."""
     said = recover_verdict(pod, cluster)
     leaving = pod.metadata.deletion_timestamp
     grace = pod.spec.termination_grace_period_seconds
@@ -194,7 +196,7 @@ def ending_gang(tenant: str, pod: ComputePodView, cluster: str, *, now: float) -
 
 
 def _parse_seconds(text: str | None) -> float:
-    """Seconds since the epoch; 0 where nothing is told, or something that is no time: annotations can be edited."""
+    """Return seconds since the epoch; 0 for a missing or invalid time, as annotations can be edited."""
     try:
         return times.parse_time(text).timestamp() if text else 0.0
     except ValueError:
@@ -216,5 +218,5 @@ def _placed_state(verdict: Admission, node: str) -> MemberState:
 
 
 def _terminating_state(seen: MemberState, deadline: float) -> MemberState:
-    """The same pod on its way out, gone by the deadline."""
+    """Return the state of the same pod while it terminates until the deadline."""
     return replace(seen, state=PodState.ENDING, deadline=deadline)

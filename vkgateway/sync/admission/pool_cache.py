@@ -1,4 +1,4 @@
-"""A pool's compute nodes as the arbiter sees them; what did not change stays the very same object."""
+"""Pools of a compute cluster in the arbiter's snapshot; unchanged pools and nodes stay the same objects."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _TRANSIENT_TAINTS: Final = frozenset(
         "node.kubernetes.io/network-unavailable",
     )
 )
-"""Taints by which Kubernetes says that a node takes no pods now. Pressure of memory lets some in."""
+"""Taints of nodes that accept no pods at the moment. Nodes under memory pressure accept some."""
 
 
 @dataclass(slots=True)
 class _PoolInputs:
-    """What the facts were made from."""
+    """Inputs from which a pool was built."""
 
     spec: PoolSpec
     members: PoolNodes
@@ -42,7 +42,7 @@ class _PoolInputs:
 
 
 class PoolCache:
-    """Makes and keeps the facts of one pool."""
+    """Cache of one pool."""
 
     def __init__(self, key: PoolKey, images: NodeImages, zones: NodeZones) -> None:
         self._key = key
@@ -51,7 +51,7 @@ class PoolCache:
         self._inputs: _PoolInputs | None = None
         self._pool: Pool | None = None
         self._bare_nodes: dict[str, Node] = {}
-        """Nodes by name, as if nothing ran on them."""
+        """Nodes by name, without any usage."""
 
     def update_pool(
         self,
@@ -62,8 +62,11 @@ class PoolCache:
         changed: Collection[str],
         avoided: frozenset[str],
     ) -> Pool:
-        """The pool now. `changed` are nodes whose occupancy, images or zones changed since the last time, `avoided`
-        those that are not to be used for a while."""
+        """Return the current pool.
+
+        `changed` are nodes whose usage, images or zones changed since the last call, `avoided` nodes are excluded at
+        the moment.
+        """
         seen = self._inputs
         if self._pool is None or seen is None or seen.members is not members or seen.spec != spec:
             return self._rebuild_pool(spec, members, occupancy, avoided)
@@ -113,10 +116,11 @@ class PoolCache:
 
 
 def _bare_node(view: NodeView, taken: Sequence[Toleration], ample: MilliResources) -> Node:
-    """A node without the taints that every pod of the pool tolerates, and with `ample` of what is passed through.
+    """Return a node without usage. Taints that every pod of the pool tolerates are left out; `ample` replaces amounts
+    of resources that are passed through.
 
-    Those of nodes that are cordoned, down or pressed pass, so they only close it for now: what would fit there but
-    for them is not told that it never will.
+    Taints of nodes that are cordoned, down or under pressure are transient, so they only close the node for now: a pod
+    that would fit there otherwise is not reported as infeasible.
     """
     passing = any(taint.key in _TRANSIENT_TAINTS and taint.effect != "PreferNoSchedule" for taint in view.spec.taints)
     return Node(

@@ -1,4 +1,4 @@
-"""How long gangs like each other ran, so that the end of one that declares none can be foreseen."""
+"""Run times of similar gangs, to forecast the end of a gang that does not declare one."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections import OrderedDict, deque
 from typing import Final
 
 _MAX_KINDS: Final = 4096
-"""Kinds of work that are remembered, those that ran last."""
+"""Maximum number of workload kinds; those that ran last are kept."""
 _MAX_RUNS: Final = 20
-"""Runs of a kind that are remembered."""
+"""Maximum number of runs of a kind."""
 _MIN_RUNS: Final = 3
-"""Runs after which a kind is known."""
+"""Minimum number of runs for a forecast."""
 _RUN_SUFFIX: Final = re.compile(r"[0-9]+|[a-z0-9]{5,10}")
-"""Parts that tell a run from the last one of its kind: numbers, and what Jobs and generateName put at the end."""
+"""Parts of a name that differ between runs: numbers, and suffixes of Jobs and generateName."""
 
 
 class RunHistory:
-    """What one tenant's work took; forgotten with the process, and learned anew."""
+    """Run times of one tenant's workloads, since the start of the process."""
 
     def __init__(self) -> None:
         self._kinds: OrderedDict[str, deque[float]] = OrderedDict()
 
     def add_run(self, namespace: str, name: str, seconds: float) -> None:
-        """Work of this name ran to its end in so many seconds."""
+        """Record that a workload of this name completed after a number of seconds."""
         kind = _workload_kind(namespace, name)
         self._kinds.setdefault(kind, deque(maxlen=_MAX_RUNS)).append(seconds)
         self._kinds.move_to_end(kind)
@@ -32,14 +32,15 @@ class RunHistory:
             self._kinds.popitem(last=False)
 
     def expected_run(self, namespace: str, name: str) -> float | None:
-        """Seconds that work of this name will take, as the middle of those before; None: too few are known."""
+        """Return the median run time of workloads of this kind in seconds; None if too few are known."""
         runs = self._kinds.get(_workload_kind(namespace, name), ())
         return statistics.median(runs) if len(runs) >= _MIN_RUNS else None
 
 
 def _workload_kind(namespace: str, name: str) -> str:
-    """The name without its last parts. They are taken off one by one: names are for tenants to choose, and a pattern of
-    them all could be made to try every way to read one.
+    """Return the name without the parts that differ between runs.
+
+    They are removed one by one: tenants choose names, and a single pattern could be made to backtrack without end.
     """
     kept, dash, last = name.rpartition("-")
     while dash and _RUN_SUFFIX.fullmatch(last):

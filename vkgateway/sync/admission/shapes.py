@@ -1,4 +1,4 @@
-"""A tenant's pod as the arbiter places it: what its compute pod will ask of a node."""
+"""The shape of a tenant pod: what its compute pod will request of a node."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,16 +19,15 @@ def shape_of(
     nodes: Mapping[str, Mapping[str, str]] | None = None,
     places: Sequence[Sequence[Object]] = (),
 ) -> Shape:
-    """The shape of a tenant's pod, as `forward_pod` will send it down.
+    """Return the shape of a tenant pod, as `forward_pod` will forward it.
 
-    `carried` are the label keys that real nodes of its pools carry, `nodes` the labels, by name, of the virtual nodes
-    in question, where known: alternatives of its node affinity that none of them meets are left out. A pod that has
-    no virtual node yet counts as scheduled, since it will be. Of the overhead, the tenant's own is taken; the compute
-    cluster may have another.
+    `carried` are the label keys of the real nodes of its pools. `nodes` are the known labels of the virtual nodes by
+    name: alternatives of its node affinity that no virtual node matches are left out. A pod without a virtual node
+    counts as scheduled, since it will be.
 
-    `places` is what each of its volumes asks of nodes: node selector terms, of which one must hold.
-
-    The pool's own tolerations and selector are not in it: they hold for all of the pool's nodes.
+    The overhead is the tenant's; that of the compute cluster may differ. `places` are the node selector terms of each
+    volume, of which one must hold. The pool's own tolerations and selector are left out, as they hold for all nodes of
+    the pool.
     """
     spec = pod.get("spec") or {}
     scheduled = not spec.get("nodeName") or is_scheduled(pod)
@@ -48,9 +47,9 @@ def shape_of(
 
 
 def _container_parts(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, int], ...], ...]:
-    """What a kubelet hands out to each container alone; nothing where it is all devices of one container.
+    """Return the parts that a kubelet allocates to single containers; nothing if one container requests all devices.
 
-    Init containers count only where one asks for more of something than each container does: they give it back.
+    Init containers count only if one requests more of a resource than each container does: they release it.
     """
     containers, starting = list(spec.get("containers") or ()), list(spec.get("initContainers") or ())
     exact = all(has_equal_limits(container) for container in (*containers, *starting))
@@ -65,7 +64,7 @@ def _container_parts(spec: Mapping[str, Any]) -> tuple[tuple[tuple[str, int], ..
 
 
 def _container_part(container: Mapping[str, Any], *, exact: bool) -> tuple[tuple[str, int], ...]:
-    """Devices; where the pod is of class Guaranteed memory, and CPUs if they are whole."""
+    """Return a container's devices; for pods of QoS class Guaranteed also memory, and whole CPUs."""
     asked = container_requests(container)
     shared = {"cpu"} if asked.get("cpu", 0) % 1000 else set()
     return tuple(
@@ -87,7 +86,7 @@ def _decode_term(requirements: Sequence[Mapping[str, Any]]) -> tuple[Requirement
 
 
 def decode_toleration(entry: Mapping[str, Any]) -> Toleration:
-    """A toleration out of its JSON."""
+    """Decode a toleration from JSON."""
     return Toleration(
         key=entry.get("key") or "",
         operator=entry.get("operator") or "Equal",
@@ -97,7 +96,7 @@ def decode_toleration(entry: Mapping[str, Any]) -> Toleration:
 
 
 def _image_names(spec: Mapping[str, Any]) -> set[str]:
-    """As nodes call them: without a tag or a digest the tag is `latest`, as kube-scheduler takes it, too."""
+    """Return image names as nodes report them: without a tag or a digest, the tag is `latest`, as in kube-scheduler."""
     containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
     images = (container["image"] for container in containers if container.get("image"))
     return {image if ":" in image.rpartition("/")[2] else f"{image}:latest" for image in images}

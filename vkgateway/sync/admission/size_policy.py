@@ -1,4 +1,4 @@
-"""The sizes of the machines behind one tenant's virtual nodes: its admission policy by size, and who waits by it."""
+"""Sizes of the machines behind one tenant's virtual nodes, and the admission policy that gates pods by size."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _POLICIES: Final = tuple(
     for version in ("v1", "v1beta1")
 )
 _DEVICE_POLICY: Final = "vkgateway-admission"
-"""The policy that gates pods of devices and gangs. Without it the tenant wants no gates, or has no such policies."""
+"""Policy that gates pods with devices and gangs. A tenant without it wants no gates, or has no such policies."""
 _RETRY_SECONDS: Final = 30.0
-"""Seconds after which the policy is written again where that failed."""
+"""Seconds after which a failed write of the policy is retried."""
 _GATHER: Final = 0.2
 """Seconds within which changes of nodes are gathered."""
 
@@ -51,11 +51,11 @@ class SizePolicy:
         self._wakeup = asyncio.Event()
         self._machines_by_node: dict[str, PoolNodeSizes] = {}
         self._version = ""
-        """The API version of admission policies; empty: not known, or the tenant has none."""
+        """API version of admission policies; empty if unknown, or if the tenant has none."""
         self._written: list[Object] | None = None
 
     def judge_pod(self, pod: Object) -> SizeVerdict | None:
-        """Judge where a pod may go by its size; None while the machines of a node that it can reach are unknown."""
+        """Return where a pod may run by its size; None while the machines of a node that it can reach are unknown."""
         labels = {name: binding.pool.virtual_labels() for name, binding in self._bindings.items()}
         shown = {name: self._virtual_nodes.get(name, ({}, ())) for name in labels}
         reach = reachable_nodes(pod, {name: ({**shown[name][0], **labels[name]}, shown[name][1]) for name in labels})
@@ -64,7 +64,7 @@ class SizePolicy:
         return judge_size(pod_requests(pod), [self._machines_by_node[name] for name in reach])
 
     def pools_changed(self) -> None:
-        """Follow the nodes of the compute clusters that the tenant uses now."""
+        """Watch the nodes of the compute clusters that the tenant uses now."""
         links = list({id(binding.link): binding.link for binding in self._bindings.values()}.values())
         for link in self._links:
             if link not in links:
@@ -76,7 +76,7 @@ class SizePolicy:
         self._wakeup.set()
 
     async def run(self) -> None:
-        """Keep the policy by size up to date until cancelled."""
+        """Keep the policy by size current until cancelled."""
         try:
             while True:
                 await self._wakeup.wait()
@@ -95,7 +95,7 @@ class SizePolicy:
         try:
             await self._write_policy()
         except errors.ApiError as error:
-            log.warning("the policy by size is not written", tenant=self._tenant, error=str(error))
+            log.warning("policy by size not written", tenant=self._tenant, error=str(error))
             asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._wakeup.set)
 
     async def _write_policy(self) -> None:
@@ -108,7 +108,7 @@ class SizePolicy:
             self._written = wanted
 
     def _divisible_pools(self) -> list[tuple[MilliResources, ...]]:
-        """Return the machines of each pool that has more than one: only there a sum is more than a machine."""
+        """Return the machine sizes of each pool with several machines: only there, the sum exceeds one machine."""
         return [
             self._machines_by_node[name].usable_sizes
             for name in sorted(self._machines_by_node)
@@ -116,7 +116,7 @@ class SizePolicy:
         ]
 
     async def _api_version(self) -> str:
-        """Return the version in which the tenant has admission policies; empty: it has not ours."""
+        """Return the version in which the tenant has admission policies; empty if it does not have the gateway's."""
         for resource in _POLICIES:
             try:
                 await self._client.get(resource, _DEVICE_POLICY)

@@ -1,4 +1,4 @@
-"""What the arbiter is told: everything at one moment, from all tenants and all compute clusters that answer."""
+"""The arbiter's snapshot of all tenants and all reachable compute clusters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def build_snapshot(
     policy: Policy,
     now: float,
 ) -> tuple[Snapshot, list[PendingReport]]:
-    """The snapshot, and why those wait whom the arbiter cannot judge. `plans` are those of the last cycle."""
+    """Return the snapshot, and the pending reasons of gangs that the arbiter cannot judge. `plans` are those of the
+    last cycle.
+    """
     pools: list[Pool] = []
     known = sorted(name for name, cluster in clusters.items() if cluster.is_known)
     images = requested_images(tenant.gangs.images for tenant in tenants.values())
@@ -47,9 +49,10 @@ def build_snapshot(
 
 
 def _remaining_quota(quota: Quota, clusters: Mapping[str, ClusterCache]) -> Quota:
-    """Return what a tenant's pods that the arbiter does not place leave of its limit and of its guarantee.
+    """Return a tenant's quota without the usage of its pods that the arbiter does not place.
 
-    Of the guarantee they take cpu, memory and the like: devices are in cells, which only placed pods use.
+    Of the guarantee, those pods use CPU, memory and similar resources: devices are in cells, which only placed pods
+    use.
     """
     cluster = clusters.get(quota.pool[0])
     taken = cluster.unplaced_usage(quota.tenant, quota.pool[1]) if cluster is not None else {}

@@ -1,4 +1,4 @@
-"""Measures each part of the way from a guaranteed pod's creation to its start, as metrics of the bound on it."""
+"""Metrics of the phases between a guaranteed pod's creation and its start."""
 
 from __future__ import annotations
 
@@ -12,33 +12,36 @@ from vkgateway.sync.arbiter_metrics import observe_start
 
 @dataclass(slots=True)
 class _PendingStart:
-    """A gang on its way; moments in seconds since the epoch."""
+    """A gang before its start; times in seconds since the epoch."""
 
     created: float
-    """When the pod was created that was read last; the gang was not complete before."""
+    """Creation of the pod that was read last: the gang was not complete before."""
     arrived_at: float
-    """When it was read."""
+    """When that pod was read."""
     pods: set[str] = field(default_factory=set)
     incomplete_at: float = 0.0
-    """The last cycle's time in which members were missing, or what says how many they are."""
+    """The last cycle in which members, or the number of members, were missing."""
     planned: float | None = None
-    """When it was decided who makes room for it."""
+    """When a preemption plan for the gang was decided."""
     deadline: float = 0.0
-    """When the last of those is deleted."""
+    """When the last victim is deleted."""
 
     @property
     def ready_since(self) -> float:
-        """Since when the arbiter could have started it."""
+        """Time since when the arbiter could have started the gang."""
         return max(self.arrived_at, self.incomplete_at)
 
 
 class StartMeter:
-    """Watch: creation to being known here (times of creation are whole seconds). Cycle: to the decision. Notice: to the
-    deletion of those who make room. Grace: until they are gone. Bind: from admission to a node of its own.
+    """Meter of the phases of starts.
 
-    Measured are gangs of the guaranteed band that start inside the guarantee, and fitted into it once they were
-    complete. Nothing is observed before the start, so whatever comes to borrow, or waits for its own tenant's work to
-    end, is not in the figures.
+    Watch: from the creation until the pod is known (creation times are whole seconds). Cycle: until the decision.
+    Notice: until the victims are deleted. Grace: until they have terminated. Bind: from the admission until the pod is
+    bound.
+
+    Only gangs of the guaranteed band are measured that start inside the guarantee, and fitted into it once they were
+    complete. Observations are made at the start, so gangs that borrow, or that wait for their own tenant's pods, are
+    not included.
     """
 
     def __init__(self) -> None:
@@ -46,14 +49,16 @@ class StartMeter:
         self._binding_since: dict[str, float] = {}
 
     def pod_arrived(self, gang: str, uid: str, *, created: float, now: float) -> None:
-        """A pod of a gang was read for the first time. Pods that were there before the gateway began do not arrive."""
+        """Record that a pod of a gang was read for the first time. Pods from before the gateway's start are not
+        recorded.
+        """
         way = self._pending_starts.setdefault(gang, _PendingStart(created, now))
         way.pods.add(uid)
         if way.planned is None:
             way.created, way.arrived_at = created, now
 
     def cycle_decided(self, gangs: Mapping[str, Gang], decisions: Decisions, *, at: float, now: float) -> None:
-        """A cycle is done: about what there was at one moment, until now."""
+        """Record a finished cycle: its snapshot is from `at`, its decisions were dispatched at `now`."""
         for admit in decisions.admits:
             if not admit.borrowed:
                 self._observe_start(gangs.get(admit.gang), admit, now)
@@ -63,13 +68,13 @@ class StartMeter:
             self._update_pending(gangs, decisions, at=at, now=now)
 
     def pod_bound(self, uid: str, *, now: float) -> None:
-        """A pod that was admitted has its node."""
+        """Record that an admitted pod is bound to a node."""
         since = self._binding_since.pop(uid, None)
         if since is not None:
             observe_start("bind", now - since)
 
     def pod_gone(self, gang: str, uid: str) -> None:
-        """A pod is gone, or waits no more."""
+        """Forget a pod that was deleted, or does not wait any more."""
         self._binding_since.pop(uid, None)
         way = self._pending_starts.get(gang)
         if way is not None:
@@ -90,7 +95,7 @@ class StartMeter:
         self._binding_since.update(dict.fromkeys(admit.nodes, now))
 
     def _update_pending(self, gangs: Mapping[str, Gang], decisions: Decisions, *, at: float, now: float) -> None:
-        """Note who waits for others to go, or for members; whoever waits for anything else is not measured."""
+        """Record gangs that wait for victims or members; gangs that wait for anything else are not measured."""
         deadlines: dict[str, float] = {}
         for evict in decisions.evicts:
             deadlines[evict.makes_room_for] = max(evict.deadline, deadlines.get(evict.makes_room_for, 0.0))

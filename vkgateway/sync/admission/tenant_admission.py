@@ -1,4 +1,4 @@
-"""One tenant's governed pods: what the arbiter must know of them, and what it said of each."""
+"""The governed pods of one tenant, and the arbiter's verdict on each."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 from vkgateway.translate.pending_message import render_message
 
 _BIND_TIMEOUT: Final = 120.0
-"""Seconds for which room is kept for a pod that was let go and that its tenant's scheduler does not bind."""
+"""Seconds for which capacity is reserved for an admitted pod that the tenant's scheduler does not bind."""
 _BACKOFF_SECONDS: Final = 300.0
-"""Seconds after which it is tried again; a change of the pod is a new try at once."""
-_NOT_BOUND: Final = "was let go, but no scheduler of this cluster bound it; its room was given back, see its events"
-_NOT_UNGATED: Final = "was admitted, but its gate could not be lifted; its room was given back"
+"""Seconds after which the admission is retried; a change of the pod causes a retry immediately."""
+_NOT_BOUND: Final = "was admitted, but no scheduler of this cluster bound it; its capacity was released, see its events"
+_NOT_UNGATED: Final = "was admitted, but its gate could not be lifted; its capacity was released"
 _UNREACHABLE: Final = (
-    "was admitted while this cluster's API server did not answer; its room was given back until it does"
+    "was admitted while this cluster's API server did not answer; its capacity is released until it does"
 )
 _MIN_NOTICE_AFTER_RETURN: Final = 5.0
-"""Seconds that a pod under notice has at least when its cluster, or the gateway's sight of it, is back."""
+"""Minimum notice in seconds when a pod's cluster, or the gateway's view of it, is back."""
 _NO_STATE: Final = MemberState()
 _PENDING: Final = Admission(AdmissionState.PENDING)
 
 
 class ArbitrationService(AdmissionObserver, Protocol):
-    """The part of the arbitration that a tenant's part speaks to."""
+    """The arbitration, as far as a tenant's admission uses it."""
 
     def trigger(self) -> None:
-        """Something changed: decide again soon."""
+        """Request a cycle soon, because something changed."""
 
     def recount_pod(self, pod: ComputePodView, cluster: str) -> None:
-        """A pod was read, or forgotten: look again at whose burden it is."""
+        """Count a compute pod's usage again, after its tenant pod was read or forgotten."""
 
     def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
-        """How those who are evicted from a pool are treated."""
+        """Return the terms of evictions from a pool."""
 
 
 class TenantAdmission:
@@ -82,41 +82,41 @@ class TenantAdmission:
         )
         self.reads = reads
         self.is_complete = False
-        """Everything that the tenant has was listed."""
+        """Whether all of the tenant's lists were complete once."""
         self.has_notices = False
-        """Whether somebody was told to go, as of the last cycle."""
+        """Whether a pod was under notice in the last cycle."""
         self._unread_at_start: set[Key] = set()
-        """Pods that are still to be read and were there when everything was listed first."""
+        """Pods that existed when the lists were first complete and were not read since."""
         self._service = service
         self._clock = scope.clock
         self._listed_at = 0.0
-        """Since when the tenant's API server can do its part, as far as that is known."""
+        """Since when the tenant's API server is reachable, as far as known."""
         self._binding_gangs = BindingGangs()
         self._orphans: dict[str, Gang] = {}
-        """By the uid of the tenant pod that is gone."""
+        """Terminating gangs by the UID of the deleted tenant pod."""
         self._orphan_uids: dict[tuple[str, Key], str] = {}
-        """The uids of those, by cluster and name."""
+        """Their UIDs by cluster and name."""
         self._last_states: dict[str, MemberState] = {}
-        """Where each member stood when it was last looked at."""
+        """The last observed state of each member."""
 
     @property
     def is_known(self) -> bool:
-        """Whether every governed pod was read, those included that run below, with what says more about its gang."""
+        """Whether every governed pod was read, including those with compute pods, with its companion objects."""
         below = self._observer.placed_compute_pods()
         read = self.is_complete and not self.reads.unread and self.reads.is_settled
         return read and all(self.is_governed_pod(pod.tenant_uid) for pod in below)
 
     def is_governed_pod(self, uid: str) -> bool:
-        """Whether a pod is the arbiter's to place, or was until its end."""
+        """Return whether the arbiter places a pod, or placed it until its end."""
         member = self.gangs.find_member(uid)
         return uid in self._orphans if member is None else member.governed
 
     def runs_arbiter_placed(self, view: TenantPodView) -> bool:
-        """Whether something that the arbiter placed stands for a pod below, and has not ended."""
+        """Return whether a pod has a running compute pod that the arbiter placed."""
         return self.is_compute_pod_placed(view.metadata.key, view.metadata.uid) is True
 
     def is_compute_pod_placed(self, key: Key, uid: str) -> bool | None:
-        """Whether the arbiter placed what stands for a pod below; None: nothing does, or it has ended."""
+        """Return whether the arbiter placed the running compute pod of a pod; None if there is no such compute pod."""
         placed = [
             is_arbiter_placed(pod)
             for pod, _ in self._observer.compute_pods_named(key)
@@ -125,11 +125,11 @@ class TenantAdmission:
         return any(placed) if placed else None
 
     def orphan_gangs(self) -> list[Gang]:
-        """What is ending below of pods that are gone above: their room is on its way back."""
+        """Return gangs for the compute pods that terminate after their tenant pods were deleted."""
         return list(self._orphans.values())
 
     def pods_listed(self) -> None:
-        """Everything that the tenant has is known: absence is a fact from now on."""
+        """Record that all pods of the tenant are known, so that missing pods do not exist."""
         if not self.is_complete:
             self._unread_at_start = set(self.reads.unread)
         self.is_complete = True
@@ -141,7 +141,7 @@ class TenantAdmission:
                 self._update_orphan(key, link)
 
     def put_member(self, member: GangMember) -> None:
-        """Take in a pod that was read."""
+        """Add or replace a pod that was read."""
         new = (
             self.is_complete and member.key not in self._unread_at_start and self.gangs.find_member(member.uid) is None
         )
@@ -157,12 +157,14 @@ class TenantAdmission:
         self._service.trigger()
 
     def remove_member(self, member: GangMember) -> None:
-        """A pod is of no gang any more, and asks for nothing."""
+        """Remove a pod that belongs to no gang any more and requests no devices."""
         self._drop_member(member)
         self._service.trigger()
 
     def pod_changed(self, key: Key) -> list[GangMember]:
-        """A pod changed, above or below; returns the members that are gone now."""
+        """Update the members of a name after a change of the tenant pod or compute pod; return the members that were
+        deleted.
+        """
         gone = []
         for member in self.gangs.members_named(key):
             seen, below, nothing_left = self._observer.observe_member(member)
@@ -186,7 +188,7 @@ class TenantAdmission:
         return gone
 
     def _update_orphan(self, key: Key, link: ComputeLink) -> None:
-        """Note what still ends below under a name whose pod is gone above; nobody has read that one."""
+        """Record a terminating compute pod whose tenant pod was deleted before it was read."""
         pod, place = link.pods.find_pod(self.name, key), (link.name, key)
         self._orphans.pop(self._orphan_uids.pop(place, ""), None)
         if pod is None or pod.has_ended or not self.is_complete or not is_arbiter_placed(pod):
@@ -208,15 +210,15 @@ class TenantAdmission:
         self._recount_pod(member)
 
     def quotas_changed(self, quotas: Iterable[Quota]) -> None:
-        """The tenant's pools, or what it may use of them, changed."""
+        """Replace the quotas, after the tenant's pools or their limits changed."""
         self.quotas = tuple(quotas)
         self.gangs.mark_all_changed()
         self._service.trigger()
 
-    # What the arbiter decided.
+    # Decisions of the arbiter.
 
     def apply_admit(self, admit: Admit, *, now: float) -> None:
-        """These pods may start, each on its node."""
+        """Record that pods are admitted, each on its node."""
         self._begin_start(admit)
         for uid, node in admit.nodes.items():
             member = self.gangs.find_member(uid)
@@ -233,7 +235,7 @@ class TenantAdmission:
             self._verdict_changed(member)
 
     def _begin_start(self, admit: Admit) -> None:
-        """Forward nothing of a gang that starts before all its pods are bound."""
+        """Forward no pod of a new gang before all of its pods are bound."""
         members = [member for uid in admit.nodes if (member := self.gangs.find_member(uid)) is not None]
         if len(members) > 1 and not any(map(self._observer.find_compute_pod, self.gangs.members_of(admit.gang))):
             self._binding_gangs.await_binding(
@@ -241,13 +243,13 @@ class TenantAdmission:
             )
 
     def _member_bound(self, member: GangMember) -> None:
-        """A pod of a gang that starts is bound: the last one lets all of them be forwarded."""
+        """Record a binding; the last one of a gang lets all of its pods be forwarded."""
         if self._binding_gangs.mark_bound(member.gang_group, member.uid):
             for other in self.gangs.members_of(gang_id(self.name, member.gang_group)):
                 self._scope.enqueue_pod(other.key)
 
     def _cancel_start(self, group: str) -> None:
-        """Take back what was said of a gang that starts: not all its pods were bound in time, or one was deleted."""
+        """Revert the admission of a gang whose pods were not all bound in time, or of which one was deleted."""
         if not self._binding_gangs.is_binding(group):
             return
         self._binding_gangs.cancel_binding(group)
@@ -261,7 +263,7 @@ class TenantAdmission:
                 self.revert_verdict(member.uid)
 
     def apply_evict(self, evict: Evict) -> None:
-        """These pods go at the deadline."""
+        """Record that pods are evicted at the deadline."""
         for uid in evict.pods:
             self._update_verdict(
                 uid,
@@ -272,12 +274,14 @@ class TenantAdmission:
             )
 
     def apply_reprieve(self, reprieve: Reprieve) -> None:
-        """These may stay after all."""
+        """Record that evictions are withdrawn."""
         for uid in reprieve.pods:
             self._update_verdict(uid, verdict=AdmissionState.ADMITTED, deadline=0.0, evicted_for="")
 
     def postpone_evictions(self, cluster: str) -> None:
-        """Whoever was to go while this cluster was away goes a little later: perhaps nobody needs the room any more."""
+        """Postpone the evictions that fell due while a cluster was unreachable, so that the next cycle can withdraw
+        them.
+        """
         soonest = self._clock() + _MIN_NOTICE_AFTER_RETURN
         for uid, verdict in list(self.verdict_store.verdicts.items()):
             member = self.gangs.find_member(uid)
@@ -287,12 +291,12 @@ class TenantAdmission:
                 self._update_verdict(uid, deadline=soonest)
 
     def apply_promote(self, promote: Promote) -> None:
-        """These run inside the tenant's guarantee from now on."""
+        """Record that pods run inside the tenant's guarantee from now on."""
         for uid in promote.pods:
             self._update_verdict(uid, borrowed=False)
 
     def set_pending_reasons(self, holds: Iterable[PendingReport], *, pools: Mapping[str, PoolKey | None]) -> None:
-        """Why gangs wait, in the place of all that was said before; those of which that changed are looked at."""
+        """Replace the pending reasons of all gangs, and enqueue the pods whose reason changed."""
         now = self._clock()
         old = self.verdict_store.pending_messages
         self.verdict_store.pending_messages = {
@@ -305,11 +309,10 @@ class TenantAdmission:
                         self._scope.enqueue_pod(member.key)
 
     def expire_verdicts(self, now: float) -> None:
-        """Take back what was said of pods that are not below, and whose time has come.
+        """Revert verdicts without a compute pod whose time has expired.
 
-        Those that were told to go need not be deleted: they just wait again. Those that no scheduler of the tenant has
-        bound must not keep others from their room, and are left alone for a while, or until the tenant's API server is
-        back.
+        Evicted pods are not deleted: they wait again. Admitted pods that the tenant's scheduler has not bound release
+        their capacity, and are excluded for a while, or until the tenant's API server is reachable again.
         """
         self._reset_backoff(lambda left: left.until <= now)
         self.has_notices = False
@@ -332,7 +335,7 @@ class TenantAdmission:
                 self._cancel_start(member.gang_group)
 
     def _reset_backoff(self, whom: Callable[[MemberBackoff], bool]) -> bool:
-        """Leave some alone no longer; whether there were any."""
+        """End the exclusion of matching members; return whether there were any."""
         found = [uid for uid, left in self.gangs.backoffs.items() if whom(left)]
         for uid in found:
             del self.gangs.backoffs[uid]
@@ -340,34 +343,34 @@ class TenantAdmission:
         return bool(found)
 
     def _bind_deadline(self, verdict: Admission) -> float:
-        """By when a pod that was let go is to be bound."""
+        """Return the time by which an admitted pod must be bound."""
         return max(verdict.since, self._listed_at) + _BIND_TIMEOUT
 
     def _new_backoff(self, member: GangMember, now: float) -> MemberBackoff:
-        """For how long to leave a member alone that was not bound in time, and what is told of it."""
+        """Return the backoff of a member that was not bound in time, with the reason that the tenant sees."""
         if not self._scope.cache.is_complete:
             return MemberBackoff(math.inf, _UNREACHABLE)
         return MemberBackoff(now + _BACKOFF_SECONDS, _NOT_UNGATED if self._observer.is_gated(member) else _NOT_BOUND)
 
     def revert_verdict(self, uid: str) -> None:
-        """What was said of a pod does not hold any more: it waits again."""
+        """Drop the verdict on a pod, which waits again."""
         self.verdict_store.forget_pod(uid)
         self.gangs.mark_changed(uid)
         self._service.trigger()
 
     def revert_compute_pod(self, uid: str, compute_uid: str) -> None:
-        """A compute pod is removed because no node took it: it stands for nobody any more."""
+        """Drop the verdict on a pod whose compute pod is removed because no node accepted it."""
         if compute_uid not in self._observer.reverted_pods:
             self._observer.reverted_pods[compute_uid] = uid
             self.revert_verdict(uid)
 
     def keep_compute_pod(self, uid: str, compute_uid: str) -> None:
-        """A node took a compute pod after all, before it was removed: it stands for its pod again."""
+        """Restore a compute pod that a node accepted before it was removed."""
         if self._observer.reverted_pods.pop(compute_uid, None) is not None:
             self.revert_verdict(uid)
 
     def next_deadline(self) -> float | None:
-        """When the next of those who were told to go is due, or of those who are to be bound."""
+        """Return the next time at which an evicted pod is deleted, or an admitted pod must be bound."""
         now = self._clock()
         times = (
             verdict.deadline if verdict.verdict is AdmissionState.EVICTING else self._bind_deadline(verdict)
@@ -375,10 +378,10 @@ class TenantAdmission:
         )
         return min((time for time in times if time > now), default=None)
 
-    # What the pods' reconcilers ask.
+    # Queries of the pod reconcilers.
 
     def admission_for(self, uid: str, node: str) -> Admission:
-        """What is said of a pod that is bound to this virtual node."""
+        """Return the admission of a pod that is bound to a virtual node and has no compute pod."""
         verdict, member = self.verdict_store.verdicts.get(uid), self.gangs.find_member(uid)
         if member is None:
             return _PENDING
@@ -395,30 +398,34 @@ class TenantAdmission:
         return Admission(AdmissionState.ADMITTED, node=verdict.node, borrowed=verdict.borrowed, behind=verdict.behind)
 
     def running_admission(self, uid: str) -> Admission:
-        """What is said of a pod that runs below."""
+        """Return the admission of a pod with a compute pod."""
         verdict = self.verdict_store.verdicts.get(uid)
         if verdict is not None and verdict.verdict is AdmissionState.EVICTING:
             return self._evicting_admission(uid, verdict)
         return Admission(AdmissionState.ADMITTED, borrowed=verdict.borrowed if verdict is not None else None)
 
     def pending_message(self, member: GangMember) -> PendingMessage | None:
-        """Why a member waits."""
+        """Return why a member waits."""
         return self.verdict_store.pending_messages.get(gang_id(self.name, member.gang_group))
 
     def _evicting_admission(self, uid: str, verdict: Admission) -> Admission:
         mine = verdict.evicted_for.startswith(f"{self.name}/")
-        reason = self._preemptor_text(uid, verdict.evicted_for) if mine else "another tenant's work, which comes first"
+        reason = (
+            self._preemptor_text(uid, verdict.evicted_for)
+            if mine
+            else "another tenant's workload, which has precedence"
+        )
         return Admission(
             AdmissionState.EVICTING,
             code=PREEMPTED,
-            message=f"makes room for {reason}",
+            message=f"is evicted for {reason}",
             deadline=verdict.deadline,
             evicted_for=verdict.evicted_for,
             grace=self._service.eviction_terms(verdict.pool).grace_max,
         )
 
     def _preemptor_text(self, uid: str, gang: str) -> str:
-        """The tenant's own gang for which a pod is evicted, and its priority where that is why."""
+        """Return the tenant's own gang for which a pod is evicted, with its priority if that is the reason."""
         text = gang_text(gang.removeprefix(f"{self.name}/"), self._pod_name)
         member, others = self.gangs.find_member(uid), self.gangs.members_of(gang)
         higher = max((other.priority for other in others if other.governed), default=0)
@@ -427,7 +434,7 @@ class TenantAdmission:
         return f"{text}, which has a higher priority ({higher} over {member.priority})"
 
     def _with_pod_names(self, hold: PendingReport) -> PendingReport:
-        """With the names of the tenant's own pods for their uids."""
+        """Replace UIDs by the names of the tenant's pods."""
         if not hold.behind.startswith(f"{self.name}/"):
             return hold
         ahead = hold.behind.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""What the arbiter last said of each governed pod, by the tenant pod's uid."""
+"""The arbiter's last verdict on each governed pod, by the tenant pod's UID."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from vkgateway.arbiter.queueing.admission import Admission
 from vkgateway.arbiter.snapshot import Shape
 
 PREEMPTED: Final = "PreemptionByVkgateway"
-"""Reason that a pod which was evicted by the arbiter ends with."""
+"""Reason in the status of pods that the arbiter evicted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRun:
-    """A pod that held something below, from `start` to `end` (seconds since the epoch)."""
+    """A pod that held resources from `start` to `end` (seconds since the epoch)."""
 
     namespace: str
     name: str
@@ -25,24 +25,24 @@ class PodRun:
     start: float
     end: float
     checkpoint: float
-    """When its work was last saved; 0: never."""
+    """Time of its last checkpoint; 0: never."""
     end_reason: str
-    """The phase that it ended in, or why it was taken away."""
+    """Phase in which it ended, or the reason of its eviction."""
 
 
 @dataclass(frozen=True, slots=True)
 class PendingMessage:
-    """Why a pod's gang does not start now, and how that is told: what makes no difference to the text is no news."""
+    """Why a pod's gang does not start now. Reports with the same text are equal."""
 
     code: str
     reason: str
-    """Why, in a sentence."""
+    """The reason in a sentence."""
     text: str
-    """The same with place in line and expected start."""
+    """The same with queue position and expected start."""
 
 
 class VerdictStore:
-    """The verdicts on one tenant's pods, and the holds of its gangs."""
+    """Verdicts on one tenant's pods, and pending reasons of its gangs."""
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Admission] = {}
@@ -50,5 +50,5 @@ class VerdictStore:
         """By gang."""
 
     def forget_pod(self, uid: str) -> None:
-        """Drop what was said of a pod that is gone."""
+        """Drop the verdict on a deleted pod."""
         self.verdicts.pop(uid, None)

@@ -1,4 +1,4 @@
-"""Which of a tenant's virtual nodes a pod may run on, and what that means for pools and compute nodes."""
+"""The virtual nodes on which a pod may run, and the pools and compute nodes behind them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def pools_of(nodes: Sequence[str], bindings: Mapping[str, VirtualNodeBinding]) -
 
 
 def virtual_node_terms(nodes: Sequence[str], bindings: Mapping[str, VirtualNodeBinding]) -> list[Object]:
-    """Return node selector terms for the compute nodes behind the virtual nodes that a pod may run on.
+    """Return node selector terms for the compute nodes behind the virtual nodes on which a pod may run.
 
-    One term must hold. Empty where the virtual nodes are all that these pools have: then nothing needs to be asked of
-    compute nodes.
+    One term must hold. Empty if the pod may run on all virtual nodes of these pools: then compute nodes need no
+    selector.
     """
     pools = set(pools_of(nodes, bindings))
     everywhere = {name for name, binding in bindings.items() if binding.pool_key in pools}
@@ -34,7 +34,7 @@ def narrowing_selector(
 ) -> dict[str, str]:
     """Return the node selector that leads the tenant's scheduler to the virtual node in front of a compute node.
 
-    With `any_part`, or where none is in front of the compute node now, it leads to any virtual node of the pool.
+    With `any_part`, or if no virtual node is in front of the compute node, it selects any virtual node of the pool.
     """
     fronts = virtual_nodes_for(pool, "" if any_part else compute_node, bindings)
     if len(fronts) == 1:
@@ -43,7 +43,7 @@ def narrowing_selector(
 
 
 def virtual_nodes_for(pool: PoolKey, compute_node: str, bindings: Mapping[str, VirtualNodeBinding]) -> list[str]:
-    """Return the virtual nodes of a pool or, where a compute node is given, those of them in front of it.
+    """Return the virtual nodes of a pool; with a compute node, only those in front of it.
 
     The only virtual node of a pool is in front of all its compute nodes, known or not.
     """

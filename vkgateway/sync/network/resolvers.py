@@ -13,20 +13,20 @@ from vkgateway.translate.egress_rules import NameServerRange
 
 
 class NameServers(Protocol):
-    """Runs tenants' name servers; every call may be repeated."""
+    """Runner of tenants' name servers; every call is idempotent."""
 
     @property
     def forwarder_endpoint(self) -> Endpoint | None:
-        """Who answers for a tenant that has no Services; None: nobody answers for any tenant's names."""
+        """Forwarder endpoint, which answers for tenants without Services; None if the platform serves no names."""
 
     @property
     def listening_range(self) -> NameServerRange | None:
-        """Where the name servers of all tenants listen."""
+        """Addresses and ports of the name servers of all tenants."""
 
     async def serve_tenant(self, tenant: str, cluster: str, addresses: Mapping[str, str]) -> Endpoint:
-        """Have a name server answer for a tenant's pods in one compute cluster, over UDP and TCP.
+        """Run a name server for a tenant's pods in one compute cluster, over UDP and TCP.
 
-        `addresses` maps names of Services to their cluster addresses there. Raises UnavailableError while it does not
+        `addresses` maps DNS names of Services to their cluster IPs there. Raises UnavailableError while it does not
         answer.
         """
 

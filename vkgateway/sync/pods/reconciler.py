@@ -272,9 +272,10 @@ class PodReconciler:
             self.waiting_pods.setdefault(reference, set()).add(context.key)
         if plan.refusals or context.missing_references:
             return
-        context.claims = self._claims.find_claims(context.key, plan.claims, context.link)
-        if context.claims.unready:
-            return
+        if plan.claims:
+            context.claims = self._claims.find_claims(context.key, plan.claims, context.link)
+            if context.claims.unready:
+                return
         context.admission = self._admit_pod(context, plan)
 
     def _admit_pod(self, context: PodContext, plan: ForwardingPlan) -> Admission:

@@ -30,7 +30,7 @@ class Registry:
         self._tasks: dict[str, Run] = {}
 
     def set_up(self, reconcilers: Iterable[Reconciler]) -> None:
-        """Register reconcilers. For each source their handlers are called in this order."""
+        """Register reconcilers. The handlers of a source run in this order."""
         for reconciler in reconcilers:
             reconciler.set_up(self)
 

@@ -21,7 +21,7 @@ class Source(Generic[*Ts]):
 
 
 class Watches:
-    """Handlers by source, called in the order in which they were added.
+    """Handlers by source, which run in the order of registration.
 
     A handler must neither wait nor raise: it only requests reconciles.
     """

@@ -79,7 +79,7 @@ class WorkerPool:
         except Exception as error:
             RETRIES.labels(type(error).__name__ if isinstance(error, ApiError) else "defect").inc()
             if tenant not in self._tenants:
-                log.info("ended with its tenant", tenant=tenant, request=request, error=str(error))
+                log.info("request ended with its tenant", tenant=tenant, request=request, error=str(error))
                 return
             raise
         finally:

@@ -60,7 +60,7 @@ async def test_low_priority_pod_gets_notice_and_guaranteed_pod_takes_its_place(w
         assert get_annotation(world.compute_pod("low"), EVICTED_FOR).startswith("alpha/default/pod/")
         status, reason, message = get_condition(world, DISRUPTED, "low") or ("", "", "")
         assert (status, reason) == ("True", PREEMPTED)
-        assert "makes room for" in message
+        assert "is evicted for" in message
         await event_messages(world, "WaitingForEviction", "high")
         assert world.pod_phase("low") == "Running"
         assert not is_deleting(world.compute_pod("low"))

@@ -488,7 +488,7 @@ def test_gang_of_unknown_size_waits_for_its_companion_object() -> None:
     hold = harness.pending_gangs()
 
     assert (hold.gang, hold.code) == (GANG, PendingReason.MEMBERS)
-    assert hold.message.startswith("PodGroup train (podgroups.scheduling.volcano.sh) is not there")
+    assert hold.message.startswith("PodGroup train (podgroups.scheduling.volcano.sh) does not exist")
 
 
 def test_ungoverned_members_form_no_gang() -> None:
@@ -594,7 +594,9 @@ def test_plans_are_retained_and_reported_again() -> None:
 def test_member_without_pool_has_a_reason_and_running_ones_count() -> None:
     harness = Harness(make_member("u0", pools=(), nowhere="virtual node a100.local is cordoned"))
     assert harness.pending_gangs().code == PendingReason.INFEASIBLE
-    assert harness.pending_gangs().message == "pod default/pod-u0 can go nowhere: virtual node a100.local is cordoned"
+    assert harness.pending_gangs().message == (
+        "pod default/pod-u0 can run on no virtual node: virtual node a100.local is cordoned"
+    )
 
     running, waiting = make_workers(2, minimum=1)
     harness = Harness(running, replace(waiting, pools=(), nowhere="virtual node a100.local is cordoned"))

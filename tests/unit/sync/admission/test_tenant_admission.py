@@ -193,19 +193,20 @@ def test_eviction_message_hides_other_tenants() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.evict_pod(makes_room_for="beta/secret/gang/x")
-    assert harness.part.running_admission("u1").message == "makes room for another tenant's work, which comes first"
+    message = harness.part.running_admission("u1").message
+    assert message == "is evicted for another tenant's workload, which has precedence"
 
 
 def test_eviction_message_names_the_tenants_own_gang() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.evict_pod(makes_room_for=f"{TENANT}/default/gang/train")
-    assert harness.part.running_admission("u1").message == "makes room for gang default/train"
+    assert harness.part.running_admission("u1").message == "is evicted for gang default/train"
     harness.add_pod(make_member("u2"))
     harness.evict_pod(makes_room_for=f"{TENANT}/default/pod/u2")
-    assert harness.part.running_admission("u1").message == "makes room for pod default/pod-u2"
+    assert harness.part.running_admission("u1").message == "is evicted for pod default/pod-u2"
     harness.evict_pod(makes_room_for=f"{TENANT}/default/pod/gone")
-    assert harness.part.running_admission("u1").message == "makes room for a pod of namespace default"
+    assert harness.part.running_admission("u1").message == "is evicted for a pod of namespace default"
 
     harness.evict_pod(makes_room_for=f"{TENANT}-two/default/gang/train")
     assert "train" not in harness.part.running_admission("u1").message, "a tenant whose name begins alike is another"
@@ -368,7 +369,7 @@ def test_pod_with_a_stuck_gate_is_not_reported_as_unbound() -> None:
     harness.pods.put_tenant(tenant_view(schedulingGates=[{"name": ADMISSION_GATE}]))
     harness.admit_pod()
     expire_admission(harness, 120)
-    assert harness.get_reason() == "was admitted, but its gate could not be lifted; its room was given back"
+    assert harness.get_reason() == "was admitted, but its gate could not be lifted; its capacity was released"
 
 
 def test_pod_of_an_unreachable_tenant_releases_its_capacity() -> None:

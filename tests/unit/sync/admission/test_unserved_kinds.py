@@ -225,7 +225,7 @@ async def test_pod_with_devices_waits_with_the_missing_kind_as_reason(world: Wor
             )
         )
         [waits] = admission.verdict_store.pending_messages.values()
-        assert waits.text.startswith("PodGroup web (podgroups.scheduling.x-k8s.io) is not there")
+        assert waits.text.startswith("PodGroup web (podgroups.scheduling.x-k8s.io) does not exist")
         assert not is_ungated(world)
         create_group(world, 1)
         await wait_ungated(world)
