@@ -11,7 +11,8 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from tests.e2e.controlplane.world import World, until, world
+from tests.e2e.controlplane.world import World, world
+from tests.support.waiting import wait_until
 from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.etcd.client import EtcdClient
 from vkgateway.controlplane.etcd.endpoints import ClientTls
@@ -69,7 +70,7 @@ async def test_admin_works_in_the_tenant_cluster(place: World, alpha: ControlPla
     code, said = await place.kubectl(kubeconfig, "-n", "team", "create", "deployment", "web", "--image=x")
     assert code == 0, said
     async with alpha.create_client() as client:
-        await until(lambda: _pods(client, "team"), count=1)
+        await wait_until(lambda: _pods(client, "team"), interval=0.1)
     async with beta.create_client() as client:
         with pytest.raises(errors.NotFound):
             await client.get(NAMESPACES, "team")
@@ -81,7 +82,7 @@ async def test_interrupted_provisioning_and_removal_complete(place: World) -> No
             await place.provisioner().provision(tenant("gamma"), on_step=stop_at(step))
     gamma = await place.provisioner().provision(tenant("gamma"))
     async with gamma.create_client() as client:
-        await until(lambda: _service_accounts(client), count=1)
+        await wait_until(lambda: _service_accounts(client), interval=0.1)
     for step in REMOVING:
         with pytest.raises(Stopped):
             await place.provisioner().deprovision("gamma", on_step=stop_at(step))
@@ -141,7 +142,7 @@ async def test_admin_has_no_rights_elsewhere(place: World, alpha: ControlPlane, 
 
 async def test_tokens_are_invalid_elsewhere(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:
     async with alpha.create_client() as client:
-        await until(lambda: _service_accounts(client), count=1)
+        await wait_until(lambda: _service_accounts(client), interval=0.1)
         answer = await client.create(
             SERVICE_ACCOUNTS, {"spec": {}}, namespace="default", name="default", subresource="token"
         )
@@ -172,7 +173,7 @@ async def test_dead_process_is_restarted_and_the_cluster_continues(place: World,
             },
         }
         await client.create(DEPLOYMENTS, deployment, namespace="default")
-        await until(lambda: _pods(client, "default"), count=1)
+        await wait_until(lambda: _pods(client, "default"), interval=0.1)
 
 
 async def test_removal_deletes_one_tenant_completely(place: World, alpha: ControlPlane, beta: ControlPlane) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,13 +94,6 @@ class World:
         )
         output, _ = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
         return process.returncode or 0, output.decode()
-
-
-async def until(look: Callable[[], Awaitable[int]], *, count: int, seconds: float = 30) -> None:
-    """Look until there are at least `count`; TimeoutError where there are not in time."""
-    async with asyncio.timeout(seconds):
-        while await look() < count:  # noqa: ASYNC110 - the event happens in another process
-            await asyncio.sleep(0.1)
 
 
 def own_address() -> str:

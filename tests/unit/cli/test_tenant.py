@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from vkgateway.cli import main, tenant_create
 from vkgateway.cli.compute import description_lines as compute_lines
 from vkgateway.kube import kubeconfig
@@ -57,9 +58,7 @@ class Cli:
 
     async def when_made(self, name: str, act: Callable[[], None]) -> None:
         """Act as the gateway once the tenant is there."""
-        async with asyncio.timeout(10):
-            while self.server.store.find(TENANTS, name) is None:  # noqa: ASYNC110 - made by another thread
-                await asyncio.sleep(0.005)
+        await wait_until(lambda: self.server.store.find(TENANTS, name) is not None, seconds=10)
         act()
 
 

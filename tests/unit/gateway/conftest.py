@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -62,13 +61,6 @@ def add_compute_cluster(server: FakeApiServer, name: str = "local", *, nodes: in
     )
     for number in range(nodes):
         server.store.create(NODES, gpu_node(f"{name}-{number}"))
-
-
-async def until(check: Callable[[], Any], *, seconds: float = 30.0) -> None:
-    """Wait until a check holds; what it says is told where it never does."""
-    async with asyncio.timeout(seconds):
-        while not check():  # noqa: ASYNC110 - what is waited for lies behind HTTP, and tells no event
-            await asyncio.sleep(0.005)
 
 
 def condition(server: FakeApiServer, kind: str, name: str, *, tenant: bool = True) -> Document:

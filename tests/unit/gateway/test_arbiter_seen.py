@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync import world as worlds
 from tests.unit.sync.admission.cluster_helpers import cordon_node, create_gated, event_messages, start_pod
-from tests.unit.sync.world import World, wait_until
+from tests.unit.sync.world import World
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.reasons.report_types import ArbiterReport, GangReport
 from vkgateway.cli import explanation, pending_gangs

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.background import in_background
-from tests.unit.gateway.conftest import add_compute_cluster, condition, gpu_node, until
+from tests.unit.gateway.conftest import add_compute_cluster, condition, gpu_node
 from vkgateway.gateway import connected_cluster
 from vkgateway.gateway.compute_connection import parse_connection
 from vkgateway.gateway.compute_controller import FINALIZER, ComputeController
@@ -48,7 +49,7 @@ async def test_a_pool_says_what_cells_are_pieces_of(server: FakeApiServer, clien
     pool = {"name": "a100", "nodeSelector": {"pool": "a100"}, "cellResource": nic}
     add_compute_cluster(server, pools=[pool])
     async with controller(server, client) as computes:
-        await until(lambda: is_ready(server))
+        await wait_until(lambda: is_ready(server))
         facts = computes.clusters.pool_facts(("local", "a100"))
         assert facts is not None
         assert facts.governed == (nic, "nvidia.com/gpu")
@@ -58,7 +59,7 @@ async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, c
     add_compute_cluster(server)
     async with controller(server, client) as computes:
         computes.total_guarantee = lambda _cluster, _pool: {"nvidia.com/gpu": "3"}
-        await until(lambda: is_ready(server))
+        await wait_until(lambda: is_ready(server))
         found = server.store.get(COMPUTE_CLUSTERS, "local")
 
         assert found["metadata"]["finalizers"] == [FINALIZER]
@@ -76,14 +77,14 @@ async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, c
         assert server.store.find(NAMESPACES, "vkgateway-system")
         for name in ("vkgateway-guaranteed", "vkgateway-low"):
             assert server.store.get(PRIORITY_CLASSES, name)["preemptionPolicy"] == "Never"
-        await until(lambda: any(event["reason"] == "Ready" for event in server.store.all(EVENTS)))
+        await wait_until(lambda: any(event["reason"] == "Ready" for event in server.store.all(EVENTS)))
 
 
 async def test_a_pool_whose_settings_cannot_be_read_is_told_of(server: FakeApiServer, client: Client) -> None:
     pool = {"name": "a100", "nodeSelector": {"pool": "a100"}, "reserve": "101%", "briefRunSeconds": 60}
     add_compute_cluster(server, pools=[pool])
     async with controller(server, client):
-        await until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InvalidPool")
+        await wait_until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InvalidPool")
         told = condition(server, "Ready", "local", tenant=False)
         assert told["status"] == "False"
         assert told["message"] == (
@@ -94,7 +95,7 @@ async def test_a_pool_whose_settings_cannot_be_read_is_told_of(server: FakeApiSe
         found = server.store.get(COMPUTE_CLUSTERS, "local") | {"spec": {"pools": [{**pool, "reserve": "5%"}]}}
         found["spec"]["pools"][0]["briefNoticeSeconds"] = 5
         server.store.update(COMPUTE_CLUSTERS, found, name="local", namespace="")
-        await until(lambda: is_ready(server))
+        await wait_until(lambda: is_ready(server))
 
 
 async def test_what_pods_need_there_is_made_again(
@@ -103,13 +104,13 @@ async def test_what_pods_need_there_is_made_again(
     add_compute_cluster(server)
     monkeypatch.setattr(connected_cluster, "PREPARE_SECONDS", 0.0)
     async with controller(server, client) as computes:
-        await until(lambda: is_ready(server))
+        await wait_until(lambda: is_ready(server))
         server.store.delete(PRIORITY_CLASSES, "vkgateway-low")
         refused = server.fail("PATCH", "/priorityclasses/", status=500)
         computes.tenants_changed()
-        await until(lambda: refused.hits)
+        await wait_until(lambda: refused.hits)
         computes.tenants_changed()
-        await until(lambda: server.store.find(PRIORITY_CLASSES, "vkgateway-low"))
+        await wait_until(lambda: server.store.find(PRIORITY_CLASSES, "vkgateway-low"))
         assert is_ready(server)
 
 
@@ -119,19 +120,19 @@ async def test_which_features_are_on_there_is_forgotten_with_each_look(
     add_compute_cluster(server)
     monkeypatch.setattr(connected_cluster, "PREPARE_SECONDS", 0.0)
     async with controller(server, client) as computes:
-        await until(lambda: is_ready(server))
+        await wait_until(lambda: is_ready(server))
         known = computes.clusters.links["local"].kept_features
         known.add("ImageVolume")
         computes.tenants_changed()
-        await until(lambda: not known)
+        await wait_until(lambda: not known)
 
 
 async def test_nodes_that_come_and_go_change_the_pool(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
     async with controller(server, client):
-        await until(lambda: is_ready(server))
+        await wait_until(lambda: is_ready(server))
         server.store.create(NODES, gpu_node("third", ready=False))
-        await until(lambda: server.store.get(COMPUTE_CLUSTERS, "local")["status"]["pools"][0]["nodes"] == 3)
+        await wait_until(lambda: server.store.get(COMPUTE_CLUSTERS, "local")["status"]["pools"][0]["nodes"] == 3)
         pool = server.store.get(COMPUTE_CLUSTERS, "local")["status"]["pools"][0]
         assert (pool["usableNodes"], pool["allocatable"]["nvidia.com/gpu"]) == (2, "16")
 
@@ -140,16 +141,16 @@ async def test_pools_that_share_nodes_are_told_of_for_as_long_as_they_do(server:
     pools = [{"name": "a100", "nodeSelector": {"pool": "a100"}}, {"name": "all"}]
     add_compute_cluster(server, pools=pools)
     async with controller(server, client):
-        await until(lambda: condition(server, "PoolsApart", "local", tenant=False).get("status") == "False")
+        await wait_until(lambda: condition(server, "PoolsApart", "local", tenant=False).get("status") == "False")
         told = condition(server, "PoolsApart", "local", tenant=False)
         assert told["reason"] == "NodesShared"
         assert told["message"].startswith("pools a100 and all share local-0, local-1: ")
         assert is_ready(server), "what runs there goes on"
-        await until(lambda: any(event["reason"] == "NodesShared" for event in server.store.all(EVENTS)))
+        await wait_until(lambda: any(event["reason"] == "NodesShared" for event in server.store.all(EVENTS)))
         apart = [pools[0], {"name": "all", "nodeSelector": {"pool": "h100"}}]
         found = server.store.get(COMPUTE_CLUSTERS, "local") | {"spec": {"pools": apart}}
         server.store.update(COMPUTE_CLUSTERS, found, name="local", namespace="")
-        await until(lambda: not condition(server, "PoolsApart", "local", tenant=False))
+        await wait_until(lambda: not condition(server, "PoolsApart", "local", tenant=False))
 
 
 SECRET = {"namespace": "ops", "name": "east"}
@@ -183,7 +184,7 @@ def change_secret(server: FakeApiServer, computes: ComputeController, document: 
 async def test_other_credentials_are_taken_over_without_a_new_connection(server: FakeApiServer, client: Client) -> None:
     """With one its virtual nodes would not be ready until all pods have been listed, hour by hour with some tokens."""
     async with far_east(server) as east, controller(server, client) as computes:
-        await until(lambda: is_ready(server, "east"))
+        await wait_until(lambda: is_ready(server, "east"))
         link, turns = computes.clusters.links["east"], list[bool]()
         link.watches.add(TRUST, lambda: turns.append(link.is_reachable))
         east.requests.clear()
@@ -192,7 +193,7 @@ async def test_other_credentials_are_taken_over_without_a_new_connection(server:
         async with asyncio.timeout(30):
             while await link.client.authorization_headers() != {"Authorization": "Bearer two"}:  # noqa: ASYNC110 - as `until`
                 await asyncio.sleep(0.005)
-        await until(lambda: is_ready(server, "east"))
+        await wait_until(lambda: is_ready(server, "east"))
         assert computes.clusters.links["east"] is link
         assert (turns, link.pods.relist_count) == ([], 1)
         await link.client.request("GET", "/version")
@@ -202,16 +203,16 @@ async def test_credentials_that_the_server_refuses_are_told_and_those_before_use
     server: FakeApiServer, client: Client
 ) -> None:
     async with far_east(server) as east, controller(server, client) as computes:
-        await until(lambda: is_ready(server, "east"))
+        await wait_until(lambda: is_ready(server, "east"))
         link = computes.clusters.links["east"]
         change_secret(server, computes, secret(east.url, token="three"))
-        await until(lambda: not is_ready(server, "east"))
+        await wait_until(lambda: not is_ready(server, "east"))
         assert "401" in condition(server, "Ready", "east", tenant=False)["message"]
         assert condition(server, "Connected", "east", tenant=False)["status"] == "True"
         assert computes.clusters.links["east"] is link
         assert await link.client.authorization_headers() == {"Authorization": "Bearer one"}
         server.store.delete(COMPUTE_CLUSTERS, "east")  # what runs there is looked for by those before, too
-        await until(lambda: server.store.find(COMPUTE_CLUSTERS, "east") is None)
+        await wait_until(lambda: server.store.find(COMPUTE_CLUSTERS, "east") is None)
 
 
 def _asked(server: FakeApiServer, *, since: int, times: int) -> bool:
@@ -223,12 +224,12 @@ async def test_a_secret_of_which_no_more_than_its_annotations_change_changes_not
     server: FakeApiServer, client: Client
 ) -> None:
     async with far_east(server) as east, controller(server, client) as computes:
-        await until(lambda: is_ready(server, "east"))
+        await wait_until(lambda: is_ready(server, "east"))
         link = computes.clusters.links["east"]
         seen = len(server.requests)
         change_secret(server, computes, secret(east.url, token="one", annotations={"checked": "now"}))
         for times in (1, 2):  # by the second time what came of the first is done
-            await until(partial(_asked, server, since=seen, times=times))
+            await wait_until(partial(_asked, server, since=seen, times=times))
             computes.tenants_changed()
         assert computes.clusters.links["east"] is link
 
@@ -236,10 +237,10 @@ async def test_a_secret_of_which_no_more_than_its_annotations_change_changes_not
 async def test_a_missing_secret_is_said_and_healed_when_it_comes(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server, "east", connection={"kubeconfigSecret": SECRET})
     async with controller(server, client):
-        await until(lambda: condition(server, "Connected", "east", tenant=False))
+        await wait_until(lambda: condition(server, "Connected", "east", tenant=False))
         assert "Secret ops/east" in condition(server, "Connected", "east", tenant=False)["message"]
         server.store.create(SECRETS, secret(server.url), "ops")
-        await until(lambda: is_ready(server, "east"))
+        await wait_until(lambda: is_ready(server, "east"))
 
 
 async def test_a_cluster_made_anew_under_the_name_of_another_is_told_all_of_itself(
@@ -247,13 +248,15 @@ async def test_a_cluster_made_anew_under_the_name_of_another_is_told_all_of_itse
 ) -> None:
     add_compute_cluster(server)
     async with controller(server, client):
-        await until(lambda: is_ready(server))
+        await wait_until(lambda: is_ready(server))
         old = copy.deepcopy(server.store.get(COMPUTE_CLUSTERS, "local"))
         server.store.update(COMPUTE_CLUSTERS, {**old, "metadata": {"name": "local", "finalizers": []}}, name="local")
         server.store.delete(COMPUTE_CLUSTERS, "local")
         add_compute_cluster(server, nodes=0)
-        await until(lambda: FINALIZER in server.store.get(COMPUTE_CLUSTERS, "local")["metadata"].get("finalizers", []))
-        await until(lambda: is_ready(server))
+        await wait_until(
+            lambda: FINALIZER in server.store.get(COMPUTE_CLUSTERS, "local")["metadata"].get("finalizers", [])
+        )
+        await wait_until(lambda: is_ready(server))
         new = server.store.get(COMPUTE_CLUSTERS, "local")
         assert new["metadata"]["uid"] != old["metadata"]["uid"]
         assert (new["status"]["version"], new["status"]["pools"]) == (old["status"]["version"], old["status"]["pools"])
@@ -263,30 +266,30 @@ async def test_a_secret_that_cannot_be_used_takes_nothing_away(server: FakeApiSe
     add_compute_cluster(server, "east", connection={"kubeconfigSecret": SECRET})
     server.store.create(SECRETS, secret(server.url), "ops")
     async with controller(server, client) as computes:
-        await until(lambda: is_ready(server, "east"))
+        await wait_until(lambda: is_ready(server, "east"))
         link = computes.clusters.links["east"]
         change_secret(server, computes, secret("https://a..b"))
-        await until(lambda: not is_ready(server, "east"))
+        await wait_until(lambda: not is_ready(server, "east"))
         assert "not the URL" in condition(server, "Ready", "east", tenant=False)["message"]
         assert condition(server, "Connected", "east", tenant=False)["status"] == "True"
         assert computes.clusters.links["east"] is link
         change_secret(server, computes, secret(server.url.replace("127.0.0.1", "localhost")))
-        await until(lambda: is_ready(server, "east"))
+        await wait_until(lambda: is_ready(server, "east"))
         assert computes.clusters.links["east"] is not link
 
 
 async def test_a_cluster_in_use_stays_until_nobody_uses_it(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
     async with controller(server, client) as computes:
-        await until(lambda: is_ready(server))
+        await wait_until(lambda: is_ready(server))
         computes.tenants_of = lambda _cluster: ["alpha"]
         server.store.delete(COMPUTE_CLUSTERS, "local")
-        await until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InUse")
+        await wait_until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InUse")
         assert "alpha" in condition(server, "Ready", "local", tenant=False)["message"]
         computes.tenants_of = lambda _cluster: []
         computes.tenants_changed()
-        await until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
-        await until(lambda: not computes.clusters.links)
+        await wait_until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
+        await wait_until(lambda: not computes.clusters.links)
 
 
 async def test_a_cluster_stays_until_the_last_pod_of_a_tenant_has_ended_there(
@@ -298,14 +301,14 @@ async def test_a_cluster_stays_until_the_last_pod_of_a_tenant_has_ended_there(
     server.store.create(PODS, {"metadata": metadata, "spec": {"containers": []}}, "alpha--default")
     server.store.create(PODS, {"metadata": metadata | {"annotations": {}}, "spec": {"containers": []}}, "strange")
     async with controller(server, client):
-        await until(lambda: is_ready(server))
+        await wait_until(lambda: is_ready(server))
     server.store.delete(COMPUTE_CLUSTERS, "local")
     async with controller(server, client) as computes:
-        await until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InUse")
+        await wait_until(lambda: condition(server, "Ready", "local", tenant=False).get("reason") == "InUse")
         assert condition(server, "Ready", "local", tenant=False)["message"].endswith("pods left of: alpha")
         assert computes.clusters.links
         server.store.delete(PODS, "web", "alpha--default", grace=0)
-        await until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
+        await wait_until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
 
 
 async def test_a_cluster_that_cannot_be_reached_any_more_goes_all_the_same(
@@ -313,9 +316,9 @@ async def test_a_cluster_that_cannot_be_reached_any_more_goes_all_the_same(
 ) -> None:
     add_compute_cluster(server, "east", connection={"kubeconfigSecret": {"namespace": "ops", "name": "east"}})
     async with controller(server, client):
-        await until(lambda: condition(server, "Connected", "east", tenant=False))
+        await wait_until(lambda: condition(server, "Connected", "east", tenant=False))
         server.store.delete(COMPUTE_CLUSTERS, "east")
-        await until(lambda: server.store.find(COMPUTE_CLUSTERS, "east") is None)
+        await wait_until(lambda: server.store.find(COMPUTE_CLUSTERS, "east") is None)
 
 
 @pytest.mark.parametrize("user", ["exec: {command: sh}", "tokenFile: /etc/shadow", "client-key: /etc/key"])

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 import pytest
 
+from tests.support.waiting import wait_until
 from vkgateway.controlplane.etcd.errors import EtcdUnavailable
 from vkgateway.controlplane.etcd.quota import StoreUsage
 from vkgateway.gateway import datastore_quota
@@ -130,9 +131,7 @@ async def test_a_datastore_that_does_not_answer_is_looked_at_again(monkeypatch: 
     world.datastore.failing = [EtcdUnavailable("etcd did not do Status"), TypeError("a defect")]
     world.datastore.blocked = {"a": GIB}
     work = asyncio.create_task(world.keeping.run())
-    async with asyncio.timeout(5):
-        while not world.news:  # noqa: ASYNC110 - the work tells by a list
-            await asyncio.sleep(0.001)
+    await wait_until(lambda: world.news, seconds=5)
     work.cancel()
     await asyncio.gather(work, return_exceptions=True)
     assert len(world.datastore.exempt) >= 3

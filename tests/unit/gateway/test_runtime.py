@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.gateway.clock import FakeClock
-from tests.unit.gateway.conftest import add_compute_cluster, until
+from tests.unit.gateway.conftest import add_compute_cluster
 from tests.unit.sync.scopes import FakePlatform
 from vkgateway.gateway.compute_clusters import ComputeClusters
 from vkgateway.gateway.compute_controller import ComputeController
@@ -118,7 +119,7 @@ async def setting(compute: FakeApiServer, management: Client) -> AsyncIterator[S
         it = Setting(compute, tenant, computes)
         tasks = [asyncio.create_task(computes.run()), asyncio.create_task(it.engine.run())]
         try:
-            await until(lambda: "local" in computes.clusters.links)
+            await wait_until(lambda: "local" in computes.clusters.links)
             yield it
         finally:
             await it.runtimes.stop("alpha")
@@ -161,13 +162,13 @@ async def test_a_node_is_shown_once_its_cluster_has_told_its_nodes(
     gate = server.hold("GET", f"/api/v1/{what}", times=2 if what == "pods" else 1)
     async with setting(server, client) as it:
         if what == "nodes":
-            await until(lambda: it.link.pods.is_complete)
+            await wait_until(lambda: it.link.pods.is_complete)
             assert (await it.serve(A100)).verdict.reason == "ComputeClusterUnknown"
             assert it.node("a100.local") is None
             gate.set()
         assert (await it.ready(A100)).pools[0].ready
         gate.set()
-        await until(lambda: it.link.is_trusted)
+        await wait_until(lambda: it.link.is_trusted)
     patches = [request for request in it.tenant.requests if request.startswith("PATCH") and "/nodes/" in request]
     assert len(patches) == 2, patches
 
@@ -176,11 +177,11 @@ async def test_the_node_follows_the_limit_and_the_compute_nodes(world: Setting) 
     await world.ready(A100)
     wide = TenantPool(name="a100", limit={GPU: 100})
     await world.serve(wide)
-    await until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "16")
+    await wait_until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "16")
     world.compute.store.delete(NODES, "local-0")
-    await until(lambda: len(world.link.nodes.store) == 1)
+    await wait_until(lambda: len(world.link.nodes.store) == 1)
     await world.serve(wide)
-    await until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "8")
+    await wait_until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "8")
 
 
 ZONE = "topology.kubernetes.io/zone"
@@ -192,7 +193,7 @@ async def set_pool(world: Setting, **spec: Any) -> None:
     pool = {"name": "a100", "nodeSelector": {"pool": "a100"}, **spec}
     world.compute.store.update(COMPUTE_CLUSTERS, {**cluster, "spec": {"pools": [pool]}}, name="local")
     before = world.computes.clusters.find_cluster("local")
-    await until(lambda: world.computes.clusters.find_cluster("local") is not before)
+    await wait_until(lambda: world.computes.clusters.find_cluster("local") is not before)
 
 
 async def divide(world: Setting, *zones: str) -> None:
@@ -202,7 +203,7 @@ async def divide(world: Setting, *zones: str) -> None:
         node["metadata"]["labels"][ZONE] = zone
         world.compute.store.update(NODES, node, name=f"local-{number}")
     await set_pool(world, virtualNodesBy=ZONE)
-    await until(lambda: {node.metadata.labels.get(ZONE) for node in world.link.nodes.store.values()} == set(zones))
+    await wait_until(lambda: {node.metadata.labels.get(ZONE) for node in world.link.nodes.store.values()} == set(zones))
 
 
 async def test_a_divided_pool_becomes_a_node_for_each_value_and_its_limit_stays_the_pools(world: Setting) -> None:
@@ -230,12 +231,12 @@ async def test_a_pool_that_is_divided_keeps_its_node_until_the_last_pod_there_ha
 
     seen = await world.ready(pool)
     assert {one.node_name for one in seen.pools} == {"a100.a.local", "a100.b.local", "a100.local"}
-    await until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "0")
+    await wait_until(lambda: (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "0")
     assert (world.node("a100.local") or {})["status"]["allocatable"]["pods"] == "0"
 
     ended = {**pod, "status": {"phase": "Succeeded"}}
     world.tenant.store.update(PODS, ended, name="old", namespace="default", status=True)
-    await until(lambda: not world.alpha.is_occupied("a100.local"))
+    await wait_until(lambda: not world.alpha.is_occupied("a100.local"))
     await world.ready(pool)
     assert world.node("a100.local") is None
 
@@ -267,7 +268,7 @@ async def test_a_node_that_could_not_be_removed_is_removed_later_or_looked_after
     if comes_back:
         await world.ready(pool)
         world.tenant.store.delete(NODES, "a100.local")
-        await until(lambda: world.node("a100.local"))
+        await wait_until(lambda: world.node("a100.local"))
     else:
         await world.ready()
         assert world.node("a100.local") is None
@@ -281,7 +282,7 @@ async def test_nodes_of_pools_lost_while_nobody_looked_are_swept_and_others_are_
     for name, labels in (("old.local", ours), ("own", {"type": "virtual-kubelet"})):
         world.tenant.store.create(NODES, {"kind": "Node", "metadata": {"name": name, "labels": labels}})
     await world.ready(A100)
-    await until(lambda: world.node("old.local") is None)
+    await wait_until(lambda: world.node("old.local") is None)
     assert world.node("own") is not None
 
 
@@ -301,7 +302,7 @@ async def test_a_lost_compute_cluster_makes_the_node_not_ready_and_keeps_its_siz
         conditions = (world.node("a100.local") or {})["status"]["conditions"]
         return any(one["type"] == "Ready" and one["status"] == "False" for one in conditions)
 
-    await until(is_not_ready)
+    await wait_until(is_not_ready)
     assert (world.node("a100.local") or {})["status"]["allocatable"][GPU] == "4"
 
 
@@ -349,11 +350,11 @@ async def test_nodes_of_a_compute_cluster_that_is_not_connected_are_not_swept(
     for name in ("a100.local", "old.local"):
         world.tenant.store.create(NODES, {"kind": "Node", "metadata": {"name": name, "labels": labels}})
     assert (await world.serve(A100)).verdict.reason == "ComputeClusterUnreachable"
-    await until(lambda: world.node("old.local") is None)
+    await wait_until(lambda: world.node("old.local") is None)
     await asyncio.sleep(0.05)
     assert world.node("a100.local") is not None
     await world.serve()
-    await until(lambda: world.node("a100.local") is None)
+    await wait_until(lambda: world.node("a100.local") is None)
 
 
 async def test_a_node_whose_compute_cluster_is_connected_during_the_sweep_stays(
@@ -372,7 +373,7 @@ async def test_a_node_whose_compute_cluster_is_connected_during_the_sweep_stays(
         await world.tenant.until(lambda: any(request.startswith("DELETE") for request in world.tenant.requests))
     await world.ready(A100)
     removing.set()
-    await until(lambda: world.node("a-old.local") is None)
+    await wait_until(lambda: world.node("a-old.local") is None)
     await asyncio.sleep(0.05)
     after = world.node("a100.local")
     assert after is not None
@@ -407,7 +408,7 @@ async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting)
     world.tenant.store.create(NAMESPACES, {"kind": "Namespace", "metadata": {"name": "default"}})
     spec = {"nodeName": "a100.local", "containers": [{"name": "c", "image": "i"}]}
     world.tenant.store.create(PODS, {"kind": "Pod", "metadata": {"name": "web"}, "spec": spec}, "default")
-    await until(lambda: world.compute.store.find(PODS, "web", "alpha--default"))
+    await wait_until(lambda: world.compute.store.find(PODS, "web", "alpha--default"))
     below = world.compute.store.get(PODS, "web", "alpha--default")
 
     assert world.running.placed_on_node("alpha", "") == ("a100.local", []), "it has no node below yet"
@@ -416,7 +417,7 @@ async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting)
 
     bound = {**below, "spec": {**below["spec"], "nodeName": "local-0"}}
     world.compute.store.update(PODS, bound, name="web", namespace="alpha--default")
-    await until(lambda: world.running.placed_on_node("alpha", "a100.local")[1])
+    await wait_until(lambda: world.running.placed_on_node("alpha", "a100.local")[1])
     target = world.running.find_pod("alpha", "default", "web")
     assert (target.namespace, target.name, target.uid) == ("alpha--default", "web", below["metadata"]["uid"])
     assert target.tenant_uid == world.tenant.store.get(PODS, "web", "default")["metadata"]["uid"]
@@ -430,7 +431,7 @@ async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting)
 
     ended = {**world.compute.store.get(PODS, "web", "alpha--default"), "status": {"phase": "Failed"}}
     world.compute.store.update(PODS, ended, name="web", namespace="alpha--default", status=True)
-    await until(lambda: not target.is_alive())
+    await wait_until(lambda: not target.is_alive())
 
 
 async def test_a_renewed_certificate_is_admitted_beside_the_old_one(world: Setting) -> None:
@@ -522,4 +523,4 @@ async def test_a_node_is_worked_out_anew_only_where_something_changed(
         await asyncio.sleep(2 * SETTLE_SECONDS)
     assert built == []
     await world.serve(TenantPool(name="a100", limit={GPU: 2}))
-    await until(lambda: built)
+    await wait_until(lambda: built)

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.gateway.clock import FakeClock
-from tests.unit.gateway.conftest import add_compute_cluster, condition, tenant_document, until
+from tests.unit.gateway.conftest import add_compute_cluster, condition, tenant_document
 from vkgateway.gateway.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION
 from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
 from vkgateway.gateway.compute_controller import ComputeController
@@ -199,7 +200,7 @@ def pool(guarantee: int = 0, limit: int = 16) -> dict[str, Any]:
 async def test_an_object_becomes_a_tenant_step_by_step(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
 
         found = world.get("alpha")
         assert found["metadata"]["finalizers"] == [TENANT_FINALIZER]
@@ -210,7 +211,7 @@ async def test_an_object_becomes_a_tenant_step_by_step(world: World) -> None:
             "VirtualNodesReady": "True",
             "Ready": "True",
         }
-        await until(lambda: reasons(world) >= {"Accepted", "StartingControlPlane", "Serving", "Ready"})
+        await wait_until(lambda: reasons(world) >= {"Accepted", "StartingControlPlane", "Serving", "Ready"})
 
 
 def reasons(world: World) -> set[str]:
@@ -226,21 +227,21 @@ async def test_a_guarantee_that_nodes_do_not_hold_is_told_and_so_is_its_return(w
     world.create("alpha", pools=[pool(16)])
     world.guarantees["alpha"] = true_verdict("Kept")
     async with world.gateway() as tenants:
-        await until(lambda: told() == ("True", "Kept", 1))
+        await wait_until(lambda: told() == ("True", "Kept", 1))
         world.guarantees["alpha"] = false_verdict("NodesMissing", "a100.local: nvidia.com/gpu 16 -> 8, cells 2x8 -> 8")
         tenants.enqueue("alpha")
-        await until(lambda: told() == ("False", "NodesMissing", 1))
-        await until(lambda: "NodesMissing" in reasons(world))
+        await wait_until(lambda: told() == ("False", "NodesMissing", 1))
+        await wait_until(lambda: "NodesMissing" in reasons(world))
         assert world.phase("alpha") == "Ready"
     del world.guarantees["alpha"]
     async with world.gateway() as tenants:
-        await until(lambda: world.runtimes.served["alpha"] > 2)
+        await wait_until(lambda: world.runtimes.served["alpha"] > 2)
         await looked_at(world, tenants)
         assert told() == ("False", "NodesMissing", 1)  # of which nothing is known yet stands as it stood
         world.guarantees["alpha"] = true_verdict("Kept")
         tenants.enqueue("alpha")
-        await until(lambda: told() == ("True", "Kept", 1))
-        await until(lambda: "Kept" in reasons(world))
+        await wait_until(lambda: told() == ("True", "Kept", 1))
+        await wait_until(lambda: "Kept" in reasons(world))
 
 
 async def test_a_tenant_that_may_not_write_is_told_of_and_so_is_the_end_of_it(world: World) -> None:
@@ -251,28 +252,28 @@ async def test_a_tenant_that_may_not_write_is_told_of_and_so_is_the_end_of_it(wo
     world.create("alpha")
     world.writable["alpha"] = true_verdict("Writable")
     async with world.gateway() as tenants:
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         assert told() == ("", "")  # of who always could nothing is said
         world.writable["alpha"] = false_verdict("DatastoreFull", "6.0 GiB of 8.0 GiB are in use")
         tenants.enqueue("alpha")
-        await until(lambda: told() == ("False", "DatastoreFull"))
-        await until(lambda: "DatastoreFull" in reasons(world))
+        await wait_until(lambda: told() == ("False", "DatastoreFull"))
+        await wait_until(lambda: "DatastoreFull" in reasons(world))
         assert world.phase("alpha") == "Ready"
     # A virtual node that is registered anew cannot be brought up to date.
     world.runtimes.nodes = unknown_verdict("Registering", "virtual node a100.local is being registered")
     async with world.gateway() as tenants:
-        await until(lambda: condition(world.server, "VirtualNodesReady", "alpha").get("reason") == "DatastoreFull")
+        await wait_until(lambda: condition(world.server, "VirtualNodesReady", "alpha").get("reason") == "DatastoreFull")
         world.runtimes.nodes = true_verdict("Ready", "1 virtual node is ready")
         world.writable["alpha"] = true_verdict("Writable")
         tenants.enqueue("alpha")
-        await until(lambda: told() == ("True", "Writable"))
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: told() == ("True", "Writable"))
+        await wait_until(lambda: world.phase("alpha") == "Ready")
 
 
 async def test_what_cannot_be_had_is_refused_and_nothing_is_made(world: World) -> None:
     world.create("alpha", pools=[pool(64, limit=64)])
     async with world.gateway():
-        await until(lambda: condition(world.server, "Accepted", "alpha").get("status") == "False")
+        await wait_until(lambda: condition(world.server, "Accepted", "alpha").get("status") == "False")
         assert condition(world.server, "Accepted", "alpha")["reason"] == "GuaranteeBeyondPool"
         assert world.phase("alpha") == "Pending"
         assert "finalizers" not in world.get("alpha")["metadata"]
@@ -283,12 +284,12 @@ async def test_two_tenants_cannot_be_guaranteed_the_same(world: World) -> None:
     world.create("alpha", pools=[pool(12)])
     world.create("beta", pools=[pool(12)])
     async with world.gateway():
-        await until(lambda: sorted((world.phase("alpha"), world.phase("beta"))) == ["Pending", "Ready"])
+        await wait_until(lambda: sorted((world.phase("alpha"), world.phase("beta"))) == ["Pending", "Ready"])
         (winner,) = world.planes.there
         world.server.store.delete(TENANTS, winner)
-        await until(lambda: world.gone(winner))
+        await wait_until(lambda: world.gone(winner))
         (loser,) = {"alpha", "beta"} - {winner}
-        await until(lambda: world.phase(loser) == "Ready")
+        await wait_until(lambda: world.phase(loser) == "Ready")
 
 
 async def test_a_tenant_in_trouble_is_told_and_blocks_nobody(world: World) -> None:
@@ -297,13 +298,13 @@ async def test_a_tenant_in_trouble_is_told_and_blocks_nobody(world: World) -> No
     for name in ("stuck", "bad", "good"):
         world.create(name)
     async with world.gateway():
-        await until(lambda: world.phase("good") == "Ready")
-        await until(lambda: condition(world.server, "ControlPlaneReady", "bad").get("status") == "False")
+        await wait_until(lambda: world.phase("good") == "Ready")
+        await wait_until(lambda: condition(world.server, "ControlPlaneReady", "bad").get("status") == "False")
         assert condition(world.server, "Ready", "bad")["message"] == "port 6443 is in use"
         assert world.phase("stuck") == "Provisioning"
         del world.planes.broken["bad"]
         world.planes.held["stuck"].set()
-        await until(lambda: world.phase("bad") == world.phase("stuck") == "Ready")
+        await wait_until(lambda: world.phase("bad") == world.phase("stuck") == "Ready")
 
 
 async def test_trouble_of_the_management_cluster_is_not_told_as_the_tenants(world: World) -> None:
@@ -316,12 +317,12 @@ async def test_trouble_of_the_management_cluster_is_not_told_as_the_tenants(worl
             seen.update(str(one.get("status")) for one in (condition(world.server, "Accepted", "alpha"),))
             return world.phase("alpha") == "Ready"
 
-        await until(ready)
+        await wait_until(ready)
         world.server.fail("PATCH", "/tenants/alpha/status", status=503, times=3)
         document = world.get("alpha")
         document["spec"]["pools"] = []
         world.server.store.update(TENANTS, document, name="alpha")
-        await until(lambda: world.get("alpha")["status"].get("observedGeneration") == 2)
+        await wait_until(lambda: world.get("alpha")["status"].get("observedGeneration") == 2)
         assert world.phase("alpha") == "Ready"
     assert "False" not in seen
     assert not any(event["type"] == "Warning" for event in world.server.store.all(EVENTS))
@@ -331,7 +332,7 @@ async def test_certificates_are_looked_at_daily_and_in_silence(world: World) -> 
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         version = world.get("alpha")["metadata"]["resourceVersion"]
         clock.seconds += RENEW_SECONDS - 60
         await looked_at(world, tenants)
@@ -348,7 +349,7 @@ async def test_certificates_that_cannot_be_renewed_now_are_tried_again_and_are_n
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         version = world.get("alpha")["metadata"]["resourceVersion"]
         world.planes.broken["alpha"] = "etcd does not answer"
         clock.seconds += RENEW_SECONDS
@@ -367,14 +368,14 @@ async def test_certificates_that_cannot_be_renewed_for_days_are_told_until_they_
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         world.planes.broken["alpha"] = "template 'default' does not exist"
         for _ in range(2):
             assert world.phase("alpha") == "Ready"
             clock.seconds += RENEW_SECONDS + 60
             await looked_at(world, tenants)  # perhaps one that had begun before
             await looked_at(world, tenants)
-        await until(lambda: world.phase("alpha") == "Degraded")
+        await wait_until(lambda: world.phase("alpha") == "Degraded")
         (told,) = (one for one in world.get("alpha")["status"]["conditions"] if one["type"] == "ControlPlaneReady")
         assert told["reason"] == "NotRenewed"
         assert "template 'default' does not exist" in told["message"]
@@ -385,14 +386,14 @@ async def test_certificates_that_cannot_be_renewed_for_days_are_told_until_they_
         clock.seconds += RENEW_RETRY_SECONDS
         await looked_at(world, tenants)
         await looked_at(world, tenants)
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
 
 
 async def test_what_is_kept_is_looked_at_now_and_then_and_is_no_trouble(world: World) -> None:
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         version = world.get("alpha")["metadata"]["resourceVersion"]
         clock.seconds += RESTORE_SECONDS - 60
         await looked_at(world, tenants)
@@ -412,61 +413,61 @@ async def test_what_is_kept_is_looked_at_now_and_then_and_is_no_trouble(world: W
 async def test_a_changed_policy_reaches_what_is_kept_at_once_and_a_level_the_control_plane(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         document = world.get("alpha")
         document["spec"]["policy"] = {"runtimeClasses": ["kata"]}
         world.server.store.update(TENANTS, document, name="alpha")
-        await until(lambda: world.planes.kept["alpha"] == 1)
+        await wait_until(lambda: world.planes.kept["alpha"] == 1)
         assert world.planes.made["alpha"] == 1
         document = world.get("alpha")
         document["spec"]["policy"] = {"podSecurity": "restricted"}
         world.server.store.update(TENANTS, document, name="alpha")
-        await until(lambda: world.planes.made["alpha"] == 2)
+        await wait_until(lambda: world.planes.made["alpha"] == 2)
 
 
 async def looked_at(world: World, tenants: TenantController) -> None:
     """Have alpha looked at, from beginning to end."""
     before = world.runtimes.served["alpha"]
     tenants.enqueue("alpha")
-    await until(lambda: world.runtimes.served["alpha"] > before)
+    await wait_until(lambda: world.runtimes.served["alpha"] > before)
     await asyncio.sleep(0)
 
 
 async def test_a_refused_change_leaves_the_tenant_as_it_was(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         document = world.get("alpha")
         document["spec"]["pools"][0]["guarantee"]["nvidia.com/gpu"] = 17
         document["spec"]["pools"][0]["limit"]["nvidia.com/gpu"] = 17
         world.server.store.update(TENANTS, document, name="alpha")
-        await until(lambda: condition(world.server, "Accepted", "alpha").get("status") == "False")
+        await wait_until(lambda: condition(world.server, "Accepted", "alpha").get("status") == "False")
         assert world.runtimes.serving["alpha"].spec.pools[0].guarantee == {"nvidia.com/gpu": 8}
     async with world.gateway():
-        await until(lambda: "alpha" in world.runtimes.serving)
+        await wait_until(lambda: "alpha" in world.runtimes.serving)
         assert world.runtimes.serving["alpha"].spec.pools[0].guarantee == {"nvidia.com/gpu": 8}
 
 
 async def test_a_changed_pool_needs_no_new_control_plane(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         document = world.get("alpha")
         document["spec"]["pools"] = []
         world.server.store.update(TENANTS, document, name="alpha")
-        await until(lambda: not world.runtimes.serving["alpha"].spec.pools)
+        await wait_until(lambda: not world.runtimes.serving["alpha"].spec.pools)
         assert world.planes.made["alpha"] == 1
 
 
 async def test_a_restart_finds_the_tenant_and_writes_nothing(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
     before = world.get("alpha")["metadata"]["resourceVersion"]
     events = len(world.server.store.all(EVENTS))
     async with world.gateway() as tenants:
-        await until(lambda: "alpha" in world.runtimes.serving)
-        await until(lambda: tenants.accepted_specs.total_guarantee("local", "a100"))
+        await wait_until(lambda: "alpha" in world.runtimes.serving)
+        await wait_until(lambda: tenants.accepted_specs.total_guarantee("local", "a100"))
         assert world.get("alpha")["metadata"]["resourceVersion"] == before
         assert len(world.server.store.all(EVENTS)) == events
 
@@ -475,10 +476,10 @@ async def test_a_restart_goes_on_at_once_and_goes_through_the_steps_later(world:
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock):
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
     async with world.gateway(clock=clock) as tenants:
-        await until(lambda: world.planes.recalled["alpha"] == 1)
-        await until(lambda: "alpha" in world.runtimes.serving)
+        await wait_until(lambda: world.planes.recalled["alpha"] == 1)
+        await wait_until(lambda: "alpha" in world.runtimes.serving)
         assert world.planes.made["alpha"] == 1
         clock.seconds += 2 * FIRST_RENEWAL_SECONDS
         await looked_at(world, tenants)
@@ -489,7 +490,7 @@ async def test_a_busy_api_server_may_miss_a_probe_but_not_many_in_a_row(world: W
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         world.server.fail("GET", "/readyz", status=500, times=MAX_FAILED_PROBES - 1)
         for _ in range(MAX_FAILED_PROBES):
             clock.seconds += PROBE_SECONDS
@@ -501,17 +502,17 @@ async def test_a_busy_api_server_may_miss_a_probe_but_not_many_in_a_row(world: W
             assert world.planes.made["alpha"] == 1
             clock.seconds += PROBE_SECONDS
             await looked_at(world, tenants)
-        await until(lambda: world.planes.made["alpha"] == 2)
+        await wait_until(lambda: world.planes.made["alpha"] == 2)
 
 
 async def test_a_control_plane_that_does_not_answer_after_a_restart_is_made_again(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
     world.server.fail("GET", "/readyz", status=503, times=1)
     async with world.gateway():
-        await until(lambda: world.planes.made["alpha"] == 2)
-        await until(lambda: "alpha" in world.runtimes.serving)
+        await wait_until(lambda: world.planes.made["alpha"] == 2)
+        await wait_until(lambda: "alpha" in world.runtimes.serving)
 
 
 async def test_deletion_takes_everything_and_only_that(world: World) -> None:
@@ -519,9 +520,9 @@ async def test_deletion_takes_everything_and_only_that(world: World) -> None:
         world.create(name, pools=[pool(4)])
         world.add_pod(name, "web")
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == world.phase("beta") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == world.phase("beta") == "Ready")
         world.server.store.delete(TENANTS, "alpha")
-        await until(lambda: world.gone("alpha"))
+        await wait_until(lambda: world.gone("alpha"))
 
         assert world.planes.there == {"beta"}
         assert list(world.runtimes.serving) == ["beta"]
@@ -534,15 +535,15 @@ async def test_deletion_takes_everything_and_only_that(world: World) -> None:
 async def test_deletion_goes_on_after_a_restart_and_waits_for_what_cannot_be_done(world: World) -> None:
     world.create("alpha")
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         world.planes.broken["alpha"] = "etcd does not answer"
         world.server.store.delete(TENANTS, "alpha")
-        await until(lambda: condition(world.server, "Ready", "alpha").get("reason") == "DeletionStuck")
+        await wait_until(lambda: condition(world.server, "Ready", "alpha").get("reason") == "DeletionStuck")
         assert condition(world.server, "Ready", "alpha")["message"] == "etcd does not answer"
         assert world.phase("alpha") == "Deleting"
     world.planes.broken.clear()
     async with world.gateway():
-        await until(lambda: world.gone("alpha"))
+        await wait_until(lambda: world.gone("alpha"))
     assert not world.planes.there
 
 
@@ -550,9 +551,9 @@ async def test_a_tenant_that_is_still_being_made_can_be_deleted_at_once(world: W
     world.planes.held["alpha"] = asyncio.Event()
     world.create("alpha")
     async with world.gateway():
-        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha"))
+        await wait_until(lambda: condition(world.server, "ControlPlaneReady", "alpha"))
         world.server.store.delete(TENANTS, "alpha")
-        await until(lambda: world.gone("alpha"))
+        await wait_until(lambda: world.gone("alpha"))
     assert not any(event["type"] == "Warning" for event in world.server.store.all(EVENTS))
 
 
@@ -560,7 +561,7 @@ async def test_what_was_accepted_is_written_before_anything_is_made(world: World
     world.planes.held["alpha"] = asyncio.Event()
     world.create("alpha")
     async with world.gateway():
-        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha"))
+        await wait_until(lambda: condition(world.server, "ControlPlaneReady", "alpha"))
         metadata = world.get("alpha")["metadata"]
         assert metadata["finalizers"] == [TENANT_FINALIZER]
         assert ACCEPTED_SPEC_ANNOTATION in metadata["annotations"]
@@ -571,9 +572,9 @@ async def test_a_tenant_whose_finalizer_was_taken_by_force_leaves_nothing(world:
     world.create("alpha")
     world.add_pod("alpha", "web")
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         world.remove_by_force("alpha")
-        await until(lambda: not world.planes.there)
+        await wait_until(lambda: not world.planes.there)
         assert world.server.store.find(NAMESPACES, "alpha--default") is None
 
 
@@ -591,15 +592,15 @@ def told_of(world: World, name: str, generation: int) -> list[dict[str, str]]:
 async def test_a_changed_tenant_is_not_called_ready_before_the_change_is_made(world: World) -> None:
     world.create("alpha")
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         world.planes.held["alpha"] = asyncio.Event()
         document = world.get("alpha")
         document["spec"]["kubernetesVersion"] = "1.36.4"
         world.server.store.update(TENANTS, document, name="alpha")
-        await until(lambda: told_of(world, "alpha", 2))
+        await wait_until(lambda: told_of(world, "alpha", 2))
         assert not any(told["Ready"] == "True" for told in told_of(world, "alpha", 2))
         world.planes.held.pop("alpha").set()
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         assert told_of(world, "alpha", 2)[-1]["Ready"] == "True"
 
 
@@ -607,15 +608,15 @@ async def test_what_failed_for_one_spec_says_nothing_about_the_next(world: World
     world.planes.held["alpha"] = asyncio.Event()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway() as tenants:
-        await until(
+        await wait_until(
             lambda: condition(world.server, "ControlPlaneReady", "alpha").get("reason") == "StartingControlPlane"
         )
         document = world.get("alpha")
         document["spec"]["pools"] = [pool(64, limit=64)]
         world.server.store.update(TENANTS, document, name="alpha")
-        await until(lambda: tenants.tenants.store["", "alpha"].metadata.generation == 2)
+        await wait_until(lambda: tenants.tenants.store["", "alpha"].metadata.generation == 2)
         world.planes.held["alpha"].set()
-        await until(lambda: told_of(world, "alpha", 2))
+        await wait_until(lambda: told_of(world, "alpha", 2))
         assert {told["Accepted"] for told in told_of(world, "alpha", 2)} == {"False"}
 
 
@@ -628,17 +629,17 @@ async def test_a_finalizer_that_was_taken_off_a_living_tenant_comes_back(world: 
         document["metadata"] |= {"finalizers": ["of/another"], "annotations": {}}
         world.server.store.update(TENANTS, document, name="alpha")
         version = int(world.get("alpha")["metadata"]["resourceVersion"])
-        await until(lambda: int(tenants.tenants.store["", "alpha"].metadata.resource_version) >= version)
+        await wait_until(lambda: int(tenants.tenants.store["", "alpha"].metadata.resource_version) >= version)
         tenants.enqueue("alpha")
-        await until(lambda: world.get("alpha")["metadata"]["finalizers"] == ["of/another", TENANT_FINALIZER])
+        await wait_until(lambda: world.get("alpha")["metadata"]["finalizers"] == ["of/another", TENANT_FINALIZER])
         assert world.get("alpha")["metadata"]["annotations"][ACCEPTED_SPEC_ANNOTATION] == before
 
     world.create("alpha", pools=[pool(8, limit=64)])
     async with world.gateway() as tenants:
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         await taken_off(tenants, guarantee=8)
     async with world.gateway() as tenants:
-        await until(lambda: world.planes.recalled["alpha"])
+        await wait_until(lambda: world.planes.recalled["alpha"])
         await taken_off(tenants, guarantee=8)
         await taken_off(tenants, guarantee=17)  # is refused: what was accepted before is written down
 
@@ -646,31 +647,31 @@ async def test_a_finalizer_that_was_taken_off_a_living_tenant_comes_back(world: 
 async def test_a_new_tenant_gets_nothing_of_an_earlier_one_of_its_name(world: World) -> None:
     world.create("alpha")
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
     world.remove_by_force("alpha")
     world.create("alpha")
     world.planes.removed.clear()
     world.planes.broken["alpha"] = "etcd does not answer"
     async with world.gateway():
-        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
+        await wait_until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
         assert condition(world.server, "Ready", "alpha")["message"] == "etcd does not answer"
         assert "finalizers" not in world.get("alpha")["metadata"]
         del world.planes.broken["alpha"]
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         assert (world.planes.removed["alpha"], world.planes.made["alpha"]) == (1, 2)
 
 
 async def test_a_tenant_that_only_lost_our_marks_keeps_what_it_has(world: World) -> None:
     world.create("alpha")
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
     document = world.get("alpha")
     document["metadata"] |= {"finalizers": [], "annotations": {}}
     world.server.store.update(TENANTS, document, name="alpha")
     world.planes.removed.clear()
     async with world.gateway():
-        await until(lambda: world.get("alpha")["metadata"]["finalizers"] == [TENANT_FINALIZER])
-        await until(lambda: world.planes.recalled["alpha"])
+        await wait_until(lambda: world.get("alpha")["metadata"]["finalizers"] == [TENANT_FINALIZER])
+        await wait_until(lambda: world.planes.recalled["alpha"])
         assert not world.planes.removed
 
 
@@ -678,12 +679,12 @@ async def test_a_copy_of_a_tenant_is_not_taken_for_accepted(world: World) -> Non
     """As it comes of `kubectl get -o yaml`, renamed and applied: with annotations and finalizers, without status."""
     world.create("alpha", pools=[pool(12)])
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
     found = world.get("alpha")
     kept = {key: found["metadata"][key] for key in ("annotations", "finalizers")}
     world.server.store.create(TENANTS, {**found, "metadata": {"name": "copy", **kept}, "status": {}})
     async with world.gateway() as tenants:
-        await until(lambda: condition(world.server, "Accepted", "copy").get("reason") == "GuaranteeBeyondPool")
+        await wait_until(lambda: condition(world.server, "Accepted", "copy").get("reason") == "GuaranteeBeyondPool")
         assert tenants.accepted_specs.tenants_of("local") == ["alpha"]
         assert "copy" not in world.planes.there
 
@@ -692,14 +693,14 @@ async def test_a_copy_of_a_tenant_gets_nothing_of_an_earlier_one_of_its_name(wor
     for name in ("alpha", "copy"):
         world.create(name)
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == world.phase("copy") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == world.phase("copy") == "Ready")
     world.remove_by_force("copy")
     found = world.get("alpha")
     kept = {key: found["metadata"][key] for key in ("annotations", "finalizers")}
     world.server.store.create(TENANTS, {**found, "metadata": {"name": "copy", **kept}, "status": {}})
     world.planes.removed.clear()
     async with world.gateway():
-        await until(lambda: world.phase("copy") == "Ready")
+        await wait_until(lambda: world.phase("copy") == "Ready")
     assert world.planes.removed == {"copy": 1}
 
 
@@ -707,27 +708,27 @@ async def test_a_tenant_that_is_put_back_from_a_backup_of_its_object_keeps_what_
     """Whoever it was accepted for is not there any more; its data are."""
     world.create("alpha")
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
     found = world.get("alpha")
     world.remove_by_force("alpha")
     kept = {key: found["metadata"][key] for key in ("annotations", "finalizers")}
     world.server.store.create(TENANTS, {**found, "metadata": {"name": "alpha", **kept}, "status": {}})
     world.planes.removed.clear()
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
     assert not world.planes.removed
 
 
 async def test_what_was_accepted_before_it_was_said_for_whom_stays_and_is_said(world: World) -> None:
     world.create("alpha", pools=[pool(12)])
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
     found = world.get("alpha")
     del found["metadata"]["annotations"][ACCEPTED_FOR_ANNOTATION]
     found["spec"]["pools"] = [pool(64, limit=64)]
     world.server.store.update(TENANTS, found, name="alpha")
     async with world.gateway() as tenants:
-        await until(lambda: ACCEPTED_FOR_ANNOTATION in world.get("alpha")["metadata"]["annotations"])
+        await wait_until(lambda: ACCEPTED_FOR_ANNOTATION in world.get("alpha")["metadata"]["annotations"])
         assert world.get("alpha")["metadata"]["annotations"][ACCEPTED_FOR_ANNOTATION] == found["metadata"]["uid"]
         assert tenants.accepted_specs.total_guarantee("local", "a100") == {"nvidia.com/gpu": "12"}
 
@@ -738,21 +739,21 @@ async def test_a_version_that_cannot_be_had_can_be_taken_back(world: World) -> N
         document["spec"]["kubernetesVersion"] = version
         world.server.store.update(TENANTS, document, name="alpha")
         generation = world.get("alpha")["metadata"]["generation"]
-        await until(lambda: world.get("alpha")["status"]["observedGeneration"] == generation)
+        await wait_until(lambda: world.get("alpha")["status"]["observedGeneration"] == generation)
 
     world.create("alpha", kubernetesVersion="1.35.4")
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         assert world.get("alpha")["status"]["apiServer"]["version"] == "1.35.4"
         world.planes.broken["alpha"] = "there is no release 1.36.99"
         await ask_for("1.36.99")
-        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
+        await wait_until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
     async with world.gateway():
         await ask_for("1.35.4")
         del world.planes.broken["alpha"]
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         await ask_for("1.34.9")
-        await until(lambda: condition(world.server, "Accepted", "alpha").get("reason") == "VersionGoesBack")
+        await wait_until(lambda: condition(world.server, "Accepted", "alpha").get("reason") == "VersionGoesBack")
         assert world.runtimes.serving["alpha"].spec.kubernetes_version == "1.35.4"
 
 
@@ -760,38 +761,38 @@ async def test_nothing_of_a_tenant_is_told_of_the_next_one_of_its_name(world: Wo
     made = world.planes.held["alpha"] = asyncio.Event()
     world.create("alpha")
     async with world.gateway():
-        await until(lambda: world.planes.waited["alpha"] == 1)
+        await wait_until(lambda: world.planes.waited["alpha"] == 1)
         world.remove_by_force("alpha")
         world.planes.held["alpha"] = asyncio.Event()
         world.create("alpha")
         made.set()
-        await until(lambda: world.planes.waited["alpha"] == 2)
+        await wait_until(lambda: world.planes.waited["alpha"] == 2)
         uid = world.get("alpha")["metadata"]["uid"]
         states = [one.new for one in world.server.store.history if one.resource is TENANTS and one.new is not None]
         phases = [one.get("status", {}).get("phase") for one in states if one["metadata"]["uid"] == uid]
         assert "Ready" not in phases
         world.planes.held.pop("alpha").set()
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
 
 
 async def test_a_control_plane_that_cannot_be_made_as_wanted_is_worked_with_as_it_is(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
-        await until(lambda: world.phase("alpha") == "Ready")
+        await wait_until(lambda: world.phase("alpha") == "Ready")
         world.planes.broken["alpha"] = "there is no release 1.36.99"
         document = world.get("alpha")
         document["spec"]["kubernetesVersion"] = "1.36.99"
         world.server.store.update(TENANTS, document, name="alpha")
-        await until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
+        await wait_until(lambda: condition(world.server, "ControlPlaneReady", "alpha").get("status") == "False")
     world.runtimes.serving.clear()
     async with world.gateway():
-        await until(lambda: "alpha" in world.runtimes.serving)
-        await until(lambda: condition(world.server, "Ready", "alpha")["message"] == "there is no release 1.36.99")
+        await wait_until(lambda: "alpha" in world.runtimes.serving)
+        await wait_until(lambda: condition(world.server, "Ready", "alpha")["message"] == "there is no release 1.36.99")
         document = world.get("alpha")
         document["spec"]["pools"] = []
         world.server.store.update(TENANTS, document, name="alpha")
-        await until(lambda: not world.runtimes.serving["alpha"].spec.pools)
+        await wait_until(lambda: not world.runtimes.serving["alpha"].spec.pools)
         world.server.store.delete(TENANTS, "alpha")
-        await until(lambda: "alpha" not in world.runtimes.serving)
+        await wait_until(lambda: "alpha" not in world.runtimes.serving)
         del world.planes.broken["alpha"]
-        await until(lambda: world.gone("alpha"))
+        await wait_until(lambda: world.gone("alpha"))

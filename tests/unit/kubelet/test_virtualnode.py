@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from vkgateway.kube.backoff import Backoff
 from vkgateway.kube.resources import LEASES, NAMESPACES, NODES
@@ -47,11 +48,6 @@ class World:
     def stored(self) -> dict[str, Any] | None:
         return self.server.store.find(NODES, NAME)
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(30):
-            while not condition():  # noqa: ASYNC110 - a store has no event for "anything at all happened"
-                await asyncio.sleep(0.005)
-
     def writes(self) -> int:
         return sum(request.startswith(f"PATCH /api/v1/nodes/{NAME}") for request in self.server.requests)
 
@@ -80,7 +76,7 @@ async def test_registers_with_status_and_lease(world: World) -> None:
         stored = world.stored()
         assert stored is not None
         assert stored["status"]["capacity"] == {"cpu": "8"}
-        await world.until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
+        await wait_until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
         lease = world.server.store.get(LEASES, NAME, "kube-node-lease")
         assert lease["spec"]["leaseDurationSeconds"] == 40
         assert lease["metadata"]["ownerReferences"][0]["uid"] == stored["metadata"]["uid"]
@@ -89,27 +85,27 @@ async def test_registers_with_status_and_lease(world: World) -> None:
 async def test_the_lease_is_renewed(world: World) -> None:
     async with running(world):
         renewals = f"PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NAME}"
-        await world.until(lambda: sum(renewals in request for request in world.server.requests) > 3)
+        await wait_until(lambda: sum(renewals in request for request in world.server.requests) > 3)
 
 
 async def test_only_differences_are_written(world: World) -> None:
     async with running(world) as node:
-        await world.until(lambda: node.is_registered)
+        await wait_until(lambda: node.is_registered)
         assert world.writes() == 2
         for _ in range(5):
             seen = world.builds
             node.trigger_reconcile()
-            await world.until(partial(world.built_since, seen))
+            await wait_until(partial(world.built_since, seen))
         assert world.writes() == 2
         world.cpu = "4"
         node.trigger_reconcile()
-        await world.until(lambda: (world.stored() or {})["status"]["capacity"] == {"cpu": "4"})
+        await wait_until(lambda: (world.stored() or {})["status"]["capacity"] == {"cpu": "4"})
         assert world.writes() == 4
 
 
 async def test_a_node_that_is_found_as_it_should_be_is_written_later(world: World) -> None:
     async with running(world) as node:
-        await world.until(lambda: node.is_registered)
+        await wait_until(lambda: node.is_registered)
     world.cpu = "8000m"
     renewals = f"PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NAME}"
     before = sum(renewals in request for request in world.server.requests)
@@ -117,62 +113,62 @@ async def test_a_node_that_is_found_as_it_should_be_is_written_later(world: Worl
     async with running(world, on_registered=told.set) as node:
         await told.wait()
         assert node.is_registered
-        await world.until(lambda: sum(renewals in request for request in world.server.requests) > before)
+        await wait_until(lambda: sum(renewals in request for request in world.server.requests) > before)
         assert world.writes() == 2
         world.ready = "False"
         node.trigger_reconcile()
-        await world.until(lambda: world.writes() == 4)
+        await wait_until(lambda: world.writes() == 4)
     world.ready = "True"
     async with running(world) as node:
-        await world.until(lambda: node.is_registered)
+        await wait_until(lambda: node.is_registered)
         assert world.writes() == 6, "it said something else"
     async with running(world, found_after=0.01) as node:
-        await world.until(lambda: world.writes() == 8)
+        await wait_until(lambda: world.writes() == 8)
 
 
 async def test_becoming_not_ready_is_told(world: World) -> None:
     async with running(world) as node:
-        await world.until(lambda: node.is_registered)
+        await wait_until(lambda: node.is_registered)
         world.ready = "False"
         node.trigger_reconcile()
-        await world.until(lambda: (world.stored() or {})["status"]["conditions"][0]["status"] == "False")
+        await wait_until(lambda: (world.stored() or {})["status"]["conditions"][0]["status"] == "False")
 
 
 async def test_what_a_tenant_changes_is_put_right_and_what_it_adds_is_left(world: World) -> None:
     async with running(world) as node:
-        await world.until(lambda: node.is_registered)
+        await wait_until(lambda: node.is_registered)
         spoiled = dict(world.stored() or {})
         spoiled["metadata"] = spoiled["metadata"] | {"labels": {"type": "mine", "team": "a"}}
         world.server.store.update(NODES, spoiled, name=NAME)
         wanted = {"type": "virtual-kubelet", "team": "a"}
-        await world.until(lambda: (world.stored() or {})["metadata"]["labels"] == wanted)
+        await wait_until(lambda: (world.stored() or {})["metadata"]["labels"] == wanted)
 
 
 async def test_what_a_tenant_puts_on_a_node_is_told(world: World) -> None:
     told: list[tuple[Mapping[str, str], tuple[Taint, ...]]] = []
     async with running(world, on_seen=lambda labels, taints: told.append((labels, taints))):
-        await world.until(lambda: told)
+        await wait_until(lambda: told)
         cordoned = dict(world.stored() or {})
         cordoned["spec"] = {"unschedulable": True}
         world.server.store.update(NODES, cordoned, name=NAME)
-        await world.until(lambda: told[-1] == ({"type": "virtual-kubelet"}, (CORDON_TAINT,)))
+        await wait_until(lambda: told[-1] == ({"type": "virtual-kubelet"}, (CORDON_TAINT,)))
 
 
 async def test_a_node_that_a_tenant_deletes_is_made_again(world: World) -> None:
     async with running(world) as node:
-        await world.until(lambda: node.is_registered)
+        await wait_until(lambda: node.is_registered)
         first = (world.stored() or {})["metadata"]["uid"]
         world.server.store.delete(NODES, NAME)
-        await world.until(lambda: world.stored() and (world.stored() or {})["metadata"]["uid"] != first)
-        await world.until(lambda: (world.stored() or {}).get("status", {}).get("capacity"))
+        await wait_until(lambda: world.stored() and (world.stored() or {})["metadata"]["uid"] != first)
+        await wait_until(lambda: (world.stored() or {}).get("status", {}).get("capacity"))
 
 
 async def test_a_tenant_that_fails_for_a_while_is_retried(world: World) -> None:
     world.server.fail("PATCH", "/nodes/", status=500, times=3)
     world.server.fail("*", "/leases", status=503, times=3)
     async with running(world) as node:
-        await world.until(lambda: node.is_registered)
-        await world.until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
+        await wait_until(lambda: node.is_registered)
+        await wait_until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
 
 
 async def test_what_an_older_api_server_does_not_know_is_left_out(world: World) -> None:
@@ -184,7 +180,7 @@ async def test_what_an_older_api_server_does_not_know_is_left_out(world: World) 
     world.status |= {"declaredFeatures": ["A"], "runtimeHandlers": [{"name": "runc"}], "features": {"b": True}}
     world.server.fail("PATCH", "/status", status=500).message = refusal
     async with running(world, backoff=Backoff(base=3600, cap=3600)) as node:
-        await world.until(lambda: node.is_registered)
+        await wait_until(lambda: node.is_registered)
         status = (world.stored() or {})["status"]
     assert status["capacity"] == {"cpu": "8"}
     assert status["features"] == {"b": True}
@@ -196,16 +192,16 @@ async def test_what_was_left_out_is_told_once_the_tenant_has_been_upgraded(world
     world.status |= {"declaredFeatures": ["A"]}
     world.server.fail("PATCH", "/status", status=500).message = ".status.declaredFeatures: field not declared in schema"
     async with running(world) as node:
-        await world.until(lambda: node.is_registered)
+        await wait_until(lambda: node.is_registered)
         assert "declaredFeatures" not in (world.stored() or {})["status"]
         world.server.fail("GET", "/nodes", status=503, times=3)
         world.server.end_watches()
-        await world.until(lambda: "declaredFeatures" in (world.stored() or {})["status"])
+        await wait_until(lambda: "declaredFeatures" in (world.stored() or {})["status"])
 
 
 async def test_remove_takes_node_and_lease_and_may_be_repeated(world: World) -> None:
     async with running(world) as node:
-        await world.until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
+        await wait_until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
     async with world.server.client() as client:
         node = VirtualNode(client, name=NAME, build=world.build)
         await node.delete_node()

@@ -16,6 +16,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from tests.support.waiting import wait_until
 from vkgateway.model.errors import ConflictError, InputError
 from vkgateway.programs.binaries import errors
 from vkgateway.programs.binaries import resolver as resolver_module
@@ -318,15 +319,12 @@ async def test_second_of_two_concurrent_builds_waits_for_the_first(world: World,
     go_on = tmp_path / "go-on"
     world.go(build=f"while [ ! -e {go_on} ]; do sleep 0.01; done")
     first = asyncio.create_task(world.resolver().resolve("etcd"))
-    async with asyncio.timeout(10):
-        while not world.builds():  # noqa: ASYNC110 - another process is waited for
-            await asyncio.sleep(0.01)
-        second = asyncio.create_task(world.resolver().resolve("etcd"))
-        waiting = f"etcd-3.6.8: waiting for process {os.getpid()}, which works on it"
-        while waiting not in world.reports:  # noqa: ASYNC110 - the second task is waited for
-            await asyncio.sleep(0.01)
-        go_on.touch()
-        assert await first == await second
+    await wait_until(world.builds)
+    second = asyncio.create_task(world.resolver().resolve("etcd"))
+    waiting = f"etcd-3.6.8: waiting for process {os.getpid()}, which works on it"
+    await wait_until(lambda: waiting in world.reports)
+    go_on.touch()
+    assert await first == await second
     assert world.builds() == 1
 
 
@@ -338,9 +336,7 @@ async def test_at_most_two_builds_run_concurrently(world: World) -> None:
         for _ in range(2):
             await held.enter_async_context(cache.hold_slot("go-build", slots=2, report=world.reports.append))
         task = asyncio.create_task(world.resolver().resolve("etcd"))
-        async with asyncio.timeout(10):
-            while "go-build: waiting for one of 2 running builds" not in world.reports:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await wait_until(lambda: "go-build: waiting for one of 2 running builds" in world.reports, seconds=10)
         assert world.builds() == 0
     assert await task
 
@@ -418,9 +414,7 @@ async def test_standard_library_is_compiled_once_and_first(world: World) -> None
 async def test_interrupted_build_leaves_cache_and_lock_usable(world: World) -> None:
     world.go(build="mkdir -p $out; echo half > $out/server; sleep 1000")
     task = asyncio.create_task(world.resolver().resolve("etcd"))
-    async with asyncio.timeout(10):
-        while not list(world.cache.glob("building/*/out/server")):  # noqa: ASYNC110 - another process is waited for
-            await asyncio.sleep(0.01)
+    await wait_until(lambda: list(world.cache.glob("building/*/out/server")), seconds=10)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -5,11 +5,12 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import wait_until
 from vkgateway.model.errors import InputError, NotFoundError, UnavailableError, VkgatewayError
 from vkgateway.programs.supervisor import procfs, running_process, server
 from vkgateway.programs.supervisor.client import (
@@ -25,12 +26,6 @@ from vkgateway.programs.supervisor.spec import ProcessSpec, ProcessState, Superv
 
 def spec(name: str, script: str, *, stop_rank: int = 50, stop_timeout: float = 5.0) -> ProcessSpec:
     return ProcessSpec(name=name, argv=("sh", "-c", script), stop_rank=stop_rank, stop_timeout=stop_timeout)
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - another process is waited for
-            await asyncio.sleep(0.01)
 
 
 def names_alive(data_dir: Path) -> list[str]:
@@ -56,7 +51,7 @@ async def test_exited_process_is_restarted_with_a_reason(supervisor: Supervisor,
     script = "if mkdir again; then echo 'Error: no luck' >&2; exit 3; fi; exec sleep 100"
     first = await supervisor.ensure_process(spec("a/b", script))
     process = supervisor._processes["a/b"]
-    await eventually(lambda: process.current_state().restarts == 1 and process.current_state().pid is not None)
+    await wait_until(lambda: process.current_state().restarts == 1 and process.current_state().pid is not None)
     now = process.current_state()
     assert now.pid != first.pid
     assert now.state == "starting"
@@ -70,7 +65,7 @@ async def test_reason_names_the_signal(supervisor: Supervisor) -> None:
     assert first.pid is not None
     os.kill(first.pid, signal.SIGKILL)
     process = supervisor._processes["a"]
-    await eventually(lambda: process.current_state().restarts == 1)
+    await wait_until(lambda: process.current_state().restarts == 1)
     assert process.current_state().reason.startswith("killed by SIGKILL after")
 
 
@@ -103,10 +98,10 @@ async def test_second_request_ends_the_backoff(tmp_path: Path) -> None:
     wanted = spec("a", "mkdir once && exit 1; exec sleep 100")
     await supervisor.ensure_process(wanted)
     process = supervisor._processes["a"]
-    await eventually(lambda: process.current_state().next_start is not None)
+    await wait_until(lambda: process.current_state().next_start is not None)
     assert process.current_state().state == "backoff"
     await supervisor.ensure_process(wanted)
-    await eventually(lambda: process.current_state().pid is not None)
+    await wait_until(lambda: process.current_state().pid is not None)
     await supervisor.shutdown()
 
 
@@ -125,7 +120,7 @@ async def test_higher_stop_ranks_stop_first(supervisor: Supervisor, tmp_path: Pa
         script = f"trap 'echo {name} >> {tmp_path}/order; exit 0' TERM; echo up; while :; do sleep 0.01; done"
         await supervisor.ensure_process(spec(name, script, stop_rank=rank))
         log = tmp_path / "logs" / f"{name}.log"
-        await eventually(lambda log=log: log.exists() and log.read_text() == "up\n")  # type: ignore[misc]
+        await wait_until(lambda log=log: log.exists() and log.read_text() == "up\n")  # type: ignore[misc]
     await supervisor.shutdown()
     assert (tmp_path / "order").read_text().split() == ["agent", "server", "store"]
 
@@ -134,7 +129,7 @@ async def test_process_that_ignores_sigterm_is_killed(supervisor: Supervisor, tm
     await supervisor.ensure_process(
         spec("deaf", "trap '' TERM; echo up; while :; do sleep 0.01; done", stop_timeout=0.1)
     )
-    await eventually(lambda: (tmp_path / "logs" / "deaf.log").read_text() == "up\n")
+    await wait_until(lambda: (tmp_path / "logs" / "deaf.log").read_text() == "up\n")
     await supervisor.handle_request(Remove("deaf"))
     assert names_alive(tmp_path) == []
 
@@ -143,7 +138,7 @@ async def test_children_in_other_sessions_are_killed_with_a_removed_process(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     await supervisor.ensure_process(spec("a", "setsid sleep 100 & sleep 100 & echo up; exec sleep 100"))
-    await eventually(lambda: len(names_alive(tmp_path)) == 3)
+    await wait_until(lambda: len(names_alive(tmp_path)) == 3)
     await supervisor.handle_request(Remove("a"))
     assert names_alive(tmp_path) == []
 
@@ -151,8 +146,8 @@ async def test_children_in_other_sessions_are_killed_with_a_removed_process(
 async def test_children_of_a_crashed_process_are_killed_with_its_group(supervisor: Supervisor, tmp_path: Path) -> None:
     await supervisor.ensure_process(spec("a", "mkdir once && { sleep 1000 & exit 1; }; exec sleep 100"))
     process = supervisor._processes["a"]
-    await eventually(lambda: process.current_state().restarts == 1 and process.current_state().pid is not None)
-    await eventually(lambda: [p.pid for p in procfs.list_marked(tmp_path)] == [process.current_state().pid])
+    await wait_until(lambda: process.current_state().restarts == 1 and process.current_state().pid is not None)
+    await wait_until(lambda: [p.pid for p in procfs.list_marked(tmp_path)] == [process.current_state().pid])
 
 
 async def test_remove_group_stops_only_that_group(supervisor: Supervisor) -> None:
@@ -186,7 +181,7 @@ def data_dir_of(client: SupervisorClient) -> Path:
 async def test_guardian_starts_a_supervisor_that_adopts_the_processes(client: SupervisorClient) -> None:
     kept = await client.ensure_process(spec("kept", "setsid sleep 100 & exec sleep 100"))
     data_dir = data_dir_of(client)
-    await eventually(lambda: names_alive(data_dir).count("kept") == 2)
+    await wait_until(lambda: names_alive(data_dir).count("kept") == 2)
     [keeper] = [p for p in procfs.list_marked(data_dir) if p.name == "supervisor"]
     os.kill(keeper.pid, signal.SIGKILL)
     found = await answer_after_death(client, keeper.pid)
@@ -201,7 +196,7 @@ async def test_guardian_starts_a_supervisor_that_adopts_the_processes(client: Su
 
 
 async def answer_after_death(client: SupervisorClient, pid: int) -> list[ProcessState]:
-    await eventually(lambda: procfs.start_ticks(pid) is None)
+    await wait_until(lambda: procfs.start_ticks(pid) is None)
     async with asyncio.timeout(10):
         while True:
             try:
@@ -348,7 +343,7 @@ async def test_failed_start_of_the_guardian_is_retried(tmp_path: Path, monkeypat
     monkeypatch.setattr(server, "_start_guardian", start)
     task = asyncio.create_task(server._keep_guardian(SupervisorPaths(tmp_path)))
     try:
-        await eventually(lambda: bool(started) or task.done())
+        await wait_until(lambda: bool(started) or task.done())
         assert started
     finally:
         task.cancel()

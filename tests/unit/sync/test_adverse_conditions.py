@@ -12,7 +12,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from tests.fakes.store import Refusal
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, start_world
 from vkgateway.kube.resources import PODS, SERVICE_ACCOUNTS, Resource
 from vkgateway.model.names import POD_SERVICE_ACCOUNT
 from vkgateway.sync.pods import reconciler

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world
 from vkgateway.kube.resources import CONFIG_MAPS, PODS
 from vkgateway.sync.pods import change_forwarder
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.world import BELOW, NODE, World, object_names, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import BELOW, NODE, World, object_names, start_world
 from vkgateway.kube import errors
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.model.names import FENCE_ANNOTATION, POD_SERVICE_ACCOUNT, TENANT_LABEL

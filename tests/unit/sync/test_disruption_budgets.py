@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_services import count_writes
-from tests.unit.sync.world import BELOW, World, object_names, start_world, wait_until
+from tests.unit.sync.world import BELOW, World, object_names, start_world
 from vkgateway.kube.resources import DISRUPTION_BUDGETS
 from vkgateway.translate.disruption_budgets import NONE_ALLOWED
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync.scopes import tenant_scope
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, start_world, wait_until
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, start_world
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS
 from vkgateway.model.times import render_time

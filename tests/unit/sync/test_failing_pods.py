@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.world import BELOW, World, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import BELOW, World, start_world
 from vkgateway.kube.resources import PODS
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "r", "controller": True}

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.world import World, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import World, start_world
 from vkgateway.kube.resources import PODS
 
 MODEL = {"name": "model", "image": {"reference": "registry/model:1"}}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.sync.storage.controllers import (
     change_compute_claim,
@@ -18,7 +19,7 @@ from tests.unit.sync.storage.controllers import (
     provision_volume,
     tenant_volumes,
 )
-from tests.unit.sync.world import World, start_world, wait_until
+from tests.unit.sync.world import World, start_world
 from vkgateway.kube.resources import PERSISTENT_VOLUMES, PODS, Resource
 from vkgateway.sync.teardown import remove_tenant
 

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync.test_copies import TOKEN_VOLUME
-from tests.unit.sync.world import NODE, World, start_world, wait_until
+from tests.unit.sync.world import NODE, World, start_world
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import CONFIG_MAPS, PODS, SECRETS, SERVICE_ACCOUNTS, Resource

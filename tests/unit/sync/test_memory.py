@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.sync.scopes import tenant_scope
-from tests.unit.sync.world import wait_until
 from vkgateway.kube.client import Client
 from vkgateway.kube.errors import ServerError
 from vkgateway.kube.resources import EVENTS

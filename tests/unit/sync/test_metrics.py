@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import REGISTRY
 
-from tests.unit.sync.world import World, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import World, start_world
 from vkgateway.sync import metrics
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, make_node, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, make_node, start_world
 from vkgateway.kube.resources import NODES, PODS, Resource
 from vkgateway.model.names import ADMISSION_GATE
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.world import BELOW, World, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import BELOW, World, start_world
 from vkgateway.kube.resources import PODS
 from vkgateway.sync.pods import replaced_pods
 from vkgateway.sync.views.annotations import LOG_TAILS

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import MIRROR_FINALIZER, NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION

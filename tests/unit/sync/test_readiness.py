@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.unit.sync.world import BELOW, World, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import BELOW, World, start_world
 from vkgateway.kube.resources import PODS
 from vkgateway.model.objects import Object
 

@@ -7,7 +7,8 @@ from typing import cast
 import msgspec
 import pytest
 
-from tests.unit.sync.world import BELOW, NODE, TENANT, World, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import BELOW, NODE, TENANT, World, start_world
 from vkgateway.kube.resources import PODS
 from vkgateway.sync.runtime.requests import POD, ReconcileRequest
 from vkgateway.sync.runtime.sources import COMPUTE_PODS, TENANT_PODS

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import REGISTRY
 
+from tests.support.waiting import wait_until
 from vkgateway.kube.errors import ServerError
 from vkgateway.model.errors import ConflictError, UnavailableError
 from vkgateway.sync.runtime.requests import ReconcileRequest
@@ -119,9 +120,7 @@ async def test_failures_are_counted_by_reason_and_retried(pool: WorkerPool, fail
     alpha.go.set()
     pool.add_tenant("alpha", alpha)
     pool.queue.add("alpha", ITEM)
-    async with asyncio.timeout(30):
-        while alpha.handled < 2:  # noqa: ASYNC110 - the second look comes by the queue's own timer
-            await asyncio.sleep(0.005)
+    await wait_until(lambda: alpha.handled >= 2, seconds=30)
     assert count_retries(reason) == before + 1
     assert make_request("pod") >= looks + 1
 

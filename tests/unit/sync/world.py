@@ -14,6 +14,7 @@ from typing import Any
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.rights import Rights
 from tests.fakes.store import ObjectStore
+from tests.support.waiting import wait_until
 from tests.unit.sync.scopes import FakePlatform
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.kube.client import Client
@@ -36,16 +37,6 @@ NODE = "a100.local"
 COMPUTE_NODE = "gpu-host-17"
 BELOW = compute_namespace(TENANT, "default")
 PLENTY = {"pods": 110_000, "cpu": 10**9, "memory": 10**18, "nvidia.com/gpu": 8_000}
-
-
-async def wait_until(seen: Callable[[], Any], *, seconds: float = 30.0) -> Any:
-    """Wait until a condition holds, and return its value."""
-    deadline = time.monotonic() + seconds
-    while not (found := seen()):
-        if time.monotonic() > deadline:
-            raise AssertionError("not seen in time")
-        await asyncio.sleep(0.002)
-    return found
 
 
 @dataclass

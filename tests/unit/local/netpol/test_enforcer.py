@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.local.netpol.test_ruleset import SITE
-from tests.unit.sync.world import wait_until
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, NETWORK_POLICIES, PODS
 from vkgateway.local.netpol import enforcer as enforcing
 from vkgateway.local.netpol import plugin

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.background import in_background
-from tests.unit.sync.world import wait_until
 from vkgateway.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from vkgateway.local.provisioner.controller import VolumeProvisioner
 from vkgateway.local.provisioner.folders import PROVISIONER

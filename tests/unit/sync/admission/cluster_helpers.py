@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from tests.unit.sync.world import COMPUTE_NODE, NODE, World, make_node, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import COMPUTE_NODE, NODE, World, make_node
 from vkgateway.kube.resources import NODES, PODS
 from vkgateway.model.names import ADMISSION_GATE
 

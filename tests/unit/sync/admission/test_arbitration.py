@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.sync.admission.samples import (
     GPU,
@@ -23,7 +24,6 @@ from tests.unit.sync.admission.samples import (
     tenant_view,
 )
 from tests.unit.sync.scopes import tenant_scope
-from tests.unit.sync.world import wait_until
 from vkgateway.arbiter.decisions import Admit, Decisions, Evict, PendingReason, PendingReport, Promote, Reprieve
 from vkgateway.arbiter.queueing.admission import AdmissionState
 from vkgateway.arbiter.snapshot import PodState, PreemptionPlan, Quota, Shape, Snapshot, Zone

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.sync.admission.samples import make_reference
 from tests.unit.sync.scopes import tenant_scope
-from tests.unit.sync.world import wait_until
 from vkgateway.kube.resources import CRDS, Resource
 from vkgateway.sync.admission import companion_objects as module
 from vkgateway.sync.admission.companion_objects import COMPANION_KINDS, COMPANIONS, CompanionObjects

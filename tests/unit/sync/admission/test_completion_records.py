@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync.scopes import tenant_scope
-from tests.unit.sync.world import BELOW, TENANT, World, start_world, wait_until
+from tests.unit.sync.world import BELOW, TENANT, World, start_world
 from vkgateway.kube.resources import NAMESPACES
 from vkgateway.model.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL
 from vkgateway.sync.admission import completion_records as module

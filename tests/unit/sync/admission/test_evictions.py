@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     DEADLINE,
     LOW,
@@ -26,7 +27,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_notice,
     wait_ungated,
 )
-from tests.unit.sync.world import BELOW, World, start_world, wait_until
+from tests.unit.sync.world import BELOW, World, start_world
 from vkgateway.kube.resources import PODS
 from vkgateway.model.times import parse_time
 from vkgateway.sync.clock import SteadyClock

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.sync.admission.samples import (
     POOL,
     TENANT,
@@ -19,7 +20,6 @@ from tests.unit.sync.admission.samples import (
     make_reference,
 )
 from tests.unit.sync.scopes import RecordedRequests, tenant_scope
-from tests.unit.sync.world import wait_until
 from vkgateway.arbiter.decisions import Admit, Evict, PendingReason, PendingReport
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     ADMITTED,
     GATE,
@@ -30,7 +31,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     start_pod,
     wait_ungated,
 )
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, start_world, wait_until
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, start_world
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
 from vkgateway.sync.admission import companion_objects

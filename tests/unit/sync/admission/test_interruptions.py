@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 from aiohttp import web
 
+from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.sync.admission.cluster_helpers import (
     DEADLINE,
@@ -22,7 +23,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     is_ungated,
     run_pod,
 )
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world, wait_until
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world
 from vkgateway.kube.resources import PODS
 
 Dispatch = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     ADMITTED,
     DEADLINE,
@@ -29,7 +30,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_notice,
     wait_ungated,
 )
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world, wait_until
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world
 from vkgateway.arbiter.snapshot import PodState
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import GANGS_DONE_ANNOTATION

@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.store import ObjectStore
+from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     DEADLINE,
     add_node,
@@ -29,7 +30,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_ungated,
 )
 from tests.unit.sync.scopes import FakePlatform
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, make_node, wait_until
+from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, make_node
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.kube.resources import (
     CONFIG_MAPS,

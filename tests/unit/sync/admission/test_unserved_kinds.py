@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     ADMITTED,
     GATE,
@@ -20,7 +21,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     is_ungated,
     wait_ungated,
 )
-from tests.unit.sync.world import World, start_world, wait_until
+from tests.unit.sync.world import World, start_world
 from vkgateway.kube.resources import CRDS, NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION
 from vkgateway.sync.admission import companion_objects

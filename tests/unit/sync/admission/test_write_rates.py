@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     ADMITTED,
     cordon_node,
@@ -16,7 +17,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     get_pod,
     start_pod,
 )
-from tests.unit.sync.world import World, start_world, wait_until
+from tests.unit.sync.world import World, start_world
 from vkgateway.sync.admission import pending_reporter
 
 pytestmark = pytest.mark.usefixtures("told_soon")

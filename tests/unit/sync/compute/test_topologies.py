@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.background import in_background
-from tests.unit.sync.world import wait_until
 from vkgateway.arbiter.snapshot import Zone
 from vkgateway.kube.resources import NODE_TOPOLOGIES
 from vkgateway.sync.compute import topologies as module

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.fakes.addresses import Addresses
+from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_name_service import FORWARDER, OWN, FakeNameServers
 from tests.unit.sync.network.test_services import create_service, wait_unchanged
-from tests.unit.sync.world import World, start_world, wait_until
+from tests.unit.sync.world import World, start_world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
 from vkgateway.model.names import SYSTEM_NAMESPACE
 from vkgateway.model.objects import Object

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 
 from tests.fakes.addresses import Addresses
+from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_services import count_writes, create_service, wait_unchanged
-from tests.unit.sync.world import BELOW, World, object_names, start_world, wait_until
+from tests.unit.sync.world import BELOW, World, object_names, start_world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL

@@ -11,9 +11,10 @@ import pytest
 
 from tests.fakes.addresses import Addresses
 from tests.fakes.store import Document, Refusal
+from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_name_service import FORWARDER, FakeNameServers
 from tests.unit.sync.network.test_services import create_service, wait_unchanged
-from tests.unit.sync.world import BELOW, World, make_node, object_names, start_world, wait_until
+from tests.unit.sync.world import BELOW, World, make_node, object_names, start_world
 from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, NODES, Resource
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.translate.network_policies import ISOLATION_POLICY

@@ -9,9 +9,10 @@ import pytest
 
 from tests.fakes import addresses
 from tests.fakes.addresses import Addresses
+from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_name_service import FakeNameServers, api_endpoint, current_endpoint, platform_address
 from tests.unit.sync.network.test_services import compute_service, create_service, wait_unchanged
-from tests.unit.sync.world import World, make_node, start_world, wait_until
+from tests.unit.sync.world import World, make_node, start_world
 from vkgateway.kube.resources import NAMESPACES, NODES, SERVICE_CIDRS, SERVICES
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.sync.network import name_service

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.world import BELOW, World, object_names, start_world, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import BELOW, World, object_names, start_world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES
 from vkgateway.model.names import TENANT_LABEL
 from vkgateway.sync.network import pod_addresses

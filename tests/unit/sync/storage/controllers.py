@@ -6,7 +6,8 @@ import copy
 from typing import Any
 
 from tests.fakes.apiserver import FakeApiServer
-from tests.unit.sync.world import BELOW, NODE, World, wait_until
+from tests.support.waiting import wait_until
+from tests.unit.sync.world import BELOW, NODE, World
 from vkgateway.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from vkgateway.translate.storage.views import PROVISIONER
 

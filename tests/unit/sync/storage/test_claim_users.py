@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync.storage.controllers import (
     bind_compute_claim,
     bind_tenant_claim,
@@ -19,7 +20,7 @@ from tests.unit.sync.storage.controllers import (
     tenant_volumes,
     wait_volume,
 )
-from tests.unit.sync.world import World, make_node, start_world, wait_until
+from tests.unit.sync.world import World, make_node, start_world
 from vkgateway.kube.resources import NAMESPACES, NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 
 pytestmark = pytest.mark.usefixtures("told_soon")

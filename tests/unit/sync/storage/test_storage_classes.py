@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tests.unit.sync.storage.controllers import create_class
-from tests.unit.sync.world import World, start_world, wait_until
+from tests.unit.sync.world import World, start_world
 from vkgateway.kube.resources import NODES, STORAGE_CLASSES
 from vkgateway.translate.storage.views import PROVISIONER
 

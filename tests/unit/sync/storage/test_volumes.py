@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.sync.storage.controllers import (
     bind_compute_claim,
@@ -30,7 +31,7 @@ from tests.unit.sync.storage.controllers import (
     unprotect_volume,
     wait_volume,
 )
-from tests.unit.sync.world import BELOW, NODE, World, object_names, start_world, wait_until
+from tests.unit.sync.world import BELOW, NODE, World, object_names, start_world
 from vkgateway.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, TENANT_LABEL
 from vkgateway.sync.compute.link import ComputeLink

@@ -1,0 +1,29 @@
+"""Waiting for a condition that no event reports: state behind HTTP, in another thread or in another process."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+INTERVAL = 0.005
+"""Seconds between two checks by default."""
+
+
+async def wait_until(condition: Callable[[], Any], *, seconds: float = 30.0, interval: float = INTERVAL) -> Any:
+    """Wait until a condition, which may be asynchronous, is true, and return its value.
+
+    Raises:
+        AssertionError: the condition is not true in time. The message contains its last value.
+    """
+    deadline = asyncio.get_running_loop().time() + seconds
+    while True:
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"condition is not true after {seconds:g} s: {value!r}")
+        await asyncio.sleep(interval)
