@@ -36,10 +36,10 @@ async def server_version(kubeconfig: Path) -> str:
         UnavailableError: the API server reports no release.
     """
     async with Client.from_kubeconfig(kubeconfig) as client:
-        told = msgspec.json.decode(await client.request("GET", "/version"), type=_Version).git_version
-    found = re.match(r"v?(\d+\.\d+\.\d+)", told)
+        git_version = msgspec.json.decode(await client.request("GET", "/version"), type=_Version).git_version
+    found = re.match(r"v?(\d+\.\d+\.\d+)", git_version)
     if found is None:
-        raise UnavailableError(f"the API server of {kubeconfig} reports no release: {told!r}")
+        raise UnavailableError(f"the API server of {kubeconfig} reports no release: {git_version!r}")
     return found[1]
 
 

@@ -36,9 +36,9 @@ def import_results(path: Path, files: Mapping[str, Path]) -> None:
     Raises:
         InputError: there are local results already, or the file is missing, damaged or of other sides.
     """
-    if there := [str(file) for file in files.values() if file.exists()]:
+    if existing := [str(file) for file in files.values() if file.exists()]:
         raise InputError(
-            "there are results of an earlier run", hint=f"To start from {path}, delete {' and '.join(there)}."
+            "there are results of an earlier run", hint=f"To start from {path}, delete {' and '.join(existing)}."
         )
     try:
         records = {record.cluster: record for record in msgspec.json.decode(path.read_bytes(), type=list[Record])}

@@ -117,7 +117,7 @@ async def run_cases(
     Raises:
         SuiteError: the suite ran no case at all; earlier results are kept.
     """
-    told = _RunProgress(side, len(cases), report)
+    progress = _RunProgress(side, len(cases), report)
     together = [case for case in cases if not case.is_serial]
     alone = [case for case in cases if case.is_serial]
     for group, hands in ((together, workers), (alone, 1)):
@@ -125,17 +125,17 @@ async def run_cases(
         try:
             async with asyncio.TaskGroup() as tasks:
                 for number in range(hands):
-                    tasks.create_task(_run_batches(waiting, told, suite=suite), name=f"conformance-{number}")
+                    tasks.create_task(_run_batches(waiting, progress, suite=suite), name=f"conformance-{number}")
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-    return told.record
+    return progress.record
 
 
-async def _run_batches(waiting: Iterator[tuple[Case, ...]], told: _RunProgress, *, suite: CaseRunner) -> None:
+async def _run_batches(waiting: Iterator[tuple[Case, ...]], progress: _RunProgress, *, suite: CaseRunner) -> None:
     for some in waiting:
-        log = told.side.folder / "logs" / f"{_log_name(some[0])}.log"
+        log = progress.side.folder / "logs" / f"{_log_name(some[0])}.log"
         log.unlink(missing_ok=True)
-        told.add_outcomes(some, await suite.run(some, kubeconfig=told.side.kubeconfig, log=log))
+        progress.add_outcomes(some, await suite.run(some, kubeconfig=progress.side.kubeconfig, log=log))
 
 
 class _RunProgress:

@@ -74,12 +74,12 @@ def ensure_interface(name: str, *, address: str, owner: str) -> None:
     Raises:
         VkgatewayError: the system refuses, or another program owns the name (its alias is not `owner`).
     """
-    there = list_interfaces()
-    if name not in there:
+    interfaces = list_interfaces()
+    if name not in interfaces:
         _add_interface(name, owner=owner)
-    elif there[name] != owner:
+    elif interfaces[name] != owner:
         raise UnavailableError(
-            f"network interface {name}, which this platform used, has another owner now ({there[name] or 'no alias'})",
+            f"network interface {name} of this platform has another owner now ({interfaces[name] or 'no alias'})",
             hint=f"If that is a platform, stop it first. If nothing needs it, run `ip link delete {name}`.",
         )
     _run_ip("address", "replace", f"{address}/32", "dev", name)

@@ -97,8 +97,8 @@ async def _process_state(client: SupervisorClient, process: str) -> ProcessState
 
 
 def _failure_error(state: ProcessState, *, why: str) -> UnavailableError:
-    said = state.reason or "it has said nothing yet"
-    return UnavailableError(f"{state.name} {why}: {said}", hint=f"See {state.log}.")
+    reason = state.reason or "it has logged nothing yet"
+    return UnavailableError(f"{state.name} {why}: {reason}", hint=f"See {state.log}.")
 
 
 def _missing_error(process: str) -> UnavailableError:

@@ -13,8 +13,8 @@ def no_proxy(environment: Mapping[str, str], *, address: str) -> str | None:
     """Return the NO_PROXY that excludes `address` from the proxy; None if the current one does."""
     if not any(environment.get(name) for name in _PROXY):
         return None
-    said = next((environment[name] for name in _NO_PROXY if environment.get(name)), "")
-    entries = [entry.strip() for entry in said.split(",") if entry.strip()]
+    value = next((environment[name] for name in _NO_PROXY if environment.get(name)), "")
+    entries = [entry.strip() for entry in value.split(",") if entry.strip()]
     if any(_covers_address(entry, address) for entry in entries):
         return None
     return ",".join([*entries, address])

@@ -267,11 +267,11 @@ class Startup:
                 group.create_task(apply(node))
             group.create_task(self._supervisor.ensure_process(self._kwok_spec()))
             group.create_task(self._supervisor.ensure_process(self._hollow_kubelet_spec()))
-        gone = await remove_surplus(self._api, self._record.hollow_nodes)
+        removed_nodes = await remove_surplus(self._api, self._record.hollow_nodes)
         await self._wait_until_serving(lambda: nodes_ready(self._api, len(wanted)), kwok.NAME)
         port = self._record.ports["hollow-kubelet"]
         await self._wait_until_serving(lambda: hollow_kubelet.is_listening(port), hollow_kubelet.NAME)
-        removed = f", {', '.join(gone)} taken away" if gone else ""
+        removed = f", {', '.join(removed_nodes)} removed" if removed_nodes else ""
         return f"{len(wanted)} in {', '.join(self._record.hollow_nodes)}{removed}"
 
     async def _apply_node(self, node: dict[str, Any]) -> None:

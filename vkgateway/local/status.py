@@ -105,7 +105,7 @@ async def platform_status(data_dir: Path) -> PlatformStatus:
     problems += _certificate_problems(paths, now=datetime.datetime.now(datetime.UTC)) if states else []
     nodes: tuple[NodeSummary, ...] = ()
     tenants: tuple[TenantSummary, ...] = ()
-    ill: dict[str, str] = {}
+    unhealthy: dict[str, str] = {}
     if states:
         try:
             async with asyncio.timeout(probes.PATIENCE):
@@ -113,8 +113,8 @@ async def platform_status(data_dir: Path) -> PlatformStatus:
         except (errors.ApiError, InputError, TimeoutError) as error:
             problems.append(f"the compute cluster does not answer: {str(error) or f'within {probes.PATIENCE:.0f} s'}")
         urls = {tenant.name: tenant.url for tenant in tenants if tenant.url}
-        ill = await probes.find_problems(states, paths=paths, record=record, tenants=urls)
-    problems += [f"{name} does not work: {why}" for name, why in ill.items()]
+        unhealthy = await probes.find_problems(states, paths=paths, record=record, tenants=urls)
+    problems += [f"{name} does not work: {why}" for name, why in unhealthy.items()]
     problems += [f"node {node.name} is not ready" for node in nodes if not node.ready]
     return PlatformStatus(
         state=("degraded" if problems else "up") if states else "down",
@@ -126,7 +126,7 @@ async def platform_status(data_dir: Path) -> PlatformStatus:
         compute_url=compute.plane_spec(record).server_url if record.ports else "",
         kubeconfig=str(paths.admin_kubeconfig),
         real_node=record.real_node_why_not or "yes",
-        processes=tuple(_process_summary(state, problem=ill.get(state.name, "")) for state in states),
+        processes=tuple(_process_summary(state, problem=unhealthy.get(state.name, "")) for state in states),
         nodes=nodes,
         tenants=tenants,
     )
@@ -148,9 +148,9 @@ def _process_summary(state: ProcessState, *, problem: str) -> ProcessSummary:
 def _process_problems(states: list[ProcessState], *, record: PlatformRecord) -> list[str]:
     if not states:
         return ["nothing runs; `vkgateway up` starts it"]
-    there = {state.name for state in states}
-    problems = [f"{name} is missing; `vkgateway up` starts it" for name in _NEEDED if name not in there]
-    if record.real_node_why_not is None and f"{NODE_GROUP}/kubelet" not in there:
+    names = {state.name for state in states}
+    problems = [f"{name} is missing; `vkgateway up` starts it" for name in _NEEDED if name not in names]
+    if record.real_node_why_not is None and f"{NODE_GROUP}/kubelet" not in names:
         problems.append("the real node is missing; `vkgateway up` starts it")
     problems += [f"{s.name} is down: {s.reason}" for s in states if s.state == "backoff"]
     return problems

@@ -55,11 +55,11 @@ async def wait_for_tenants(
     while missing and clock() < deadline:
         await sleep(_POLL)
         missing = [name for name in missing if not await serves(name)]
-    there = f"{len(names) - len(missing)} of {len(names)} API servers answer"
+    summary = f"{len(names) - len(missing)} of {len(names)} API servers answer"
     if not missing:
-        return there
+        return summary
     named = ", ".join(missing[:3]) + (" and others" if len(missing) > 3 else "")
-    return f"{there}; not yet: {named}; see `vkgateway tenant list`"
+    return f"{summary}; not yet: {named}; see `vkgateway tenant list`"
 
 
 def serving_check(folder: Path) -> Callable[[str], Awaitable[bool]]:

@@ -18,11 +18,11 @@ async def remove_surplus(client: Client, counts: Mapping[str, int]) -> list[str]
     """Delete each pool's nodes beyond its count, and return their names; nodes of others have other names."""
     page = await client.list_all(NODES)
     views = [msgspec.json.decode(item, type=NodeView) for item in page.items]
-    gone = [view.metadata for view in views if _is_surplus(view, counts)]
-    for metadata in gone:
+    surplus = [view.metadata for view in views if _is_surplus(view, counts)]
+    for metadata in surplus:
         with contextlib.suppress(errors.NotFound):
             await client.delete(NODES, metadata.name, uid=metadata.uid)
-    return sorted(metadata.name for metadata in gone)
+    return sorted(metadata.name for metadata in surplus)
 
 
 def _is_surplus(view: NodeView, counts: Mapping[str, int]) -> bool:

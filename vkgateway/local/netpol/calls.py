@@ -43,8 +43,8 @@ async def serve_calls(attachments: Attachments, path: Path) -> AsyncIterator[Non
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            said = await _carry_out(attachments, await reader.readline())
-            writer.write(msgspec.json.encode(said) + b"\n")
+            answer = await _carry_out(attachments, await reader.readline())
+            writer.write(msgspec.json.encode(answer) + b"\n")
             await writer.drain()
         except ConnectionError:
             return

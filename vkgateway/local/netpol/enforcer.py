@@ -104,10 +104,10 @@ class Enforcer:
 
     def detach(self, uid: str, addresses: Collection[str]) -> None:
         """Forget addresses of a pod whose network is removed; another pod may already have them."""
-        gone = [address for address in addresses if self._attached.get(address) == uid]
-        for address in gone:
+        detached = [address for address in addresses if self._attached.get(address) == uid]
+        for address in detached:
             del self._attached[address]
-        if gone:
+        if detached:
             self._mark_dirty()
 
     def build_state(self) -> ClusterState:

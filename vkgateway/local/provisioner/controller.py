@@ -103,11 +103,11 @@ class VolumeProvisioner:
         capacity = {"capacity": {STORAGE: claim.requested_storage}}
         change: Object = {"metadata": {"uid": volume.metadata.uid}, "spec": capacity}
         await self._client.patch(resources.PERSISTENT_VOLUMES, volume.metadata.name, change)
-        told: Object = {"metadata": {"uid": claim.metadata.uid}, "status": capacity}
+        patch: Object = {"metadata": {"uid": claim.metadata.uid}, "status": capacity}
         await self._client.patch(
             resources.PERSISTENT_VOLUME_CLAIMS,
             claim.metadata.name,
-            told,
+            patch,
             namespace=claim.metadata.namespace,
             subresource="status",
         )

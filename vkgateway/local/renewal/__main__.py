@@ -20,8 +20,8 @@ def main(data_dir: str) -> None:
     pause = FIRST
     while True:
         time.sleep(pause)
-        look = [sys.executable, "-m", "vkgateway.local.renewal.once", data_dir]
-        pause = DAILY if subprocess.run(look, check=False).returncode == 0 else AGAIN
+        command = [sys.executable, "-m", "vkgateway.local.renewal.once", data_dir]
+        pause = DAILY if subprocess.run(command, check=False).returncode == 0 else AGAIN
 
 
 if __name__ == "__main__":

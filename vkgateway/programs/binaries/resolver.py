@@ -118,15 +118,15 @@ class Resolver:
         Return what was deleted, or would be with `dry_run`.
         """
         used = running_programs()
-        gone = [
+        removed = [
             entry
             for entry in self.installed_entries()
             if (everything or self.versions.get(entry.project) != entry.version)
             and os.path.realpath(entry.path) not in used
         ]
         if not dry_run:
-            self._remove_entries(gone, everything=everything)
-        return gone
+            self._remove_entries(removed, everything=everything)
+        return removed
 
     def _remove_entries(self, entries: Iterable[CacheEntry], *, everything: bool) -> None:
         for entry in entries:
@@ -149,13 +149,13 @@ class Resolver:
         if not reports_version(name):
             self._report(f"{path} is used as {wanted}, since you named its directory")
             return True
-        told = _VERSION_PATTERN.search(await read_version_output(path, version_args(name)))
-        if told is not None and told[1] == wanted:
+        version_match = _VERSION_PATTERN.search(await read_version_output(path, version_args(name)))
+        if version_match is not None and version_match[1] == wanted:
             return True
-        if told is None and named:
+        if version_match is None and named:
             self._report(f"{path} prints no version and is used as {wanted}, since you named its directory")
             return True
-        found = f"is version {told[1]}" if told is not None else "prints no version"
+        found = f"is version {version_match[1]}" if version_match is not None else "prints no version"
         self._report(f"{path} {found}, but {wanted} is required; skipping it")
         return False
 
@@ -165,30 +165,30 @@ class Resolver:
         The longest build starts first. Units that wait for others come last.
         """
         ordered = sorted(units, key=lambda unit: (bool(unit.after), -unit.seconds, unit.name))
-        turns = BuildScheduler(ordered, at_once=_BUILDS_AT_ONCE)
-        fetched = await run_together(*(self._fetch_unit(unit, turns) for unit in ordered))
+        scheduler = BuildScheduler(ordered, at_once=_BUILDS_AT_ONCE)
+        fetched = await run_together(*(self._fetch_unit(unit, scheduler) for unit in ordered))
         return {program: path for found in fetched for program, path in found.items()}
 
-    async def _fetch_unit(self, unit: BuildUnit, turns: BuildScheduler) -> dict[str, Path]:
+    async def _fetch_unit(self, unit: BuildUnit, scheduler: BuildScheduler) -> dict[str, Path]:
         """Download or build every program of a unit; only once if several processes request it."""
         version = self.versions[unit.project]
         try:
             async with self.cache.lock(f"{unit.name}-{version}", report=self._report):
                 if not all(self.cache.has_program(program, version) for program in unit.packages):
-                    await self._fetch_locked(unit, version, turns)
+                    await self._fetch_locked(unit, version, scheduler)
         except OSError as error:
             if errors.is_disk_full(error):
                 raise errors.disk_full_error(self.cache.root) from error
             if error.errno in errors.REFUSALS:
                 raise errors.cache_refused_error(self.cache.root) from error
             raise
-        turns.mark_done(unit)
+        scheduler.mark_done(unit)
         return {program: self.cache.program_path(program, version) for program in unit.packages}
 
-    async def _fetch_locked(self, unit: BuildUnit, version: str, turns: BuildScheduler) -> None:
+    async def _fetch_locked(self, unit: BuildUnit, version: str, scheduler: BuildScheduler) -> None:
         folder = self.cache.make_build_dir(unit, version)
         try:
-            built, source = await self._download_or_build(unit, version, turns, folder=folder)
+            built, source = await self._download_or_build(unit, version, scheduler, folder=folder)
             for program, path in built.items():
                 path.chmod(0o755)
                 await self._verify_version(path, program, version)
@@ -198,10 +198,10 @@ class Resolver:
             shutil.rmtree(folder, ignore_errors=True)
 
     async def _download_or_build(
-        self, unit: BuildUnit, version: str, turns: BuildScheduler, *, folder: Path
+        self, unit: BuildUnit, version: str, scheduler: BuildScheduler, *, folder: Path
     ) -> tuple[dict[str, Path], str]:
         try:
-            async with turns.download_slot():
+            async with scheduler.download_slot():
                 return await self._downloader.fetch_unit(unit, version, folder=folder), "official release"
         except NoReleaseError as why:
             self._report(f"{unit.project} {version}: no official release is available: {why}; building it")
@@ -218,19 +218,19 @@ class Resolver:
             report=self._progress or self._report,
             tell_every=1.0 if self._progress else 10.0,
         )
-        return await self._run_build(build, turns), f"{BUILT_PREFIX} {go.version}"
+        return await self._run_build(build, scheduler), f"{BUILT_PREFIX} {go.version}"
 
-    async def _run_build(self, build: GoBuild, turns: BuildScheduler) -> dict[str, Path]:
+    async def _run_build(self, build: GoBuild, scheduler: BuildScheduler) -> dict[str, Path]:
         """Build; modules are downloaded while other units compile."""
 
         async def prepare() -> None:
-            async with turns.download_slot():
+            async with scheduler.download_slot():
                 await build.download_modules()
 
         await build.resolve_module()
-        await run_together(prepare(), turns.compile_library_once(build.compile_library))
+        await run_together(prepare(), scheduler.compile_library_once(build.compile_library))
         async with (
-            turns.compile_slot(build.unit),
+            scheduler.compile_slot(build.unit),
             self.cache.hold_slot("go-build", slots=_BUILDS_AT_ONCE, report=self._report),
         ):
             return await build.compile_programs()
@@ -238,9 +238,9 @@ class Resolver:
     async def _verify_version(self, path: Path, program: str, version: str) -> None:
         if not reports_version(program):
             return
-        told = _VERSION_PATTERN.search(await read_version_output(path, version_args(program)))
-        if told is None or told[1] != version:
-            found = f"version {told[1]}" if told else "no version"
+        version_match = _VERSION_PATTERN.search(await read_version_output(path, version_args(program)))
+        if version_match is None or version_match[1] != version:
+            found = f"version {version_match[1]}" if version_match else "no version"
             raise errors.BuildError(
                 f"{program} was fetched as {version} but reports {found}", hint=errors.OWN_PROGRAMS_HINT
             )

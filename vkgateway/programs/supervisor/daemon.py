@@ -133,10 +133,10 @@ class Supervisor:
 
     async def _kill_descendants(self, names: list[str]) -> None:
         """Kill descendants of removed processes in other sessions (daemons, container shims)."""
-        gone = [
+        removed = [
             name for name in names if name not in self._processes
         ]  # except names that were requested again meanwhile
-        left = [process for process in procfs.list_marked(self._paths.data_dir) if process.name in gone]
+        left = [process for process in procfs.list_marked(self._paths.data_dir) if process.name in removed]
         if left:
             _log_unkillable(await asyncio.to_thread(stop_marked, left, timeout=1.0, kill_at_once=True))
 

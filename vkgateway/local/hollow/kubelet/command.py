@@ -76,32 +76,32 @@ class Command:
         if not static_busybox():
             raise UnavailableError(f"exec on hollow nodes needs a static {BUSYBOX}, which this machine does not have")
         terminal = _Terminal() if wanted.tty else None
-        heard, said = os.pipe()
+        status_end, status_fd = os.pipe()
         plan = _memory_file(json.dumps(_sandbox_plan(wanted)).encode())
         try:
-            argv = (sys.executable, "-I", "-S", str(_PROGRAM), str(plan), str(said))
+            argv = (sys.executable, "-I", "-S", str(_PROGRAM), str(plan), str(status_fd))
             pipe = asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_exec(
                 *argv,
                 stdin=terminal.command_end if terminal else pipe if wanted.stdin else asyncio.subprocess.DEVNULL,
                 stdout=terminal.command_end if terminal else pipe,
                 stderr=terminal.command_end if terminal else pipe,
-                pass_fds=(plan, said),
+                pass_fds=(plan, status_fd),
                 env={},
                 start_new_session=True,
             )
         except OSError:
-            os.close(heard)
+            os.close(status_end)
             if terminal is not None:
                 terminal.close()
             raise
         finally:
-            os.close(said)
+            os.close(status_fd)
             os.close(plan)
             if terminal is not None:
                 os.close(terminal.command_end)
         command = await cls._with_streams(process, terminal)
-        if refusal := await _read_all(heard):
+        if refusal := await _read_all(status_end):
             await command.kill()
             raise UnavailableError(f"exec on hollow nodes cannot be isolated on this machine: {refusal}")
         return command
