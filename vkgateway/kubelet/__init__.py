@@ -1,1 +1,1 @@
-"""The virtual node: its Node object and Lease, and the kubelet's HTTPS API, one file an endpoint."""
+"""Virtual nodes: their Node objects and Leases, and the kubelet's HTTPS API with one module per endpoint."""

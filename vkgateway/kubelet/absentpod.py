@@ -1,7 +1,7 @@
-"""What the endpoint says of a tenant's pod that has no compute pod: why it has not started, or how it ended. Pure.
+"""Explanations for tenant pods without a compute pod: why the pod has not started, or how it ended. Pure.
 
-The pod's own status has all of it. A kubelet says such things with status 400 of a container that has not started, and
-with status 200, in the log's place, of one whose log is gone.
+The explanations come from the tenant pod's status. Like a kubelet, the endpoint answers with status 400 for a container
+that has not started, and with status 200 instead of a deleted log.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _WAITING_CONDITIONS: Final = (
     (POOL_SCHEDULED_CONDITION, "it waits for a compute node"),
 )
 _DISRUPTION_WORDS: Final = {"DeletionByComputeCluster": "deleted in the compute cluster", "Lost": "lost"}
-"""What befell the pod, by the reason of its condition DisruptionTarget; any other reason is an eviction's."""
+"""Verbs by the reason of the condition DisruptionTarget. All other reasons mean an eviction."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbsentPod:
-    """A tenant's pod without a compute pod; `name` is `NAMESPACE/NAME`, `status` the tenant pod's."""
+    """A tenant pod without a compute pod. `name` is `NAMESPACE/NAME`."""
 
     name: str
     status: Object
 
     def describe_state(self) -> str:
-        """Say in one sentence why nothing of the pod runs."""
+        """Return a sentence that explains why the pod does not run."""
         if not self._has_run():
             return f"pod {self.name} {self._describe_waiting()}"
         return f"pod {self.name} {self._describe_end()}"
 
     def log_replacement(self, container: str, *, previous: bool) -> tuple[bool, str]:
-        """Return whether the container has run, and what stands in its log's place."""
+        """Return whether the container has run, and the text that replaces its log."""
         status = self._container_status(container)
         ended = _terminated_state(status, "lastState" if previous else "state")
         if previous and ended is None:
@@ -53,16 +53,16 @@ class AbsentPod:
         lines = [
             (
                 f"[vkgateway] {self._capitalize_first(self.describe_state())}. The log of container "
-                f"{container} is gone with it."
+                f"{container} was deleted with the pod."
             )
         ]
         if message := (ended or {}).get("message"):
-            lines += ["[vkgateway] Its termination message keeps:", str(message).rstrip("\n")]
+            lines += ["[vkgateway] Its termination message is:", str(message).rstrip("\n")]
         return True, "\n".join(lines)
 
     def _has_run(self) -> bool:
         statuses = (status for key in _STATUS_LISTS for status in self.status.get(key) or ())
-        states = (one.get(key) or {} for one in statuses for key in ("state", "lastState"))
+        states = (status.get(key) or {} for status in statuses for key in ("state", "lastState"))
         return any("running" in state or "terminated" in state for state in states)
 
     def _describe_waiting(self) -> str:
@@ -79,19 +79,19 @@ class AbsentPod:
 
     def _describe_end(self) -> str:
         at = f" at {moment}" if (moment := max(self._end_times(), default="")) else ""
-        taken = self._find_condition(DISRUPTION_CONDITION)
-        if taken is not None and taken["status"] == "True":
-            reason = taken.get("reason", "")
-            # The condition may still hold the notice's words; the status has those of the end.
-            final = self.status if self.status.get("reason") == reason else taken
+        disruption = self._find_condition(DISRUPTION_CONDITION)
+        if disruption is not None and disruption["status"] == "True":
+            reason = disruption.get("reason", "")
+            # The condition may still contain the message of the notice. The status has the final message.
+            final = self.status if self.status.get("reason") == reason else disruption
             return (
                 f"ran and was {_DISRUPTION_WORDS.get(reason, 'evicted')}{at} "
                 f"({_join_reason(reason, final.get('message') or '')})"
             )
         if self.status.get("phase") not in _TERMINAL_PHASES:
-            return "ran, and nothing of it is found in the compute cluster now"
-        told = _join_reason(self.status.get("reason") or "", self.status.get("message") or "")
-        return f"ran and ended{at} ({told or self.status['phase']})"
+            return "ran, but does not exist in the compute cluster now"
+        reason = _join_reason(self.status.get("reason") or "", self.status.get("message") or "")
+        return f"ran and ended{at} ({reason or self.status['phase']})"
 
     def _end_times(self) -> Iterator[str]:
         for key in _STATUS_LISTS:
@@ -112,8 +112,8 @@ class AbsentPod:
 
 
 def _terminated_state(status: Object, key: str) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = (status.get(key) or {}).get("terminated")
-    return found
+    terminated: dict[str, Any] | None = (status.get(key) or {}).get("terminated")
+    return terminated
 
 
 def _join_reason(reason: str, message: str) -> str:

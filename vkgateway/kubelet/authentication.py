@@ -1,4 +1,4 @@
-"""Who calls, and whether that is allowed: an API server by its certificate, anybody else by a token of its tenant."""
+"""Authentication of clients: API servers by their certificates, all others by a token of their tenant."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from vkgateway.kubelet.token_reviewer import TokenReviewer
 from vkgateway.model.errors import NotFoundError
 
 _AGGREGATED_PATH: Final = ("apis",)
-"""How paths of aggregated APIs begin. What an API server asks there a user may have asked of it, whatever the path: so
-its front proxy can ask for nothing else, and nobody else can ask for that."""
+"""Prefix of the paths of aggregated APIs. An API server forwards users' requests with its front-proxy certificate, so
+this certificate is valid for these paths only, and no other credential is."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Authenticator:
-    """Tells tenants apart; without `tokens` by certificates only."""
+    """Authentication of tenants. Without `token_reviewer`, only certificates are accepted."""
 
-    def __init__(self, tokens: TokenReviewer | None) -> None:
+    def __init__(self, token_reviewer: TokenReviewer | None) -> None:
         self.admitted_tenants = AdmittedTenants()
         self.front_proxies = FrontProxies()
-        self._token_reviewer = tokens
+        self._token_reviewer = token_reviewer
 
     def forget_tenant(self, tenant: str) -> None:
-        """Serve a tenant no longer."""
+        """Stop serving a tenant."""
         self.admitted_tenants.revoke_tenant(tenant)
         self.front_proxies.remove_authority(tenant)
         if self._token_reviewer is not None:
             self._token_reviewer.forget_tenant(tenant)
 
     def tenant_by_certificate(self, tls: TlsEngine | None) -> str:
-        """The tenant that the connection's certificate stands for, if it is served now; empty otherwise."""
+        """Return the admitted tenant of the connection's certificate, or an empty string."""
         certificate = tls.peer_certificate() if tls is not None else None
         if tls is None or certificate is None:
             return ""
@@ -53,9 +53,9 @@ class Authenticator:
         return tenant
 
     async def authenticate_request(self, tls: TlsEngine | None, request: Request, address: RequestTarget) -> str:
-        """The tenant that calls, told anew for every request: it may have been revoked since.
+        """Return the tenant of a request. Checked for each request, because the tenant may be revoked.
 
-        Raises Stranger, Rejected.
+        Raises UnknownCaller, Rejected.
         """
         certificate = tls.peer_certificate() if tls is not None else None
         if tls is None or certificate is None:
@@ -63,7 +63,7 @@ class Authenticator:
         aggregated = request.path[:1] == _AGGREGATED_PATH
         if tenant := self.front_proxies.find_tenant(certificate):
             if not aggregated:
-                raise Rejected(Reply.from_text(404, f"nothing is aggregated here but /{_AGGREGATED_PATH[0]}"))
+                raise Rejected(Reply.from_text(404, f"only paths under /{_AGGREGATED_PATH[0]} are aggregated"))
             return tenant
         tenant = tenant_from_certificate(tls.peer_names())
         self.admitted_tenants.check_certificate(tenant, certificate)
@@ -74,7 +74,10 @@ class Authenticator:
         return tenant
 
     async def _authenticate_token(self, request: Request, address: RequestTarget) -> str:
-        """The path says whose token it is; that tenant's API server alone is asked, so a lie leads nowhere."""
+        """Return the tenant of a token. Only the API server of the tenant in the path reviews the token.
+
+        A wrong tenant in the path is harmless: its API server does not know the token.
+        """
         tenant, (scheme, _, token) = address.tenant, request.header("authorization").partition(" ")
         if self._token_reviewer is None or not tenant or scheme.lower() != "bearer":
             raise Rejected(
@@ -88,9 +91,9 @@ class Authenticator:
                 raise Rejected(Reply.from_text(401, "Unauthorized"))
             path = request.path[0] if request.path else ""
             if not await self._token_reviewer.can_read_node(tenant, user, node=address.node, path=path):
-                told = f"Forbidden (user={user.username}, verb=get, resource=nodes, path={path[:64]})"
-                raise Rejected(Reply.from_text(403, told))
+                message = f"Forbidden (user={user.username}, verb=get, resource=nodes, path={path[:64]})"
+                raise Rejected(Reply.from_text(403, message))
         except (ApiError, NotFoundError, msgspec.DecodeError) as error:
-            _log.warning("a token could not be reviewed", tenant=tenant, error=str(error))
-            raise Rejected(Reply.from_text(503, "the tenant's API server cannot say now who this is")) from error
+            _log.warning("token review failed", tenant=tenant, error=str(error))
+            raise Rejected(Reply.from_text(503, "the tenant's API server cannot review the token now")) from error
         return tenant

@@ -1,8 +1,8 @@
-"""Connections to the endpoint: whose they are, and who has to go where more come than there is room for.
+"""Connections to the endpoint, their tenants, and the limits of connections.
 
-Until a connection's caller is known anybody may open it, so it is the newest that matters: a proper caller is through
-in milliseconds, and who only stands there is old. Where there are too many, the oldest goes, of the address that has
-most of them.
+Any client may open a connection, and is unauthenticated at first. A legitimate client authenticates within
+milliseconds, so old unauthenticated connections are suspicious. Above the limit, the endpoint closes the oldest
+connection of the address with the most connections.
 """
 
 from __future__ import annotations
@@ -15,66 +15,66 @@ from vkgateway.kube.byte_stream import ByteStream
 from vkgateway.kubelet.shared_limit import SharedLimit
 
 MAX_HANDSHAKES: Final = 512
-"""Connections that may be in their handshake at the same time."""
+"""Limit of concurrent TLS handshakes."""
 MAX_UNAUTHENTICATED: Final = 256
 MAX_UNAUTHENTICATED_PER_ADDRESS: Final = 64
-"""Connections whose caller has not shown who it is that may be open at the same time, in all and from one address."""
+"""Limits of unauthenticated connections, in total and per address."""
 
 
 class ClientConnection:
-    """One connection. `tenant` is empty until it is known."""
+    """One connection. `tenant` is empty before the authentication."""
 
-    def __init__(self, wire: ByteStream) -> None:
-        self.stream = wire
-        self.address = wire.peer_address.rpartition(":")[0]
+    def __init__(self, stream: ByteStream) -> None:
+        self.stream = stream
+        self.address = stream.peer_address.rpartition(":")[0]
         self.tenant = ""
         self.task: asyncio.Task[None] | None = None
 
     def cancel_task(self) -> None:
-        """Cut it off."""
+        """Cancel the task that serves the connection."""
         if self.task is not None:
             self.task.cancel()
 
 
 class _ConnectionLimit:
-    """Where those wait whom nobody knows: `most` in all, and `of_one` from an address."""
+    """Unauthenticated connections with limits in total and per address."""
 
-    def __init__(self, most: int, of_one: int) -> None:
-        self._total_limit = most
-        self._address_limit = of_one
+    def __init__(self, total: int, per_address: int) -> None:
+        self._total_limit = total
+        self._address_limit = per_address
         self._count = 0
         self._by_address: dict[str, dict[ClientConnection, None]] = {}
-        """By address, in the order in which they came."""
+        """Connections by address, oldest first."""
 
-    def add_connection(self, guest: ClientConnection) -> None:
-        same = self._by_address.setdefault(guest.address, {})
-        same[guest] = None
+    def add_connection(self, connection: ClientConnection) -> None:
+        same_address = self._by_address.setdefault(connection.address, {})
+        same_address[connection] = None
         self._count += 1
-        if len(same) > self._address_limit:
-            self._close_oldest(same)
+        if len(same_address) > self._address_limit:
+            self._close_oldest(same_address)
         elif self._count > self._total_limit:
             self._close_oldest(max(self._by_address.values(), key=len))
 
-    def remove_connection(self, guest: ClientConnection) -> None:
-        same = self._by_address.get(guest.address, {})
-        if guest not in same:
+    def remove_connection(self, connection: ClientConnection) -> None:
+        same_address = self._by_address.get(connection.address, {})
+        if connection not in same_address:
             return
-        del same[guest]
+        del same_address[connection]
         self._count -= 1
-        if not same:
-            del self._by_address[guest.address]
+        if not same_address:
+            del self._by_address[connection.address]
 
-    def _close_oldest(self, crowd: dict[ClientConnection, None]) -> None:
-        oldest = next(iter(crowd))
+    def _close_oldest(self, connections: dict[ClientConnection, None]) -> None:
+        oldest = next(iter(connections))
         self.remove_connection(oldest)
         oldest.cancel_task()
 
 
 class ConnectionTracker:
-    """All connections; a tenant may have as many as `shares` says."""
+    """All connections. `limit` bounds the connections of tenants."""
 
-    def __init__(self, shares: SharedLimit) -> None:
-        self._limit = shares
+    def __init__(self, limit: SharedLimit) -> None:
+        self._limit = limit
         self._handshakes = _ConnectionLimit(MAX_HANDSHAKES, MAX_HANDSHAKES)
         self._unauthenticated = _ConnectionLimit(MAX_UNAUTHENTICATED, MAX_UNAUTHENTICATED_PER_ADDRESS)
         self._connections: set[ClientConnection] = set()
@@ -82,34 +82,34 @@ class ConnectionTracker:
     def __iter__(self) -> Iterator[ClientConnection]:
         return iter(list(self._connections))
 
-    def add_connection(self, guest: ClientConnection) -> None:
-        """Note a connection whose handshake begins."""
-        self._connections.add(guest)
-        self._handshakes.add_connection(guest)
+    def add_connection(self, connection: ClientConnection) -> None:
+        """Add a connection whose handshake starts."""
+        self._connections.add(connection)
+        self._handshakes.add_connection(connection)
 
-    def mark_unauthenticated(self, guest: ClientConnection) -> None:
-        """Note that the handshake has told nothing of who it is."""
-        self._handshakes.remove_connection(guest)
-        self._unauthenticated.add_connection(guest)
+    def mark_unauthenticated(self, connection: ClientConnection) -> None:
+        """Note that the handshake did not authenticate the client."""
+        self._handshakes.remove_connection(connection)
+        self._unauthenticated.add_connection(connection)
 
-    def assign_tenant(self, guest: ClientConnection, tenant: str) -> bool:
-        """Note whose it is; false, and nothing is noted, where that tenant has too many already."""
-        if guest.tenant == tenant:
+    def assign_tenant(self, connection: ClientConnection, tenant: str) -> bool:
+        """Assign a connection to a tenant. Return False, without a change, if the tenant has too many connections."""
+        if connection.tenant == tenant:
             return True
         if not self._limit.try_acquire(tenant):
             return False
-        self._handshakes.remove_connection(guest)
-        self._unauthenticated.remove_connection(guest)
-        if guest.tenant:
-            self._limit.release_amount(guest.tenant)
-        guest.tenant = tenant
+        self._handshakes.remove_connection(connection)
+        self._unauthenticated.remove_connection(connection)
+        if connection.tenant:
+            self._limit.release_amount(connection.tenant)
+        connection.tenant = tenant
         return True
 
-    def remove_connection(self, guest: ClientConnection) -> None:
-        """Forget a connection that is over."""
-        self._connections.discard(guest)
-        self._handshakes.remove_connection(guest)
-        self._unauthenticated.remove_connection(guest)
-        if guest.tenant:
-            self._limit.release_amount(guest.tenant)
-            guest.tenant = ""
+    def remove_connection(self, connection: ClientConnection) -> None:
+        """Remove a closed connection."""
+        self._connections.discard(connection)
+        self._handshakes.remove_connection(connection)
+        self._unauthenticated.remove_connection(connection)
+        if connection.tenant:
+            self._limit.release_amount(connection.tenant)
+            connection.tenant = ""

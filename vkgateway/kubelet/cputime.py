@@ -1,4 +1,4 @@
-"""CPU time of a virtual node: what its pods have used, those that have gone included, so that it never falls."""
+"""CPU time of virtual nodes: the usage of all pods, including deleted pods, so that the counter never decreases."""
 
 from __future__ import annotations
 
@@ -9,40 +9,41 @@ from vkgateway.model.times import render_time
 
 
 class CpuTimeCounter:
-    """One virtual node's counter. It begins with its first look, as a node's begins with its start."""
+    """Counter of one virtual node. It starts with the first request, like a node's counter starts with its boot."""
 
     def __init__(self, *, now: datetime) -> None:
         self.started_at = render_time(now)
-        """When it began (RFC 3339)."""
+        """Time of the start (RFC 3339)."""
         self.total_nanoseconds = 0
         """Core-nanoseconds."""
         self._last_usage: dict[str, int] = {}
 
-    def add_usage(self, used: Mapping[str, int], *, there: Iterable[str]) -> int:
-        """Count what pods used since the last look, `used` so far by UID (core-nanoseconds); returns the total.
+    def add_usage(self, usages: Mapping[str, int], *, current_uids: Iterable[str]) -> int:
+        """Add the pods' usage since the last call, and return the total. `usages` are core-nanoseconds by UID.
 
-        `there` are the UIDs of the tenant's pods on the node; what others used is counted and not looked for again.
-        A pod's own counter never falls, its control group outlives its containers; what seems to is an older answer.
+        `current_uids` are the UIDs of the tenant's pods on the node; the usage of other pods is no longer tracked. A
+        pod's counter never decreases, because its control group outlives its containers. A lower value is an older
+        answer.
         """
-        for uid, so_far in used.items():
-            more = max(0, so_far - self._last_usage.get(uid, 0))
-            self.total_nanoseconds += more
-            self._last_usage[uid] = self._last_usage.get(uid, 0) + more
-        for uid in self._last_usage.keys() - set(there):
+        for uid, usage in usages.items():
+            increase = max(0, usage - self._last_usage.get(uid, 0))
+            self.total_nanoseconds += increase
+            self._last_usage[uid] = self._last_usage.get(uid, 0) + increase
+        for uid in self._last_usage.keys() - set(current_uids):
             del self._last_usage[uid]
         return self.total_nanoseconds
 
 
 class CpuTimeCounters:
-    """The counters of all virtual nodes of all tenants."""
+    """Counters of all virtual nodes of all tenants."""
 
     def __init__(self) -> None:
         self._counters: dict[str, dict[str, CpuTimeCounter]] = {}
 
     def get_counter(self, tenant: str, node: str, *, now: datetime) -> CpuTimeCounter:
-        """The counter of one node, begun now if there was none."""
+        """Return the counter of a node, and create it if necessary."""
         return self._counters.setdefault(tenant, {}).setdefault(node, CpuTimeCounter(now=now))
 
     def forget_tenant(self, tenant: str) -> None:
-        """Drop a tenant's."""
+        """Drop the counters of a tenant."""
         self._counters.pop(tenant, None)

@@ -1,4 +1,4 @@
-"""What a tenant is told when the compute side refuses: a kubelet's words, with nothing of the machines below."""
+"""Replies to tenants after the compute cluster refused a request: a kubelet's messages without machine details."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from vkgateway.kubelet.target import PodTarget
 
 _MAX_MESSAGE_LENGTH: Final = 1024
 _PASSED_STATUSES: Final = frozenset({400, 404, 409, 413, 422})
-"""Statuses by which the compute cluster speaks of the request or the container, not of itself."""
+"""Statuses for errors of the request or the container, not of the compute cluster."""
 _CONTAINER_MISSING: Final = re.compile(
     r'container not found \("[a-z0-9.-]+"\)|container [a-z0-9.-]+ not found in pod [a-z0-9._-]+'
 )
-"""Kubelets tell so, with status 500, of a container that is not there, or does not run any more."""
+"""Messages of kubelets, with status 500, for a container that does not exist or does not run."""
 _MACHINE_WORDS: Final = re.compile(
     r"\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-f:]+\]:\d|\w://|/var/|/run/|/sys/|\bnodes? \"|\bx509\b|\bdial\b"
 )
-"""Addresses, URLs, paths of hosts, talk of nodes and connections."""
+"""Addresses, URLs, host paths, nodes and connections."""
 
 
 class _Status(msgspec.Struct):
@@ -33,7 +33,7 @@ _decode = msgspec.json.Decoder(_Status).decode
 
 
 def error_message(body: bytes) -> str:
-    """The message in an answer's body: of a Status object, or the text itself."""
+    """Return the message in a response body: the message of a Status object, or the text itself."""
     try:
         status = _decode(body)
     except msgspec.DecodeError:
@@ -42,7 +42,7 @@ def error_message(body: bytes) -> str:
 
 
 def error_reply(refused: RefusedStream, *, target: PodTarget, namespace: str, what: str) -> Reply:
-    """What the tenant, who knows the pod by `namespace`, hears of a refusal; `what` was asked for (`logs`)."""
+    """Return the reply to the tenant after a refusal. `what` is the requested resource (`logs`)."""
     message = translate_message(error_message(refused.body), target=target, namespace=namespace)
     if refused.status in _PASSED_STATUSES and message:
         return Reply.from_text(refused.status, message)
@@ -55,12 +55,12 @@ def error_reply(refused: RefusedStream, *, target: PodTarget, namespace: str, wh
 
 
 def unavailable_message(what: str, *, pod: str) -> str:
-    """The sentence for what went wrong below and is none of the tenant's business."""
+    """Return the message for an internal error of the compute cluster."""
     return f"{what} of pod {pod} cannot be reached at the moment, try again"
 
 
 def translate_message(message: str, *, target: PodTarget, namespace: str) -> str:
-    """The message in the tenant's words; empty where it speaks of the machines below."""
+    """Return a message with the tenant's names, or an empty string if the message contains machine details."""
     message = message.replace(target.namespace, namespace)
     if target.uid:
         message = message.replace(target.uid, "")

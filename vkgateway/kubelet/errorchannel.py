@@ -1,8 +1,8 @@
-"""Watches the error channel of a WebSocket from the compute API server, where it may speak of its nodes.
+"""Filter for the error channel of WebSockets, in which the compute API server may expose its nodes.
 
-With the protocol v5.channel.k8s.io an API server agrees to the upgrade first and calls the node's kubelet then; where
-that fails it sends the address it called on the error channel. SPDY and WebSockets that a kubelet answers itself
-never do: there the refusal comes as an ordinary answer, before the upgrade.
+With the protocol v5.channel.k8s.io, an API server accepts the upgrade before it calls the node's kubelet. If the call
+fails, the API server sends the kubelet's address on the error channel. With SPDY and with WebSockets that a kubelet
+answers, the refusal is an ordinary response before the upgrade.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ _CONNECTION_WORDS: Final = re.compile(r"\w://|\d{1,3}(?:\.\d{1,3}){3}:\d|\]:\d+|
 
 
 def is_needed(headers: Headers) -> bool:
-    """Whether the answer to an upgrade agreed to the protocol with which this is needed."""
+    """Return whether the response to an upgrade selects the protocol that needs the filter."""
     return any(name == "sec-websocket-protocol" and "v5.channel.k8s.io" in value for name, value in headers)
 
 
 class ErrorChannelFilter:
-    """Called with bytes of server frames as they come, returns those to pass on; `generic` replaces bad messages."""
+    """Filter for bytes of the server's frames. `generic` replaces messages with connection details."""
 
     def __init__(self, *, generic: str, namespaces: tuple[str, str]) -> None:
         self._generic_message = generic
         self._compute_namespace, self._tenant_namespace = namespaces
         self._buffer = bytearray()
         self._pass_through_bytes = 0
-        """Bytes of the current frame that are still to come and no concern of ours."""
+        """Remaining bytes of the current frame that pass unchanged."""
 
     def __call__(self, data: bytes) -> bytes:
-        """Pass bytes on; only heads of frames, and frames of the error channel, wait until they are whole."""
+        """Return the bytes to pass on. Heads of frames and frames of the error channel are buffered until complete."""
         if self._pass_through_bytes >= len(data) and not self._buffer:
             self._pass_through_bytes -= len(data)
             return data
@@ -47,15 +47,15 @@ class ErrorChannelFilter:
         return bytes(out)
 
     def _process_next(self, out: bytearray) -> bool:
-        """Move one piece from what is held to `out`; false if more bytes are needed first."""
+        """Move a part of the buffer to `out`. Return False if more bytes are needed."""
         if self._pass_through_bytes:
             return self._pass_through(out)
-        found = parse_frame_lengths(self._buffer)
-        if found is None:
+        lengths = parse_frame_lengths(self._buffer)
+        if lengths is None:
             return False
-        head, length = found
-        ours = 0 < length <= _MAX_FRAME_BYTES and bytes(self._buffer[head : head + 1]) in (b"", _ERROR_CHANNEL)
-        if not ours:
+        head, length = lengths
+        is_error = 0 < length <= _MAX_FRAME_BYTES and bytes(self._buffer[head : head + 1]) in (b"", _ERROR_CHANNEL)
+        if not is_error:
             self._pass_through_bytes = head + length
             return True
         if len(self._buffer) < head + length:
@@ -72,7 +72,7 @@ class ErrorChannelFilter:
         return True
 
     def _redact_frame(self, frame: bytes, head: int) -> bytes:
-        """The frame as it is, or a new one if its Status speaks of connections below."""
+        """Return the frame, or a new frame if its Status contains connection details."""
         try:
             status: dict[str, Any] = msgspec.json.decode(frame[head + 1 :], type=dict[str, Any])
         except msgspec.DecodeError:
@@ -85,17 +85,17 @@ class ErrorChannelFilter:
         return _build_frame(frame[0], _ERROR_CHANNEL + msgspec.json.encode(status))
 
 
-def parse_frame_lengths(held: bytearray) -> tuple[int, int] | None:
-    """Bytes of a frame's head and of its payload, None while the head is not all there.
+def parse_frame_lengths(data: bytearray) -> tuple[int, int] | None:
+    """Return the lengths of a frame's head and payload, or None while the head is incomplete.
 
     RFC 6455, section 5.2; servers do not mask.
     """
-    if len(held) < 2:
+    if len(data) < 2:
         return None
-    head = {126: 4, 127: 10}.get(held[1] & 0x7F, 2)
-    if len(held) < head:
+    head = {126: 4, 127: 10}.get(data[1] & 0x7F, 2)
+    if len(data) < head:
         return None
-    return head, held[1] & 0x7F if head == 2 else int.from_bytes(held[2:head], "big")
+    return head, data[1] & 0x7F if head == 2 else int.from_bytes(data[2:head], "big")
 
 
 def _build_frame(first: int, payload: bytes) -> bytes:

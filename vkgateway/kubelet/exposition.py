@@ -1,7 +1,7 @@
-"""Metrics of compute nodes in the Prometheus text format, cut to a tenant's pods and told in the tenant's words. Pure.
+"""Metrics of compute nodes in the Prometheus text format, filtered by a tenant's pods, with the tenant's names. Pure.
 
-For /metrics/cadvisor and /metrics/probes: thousands of lines a node, which are split once and not understood beyond
-their labels (https://prometheus.io/docs/instrumenting/exposition_formats/).
+For /metrics/cadvisor and /metrics/probes. A node returns thousands of lines, which are split once; only their labels
+are parsed (https://prometheus.io/docs/instrumenting/exposition_formats/).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAMESPACE: Final = re.compile(r'[{,]namespace="([^"\\]*)"')
 _POD: Final = re.compile(r'[{,]pod="([^"\\]*)"')
 _POD_CGROUP: Final = re.compile(r"pod[0-9a-f]{8}-[0-9a-f]{4}-")
 _TRANSLATED_LABELS: Final = frozenset(("container", "namespace", "pod", "pod_uid", "id", "image", "name"))
-"""Labels whose values are the tenant's words, or are made here."""
+"""Labels whose values are the tenant's names or are generated here."""
 
 Key = tuple[str, str]
 """Namespace and name of a compute pod."""
@@ -28,7 +28,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample of a pod; `family` is the name that HELP and TYPE speak of."""
+    """A sample of a pod. `family` is the metric name of the HELP and TYPE lines."""
 
     family: str
     name: str
@@ -38,14 +38,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class NodeSamples:
-    """What one compute node said of pods of tenants: the comments of families, and the samples of each pod."""
+    """Samples of the tenants' pods on one compute node, and the comments of their families."""
 
     families: dict[str, list[str]] = field(default_factory=dict)
     samples: dict[Key, list[Sample]] = field(default_factory=dict)
 
 
 def parse_samples(data: bytes) -> NodeSamples:
-    """Split a node's answer. Lines about no pod, about pods of no tenant, or that cannot be read, are left out."""
+    """Parse the response of a node. Lines without a pod of a tenant, and malformed lines, are skipped."""
     found = NodeSamples()
     family = ""
     for text in data.decode("utf-8", "replace").split("\n"):
@@ -68,24 +68,24 @@ def _add_sample(found: NodeSamples, text: str, family: str) -> None:
 
 
 def render_tenant_samples(placed: Iterable[tuple[PlacedPod, NodeSamples]]) -> bytes:
-    """The samples of these pods, family by family, in the tenant's words."""
+    """Return the samples of pods by family, with the tenant's names."""
     comments: dict[str, list[str]] = {}
     lines: dict[str, list[str]] = {}
-    for pod, told in placed:
-        for line in told.samples.get((pod.namespace, pod.name), ()):
+    for pod, node_samples in placed:
+        for line in node_samples.samples.get((pod.namespace, pod.name), ()):
             labels = _tenant_labels(line.labels, pod)
             if labels is not None:
-                comments.setdefault(line.family, told.families.get(line.family, []))
+                comments.setdefault(line.family, node_samples.families.get(line.family, []))
                 lines.setdefault(line.family, []).append(f"{line.name}{{{labels}}} {line.value_and_time}")
     text = [line for family in sorted(lines) for line in (*comments[family], *lines[family])]
     return "\n".join((*text, "")).encode()
 
 
 def _tenant_labels(text: str, pod: PlacedPod) -> str | None:
-    """The labels in the tenant's words; None where they still speak of what the tenant must not know.
+    """Return the labels with the tenant's names, or None if they expose details of the compute cluster.
 
-    Namespace and pod come first, so that they have the same place in a pod's samples and in its containers':
-    virtual-kubelet's end-to-end suite looks for the pod's name in second place.
+    Namespace and pod are the first labels of all samples: virtual-kubelet's end-to-end suite expects the pod's name in
+    the second label.
     """
     labels = dict(_LABEL.findall(text))
     if "pod_uid" in labels and labels["pod_uid"] != pod.uid:
@@ -93,7 +93,7 @@ def _tenant_labels(text: str, pod: PlacedPod) -> str | None:
     if pod.uid and "id" in labels:
         if not _is_cgroup_of(labels["id"], pod.uid):
             return None
-        # The path of a control group on the machine; of a pod's, its last part is the container's own id.
+        # The label is the path of a control group on the machine. Its last part is the container's ID.
         labels["id"] = "/".join(("/kubepods", f"pod{pod.tenant_uid}", *filter(None, (labels.get("name"),))))
     if "pod_uid" in labels:
         labels["pod_uid"] = pod.tenant_uid
@@ -107,11 +107,11 @@ def _tenant_labels(text: str, pod: PlacedPod) -> str | None:
 
 
 def _is_cgroup_of(path: str, uid: str) -> bool:
-    """Whether a control group's path is of that pod; systemd's driver writes `_` for `-`. Without any UID it may be."""
-    flat = path.replace("_", "-")
-    return uid in flat or not _POD_CGROUP.search(flat)
+    """Return whether the path of a control group contains the pod's UID, or no UID. systemd's driver writes `_`."""
+    normalized = path.replace("_", "-")
+    return uid in normalized or not _POD_CGROUP.search(normalized)
 
 
 def _hidden_words(pod: PlacedPod) -> Iterator[str]:
-    """What a machine's words (devices, interfaces) might carry up."""
+    """Return the words that values of a machine (devices, interfaces) must not contain."""
     return (word for word in (pod.namespace, pod.uid, pod.node) if word)

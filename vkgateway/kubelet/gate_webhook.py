@@ -1,4 +1,4 @@
-"""Gates new pods for API servers that are too old to do so themselves: /admission/gate, a mutating webhook."""
+"""Mutating webhook /admission/gate: adds scheduling gates to pods for API servers without mutating policies."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from vkgateway.model.errors import InputError
 from vkgateway.translate.admission_review import review_pod
 
 
-async def serve_admission(call: Call, question: str) -> Reply:
-    """Answer an AdmissionReview; `gate` is the only question. The same for every tenant: who asks must only be one."""
-    if question != "gate":
+async def serve_admission(call: Call, webhook: str) -> Reply:
+    """Answer an AdmissionReview of the only webhook `gate`. The answer is the same for all admitted tenants."""
+    if webhook != "gate":
         return Reply.from_text(404, "the gateway answers /admission/gate only")
     try:
-        answer = review_pod(msgspec.json.decode(call.request.body))
+        review = review_pod(msgspec.json.decode(call.request.body))
     except (msgspec.DecodeError, InputError) as error:
         return Reply.from_text(400, str(error))
-    return Reply(200, msgspec.json.encode(answer), "application/json")
+    return Reply(200, msgspec.json.encode(review), "application/json")

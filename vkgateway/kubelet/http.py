@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one wire, the server's side: requests in, small replies out, or the wire handed over whole."""
+"""Server side of HTTP/1.1 on one stream: requests and small replies, until an upgrade takes over the stream."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from vkgateway.kube.upgrade import Headers
 from vkgateway.kubelet.memory_limiter import CountBytes, MemoryLimitError, ignore_bytes
 
 _MAX_HEAD_BYTES: Final = 256 * 1024
-"""The command of an exec travels in the query, so heads may be long; Go's own limit is 1 MiB."""
+"""Limit of a request's head, which contains the command of an exec. Go's limit is 1 MiB."""
 _MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-"""Admission reviews carry whole objects; API servers take none beyond 3 MiB."""
+"""Limit of a request's body. Admission reviews contain objects, which API servers limit to 3 MiB."""
 _FRAMING_HEADERS: Final = ("content-length", "transfer-encoding")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What was asked: path in decoded segments, query decoded in order, header names in lower case, body as it came."""
+    """A request with a path of decoded segments, a decoded query in its order, and header names in lower case."""
 
     method: str
     path: tuple[str, ...]
@@ -32,12 +32,12 @@ class Request:
     body: bytes = b""
 
     def header(self, name: str) -> str:
-        """The first value of a header, empty without one."""
+        """Return the first value of a header, or an empty string."""
         return next((value for key, value in self.headers if key == name), "")
 
     @property
     def upgrade_protocol(self) -> str:
-        """The protocol the client asks to switch to, in lower case; empty if it asks for none."""
+        """The requested protocol of an upgrade, in lower case. Empty without an upgrade."""
         tokens = [
             token.strip().lower() for key, value in self.headers if key == "connection" for token in value.split(",")
         ]
@@ -46,7 +46,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole, small answer."""
+    """A complete, small response."""
 
     status: int
     body: bytes
@@ -54,12 +54,12 @@ class Reply:
 
     @classmethod
     def from_text(cls, status: int, text: str) -> Reply:
-        """A sentence, as a kubelet answers."""
+        """Return a plain-text reply, like a kubelet's."""
         return cls(status, text.encode() + b"\n")
 
 
 class MalformedRequest(Exception):  # noqa: N818 - named by reason
-    """What came is no HTTP request that can be answered; the message says why."""
+    """The received bytes are not a valid HTTP request. The message explains the error."""
 
     def __init__(self, message: str, *, status: int = 400) -> None:
         super().__init__(message)
@@ -67,42 +67,42 @@ class MalformedRequest(Exception):  # noqa: N818 - named by reason
 
 
 class Session:
-    """The requests of one connection, one after the other; `body_max` bounds their bodies (bytes)."""
+    """The consecutive requests of one connection. `body_max` limits their bodies (bytes)."""
 
-    def __init__(self, wire: ByteStream, *, body_max: int = _MAX_BODY_BYTES) -> None:
-        self.stream = wire
+    def __init__(self, stream: ByteStream, *, body_max: int = _MAX_BODY_BYTES) -> None:
+        self.stream = stream
         self._body_max = body_max
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
 
-    async def next_request(self, *, take: CountBytes = ignore_bytes) -> Request | None:
-        """Return the next request with its whole body; None at the connection's end. Raises Malformed."""
+    async def next_request(self, *, count_bytes: CountBytes = ignore_bytes) -> Request | None:
+        """Return the next request with its body, or None at the end of the connection. Raises MalformedRequest."""
         try:
             if self._http.states != {h11.CLIENT: h11.IDLE, h11.SERVER: h11.IDLE}:
                 self._http.start_next_cycle()
             event = await self._next_event()
             if not isinstance(event, h11.Request):
                 return None
-            body = await self._read_body(take)
+            body = await self._read_body(count_bytes)
         except h11.RemoteProtocolError as error:
             raise MalformedRequest(str(error), status=error.error_status_hint) from error
         except h11.LocalProtocolError:
             return None  # the connection cannot be used again
         return _build_request(event, body)
 
-    async def await_request(self, *, patience: float, take: CountBytes = ignore_bytes) -> Request | None:
-        """Wait for the next request; None at the connection's end, or where no request came and that was answered.
+    async def await_request(self, *, timeout: float, count_bytes: CountBytes = ignore_bytes) -> Request | None:
+        """Return the next request, or None at the end of the connection and after the reply to a malformed request.
 
-        `take` counts its body's bytes as they come. Raises TimeoutError after `patience` seconds.
+        `count_bytes` counts the bytes of the body. Raises TimeoutError after `timeout` seconds.
         """
         try:
-            async with asyncio.timeout(patience):
-                return await self.next_request(take=take)
+            async with asyncio.timeout(timeout):
+                return await self.next_request(count_bytes=count_bytes)
         except MalformedRequest as error:
             await self.send_reply(Reply.from_text(error.status, str(error)), last=True)
             return None
 
     async def send_reply(self, reply: Reply, *, last: bool = False) -> bool:
-        """Send a whole answer; says whether another request may follow."""
+        """Send a reply. Return whether another request may follow."""
         headers = [
             ("content-type", reply.content_type),
             ("content-length", str(len(reply.body))),
@@ -120,15 +120,15 @@ class Session:
         return not last and self._http.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 
     def switch_protocols(self, headers: Headers) -> None:
-        """Answer 101; from here on the wire carries the new protocol, what came early included."""
+        """Answer with status 101. The stream continues with the new protocol, including bytes that arrived early."""
         answer = h11.InformationalResponse(status_code=101, headers=[("connection", "Upgrade"), *headers])
         self.stream.write(self._http.send(answer) or b"")
         self.stream.push_back(self._http.trailing_data[0])
 
     def start_body(self, status: int, headers: Headers) -> None:
-        """Answer with a body that follows on the wire just as `headers` frame it, the connection's last."""
-        kept = [(name, value) for name, value in headers if name in (*_FRAMING_HEADERS, "content-type")]
-        head = [f"HTTP/1.1 {status} OK", *(f"{name}: {value}" for name, value in kept), "connection: close"]
+        """Send the head of the last response. The caller writes the body in the framing that `headers` describe."""
+        passed = [(name, value) for name, value in headers if name in (*_FRAMING_HEADERS, "content-type")]
+        head = [f"HTTP/1.1 {status} OK", *(f"{name}: {value}" for name, value in passed), "connection: close"]
         self.stream.write("\r\n".join((*head, "", "")).encode("latin-1"))
 
     async def _next_event(self) -> object:
@@ -139,14 +139,14 @@ class Session:
                 self._http.receive_data(b"")
         return event
 
-    async def _read_body(self, take: CountBytes) -> bytes:
+    async def _read_body(self, count_bytes: CountBytes) -> bytes:
         body = bytearray()
         while isinstance(event := await self._next_event(), h11.Data):
             body += event.data
             if len(body) > self._body_max:
                 raise MalformedRequest("the request's body is too large", status=413)
             try:
-                take(len(event.data))
+                count_bytes(len(event.data))
             except MemoryLimitError as error:
                 raise MalformedRequest(str(error), status=429) from error
         return bytes(body)

@@ -1,4 +1,4 @@
-"""Which tenant a client certificate stands for: told by its common name and by nothing else."""
+"""Tenants of client certificates, identified by the common name."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from vkgateway.model.errors import InputError
 from vkgateway.model.names import validate_tenant_name
 
 CN_PREFIX: Final = "vkgateway:tenant:"
-"""What comes before the tenant's name in the common name of its API server's kubelet client certificate."""
+"""Prefix of the tenant's name in the common name of its API server's kubelet client certificate."""
 
 
 _MAX_CACHED: Final = 4096
 
 
 class UnknownCaller(Exception):  # noqa: N818 - named by reason
-    """The caller is no tenant that is served here; the message may be told."""
+    """The client is not an admitted tenant. The client may see the message."""
 
 
 def tenant_from_certificate(names: Mapping[str, Any]) -> str:
-    """The tenant in a verified certificate, as `ssl.SSLSocket.getpeercert` tells it.
+    """Return the tenant of a verified certificate in the form of `ssl.SSLSocket.getpeercert`.
 
-    Raises Stranger unless it has exactly one common name, and that names a tenant.
+    Raises UnknownCaller unless the certificate has exactly one common name, which names a tenant.
     """
     common = [value for part in names.get("subject", ()) for (key, value) in part if key == "commonName"]
     if len(common) != 1 or not common[0].startswith(CN_PREFIX):
@@ -42,32 +42,33 @@ def tenant_from_certificate(names: Mapping[str, Any]) -> str:
 
 
 def certificate_fingerprint(certificate: bytes) -> str:
-    """SHA-256 of a certificate (DER), 64 hexadecimal digits."""
+    """Return the SHA-256 of a certificate (DER) in hexadecimal digits."""
     return hashlib.sha256(certificate).hexdigest()
 
 
 class AdmittedTenants:
-    """The tenants that are served; everybody else is refused, however good the certificate."""
+    """The tenants that the endpoint serves. All other clients are refused, even with a valid certificate."""
 
     def __init__(self) -> None:
         self._fingerprints: dict[str, frozenset[str]] = {}
 
     def admit_tenant(self, tenant: str, *, fingerprints: Collection[str] = ()) -> None:
-        """Serve a tenant; with fingerprints only by these very certificates, so that those issued to an
-        earlier tenant of the same name are worth nothing.
+        """Serve a tenant. With fingerprints, only these certificates are accepted.
+
+        So certificates of an earlier tenant of the same name are invalid.
         """
         self._fingerprints[tenant] = frozenset(fingerprints)
 
     def revoke_tenant(self, tenant: str) -> None:
-        """Serve a tenant no longer."""
+        """Stop serving a tenant."""
         self._fingerprints.pop(tenant, None)
 
     def is_admitted(self, tenant: str) -> bool:
-        """Whether the tenant is served at all."""
+        """Return whether the tenant is served."""
         return tenant in self._fingerprints
 
     def check_certificate(self, tenant: str, certificate: bytes) -> None:
-        """Raise Stranger unless the tenant is served by this certificate (DER)."""
+        """Raise UnknownCaller unless the tenant is served with this certificate (DER)."""
         allowed = self._fingerprints.get(tenant)
         if allowed is None:
             raise UnknownCaller(f"tenant {tenant} is not served here")
@@ -76,30 +77,30 @@ class AdmittedTenants:
 
 
 class FrontProxies:
-    """The authorities that vouch for tenants' API servers where these aggregate other APIs.
+    """Front-proxy authorities of the tenants' API servers, for requests to aggregated APIs.
 
-    Each tenant's API server has a front-proxy client certificate by an authority of that tenant alone
-    (https://kubernetes.io/docs/tasks/extend-kubernetes/configure-aggregation-layer/). The tenant is told by who signed
-    the certificate, not by what the certificate says.
+    Each tenant has a separate authority, which signs the front-proxy client certificate of its API server
+    (https://kubernetes.io/docs/tasks/extend-kubernetes/configure-aggregation-layer/). The signer identifies the tenant,
+    not the subject of the certificate.
     """
 
     def __init__(self) -> None:
         self._authorities: dict[str, x509.Certificate] = {}
         self._tenant_cache: dict[bytes, str] = {}
-        """Certificates to their tenants, or to "", as long as the authorities stay the same."""
+        """Tenants by certificate (empty if unknown), valid until the authorities change."""
 
     def add_authority(self, tenant: str, authority: bytes) -> None:
-        """Know a tenant's API server by certificates of its front-proxy authority (PEM)."""
+        """Accept certificates of a tenant's front-proxy authority (PEM)."""
         self._authorities[tenant] = x509.load_pem_x509_certificate(authority)
         self._tenant_cache.clear()
 
     def remove_authority(self, tenant: str) -> None:
-        """Know it no longer."""
+        """Stop accepting certificates of a tenant's front-proxy authority."""
         self._authorities.pop(tenant, None)
         self._tenant_cache.clear()
 
     def find_tenant(self, certificate: bytes) -> str:
-        """Return the tenant whose authority signed a certificate (DER) that TLS has verified; empty without one."""
+        """Return the tenant whose authority signed a certificate (DER) that TLS has verified, or an empty string."""
         if certificate not in self._tenant_cache:
             if len(self._tenant_cache) >= _MAX_CACHED:
                 self._tenant_cache.clear()
@@ -107,9 +108,9 @@ class FrontProxies:
         return self._tenant_cache[certificate]
 
     def _find_signer(self, certificate: bytes) -> str:
-        shown = x509.load_der_x509_certificate(certificate)
+        loaded = x509.load_der_x509_certificate(certificate)
         for tenant, authority in self._authorities.items():
-            if shown.issuer == authority.subject and _is_signed_by(shown, authority):
+            if loaded.issuer == authority.subject and _is_signed_by(loaded, authority):
                 return tenant
         return ""
 
@@ -123,15 +124,15 @@ def _is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) ->
 
 
 def server_context(*, ca: bytes | str, cert: bytes | str, key: bytes | str) -> ssl.SSLContext:
-    """TLS settings of the kubelet endpoint from PEM texts: a certificate that clients show must be signed by `ca`.
+    """Return the TLS settings of the kubelet endpoint from PEM texts. `ca` must have signed client certificates.
 
-    Raises InputError where a text is no PEM or key and certificate do not belong together.
+    Raises InputError if a text is not PEM, or if key and certificate do not match.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.verify_mode = ssl.CERT_OPTIONAL  # who shows none must have a token: see `callers`
+    context.verify_mode = ssl.CERT_OPTIONAL  # a client without a certificate needs a token: see `authentication`
     context.options |= ssl.OP_NO_RENEGOTIATION
-    context.num_tickets = 0  # every connection proves itself; nothing is resumed
+    context.num_tickets = 0  # no resumption: each connection authenticates
     context.set_alpn_protocols(["http/1.1"])
     try:
         context.load_verify_locations(cadata=ca.decode() if isinstance(ca, bytes) else ca)

@@ -1,4 +1,4 @@
-"""What a kubelet tells of itself: /healthz, /configz, /pods, /runningpods."""
+"""Endpoints with a kubelet's information: /healthz, /configz, /pods, /runningpods."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def serve_healthz(_: Call) -> Reply:
-    """Say that the endpoint is up."""
+    """Return ok."""
     return Reply(200, b"ok")
 
 
 async def serve_configz(call: Call) -> Reply:
-    """The few settings of a KubeletConfiguration that mean something here."""
+    """Return the settings of a KubeletConfiguration that apply to virtual nodes."""
     settings = {
         "enableServer": True,
         "readOnlyPort": 0,
@@ -41,20 +41,20 @@ async def serve_configz(call: Call) -> Reply:
 
 
 async def serve_pods(call: Call) -> Reply:
-    """The caller's pods on the node that is asked, or on all its virtual nodes, which share this endpoint."""
+    """Return the tenant's pods on the requested virtual node, or on all its virtual nodes."""
     return await _serve_pod_list(call, phase="")
 
 
 async def serve_running_pods(call: Call) -> Reply:
-    """Those of the caller's pods that are running."""
+    """Return the tenant's running pods."""
     return await _serve_pod_list(call, phase="Running")
 
 
 async def _serve_pod_list(call: Call, *, phase: str) -> Reply:
     try:
-        found = await call.pod_lister(call.tenant, call.node, phase)
+        pods = await call.pod_lister(call.tenant, call.node, phase)
     except NotFoundError as error:
         return Reply.from_text(404, str(error))
     except VkgatewayError as error:
-        return Reply.from_text(503, f"the pods cannot be told now: {error}")
-    return Reply(200, b'{"apiVersion":"v1","kind":"PodList","metadata":{},"items":[' + b",".join(found) + b"]}", _JSON)
+        return Reply.from_text(503, f"the pods cannot be listed now: {error}")
+    return Reply(200, b'{"apiVersion":"v1","kind":"PodList","metadata":{},"items":[' + b",".join(pods) + b"]}", _JSON)

@@ -1,7 +1,7 @@
 """exec, attach and portForward: connections upgraded to SPDY or WebSocket, tunnelled to the compute API server.
 
-Streams, terminal sizes and exit codes are frames inside the tunnel, which both ends agree on; they pass unread, but for
-the one that `errorchannel` is about.
+Streams, terminal sizes and exit codes are frames inside the tunnel. They pass unchanged, except for the error channel
+(see `errorchannel`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vkgateway.kubelet.http import Reply, Request
 from vkgateway.kubelet.target import PodTarget
 
 _STREAMS: Final = {"input": "stdin", "output": "stdout", "error": "stderr", "tty": "tty"}
-"""A kubelet's words for the streams to those of the pods/exec and pods/attach subresources."""
+"""A kubelet's stream parameters to those of the pods/exec and pods/attach subresources."""
 _TRUE: Final = frozenset(("1", "true"))
 _PROTOCOLS: Final = frozenset(("spdy/3.1", "websocket"))
 _PASSED_HEADERS: Final = frozenset(
@@ -32,15 +32,15 @@ _PASSED_HEADERS: Final = frozenset(
         "sec-websocket-version",
     )
 )
-"""Headers of the handshake, both ways; others, credentials above all, stay where they are.
+"""Headers of the handshake, in both directions. Other headers, like credentials, are not forwarded.
 
-Extensions of WebSocket are none of them: compressed frames could not be looked at."""
+WebSocket extensions are not forwarded either: the error channel cannot be filtered in compressed frames."""
 
 _log = structlog.get_logger(__name__)
 
 
 async def serve_exec(call: Call, namespace: str, pod: str, *rest: str) -> Reply | None:
-    """POST or GET /exec/NAMESPACE/POD[/UID]/CONTAINER: run a command in a container."""
+    """Run a command in a container: POST or GET /exec/NAMESPACE/POD[/UID]/CONTAINER."""
     uid, container = parse_uid_and_container(rest)
     params = [("container", container), *stream_params(call.request)]
     commands = [("command", value) for key, value in call.request.query if key == "command"]
@@ -50,26 +50,26 @@ async def serve_exec(call: Call, namespace: str, pod: str, *rest: str) -> Reply 
 
 
 async def serve_attach(call: Call, namespace: str, pod: str, *rest: str) -> Reply | None:
-    """POST or GET /attach/NAMESPACE/POD[/UID]/CONTAINER: join a container's main process."""
+    """Attach to a container's main process: POST or GET /attach/NAMESPACE/POD[/UID]/CONTAINER."""
     uid, container = parse_uid_and_container(rest)
     params = [("container", container), *stream_params(call.request)]
     return await _serve_upgrade(call, namespace, pod, uid=uid, subresource="attach", params=params)
 
 
 async def serve_port_forward(call: Call, namespace: str, pod: str, uid: str = "") -> Reply | None:
-    """POST or GET /portForward/NAMESPACE/POD[/UID]: reach ports of a pod."""
+    """Forward ports of a pod: POST or GET /portForward/NAMESPACE/POD[/UID]."""
     ports = [("ports", value) for key, value in call.request.query if key in ("port", "ports")]
     return await _serve_upgrade(call, namespace, pod, uid=uid, subresource="portforward", params=ports)
 
 
 def stream_params(request: Request) -> list[tuple[str, str]]:
-    """The streams asked for, in the subresource's words. Raises Rejected where there is none, as a kubelet does."""
-    asked = {_STREAMS[key] for key, value in request.query if key in _STREAMS and value in _TRUE}
-    if not asked - {"tty"}:
+    """Return the requested streams as parameters of the subresource. Like a kubelet, raise Rejected without streams."""
+    streams = {_STREAMS[key] for key, value in request.query if key in _STREAMS and value in _TRUE}
+    if not streams - {"tty"}:
         raise Rejected(Reply.from_text(400, "you must specify at least 1 of stdin, stdout, stderr"))
-    if "tty" in asked:
-        asked.discard("stderr")  # a terminal has one output; API servers refuse the pair
-    return [(name, "true") for name in _STREAMS.values() if name in asked]
+    if "tty" in streams:
+        streams.discard("stderr")  # a terminal has one output; API servers refuse both together
+    return [(name, "true") for name in _STREAMS.values() if name in streams]
 
 
 async def _serve_upgrade(
@@ -78,29 +78,29 @@ async def _serve_upgrade(
     if call.request.upgrade_protocol not in _PROTOCOLS:
         return Reply.from_text(400, f"{subresource} needs an upgrade of the connection to SPDY/3.1 or WebSocket")
     target = await call.require_target(namespace, pod, uid=uid)
-    log = _log.bind(tenant=call.tenant, namespace=namespace, pod=pod, asked=subresource)
+    log = _log.bind(tenant=call.tenant, namespace=namespace, pod=pod, subresource=subresource)
     try:
-        answer = await _open_subresource(call.request, target, subresource=subresource, params=params)
+        response = await _open_subresource(call.request, target, subresource=subresource, params=params)
     except Unreachable as error:
         log.warning("stream unavailable", error=str(error))
         return Reply.from_text(500, error_replies.unavailable_message(subresource, pod=f"{namespace}/{pod}"))
-    if isinstance(answer, RefusedStream):
-        log.info("stream refused", status=answer.status, message=error_replies.error_message(answer.body)[:512])
-        return error_replies.error_reply(answer, target=target, namespace=namespace, what=subresource)
-    call.session.switch_protocols(_handshake_headers(answer.headers))
+    if isinstance(response, RefusedStream):
+        log.info("stream refused", status=response.status, message=error_replies.error_message(response.body)[:512])
+        return error_replies.error_reply(response, target=target, namespace=namespace, what=subresource)
+    call.session.switch_protocols(_handshake_headers(response.headers))
     inward = None
-    if errorchannel.is_needed(answer.headers):
+    if errorchannel.is_needed(response.headers):
         generic = error_replies.unavailable_message(subresource, pod=f"{namespace}/{pod}")
         inward = errorchannel.ErrorChannelFilter(generic=generic, namespaces=(target.namespace, namespace))
-    ended = await run_tunnel(
+    end = await run_tunnel(
         call.session.stream,
-        answer.stream,
+        response.stream,
         idle_timeout=call.idle_timeout,
         inward=inward,
         alive=target.is_alive,
         quiet=QUIET_SECONDS,
     )
-    log.debug("stream ended", by=ended.value)
+    log.debug("stream ended", by=end.value)
     return None
 
 

@@ -1,4 +1,4 @@
-"""Label and field selectors of list requests, as they are written in a query. Pure.
+"""Label and field selectors of list requests. Pure.
 
 https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
 """
@@ -18,10 +18,10 @@ Selector = Callable[[Mapping[str, str]], bool]
 
 
 def parse(text: str) -> Selector:
-    """Return what tells whether labels, or fields, meet a selector; the empty one is met by all.
+    """Return a function that matches labels or fields against a selector. The empty selector matches all.
 
     Raises:
-        ValueError: the text is no selector; the message holds the part that is none.
+        ValueError: The text is not a selector; the message quotes the invalid part.
     """
     terms = [_parse_term(term.strip()) for term in _TERMS.split(text)] if text.strip() else []
     return lambda labels: all(term(labels) for term in terms)
@@ -30,12 +30,12 @@ def parse(text: str) -> Selector:
 def _parse_term(text: str) -> Selector:
     if found := _SET.fullmatch(text):
         key, values = found[1], frozenset(value.strip() for value in found[3].split(","))
-        wanted = found[2] == "in"
-        return lambda labels: (labels.get(key) in values) is wanted
+        included = found[2] == "in"
+        return lambda labels: (labels.get(key) in values) is included
     if found := _COMPARISON.fullmatch(text):
         key, value, equal = found[1], found[3], found[2] != "!="
         return lambda labels: (labels.get(key) == value) is equal
     if found := _EXISTS.fullmatch(text):
-        key, there = found[2], not found[1]
-        return lambda labels: (key in labels) is there
-    raise ValueError(f"{text[:100]!r} is no part of a selector like app=web,tier in (a, b),!old")
+        key, exists = found[2], not found[1]
+        return lambda labels: (key in labels) is exists
+    raise ValueError(f"{text[:100]!r} is not part of a selector like app=web,tier in (a, b),!old")

@@ -1,4 +1,4 @@
-"""An HTTP/1.1 server for few callers, over TCP, TLS or a Unix socket; web frameworks take long to load."""
+"""Minimal HTTP/1.1 server over TCP, TLS or a Unix socket. Web frameworks take long to load."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.protocol import short_socket_path
 
 RequestHandler = Callable[[Request, Session], Awaitable[Reply | None]]
-"""Answers a request; None if the answer has been given and the connection cannot be used again."""
+"""Answers a request. Returns None if it has answered itself and used up the connection."""
 
 SOCKET_MODE: Final = 0o600
 _HANDSHAKE_SECONDS: Final = 10.0
@@ -31,58 +31,58 @@ _log = structlog.get_logger(__name__)
 
 
 class HttpListener:
-    """Answers the requests of at most `connections` callers at once; `patience` is how long one may be silent.
+    """Server for at most `connections` concurrent connections, which it closes after `idle_timeout` seconds.
 
-    `name` says in logs and errors what is served, `hint` what to do if its place is taken.
+    `name` describes the server in logs and errors. `hint` is the remedy for an address that is in use.
     """
 
     def __init__(
         self,
-        answer: RequestHandler,
+        handler: RequestHandler,
         *,
         name: str,
         tls: ssl.SSLContext | None = None,
         connections: int = 64,
-        patience: float = 30.0,
+        idle_timeout: float = 30.0,
         hint: str = "",
     ) -> None:
-        self._handler = answer
+        self._handler = handler
         self._name = name
         self._tls = tls
         self._connections = connections
-        self._patience = patience
+        self._idle_timeout = idle_timeout
         self._hint = hint
         self._server: asyncio.Server | None = None
         self._path: Path | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def listen_tcp(self, address: str, port: int) -> int:
-        """Listen over TCP, and return the port; 0 takes a free one. Raises UnavailableError."""
+        """Listen on a TCP port (0 for a free one), and return the port. Raises UnavailableError."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(self._create_stream, address, port, reuse_address=True)
         except OSError as error:
-            why = f"{self._name} cannot listen on {address}:{port}: {error.strerror or error}"
-            raise UnavailableError(why, hint=self._hint) from error
-        taken: int = self._server.sockets[0].getsockname()[1]
-        _log.info(f"{self._name} listens", address=address, port=taken)
-        return taken
+            message = f"{self._name} cannot listen on {address}:{port}: {error.strerror or error}"
+            raise UnavailableError(message, hint=self._hint) from error
+        bound_port: int = self._server.sockets[0].getsockname()[1]
+        _log.info(f"{self._name} listens", address=address, port=bound_port)
+        return bound_port
 
     async def listen_unix(self, path: Path) -> None:
-        """Listen at a Unix socket that only its owner may use. Raises UnavailableError."""
+        """Listen on a Unix socket that only its owner may use. Raises UnavailableError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _bind_socket(listener, path)
             self._server = await asyncio.get_running_loop().create_unix_server(self._create_stream, sock=listener)
         except OSError as error:
             listener.close()
-            why = f"{self._name} cannot listen at {path}: {error.strerror or error}"
-            raise UnavailableError(why, hint=self._hint) from error
+            message = f"{self._name} cannot listen at {path}: {error.strerror or error}"
+            raise UnavailableError(message, hint=self._hint) from error
         self._path = path
         _log.info(f"{self._name} listens", socket=str(path))
 
     async def close(self) -> None:
-        """Stop listening, and end every connection."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
         for task in self._tasks:
@@ -103,33 +103,33 @@ class HttpListener:
         await self.close()
 
     def _create_stream(self) -> ByteStream:
-        wire = ByteStream(tls=TlsEngine(self._tls, server_side=True) if self._tls is not None else None)
-        task = asyncio.get_running_loop().create_task(self._serve_connection(wire), name=f"{self._name}-connection")
+        stream = ByteStream(TlsEngine(self._tls, server_side=True) if self._tls is not None else None)
+        task = asyncio.get_running_loop().create_task(self._serve_connection(stream), name=f"{self._name}-connection")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return wire
+        return stream
 
-    async def _serve_connection(self, wire: ByteStream) -> None:
-        """Answer one request after the other."""
-        session = Session(wire)
+    async def _serve_connection(self, stream: ByteStream) -> None:
+        """Answer the requests of a connection one after the other."""
+        session = Session(stream)
         try:
             async with asyncio.timeout(_HANDSHAKE_SECONDS):
-                await wire.wait_opened()
-            more = len(self._tasks) <= self._connections
-            while more:
-                request = await session.await_request(patience=self._patience)
+                await stream.wait_opened()
+            has_more = len(self._tasks) <= self._connections
+            while has_more:
+                request = await session.await_request(timeout=self._idle_timeout)
                 reply = None if request is None else await self._handler(request, session)
                 if reply is None:
                     return
                 async with asyncio.timeout(_REPLY_SECONDS):
-                    more = await session.send_reply(reply)
-        except OSError as error:  # a time-out is one
-            _log.debug("a connection ended", of=self._name, peer=wire.peer_address, error=str(error))
-        except Exception:  # noqa: BLE001 - one broken answer must not end the server; it is logged in full
-            _log.exception("a request failed", of=self._name, peer=wire.peer_address)
+                    has_more = await session.send_reply(reply)
+        except OSError as error:  # includes TimeoutError
+            _log.debug("connection ended", server=self._name, peer=stream.peer_address, error=str(error))
+        except Exception:  # noqa: BLE001 - a defect in one request must not end the server; it is logged
+            _log.exception("request failed", server=self._name, peer=stream.peer_address)
         finally:
             with contextlib.suppress(asyncio.CancelledError):
-                await wire.close_gracefully(linger=1.0)
+                await stream.close_gracefully(linger=1.0)
 
 
 def _bind_socket(listener: socket.socket, path: Path) -> None:

@@ -1,7 +1,7 @@
-"""GET /containerLogs/NAMESPACE/POD/CONTAINER: a container's log, followed if so asked.
+"""GET /containerLogs/NAMESPACE/POD/CONTAINER: the log of a container, optionally followed.
 
-The body goes from the compute API server to the tenant's as it comes, framing included: nothing is decoded, a slow
-reader slows the writer down, and a log that is cut off below is seen to be cut off above.
+The body passes unchanged from the compute API server to the tenant's API server, including its framing. A slow reader
+applies back-pressure, and the tenant's API server detects a truncated log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def serve_container_logs(call: Call, namespace: str, pod: str, container: str) -> Reply | None:
-    """Stream the log of one container; where nothing of the pod is left, say what became of it."""
+    """Stream the log of a container. Without a compute pod, return an explanation instead."""
     try:
         reply = await _stream_log(call, namespace, pod, container)
     except NoComputePodError as error:
@@ -44,7 +44,7 @@ async def serve_container_logs(call: Call, namespace: str, pod: str, container: 
 
 
 def _with_visible_status(reply: Reply) -> Reply:
-    """Turn statuses whose text API servers keep from users (404 above all) into 400, whose text they show.
+    """Replace statuses whose text API servers do not show to users (like 404) by 400, whose text they show.
 
     See `GenericHttpResponseChecker` in k8s.io/apiserver/pkg/registry/generic/rest/response_checker.go.
     """
@@ -55,29 +55,29 @@ async def _stream_log(call: Call, namespace: str, pod: str, container: str) -> R
     target = await call.find_target(namespace, pod)
     params = [("container", check_container_name(container)), *log_options(call.request)]
     try:
-        answer = await open_stream(
+        response = await open_stream(
             target.client, PODS.path(target.namespace, target.name, "log"), params=params, timeout=None
         )
     except Unreachable as error:
         _log.warning("logs unavailable", tenant=call.tenant, namespace=namespace, pod=pod, error=str(error))
         return Reply.from_text(500, error_replies.unavailable_message("logs", pod=f"{namespace}/{pod}"))
-    if isinstance(answer, RefusedStream):
+    if isinstance(response, RefusedStream):
         _log.info(
             "logs refused",
             tenant=call.tenant,
             namespace=namespace,
             pod=pod,
-            status=answer.status,
-            message=error_replies.error_message(answer.body)[:512],
+            status=response.status,
+            message=error_replies.error_message(response.body)[:512],
         )
-        return error_replies.error_reply(answer, target=target, namespace=namespace, what="logs")
-    call.session.start_body(200, answer.headers)
-    await run_tunnel(call.session.stream, answer.stream, one_way=True)
+        return error_replies.error_reply(response, target=target, namespace=namespace, what="logs")
+    call.session.start_body(200, response.headers)
+    await run_tunnel(call.session.stream, response.stream, one_way=True)
     return None
 
 
 def log_options(request: Request) -> list[tuple[str, str]]:
-    """The options to pass on; `tail` is what kubelets once called `tailLines`, and `all` of it means no bound."""
+    """Return the options to forward. `tail` is an old name of `tailLines`; its value `all` means no limit."""
     params = [(key, value) for key, value in request.query if key in _LOG_OPTIONS]
     for key, value in request.query:
         if key == "tail":

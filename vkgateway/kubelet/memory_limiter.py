@@ -1,4 +1,4 @@
-"""What requests keep in memory: bodies as they come, output of commands, answers that are not read yet."""
+"""Memory limits of requests: bodies, output of commands, and replies that the client has not read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from vkgateway.kubelet.shared_limit import SharedLimit
 
 CountBytes = Callable[[int], None]
-"""Counts so many bytes more of a request. Raises HeldError."""
+"""Counts a number of bytes of a request. Raises MemoryLimitError."""
 TENANT_MEMORY_MAX = 64 * 1024 * 1024
-"""Bytes of one tenant; one answer alone may be as large as it is."""
+"""Limit of one tenant. A single reply may exceed it."""
 TOTAL_MEMORY_MAX = 512 * 1024 * 1024
 
 
@@ -19,42 +19,42 @@ def ignore_bytes(_size: int) -> None:
 
 
 class MemoryLimitError(Exception):
-    """A tenant has too much in memory; the message is for the tenant."""
+    """A tenant's requests exceed the memory limit. The message is for the tenant."""
 
 
 class RequestMemory:
     """Bytes of one request."""
 
-    def __init__(self, shares: SharedLimit, tenant: str) -> None:
-        self._limit = shares
+    def __init__(self, limit: SharedLimit, tenant: str) -> None:
+        self._limit = limit
         self._tenant = tenant
         self.counted_bytes = 0
 
     def count_bytes(self, size: int) -> None:
-        """Count so many more. Raises HeldError."""
+        """Count a number of bytes. Raises MemoryLimitError."""
         if not self._limit.try_acquire(self._tenant, size):
-            known = self._limit.tenant_amount(self._tenant)
+            amount = self._limit.tenant_amount(self._tenant)
             raise MemoryLimitError(
-                f"{known} bytes of requests and answers are under way; read the answers and try again"
+                f"{amount} bytes of requests and replies are in memory; read the replies and try again"
             )
         self.counted_bytes += size
 
 
 class MemoryLimiter:
-    """Counts bytes by tenant."""
+    """Limits of bytes by tenant."""
 
-    def __init__(self, most: int = TENANT_MEMORY_MAX, total: int = TOTAL_MEMORY_MAX) -> None:
-        self._limit = SharedLimit(most, total)
+    def __init__(self, per_tenant: int = TENANT_MEMORY_MAX, total: int = TOTAL_MEMORY_MAX) -> None:
+        self._limit = SharedLimit(per_tenant, total)
 
     @contextlib.contextmanager
     def track_request(self, tenant: str) -> Iterator[RequestMemory]:
-        """Give an account that counts while the block lasts."""
-        account = RequestMemory(self._limit, tenant)
+        """Yield the memory account of a request, and release its bytes at the end of the block."""
+        memory = RequestMemory(self._limit, tenant)
         try:
-            yield account
+            yield memory
         finally:
-            self._limit.release_amount(tenant, account.counted_bytes)
+            self._limit.release_amount(tenant, memory.counted_bytes)
 
     def total_bytes(self) -> int:
-        """How many bytes are held now."""
+        """Return the counted bytes of all tenants."""
         return self._limit.total_taken

@@ -1,8 +1,8 @@
-"""What compute nodes say of their pods, asked through the compute API servers and shared by all tenants.
+"""Statistics of pods from the compute nodes, read through the compute API servers and shared by all tenants.
 
-One question is under way at a time for each node and kind, its answer serves everybody for a few seconds, and only so
-many nodes of a cluster are asked at once. A node that does not answer is left alone for a while, and told of once in
-the log. A node that KWOK plays is not asked: see `simulated`.
+At most one request per node and path is in progress, and its response is cached for a few seconds. The concurrent
+requests of a compute cluster are limited. After a failure, a node is not requested for a while; one warning is logged.
+Nodes that KWOK simulates are not requested: see `simulation`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from vkgateway.kubelet.simulation import simulate_nothing, simulate_resource, si
 from vkgateway.kubelet.target import NodeProxy, PlacedPod, Simulation
 
 CACHE_SECONDS: Final = 5.0
-"""How long an answer serves; kubelets look at their containers every 10 s."""
+"""Lifetime of a response. Kubelets measure their containers every 10 s."""
 NODE_TIMEOUT_SECONDS: Final = 4.0
-"""How long one node may take."""
+"""Timeout of one node."""
 TOTAL_TIMEOUT_SECONDS: Final = 8.0
-"""How long a request waits for all its nodes; metrics-server waits 10 s for us."""
+"""Timeout of all nodes of a request. The timeout of metrics-server is 10 s."""
 FAILURE_CACHE_SECONDS: Final = 30.0
 MAX_CONCURRENT_NODES: Final = 16
 _MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
 _THREAD_BYTES: Final = 64 * 1024
-"""Bytes from which on an answer is split beside the event loop."""
+"""Size above which a response is parsed in a thread."""
 _MAX_CACHED: Final = 4096
 
 _log = structlog.get_logger(__name__)
@@ -46,12 +46,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NodeQuery(Generic[T]):
-    """What a node is asked: a path of its kubelet, and how the answer is read."""
+    """A path of a node's kubelet, and the parser of its response."""
 
     path: str
     parse: Callable[[bytes], T]
     simulate: Callable[[PlacedPod, Simulation, datetime], T]
-    """Makes the answer for a pod on a node that KWOK plays."""
+    """Returns the result for a pod on a node that KWOK simulates."""
     params: tuple[tuple[str, str], ...] = ()
 
 
@@ -73,50 +73,48 @@ class _CachedAnswer:
 
 
 class NodeStatsReader:
-    """Asks compute nodes. `clock` gives monotonic seconds, `today` the time of day; the others are those of the
-    constants.
-    """
+    """Reader of the compute nodes' statistics. For the settings, see the constants of this module."""
 
     def __init__(
         self,
         *,
-        fresh: float = CACHE_SECONDS,
+        cache_seconds: float = CACHE_SECONDS,
         node_timeout: float = NODE_TIMEOUT_SECONDS,
-        all_timeout: float = TOTAL_TIMEOUT_SECONDS,
-        silent: float = FAILURE_CACHE_SECONDS,
-        at_once: int = MAX_CONCURRENT_NODES,
+        total_timeout: float = TOTAL_TIMEOUT_SECONDS,
+        failure_cache_seconds: float = FAILURE_CACHE_SECONDS,
+        max_concurrent: int = MAX_CONCURRENT_NODES,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._cache_seconds = fresh
+        self._cache_seconds = cache_seconds
         self._node_timeout = node_timeout
-        self._all_timeout = all_timeout
-        self._failure_cache_seconds = silent
-        self._max_concurrent = at_once
+        self._total_timeout = total_timeout
+        self._failure_cache_seconds = failure_cache_seconds
+        self._max_concurrent = max_concurrent
         self._clock = clock
         self._answers: dict[_Key, _CachedAnswer] = {}
         self._semaphores: WeakKeyDictionary[NodeProxy, asyncio.Semaphore] = WeakKeyDictionary()
         self._warned: WeakKeyDictionary[NodeProxy, set[str]] = WeakKeyDictionary()
         self._purge_timer: asyncio.TimerHandle | None = None
 
-    async def read_pods(self, pods: Iterable[PlacedPod], question: NodeQuery[T]) -> list[tuple[PlacedPod, T]]:
-        """Those pods whose nodes answered in time, each with what its node said."""
-        placed, now = list(pods), self._clock.now()
-        played = [(pod, question.simulate(pod, pod.simulation, now)) for pod in placed if pod.simulation is not None]
-        return [*await self._query_nodes([pod for pod in placed if not pod.on_simulated_node], question), *played]
+    async def read_pods(self, pods: Iterable[PlacedPod], query: NodeQuery[T]) -> list[tuple[PlacedPod, T]]:
+        """Return the pods whose nodes answered in time, each with the result of its node."""
+        pods, now = list(pods), self._clock.now()
+        simulated = [(pod, query.simulate(pod, pod.simulation, now)) for pod in pods if pod.simulation is not None]
+        return [*await self._query_nodes([pod for pod in pods if not pod.on_simulated_node], query), *simulated]
 
-    async def _query_nodes(self, placed: list[PlacedPod], question: NodeQuery[T]) -> list[tuple[PlacedPod, T]]:
-        tasks = {(pod.cluster, pod.node): self._get_task(pod, question) for pod in placed}
+    async def _query_nodes(self, pods: list[PlacedPod], query: NodeQuery[T]) -> list[tuple[PlacedPod, T]]:
+        tasks = {(pod.cluster, pod.node): self._get_task(pod, query) for pod in pods}
         if not tasks:
             return []
-        await asyncio.wait(set(tasks.values()), timeout=self._all_timeout)
-        said: dict[tuple[NodeProxy, str], T | None] = {
-            place: task.result() for place, task in tasks.items() if task.done() and not task.cancelled()
+        await asyncio.wait(set(tasks.values()), timeout=self._total_timeout)
+        results: dict[tuple[NodeProxy, str], T | None] = {
+            node: task.result() for node, task in tasks.items() if task.done() and not task.cancelled()
         }
-        answers = ((pod, said.get((pod.cluster, pod.node))) for pod in placed)
-        return [(pod, told) for pod, told in answers if told is not None]
+        pod_results = ((pod, results.get((pod.cluster, pod.node))) for pod in pods)
+        return [(pod, result) for pod, result in pod_results if result is not None]
 
     async def close(self) -> None:
-        """End what is under way and forget everything."""
+        """Cancel all requests and clear the cache."""
         answers, self._answers = list(self._answers.values()), {}
         if self._purge_timer is not None:
             self._purge_timer.cancel()
@@ -125,13 +123,13 @@ class NodeStatsReader:
             answer.task.cancel()
         await asyncio.gather(*(answer.task for answer in answers), return_exceptions=True)
 
-    def _get_task(self, pod: PlacedPod, question: NodeQuery[T]) -> asyncio.Task[Any]:
-        """The answer that is there or under way, or a new one."""
-        key = (pod.cluster, pod.node, question.path, question.params)
-        known = self._answers.get(key)
-        if known is not None and (known.expires_at > self._clock.monotonic() or not known.task.done()):
-            return known.task
-        task: asyncio.Task[Any] = asyncio.create_task(self._query_node(key, question), name=f"node-stats/{pod.node}")
+    def _get_task(self, pod: PlacedPod, query: NodeQuery[T]) -> asyncio.Task[Any]:
+        """Return the task of a cached or pending request, or start a request."""
+        key = (pod.cluster, pod.node, query.path, query.params)
+        cached = self._answers.get(key)
+        if cached is not None and (cached.expires_at > self._clock.monotonic() or not cached.task.done()):
+            return cached.task
+        task: asyncio.Task[Any] = asyncio.create_task(self._query_node(key, query), name=f"node-stats/{pod.node}")
         if len(self._answers) >= _MAX_CACHED:
             self._purge_expired()
         self._answers[key] = _CachedAnswer(task, self._clock.monotonic() + self._cache_seconds)
@@ -139,50 +137,50 @@ class NodeStatsReader:
             self._schedule_purge()
         return task
 
-    async def _query_node(self, key: _Key, question: NodeQuery[Any]) -> Any:
+    async def _query_node(self, key: _Key, query: NodeQuery[Any]) -> Any:
         cluster, node, path, params = key
-        room = self._semaphores.setdefault(cluster, asyncio.Semaphore(self._max_concurrent))
-        lasts = self._failure_cache_seconds
+        semaphore = self._semaphores.setdefault(cluster, asyncio.Semaphore(self._max_concurrent))
+        lifetime = self._failure_cache_seconds
         try:
-            async with room:
-                answer = await self._request_node(cluster, node, path, dict(params))
-            read = question.parse
-            told = read(answer) if len(answer) < _THREAD_BYTES else await asyncio.to_thread(read, answer)
-            lasts = self._cache_seconds
+            async with semaphore:
+                body = await self._request_node(cluster, node, path, dict(params))
+            parse = query.parse
+            result = parse(body) if len(body) < _THREAD_BYTES else await asyncio.to_thread(parse, body)
+            lifetime = self._cache_seconds
             self._warned.get(cluster, set()).discard(f"{node} {path}")
-            return told
+            return result
         except (errors.ApiError, msgspec.DecodeError) as error:
             self._warn_once(cluster, node, path, error)
             return None
         finally:
-            if (mine := self._answers.get(key)) is not None and mine.task is asyncio.current_task():
-                mine.expires_at = self._clock.monotonic() + lasts
+            if (cached := self._answers.get(key)) is not None and cached.task is asyncio.current_task():
+                cached.expires_at = self._clock.monotonic() + lifetime
 
     async def _request_node(self, cluster: NodeProxy, node: str, path: str, params: Params) -> bytes:
-        where = NODES.path(name=node, subresource=f"proxy/{path}")
-        answer = await cluster.request("GET", where, params=params or None, timeout=self._node_timeout)
-        if len(answer) > _MAX_ANSWER_BYTES:
-            raise errors.ResponseTooLarge(f"node {node} told more than {_MAX_ANSWER_BYTES} bytes", status=500)
-        return answer
+        proxy_path = NODES.path(name=node, subresource=f"proxy/{path}")
+        body = await cluster.request("GET", proxy_path, params=params or None, timeout=self._node_timeout)
+        if len(body) > _MAX_ANSWER_BYTES:
+            raise errors.ResponseTooLarge(f"node {node} returned more than {_MAX_ANSWER_BYTES} bytes", status=500)
+        return body
 
     def _warn_once(self, cluster: NodeProxy, node: str, path: str, error: Exception) -> None:
-        told = self._warned.setdefault(cluster, set())
-        if f"{node} {path}" not in told:
-            told.add(f"{node} {path}")
+        warned = self._warned.setdefault(cluster, set())
+        if f"{node} {path}" not in warned:
+            warned.add(f"{node} {path}")
             _log.warning(
-                "a compute node tells nothing of its pods", compute=cluster.name, node=node, path=path, error=str(error)
+                "statistics of a compute node not read", compute=cluster.name, node=node, path=path, error=str(error)
             )
 
     def _schedule_purge(self) -> None:
         self._purge_timer = asyncio.get_running_loop().call_later(self._cache_seconds, self._purge_expired)
 
     def _purge_expired(self) -> None:
-        """Let go of answers whose time is over; if there are too many still, of the oldest."""
+        """Drop expired responses, and the oldest ones above the limit."""
         now = self._clock.monotonic()
-        kept = {key: one for key, one in self._answers.items() if one.expires_at > now or not one.task.done()}
-        for key in [key for key, one in kept.items() if one.task.done()][: max(0, len(kept) - _MAX_CACHED // 2)]:
-            del kept[key]
-        self._answers = kept
+        valid = {key: entry for key, entry in self._answers.items() if entry.expires_at > now or not entry.task.done()}
+        for key in [key for key, entry in valid.items() if entry.task.done()][: max(0, len(valid) - _MAX_CACHED // 2)]:
+            del valid[key]
+        self._answers = valid
         if self._purge_timer is not None:
             self._purge_timer.cancel()
             self._purge_timer = None

@@ -19,19 +19,19 @@ _CONDITION_TAINT_PREFIX = "node.kubernetes.io/"
 _CONDITION_TIMES = frozenset(("lastHeartbeatTime", "lastTransitionTime"))
 _QUANTITY_FIELDS: Final = frozenset(("capacity", "allocatable"))
 _UNDECLARED_FIELD: Final = re.compile(r"\.status\.(\w+)[^\n]*?: field not declared in schema")
-"""How server-side apply refuses a field that the server's release does not have yet."""
+"""Error of server-side apply for a field that the server's release does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyDocuments:
-    """The two documents to apply on the server: the object itself, and its status."""
+    """The two documents of a server-side apply: the object and its status."""
 
     main: Object
     status: Object
 
 
 def without_times(node: Mapping[str, Any]) -> Object:
-    """The Node without the times in its conditions, so that two of them differ only where they say different things."""
+    """Return the Node without the times of its conditions, for comparisons."""
     status = node.get("status", {})
     entries = [
         {key: value for key, value in entry.items() if key not in _CONDITION_TIMES}
@@ -41,9 +41,9 @@ def without_times(node: Mapping[str, Any]) -> Object:
 
 
 def build_documents(wanted: Mapping[str, Any], current: Mapping[str, Any] | None, *, now: datetime) -> ApplyDocuments:
-    """Documents for server-side apply. Conditions get their times here; those that `wanted` has are not looked at.
+    """Return the documents for server-side apply. The times of conditions in `wanted` are ignored.
 
-    A transition time is kept as long as `current` shows the same status; the heartbeat is `now`.
+    A transition time stays while `current` has the same status. The heartbeat time is `now`.
     """
     identity = {"apiVersion": "v1", "kind": "Node"}
     metadata = wanted["metadata"]
@@ -54,29 +54,29 @@ def build_documents(wanted: Mapping[str, Any], current: Mapping[str, Any] | None
 
 
 def undeclared_fields(refusal: str) -> frozenset[str]:
-    """The fields of the status that an API server says it does not know; elsewhere it would leave them out itself."""
+    """Return the status fields that an API server does not know. Other than apply, writes would drop them silently."""
     return frozenset(_UNDECLARED_FIELD.findall(refusal))
 
 
 def without_fields(node: Mapping[str, Any], fields: Collection[str]) -> Object:
-    """The Node without these fields of its status."""
+    """Return the Node without some fields of its status."""
     status = node.get("status", {})
     return {**node, "status": {key: value for key, value in status.items() if key not in fields}}
 
 
 def labels_and_taints(node: Mapping[str, Any]) -> tuple[dict[str, str], tuple[Taint, ...]]:
-    """The labels of a Node, and the taints that people put on it; a cordon is one of them.
+    """Return the labels of a Node and the taints that users set, including a cordon.
 
-    Those that Kubernetes sets by conditions are left out: they say what our own conditions say.
+    Taints that Kubernetes derives from conditions are skipped.
     """
     spec = node.get("spec") or {}
     taints = msgspec.convert(spec.get("taints") or (), tuple[Taint, ...])
-    kept = tuple(taint for taint in taints if not taint.key.startswith(_CONDITION_TAINT_PREFIX))
-    return dict(node["metadata"].get("labels") or {}), (*kept, CORDON_TAINT) if spec.get("unschedulable") else kept
+    taints = tuple(taint for taint in taints if not taint.key.startswith(_CONDITION_TAINT_PREFIX))
+    return dict(node["metadata"].get("labels") or {}), (*taints, CORDON_TAINT) if spec.get("unschedulable") else taints
 
 
 def stamp_conditions(wanted: Any, current: Any, *, now: datetime) -> list[Object]:
-    """The wanted conditions, and only those, with heartbeat and transition times."""
+    """Return the wanted conditions with heartbeat and transition times."""
     before = msgspec.convert(list(current), list[Condition])
     placed = []
     for entry in msgspec.convert(list(wanted), list[Condition]):
@@ -91,17 +91,17 @@ def _current_conditions(node: Mapping[str, Any] | None) -> Any:
 
 
 def project_node(node: Mapping[str, Any], wanted: Mapping[str, Any]) -> Object:
-    """The part of a Node that `wanted` speaks of, as the server tells it: to see whether somebody changed it.
+    """Return the fields of a Node that `wanted` contains, to detect changes of other clients.
 
-    The server writes some values in its own way (quantities), so its answers are compared with each other; with what
-    was sent `matches_wanted` compares them.
+    The server normalizes some values (quantities), so only its responses are comparable with each other. To compare a
+    Node with `wanted`, use `matches_wanted`.
     """
-    seen: Object = _project_value({key: node.get(key) for key in ("metadata", "spec", "status")}, wanted)
-    return seen
+    projection: Object = _project_value({key: node.get(key) for key in ("metadata", "spec", "status")}, wanted)
+    return projection
 
 
 def matches_wanted(node: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether a Node holds all that is wanted, quantities in whatever way they are written."""
+    """Return whether a Node has all wanted fields. Quantities are compared by value."""
     return _parse_quantities(project_node(node, wanted)) == _parse_quantities(project_node(wanted, wanted))
 
 

@@ -1,7 +1,7 @@
-"""Objects of metrics.k8s.io/v1beta1, made of what kubelets report: NodeMetrics, PodMetrics, lists, tables. Pure.
+"""Objects of metrics.k8s.io/v1beta1 from the statistics of kubelets: NodeMetrics, PodMetrics, lists, tables. Pure.
 
-Shapes and units are those of k8s.io/metrics/pkg/apis/metrics/v1beta1 and of metrics-server (`kubectl top` and the
-HorizontalPodAutoscaler read them): nanocores, kibibytes.
+Shapes and units (nanocores, kibibytes) are those of k8s.io/metrics/pkg/apis/metrics/v1beta1 and of metrics-server.
+`kubectl top` and the HorizontalPodAutoscaler read them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from vkgateway.model.objects import Object
 
 VERSION: Final = "metrics.k8s.io/v1beta1"
 WINDOW: Final = "10s"
-"""Over which kubelets take the CPU usage: the time between two looks at a container."""
+"""Window of the CPU usage: the interval between two measurements of a kubelet."""
 _KINDS: Final = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
 
 
 def discovery_document() -> Object:
-    """The group's discovery document."""
+    """Return the discovery document of the group."""
     entries = [
         {"name": name, "singularName": "", "namespaced": name == "pods", "kind": kind, "verbs": ["get", "list"]}
         for name, kind in _KINDS.items()
@@ -27,7 +27,7 @@ def discovery_document() -> Object:
 
 
 def pod_metrics(stats: Object, *, labels: Mapping[str, str], now: str) -> Object | None:
-    """A pod's `PodMetrics` from its `PodStats`; None as long as a container of it was not looked at twice."""
+    """Return a pod's `PodMetrics` from its `PodStats`, or None until all containers were measured twice."""
     containers = []
     for container in stats.get("containers") or ():
         cpu, memory = (container.get("cpu") or {}), (container.get("memory") or {})
@@ -48,7 +48,7 @@ def pod_metrics(stats: Object, *, labels: Mapping[str, str], now: str) -> Object
 
 
 def node_metrics(name: str, pods: Iterable[Object], *, labels: Mapping[str, str], now: str) -> Object:
-    """A virtual node's `NodeMetrics`: sums over the `PodStats` of its pods."""
+    """Return a virtual node's `NodeMetrics`: sums over the `PodStats` of its pods."""
     nanocores, memory = 0, 0
     for stats in pods:
         nanocores += int((stats.get("cpu") or {}).get("usageNanoCores") or 0)
@@ -63,8 +63,8 @@ def node_metrics(name: str, pods: Iterable[Object], *, labels: Mapping[str, str]
 
 
 def _object_head(resource: str, metadata: Object, labels: Mapping[str, str]) -> Object:
-    shown = {**metadata, "labels": dict(labels)} if labels else metadata
-    return {"kind": _KINDS[resource], "apiVersion": VERSION, "metadata": shown}
+    metadata = {**metadata, "labels": dict(labels)} if labels else metadata
+    return {"kind": _KINDS[resource], "apiVersion": VERSION, "metadata": metadata}
 
 
 def _render_usage(nanocores: int, memory: int) -> dict[str, str]:
@@ -72,12 +72,12 @@ def _render_usage(nanocores: int, memory: int) -> dict[str, str]:
 
 
 def metrics_list(resource: str, items: Sequence[Object]) -> Object:
-    """A list of them."""
+    """Return a list object."""
     return {"kind": f"{_KINDS[resource]}List", "apiVersion": VERSION, "metadata": {}, "items": list(items)}
 
 
 def metrics_table(items: Sequence[Object]) -> Object:
-    """The same as the table that `kubectl get` asks for (meta.k8s.io/v1)."""
+    """Return the table that `kubectl get` requests (meta.k8s.io/v1)."""
     columns = [
         {"name": name, "type": "string", "format": "name" if name == "Name" else "", "description": "", "priority": 0}
         for name in ("Name", "cpu", "memory", "Window")
@@ -104,7 +104,7 @@ def _partial_metadata(item: Object) -> Object:
 
 
 def failure_status(status: int, reason: str, message: str) -> Object:
-    """A Status object."""
+    """Return a Status object."""
     return {
         "kind": "Status",
         "apiVersion": "v1",

@@ -1,7 +1,7 @@
-"""What compute nodes' stats/summary says, cut to a tenant's pods and told in the tenant's words. Pure.
+"""The stats/summary of compute nodes, filtered by a tenant's pods, with the tenant's names. Pure.
 
-The shape is `Summary` of k8s.io/kubelet/pkg/apis/stats/v1alpha1. Fields that are not listed here do not pass: they
-may speak of machines.
+The shape is `Summary` of k8s.io/kubelet/pkg/apis/stats/v1alpha1. Fields that are not listed here are dropped, because
+they may expose machines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _VOLUME_FIELDS: Final = (
     "volumeHealthStats",
 )
 _NAMESPACE_SEPARATOR: Final = "--"
-"""What stands between tenant and namespace in the name of every compute namespace of a tenant."""
+"""Separator of tenant and namespace in the name of every compute namespace of a tenant."""
 
 
 class _Ref(msgspec.Struct):
@@ -58,11 +58,11 @@ _pod_decoder: Final = msgspec.json.Decoder(_Pod)
 _object_decoder: Final = msgspec.json.Decoder(dict[str, Any])
 
 NodePods = Mapping[str, bytes]
-"""Statistics of one compute node's pods, JSON, by the UIDs of the compute pods."""
+"""Statistics of one compute node's pods (JSON) by the UID of the compute pod."""
 
 
 def parse_summary(data: bytes) -> NodePods:
-    """Split a stats/summary; pods in namespaces of no tenant are left out. Raises msgspec.DecodeError."""
+    """Return the pods of a stats/summary in namespaces of tenants. Raises msgspec.DecodeError."""
     found: dict[str, bytes] = {}
     for raw in _summary_decoder.decode(data).pods:
         ref = _pod_decoder.decode(raw).pod_ref
@@ -72,37 +72,37 @@ def parse_summary(data: bytes) -> NodePods:
 
 
 def tenant_pod_stats(placed: Iterable[tuple[PlacedPod, NodePods]]) -> list[Object]:
-    """The `PodStats` of those pods that their nodes told of, in the tenant's words."""
+    """Return the `PodStats` of the pods that their nodes reported, with the tenant's names."""
     return [_translate_pod(stats[pod.uid], pod) for pod, stats in placed if pod.uid in stats]
 
 
 def _translate_pod(data: bytes, pod: PlacedPod) -> Object:
-    told = _object_decoder.decode(data)
+    stats = _object_decoder.decode(data)
     entry: Object = {
         "podRef": {"name": pod.tenant_name, "namespace": pod.tenant_namespace, "uid": pod.tenant_uid},
-        **_select_fields(told, _POD_FIELDS),
-        "containers": [_select_fields(one, _CONTAINER_FIELDS) for one in told.get("containers") or ()],
+        **_select_fields(stats, _POD_FIELDS),
+        "containers": [_select_fields(container, _CONTAINER_FIELDS) for container in stats.get("containers") or ()],
     }
-    if volumes := told.get("volume"):
-        entry["volume"] = [_translate_volume(one, pod) for one in volumes]
+    if volumes := stats.get("volume"):
+        entry["volume"] = [_translate_volume(volume, pod) for volume in volumes]
     return entry
 
 
-def _translate_volume(told: Object, pod: PlacedPod) -> Object:
-    entry = _select_fields(told, _VOLUME_FIELDS)
-    if claim := told.get("pvcRef"):
+def _translate_volume(stats: Object, pod: PlacedPod) -> Object:
+    entry = _select_fields(stats, _VOLUME_FIELDS)
+    if claim := stats.get("pvcRef"):
         entry["pvcRef"] = {"name": claim.get("name", ""), "namespace": pod.tenant_namespace}
     return entry
 
 
-def _select_fields(told: Object, fields: Iterable[str]) -> Object:
-    return {field: told[field] for field in fields if field in told}
+def _select_fields(stats: Object, fields: Iterable[str]) -> Object:
+    return {field: stats[field] for field in fields if field in stats}
 
 
 def node_stats(name: str, pods: list[Object], *, since: str, core_nanoseconds: int, now: str) -> Object:
-    """The `NodeStats` of a virtual node: sums over its pods, as of the newest of them, or of `now` without any.
+    """Return the `NodeStats` of a virtual node: sums over its pods, with the newest of their times, or `now`.
 
-    `core_nanoseconds` is the CPU time of all pods since `since`, of those that have gone too: it never falls.
+    `core_nanoseconds` is the CPU time since `since` of all pods, including deleted pods, so that it never decreases.
     """
     cpu = _sum_fields(pods, "cpu", ("usageNanoCores",)) | {"usageCoreNanoSeconds": core_nanoseconds}
     stats: Object = {
@@ -117,8 +117,8 @@ def node_stats(name: str, pods: list[Object], *, since: str, core_nanoseconds: i
 
 
 def _sum_fields(pods: list[Object], part: str, fields: tuple[str, ...]) -> Object:
-    """Sums of some fields of one part, with the newest time in it."""
+    """Return the sums of some fields of one part, with the newest time."""
     parts = [pod[part] for pod in pods if pod.get(part)]
-    total: Object = {field: sum(int(one.get(field) or 0) for one in parts) for field in fields}
-    times = [one["time"] for one in parts if one.get("time")]
+    total: Object = {field: sum(int(stats.get(field) or 0) for stats in parts) for field in fields}
+    times = [stats["time"] for stats in parts if stats.get("time")]
     return {"time": max(times)} | total if times else total

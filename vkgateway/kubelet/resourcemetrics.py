@@ -1,6 +1,6 @@
-"""A virtual node's own samples for /metrics/resource, and its /metrics. Pure.
+"""Samples of the virtual node for /metrics/resource, and /metrics. Pure.
 
-Names, labels and texts are those of pkg/kubelet/metrics/collectors (resource_metrics.go, volume_stats.go) in
+Names, labels and help texts are those of pkg/kubelet/metrics/collectors (resource_metrics.go, volume_stats.go) in
 Kubernetes 1.36.
 """
 
@@ -37,9 +37,9 @@ _VOLUME: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PodUsage:
-    """What a pod uses: CPU time in core-seconds, memory and swap in bytes; None where it is not told.
+    """Usage of a pod: CPU time in core-seconds, memory and swap in bytes. None if not reported.
 
-    `as_of` is the time of the figures in seconds since the epoch, None where they have none.
+    `as_of` is the time of the samples in seconds since the epoch, or None.
     """
 
     uid: str
@@ -49,13 +49,13 @@ class PodUsage:
     as_of: float | None
 
 
-def pod_usages(told: Iterable[tuple[PlacedPod, NodeSamples]]) -> list[PodUsage]:
-    """What pods use, from their nodes' /metrics/resource; `uid` is that of the tenant's pod."""
+def pod_usages(pod_samples: Iterable[tuple[PlacedPod, NodeSamples]]) -> list[PodUsage]:
+    """Return the usage of pods from their nodes' /metrics/resource. `uid` is the UID of the tenant pod."""
     found = []
-    for pod, text in told:
+    for pod, node_samples in pod_samples:
         values: dict[str, float] = {}
         stamps: list[float] = []
-        for line in text.samples.get((pod.namespace, pod.name), ()):
+        for line in node_samples.samples.get((pod.namespace, pod.name), ()):
             value, _, stamp = line.value_and_time.partition(" ")
             if line.name in (_CPU, _MEMORY, _SWAP) and math.isfinite(amount := _parse_number(value)):
                 values[line.name] = amount
@@ -74,7 +74,7 @@ def _parse_number(text: str) -> float:
 
 
 class _FamilyCollector(Collector):
-    """Families for `generate_latest`; those without samples are left out, as a kubelet does."""
+    """Families for `generate_latest`. Like in a kubelet, families without samples are skipped."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = [family for family in families if family.samples]
@@ -84,7 +84,7 @@ class _FamilyCollector(Collector):
 
 
 def render_node_resources(pods: list[PodUsage], *, cpu_seconds: float, now: float) -> bytes:
-    """The node's part of /metrics/resource: sums over its pods, as of the newest of them, or of `now` without any."""
+    """Return the node's part of /metrics/resource: sums over its pods, with the newest of their times, or `now`."""
     as_of = max((pod.as_of for pod in pods if pod.as_of is not None), default=now)
     cpu = CounterMetricFamily(
         "node_cpu_usage_seconds", "[STABLE] Cumulative cpu time consumed by the node in core-seconds"
@@ -104,7 +104,7 @@ def render_node_resources(pods: list[PodUsage], *, cpu_seconds: float, now: floa
 
 
 def render_kubelet_metrics(node: str, pods: list[Object], *, running: int) -> bytes:
-    """/metrics: of a kubelet's own figures those about pods and their volumes. `running` counts the running pods."""
+    """Return /metrics: a kubelet's metrics of pods and their volumes. `running` is the number of running pods."""
     name = GaugeMetricFamily("kubelet_node_name", "The node's name. The count is always 1.", labels=("node",))
     name.add_metric((node,), 1)
     of_pods = GaugeMetricFamily("kubelet_running_pods", "Number of pods that have a running pod sandbox")
@@ -117,7 +117,7 @@ def render_kubelet_metrics(node: str, pods: list[Object], *, running: int) -> by
 
 
 def _volume_families(pods: list[Object]) -> list[Metric]:
-    """Figures of claims, each once however many pods use it."""
+    """Return the metrics of claims. A claim that several pods use occurs once."""
     claims: dict[tuple[str, str], Object] = {}
     for pod in pods:
         for volume in pod.get("volume", ()):

@@ -1,4 +1,4 @@
-"""Which endpoint answers which path: those of the kubelet API, and the webhook that gates pods."""
+"""Routes of the endpoints: the kubelet API and the webhook that gates pods."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from vkgateway.kubelet.http import Reply, Request
 
 _READ_METHODS: Final = ("GET",)
 _STREAM_METHODS: Final = ("GET", "POST")
-"""GET is for browsers' WebSockets."""
+"""WebSockets of browsers use GET."""
 _PROXIED_PATH: Final = re.compile(r"/api/v1/nodes/(?:https?:)?([^/:]+)(?::\d*)?/proxy(?:/|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """For whom a request is: a virtual node, and the tenant that the path names; empty where it does not say."""
+    """The virtual node of a request and the tenant in its path. Empty if unknown."""
 
     node: str = ""
     tenant: str = ""
@@ -27,17 +27,17 @@ class RequestTarget:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """An endpoint: how many segments may follow its path, the methods, whether it is a stream."""
+    """An endpoint with its numbers of further path segments, its methods, and whether it is a stream."""
 
     endpoint: Callable[..., Awaitable[Reply | None]]
     argument_counts: tuple[int, ...]
     methods: tuple[str, ...]
     is_stream: bool = False
     path_length: int = 1
-    """Segments of its own path."""
+    """Number of segments of the endpoint's path."""
 
     async def __call__(self, call: Call) -> Reply | None:
-        """Answer the call; its path has the right number of segments."""
+        """Answer a call whose path has a valid number of segments."""
         return await self.endpoint(call, *call.request.path[self.path_length :])
 
 
@@ -63,33 +63,33 @@ ROUTES: Final[dict[tuple[str, ...], Route]] = {
 
 
 def metrics_path(tenant: str, node: str) -> str:
-    """Where figures of a virtual node are read by whoever has a token only: what `resolve_target` understands."""
+    """Return the path of a virtual node's metrics for clients with a token; see `resolve_target`."""
     return f"/tenants/{tenant}/nodes/{node}/metrics/resource"
 
 
 def resolve_target(request: Request) -> tuple[Request, RequestTarget]:
-    """The request as a kubelet would get it, and whom it is for.
+    """Return the request in a kubelet's form, and its target.
 
-    All virtual nodes of all tenants share an address. Which one is meant says a path that begins with
-    /tenants/NAME/nodes/NAME or /nodes/NAME, as the nodes' annotation has it for metrics-server; or the API server,
-    whose proxy for nodes tells what it was asked itself. The tenant in a path is a claim, which `callers` sees to.
+    All virtual nodes of all tenants share an address. The path selects the node with the prefix
+    /tenants/NAME/nodes/NAME or /nodes/NAME; metrics-server reads such a path from the node's annotation. An API
+    server's node proxy passes the original path in a header. `authentication` verifies the tenant in a path.
     """
     path, tenant = request.path, ""
     if len(path) > 2 and path[0] == "tenants":
         path, tenant = path[2:], path[1]
     if len(path) > 2 and path[0] == "nodes":
         return replace(request, path=path[2:]), RequestTarget(path[1], tenant)
-    told = _PROXIED_PATH.match(request.header("x-forwarded-uri"))
-    return replace(request, path=path), RequestTarget(told.group(1) if told else "", tenant)
+    proxied = _PROXIED_PATH.match(request.header("x-forwarded-uri"))
+    return replace(request, path=path), RequestTarget(proxied.group(1) if proxied else "", tenant)
 
 
 def find_route(request: Request) -> Route | Reply:
-    """The route of a request, or the refusal."""
+    """Return the route of a request, or a reply that refuses the request."""
     path = request.path
     route = ROUTES.get(path[:2]) or ROUTES.get(path[:1])
     if route is None or len(path) - route.path_length not in route.argument_counts:
-        shown = "/" + "/".join(path)
-        return Reply.from_text(404, f"the virtual node's kubelet does not serve {shown[:200]!r}")
+        full_path = "/" + "/".join(path)
+        return Reply.from_text(404, f"the virtual node's kubelet does not serve {full_path[:200]!r}")
     if request.method not in route.methods:
         return Reply.from_text(405, f"{request.method} is not allowed here, only {' and '.join(route.methods)}")
     return route

@@ -1,4 +1,4 @@
-"""What tenants take of something that there is only so much of for all of them."""
+"""Fair limits of a resource that all tenants share."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ from collections import Counter
 
 
 class SharedLimit:
-    """Counts by tenant: `per_tenant` is what one may have, and none has more than is left of `total` for the others.
+    """Amounts by tenant, limited to `per_tenant` and to the part of `total` that is left.
 
-    So who comes first leaves room: one tenant gets half of all at most, two that take what they can a third each, and
-    the next one always finds something, without anything being taken away from anybody (dynamic thresholds, as switches
-    share their buffers).
+    So one tenant gets at most half of the total, and two greedy tenants get a third each. The next tenant always finds
+    a free amount, without revoking amounts of others (dynamic thresholds, like in switches with shared buffers).
     """
 
-    def __init__(self, each: int, total: int) -> None:
-        self.per_tenant = each
+    def __init__(self, per_tenant: int, total: int) -> None:
+        self.per_tenant = per_tenant
         self.total = total
         self._taken: Counter[str] = Counter()
 
     def try_acquire(self, tenant: str, amount: int = 1) -> bool:
-        """Count it, if there is room. Who has nothing may take more than `per_tenant` at once: one answer is one
-        answer.
+        """Acquire an amount, or return False. A tenant without any amount may exceed `per_tenant` once.
+
+        So a single large reply is possible.
         """
-        known = self._taken[tenant]
-        if (known and known + amount > self.per_tenant) or known + amount > self.total_left:
+        current = self._taken[tenant]
+        if (current and current + amount > self.per_tenant) or current + amount > self.total_left:
             return False
         self._taken[tenant] += amount
         return True
 
     def release_amount(self, tenant: str, amount: int = 1) -> None:
-        """Count it no longer."""
+        """Release an amount."""
         self._taken[tenant] -= amount
         if not self._taken[tenant]:
             del self._taken[tenant]
 
     def tenant_amount(self, tenant: str) -> int:
-        """What a tenant has now."""
+        """Return the amount of a tenant."""
         return self._taken.get(tenant, 0)
 
     @property
     def total_taken(self) -> int:
-        """What all have now."""
+        """The amount of all tenants."""
         return self._taken.total()
 
     @property
     def total_left(self) -> int:
-        """What nobody has."""
+        """The free amount."""
         return self.total - self.total_taken

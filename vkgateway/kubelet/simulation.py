@@ -1,7 +1,8 @@
-"""Figures of pods on nodes that KWOK plays, in the form in which a kubelet reports them. Pure.
+"""Statistics of pods on nodes that KWOK simulates, in a kubelet's form. Pure.
 
-Such nodes have no kubelet that measures anything. A container uses what the pod's annotations say, by the names of
-KWOK's own simulation (https://kwok.sigs.k8s.io/docs/user/resource-usage-configuration/), and nothing without them.
+Simulated nodes have no kubelet that measures containers. The pod's annotations define the usage of its containers, with
+the names of KWOK's simulation (https://kwok.sigs.k8s.io/docs/user/resource-usage-configuration/). Without annotations,
+the usage is zero.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from vkgateway.model.objects import Object
 from vkgateway.model.quantity import parse_quantity
 
 NODE_ANNOTATION: Final = "kwok.x-k8s.io/node"
-"""Annotation of the nodes that KWOK plays."""
+"""Annotation of the nodes that KWOK simulates."""
 CPU_ANNOTATION: Final = "kwok.x-k8s.io/usage-cpu"
 MEMORY_ANNOTATION: Final = "kwok.x-k8s.io/usage-memory"
 _NANO: Final = 10**9
@@ -36,8 +37,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def read_simulation(status: Mapping[str, Any], annotations: Mapping[str, str]) -> Simulation | None:
-    """Read a compute pod's status and annotations; None where no container of it runs."""
-    running = [one["name"] for one in status.get("containerStatuses") or () if "running" in (one.get("state") or {})]
+    """Return the simulation in a compute pod's status and annotations, or None if no container runs."""
+    statuses = status.get("containerStatuses") or ()
+    running = [container["name"] for container in statuses if "running" in (container.get("state") or {})]
     started = status.get("startTime")
     if not running or not started:
         return None
@@ -46,26 +48,26 @@ def read_simulation(status: Mapping[str, Any], annotations: Mapping[str, str]) -
 
 
 def _read_quantity(annotations: Mapping[str, str], name: str) -> float:
-    """Return the quantity in an annotation; 0 where it is absent or malformed."""
+    """Return the quantity in an annotation, or 0 if the annotation is absent or malformed."""
     try:
         return max(0.0, float(parse_quantity(annotations.get(name, "0"))))
     except ValueError:
         return 0.0
 
 
-def simulate_summary(pod: PlacedPod, played: Simulation, now: datetime) -> NodePods:
-    """Return the pod's `PodStats`, as `podstats.parse_summary` does of a kubelet's answer."""
-    start = {"startTime": times.render_time(played.started)}
-    containers = [{"name": name, **start, **_usage_stats(played, 1, now)} for name in played.containers]
-    return {pod.uid: _encode({**start, **_usage_stats(played, len(containers), now), "containers": containers})}
+def simulate_summary(pod: PlacedPod, simulation: Simulation, now: datetime) -> NodePods:
+    """Return the pod's `PodStats` in the form of `podstats.parse_summary`."""
+    start = {"startTime": times.render_time(simulation.started)}
+    containers = [{"name": name, **start, **_usage_stats(simulation, 1, now)} for name in simulation.containers]
+    return {pod.uid: _encode({**start, **_usage_stats(simulation, len(containers), now), "containers": containers})}
 
 
-def _usage_stats(played: Simulation, count: int, now: datetime) -> Object:
-    """The CPU and memory of `count` of the pod's containers."""
-    stamp, memory = times.render_time(now), played.memory * count
+def _usage_stats(simulation: Simulation, count: int, now: datetime) -> Object:
+    """Return the CPU and memory of `count` of the pod's containers."""
+    stamp, memory = times.render_time(now), simulation.memory * count
     cores = {
-        "usageNanoCores": round(played.cpu * count * _NANO),
-        "usageCoreNanoSeconds": round(_cpu_seconds(played, now) * count * _NANO),
+        "usageNanoCores": round(simulation.cpu * count * _NANO),
+        "usageCoreNanoSeconds": round(_cpu_seconds(simulation, now) * count * _NANO),
     }
     return {
         "cpu": {"time": stamp, **cores},
@@ -73,24 +75,24 @@ def _usage_stats(played: Simulation, count: int, now: datetime) -> Object:
     }
 
 
-def simulate_resource(pod: PlacedPod, played: Simulation, now: datetime) -> NodeSamples:
-    """Return the pod's samples of /metrics/resource, as `exposition.parse_samples` does of a kubelet's answer."""
-    lines = list(_build_samples(pod, played, now))
+def simulate_resource(pod: PlacedPod, simulation: Simulation, now: datetime) -> NodeSamples:
+    """Return the pod's samples of /metrics/resource in the form of `exposition.parse_samples`."""
+    lines = list(_build_samples(pod, simulation, now))
     return NodeSamples(
         {line.family: _family_comments(line.family) for line in lines}, {(pod.namespace, pod.name): lines}
     )
 
 
-def _build_samples(pod: PlacedPod, played: Simulation, now: datetime) -> Iterator[Sample]:
+def _build_samples(pod: PlacedPod, simulation: Simulation, now: datetime) -> Iterator[Sample]:
     labels = f'namespace="{pod.namespace}",pod="{pod.name}"'
-    for name in played.containers:
+    for name in simulation.containers:
         of_container = f'container="{name}",{labels}'
-        yield _build_sample("container", _CPU, of_container, _cpu_seconds(played, now), now)
-        yield _build_sample("container", _MEMORY, of_container, played.memory, now)
-        yield _build_sample("container", _START, of_container, played.started.timestamp(), now)
-    count = len(played.containers)
-    yield _build_sample("pod", _CPU, labels, _cpu_seconds(played, now) * count, now)
-    yield _build_sample("pod", _MEMORY, labels, played.memory * count, now)
+        yield _build_sample("container", _CPU, of_container, _cpu_seconds(simulation, now), now)
+        yield _build_sample("container", _MEMORY, of_container, simulation.memory, now)
+        yield _build_sample("container", _START, of_container, simulation.started.timestamp(), now)
+    count = len(simulation.containers)
+    yield _build_sample("pod", _CPU, labels, _cpu_seconds(simulation, now) * count, now)
+    yield _build_sample("pod", _MEMORY, labels, simulation.memory * count, now)
 
 
 def _build_sample(subject: str, measure: str, labels: str, value: float, now: datetime) -> Sample:
@@ -103,11 +105,11 @@ def _family_comments(family: str) -> list[str]:
     return [f"# HELP {family} [STABLE] {words}", f"# TYPE {family} {kind}"]
 
 
-def _cpu_seconds(played: Simulation, now: datetime) -> float:
-    """Return the CPU time that each container has used, in core-seconds."""
-    return played.cpu * max(0.0, (now - played.started).total_seconds())
+def _cpu_seconds(simulation: Simulation, now: datetime) -> float:
+    """Return the CPU time of each container in core-seconds."""
+    return simulation.cpu * max(0.0, (now - simulation.started).total_seconds())
 
 
-def simulate_nothing(_pod: PlacedPod, _played: Simulation, _now: datetime) -> NodeSamples:
+def simulate_nothing(_pod: PlacedPod, _simulation: Simulation, _now: datetime) -> NodeSamples:
     """Return no samples."""
     return NodeSamples()

@@ -1,4 +1,4 @@
-"""How many streams each tenant holds open, and how many questions it asks at once, and the bounds on that."""
+"""Limits of the streams and concurrent requests of each tenant."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from vkgateway.model.errors import ConflictError
 
 
 class TooManyStreamsError(ConflictError):
-    """A tenant holds all the streams it may; the message is for the tenant."""
+    """A tenant has reached its limit of streams. The message is for the tenant."""
 
 
 class StreamLimiter:
-    """Counts streams (logs, exec, attach, port-forward) by tenant; `limit` is what each may hold at once.
+    """Limit of concurrent streams (logs, exec, attach, port-forward) or, with `what`, of something else.
 
-    `total_count` is what there are for all, shared as `SharedLimit` does. `what` says what is counted, where it is
-    something else.
+    `limit` applies to each tenant, `total` to all tenants together; see `SharedLimit`.
     """
 
     def __init__(
@@ -41,17 +40,17 @@ class StreamLimiter:
         finally:
             self._limit.release_amount(tenant)
 
-    def _refusal_message(self, known: int) -> str:
-        if known >= self._limit.per_tenant:
-            return f"{known} {self._counted} are open already, the most that are allowed; end one and try again"
+    def _refusal_message(self, count: int) -> str:
+        if count >= self._limit.per_tenant:
+            return f"{count} {self._counted} are open already, the most that are allowed; end one and try again"
         return (
-            f"{known} {self._counted} are open already, and as many are left for all others; end one or try again later"
+            f"{count} {self._counted} are open already, and as many are left for all others; end one or try again later"
         )
 
     def tenant_count(self, tenant: str) -> int:
-        """How many streams a tenant holds open now."""
+        """Return the number of a tenant's open streams."""
         return self._limit.tenant_amount(tenant)
 
     def total_count(self) -> int:
-        """How many streams are open now."""
+        """Return the number of all open streams."""
         return self._limit.total_taken

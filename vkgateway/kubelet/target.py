@@ -1,4 +1,4 @@
-"""Where a tenant's pod really runs, and how the endpoint finds that out."""
+"""Compute pods of tenant pods, and the functions by which the endpoint finds them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vkgateway.model.errors import NotFoundError
 
 
 class NoComputePodError(NotFoundError):
-    """No compute pod that could answer exists for a tenant's pod, which does exist."""
+    """The tenant pod exists, but has no compute pod that could answer."""
 
     def __init__(self, pod: AbsentPod) -> None:
         super().__init__(pod.describe_state())
@@ -27,10 +27,10 @@ def _always_alive() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PodTarget:
-    """The compute pod that stands for a tenant's pod: by which client, under which name. `uid` is its own.
+    """The compute pod of a tenant pod, with the client of its cluster.
 
-    `tenant_uid` is that of the tenant's pod; `is_alive` tells, as often as it is asked, whether the compute pod still
-    is there and has not ended.
+    `uid` is the UID of the compute pod, `tenant_uid` the UID of the tenant pod. `is_alive` returns whether the compute
+    pod exists and has not ended.
     """
 
     client: Dialable
@@ -43,7 +43,7 @@ class PodTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What KWOK plays of a running pod: its containers, since when, and what each of them uses."""
+    """KWOK's simulation of a running pod: its containers, its start, and the usage of each container."""
 
     containers: tuple[str, ...]
     started: datetime
@@ -54,24 +54,24 @@ class Simulation:
 
 
 class NodeProxy(Protocol):
-    """The part of a compute cluster's client by which its nodes are asked: `vkgateway.kube.client.Client` is one."""
+    """A client for requests to compute nodes. `vkgateway.kube.client.Client` implements this protocol."""
 
     @property
     def name(self) -> str:
-        """Which cluster it is, for the log."""
+        """Name of the cluster, for logs."""
 
     async def request(
         self, method: str, path: str, *, params: Params | None = None, body: bytes | None = None, timeout: float = 30
     ) -> bytes:
-        """Send one request and return the whole answer. Raises ApiError."""
+        """Send a request and return the body of the response. Raises ApiError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPod:
-    """A compute pod that has a node, and the tenant's pod that it stands for.
+    """A compute pod with a node, and its tenant pod.
 
-    `cluster`, `node`, `namespace`, `name` and `uid` are the compute cluster's words; `tenant_...` and `virtual_node`
-    the tenant's.
+    `cluster`, `node`, `namespace`, `name` and `uid` belong to the compute pod. `tenant_...` and `virtual_node` belong
+    to the tenant pod.
     """
 
     cluster: NodeProxy
@@ -85,52 +85,52 @@ class PlacedPod:
     virtual_node: str
     is_running: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
-    """The tenant's."""
+    """Labels of the tenant pod."""
     on_simulated_node: bool = False
-    """KWOK plays the compute node: it has no kubelet that could be asked."""
+    """Whether KWOK simulates the compute node, so that it has no kubelet."""
     simulation: Simulation | None = None
-    """What is reported of a running pod on such a node."""
+    """Simulation of a running pod on such a node."""
 
 
 PodLocator = Callable[[str, str, str], "PodTarget | Awaitable[PodTarget]"]
-"""(tenant, namespace, pod), all the tenant's words, to the compute pod.
+"""Returns the compute pod of (tenant, namespace, pod) in the tenant's names. It must return pods of the tenant only.
 
-Raises vkgateway.model.errors.NotFoundError with a message for the tenant where there is no such pod, and
-NoComputePodError where nothing of it exists in the compute cluster. It must look among that tenant's pods only.
+Raises vkgateway.model.errors.NotFoundError with a message for the tenant if the tenant pod does not exist, and
+NoComputePodError if it has no compute pod.
 """
 
 PodLister = Callable[[str, str, str], Awaitable[Iterable[bytes]]]
-"""(tenant, node, phase) to its own pods on virtual nodes, as the tenant's API server holds them: JSON objects.
+"""Returns the tenant's pods of (tenant, node, phase) in JSON, as in the tenant's API server.
 
-Without a node those on all virtual nodes, without a phase all of them. Raises vkgateway.model.errors.NotFoundError
-where there is no such node, VkgatewayError where they cannot be told now.
+An empty node means all virtual nodes, an empty phase all phases. Raises vkgateway.model.errors.NotFoundError if the
+node does not exist, and VkgatewayError if the pods cannot be listed now.
 """
 
 PlacementLister = Callable[[str, str], tuple[str, list[PlacedPod]]]
-"""(tenant, virtual node) to that node's name and that tenant's pods on it which have a node below.
+"""Returns the name of the virtual node and the tenant's pods with a compute node for (tenant, virtual node).
 
-Without a virtual node the tenant's only one. Raises vkgateway.model.errors.NotFoundError where there is no such node,
-and InputError where there are several and none is named.
+An empty virtual node means the only one of the tenant. Raises vkgateway.model.errors.NotFoundError if the node does not
+exist, and InputError if the tenant has several.
 """
 
 
 VirtualNodeLister = Callable[[str], Mapping[str, Mapping[str, str]]]
-"""(tenant) to its virtual nodes, by name, with the labels that they have there.
+"""Returns the labels of a tenant's virtual nodes, by node name.
 
-Raises vkgateway.model.errors.NotFoundError where the tenant is not served now.
+Raises vkgateway.model.errors.NotFoundError if the tenant is not served.
 """
 
 
 async def no_pods(_tenant: str, _node: str, _phase: str) -> Iterable[bytes]:
-    """Tell of no pods."""
+    """Return no pods."""
     return ()
 
 
 def no_nodes(_tenant: str) -> Mapping[str, Mapping[str, str]]:
-    """Tell of no virtual nodes."""
+    """Return no virtual nodes."""
     return {}
 
 
 def no_placements(_tenant: str, node: str) -> tuple[str, list[PlacedPod]]:
-    """Tell of a node without pods."""
+    """Return a node without pods."""
     return node, []

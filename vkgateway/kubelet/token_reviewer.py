@@ -1,8 +1,8 @@
-"""Callers with a bearer token: the tenant's own API server says who they are and what they may.
+"""Authentication and authorization of bearer tokens by the tenant's API server.
 
-As a kubelet in webhook mode (https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/): by a
-TokenReview and SubjectAccessReviews, both remembered for a short time. So a stock metrics-server works in a tenant by
-its service account.
+Like a kubelet in webhook mode (https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/), the
+gateway creates a TokenReview and SubjectAccessReviews, and caches the results for a short time. So an unmodified
+metrics-server works in a tenant with its service account.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from vkgateway.kubelet.stream_limiter import StreamLimiter
 from vkgateway.kubelet.target import NodeProxy
 
 ALLOWED_CACHE_SECONDS: Final = 60.0
-"""How long a yes is remembered: so long a token that was taken back still works. Kubelets take two and five minutes."""
+"""Lifetime of a positive result, and so of a revoked token. Kubelets use two and five minutes."""
 DENIED_CACHE_SECONDS: Final = 10.0
 MAX_CONCURRENT_REVIEWS: Final = 8
-"""Reviews of a tenant that may be under way at once."""
+"""Limit of a tenant's concurrent reviews."""
 _MAX_TOKEN_LENGTH: Final = 16 * 1024
 _MAX_CACHED: Final = 4096
 _TIMEOUT: Final = 5.0
@@ -38,15 +38,15 @@ _SUBRESOURCES: Final[Mapping[str, tuple[str, ...]]] = {
     "healthz": ("healthz", "proxy"),
     "configz": ("configz", "proxy"),
 }
-"""Subresources of `nodes`, one of which the caller may `get`, by path: pkg/kubelet/server/auth.go. What is missing here
-is not served to tokens."""
+"""Subresources of `nodes` by path, like in pkg/kubelet/server/auth.go: a user needs `get` on one of them. Tokens are
+not accepted for other paths."""
 
 ReviewClients = Callable[[str], NodeProxy]
-"""A tenant to the client of its API server. Raises vkgateway.model.errors.NotFoundError where it is not served."""
+"""Returns the client of a tenant's API server. Raises vkgateway.model.errors.NotFoundError for an unknown tenant."""
 
 
 class User(msgspec.Struct, frozen=True):
-    """Whom a token stands for."""
+    """The user of a token."""
 
     username: str = ""
     uid: str = ""
@@ -73,7 +73,7 @@ class _Access(msgspec.Struct):
 
 
 class _TtlCache:
-    """Answers that are remembered, each for its time; the oldest go where they are too many."""
+    """Cache with a lifetime per entry. Above the size limit, the oldest entries are dropped."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -90,58 +90,58 @@ class _TtlCache:
         self._entries[key] = self._clock.monotonic() + seconds, answer
 
     def forget_tenant(self, tenant: str) -> None:
-        self._entries = {key: kept for key, kept in self._entries.items() if key[0] != tenant}
+        self._entries = {key: entry for key, entry in self._entries.items() if key[0] != tenant}
 
 
 class TokenReviewer:
-    """Asks tenants' API servers. `clock` gives monotonic seconds. Methods raise ApiError and TooManyStreamsError."""
+    """Reviewer of tokens through the tenants' API servers. Methods raise ApiError and TooManyStreamsError."""
 
-    def __init__(self, reviewers: ReviewClients, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._clients = reviewers
+    def __init__(self, clients: ReviewClients, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clients = clients
         self._user_cache = _TtlCache(clock)
         self._access_cache = _TtlCache(clock)
         self._limiter = StreamLimiter(MAX_CONCURRENT_REVIEWS, what="reviews of tokens")
 
     def forget_tenant(self, tenant: str) -> None:
-        """Drop what is remembered of a tenant."""
+        """Drop the cached results of a tenant."""
         self._user_cache.forget_tenant(tenant)
         self._access_cache.forget_tenant(tenant)
 
     async def review_token(self, tenant: str, token: str) -> User | None:
-        """Whom a token stands for in a tenant; None if it is worth nothing there."""
+        """Return the user of a token in a tenant, or None for an invalid token."""
         if not token or len(token) > _MAX_TOKEN_LENGTH:
             return None
         key = tenant, hashlib.sha256(token.encode()).hexdigest()
-        known = self._user_cache.get(key)
-        if known is None:
+        cached = self._user_cache.get(key)
+        if cached is None:
             review = {"kind": "TokenReview", "apiVersion": _TOKEN_REVIEWS.api_version, "spec": {"token": token}}
             status = msgspec.json.decode(await self._post_review(tenant, _TOKEN_REVIEWS, review), type=_Review).status
-            known = (status.user if status.authenticated else None,)
+            cached = (status.user if status.authenticated else None,)
             self._user_cache.put(
-                key, known, seconds=ALLOWED_CACHE_SECONDS if status.authenticated else DENIED_CACHE_SECONDS
+                key, cached, seconds=ALLOWED_CACHE_SECONDS if status.authenticated else DENIED_CACHE_SECONDS
             )
-        found: User | None = known[0]
-        return found
+        user: User | None = cached[0]
+        return user
 
     async def can_read_node(self, tenant: str, user: User, *, node: str, path: str) -> bool:
-        """Whether a user may read what `path`, its first segment, says of a node."""
+        """Return whether a user may read the path with this first segment at a node."""
         for subresource in _SUBRESOURCES.get(path, ()):
             if await self._can_get_subresource(tenant, user, node=node, subresource=subresource):
                 return True
         return False
 
     async def can_get_path(self, tenant: str, user: User, path: str) -> bool:
-        """Whether a user may `get` a URL path that is no resource, as `/metrics`."""
+        """Return whether a user may `get` a non-resource URL path, like `/metrics`."""
         return await self._review_access(tenant, user, {"nonResourceAttributes": {"verb": "get", "path": path}})
 
     async def _can_get_subresource(self, tenant: str, user: User, *, node: str, subresource: str) -> bool:
         attributes = {"verb": "get", "version": "v1", "resource": "nodes", "subresource": subresource, "name": node}
         return await self._review_access(tenant, user, {"resourceAttributes": attributes})
 
-    async def _review_access(self, tenant: str, user: User, asked: dict[str, dict[str, str]]) -> bool:
-        key = tenant, user.username, user.uid, repr((user.groups, sorted(user.extra.items()))), repr(asked)
-        known: bool | None = self._access_cache.get(key)
-        if known is None:
+    async def _review_access(self, tenant: str, user: User, attributes: dict[str, dict[str, str]]) -> bool:
+        key = tenant, user.username, user.uid, repr((user.groups, sorted(user.extra.items()))), repr(attributes)
+        allowed: bool | None = self._access_cache.get(key)
+        if allowed is None:
             review = {
                 "kind": "SubjectAccessReview",
                 "apiVersion": _ACCESS_REVIEWS.api_version,
@@ -150,13 +150,13 @@ class TokenReviewer:
                     "uid": user.uid,
                     "groups": user.groups,
                     "extra": user.extra,
-                    **asked,
+                    **attributes,
                 },
             }
             status = msgspec.json.decode(await self._post_review(tenant, _ACCESS_REVIEWS, review), type=_Access).status
-            known = status.allowed and not status.denied
-            self._access_cache.put(key, known, seconds=ALLOWED_CACHE_SECONDS if known else DENIED_CACHE_SECONDS)
-        return known
+            allowed = status.allowed and not status.denied
+            self._access_cache.put(key, allowed, seconds=ALLOWED_CACHE_SECONDS if allowed else DENIED_CACHE_SECONDS)
+        return allowed
 
     async def _post_review(self, tenant: str, resource: Resource, review: object) -> bytes:
         with self._limiter.hold_stream(tenant):

@@ -1,4 +1,4 @@
-"""Keeps one virtual node alive in its tenant: the Node object as it should be, and its Lease."""
+"""Controller of one virtual node in its tenant: its Node object and its Lease."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from vkgateway.kubelet import nodeobject
 from vkgateway.model.objects import Meta, Object, ObjectView, Taint
 
 REPORT_SECONDS: Final = 300.0
-"""How often conditions get a new heartbeat when nothing else changes: a kubelet's nodeStatusReportFrequency."""
+"""Interval of condition heartbeats without other changes: a kubelet's nodeStatusReportFrequency."""
 FIRST_WRITE_SECONDS: Final = 30.0
-"""When a node that was found as it should be is written: at a start there is more to do than that."""
+"""Delay of the first write of an unchanged node, to reduce the load at the start."""
 SETTLE_SECONDS: Final = 0.2
-"""Changes within this time become one write."""
+"""Changes within this time are written together."""
 
 _log = structlog.get_logger(__name__)
 
@@ -45,17 +45,18 @@ _decode_object: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class VirtualNode:
-    """One Node object and its Lease, kept right until `run` is cancelled.
+    """Reconciler of one Node object and its Lease, until `run` is cancelled.
 
-    `build` gives the Node as it should be now (`translate.nodes`); times in its conditions do not count. It is called
-    when `trigger_reconcile` says that something it depends on changed, when the tenant changed or deleted the object,
-    and every
-    `report_every` seconds; only differences are written, by server-side apply, so that labels, taints and annotations
-    of others stay. A node that is found as it should be at the start is written `found_after` seconds later or, so that
-    not all are written at once, up to twice that; what an earlier gateway gave it and this one does not goes then. The
-    Lease is renewed every `renew_every` seconds and valid for `lease_seconds`, also while the node is NotReady: the
-    node then tells the truth about itself, it is not lost. `on_registered` is called each time the object was written
-    as wanted or found so, `on_seen` with its labels and taints (`nodeobject.labels_and_taints`) each time it is seen.
+    `build` returns the desired Node (`translate.nodes`); the times of its conditions are ignored. The controller calls
+    `build` after `trigger_reconcile`, after the tenant changed or deleted the object, and every `report_every` seconds.
+    It writes differences only, by server-side apply, so that labels, taints and annotations of others stay.
+
+    If the node has the desired state at the start, the first write follows after `first_write_after` seconds or up to
+    twice that, to spread the load. This write removes fields of an earlier gateway.
+
+    The Lease is renewed every `renew_every` seconds and valid for `lease_seconds`, also while the node is NotReady: a
+    NotReady node is not lost. `on_registered` is called each time the node reached its desired state, `on_seen` with
+    its labels and taints (`nodeobject.labels_and_taints`) each time it was observed.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class VirtualNode:
         lease_seconds: int = 40,
         renew_every: float = 10.0,
         report_every: float = REPORT_SECONDS,
-        found_after: float = FIRST_WRITE_SECONDS,
+        first_write_after: float = FIRST_WRITE_SECONDS,
         settle: float = SETTLE_SECONDS,
         on_registered: Callable[[], None] | None = None,
         on_seen: Callable[[Mapping[str, str], tuple[Taint, ...]], None] | None = None,
@@ -76,13 +77,13 @@ class VirtualNode:
     ) -> None:
         self.name: Final = name
         self.is_registered = False
-        """Whether the object was written as wanted, or found so, and has not gone since."""
+        """Whether the object reached its desired state and was not deleted since."""
         self._client = client
         self._build = build
         self._lease_seconds = lease_seconds
         self._renew_every = renew_every
         self._report_every = report_every
-        self._first_write_after = min(found_after, report_every)
+        self._first_write_after = min(first_write_after, report_every)
         self._settle = settle
         self._on_registered = on_registered
         self._on_seen = on_seen
@@ -94,11 +95,11 @@ class VirtualNode:
         self._version = 0
         self._written: Object = {}
         self._observed: Object = {}
-        """The server's view of `_written` after it was last written."""
+        """The server's response to the last write, reduced to the fields of `_written`."""
         self._undeclared: frozenset[str] = frozenset()
-        """Fields of the status that the tenant's Kubernetes is too old for."""
+        """Status fields that the tenant's Kubernetes release does not know."""
         self._write_at = float("-inf")
-        """When it is to be written whatever it says."""
+        """Monotonic time of the next unconditional write."""
         self._reflector = Reflector(
             client,
             NODES,
@@ -109,18 +110,18 @@ class VirtualNode:
         )
 
     def trigger_reconcile(self) -> None:
-        """Say that what `build` gives may have changed."""
+        """Note that the result of `build` may have changed."""
         self._triggered.set()
 
     async def run(self) -> None:
-        """Keep node and Lease until cancelled; failures of the tenant's API server are retried for ever."""
+        """Reconcile node and Lease until cancelled, and retry after failures of the tenant's API server."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._reflector.run(), name=f"watch-node-{self.name}")
             group.create_task(self._run_node_loop(), name=f"keep-node-{self.name}")
             group.create_task(self._run_lease_loop(), name=f"keep-lease-{self.name}")
 
     async def delete_node(self) -> None:
-        """Take the node and its Lease out of the tenant; `run` must have ended. Raises ApiError."""
+        """Delete the node and its Lease after the end of `run`. Raises ApiError."""
         for resource, namespace in ((NODES, None), (LEASES, NODE_LEASE_NAMESPACE)):
             try:
                 await self._client.delete(resource, self.name, namespace=namespace)
@@ -129,7 +130,7 @@ class VirtualNode:
 
     def _handle_change(self, _: _Node | None, new: _Node | None) -> None:
         if new is None:
-            _log.info("virtual node is gone, making it again", node=self.name)
+            _log.info("virtual node was deleted and is re-created", node=self.name)
             self.is_registered = False
             self._exists.clear()
             self._observed = {}
@@ -138,7 +139,7 @@ class VirtualNode:
         self._triggered.set()
 
     def _handle_sync(self) -> None:
-        """The API server was away, and may be of another release by now."""
+        """Try all fields again: the API server may have been upgraded while it was unreachable."""
         if self._undeclared:
             self._undeclared = frozenset()
             self._triggered.set()
@@ -153,7 +154,7 @@ class VirtualNode:
                 failures = 0
             except errors.ApiError as error:
                 if unknown := nodeobject.undeclared_fields(error.message) - self._undeclared:
-                    _log.info("the tenant's API server does not know all fields", node=self.name, left_out=unknown)
+                    _log.info("the tenant's API server does not know some fields", node=self.name, skipped=unknown)
                     self._undeclared |= unknown
                     continue
                 failures += 1
@@ -163,7 +164,7 @@ class VirtualNode:
             await self._wait_for_trigger()
 
     async def _wait_for_trigger(self) -> None:
-        """Wait for a reason to look again, and then for those that follow on its heels."""
+        """Wait for a trigger or the next unconditional write, then for further changes within the settle time."""
         try:
             async with asyncio.timeout(max(0.0, self._write_at - self._clock.monotonic())):
                 await self._triggered.wait()
@@ -172,13 +173,13 @@ class VirtualNode:
         await self._clock.sleep(self._settle)
 
     async def _reconcile_node(self) -> None:
-        held = self._reflector.store.get(("", self.name))
+        stored = self._reflector.store.get(("", self.name))
         wanted = nodeobject.without_fields(nodeobject.without_times(self._build()), self._undeclared)
-        if held is not None and not self._written and nodeobject.matches_wanted(held.body, wanted):
-            self._record_written(held, wanted, until=self._clock.monotonic() + add_jitter(self._first_write_after))
-        if held is not None and not self._needs_write(wanted, held):
+        if stored is not None and not self._written and nodeobject.matches_wanted(stored.body, wanted):
+            self._record_written(stored, wanted, until=self._clock.monotonic() + add_jitter(self._first_write_after))
+        if stored is not None and not self._needs_write(wanted, stored):
             return
-        current = held.body if held is not None else None
+        current = stored.body if stored is not None else None
         writes = nodeobject.build_documents(wanted, current, now=self._clock.now())
         answer = await self._client.patch(NODES, self.name, writes.main, kind="apply")
         answer = await self._client.patch(NODES, self.name, writes.status, kind="apply", subresource="status")
@@ -196,15 +197,15 @@ class VirtualNode:
         if self._on_registered is not None:
             self._on_registered()
 
-    def _needs_write(self, wanted: Object, held: _Node) -> bool:
-        """Whether there is something to write: other wishes, another's change, or a heartbeat."""
+    def _needs_write(self, wanted: Object, stored: _Node) -> bool:
+        """Return whether the desired state or the object changed, or a heartbeat is due."""
         if wanted != self._written or self._clock.monotonic() >= self._write_at:
             return True
-        return not self._is_outdated(held) and nodeobject.project_node(held.body, wanted) != self._observed
+        return not self._is_outdated(stored) and nodeobject.project_node(stored.body, wanted) != self._observed
 
-    def _is_outdated(self, held: _Node) -> bool:
-        """Whether the watch has yet to tell what we wrote last; versions of one object are ordered numbers."""
-        return held.metadata.uid == self._uid and int(held.metadata.resource_version) < self._version
+    def _is_outdated(self, stored: _Node) -> bool:
+        """Return whether the watch has not delivered the last write. Versions of one object are ordered numbers."""
+        return stored.metadata.uid == self._uid and int(stored.metadata.resource_version) < self._version
 
     async def _run_lease_loop(self) -> None:
         failures = 0

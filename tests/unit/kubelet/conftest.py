@@ -94,7 +94,7 @@ async def make(authority: Authority) -> AsyncIterator[Callable[..., Awaitable[En
         compute = await FakeCompute(answer(404, b"")).__aenter__()
         ended: set[str] = set()
 
-        def backends(tenant: str, namespace: str, pod: str) -> PodTarget:
+        def find_pod(tenant: str, namespace: str, pod: str) -> PodTarget:
             if pod == "held":
                 raise NotFoundError('pod "held" is waiting to be admitted')
             return PodTarget(
@@ -108,7 +108,7 @@ async def make(authority: Authority) -> AsyncIterator[Callable[..., Awaitable[En
 
         keys = authority.issue("kubelet", server=True, ips=["127.0.0.1"])
         tls = server_context(ca=authority.cert_pem, cert=keys.cert_pem, key=keys.key_pem)
-        defaults: dict[str, Any] = {"address": "127.0.0.1", "port": 0, "tls": tls, "backends": backends}
+        defaults: dict[str, Any] = {"address": "127.0.0.1", "port": 0, "tls": tls, "pod_locator": find_pod}
         server = KubeletServer(**(defaults | settings))
         await server.start()
         server.admit_tenant("alpha")

@@ -81,7 +81,7 @@ def absent(**status: Any) -> AbsentPod:
         ),
         (
             {"phase": "Running", "containerStatuses": [container({"running": {}})]},
-            "pod default/web ran, and nothing of it is found in the compute cluster now",
+            "pod default/web ran, but does not exist in the compute cluster now",
         ),
     ],
 )
@@ -96,7 +96,7 @@ def test_the_log_of_an_evicted_pod_is_what_was_kept_of_it() -> None:
     first, *kept = text.splitlines()
     assert f"was evicted at {END}" in first
     assert "not been started" not in text
-    assert kept == ["[vkgateway] Its termination message keeps:", "step 41", "step 42"]
+    assert kept == ["[vkgateway] Its termination message is:", "step 41", "step 42"]
 
 
 def test_without_a_message_the_log_says_only_that_it_is_gone() -> None:

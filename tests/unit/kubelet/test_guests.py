@@ -147,14 +147,14 @@ async def test_connections_are_bounded_by_tenant(make: Make, monkeypatch: pytest
 
 async def test_bodies_that_do_not_end_are_few(make: Make) -> None:
     """Requests that stop in the middle of their bodies fill no memory; another tenant's are taken meanwhile."""
-    endpoint = await make(held_max=100_000)
+    endpoint = await make(memory_max=100_000)
     endpoint.server.admit_tenant("beta")
     first, second, other = await endpoint.call(), await endpoint.call(), await endpoint.call("beta")
     _begin(first, 60_000)
     await _until(lambda: endpoint.server._memory_limiter.total_bytes() == 60_000)
     _begin(second, 60_000)
     status, _, body = await second.answer()
-    assert (status, b"under way" in body) == (429, True)
+    assert (status, b"in memory" in body) == (429, True)
     assert (await other.send("POST", "/admission/gate", b"x" * 60_000))[0] == 400
     first.writer.transport.abort()
     await _until(lambda: endpoint.server._memory_limiter.total_bytes() == 0)

@@ -206,7 +206,7 @@ def _nothing_below(_tenant: str, _namespace: str, pod: str) -> PodTarget:
 
 
 async def test_the_log_of_an_evicted_pod_tells_what_became_of_it(make: Make) -> None:
-    caller = await (await make(backends=_nothing_below)).call()
+    caller = await (await make(pod_locator=_nothing_below)).call()
     status, _, body = await caller.ask("GET", "/containerLogs/default/evicted/main?follow=true")
     assert (status, body.decode().splitlines()[-1]) == (200, "step 42")
     assert b"ran and was evicted at 2026-01-02T03:04:05Z" in body
@@ -215,14 +215,14 @@ async def test_the_log_of_an_evicted_pod_tells_what_became_of_it(make: Make) -> 
 
 
 async def test_the_log_of_a_pod_that_waits_says_so(make: Make) -> None:
-    caller = await (await make(backends=_nothing_below)).call()
+    caller = await (await make(pod_locator=_nothing_below)).call()
     status, _, body = await caller.ask("GET", "/containerLogs/default/waiting/main")
     assert (status, body) == (400, b"container main of pod default/waiting has not been started yet\n")
 
 
 @pytest.mark.parametrize("what", ["exec", "attach", "portForward", "run"])
 async def test_streams_to_an_evicted_pod_are_refused_with_the_truth(make: Make, what: str) -> None:
-    caller = await (await make(backends=_nothing_below)).call()
+    caller = await (await make(pod_locator=_nothing_below)).call()
     target = f"/{what}/default/evicted" + ("" if what == "portForward" else "/main?command=true&cmd=true&output=1")
     upgrade = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}
     status, _, body = await caller.ask("POST", target, **upgrade)

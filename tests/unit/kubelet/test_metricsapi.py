@@ -53,9 +53,9 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
     figures = StatsProvider(
         lambda tenant, node: (node, pods[tenant]),
         nodes=lambda _: {"a100.local": LABELS},
-        reader=NodeStatsReader(fresh=0.0),
+        reader=NodeStatsReader(cache_seconds=0.0),
     )
-    endpoint = await make(figures=figures)
+    endpoint = await make(stats_provider=figures)
     nodes = Nodes()
     endpoint.compute.script = nodes
     authorities = {name: Authority.create(f"{name} front proxy ca") for name in ("alpha", "beta")}
@@ -206,5 +206,5 @@ def test_selectors(selector: str, labels: dict[str, str], meets: bool) -> None:
 
 @pytest.mark.parametrize("selector", ["a=b=c", "a in b", ",", "a in (b", "=b"])
 def test_what_is_no_selector_is_refused(selector: str) -> None:
-    with pytest.raises(ValueError, match="is no part of a selector"):
+    with pytest.raises(ValueError, match="is not part of a selector"):
         labelselector.parse(selector)

@@ -79,7 +79,7 @@ async def test_a_command_that_says_too_much_is_ended(endpoint: Endpoint, monkeyp
     monkeypatch.setattr(runcommand, "MAX_OUTPUT_BYTES", 1000)
     endpoint.compute.script = saying(*(frame(b"\x01" + b"x" * 400) for _ in range(4)), frame(DONE))
     status, _, body = await (await endpoint.call()).ask("POST", URL)
-    assert (status, b"more than 1000 bytes" in body) == (500, True)
+    assert (status, b"exceeds 1000 bytes" in body) == (500, True)
 
 
 async def test_what_commands_have_said_so_far_is_bounded_by_tenant(make: Callable[..., Awaitable[Endpoint]]) -> None:
@@ -89,7 +89,7 @@ async def test_what_commands_have_said_so_far_is_bounded_by_tenant(make: Callabl
         writer.write(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n" + said)
         await reader.read()
 
-    endpoint = await make(held_max=1000)
+    endpoint = await make(memory_max=1000)
     endpoint.server.admit_tenant("beta")
     endpoint.compute.script = unfinished
     first = await endpoint.call()
@@ -99,7 +99,7 @@ async def test_what_commands_have_said_so_far_is_bounded_by_tenant(make: Callabl
             await endpoint.call()
     endpoint.compute.script = saying(said, frame(DONE))
     status, _, body = await (await endpoint.call()).ask("POST", URL)
-    assert (status, b"under way" in body) == (429, True)
+    assert (status, b"in memory" in body) == (429, True)
     assert (await (await endpoint.call("beta")).ask("POST", URL))[0] == 200
 
 

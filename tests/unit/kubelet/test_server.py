@@ -131,7 +131,7 @@ async def test_names_as_long_as_names_may_be(endpoint: Endpoint) -> None:
     assert (await caller.ask("GET", f"/containerLogs/default/{'a' * 253}/main"))[0] != 400
     assert endpoint.compute.asked[0].path.endswith(f"/pods/{'a' * 253}/log")
     status, _, body = await (await endpoint.call()).ask("GET", f"/containerLogs/default/{'a' * 254}/main")
-    assert (status, b"is no name of a pod" in body) == (400, True)
+    assert (status, b"is not a valid name of a pod" in body) == (400, True)
 
 
 async def test_pods_are_the_callers(make: Make) -> None:
@@ -140,7 +140,7 @@ async def test_pods_are_the_callers(make: Make) -> None:
         phases = [phase] if phase else ["Running", "Pending"]
         return [json.dumps({"metadata": {"name": f"{tenant}-{phase}"}}).encode() for phase in phases]
 
-    endpoint = await make(pods=pods)
+    endpoint = await make(pod_lister=pods)
     caller = await endpoint.call()
     _, headers, body = await caller.ask("GET", "/pods")
     assert headers["content-type"] == "application/json"
@@ -155,13 +155,13 @@ async def test_answers_that_nobody_reads_are_few(make: Make) -> None:
     async def pods(tenant: str, node: str, phase: str) -> list[bytes]:
         return [b'"' + b"x" * 16_000_000 + b'"']
 
-    endpoint = await make(pods=pods, held_max=20_000_000)
+    endpoint = await make(pod_lister=pods, memory_max=20_000_000)
     endpoint.server.admit_tenant("beta")
     slow, next_one, other = await endpoint.call(), await endpoint.call(), await endpoint.call("beta")
     slow.writer.write(b"GET /pods HTTP/1.1\r\nHost: node\r\n\r\n")
     assert (await slow.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
     status, _, body = await next_one.ask("GET", "/pods")
-    assert (status, b"read the answers" in body) == (429, True)
+    assert (status, b"read the replies" in body) == (429, True)
     assert (await other.ask("GET", "/pods"))[0] == 200
 
     slow.writer.transport.abort()
@@ -181,7 +181,7 @@ async def test_a_broken_answer_ends_nothing_else(make: Make) -> None:
     async def pods(_tenant: str, _node: str, _phase: str) -> list[bytes]:
         raise RuntimeError("secret detail")
 
-    caller = await (await make(pods=pods)).call()
+    caller = await (await make(pod_lister=pods)).call()
     status, _, body = await caller.ask("GET", "/pods")
     assert status == 500
     assert b"secret" not in body
@@ -192,7 +192,7 @@ async def test_pods_that_cannot_be_told_are_no_empty_list(make: Make) -> None:
     async def pods(_tenant: str, _node: str, _phase: str) -> list[bytes]:
         raise UnavailableError("the API server does not answer")
 
-    caller = await (await make(pods=pods)).call()
+    caller = await (await make(pod_lister=pods)).call()
     status, _, body = await caller.ask("GET", "/pods")
     assert (status, b"does not answer" in body) == (503, True)
 
@@ -201,6 +201,6 @@ async def test_a_port_in_use_is_named(endpoint: Endpoint) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        second = KubeletServer(address="127.0.0.1", port=port, tls=context, backends=endpoint.server._pod_locator)
+        second = KubeletServer(address="127.0.0.1", port=port, tls=context, pod_locator=endpoint.server._pod_locator)
         with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
             await second.start()

@@ -79,7 +79,7 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
                 raise NotFoundError(tenant)
             return clients[tenant]
 
-        endpoint = await make(tokens=TokenReviewer(reviewers, clock=clock))
+        endpoint = await make(token_reviewer=TokenReviewer(reviewers, clock=clock))
         yield World(endpoint, alpha, beta, clock)
 
 

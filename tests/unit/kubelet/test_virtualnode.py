@@ -122,7 +122,7 @@ async def test_a_node_that_is_found_as_it_should_be_is_written_later(world: Worl
     async with running(world) as node:
         await wait_until(lambda: node.is_registered)
         assert world.writes() == 6, "it said something else"
-    async with running(world, found_after=0.01) as node:
+    async with running(world, first_write_after=0.01) as node:
         await wait_until(lambda: world.writes() == 8)
 
 

@@ -41,7 +41,7 @@ async def _run(paths: PlatformPaths, port: int) -> None:
             name="hollow kubelet",
             tls=server_context(paths),
             connections=_CONNECTIONS,
-            patience=_PATIENCE,
+            idle_timeout=_PATIENCE,
         )
         async with listener:
             await listener.listen_tcp(process.HOST, port)
