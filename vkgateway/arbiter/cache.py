@@ -1,4 +1,4 @@
-"""What is kept from cycle to cycle, so that a cycle costs what has changed: read gangs, and the standing of pools."""
+"""Cache of scheduling state between cycles, so that a cycle costs what has changed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from vkgateway.arbiter.decisions import PendingReport
 from vkgateway.arbiter.gang_parts import has_pod_pools, split_gang
-from vkgateway.arbiter.pool_state import PoolState
-from vkgateway.arbiter.queueing.pending_columns import PendingTable
+from vkgateway.arbiter.pools.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_updates import PoolUpdates
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
+from vkgateway.arbiter.queueing.pending_table import PendingTable
 from vkgateway.arbiter.snapshot import ENDING, NOTIFIED, Gang, Pod, Policy, Pool, PoolKey, Quota, Snapshot
 from vkgateway.arbiter.snapshot_diff import diff_gangs
 
@@ -17,106 +18,117 @@ _MAX_CLASSES = 1 << 20
 
 
 class Cache:
-    """Handed to `decide` again and again. What did not change must be the very same object: that is how it is known.
-
-    It changes no decision: without it, or with an empty one, they are the same. It serves one line of snapshots, and
-    one call at a time.
+    """Scheduling state that is passed to each `decide`. Unchanged parts of a snapshot must be the same objects as
+    before: the cache compares identities. The cache changes no decision: those with an empty cache are the same. It
+    serves one series of snapshots, one call at a time.
     """
 
     def __init__(self) -> None:
         self._policy: Policy | None = None
         self._quotas: tuple[Quota, ...] = ()
         self._last_gangs: tuple[Gang, ...] = ()
-        """Those of the last snapshot."""
+        """Gangs of the last snapshot."""
         self._snapshot_gangs: dict[str, Gang] = {}
         self._equivalence_classes: dict[Hashable, int] = {}
         self.gangs: dict[str, Gang] = {}
-        """As of now: pods that were to go by now are ending."""
+        """Gangs as of now: notified pods whose deadline has passed are ending."""
         self._notified_gangs: dict[str, None] = {}
-        """Gangs of which pods were told to go: time alone changes them."""
+        """Gangs with notified pods, which change as time passes."""
         self.planned_gangs: dict[str, None] = {}
-        """Gangs that are told with a plan."""
+        """Gangs with a plan."""
         self._overridden_gangs: dict[str, Gang] = {}
-        """Of those that were changed since the last snapshot, what it told."""
+        """Gangs that were changed since the last snapshot, as they were in it."""
         self.pool_states: dict[PoolKey, PoolState] = {}
+        self._updates: dict[PoolKey, PoolUpdates] = {}
         self.invalid_reports: dict[str, PendingReport] = {}
         self.pending_gangs: dict[str, PendingGang] = {}
-        """Gangs of which something waits."""
+        """Gangs with pending pods."""
         self.surplus_gangs: dict[str, None] = {}
-        """Those of them of which pods beyond the minimum wait."""
+        """Those with pending surplus pods."""
         self.pending_table = PendingTable()
-        """Those of them that ask for a core."""
+        """Those with pending min members."""
         self._table_changes: dict[str, PendingGang | None] = {}
-        """What has changed about them."""
+        """Changes of the pending table that are not applied yet."""
         self.parts: dict[str, tuple[str, ...]] = {}
-        """The parts of each gang that is handled in parts."""
+        """Names of the parts of each gang in several pools."""
         self.invalid_part_reports: dict[str, PendingReport] = {}
-        """Of these gangs, why nothing can be done yet for those that wait."""
+        """By gang in several pools, why its pending pods cannot be scheduled yet."""
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all state."""
         self.__init__()  # type: ignore[misc]
 
     def apply_snapshot(self, snapshot: Snapshot, now: float) -> None:
-        """Take in what is new."""
+        """Apply the changes since the last snapshot."""
         if self._policy != snapshot.policy:
             self.clear()
             self._policy = snapshot.policy
         new = self._update_pools(snapshot)
         changes = self._changed_gangs(snapshot.gangs)
         seen = {name for name, _ in changes}
-        changes += [(name, told) for name, told in self._overridden_gangs.items() if name not in seen]
+        changes += [(name, reported) for name, reported in self._overridden_gangs.items() if name not in seen]
         seen |= self._overridden_gangs.keys()
         self._overridden_gangs = {}
         changes += [(name, self._snapshot_gangs[name]) for name in self._notified_gangs if name not in seen]
         self._apply_changes(changes, now, new)
 
     def apply_changed_gangs(self, changed: Mapping[str, Gang], now: float) -> None:
-        """Take in what gangs become by decisions, by id. The next snapshot is followed as if that had not been."""
+        """Apply gangs as decisions change them. The next snapshot is still compared with the last one."""
         for name in changed:
             self._overridden_gangs.setdefault(name, self._snapshot_gangs[name])
         self._apply_changes(list(changed.items()), now, [])
 
+    def begin_round(self, now: float) -> None:
+        """Begin a round of the cycle in all pools."""
+        for pool_state in self.pool_states.values():
+            pool_state.begin_round(now)
+
+    def end_round(self) -> None:
+        """Undo in all pools what was decided in the round."""
+        for pool_state in self.pool_states.values():
+            pool_state.end_round()
+
     @property
     def snapshot_gangs(self) -> Mapping[str, Gang]:
-        """Gangs as they were told."""
+        """Gangs as they are in the snapshot, or as `apply_changed_gangs` set them."""
         return self._snapshot_gangs
 
     def _update_pools(self, snapshot: Snapshot) -> list[PoolState]:
-        """Returns the standings that know nothing yet."""
+        """Return the pool states that contain no gangs yet."""
         pools: dict[PoolKey, Pool] = {pool.key: pool for pool in snapshot.pools}
         for key in [key for key in self.pool_states if key not in pools]:
-            del self.pool_states[key]
+            del self.pool_states[key], self._updates[key]
         new = []
         for key, pool in pools.items():
-            standing = self.pool_states.get(key)
-            if standing is not None and standing.pool is not pool and not standing.update_nodes(pool):
-                standing = None
-            if standing is None:
-                standing = PoolState(pool, snapshot.quotas, snapshot.policy)
-                new.append(standing)
+            pool_state = self.pool_states.get(key)
+            if pool_state is not None and pool_state.pool is not pool and not self._updates[key].update_nodes(pool):
+                pool_state = None
+            if pool_state is None:
+                pool_state = PoolState(pool, snapshot.quotas, snapshot.policy)
+                new.append(pool_state)
                 self.pool_states.pop(key, None)
-            self.pool_states[key] = standing
+                self._updates[key] = PoolUpdates(pool_state)
+            self.pool_states[key] = pool_state
         if self._quotas is not snapshot.quotas:
-            for standing in self.pool_states.values():
-                standing.set_quotas(snapshot.quotas)
+            for updates in self._updates.values():
+                updates.set_quotas(snapshot.quotas)
             self._quotas = snapshot.quotas
-        # In the order in which they are told.
+        # In the snapshot's order.
         self.pool_states = {key: self.pool_states[key] for key in pools}
         return new
 
     def _changed_gangs(self, gangs: tuple[Gang, ...]) -> list[tuple[str, Gang | None]]:
-        """Gangs that are new or others than before, and the names of those that have gone."""
+        """Return new and changed gangs by name, and None for deleted ones."""
         before, self._last_gangs = self._last_gangs, gangs
-        came, gone = diff_gangs(before, gangs)
-        changes: dict[str, Gang | None] = {gang.id: gang for gang in came}
-        changed = [*changes.items(), *((gang.id, None) for gang in gone if gang.id not in changes)]
-        if not self.parts and not any(map(has_pod_pools, came)):
+        added, deleted = diff_gangs(before, gangs)
+        changes: dict[str, Gang | None] = {gang.id: gang for gang in added}
+        changed = [*changes.items(), *((gang.id, None) for gang in deleted if gang.id not in changes)]
+        if not self.parts and not any(map(has_pod_pools, added)):
             return changed
         return [each for name, gang in changed for each in self._split_changes(name, gang)]
 
     def _split_changes(self, name: str, gang: Gang | None) -> list[tuple[str, Gang | None]]:
-        """Return the changes of the gangs that are handled in place of one."""
+        """Return the changes of the gangs that are scheduled in place of one."""
         before = self.parts.pop(name, None)
         self.invalid_part_reports.pop(name, None)
         now: tuple[Gang, ...] = () if gang is None else (gang,)
@@ -127,45 +139,45 @@ class Cache:
             if found.report is not None:
                 self.invalid_part_reports[name] = found.report
         names = {each.id for each in now}
-        gone = [each for each in (before or (name,)) if each not in names and each in self._snapshot_gangs]
-        return [*((each, None) for each in gone), *((each.id, each) for each in now)]
+        deleted = [each for each in (before or (name,)) if each not in names and each in self._snapshot_gangs]
+        return [*((each, None) for each in deleted), *((each.id, each) for each in now)]
 
     def _apply_changes(self, changes: Sequence[tuple[str, Gang | None]], now: float, new: Sequence[PoolState]) -> None:
         by_pool: dict[PoolKey, list[tuple[Gang | None, Gang | None]]] = {key: [] for key in self.pool_states}
-        for name, told in changes:
+        for name, reported in changes:
             old = self.gangs.get(name)
-            moves = told is not None and _has_notified(told.pods)
-            gang = _apply_deadlines(told, now) if moves and told is not None else told
-            if told is self._snapshot_gangs.get(name) and (gang is old or gang == old):
+            is_notified = reported is not None and _has_notified(reported.pods)
+            gang = _apply_deadlines(reported, now) if is_notified and reported is not None else reported
+            if reported is self._snapshot_gangs.get(name) and (gang is old or gang == old):
                 continue
             for key in _pool_keys(old, gang):
                 if key in by_pool:
                     by_pool[key].append((old, gang))
-            self._store_gang(name, told, gang, moves=moves)
-        for standing in new:
-            key = standing.pool.key
+            self._store_gang(name, reported, gang, is_notified=is_notified)
+        for pool_state in new:
+            key = pool_state.pool.key
             by_pool[key] = [(None, gang) for gang in self.gangs.values() if _is_in_pool(gang, key)]
-        for key, standing in self.pool_states.items():
-            standing.apply_changes(by_pool[key])
+        for key in self.pool_states:
+            self._updates[key].apply_changes(by_pool[key])
         if self._table_changes:
             self.pending_table.apply_changes(self._table_changes)
             self._table_changes = {}
 
-    def _store_gang(self, name: str, told: Gang | None, gang: Gang | None, *, moves: bool) -> None:
+    def _store_gang(self, name: str, reported: Gang | None, gang: Gang | None, *, is_notified: bool) -> None:
         if self.pending_gangs.pop(name, None) is not None:
             self._table_changes[name] = None
             self.surplus_gangs.pop(name, None)
         self.invalid_reports.pop(name, None)
-        if told is None or gang is None:
+        if reported is None or gang is None:
             for known in (self.gangs, self._snapshot_gangs, self._notified_gangs, self.planned_gangs):
                 known.pop(name, None)
             return
-        self.gangs[name], self._snapshot_gangs[name] = gang, told
-        if moves:
+        self.gangs[name], self._snapshot_gangs[name] = gang, reported
+        if is_notified:
             self._notified_gangs[name] = None
         else:
             self._notified_gangs.pop(name, None)
-        if told.plan is not None:
+        if reported.plan is not None:
             self.planned_gangs[name] = None
         else:
             self.planned_gangs.pop(name, None)
@@ -178,27 +190,27 @@ class Cache:
         elif found is not None:
             self.invalid_reports[name] = found
 
-    def _equivalence_class(self, what: Hashable) -> int:
-        """A number for whatever is equal."""
+    def _equivalence_class(self, key: Hashable) -> int:
+        """Return a number, the same for equal keys."""
         if len(self._equivalence_classes) >= _MAX_CLASSES:
             self.reset_equivalence_classes()
-        return self._equivalence_classes.setdefault(what, len(self._equivalence_classes))
+        return self._equivalence_classes.setdefault(key, len(self._equivalence_classes))
 
     def reset_equivalence_classes(self) -> None:
-        """Number kinds anew."""
+        """Number the equivalence classes again."""
         self._equivalence_classes = {}
-        for standing in self.pool_states.values():
-            standing.feasibility_cache.clear()
-        for name, ask in self.pending_gangs.items():
+        for pool_state in self.pool_states.values():
+            pool_state.facts.feasibility.clear()
+        for name, pending in self.pending_gangs.items():
             self.pending_gangs[name] = replace(
-                ask,
+                pending,
                 equivalence_class=self._equivalence_classes.setdefault(
-                    ask.equivalence_key, len(self._equivalence_classes)
+                    pending.equivalence_key, len(self._equivalence_classes)
                 ),
             )
-        self._table_changes = {name: ask if ask.min_members else None for name, ask in self.pending_gangs.items()} | {
-            name: None for name in self.pending_table.names if name not in self.pending_gangs
-        }
+        self._table_changes = {
+            name: pending if pending.min_members else None for name, pending in self.pending_gangs.items()
+        } | {name: None for name in self.pending_table.names if name not in self.pending_gangs}
 
 
 def _is_in_pool(gang: Gang, key: PoolKey) -> bool:
@@ -226,7 +238,7 @@ def _has_notified(pods: Sequence[Pod]) -> bool:
 
 
 def _apply_deadlines(gang: Gang, now: float) -> Gang:
-    """Notified pods whose time has come are ending."""
+    """Return the gang with notified pods ending whose deadline has passed."""
     for pod in gang.pods:
         if pod.state is NOTIFIED and pod.deadline < now:
             return replace(gang, pods=tuple(_apply_deadline(gang, pod, now) for pod in gang.pods))

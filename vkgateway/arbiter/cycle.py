@@ -1,12 +1,13 @@
-"""One cycle: everything at one moment in, all decisions out. The same input gives the same decisions."""
+"""The scheduling cycle: a snapshot in, all decisions out. Equal snapshots give equal decisions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 from vkgateway.arbiter.cache import Cache
-from vkgateway.arbiter.capacity.node_fit import IntArray
-from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.cycle_state import CycleState, collect_decisions
 from vkgateway.arbiter.decisions import Decisions, PendingReport
 from vkgateway.arbiter.outcome import changed_gangs, find_broken_starts, merge_decisions, remove_starts, without_starts
 from vkgateway.arbiter.phases.borrowing import is_overtaken, start_borrowing_gangs
@@ -18,145 +19,181 @@ from vkgateway.arbiter.phases.plan_replacement import replan_slow_plans
 from vkgateway.arbiter.phases.pool_switch import start_in_another_pool
 from vkgateway.arbiter.phases.preemption_plans import (
     any_plan_lacks_reserve,
-    keep_plans,
+    keep_borrowed_plans,
+    keep_guaranteed_plans,
     start_on_other_nodes,
     start_ready_plans,
 )
-from vkgateway.arbiter.phases.reprieves import reprieve_victims
+from vkgateway.arbiter.phases.reprieves import reprieve_before_borrowing, reprieve_victims
 from vkgateway.arbiter.phases.tenant_preemption import preempt_within_tenants
 from vkgateway.arbiter.reasons.multi_pool_reasons import merge_part_reports
 from vkgateway.arbiter.reasons.pending_reasons import explain_pending
-from vkgateway.arbiter.snapshot import Snapshot
+from vkgateway.arbiter.snapshot import Policy, Snapshot
 from vkgateway.arbiter.whole_gangs import merge_part_decisions
 
 _MAX_ROUNDS = 8
-"""Which victims may stay after all, or what is inside its cells now, is found at a cycle's end and may change what
-other gangs get; so there is a second round then, and seldom more. Rounds that withdraw a start come on top: each bars a
-gang for the rest of the cycle, so they end, too."""
+"""Rounds that add decisions. Most cycles need one; a reprieve or a promotion at its end calls for a second one."""
 
 
-def decide(snapshot: Snapshot, now: float, carry: Cache | None = None, *, foresee: bool = True) -> Decisions:
-    """Who starts where, who must go for whom, who may stay after all, and why everybody else waits.
+class Phase(NamedTuple):
+    """A step of a round. It changes the cycle's state, and leaves no gang with fewer members than its minimum."""
 
-    `now` is in seconds since the epoch. What was decided before is told by the snapshot alone: by the states of pods,
-    and by the plans of the last cycle (`Gang.plan`), without which they are made anew. `carry`, handed in again and
-    again, only saves time. `foresee`: tell when gangs of the line start; nothing else depends on it.
+    name: str
+    run: Callable[[CycleState], object]
+
+
+def _start_planned_elsewhere(state: CycleState) -> None:
+    """Start planned guaranteed gangs where no pod must be evicted for them, and other gangs in what that frees."""
+    while start_on_other_nodes(state) or start_in_another_pool(state):
+        start_guaranteed_gangs(state)
+
+
+def _avoid_evictions(state: CycleState) -> None:
+    """Move new plans to nodes where fewer pods are evicted, and reprieve the pods that are then not needed."""
+    while move_plans(state) or drop_incomplete_plans(state):
+        reprieve_victims(state)
+
+
+PHASES = (
+    Phase("keep guaranteed plans", keep_guaranteed_plans),
+    Phase("start guaranteed gangs", start_guaranteed_gangs),
+    Phase("start planned guaranteed gangs elsewhere", _start_planned_elsewhere),
+    Phase("replace plans that wait for slow terminations", replan_slow_plans),
+    Phase("reprieve victims of guaranteed gangs", reprieve_before_borrowing),
+    Phase("start ready guaranteed plans", start_ready_plans),
+    Phase("keep borrowed plans", keep_borrowed_plans),
+    Phase("drop incomplete plans of gangs in several pools", drop_incomplete_plans),
+    Phase("start ready gangs in several pools", start_ready_gangs),
+    Phase("start planned gangs on other nodes", start_on_other_nodes),
+    Phase("start borrowing gangs in queue order", start_borrowing_gangs),
+    Phase("preempt within tenants", preempt_within_tenants),
+    Phase("reprieve victims", reprieve_victims),
+    Phase("avoid evictions", _avoid_evictions),
+    Phase("start ready plans", start_ready_plans),
+    Phase("start ready gangs in several pools, again", start_ready_gangs),
+    Phase("grow elastic gangs", grow_gangs),
+)
+"""The phases of a round, in order."""
+
+
+def decide(snapshot: Snapshot, now: float, cache: Cache | None = None, *, foresee: bool = True) -> Decisions:
+    """Return which gangs start and where, which pods are evicted or reprieved, and why the other gangs wait.
+
+    `now` is in seconds since the epoch. The snapshot alone carries earlier decisions: the states of pods, and the plans
+    of the last cycle (`Gang.plan`). `cache` only saves time, and is passed to each cycle. `foresee`: report expected
+    starts of pending gangs; no other decision depends on it.
     """
-    carry = carry if carry is not None else Cache()
+    cache = cache if cache is not None else Cache()
     try:
-        return _run_cycle(snapshot, now, carry, foresee=foresee)
+        cache.apply_snapshot(snapshot, now)
+        return _Cycle(cache, snapshot.policy, now, foresee=foresee).run()
     except BaseException:
-        carry.clear()
+        cache.clear()
         raise
 
 
-def _run_cycle(snapshot: Snapshot, now: float, carry: Cache, *, foresee: bool) -> Decisions:
-    decisions: Decisions | None = None
-    told: frozenset[str] = frozenset()
-    admitted: dict[str, str] = {}
-    carry.apply_snapshot(snapshot, now)
-    barred: set[str] = set()
-    left = _MAX_ROUNDS
-    while True:
-        for standing in carry.pool_states.values():
-            standing.begin_cycle(now)
-        ledger = CycleState(carry, snapshot.policy, now, barred)
-        turn = _run_round(ledger)
-        found = _collect_decisions(ledger)
-        if decisions is None:
-            told = ledger.notified_uids()
-        withdrawn = admitted.keys() & {uid for evict in found.evicts for uid in evict.pods}
-        if withdrawn and decisions is not None:
-            # It was only about to start: for whoever needs its room it does not, nor does it try again in this cycle.
-            _rewind_pools(carry)
-            gangs = [carry.snapshot_gangs[name] for name in sorted({admitted.pop(uid) for uid in withdrawn})]
-            barred.update(name for gang in gangs for name in gang.part_ids)
-            carry.apply_changed_gangs(without_starts(gangs, withdrawn), now)
-            decisions = remove_starts(decisions, withdrawn)
-            continue
-        left -= 1
-        torn = find_broken_starts(found, decisions, admitted, carry.snapshot_gangs)
+class _Cycle:
+    """The rounds of a cycle, and their decisions so far.
+
+    Invariant: before each round, the cache's gangs are those of the snapshot with `_decisions` carried out, and each
+    pool is in the state that its gangs imply. So a round sees earlier rounds as it would see an earlier cycle.
+
+    Termination: a round either withdraws starts, or uses up one of `_MAX_ROUNDS`. A withdrawn start removes at least
+    one pod from `_admitted`, and excludes its gang for the rest of the cycle: that gang admits no further pods. Hence
+    there are at most `_MAX_ROUNDS` rounds more than pods that were admitted. A round without changes is the last one.
+    """
+
+    def __init__(self, cache: Cache, policy: Policy, now: float, *, foresee: bool) -> None:
+        self._cache, self._policy, self._now, self._foresee = cache, policy, now, foresee
+        self._decisions: Decisions | None = None
+        self._admitted: dict[str, str] = {}
+        """By uid the gangs of the pods that started in earlier rounds."""
+        self._notified: frozenset[str] = frozenset()
+        """Uids of the pods that were notified before the cycle."""
+        self._excluded_gangs: set[str] = set()
+        """Gangs that had a start withdrawn."""
+        self._rounds_left = _MAX_ROUNDS
+
+    def run(self) -> Decisions:
+        """Run rounds until one changes nothing."""
+        while self._run_round():
+            pass
+        assert self._decisions is not None
+        return merge_part_decisions(self._decisions, self._cache.parts)
+
+    def _run_round(self) -> bool:
+        """Run all phases once; return whether another round must follow."""
+        self._cache.begin_round(self._now)
+        state = CycleState(self._cache, self._policy, self._now, self._excluded_gangs)
+        for phase in PHASES:
+            phase.run(state)
+        found = collect_decisions(state)
+        withdrawn = self._admitted.keys() & {uid for evict in found.evicts for uid in evict.pods}
+        if withdrawn and self._decisions is not None:
+            self._withdraw_starts(self._decisions, withdrawn)
+            return True
+        return self._add_decisions(state, found)
+
+    def _withdraw_starts(self, decisions: Decisions, uids: set[str]) -> None:
+        """Drop the round, and the starts of earlier rounds whose pods it evicts: other gangs need their nodes.
+
+        The gangs are excluded for the rest of the cycle, or two gangs could take turns forever.
+        """
+        self._cache.end_round()
+        gangs = [self._cache.snapshot_gangs[name] for name in sorted({self._admitted.pop(uid) for uid in uids})]
+        self._excluded_gangs.update(name for gang in gangs for name in gang.part_ids)
+        self._cache.apply_changed_gangs(without_starts(gangs, uids), self._now)
+        self._decisions = remove_starts(decisions, uids)
+
+    def _add_decisions(self, state: CycleState, found: Decisions) -> bool:
+        """Add a round's decisions to those of earlier rounds; return whether another round must follow."""
+        cache, before = self._cache, self._decisions
+        if before is None:
+            self._notified = frozenset(pod.uid for _, pod in state.notified)
+        self._rounds_left -= 1
+        torn = find_broken_starts(found, before, self._admitted, cache.snapshot_gangs)
         if torn:
             found = remove_starts(found, torn)
-        more = left > 0 and bool(torn or _is_unsettled(ledger, found, turn))
-        changed = changed_gangs(found, carry.snapshot_gangs, carry.planned_gangs, now) if more else {}
-        # A round that changes nothing would be followed by equal ones.
+        more = self._rounds_left > 0 and bool(torn or _is_unsettled(state, found))
+        changed = changed_gangs(found, cache.snapshot_gangs, cache.planned_gangs, self._now) if more else {}
+        # Equal rounds would follow a round that changes nothing.
         unsettled = more and bool(torn or changed)
         if not unsettled:
-            found = replace(found, holds=_explain_pending(ledger, turn, foresee=foresee))
-        _rewind_pools(carry)
-        admitted |= {uid: admit.gang for admit in found.admits for uid in admit.nodes}
-        decisions = found if decisions is None else remove_starts(merge_decisions(decisions, found, told=told), torn)
-        if not unsettled:
-            break
-        names = sorted({admitted.pop(uid) for uid in torn & admitted.keys()})
-        waiting = without_starts((changed.get(name, carry.snapshot_gangs[name]) for name in names), torn)
-        carry.apply_changed_gangs(changed | waiting, now)
-    assert decisions is not None
-    return merge_part_decisions(decisions, carry.parts)
+            found = replace(found, holds=_explain_pending(state, foresee=self._foresee))
+        cache.end_round()
+        self._admitted |= {uid: admit.gang for admit in found.admits for uid in admit.nodes}
+        if before is not None:
+            found = remove_starts(merge_decisions(before, found, notified=self._notified), torn)
+        self._decisions = found
+        if unsettled:
+            names = sorted({self._admitted.pop(uid) for uid in torn & self._admitted.keys()})
+            waiting = without_starts((changed.get(name, cache.snapshot_gangs[name]) for name in names), torn)
+            cache.apply_changed_gangs(changed | waiting, self._now)
+        return unsettled
 
 
-def _explain_pending(ledger: CycleState, turn: IntArray, *, foresee: bool) -> tuple[PendingReport, ...]:
-    return tuple(merge_part_reports(ledger, explain_pending(ledger, turn, forecast=foresee)))
+def _explain_pending(state: CycleState, *, foresee: bool) -> tuple[PendingReport, ...]:
+    return tuple(merge_part_reports(state, explain_pending(state, state.queue_order, forecast=foresee)))
 
 
-def _rewind_pools(carry: Cache) -> None:
-    for standing in carry.pool_states.values():
-        standing.end_cycle()
-
-
-def _is_unsettled(ledger: CycleState, found: Decisions, turn: IntArray) -> bool:
-    """Whether another round may decide more."""
-    if found.evicts or found.reprieves or found.promotes or ledger.planned_gangs() or ledger.has_freed_capacity:
-        return True  # of those planned for before, some are so no more: what was kept for them is not free yet
-    # Where nodes are missing, whose cells are reduced depends on what runs in them.
-    inside = any(not admit.borrowed for admit in found.admits)
-    if inside and any(standing.cells.guarantee_losses() for standing in ledger.pool_states.values()):
+def _is_unsettled(state: CycleState, found: Decisions) -> bool:
+    """Return whether another round may decide more."""
+    if found.evicts or found.reprieves or found.promotes or state.planned_gangs() or state.has_freed_capacity:
+        return True  # What was reserved for gangs that lost their plans is not free yet.
+    # Where nodes are missing, the tenants whose cells are reduced depend on what runs in the cells.
+    starts_guaranteed = any(not admit.borrowed for admit in found.admits)
+    if starts_guaranteed and any(pool_state.cells.guarantee_losses() for pool_state in state.pool_states.values()):
         return True
     return bool(found.admits) and (
-        is_overtaken(ledger, turn) or _may_be_reclaimed(ledger, found) or any_plan_lacks_reserve(ledger)
+        is_overtaken(state, state.queue_order) or _may_be_reclaimed(state, found) or any_plan_lacks_reserve(state)
     )
 
 
-def _may_be_reclaimed(ledger: CycleState, found: Decisions) -> bool:
-    """Whether a gang in several pools may need for a guarantee what starts now and borrows.
+def _may_be_reclaimed(state: CycleState, found: Decisions) -> bool:
+    """Return whether a gang in several pools may reclaim, for its guarantee, what a borrowing gang starts in now.
 
-    While another of its parts borrows, it has its turn after those, and evicts nothing that is only about to start.
+    While another part of that gang borrows, it is scheduled after borrowing gangs, and evicts no pod that starts in the
+    same round.
     """
-    waits = {key for ask in ledger.guaranteed_gangs() if ask.gang.part_info is not None for key in ask.allowed_pools}
+    waits = {key for pending in state.guaranteed_gangs() if pending.gang.part_info for key in pending.allowed_pools}
     return any(admit.borrowed and admit.pool in waits for admit in found.admits)
-
-
-def _run_round(ledger: CycleState) -> IntArray:
-    """All of the steps; returns the gangs that borrow, in their turn."""
-    keep_plans(ledger, borrowed=False)
-    start_guaranteed_gangs(ledger)
-    while start_on_other_nodes(ledger) or start_in_another_pool(ledger):
-        start_guaranteed_gangs(ledger)
-    replan_slow_plans(ledger)
-    reprieve_victims(ledger, unkept=ledger.planned_gangs())
-    start_ready_plans(ledger)
-    keep_plans(ledger, borrowed=True)
-    drop_incomplete_plans(ledger)
-    start_ready_gangs(ledger)
-    start_on_other_nodes(ledger)
-    turn = start_borrowing_gangs(ledger)
-    preempt_within_tenants(ledger)
-    reprieve_victims(ledger)
-    while move_plans(ledger) or drop_incomplete_plans(ledger):
-        reprieve_victims(ledger)
-    start_ready_plans(ledger)
-    start_ready_gangs(ledger)
-    grow_gangs(ledger)
-    return turn
-
-
-def _collect_decisions(ledger: CycleState) -> Decisions:
-    return Decisions(
-        admits=tuple(ledger.merged_admits()),
-        evicts=tuple(ledger.evicts),
-        reprieves=tuple(ledger.find_reprieves()),
-        promotes=tuple(ledger.find_promotes()),
-        plans=dict(ledger.plans),
-        losses=tuple(loss for standing in ledger.pool_states.values() for loss in standing.cells.guarantee_losses()),
-    )

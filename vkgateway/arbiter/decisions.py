@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import msgspec
@@ -129,3 +129,13 @@ class Decisions:
     """Preemption plans in force, by gang id. The next snapshot repeats them."""
     losses: tuple[GuaranteeLoss, ...] = ()
     """Reduced guarantees, by pool and tenant."""
+
+
+def merge_admits(admits: Iterable[Admit]) -> Iterable[Admit]:
+    """Return one admission for each gang, pool, side of the guarantee and reserved place, in order of the first."""
+    merged: dict[tuple[str, PoolKey, bool, str], Admit] = {}
+    for admit in admits:
+        key = admit.gang, admit.pool, admit.borrowed, admit.behind
+        known = merged.get(key)
+        merged[key] = admit if known is None else replace(admit, nodes={**known.nodes, **admit.nodes})
+    return merged.values()

@@ -16,14 +16,14 @@ _GANG_FIELDS = tuple(field.name for field in fields(Gang))
 
 @dataclass(frozen=True, slots=True)
 class SplitGang:
-    """The gangs that the arbiter handles in place of one; `report`: why no waiting pod of them can start yet."""
+    """The gangs that are scheduled in place of one; `report`: why no pending pod of them can start yet."""
 
     gangs: tuple[Gang, ...]
     report: PendingReport | None = None
 
 
 def has_pod_pools(gang: Gang) -> bool:
-    """Return whether the gang's pods say for themselves where they may run."""
+    """Return whether the gang's pods name pools themselves."""
     for pod in gang.pods:  # noqa: SIM110 - called for each gang that has changed, and a loop is far quicker than `any`
         if pod.pools:
             return True
@@ -31,9 +31,8 @@ def has_pod_pools(gang: Gang) -> bool:
 
 
 def split_gang(gang: Gang) -> SplitGang:
-    """Return the parts of a gang whose pods name pools, or the gang itself where they can all run in one pool.
-
-    Pods that wait are left out where nothing can be done for them; the hold then says why.
+    """Return the parts of a gang whose pods name pools, or the gang itself where they can all run in one pool. Pending
+    pods that cannot be scheduled are left out; the report then says why.
     """
     reach = _pools_by_pod(gang)
     stays = [reach[pod.uid] for pod in gang.pods if pod.state in (PLACED, NOTIFIED, WAITING)]
@@ -45,19 +44,20 @@ def split_gang(gang: Gang) -> SplitGang:
     found = (
         read_pending_gang(gang) if not fault else PendingReport(gang=gang.id, code=PendingReason.INVALID, message=fault)
     )
-    ask = found if isinstance(found, PendingGang) else None
+    pending = found if isinstance(found, PendingGang) else None
     groups: dict[frozenset[PoolKey], list[Pod]] = {}
     for pod in gang.pods:
-        if ask is not None or pod.state is not WAITING:
+        if pending is not None or pod.state is not WAITING:
             groups.setdefault(frozenset(reach[pod.uid]), []).append(pod)
     pools = [reach[pods[0].uid] for pods in groups.values()]
     return SplitGang(
-        _build_parts(gang, ask, pools, list(groups.values())), found if isinstance(found, PendingReport) else None
+        _build_parts(gang, pending, pools, list(groups.values())),
+        found if isinstance(found, PendingReport) else None,
     )
 
 
 def _pools_by_pod(gang: Gang) -> dict[str, tuple[PoolKey, ...]]:
-    """Return by uid where each pod may run: where it is placed, or where the pods that are there let it."""
+    """Return by uid where each pod may run: where it is placed, or where the gang's placed pods allow it."""
     there = [pod for pod in gang.pods if pod.state in (PLACED, NOTIFIED) and pod.pool is not None]
     by_role: dict[str, set[PoolKey]] = {}
     for pod in there:
@@ -77,9 +77,8 @@ def _pools_by_pod(gang: Gang) -> dict[str, tuple[PoolKey, ...]]:
 def narrow_to_gang(
     pools: tuple[PoolKey, ...], role: str, there: Mapping[str, Collection[PoolKey]]
 ) -> tuple[PoolKey, ...]:
-    """Return those of a waiting pod's pools in which its gang is already, best those with pods of its role.
-
-    `there` are the gang's pools by role. All of the pod's pools, where the gang is in none of them.
+    """Return those of a pending pod's pools in which its gang has pods, preferably pods of its role. `there` are the
+    gang's pools by role. All pools of the pod, where the gang is in none of them.
     """
     everywhere = {key for keys in there.values() for key in keys}
     for narrower in (everywhere, there.get(role, ())):
@@ -114,12 +113,12 @@ def _cluster_conflict(gang: Gang) -> str:
 
 
 def _build_parts(
-    gang: Gang, ask: PendingGang | None, pools: Sequence[tuple[PoolKey, ...]], groups: Sequence[Sequence[Pod]]
+    gang: Gang, pending: PendingGang | None, pools: Sequence[tuple[PoolKey, ...]], groups: Sequence[Sequence[Pod]]
 ) -> tuple[Gang, ...]:
     running = [pod for pod in gang.pods if pod.state is PLACED]
-    needed = _needed_uids(gang, ask, running)
+    needed = _needed_uids(gang, pending, running)
     names = tuple(f"{gang.id} in {'/'.join(map(node_name, sorted(keys)))}" for keys in pools)
-    alike = _equivalence_key(gang, ask, pools, groups)
+    alike = _equivalence_key(gang, pending, pools, groups)
     plans = (gang.plan, *gang.plan.also) if gang.plan is not None else ()
     given = {name: getattr(gang, name) for name in _GANG_FIELDS}
     parts = []
@@ -132,7 +131,7 @@ def _build_parts(
             "pools": pools[number],
             "minimum": len(core),
             "role_minimum": _count_by_role(core, gang.role_minimum),
-            "maximum": _part_maximum(gang, ask, pods, core),
+            "maximum": _part_maximum(gang, pending, pods, core),
             "plan": next((replace(plan, also=()) for plan in plans if mine >= plan.nodes.keys()), None),
         }
         its_part = GangPart(
@@ -147,37 +146,37 @@ def _build_parts(
     return tuple(parts)
 
 
-def _needed_uids(gang: Gang, ask: PendingGang | None, running: Sequence[Pod]) -> set[str]:
-    """Return the uids of the pods without which the gang does not run; pods under notice may stay after all."""
+def _needed_uids(gang: Gang, pending: PendingGang | None, running: Sequence[Pod]) -> set[str]:
+    """Return the uids of the pods without which the gang does not run; notified pods may be reprieved."""
     may_run = running
     if not has_min_members(gang, running):
         may_run = [*running, *(pod for pod in gang.pods if pod.state is NOTIFIED)]
     # By rank alone: which part a gang can do without must not change when pods of it come to be inside a guarantee.
     core = select_min_members(gang, may_run, inside_first=False)
-    return {pod.uid for pod in (*core, *(ask.min_members if ask is not None else ()))}
+    return {pod.uid for pod in (*core, *(pending.min_members if pending is not None else ()))}
 
 
 def _count_by_role(core: Iterable[Pod], roles: Mapping[str, int]) -> dict[str, int]:
     return dict(Counter(pod.role for pod in core if pod.role in roles))
 
 
-def _part_maximum(gang: Gang, ask: PendingGang | None, pods: Sequence[Pod], core: Sequence[Pod]) -> int | None:
+def _part_maximum(gang: Gang, pending: PendingGang | None, pods: Sequence[Pod], core: Sequence[Pod]) -> int | None:
     """Return how many of a part's pods may run, so that the whole gang keeps to its maximum."""
     if gang.maximum is None:
         return None
     there = sum(pod.state is not WAITING for pod in pods)
     waiting = sum(pod.state is WAITING for pod in core)
-    rest = {pod.uid for pod in ask.surplus} if ask is not None else set()
+    rest = {pod.uid for pod in pending.surplus} if pending is not None else set()
     return there + waiting + sum(pod.uid in rest for pod in pods)
 
 
 def _equivalence_key(
-    gang: Gang, ask: PendingGang | None, pools: Sequence[tuple[PoolKey, ...]], groups: Sequence[Sequence[Pod]]
+    gang: Gang, pending: PendingGang | None, pools: Sequence[tuple[PoolKey, ...]], groups: Sequence[Sequence[Pod]]
 ) -> Hashable:
-    """Return what is equal for gangs that can stand in for each other; None where something of the gang is there."""
-    if ask is None or ask.placed_pods:
+    """Return a key that is equal for equivalent gangs; None where pods of the gang are placed."""
+    if pending is None or pending.placed_pods:
         return None
-    chosen = {pod.uid for pod in ask.min_members}
+    chosen = {pod.uid for pod in pending.min_members}
     return tuple(
         make_equivalence_key(gang, [pod for pod in pods if pod.uid in chosen], keys)
         for keys, pods in zip(pools, groups, strict=True)

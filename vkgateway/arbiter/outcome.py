@@ -1,20 +1,20 @@
-"""What becomes of a snapshot when decisions are carried out, and decisions one after the other as one."""
+"""Outcome of decisions: the gangs after them, and the decisions of several rounds as one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
-from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Promote, Reprieve
+from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Promote, Reprieve, merge_admits
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
-from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PoolKey, PreemptionPlan, Snapshot
+from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PreemptionPlan, Snapshot
 
 _Changes = dict[str, dict[str, Pod]]
-"""By gang and uid, pods as they are afterwards."""
+"""By gang and uid, changed pods."""
 
 
 def apply_decisions(snapshot: Snapshot, decisions: Decisions, now: float) -> Snapshot:
-    """The snapshot as the next cycle finds it; what did not change is the same object."""
+    """Return the snapshot after the decisions. Unchanged gangs are the same objects."""
     gangs = {gang.id: gang for gang in snapshot.gangs}
     planned = [gang.id for gang in snapshot.gangs if gang.plan is not None]
     after = changed_gangs(decisions, gangs, planned, now)
@@ -24,7 +24,7 @@ def apply_decisions(snapshot: Snapshot, decisions: Decisions, now: float) -> Sna
 def changed_gangs(
     decisions: Decisions, gangs: Mapping[str, Gang], planned: Iterable[str], now: float
 ) -> dict[str, Gang]:
-    """The gangs that are others once the decisions are carried out, by id; `planned` are those that have a plan now."""
+    """Return the gangs that the decisions change, by name; `planned`: the gangs that have a plan now."""
     changes: _Changes = {}
     for admit in decisions.admits:
         for uid, node in admit.nodes.items():
@@ -58,7 +58,7 @@ def changed_gangs(
 
 
 def without_starts(gangs: Iterable[Gang], uids: Set[str]) -> dict[str, Gang]:
-    """The gangs with these pods, that were only about to start, waiting again; by id."""
+    """Return the gangs, by name, with these starting pods pending again."""
     waits = {"state": PodState.WAITING, "pool": None, "node": "", "borrowed": False, "behind": "", "since": 0.0}
     return {
         gang.id: replace(
@@ -72,8 +72,8 @@ def without_starts(gangs: Iterable[Gang], uids: Set[str]) -> dict[str, Gang]:
 def find_broken_starts(
     found: Decisions, before: Decisions | None, admitted: Mapping[str, str], gangs: Mapping[str, Gang]
 ) -> set[str]:
-    """Uids of pods that start, in these decisions or in those before, while so much of their gang goes that it does not
-    run with them; `admitted` are those that started before, by uid their gangs.
+    """Return the uids of starting pods, now or in earlier rounds, whose gang loses min members in the same cycle.
+    `admitted`: gangs of the pods that started in earlier rounds, by uid.
     """
     evicted = {evict.gang for each in (found, before) if each is not None for evict in each.evicts}
     if not evicted:
@@ -95,7 +95,7 @@ def _keeps_min_members(gang: Gang, there: Set[str], gone: Set[str]) -> bool:
 
 
 def remove_starts(decisions: Decisions, uids: Set[str]) -> Decisions:
-    """The decisions without the start of these pods."""
+    """Return the decisions without the start of these pods."""
     admits = []
     for admit in decisions.admits:
         nodes = {uid: node for uid, node in admit.nodes.items() if uid not in uids}
@@ -118,21 +118,26 @@ def _changed_gang(gang: Gang, changes: Mapping[str, Mapping[str, Pod]], plans: M
     return replace(gang, plan=plan, pods=tuple(mine.get(pod.uid, pod) for pod in gang.pods))
 
 
-def merge_decisions(first: Decisions, then: Decisions, *, told: frozenset[str]) -> Decisions:
-    """The same as both; `told`: uids of the pods that had been told to go before the first."""
+def merge_decisions(first: Decisions, then: Decisions, *, notified: frozenset[str]) -> Decisions:
+    """Return the decisions of two rounds as one; `notified`: uids of the pods that were notified before the first."""
     again = {uid for evict in then.evicts for uid in evict.pods}
     stays = {uid for reprieve in then.reprieves for uid in reprieve.pods}
     evicts = [*_filter_evicts(first.evicts, without=again | stays), *then.evicts]
-    reprieves = [*_filter_reprieves(first.reprieves, only=told - again), *_filter_reprieves(then.reprieves, only=told)]
+    reprieves = [
+        *_filter_reprieves(first.reprieves, only=notified - again),
+        *_filter_reprieves(then.reprieves, only=notified),
+    ]
     admits = [*first.admits, *then.admits]
     # What was only about to start inside cells is not promoted: it starts there.
-    inside = {uid for promote in then.promotes for uid in promote.pods} & {uid for each in admits for uid in each.nodes}
-    admits = [part for admit in admits for part in _split_promoted(admit, inside)]
+    promoted = {uid for promote in then.promotes for uid in promote.pods} & {
+        uid for each in admits for uid in each.nodes
+    }
+    admits = [part for admit in admits for part in _split_promoted(admit, promoted)]
     return Decisions(
-        admits=tuple(_merge_admits(admits)),
+        admits=tuple(merge_admits(admits)),
         evicts=tuple(evicts),
         reprieves=tuple(sorted(reprieves, key=lambda each: each.gang)),
-        promotes=tuple(_merge_promotes([*first.promotes, *then.promotes], without=again | inside)),
+        promotes=tuple(_merge_promotes([*first.promotes, *then.promotes], without=again | promoted)),
         holds=then.holds,
         plans=then.plans,
         losses=then.losses,
@@ -167,24 +172,14 @@ def _merge_promotes(promotes: Iterable[Promote], *, without: set[str]) -> Iterab
             yield Promote(gang=gang, pods=pods)
 
 
-def _split_promoted(admit: Admit, inside: Set[str]) -> Iterable[Admit]:
-    """What of it is inside cells after all, and the rest."""
-    if inside.isdisjoint(admit.nodes):
+def _split_promoted(admit: Admit, promoted: Set[str]) -> Iterable[Admit]:
+    """Yield the admission in two: of the pods that are guaranteed after all, and of the others."""
+    if promoted.isdisjoint(admit.nodes):
         yield admit
         return
-    rest = {uid: node for uid, node in admit.nodes.items() if uid not in inside}
+    rest = {uid: node for uid, node in admit.nodes.items() if uid not in promoted}
     if rest:
         yield replace(admit, nodes=rest)
     yield replace(
-        admit, nodes={uid: admit.nodes[uid] for uid in admit.nodes if uid in inside}, borrowed=False, behind=""
+        admit, nodes={uid: admit.nodes[uid] for uid in admit.nodes if uid in promoted}, borrowed=False, behind=""
     )
-
-
-def _merge_admits(admits: Iterable[Admit]) -> Iterable[Admit]:
-    """One for each gang, pool and kind."""
-    known: dict[tuple[str, PoolKey, bool, str], Admit] = {}
-    for admit in admits:
-        key = admit.gang, admit.pool, admit.borrowed, admit.behind
-        before = known.get(key)
-        known[key] = replace(admit, nodes={**before.nodes, **admit.nodes}) if before is not None else admit
-    return known.values()

@@ -1,4 +1,4 @@
-"""Which gangs differ between two snapshots. It brings no numpy, which a starting gateway does without."""
+"""Difference of the gangs of two snapshots. This module does without numpy, as a starting gateway does."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ from vkgateway.arbiter.snapshot import Gang
 
 
 def diff_gangs(before: Sequence[Gang], after: Sequence[Gang]) -> tuple[list[Gang], list[Gang]]:
-    """Gangs that are there and were not as they are, and those that were there and are not as they were.
-
-    Of hundreds of thousands most are the same objects, in the order of their names: of these not even the memory is
-    touched. In another order it may be more than have changed.
+    """Return the new or changed gangs, and the deleted or replaced ones. Most of hundreds of thousands of gangs are the
+    same objects, in the order of their names. Their memory is not even read. In another order, the result may
+    contain unchanged gangs.
     """
-    came: list[Gang] = []
-    gone: list[Gang] = []
+    added: list[Gang] = []
+    deleted: list[Gang] = []
     if isinstance(before, tuple) and before == after:
-        return came, gone  # In C the same objects are compared without a touch of their memory.
+        return added, deleted  # In C the same objects are compared without a touch of their memory.
     olds, news = iter(before), iter(after)
     while True:
         for old, new in zip_longest(olds, news):
             if old is not new:
                 break
         else:
-            return came, gone
+            return added, deleted
         while old is not new and old is not None and new is not None:
             old_id, new_id = old.id, new.id
             if old_id <= new_id:
-                gone.append(old)
+                deleted.append(old)
                 old = next(olds, None)
             if new_id <= old_id:
-                came.append(new)
+                added.append(new)
                 new = next(news, None)
         if old is None or new is None:
-            came += [] if new is None else [new, *news]
-            gone += [] if old is None else [old, *olds]
-            return came, gone
+            added += [] if new is None else [new, *news]
+            deleted += [] if old is None else [old, *olds]
+            return added, deleted

@@ -1,12 +1,12 @@
-"""Decisions about parts of gangs as decisions about the gangs."""
+"""Merge of decisions about parts of gangs into decisions about gangs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from vkgateway.arbiter.decisions import Admit, Decisions, Evict, Promote, Reprieve
-from vkgateway.arbiter.snapshot import PoolKey, PreemptionPlan
+from vkgateway.arbiter.decisions import Decisions, Evict, Promote, Reprieve, merge_admits
+from vkgateway.arbiter.snapshot import PreemptionPlan
 
 
 def merge_part_decisions(found: Decisions, parts: Mapping[str, tuple[str, ...]]) -> Decisions:
@@ -16,7 +16,7 @@ def merge_part_decisions(found: Decisions, parts: Mapping[str, tuple[str, ...]])
     wholes = {part: whole for whole, names in parts.items() for part in names}
     return replace(
         found,
-        admits=tuple(_merge_admits(found.admits, wholes)),
+        admits=tuple(merge_admits(replace(each, gang=wholes.get(each.gang, each.gang)) for each in found.admits)),
         evicts=tuple(_merge_evicts(found.evicts, wholes)),
         reprieves=tuple(
             Reprieve(gang=gang, pods=pods)
@@ -30,19 +30,8 @@ def merge_part_decisions(found: Decisions, parts: Mapping[str, tuple[str, ...]])
     )
 
 
-def _merge_admits(admits: Iterable[Admit], wholes: Mapping[str, str]) -> Iterable[Admit]:
-    known: dict[tuple[str, PoolKey, bool, str], Admit] = {}
-    for admit in admits:
-        gang = wholes.get(admit.gang, admit.gang)
-        key = gang, admit.pool, admit.borrowed, admit.behind
-        before = known.get(key)
-        nodes = {**before.nodes, **admit.nodes} if before is not None else admit.nodes
-        known[key] = replace(admit, gang=gang, nodes=nodes)
-    return known.values()
-
-
 def _merge_evicts(evicts: Iterable[Evict], wholes: Mapping[str, str]) -> Iterable[Evict]:
-    """Join the evictions of a gang's parts that have one deadline and make room for one gang, in order of the first."""
+    """Join the evictions of a gang's parts with one deadline and one beneficiary, in the order of the first."""
     known: dict[tuple[str, float, str, str], Evict] = {}
     for evict in evicts:
         gang = wholes.get(evict.gang)

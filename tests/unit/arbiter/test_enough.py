@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tests.unit.arbiter.simulated_cluster import KEY, make_gang, make_node
 from vkgateway.arbiter.phases.quick_check import could_fit_without
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_updates import PoolUpdates
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
 from vkgateway.arbiter.snapshot import PLACED, Gang, Pod, Policy, Pool
 
@@ -26,7 +27,7 @@ def full(nodes: int) -> tuple[PoolState, list[Pod]]:
         replace(each, pods=tuple(replace(pod, state=PLACED, pool=KEY, node=f"n{at}") for pod in each.pods))
         for at, each in enumerate(gangs)
     ]
-    standing.apply_changes([(None, each) for each in running])
+    PoolUpdates(standing).apply_changes([(None, each) for each in running])
     return standing, [pod for each in running for pod in each.pods]
 
 

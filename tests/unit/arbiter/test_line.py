@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.unit.arbiter.plain_queue import queue_order
 from tests.unit.arbiter.simulated_cluster import LOW, make_gang
-from vkgateway.arbiter.queueing.order import queue_order
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_gang
 from vkgateway.arbiter.snapshot import Gang, Policy
 

@@ -8,8 +8,7 @@ import pytest
 
 from tests.unit.arbiter.placed_gangs import place_gang
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota, reports_by_gang
-from vkgateway.arbiter import cycle
-from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.cycle_state import CycleState, collect_decisions
 from vkgateway.arbiter.decisions import Decisions, PendingReason
 from vkgateway.arbiter.snapshot import PodState
 
@@ -18,13 +17,12 @@ from vkgateway.arbiter.snapshot import PodState
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list[Decisions]:
     """Record the decisions of each round."""
     found: list[Decisions] = []
-    decided = cycle._collect_decisions
 
     def noted(ledger: CycleState) -> Decisions:
-        found.append(decided(ledger))
+        found.append(collect_decisions(ledger))
         return found[-1]
 
-    monkeypatch.setattr(cycle, "_collect_decisions", noted)
+    monkeypatch.setattr("vkgateway.arbiter.cycle.collect_decisions", noted)
     return found
 
 

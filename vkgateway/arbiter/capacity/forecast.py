@@ -60,14 +60,13 @@ class PoolForecast:
     ) -> dict[str, str] | None:
         """Return the nodes on which these pods can start at a time; None: they do not fit."""
         resources = self._node_resources
-        mark = resources.mark()
-        for ends in (self._known_ends, self._extra_ends):
-            for shape, counts in ends.ends_until(time).counts_by_shape(len(resources)):
-                resources.remove_counts(shape, counts)
-        found = place_pods(resources, pods, required_level=required_level, among=among)
-        if found is not None and self._idle_reserve and resources.idle_units < self._idle_reserve:
-            found = None
-        resources.undo(mark)
+        with resources.trial():
+            for ends in (self._known_ends, self._extra_ends):
+                for shape, counts in ends.ends_until(time).counts_by_shape(len(resources)):
+                    resources.remove_counts(shape, counts)
+            found = place_pods(resources, pods, required_level=required_level, among=among)
+            if found is not None and self._idle_reserve and resources.idle_units < self._idle_reserve:
+                found = None
         return found
 
     def _first_time_from(self, time: float) -> float:

@@ -19,6 +19,7 @@ from vkgateway.arbiter.capacity.free_vectors import FEW, FreeCapacity, SavedCapa
 from vkgateway.arbiter.capacity.node_fit import ABSENT, BoolArray, IntArray, NodeFilter
 from vkgateway.arbiter.capacity.shape_views import ShapeView
 from vkgateway.arbiter.snapshot import Node, Pool, Shape
+from vkgateway.arbiter.trial import Trial
 from vkgateway.model.requests import MilliResources
 
 AllowedNodes = Iterable[str] | BoolArray | None
@@ -248,6 +249,10 @@ class NodeResources:
             else:
                 self._known_unfit.pop(change, None)
         self.version = mark.version
+
+    def trial(self) -> Trial:
+        """Return a trial: changes in its `with` block are undone unless the block commits them."""
+        return Trial(self)
 
     def save(self) -> tuple[Mark, SavedCapacity]:
         """Return the state for a `restore` after many changes."""

@@ -202,13 +202,14 @@ class _PlacementSearch:
 
     def count_placeable(self, positions: IntArray | None) -> int:
         """Return how many pods fit there, in the order of the groups, without a change of the resources."""
-        mark = self._node_resources.mark()
-        count = 0
-        for group in self._groups:
-            chosen, counts = _fill_positions(self._node_resources.shape_view(group.shape), len(group.pods), positions)
-            self._node_resources.add_pods_at(chosen, group.shape, counts)
-            count += sum(counts)
-        self._node_resources.undo(mark)
+        with self._node_resources.trial():
+            count = 0
+            for group in self._groups:
+                chosen, counts = _fill_positions(
+                    self._node_resources.shape_view(group.shape), len(group.pods), positions
+                )
+                self._node_resources.add_pods_at(chosen, group.shape, counts)
+                count += sum(counts)
         return count
 
     def domains_at(self, level: str, positions: IntArray | None) -> TopologyDomains:

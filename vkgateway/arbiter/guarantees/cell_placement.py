@@ -102,10 +102,8 @@ class GuaranteedPlacement:
 
     def _is_allowed_now(self, uses: CellUses) -> bool:
         """Return whether the current cells also allow this while the gang ahead still waits."""
-        mark = self._cells.mark()
-        allowed = all(self._cells.allocate_cells(self._tenant, node, amount) for node, amount in uses)
-        self._cells.undo(mark)
-        return allowed
+        with self._cells.trial():
+            return all(self._cells.allocate_cells(self._tenant, node, amount) for node, amount in uses)
 
     def _nodes_near_cells(self, resources: NodeResources) -> BoolArray | None:
         """Return the mask of nodes in those domains of the narrowest level that have bound cells of the tenant."""
@@ -132,13 +130,12 @@ class GuaranteedPlacement:
         current = find(self._cells, self._tenant, resources)
         if self._cell_reservation is None:
             return current
-        mark = self._cells.mark()
-        after_start = (
-            find(self._cells, self._tenant, resources)
-            if self._cell_reservation.apply_to(self._cells)
-            else np.zeros_like(current)
-        )
-        self._cells.undo(mark)
+        with self._cells.trial():
+            after_start = (
+                find(self._cells, self._tenant, resources)
+                if self._cell_reservation.apply_to(self._cells)
+                else np.zeros_like(current)
+            )
         return np.minimum(current, after_start)
 
     def cell_uses(self, nodes: Mapping[str, str]) -> CellUses:

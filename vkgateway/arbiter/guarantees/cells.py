@@ -22,6 +22,7 @@ from vkgateway.arbiter.guarantees.derived_bindings import derive_bindings
 from vkgateway.arbiter.guarantees.reduction import GuaranteeClaim, reduce_cells, restore_cells
 from vkgateway.arbiter.guarantees.usable_amounts import usable_amounts
 from vkgateway.arbiter.snapshot import Pool, Quota
+from vkgateway.arbiter.trial import Trial
 
 PlacedAmount = tuple[str, str, int]
 """Placed guaranteed pod: tenant, node, and requested thousandths of the pool's unit."""
@@ -304,6 +305,10 @@ class PoolCells:
     def undo(self, mark: int) -> None:
         """Undo all changes since the mark, at the cost of those changes."""
         self._bindings.undo(mark)
+
+    def trial(self) -> Trial:
+        """Return a trial: changes in its `with` block are undone unless the block commits them."""
+        return Trial(self)
 
     def _tenant_cells(self, tenant: str) -> TenantCells | None:
         return self._bindings.cells_by_tenant.get(tenant)

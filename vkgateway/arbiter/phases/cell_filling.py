@@ -1,4 +1,4 @@
-"""Cells in use are filled before a tenant binds its last one of a size, be it by eviction where that costs little."""
+"""Use of bound cells before a tenant's last unused cell of a size, by eviction where that loses little."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ from vkgateway.arbiter.phases.preemption_plans import (
     find_candidate_plan,
     placement_in_guarantee,
 )
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 
 _BLOCKED_SECONDS = 3600.0
-"""Seconds for which a gang of unknown run time is taken to keep a cell bound, and a larger gang waiting."""
+"""Assumed run time of a gang without a known one, while it keeps a cell bound and a larger gang waiting."""
 
 
-def fill_cell(ledger: CycleState, pools: Iterable[PoolState], ask: PendingGang) -> bool:
-    """Start a gang in what is left of cells that are bound, or plan that; whether it was done.
-
-    Only where it would otherwise bind the last unused cell of the largest size: a gang of that size would wait for as
-    long as this one runs. What is evicted may lose no more than the idle rest of that cell is worth for this time.
+def fill_cell(state: CycleState, pools: Iterable[PoolState], pending: PendingGang) -> bool:
+    """Start a gang in the rest of bound cells, or plan that; return whether either is possible. This applies only where
+    the gang would otherwise bind the last unused cell of the largest size, and block a gang of that size. The
+    victims may lose no more than the idle rest of that cell is worth during the gang's run time.
     """
-    for standing in pools:
-        rest = last_cell_waste(standing, ask)
+    for pool_state in pools:
+        rest = last_cell_waste(pool_state, pending)
         if rest <= 0:
             continue
-        inside = placement_in_guarantee(standing, ask, ask.min_members, filling=True)
-        making = find_candidate_plan(ledger, standing, ask, standing.preemption_candidates, inside=inside)
-        if making is not None and _lost_work(making) <= rest * (
-            standing.expected_ends.expected_run_time(ask.gang) or _BLOCKED_SECONDS
+        placement = placement_in_guarantee(pool_state, pending, pending.min_members, only_bound=True)
+        candidate = find_candidate_plan(
+            state, pool_state, pending, pool_state.victims.preemption_candidates, placement=placement
+        )
+        if candidate is not None and _lost_work(candidate) <= rest * (
+            pool_state.expected_ends.expected_run_time(pending.gang) or _BLOCKED_SECONDS
         ):
-            adopt_plan(ledger, standing, ask, making)
+            adopt_plan(state, pool_state, pending, candidate)
             return True
     return False
 
 
-def _lost_work(making: CandidatePlan) -> float:
-    return sum(evict.lost for evict in making.evicts)
+def _lost_work(candidate: CandidatePlan) -> float:
+    return sum(evict.lost for evict in candidate.evicts)

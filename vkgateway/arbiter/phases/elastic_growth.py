@@ -1,111 +1,123 @@
-"""Step 5: what is left goes to gangs that run with their minimum and can use more, pod by pod and in turn."""
+"""Growth of elastic gangs: surplus pods start in the rest of free capacity, one pod at a time in queue order."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from vkgateway.arbiter.cycle_state import CycleState
+import numpy as np
+
+from vkgateway.arbiter.cycle_state import CycleState, pending_parts
 from vkgateway.arbiter.gang_parts import narrow_to_gang
 from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement
-from vkgateway.arbiter.phases.borrowing import find_backfill
-from vkgateway.arbiter.phases.fair_shares import fair_share
+from vkgateway.arbiter.phases.backfill import find_backfill
+from vkgateway.arbiter.phases.fair_shares import CurrentShares
 from vkgateway.arbiter.phases.limit_reservations import exceeds_reserved_limit
 from vkgateway.arbiter.phases.preemption_plans import allowed_nodes, place_keeping_reserve
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import select_min_members
-from vkgateway.arbiter.queueing.order import queue_order
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
+from vkgateway.arbiter.queueing.pending_table import PendingTable
+from vkgateway.arbiter.queueing.queue_order import QueueOrder
 from vkgateway.arbiter.snapshot import GUARANTEED, NOTIFIED, PLACED, Pod, PoolKey
 
 
-def grow_gangs(ledger: CycleState) -> None:
-    """Start pods beyond the minimum while there is room, one a turn; nobody is evicted for them."""
-    names = [name for name in ledger.surplus_gangs if name not in ledger.excluded_gangs]
-    growing = {name: ledger.pending_gangs[name] for name in names if _can_grow(ledger, ledger.pending_gangs[name])}
+def grow_gangs(state: CycleState) -> None:
+    """Start surplus pods in free capacity, one pod of each gang in queue order, until none fits. No pod is evicted."""
+    names = [name for name in state.surplus_gangs if name not in state.excluded_gangs]
+    growing = [state.pending_gangs[name] for name in names if _can_grow(state, state.pending_gangs[name])]
     while growing:
-        grown: dict[str, PendingGang] = {}
-        asks = [growing[name] for name in sorted(growing)]
-        for ask in queue_order(asks, lambda ask: fair_share(ledger, ask), ledger.policy, ledger.now):
-            if _start_next(ledger, ask) and len(ask.surplus) > 1:
-                grown[ask.gang.id] = replace(ask, surplus=ask.surplus[1:])
-        growing = grown
+        table = PendingTable(growing)
+        queue = QueueOrder(table, np.arange(len(table)), CurrentShares(state, table), state.policy, state.now)
+        growing, started = [], False
+        while (pending := queue.next_gang(booked=started)) is not None:
+            started = _start_next(state, pending)
+            if started and len(pending.surplus) > 1:
+                growing.append(replace(pending, surplus=pending.surplus[1:]))
 
 
-def _can_grow(ledger: CycleState, ask: PendingGang) -> bool:
-    """Whether its minimum runs, and nothing of it has just been called in."""
-    parts = ask.gang.part_ids
-    leaving = any(pod.state is NOTIFIED for name in parts for pod in ledger.gangs[name].pods)
-    evicted = any(evict.gang in parts for evict in ledger.evicts)
-    waits = any(part.gang.id not in ledger.started for part in ledger.pending_parts(ask.gang))
+def _can_grow(state: CycleState, pending: PendingGang) -> bool:
+    """Return whether the gang's min members run and none of its pods is evicted."""
+    parts = pending.gang.part_ids
+    leaving = any(pod.state is NOTIFIED for name in parts for pod in state.gangs[name].pods)
+    evicted = any(evict.gang in parts for evict in state.evicts)
+    waits = any(part.gang.id not in state.started for part in pending_parts(state, pending.gang))
     return not leaving and not evicted and not waits
 
 
-def _start_next(ledger: CycleState, ask: PendingGang) -> bool:
-    if ask.gang.part_info is not None:
-        return any(_start_next_in(ledger, standing, ask) for standing in _pools_for_part(ledger, ask))
-    started = ledger.started.get(ask.gang.id)
-    standing = started.pool_state if started is not None else next(ledger.usable_pools(ask), None)
-    return standing is not None and _start_next_in(ledger, standing, ask)
+def _start_next(state: CycleState, pending: PendingGang) -> bool:
+    if pending.gang.part_info is not None:
+        return any(_start_next_in(state, pool_state, pending) for pool_state in _pools_for_part(state, pending))
+    started = state.started.get(pending.gang.id)
+    pool_state = started.pool_state if started is not None else next(state.usable_pools(pending), None)
+    return pool_state is not None and _start_next_in(state, pool_state, pending)
 
 
-def _pools_for_part(ledger: CycleState, ask: PendingGang) -> list[PoolState]:
-    """Return the pools that are tried for the next pod of a part: as in the next cycle, with what starts now placed."""
+def _pools_for_part(state: CycleState, pending: PendingGang) -> list[PoolState]:
+    """Return the pools for the next pod of a part: those of the next cycle, when the pods that start now are placed."""
     there: dict[str, set[PoolKey]] = {}
-    for name in ask.gang.part_ids:
-        for pod in ledger.gangs[name].pods:
-            key = ledger.pool_by_pod.get(pod.uid) or (pod.pool if pod.state in (PLACED, NOTIFIED) else None)
+    for name in pending.gang.part_ids:
+        for pod in state.gangs[name].pods:
+            key = state.pool_by_pod.get(pod.uid) or (pod.pool if pod.state in (PLACED, NOTIFIED) else None)
             if key is not None:
                 there.setdefault(pod.role, set()).add(key)
-    keys = narrow_to_gang(ask.allowed_pools, ask.surplus[0].role, there)
+    keys = narrow_to_gang(pending.allowed_pools, pending.surplus[0].role, there)
     clusters = {key[0] for found in there.values() for key in found}
-    return [each for each in ledger.usable_pools(ask) if each.pool.key in keys and each.pool.key[0] in clusters]
+    return [each for each in state.usable_pools(pending) if each.pool.key in keys and each.pool.key[0] in clusters]
 
 
-def _start_next_in(ledger: CycleState, standing: PoolState, ask: PendingGang) -> bool:
-    pod, started = ask.surplus[0], ledger.started.get(ask.gang.id)
-    if standing.exceeded_limits(ask.tenant, [pod]) or exceeds_reserved_limit(ledger, standing, ask, [pod]):
+def _start_next_in(state: CycleState, pool_state: PoolState, pending: PendingGang) -> bool:
+    pod, started = pending.surplus[0], state.started.get(pending.gang.id)
+    if pool_state.tenant_usage.exceeded_limits(pending.tenant, [pod]) or exceeds_reserved_limit(
+        state, pool_state, pending, [pod]
+    ):
         return False
-    near = replace(ask, running=_placed_pods(ask, standing, started.nodes if started is not None else {}))
-    nodes = _take_guaranteed_nodes(standing, near, pod)
-    inside = nodes is not None
+    near = replace(pending, running=_placed_pods(pending, pool_state, started.nodes if started is not None else {}))
+    nodes = _take_guaranteed_nodes(pool_state, near, pod)
+    guaranteed = nodes is not None
     if nodes is None:
-        nodes = _find_borrowed_nodes(ledger, standing, near, pod)
+        nodes = _find_borrowed_nodes(state, pool_state, near, pod)
     if nodes is None:
         return False
-    standing.add_pods([pod], nodes)
-    ledger.start_pods(ask, standing, [pod], nodes, inside=inside, lent=ask.gang.elastic and not inside)
+    pool_state.add_pods([pod], nodes)
+    state.start_pods(
+        pending, pool_state, [pod], nodes, guaranteed=guaranteed, lent=pending.gang.elastic and not guaranteed
+    )
     return True
 
 
-def _find_borrowed_nodes(ledger: CycleState, standing: PoolState, ask: PendingGang, pod: Pod) -> dict[str, str] | None:
-    """A place in what is free; what is surplus is called in at any time, and so may be in what is reserved."""
-    nodes = find_backfill(ledger, standing, ask, [pod])
-    if nodes is None and ask.gang.elastic:
-        mark = standing.node_resources.mark()
-        nodes = place_keeping_reserve(standing, ask, [pod])
-        standing.node_resources.undo(mark)
+def _find_borrowed_nodes(
+    state: CycleState, pool_state: PoolState, pending: PendingGang, pod: Pod
+) -> dict[str, str] | None:
+    """Return free nodes. Surplus may use reserved nodes, since it is reclaimed first."""
+    nodes = find_backfill(state, pool_state, pending, [pod])
+    if nodes is None and pending.gang.elastic:
+        with pool_state.node_resources.trial():
+            nodes = place_keeping_reserve(pool_state, pending, [pod])
     return nodes
 
 
-def _placed_pods(ask: PendingGang, standing: PoolState, nodes: dict[str, str]) -> tuple[Pod, ...]:
-    """What of the gang has nodes by now."""
-    pods = {pod.uid: pod for pod in ask.gang.pods}
+def _placed_pods(pending: PendingGang, pool_state: PoolState, nodes: dict[str, str]) -> tuple[Pod, ...]:
+    """Return the gang's pods that run or start in this round."""
+    pods = {pod.uid: pod for pod in pending.gang.pods}
     started = (
-        replace(pods[uid], node=node, pool=standing.pool.key, borrowed=not standing.is_guaranteed(uid))
+        replace(pods[uid], node=node, pool=pool_state.pool.key, borrowed=not pool_state.guarantee.is_guaranteed(uid))
         for uid, node in nodes.items()
     )
-    return (*ask.running, *started)
+    return (*pending.running, *started)
 
 
-def _take_guaranteed_nodes(standing: PoolState, ask: PendingGang, pod: Pod) -> dict[str, str] | None:
-    """A place inside the tenant's cells, which are held then. Not while the gang's core borrows: that may have to go,
-    and takes along whatever runs beyond it, which then would be work inside its guarantee."""
-    if ask.gang.band is not GUARANTEED or not standing.may_use_guarantee(ask.gang, [pod]):
+def _take_guaranteed_nodes(pool_state: PoolState, pending: PendingGang, pod: Pod) -> dict[str, str] | None:
+    """Return nodes in the tenant's cells, and allocate the cells. While the gang's min members borrow, no surplus pod
+    enters cells: an eviction of the min members would evict guaranteed pods.
+    """
+    if pending.gang.band is not GUARANTEED or not pool_state.guarantee.may_use_guarantee(pending.gang, [pod]):
         return None
-    if not all(standing.is_guaranteed(one.uid) for one in select_min_members(ask.gang, ask.running)):
+    if not all(
+        pool_state.guarantee.is_guaranteed(one.uid) for one in select_min_members(pending.gang, pending.running)
+    ):
         return None
-    inside = GuaranteedPlacement(standing.cells, ask.tenant, [pod], among=allowed_nodes(standing, ask))
-    nodes = inside(standing.node_resources)
+    placement = GuaranteedPlacement(pool_state.cells, pending.tenant, [pod], among=allowed_nodes(pool_state, pending))
+    nodes = placement(pool_state.node_resources)
     if nodes is not None:
-        inside.commit_placement(nodes)
+        placement.commit_placement(nodes)
     return nodes

@@ -1,4 +1,4 @@
-"""How far tenants are beyond their guarantees, as it counts for each of their gangs that wait for their turn."""
+"""Shares of tenants beyond their guarantees, as they count for each pending gang."""
 
 from __future__ import annotations
 
@@ -8,83 +8,100 @@ import numpy as np
 
 from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray
 from vkgateway.arbiter.cycle_state import CycleState
-from vkgateway.arbiter.pool_state import PoolState
-from vkgateway.arbiter.queueing.order import is_ranked_after
+from vkgateway.arbiter.pools.pool_state import PoolState
+from vkgateway.arbiter.queueing.gang_rank import is_ranked_after
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
+from vkgateway.arbiter.queueing.pending_table import PendingTable
 from vkgateway.arbiter.snapshot import Gang, Pod, PoolKey
 
 
-def fair_share(ledger: CycleState, ask: PendingGang) -> float:
-    """The tenant's share in the pool that the gang likes best; the largest of those of its parts."""
-    liked = _preferred_pools(ledger, ask)
-    if len(liked) == 1:
-        return liked[0].dominant_share(ask.tenant)
-    return max([standing.dominant_share(ask.tenant) for standing in liked]) if liked else 0.0
+def fair_share(state: CycleState, pending: PendingGang) -> float:
+    """Return the tenant's dominant share in the gang's preferred pool; of a gang in parts, the largest share."""
+    preferred = _preferred_pools(state, pending)
+    if len(preferred) == 1:
+        return preferred[0].tenant_usage.dominant_share(pending.tenant)
+    return (
+        max([pool_state.tenant_usage.dominant_share(pending.tenant) for pool_state in preferred]) if preferred else 0.0
+    )
 
 
-class FairShares:
-    """The shares by which those that wait have their turns.
+class CurrentShares:
+    """The tenants' shares as they are now, for the queue order of the gangs in a table."""
 
-    Against a gang that has waited for the age cap does not count what its own tenant brought after it: else small work
-    that flows past it would put off its turn for ever. The tenant gets no more by it, for against all its other gangs
-    it counts. Nor does what leaves: its room is what the gang waits for.
+    def __init__(self, state: CycleState, table: PendingTable) -> None:
+        self._cycle_state = state
+        self._table = table
+
+    def share_of(self, pending: PendingGang) -> float:
+        """Return the share that counts for a gang."""
+        return fair_share(self._cycle_state, pending)
+
+    def shares_of(self, at: IntArray) -> FloatArray:
+        """Return the shares for several gangs of one tenant with the same pools, given as indices of the table."""
+        return np.full(len(at), fair_share(self._cycle_state, self._table.pending_gangs[at.item(0)]))
+
+
+class FairShares(CurrentShares):
+    """The tenants' shares for the queue order of all pending gangs.
+
+    For a gang that has waited for the age cap, usage that its tenant added later does not count: otherwise a stream of
+    small gangs would delay a large one forever. The tenant gains nothing, since that usage counts for its other gangs.
+    Terminating pods do not count either: the gang waits for their capacity.
     """
 
-    def __init__(self, ledger: CycleState, started: Iterable[tuple[Gang, Pod]] = ()) -> None:
-        """`started`: pods that have just been started, and borrow."""
-        self._cycle_state = ledger
+    def __init__(self, state: CycleState, started: Iterable[tuple[Gang, Pod]] = ()) -> None:
+        """`started`: borrowing pods that start in this cycle."""
+        super().__init__(state, state.pending_table)
         self._started: dict[str, list[tuple[Gang, Pod]]] = {}
         for gang, pod in started:
             self._started.setdefault(gang.tenant, []).append((gang, pod))
 
-    def share_of(self, ask: PendingGang) -> float:
-        """The share that counts for a gang."""
-        if not self._cycle_state.has_aged(ask.gang):
-            return fair_share(self._cycle_state, ask)
+    def share_of(self, pending: PendingGang) -> float:
+        """Return the share that counts for a gang."""
+        if not self._cycle_state.has_aged(pending.gang):
+            return super().share_of(pending)
         return max(
-            (self._aged_share(ask.gang, standing) for standing in _preferred_pools(self._cycle_state, ask)), default=0.0
+            (self._aged_share(pending.gang, pool_state) for pool_state in _preferred_pools(self._cycle_state, pending)),
+            default=0.0,
         )
 
-    def _aged_share(self, gang: Gang, standing: PoolState) -> float:
-        without = standing.discounted_usage_of(gang)
+    def _aged_share(self, gang: Gang, pool_state: PoolState) -> float:
+        without = pool_state.usage_by_age.discounted_usage_of(gang)
         for other, pod in self._started.get(gang.tenant, ()):
             if is_ranked_after(other, gang):
-                for name, amount in standing.pool.share_requests(pod.shape):
+                for name, amount in pool_state.pool.share_requests(pod.shape):
                     without[name] += amount
-        return standing.shares_without(gang.tenant, without, 1).item(0)
+        return pool_state.tenant_usage.shares_without(gang.tenant, without, 1).item(0)
 
     def shares_of(self, at: IntArray) -> FloatArray:
-        """The same for several at once, as indices of `AcceptedSpecs.pending_table`: of one tenant, and for the same
-        pools.
-        """
-        ledger, needy = self._cycle_state, self._cycle_state.pending_table
-        first = needy.pending_gangs[at.item(0)]
-        found: FloatArray = np.full(len(at), fair_share(ledger, first))
-        aged = at[ledger.now - needy.created_times[at] >= ledger.policy.age_cap]
+        """Return the shares for several gangs of one tenant with the same pools, given as indices of the table."""
+        state, table = self._cycle_state, self._table
+        first, found = table.pending_gangs[at.item(0)], super().shares_of(at)
+        aged = at[state.now - table.created_times[at] >= state.policy.age_cap]
         if not len(aged):
             return found
         shares: FloatArray = np.zeros(len(aged))
-        for standing in _preferred_pools(ledger, first):
-            without = standing.discounted_usage(
-                first.tenant, needy.created_times[aged], needy.is_low[aged], needy.base_priorities[aged]
+        for pool_state in _preferred_pools(state, first):
+            without = pool_state.usage_by_age.discounted_usage(
+                first.tenant, table.created_times[aged], table.is_low[aged], table.base_priorities[aged]
             )
-            np.maximum(shares, standing.shares_without(first.tenant, without, len(aged)), out=shares)
+            np.maximum(shares, pool_state.tenant_usage.shares_without(first.tenant, without, len(aged)), out=shares)
         found[np.isin(at, aged)] = shares
         return found
 
 
-def _preferred_pools(ledger: CycleState, ask: PendingGang) -> list[PoolState]:
-    """The pool that it likes best of those that its tenant may use; for each part of its gang one."""
-    if ask.gang.part_info is None:
-        first = _first_usable(ledger, ask, ask.allowed_pools)
+def _preferred_pools(state: CycleState, pending: PendingGang) -> list[PoolState]:
+    """Return the first pool that the gang's tenant may use; one for each part of a gang in several pools."""
+    if pending.gang.part_info is None:
+        first = _first_usable(state, pending, pending.allowed_pools)
         return [first] if first is not None else []
-    found = (_first_usable(ledger, ask, pools) for pools in ask.part_pools)
-    return [standing for standing in found if standing is not None]
+    found = (_first_usable(state, pending, pools) for pools in pending.part_pools)
+    return [pool_state for pool_state in found if pool_state is not None]
 
 
-def _first_usable(ledger: CycleState, ask: PendingGang, pools: Iterable[PoolKey]) -> PoolState | None:
+def _first_usable(state: CycleState, pending: PendingGang, pools: Iterable[PoolKey]) -> PoolState | None:
     for key in pools:
-        standing = ledger.pool_states.get(key)
-        if standing is not None and standing.is_usable_by(ask):
-            return standing
+        pool_state = state.pool_states.get(key)
+        if pool_state is not None and pending.tenant in pool_state.tenant_usage.quotas:
+            return pool_state
     return None

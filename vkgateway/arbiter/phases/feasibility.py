@@ -1,4 +1,4 @@
-"""Whether a gang could ever start in a pool: asked of the pool as if it were empty, and kept by kind."""
+"""Feasibility: whether a gang could ever start in a pool. Answers are cached by equivalence class."""
 
 from __future__ import annotations
 
@@ -6,52 +6,55 @@ from collections.abc import Callable
 
 from vkgateway.arbiter.capacity.placement import count_placeable, place_pods
 from vkgateway.arbiter.phases.preemption_plans import allowed_nodes
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 
 
-def is_feasible(standing: PoolState, ask: PendingGang) -> bool:
-    """Whether the gang fits into the pool if all else is gone and all nodes can be used."""
-    return bool(_cached_answer("fits", standing, ask, _fits_empty))
+def is_feasible(pool_state: PoolState, pending: PendingGang) -> bool:
+    """Return whether the gang fits in the empty pool with all nodes usable."""
+    return bool(_cached_answer("fits", pool_state, pending, _fits_empty))
 
 
-def is_impossible(standing: PoolState, ask: PendingGang) -> bool:
-    """Whether it is certain that the gang fits nowhere, whoever goes: its pods are equal, and too many or too large.
-
-    Where they are not, the search for a place may find one in a fuller pool that it misses in an emptier one.
+def is_impossible(pool_state: PoolState, pending: PendingGang) -> bool:
+    """Return whether the gang certainly fits nowhere, whatever is evicted: its pods are equal, and too many or too
+    large. For unequal pods, the placement may succeed in a fuller pool where it fails in an emptier one.
     """
-    return not ask.placed_pods and bool(_cached_answer("never", standing, ask, _check_impossible))
+    return not pending.placed_pods and bool(_cached_answer("never", pool_state, pending, _check_impossible))
 
 
-def count_placeable_empty(standing: PoolState, ask: PendingGang) -> int:
-    """How many of the gang's core would fit into the empty pool."""
-    return _cached_answer("most", standing, ask, _count_in_empty)
+def count_placeable_empty(pool_state: PoolState, pending: PendingGang) -> int:
+    """Return how many of the gang's min members fit in the empty pool."""
+    return _cached_answer("most", pool_state, pending, _count_in_empty)
 
 
 def _cached_answer(
-    what: str, standing: PoolState, ask: PendingGang, found: Callable[[PoolState, PendingGang], int]
+    what: str, pool_state: PoolState, pending: PendingGang, found: Callable[[PoolState, PendingGang], int]
 ) -> int:
-    if ask.placed_pods:
-        return found(standing, ask)
-    known = standing.feasibility_cache.get((what, ask.equivalence_class))
+    if pending.placed_pods:
+        return found(pool_state, pending)
+    known = pool_state.facts.feasibility.get((what, pending.equivalence_class))
     if known is None:
-        known = standing.feasibility_cache[what, ask.equivalence_class] = found(standing, ask)
+        known = pool_state.facts.feasibility[what, pending.equivalence_class] = found(pool_state, pending)
     return known
 
 
-def _check_impossible(standing: PoolState, ask: PendingGang) -> bool:
-    first = ask.min_members[0].shape
-    return all(pod.shape == first for pod in ask.min_members) and not is_feasible(standing, ask)
+def _check_impossible(pool_state: PoolState, pending: PendingGang) -> bool:
+    first = pending.min_members[0].shape
+    return all(pod.shape == first for pod in pending.min_members) and not is_feasible(pool_state, pending)
 
 
-def _fits_empty(standing: PoolState, ask: PendingGang) -> bool:
-    room, level = standing.empty, ask.gang.required_level
-    mark = room.mark()
-    found = place_pods(room, ask.min_members, required_level=level, among=allowed_nodes(standing, ask))
-    room.undo(mark)
+def _fits_empty(pool_state: PoolState, pending: PendingGang) -> bool:
+    room, level = pool_state.facts.empty_resources, pending.gang.required_level
+    with room.trial():
+        found = place_pods(room, pending.min_members, required_level=level, among=allowed_nodes(pool_state, pending))
     return found is not None
 
 
-def _count_in_empty(standing: PoolState, ask: PendingGang) -> int:
-    level = ask.gang.required_level
-    return count_placeable(standing.empty, ask.min_members, required_level=level, among=allowed_nodes(standing, ask))
+def _count_in_empty(pool_state: PoolState, pending: PendingGang) -> int:
+    level = pending.gang.required_level
+    return count_placeable(
+        pool_state.facts.empty_resources,
+        pending.min_members,
+        required_level=level,
+        among=allowed_nodes(pool_state, pending),
+    )

@@ -1,8 +1,8 @@
-"""Step 2: gangs of the guaranteed band that fit their tenant's unused cells; who stands in their way is evicted."""
+"""Starts in unused cells: gangs of the guaranteed band that fit them start, and evict what blocks them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from vkgateway.arbiter.cycle_state import CycleState
@@ -10,175 +10,181 @@ from vkgateway.arbiter.phases.cell_filling import fill_cell
 from vkgateway.arbiter.phases.cell_reservations import reserve_cells
 from vkgateway.arbiter.phases.feasibility import is_impossible
 from vkgateway.arbiter.phases.multi_pool_gangs import place_parts, undecided_parts
-from vkgateway.arbiter.phases.pool_choice import guaranteed_placements, pick_best, preemption_cost, start_in_best_pool
+from vkgateway.arbiter.phases.pool_choice import guaranteed_placements, plan_in_best_pool, start_in_best_pool
 from vkgateway.arbiter.phases.preemption_plans import (
-    adopt_plan,
+    CandidatePlan,
     find_candidate_plan,
     place_borrowed,
     placement_in_guarantee,
 )
 from vkgateway.arbiter.phases.promotion import promotable_gangs, promote_pods
 from vkgateway.arbiter.phases.tenant_preemption import yields_to_planned
-from vkgateway.arbiter.pool_state import PoolState
-from vkgateway.arbiter.queueing.order import priority_key
+from vkgateway.arbiter.pools.pool_state import PoolState
+from vkgateway.arbiter.queueing.gang_rank import priority_key
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import Gang
 
 _MAX_REBINDINGS = 4
-"""For so many gangs of a pool cells are bound anew in a cycle: more would take too long."""
+"""Gangs of a pool for which a round binds all cells again; more would take too long."""
 
 
-def start_guaranteed_gangs(ledger: CycleState) -> None:
-    """Start whoever can inside its tenant's cells, or tell who must go for it; tenants do not wait for each other.
-
-    What runs already and borrows stands in the same line: it is inside from now on if cells hold it in its turn.
+def start_guaranteed_gangs(state: CycleState) -> None:
+    """Start gangs in their tenants' cells, or plan them by eviction; tenants do not wait for each other. A running gang
+    that borrows is queued, too: it is promoted if cells hold it when its rank is reached.
     """
-    line = _build_queue(ledger)
-    _promote_first(ledger, line)
-    hopeless: set[tuple[str, int]] = set()
-    for turn in line:
-        ask = turn.pending_gang
-        if ask is None:
-            if turn.pool_state is not None:
-                promote_pods(turn.pool_state, turn.gang)
-        elif (ask.tenant, ask.equivalence_class) not in hopeless:
-            (_schedule_gang if ask.gang.part_info is None else _schedule_parts)(ledger, ask, hopeless)
+    queue = _build_queue(state)
+    _promote_first(state, queue)
+    failed_classes: set[tuple[str, int]] = set()
+    for entry in queue:
+        pending = entry.pending_gang
+        if pending is None:
+            if entry.pool_state is not None:
+                promote_pods(entry.pool_state, entry.gang)
+        elif (pending.tenant, pending.equivalence_class) not in failed_classes:
+            (_schedule_gang if pending.gang.part_info is None else _schedule_parts)(state, pending, failed_classes)
 
 
-def _promote_first(ledger: CycleState, line: Sequence[_QueueEntry]) -> None:
-    """Promote what runs and stands in its tenant's line before all that may take those cells from it.
-
-    Before anybody makes room: else another tenant's guarantee, whose turn is before, calls in what is inside by now.
+def _promote_first(state: CycleState, queue: Sequence[_QueueEntry]) -> None:
+    """Promote running gangs that come before all pending gangs that may take the same cells. Promotion precedes
+    evictions, or another tenant's guarantee could reclaim pods that cells hold already.
     """
-    left = {turn.gang.tenant for turn in line if turn.pending_gang is None}
-    for turn in line if left else ():
-        tenant, ask = turn.gang.tenant, turn.pending_gang
+    left = {entry.gang.tenant for entry in queue if entry.pending_gang is None}
+    for entry in queue if left else ():
+        tenant, pending = entry.gang.tenant, entry.pending_gang
         if tenant not in left:
             continue
-        if ask is None:
-            if turn.pool_state is not None:
-                promote_pods(turn.pool_state, turn.gang)
-        elif _may_take_cells(ledger, ask):
+        if pending is None:
+            if entry.pool_state is not None:
+                promote_pods(entry.pool_state, entry.gang)
+        elif _may_take_cells(state, pending):
             left.discard(tenant)
 
 
-def _may_take_cells(ledger: CycleState, ask: PendingGang) -> bool:
-    """Whether cells go to a gang that waits, or are kept for it, before its tenant's later ones have them."""
-    if ledger.has_aged(ask.gang):
+def _may_take_cells(state: CycleState, pending: PendingGang) -> bool:
+    """Return whether a pending gang takes or reserves cells before later gangs of its tenant."""
+    if state.has_aged(pending.gang):
         return True
-    pools = (standing for standing in ledger.usable_pools(ask) if not is_impossible(standing, ask))
-    return any(standing.has_guarantee_left(ask.gang, ask.min_members) for standing in pools)
+    pools = (pool_state for pool_state in state.usable_pools(pending) if not is_impossible(pool_state, pending))
+    return any(pool_state.guarantee.has_guarantee_left(pending.gang, pending.min_members) for pool_state in pools)
 
 
 class _QueueEntry(NamedTuple):
-    """A gang that waits, or one that runs and borrows, and where it runs."""
+    """A pending gang, or a running gang that borrows, with its pool."""
 
     gang: Gang
     pending_gang: PendingGang | None = None
     pool_state: PoolState | None = None
 
 
-def _build_queue(ledger: CycleState) -> list[_QueueEntry]:
-    turns = [_QueueEntry(ask.gang, ask) for ask in ledger.guaranteed_gangs()]
-    turns += [
-        _QueueEntry(gang, None, standing)
-        for standing in ledger.pool_states.values()
-        for gang in promotable_gangs(standing)
+def _build_queue(state: CycleState) -> list[_QueueEntry]:
+    entries = [_QueueEntry(pending.gang, pending) for pending in state.guaranteed_gangs()]
+    entries += [
+        _QueueEntry(gang, None, pool_state)
+        for pool_state in state.pool_states.values()
+        for gang in promotable_gangs(pool_state)
     ]
-    return sorted(turns, key=lambda turn: (turn.gang.tenant, priority_key(turn.gang), turn.pending_gang is not None))
+    return sorted(
+        entries, key=lambda entry: (entry.gang.tenant, priority_key(entry.gang), entry.pending_gang is not None)
+    )
 
 
-def _schedule_gang(ledger: CycleState, ask: PendingGang, hopeless: set[tuple[str, int]]) -> None:
-    possible = [standing for standing in ledger.usable_pools(ask) if _is_possible(ledger, standing, ask)]
-    pools = [standing for standing in possible if standing.has_guarantee_left(ask.gang, ask.min_members)]
-    evicts = len(ledger.evicts)
-    if fill_cell(ledger, pools, ask) or _start_now(ledger, pools, ask) or _start_with_rebinding(ledger, pools, ask):
-        if len(ledger.evicts) > evicts:
-            hopeless.clear()
+def _schedule_gang(state: CycleState, pending: PendingGang, failed_classes: set[tuple[str, int]]) -> None:
+    possible = [pool_state for pool_state in state.usable_pools(pending) if _is_possible(state, pool_state, pending)]
+    pools = [
+        pool_state
+        for pool_state in possible
+        if pool_state.guarantee.has_guarantee_left(pending.gang, pending.min_members)
+    ]
+    evicts = len(state.evicts)
+    if (
+        fill_cell(state, pools, pending)
+        or _start_now(state, pools, pending)
+        or _start_with_rebinding(state, pools, pending)
+    ):
+        if len(state.evicts) > evicts:
+            failed_classes.clear()
         return
-    if _evict_cheapest(ledger, pools, ask):
-        hopeless.clear()
+    if _evict_cheapest(state, pools, pending):
+        failed_classes.clear()
     else:
-        reserve_cells(ledger, possible, ask)
-        hopeless.add((ask.tenant, ask.equivalence_class))
+        reserve_cells(state, possible, pending)
+        failed_classes.add((pending.tenant, pending.equivalence_class))
 
 
-def _schedule_parts(ledger: CycleState, ask: PendingGang, hopeless: set[tuple[str, int]]) -> None:
+def _schedule_parts(state: CycleState, pending: PendingGang, failed_classes: set[tuple[str, int]]) -> None:
     """Start or plan all parts of a gang inside the guarantees of their pools."""
-    parts = undecided_parts(ledger, ask)
-    evicts = len(ledger.evicts)
+    parts = undecided_parts(state, pending)
+    evicts = len(state.evicts)
     failed = (
-        place_parts(ledger, parts, lambda pools, part: start_within_guarantee(ledger, pools, part)) if parts else None
+        place_parts(state, parts, lambda pools, part: start_within_guarantee(state, pools, part)) if parts else None
     )
     if failed is not None:
-        reserve_cells(ledger, [each for each in ledger.usable_pools(failed) if not is_impossible(each, failed)], failed)
-        hopeless.update((part.tenant, part.equivalence_class) for part in parts)
-    elif len(ledger.evicts) > evicts:
-        hopeless.clear()
+        reserve_cells(state, [each for each in state.usable_pools(failed) if not is_impossible(each, failed)], failed)
+        failed_classes.update((part.tenant, part.equivalence_class) for part in parts)
+    elif len(state.evicts) > evicts:
+        failed_classes.clear()
 
 
-def start_within_guarantee(ledger: CycleState, pools: Iterable[PoolState], ask: PendingGang) -> bool:
+def start_within_guarantee(state: CycleState, pools: Iterable[PoolState], pending: PendingGang) -> bool:
     """Start a gang in one of these pools inside its tenant's guarantee, or plan that by evicting others."""
-    possible = (standing for standing in pools if _is_possible(ledger, standing, ask))
-    allowed = [standing for standing in possible if standing.has_guarantee_left(ask.gang, ask.min_members)]
+    possible = (pool_state for pool_state in pools if _is_possible(state, pool_state, pending))
+    allowed = [
+        pool_state
+        for pool_state in possible
+        if pool_state.guarantee.has_guarantee_left(pending.gang, pending.min_members)
+    ]
     return (
-        _start_now(ledger, allowed, ask)
-        or _start_with_rebinding(ledger, allowed, ask)
-        or _evict_cheapest(ledger, allowed, ask)
+        _start_now(state, allowed, pending)
+        or _start_with_rebinding(state, allowed, pending)
+        or _evict_cheapest(state, allowed, pending)
     )
 
 
-def _is_possible(ledger: CycleState, standing: PoolState, ask: PendingGang) -> bool:
-    return not is_impossible(standing, ask) and not yields_to_planned(ledger, standing, ask)
+def _is_possible(state: CycleState, pool_state: PoolState, pending: PendingGang) -> bool:
+    return not is_impossible(pool_state, pending) and not yields_to_planned(state, pool_state, pending)
 
 
-def _start_now(ledger: CycleState, pools: Sequence[PoolState], ask: PendingGang) -> bool:
-    """Start it where it fits best into what is free."""
-    places = list(guaranteed_placements(pools, ask))
+def _start_now(state: CycleState, pools: Sequence[PoolState], pending: PendingGang) -> bool:
+    """Start the gang where it fits best in free capacity; return whether it fits."""
+    places = list(guaranteed_placements(pools, pending))
     if places:
-        start_in_best_pool(ledger, ask, places)
+        start_in_best_pool(state, pending, places)
     return bool(places)
 
 
-def _start_with_rebinding(ledger: CycleState, pools: Sequence[PoolState], ask: PendingGang) -> bool:
-    """Start it in what is free where only the way in stands in its way in which cells are bound."""
-    for standing in pools:
-        if standing.rebind_count >= _MAX_REBINDINGS or standing.exceeded_limits(ask.tenant, ask.min_members):
+def _start_with_rebinding(state: CycleState, pools: Sequence[PoolState], pending: PendingGang) -> bool:
+    """Start the gang in free capacity where only the present cell bindings block it; return whether it starts."""
+    for pool_state in pools:
+        if pool_state.guarantee.rebind_count >= _MAX_REBINDINGS or pool_state.tenant_usage.exceeded_limits(
+            pending.tenant, pending.min_members
+        ):
             continue
-        if standing.cells_reserved_ahead(ask.gang) is not None:
+        if pool_state.guarantee.cells_reserved_ahead(pending.gang) is not None:
             continue
-        mark, unit = standing.node_resources.mark(), standing.pool.unit_resource
-        nodes = place_borrowed(standing, ask, ask.min_members)
-        if nodes is None:
-            continue
-        standing.rebind_count += 1
-        amounts: dict[str, int] = {}
-        for pod in ask.min_members:
-            amounts[nodes[pod.uid]] = amounts.get(nodes[pod.uid], 0) + pod.shape.amount_of(unit)
-        if standing.cells.allocate_with_rebinding(ask.tenant, amounts):
-            ledger.start_pods(ask, standing, ask.min_members, nodes, inside=True)
+        with pool_state.node_resources.trial() as trial:
+            nodes = place_borrowed(pool_state, pending, pending.min_members)
+            if nodes is None or _bind_with_others(pool_state, pending, nodes):
+                trial.commit()
+        if nodes is not None and trial.is_committed:
+            state.start_pods(pending, pool_state, pending.min_members, nodes, guaranteed=True)
             return True
-        standing.node_resources.undo(mark)
     return False
 
 
-def _evict_cheapest(ledger: CycleState, pools: Sequence[PoolState], ask: PendingGang) -> bool:
-    """Tell those to go whose going costs least."""
-    found = [
-        (standing, making)
-        for standing in pools
-        if (
-            making := find_candidate_plan(
-                ledger,
-                standing,
-                ask,
-                standing.preemption_candidates,
-                inside=placement_in_guarantee(standing, ask, ask.min_members),
-            )
-        )
-    ]
-    if not found:
-        return False
-    standing, making = pick_best(found, lambda each: preemption_cost(each[0], ask, each[1], ledger.now))
-    adopt_plan(ledger, standing, ask, making)
-    return True
+def _bind_with_others(pool_state: PoolState, pending: PendingGang, nodes: Mapping[str, str]) -> bool:
+    """Bind the tenant's cells to these nodes, and the cells of all tenants again; return whether that is possible."""
+    unit, amounts = pool_state.pool.unit_resource, dict[str, int]()
+    for pod in pending.min_members:
+        amounts[nodes[pod.uid]] = amounts.get(nodes[pod.uid], 0) + pod.shape.amount_of(unit)
+    return pool_state.guarantee.allocate_with_rebinding(pending.tenant, amounts)
+
+
+def _evict_cheapest(state: CycleState, pools: Sequence[PoolState], pending: PendingGang) -> bool:
+    """Plan the gang where its victims lose least; return whether any plan is possible."""
+
+    def find_plan(pool_state: PoolState) -> CandidatePlan | None:
+        placement = placement_in_guarantee(pool_state, pending, pending.min_members)
+        candidates = pool_state.victims.preemption_candidates
+        return find_candidate_plan(state, pool_state, pending, candidates, placement=placement)
+
+    return plan_in_best_pool(state, pools, pending, find_plan)

@@ -1,46 +1,46 @@
-"""What a tenant's limit leaves, kept for its own gang that is ahead."""
+"""Reservation of the rest of a tenant's limit for its aged gang."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from vkgateway.arbiter.cycle_state import CycleState
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import Pod
 
 
-def reserve_limit(ledger: CycleState, pools: Iterable[PoolState], ask: PendingGang) -> None:
-    """Keep a limit for a gang that has waited for long, if only what its tenant brought after it uses that up."""
-    if not ledger.has_aged(ask.gang):
+def reserve_limit(state: CycleState, pools: Iterable[PoolState], pending: PendingGang) -> None:
+    """Reserve a limit for an aged gang, if only later usage of its tenant uses that limit up."""
+    if not state.has_aged(pending.gang):
         return
-    for standing in pools:
-        if standing.exceeded_limits(ask.tenant, ask.min_members) and _is_blocked_by_later_work(standing, ask):
-            standing.limit_reservations.setdefault(ask.tenant, ask.gang.id)
+    for pool_state in pools:
+        if pool_state.tenant_usage.exceeded_limits(pending.tenant, pending.min_members) and _is_blocked_by_later_work(
+            pool_state, pending
+        ):
+            pool_state.reservations.reserve_limit(pending.tenant, pending.gang.id)
             return
 
 
-def exceeds_reserved_limit(ledger: CycleState, standing: PoolState, ask: PendingGang, pods: Sequence[Pod]) -> bool:
-    """Whether these pods would use up what their tenant's limit leaves for its own gang that is ahead of them.
-
-    Who will have gone in time does not; but times may prove wrong again and again, so a gang that has waited for long
-    depends on nobody's.
+def exceeds_reserved_limit(state: CycleState, pool_state: PoolState, pending: PendingGang, pods: Sequence[Pod]) -> bool:
+    """Return whether these pods would use what the tenant's limit leaves for a gang that comes first. Pods that end
+    before that gang starts do not count. Such times can be wrong again and again, so they count for an aged gang.
     """
-    if not standing.limit_reservations and standing.reservation is None:
+    if not pool_state.reservations.limits and pool_state.reservations.nodes is None:
         return False
-    ahead = ledger.pending_gangs.get(standing.limit_reservations.get(ask.tenant, ""))
-    if ahead is not None and ahead is not ask:
-        missing = standing.exceeded_limits(ask.tenant, [*ahead.min_members, *pods])
+    ahead = state.pending_gangs.get(pool_state.reservations.limits.get(pending.tenant, ""))
+    if ahead is not None and ahead is not pending:
+        missing = pool_state.tenant_usage.exceeded_limits(pending.tenant, [*ahead.min_members, *pods])
         return any(pod.shape.amount_of(name) for pod in pods for name in missing)
-    kept = standing.reservation
-    ahead = ledger.pending_gangs.get(kept.gang) if kept is not None else None
-    if kept is None or ahead is None or ahead is ask or ahead.tenant != ask.tenant:
+    kept = pool_state.reservations.nodes
+    ahead = state.pending_gangs.get(kept.gang) if kept is not None else None
+    if kept is None or ahead is None or ahead is pending or ahead.tenant != pending.tenant:
         return False
-    if not ledger.has_aged(ahead.gang) and kept.can_backfill(standing.expected_ends, ask.gang, ledger.now):
+    if not state.has_aged(ahead.gang) and kept.can_backfill(pool_state.expected_ends, pending.gang, state.now):
         return False
-    return bool(standing.exceeded_limits(ask.tenant, [*ahead.min_members, *pods]))
+    return bool(pool_state.tenant_usage.exceeded_limits(pending.tenant, [*ahead.min_members, *pods]))
 
 
-def _is_blocked_by_later_work(standing: PoolState, ask: PendingGang) -> bool:
-    gone = {name: held.item(0) for name, held in standing.discounted_usage_of(ask.gang).items()}
-    return not standing.excess_over_limit(ask.tenant, ask.min_members, [gone])
+def _is_blocked_by_later_work(pool_state: PoolState, pending: PendingGang) -> bool:
+    gone = {name: held.item(0) for name, held in pool_state.usage_by_age.discounted_usage_of(pending.gang).items()}
+    return not pool_state.tenant_usage.excess_over_limit(pending.tenant, pending.min_members, [gone])

@@ -1,4 +1,4 @@
-"""Who of its own borrowing work must go so that a tenant at its limit can start a gang of its guarantee."""
+"""Victims among a tenant's borrowing gangs, which let it start a gang within its limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
 from vkgateway.arbiter.preemption.eviction_units import PreemptionCandidate
 from vkgateway.arbiter.preemption.search_stage import preemption_costs
@@ -22,7 +22,7 @@ from vkgateway.model.requests import MilliResources
 
 @dataclass(frozen=True, slots=True)
 class _CostedCandidate:
-    """A lot of the tenant, and the GPU-seconds that are lost by it."""
+    """A preemption candidate of the tenant, and the GPU-seconds that its eviction loses."""
 
     candidate: PreemptionCandidate
     stage: int
@@ -30,46 +30,45 @@ class _CostedCandidate:
 
 
 def own_limit_victims(
-    standing: PoolState,
-    ask: PendingGang,
+    pool_state: PoolState,
+    pending: PendingGang,
     missing: MilliResources,
-    inside: GuaranteedPlacement | None,
+    placement: GuaranteedPlacement | None,
     *,
     evictable: PreemptionCandidates,
     coming: Sequence[Pod],
     now: float,
 ) -> Iterator[tuple[Evict, ...]]:
-    """Yield evictions that free what is missing of the tenant's limit; nothing where all of its work does not suffice.
-
-    The first choice loses little, on nodes where the gang would be placed. It may leave no room for the gang: the next
-    choice evicts each of its partly evicted gangs as a whole. `coming` leaves anyway, and is not in what is missing.
-    `inside` places the gang inside its cells; None: it borrows.
+    """Yield evictions that free what is missing of the tenant's limit; none if all its borrowing pods do not suffice.
+    The first choice loses little, on nodes where the gang would be placed. It may not make enough capacity for the
+    gang: the next choice evicts each of its partly evicted gangs as a whole. `coming` terminates anyway, and is not
+    counted as missing. `placement` places the gang in its cells; None: it borrows.
     """
     if not missing:
         yield ()
         return
-    candidates = list(_costed_candidates(standing, ask, evictable, now))
+    candidates = list(_costed_candidates(pool_state, pending, evictable, now))
     if not _covers_missing(candidates, missing):
         return
-    chosen = _choose_victims(standing, ask, missing, inside, candidates, coming=coming, now=now)
-    yield _build_evicts(ask, chosen, now)
+    chosen = _choose_victims(pool_state, pending, missing, placement, candidates, coming=coming, now=now)
+    yield _build_evicts(pending, chosen, now)
     whole = {each.candidate.gang.id: each for each in candidates if each.candidate.whole}
     wider = {each.candidate.candidate_id: each for one in chosen for each in [whole.get(one.candidate.gang.id, one)]}
     if wider.keys() != {each.candidate.candidate_id for each in chosen}:
-        yield _build_evicts(ask, list(wider.values()), now)
+        yield _build_evicts(pending, list(wider.values()), now)
 
 
 def _choose_victims(
-    standing: PoolState,
-    ask: PendingGang,
+    pool_state: PoolState,
+    pending: PendingGang,
     missing: MilliResources,
-    inside: GuaranteedPlacement | None,
+    placement: GuaranteedPlacement | None,
     candidates: Sequence[_CostedCandidate],
     *,
     coming: Sequence[Pod],
     now: float,
 ) -> list[_CostedCandidate]:
-    helpful = _capacity_victims(standing, ask, inside, candidates, coming=coming, now=now)
+    helpful = _capacity_victims(pool_state, pending, placement, candidates, coming=coming, now=now)
     order = sorted(
         candidates,
         key=lambda each: (
@@ -92,26 +91,26 @@ def _choose_victims(
     return chosen
 
 
-def _build_evicts(ask: PendingGang, chosen: Iterable[_CostedCandidate], now: float) -> tuple[Evict, ...]:
+def _build_evicts(pending: PendingGang, chosen: Iterable[_CostedCandidate], now: float) -> tuple[Evict, ...]:
     by_gang: dict[str, list[_CostedCandidate]] = {}
     for each in chosen:
         by_gang.setdefault(each.candidate.gang.id, []).append(each)
     return tuple(
-        build_evict([each.candidate for each in mine], ask.gang, lost=sum(each.lost for each in mine), now=now)
+        build_evict([each.candidate for each in mine], pending.gang, lost=sum(each.lost for each in mine), now=now)
         for _, mine in sorted(by_gang.items())
     )
 
 
 def _costed_candidates(
-    standing: PoolState, ask: PendingGang, evictable: PreemptionCandidates, now: float
+    pool_state: PoolState, pending: PendingGang, evictable: PreemptionCandidates, now: float
 ) -> Iterable[_CostedCandidate]:
     tenants = list(evictable.tenant_names())
-    if ask.tenant not in tenants:
+    if pending.tenant not in tenants:
         return
     found = preemption_costs(
-        evictable, now=now, excess={}, exempt={*ask.gang.part_ids, *standing.preemptors_of(ask.gang)}
+        evictable, now=now, excess={}, exempt={*pending.gang.part_ids, *pool_state.victims.preemptors_of(pending.gang)}
     )
-    mine = (evictable.as_table().tenant == tenants.index(ask.tenant)) & (found.stage > 0)
+    mine = (evictable.as_table().tenant == tenants.index(pending.tenant)) & (found.stage > 0)
     for number in np.flatnonzero(mine).tolist():
         lot = evictable.candidates[number]
         if lot is not None:
@@ -119,21 +118,28 @@ def _costed_candidates(
 
 
 def _capacity_victims(
-    standing: PoolState,
-    ask: PendingGang,
-    inside: GuaranteedPlacement | None,
+    pool_state: PoolState,
+    pending: PendingGang,
+    placement: GuaranteedPlacement | None,
     candidates: Iterable[_CostedCandidate],
     *,
     coming: Sequence[Pod],
     now: float,
 ) -> set[str]:
-    """The lots that would go if room were made by the tenant's own work alone."""
-    own = PreemptionCandidates(standing.pool.key, standing.pool.loss_resource)
+    """Return the candidates that would be evicted if only the tenant's own gangs made capacity."""
+    own = PreemptionCandidates(pool_state.pool.key, pool_state.pool.loss_resource)
     for gang in {each.candidate.gang.id: each.candidate.gang for each in candidates}.values():
         own.update_gang(gang)
-    ceiling = inside.usable_amounts(standing.node_resources) if inside is not None else None
+    ceiling = placement.usable_amounts(pool_state.node_resources) if placement is not None else None
     choice = choose_victims(
-        standing.node_resources, own, ask.gang, ask.min_members, now=now, ceiling=ceiling, ending=coming, placer=inside
+        pool_state.node_resources,
+        own,
+        pending.gang,
+        pending.min_members,
+        now=now,
+        ceiling=ceiling,
+        ending=coming,
+        placer=placement,
     )
     going = {uid for evict in (choice.evicts if choice is not None else ()) for uid in evict.pods}
     return {
@@ -155,7 +161,7 @@ def _covers_missing(candidates: Iterable[_CostedCandidate], missing: MilliResour
 
 
 def _relative_cost(each: _CostedCandidate, missing: MilliResources) -> float:
-    """What is lost for each part of what is missing."""
+    """Return the loss for each freed part of what is missing."""
     freed = _freed_amounts(each.candidate.evicted_pods, missing)
     parts = sum(min(1.0, freed.get(name, 0) / amount) for name, amount in missing.items())
     return each.lost / parts if parts else float("inf")

@@ -1,135 +1,133 @@
-"""Plans of this cycle that were made before others told more pods to go: they move to where nobody goes for them."""
+"""Plans of this round that move to other nodes, because later plans evict pods that make room for them, too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import replace
 
 from vkgateway.arbiter.capacity.slow_terminations import find_late_pods, termination_seconds
 from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.phases.preemption_plans import find_other_nodes, release_plan
 from vkgateway.arbiter.phases.reprieves import plan_holds
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import PodState, PreemptionPlan
 
 _MAX_REBOUND_GANGS = 16
-"""For the plans of so many gangs others' cells are bound anew: more would take too long."""
+"""Gangs for whose plans the cells of other tenants are bound again; more would take too long."""
 
 
-def move_plans(ledger: CycleState) -> bool:
-    """Have those stay who are to be told now, and whose gang could start elsewhere without them; whether there are any.
-
-    Counted on are all others that leave, beside all other plans.
+def move_plans(state: CycleState) -> bool:
+    """Keep new victims running whose gangs could start elsewhere without them; return whether there are any. A moved
+    plan uses the capacity of all other terminating pods that no other plan needs.
     """
-    evicts = [evict for evict in ledger.evicts if _is_new_evict(ledger, evict)]
-    moved = [evict for evict in evicts if _move_plan(ledger, evict)]
+    evicts = [evict for evict in state.evicts if _is_new_evict(state, evict)]
+    moved = [evict for evict in evicts if _move_plan(state, evict)]
     if not moved:
         names = list(dict.fromkeys(evict.makes_room_for for evict in evicts))[:_MAX_REBOUND_GANGS]
-        others = {name for name in names if _changes_other_cells(ledger, name)}
-        moved = [evict for evict in evicts if evict.makes_room_for in others and _move_plan(ledger, evict, anew=True)]
+        others = {name for name in names if _changes_other_cells(state, name)}
+        moved = [evict for evict in evicts if evict.makes_room_for in others and _move_plan(state, evict, rebind=True)]
     for evict in moved:
-        ledger.evicts.remove(evict)
+        state.cancel_evict(evict)
     return bool(moved)
 
 
-def _changes_other_cells(ledger: CycleState, name: str) -> bool:
-    """Whether the cells of whoever was given something in this cycle would be bound otherwise without this gang."""
-    plan, ask = ledger.plans[name], ledger.pending_gangs[name]
-    standing = ledger.pool_states[plan.pool]
-    if plan.borrowed or not standing.guarantee_usage.entered_gangs.keys() - {name}:
+def _changes_other_cells(state: CycleState, name: str) -> bool:
+    """Return whether cells that other gangs use since this round would be bound differently without this gang."""
+    plan, pending = state.plans[name], state.pending_gangs[name]
+    pool_state = state.pool_states[plan.pool]
+    if plan.borrowed or not pool_state.guarantee_usage.entered_gangs.keys() - {name}:
         return False
-    mark, held = standing.node_resources.mark(), standing.cells.mark()
-    release_plan(standing, ask, plan)
-    found = _rebind_cells(ledger, standing)
-    standing.node_resources.undo(mark)
-    standing.cells.undo(held)
-    return found
+    with pool_state.placement_trial():
+        release_plan(pool_state, pending, plan)
+        return _rebind_cells(state, pool_state)
 
 
-def _rebind_cells(ledger: CycleState, standing: PoolState) -> bool:
-    return standing.cells.rebind_tenants({ledger.gangs[name].tenant for name in standing.guarantee_usage.entered_gangs})
+def _rebind_cells(state: CycleState, pool_state: PoolState) -> bool:
+    return pool_state.cells.rebind_tenants(
+        {state.gangs[name].tenant for name in pool_state.guarantee_usage.entered_gangs}
+    )
 
 
-def _is_new_evict(ledger: CycleState, evict: Evict) -> bool:
-    if ledger.gangs[evict.gang].part_info is not None:
+def _is_new_evict(state: CycleState, evict: Evict) -> bool:
+    if state.gangs[evict.gang].part_info is not None:
         return False  # It goes, or stays, with the gang's other parts.
-    told = {pod.uid for pod in ledger.gangs[evict.gang].pods if pod.state is PodState.NOTIFIED}
-    return evict.makes_room_for in ledger.plans and told.isdisjoint(evict.pods)
+    notified = {pod.uid for pod in state.gangs[evict.gang].pods if pod.state is PodState.NOTIFIED}
+    return evict.makes_room_for in state.plans and notified.isdisjoint(evict.pods)
 
 
-def _move_plan(ledger: CycleState, evict: Evict, *, anew: bool = False) -> bool:
-    """`anew`: with the cells of all others bound anew, as the next cycle would find them."""
-    plan = ledger.plans[evict.makes_room_for]
-    ask, standing = ledger.pending_gangs[evict.makes_room_for], ledger.pool_states[plan.pool]
-    if not _would_keep_running(standing, evict):
+def _move_plan(state: CycleState, evict: Evict, *, rebind: bool = False) -> bool:
+    """Move the plan to nodes where it does not need this eviction; return whether that is possible. `rebind`: with the
+    cells of all others bound again, as the next cycle would bind them.
+    """
+    plan = state.plans[evict.makes_room_for]
+    pending, pool_state = state.pending_gangs[evict.makes_room_for], state.pool_states[plan.pool]
+    if not _would_keep_running(pool_state, evict):
         return False
-    stay = {uid: standing.terminating_pods[uid] for uid in evict.pods if uid in standing.terminating_pods}
-    tenant = ledger.gangs[evict.gang].tenant
+    stay = {uid: pool_state.terminating_pods[uid] for uid in evict.pods if uid in pool_state.terminating_pods}
+    tenant = state.gangs[evict.gang].tenant
     for uid in stay:
-        standing.terminating_pods.remove_pod(uid)
-    mark, held = standing.node_resources.mark(), standing.cells.mark()
-    release_plan(standing, ask, plan)
-    if anew:
-        _rebind_cells(ledger, standing)
-    slow = find_late_pods(
-        standing.terminating_pods.values(),
-        termination_seconds([standing.gangs[evict.gang]]),
-        since=ledger.now,
-        now=ledger.now,
-    )
-    without = {pod.uid for pod in slow}
-    nodes = _find_future_nodes(standing, ask, plan, without=without)
-    if nodes is not None:
-        standing.add_pods(ask.min_members, nodes)
-    if nodes is None or not _other_plans_hold(ledger, standing, ask, without=without):
-        standing.node_resources.undo(mark)
-        standing.cells.undo(held)
-        standing.terminating_pods.add_pods(tenant, stay.values())
-        return False
-    ledger.plans[ask.gang.id] = replace(plan, nodes=dict(nodes), leaves=None)
-    standing.revert_victims(evict)
-    return True
+        pool_state.terminating_pods.remove_pod(uid)
+    with pool_state.placement_trial() as trial:
+        release_plan(pool_state, pending, plan)
+        if rebind:
+            _rebind_cells(state, pool_state)
+        slow = find_late_pods(
+            pool_state.terminating_pods.values(),
+            termination_seconds([pool_state.gangs[evict.gang]]),
+            since=state.now,
+            now=state.now,
+        )
+        without = {pod.uid for pod in slow}
+        nodes = _find_future_nodes(pool_state, pending, plan, without=without)
+        if nodes is not None:
+            pool_state.add_pods(pending.min_members, nodes)
+            if _other_plans_hold(state, pool_state, pending, without=without):
+                trial.commit()
+                state.move_plan(pending.gang.id, nodes, keeps_leaves=False)
+                pool_state.revert_evict(evict)
+                return True
+    pool_state.terminating_pods.add_pods(tenant, stay.values())
+    return False
 
 
-def _other_plans_hold(ledger: CycleState, standing: PoolState, ask: PendingGang, *, without: Set[str]) -> bool:
-    """Whether all other plans hold when those have gone who leave, without some who end late: they may have counted on
-    whoever is to stay."""
-    mark = standing.node_resources.mark()
-    standing.remove_pods(pod for uid, pod in standing.terminating_pods.items() if uid not in without)
-    others = ((name, plan) for name, plan in ledger.plans.items() if name != ask.gang.id)
-    found = all(
-        plan_holds(standing, ledger.pending_gangs[name], plan)
-        for name, plan in others
-        if plan.pool == standing.pool.key
-    )
-    standing.node_resources.undo(mark)
-    return found
+def _other_plans_hold(state: CycleState, pool_state: PoolState, pending: PendingGang, *, without: Set[str]) -> bool:
+    """Return whether all other plans hold after terminations, those of late pods (`without`) excepted."""
+    with pool_state.node_resources.trial():
+        pool_state.remove_pods(pod for uid, pod in pool_state.terminating_pods.items() if uid not in without)
+        others = ((name, plan) for name, plan in state.plans.items() if name != pending.gang.id)
+        return all(
+            plan_holds(pool_state, state.pending_gangs[name], plan)
+            for name, plan in others
+            if plan.pool == pool_state.pool.key
+        )
 
 
-def _would_keep_running(standing: PoolState, evict: Evict) -> bool:
-    """Whether the gang would run with these pods: if it goes for others at the same time, they go with it."""
-    gang, mine = standing.gangs[evict.gang], set(evict.pods)
-    if not any(pod.uid in standing.terminating_pods and pod.uid not in mine for pod in gang.pods):
+def _would_keep_running(pool_state: PoolState, evict: Evict) -> bool:
+    """Return whether the gang would run with these pods, given its other evicted pods."""
+    gang, mine = pool_state.gangs[evict.gang], set(evict.pods)
+    if not any(pod.uid in pool_state.terminating_pods and pod.uid not in mine for pod in gang.pods):
         return True
-    there = (pod for pod in gang.pods if pod.state in _OCCUPYING and standing.has_pod(pod))
-    return has_min_members(gang, [pod for pod in there if pod.uid in mine or pod.uid not in standing.terminating_pods])
+    there = (pod for pod in gang.pods if pod.state in _OCCUPYING and pool_state.gang_index.has_pod(pod))
+    return has_min_members(
+        gang, [pod for pod in there if pod.uid in mine or pod.uid not in pool_state.terminating_pods]
+    )
 
 
 _OCCUPYING = (PodState.PLACED, PodState.NOTIFIED)
 
 
 def _find_future_nodes(
-    standing: PoolState, ask: PendingGang, plan: PreemptionPlan, *, without: Set[str]
+    pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan, *, without: Set[str]
 ) -> Mapping[str, str] | None:
-    """A place that is free when those have gone who leave, without some who end late; its cells are held, its room is
-    left as it was."""
-    if not standing.is_within_limit(ask.tenant, ask.min_members, [standing.terminating_pods.usage_of(ask.tenant)]):
+    """Return nodes that are free after terminations, those of late pods (`without`) excepted. Cells are allocated; free
+    capacity is unchanged.
+    """
+    if not pool_state.tenant_usage.is_within_limit(
+        pending.tenant, pending.min_members, [pool_state.terminating_pods.usage_of(pending.tenant)]
+    ):
         return None
-    mark = standing.node_resources.mark()
-    standing.remove_pods(pod for uid, pod in standing.terminating_pods.items() if uid not in without)
-    nodes = find_other_nodes(standing, ask, plan)
-    standing.node_resources.undo(mark)
-    return nodes
+    with pool_state.node_resources.trial():
+        pool_state.remove_pods(pod for uid, pod in pool_state.terminating_pods.items() if uid not in without)
+        return find_other_nodes(pool_state, pending, plan)

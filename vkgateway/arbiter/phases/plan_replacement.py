@@ -1,57 +1,55 @@
-"""Plans inside guarantees that wait for pods which take long to end: others go in their stead, where any can."""
+"""Replacement of plans in cells that wait for pods with slow terminations, where other victims terminate sooner."""
 
 from __future__ import annotations
 
 from collections.abc import Set
 
-from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.cycle_state import CycleState, late_pod_uids
 from vkgateway.arbiter.phases.preemption_plans import (
     adopt_plan,
     find_candidate_plan,
     placement_in_guarantee,
     release_plan,
 )
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import PreemptionPlan
 
 
-def replan_slow_plans(ledger: CycleState) -> None:
-    """Make such plans anew: who ends may take longer than was known, and others may be there who can go."""
-    plans = [(name, plan) for name, plan in sorted(ledger.plans.items()) if not plan.borrowed]
-    slow = {key: ledger.late_pod_uids(ledger.pool_states[key]) for key in sorted({plan.pool for _, plan in plans})}
+def replan_slow_plans(state: CycleState) -> None:
+    """Plan these gangs again: terminating pods may take longer than was known, and there may be other victims now."""
+    plans = [(name, plan) for name, plan in sorted(state.plans.items()) if not plan.borrowed]
+    slow = {key: late_pod_uids(state.pool_states[key], state.now) for key in sorted({plan.pool for _, plan in plans})}
     for name, plan in plans:
-        ask, standing, without = ledger.pending_gangs[name], ledger.pool_states[plan.pool], slow[plan.pool]
-        if without and not _fits_without(standing, ask, plan, without):
-            _replace_plan(ledger, standing, ask, plan)
+        pending, pool_state, without = state.pending_gangs[name], state.pool_states[plan.pool], slow[plan.pool]
+        if without and not _fits_without(pool_state, pending, plan, without):
+            _replace_plan(state, pool_state, pending, plan)
 
 
-def _fits_without(standing: PoolState, ask: PendingGang, plan: PreemptionPlan, slow: Set[str]) -> bool:
+def _fits_without(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan, slow: Set[str]) -> bool:
     there = set(plan.nodes.values())
-    mark = standing.node_resources.mark()
-    standing.remove_pods(pod for uid, pod in standing.terminating_pods.items() if pod.node in there and uid not in slow)
-    found = standing.fits_on_nodes(ask.min_members, plan.nodes)
-    standing.node_resources.undo(mark)
-    return found
+    with pool_state.node_resources.trial():
+        pool_state.remove_pods(
+            pod for uid, pod in pool_state.terminating_pods.items() if pod.node in there and uid not in slow
+        )
+        return pool_state.fits_on_nodes(pending.min_members, plan.nodes)
 
 
-def _replace_plan(ledger: CycleState, standing: PoolState, ask: PendingGang, plan: PreemptionPlan) -> None:
-    mark, held = standing.node_resources.mark(), standing.cells.mark()
-    release_plan(standing, ask, plan)
-    for pod in ask.min_members:
-        standing.add_usage(ask.tenant, pod, -1)
-    making = find_candidate_plan(
-        ledger,
-        standing,
-        ask,
-        standing.preemption_candidates,
-        inside=placement_in_guarantee(standing, ask, ask.min_members),
-    )
-    for pod in ask.min_members:
-        standing.add_usage(ask.tenant, pod)
-    if making is None or not making.evicts:
-        standing.node_resources.undo(mark)
-        standing.cells.undo(held)
-    else:
-        ledger.remove_plan(ask)
-        adopt_plan(ledger, standing, ask, making)
+def _replace_plan(state: CycleState, pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan) -> None:
+    with pool_state.placement_trial() as trial:
+        release_plan(pool_state, pending, plan)
+        for pod in pending.min_members:
+            pool_state.tenant_usage.add_usage(pending.tenant, pod.shape, -1)
+        candidate = find_candidate_plan(
+            state,
+            pool_state,
+            pending,
+            pool_state.victims.preemption_candidates,
+            placement=placement_in_guarantee(pool_state, pending, pending.min_members),
+        )
+        for pod in pending.min_members:
+            pool_state.tenant_usage.add_usage(pending.tenant, pod.shape, 1)
+        if candidate is not None and candidate.evicts:
+            state.remove_plan(pending)
+            adopt_plan(state, pool_state, pending, candidate)
+            trial.commit()

@@ -1,6 +1,5 @@
-"""Which of several pools a gang goes to: inside its guarantee, where the least is lost, and where it fits best.
-
-Of pools that are equal in all of this it is the one that its tenant likes best: they are tried in that order.
+"""Choice between pools for a gang: within its guarantee, with the smallest loss, and with the best fit. Equal pools are
+chosen in the gang's order of preference, in which they are tried.
 """
 
 from __future__ import annotations
@@ -11,25 +10,26 @@ from typing import Any, TypeVar
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.guarantees.cell_placement import GuaranteedPlacement, allocate_placed
-from vkgateway.arbiter.phases.preemption_plans import CandidatePlan, placement_in_guarantee
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.phases.preemption_plans import CandidatePlan, adopt_plan, placement_in_guarantee
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import GUARANTEED, PLACED, Pod
 
 T = TypeVar("T")
 PoolPlacement = tuple[PoolState, GuaranteedPlacement, Mapping[str, str]]
-"""A pool, what places the gang there inside its guarantee, and by pods' uids the nodes that it found."""
+"""A pool, the gang's placement in its tenant's cells there, and the nodes by uid."""
+PlanAdopter = Callable[[CycleState, PoolState, PendingGang, CandidatePlan], None]
+"""Plans a gang's start on the nodes of a candidate plan, and evicts its victims."""
 
 
 def pick_best(found: Sequence[T], rank: Callable[[T], Any]) -> T:
-    """The first of those of the smallest rank, which is not asked for where there is only one."""
+    """Return the first item of the smallest rank. A single item is not ranked."""
     return found[0] if len(found) == 1 else min(found, key=rank)
 
 
 def measure_fit(room: NodeResources, pods: Sequence[Pod], nodes: Mapping[str, str]) -> tuple[int, int]:
-    """How many whole nodes the pods would break into, and the thousandths of the unit left over on all their nodes.
-
-    The room is as it is without them.
+    """Return how many whole nodes the pods would split, and the thousandths of the unit left on all their nodes. The
+    pods do not count as placed yet.
     """
     unit, whole = room.pool.unit_resource, room.largest_node_units
     asked: dict[str, int] = {}
@@ -44,62 +44,81 @@ def measure_fit(room: NodeResources, pods: Sequence[Pod], nodes: Mapping[str, st
     return broken, left
 
 
-def fits_guarantee(standing: PoolState, ask: PendingGang, nodes: Mapping[str, str]) -> bool:
-    """Whether its tenant's cells would hold the gang's core there."""
-    if ask.gang.band is not GUARANTEED or not standing.may_use_guarantee(ask.gang, ask.min_members):
+def fits_guarantee(pool_state: PoolState, pending: PendingGang, nodes: Mapping[str, str]) -> bool:
+    """Return whether the tenant's cells would hold the gang's min members on these nodes."""
+    if pending.gang.band is not GUARANTEED or not pool_state.guarantee.may_use_guarantee(
+        pending.gang, pending.min_members
+    ):
         return False
-    mark = standing.cells.mark()
-    placed = [(pod, nodes[pod.uid]) for pod in ask.min_members]
-    held = allocate_placed(standing.cells, ask.tenant, standing.pool.unit_resource, placed)
-    standing.cells.undo(mark)
-    return held
+    with pool_state.cells.trial():
+        placed = [(pod, nodes[pod.uid]) for pod in pending.min_members]
+        return allocate_placed(pool_state.cells, pending.tenant, pool_state.pool.unit_resource, placed)
 
 
-def guaranteed_placements(pools: Iterable[PoolState], ask: PendingGang) -> Iterator[PoolPlacement]:
-    """A place for the gang's core inside its guarantee in each pool that has one now; all are left as they were."""
-    for standing in pools:
-        if not standing.exceeded_limits(ask.tenant, ask.min_members):
-            inside = placement_in_guarantee(standing, ask, ask.min_members)
-            nodes = inside(standing.node_resources)
+def guaranteed_placements(pools: Iterable[PoolState], pending: PendingGang) -> Iterator[PoolPlacement]:
+    """Yield a placement of the gang's min members in its tenant's cells in each pool that has one. Nothing is taken."""
+    for pool_state in pools:
+        if not pool_state.tenant_usage.exceeded_limits(pending.tenant, pending.min_members):
+            placement = placement_in_guarantee(pool_state, pending, pending.min_members)
+            nodes = placement(pool_state.node_resources)
             if nodes is not None:
-                yield standing, inside, nodes
+                yield pool_state, placement, nodes
 
 
-def start_in_best_pool(ledger: CycleState, ask: PendingGang, places: Sequence[PoolPlacement]) -> None:
-    """Start the gang's core where it fits best."""
-    standing, inside, nodes = pick_best(
-        places, lambda each: measure_fit(each[0].node_resources, ask.min_members, each[2])
+def start_in_best_pool(state: CycleState, pending: PendingGang, places: Sequence[PoolPlacement]) -> None:
+    """Start the gang's min members where they fit best."""
+    pool_state, placement, nodes = pick_best(
+        places, lambda each: measure_fit(each[0].node_resources, pending.min_members, each[2])
     )
-    inside.commit_placement(nodes)
-    standing.add_pods(ask.min_members, nodes)
-    ledger.start_pods(ask, standing, ask.min_members, nodes, inside=True)
+    placement.commit_placement(nodes)
+    pool_state.add_pods(pending.min_members, nodes)
+    state.start_pods(pending, pool_state, pending.min_members, nodes, guaranteed=True)
 
 
-def preemption_cost(
-    standing: PoolState, ask: PendingGang, making: CandidatePlan, now: float
+def plan_in_best_pool(
+    state: CycleState,
+    pools: Iterable[PoolState],
+    pending: PendingGang,
+    find_plan: Callable[[PoolState], CandidatePlan | None],
+    *,
+    adopt: PlanAdopter = adopt_plan,
+) -> bool:
+    """Adopt the cheapest of the plans that these pools have for the gang; False: there is none."""
+    found = [(pool_state, plan) for pool_state in pools if (plan := find_plan(pool_state)) is not None]
+    if not found:
+        return False
+    pool_state, plan = pick_best(found, lambda each: _preemption_cost(each[0], pending, each[1], state.now))
+    adopt(state, pool_state, pending, plan)
+    return True
+
+
+def _preemption_cost(
+    pool_state: PoolState, pending: PendingGang, candidate: CandidatePlan, now: float
 ) -> tuple[bool, bool, float, int, int]:
-    """What it costs to make this room: whether anybody goes inside its minimum run time, whether anybody goes at all,
-    the GPU-seconds that are lost, and how the core then fits."""
-    protected = any(_is_protected(standing, evict.gang, now) for evict in making.evicts)
-    mark = standing.node_resources.mark()
-    standing.remove_pods(_freed_pods(standing, making))
-    there = measure_fit(standing.node_resources, ask.min_members, making.victim_choice.nodes)
-    standing.node_resources.undo(mark)
-    return protected, bool(making.evicts), sum(evict.lost for evict in making.evicts), *there
+    """Return the cost of a plan: whether a victim is in its minimum run time, whether there are victims, the
+    GPU-seconds lost, and the fit.
+    """
+    protected = any(_is_protected(pool_state, evict.gang, now) for evict in candidate.evicts)
+    with pool_state.node_resources.trial():
+        pool_state.remove_pods(_freed_pods(pool_state, candidate))
+        there = measure_fit(pool_state.node_resources, pending.min_members, candidate.victim_choice.nodes)
+    return protected, bool(candidate.evicts), sum(evict.lost for evict in candidate.evicts), *there
 
 
-def _freed_pods(standing: PoolState, making: CandidatePlan) -> Iterator[Pod]:
-    """Whose room it takes."""
-    going = {uid for evict in making.evicts for uid in evict.pods}
-    for name in {evict.gang: None for evict in making.evicts}:
-        yield from (pod for pod in standing.gangs[name].pods if pod.uid in going)
-    told = {pod.uid: pod for _, pod in making.notified}
+def _freed_pods(pool_state: PoolState, candidate: CandidatePlan) -> Iterator[Pod]:
+    """Yield the pods whose capacity the plan uses."""
+    going = {uid for evict in candidate.evicts for uid in evict.pods}
+    for name in {evict.gang: None for evict in candidate.evicts}:
+        yield from (pod for pod in pool_state.gangs[name].pods if pod.uid in going)
+    notified = {pod.uid: pod for _, pod in candidate.notified}
     yield from (
-        told.get(uid) or standing.terminating_pods[uid] for uid in making.victim_choice.awaited_pods if uid not in going
+        notified.get(uid) or pool_state.terminating_pods[uid]
+        for uid in candidate.victim_choice.awaited_pods
+        if uid not in going
     )
 
 
-def _is_protected(standing: PoolState, gang: str, now: float) -> bool:
-    known = standing.gangs[gang]
-    since = [pod.since for pod in known.pods if pod.state is PLACED and standing.has_pod(pod)]
+def _is_protected(pool_state: PoolState, gang: str, now: float) -> bool:
+    known = pool_state.gangs[gang]
+    since = [pod.since for pod in known.pods if pod.state is PLACED and pool_state.gang_index.has_pod(pod)]
     return bool(since) and min(since) + known.minimum_run > now

@@ -1,4 +1,4 @@
-"""Whoever has a plan inside its guarantee starts at once in another pool if it can: nobody goes for it then."""
+"""Starts of planned guaranteed gangs in another pool, where they need no eviction."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from collections.abc import Iterator
 from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.phases.pool_choice import guaranteed_placements, start_in_best_pool
 from vkgateway.arbiter.phases.preemption_plans import release_plan
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 
 
-def start_in_another_pool(ledger: CycleState) -> bool:
-    """Whether anybody does. Whoever borrows does so in its turn (`start_borrowed`): others may be ahead of it there."""
-    before = len(ledger.plans)
-    for gang, plan in sorted(ledger.plans.items()):
-        ask = ledger.pending_gangs[gang]
-        if plan.borrowed or len(ask.allowed_pools) == 1 or ask.gang.part_info is not None:
+def start_in_another_pool(state: CycleState) -> bool:
+    """Start gangs with a guaranteed plan in other pools where they fit; return whether any starts. A borrowing gang
+    switches pools in queue order (`start_in_other_pool`), since other gangs may come first there.
+    """
+    before = len(state.plans)
+    for gang, plan in sorted(state.plans.items()):
+        pending = state.pending_gangs[gang]
+        if plan.borrowed or len(pending.allowed_pools) == 1 or pending.gang.part_info is not None:
             continue
-        places = list(guaranteed_placements(_other_pools(ledger, ask), ask))
+        places = list(guaranteed_placements(_other_pools(state, pending), pending))
         if places:
-            release_plan(ledger.pool_states[plan.pool], ask, plan)
-            ledger.remove_plan(ask)
-            start_in_best_pool(ledger, ask, places)
-    return len(ledger.plans) < before
+            release_plan(state.pool_states[plan.pool], pending, plan)
+            state.remove_plan(pending)
+            start_in_best_pool(state, pending, places)
+    return len(state.plans) < before
 
 
-def _other_pools(ledger: CycleState, ask: PendingGang) -> Iterator[PoolState]:
-    """The other pools in which its tenant's guarantee may hold it."""
-    for standing in ledger.usable_pools(ask):
-        if standing.pool.key != ledger.plans[ask.gang.id].pool and standing.may_use_guarantee(
-            ask.gang, ask.min_members
+def _other_pools(state: CycleState, pending: PendingGang) -> Iterator[PoolState]:
+    """Yield the other pools in which the tenant's guarantee may hold the gang."""
+    for pool_state in state.usable_pools(pending):
+        if pool_state.pool.key != state.plans[pending.gang.id].pool and pool_state.guarantee.may_use_guarantee(
+            pending.gang, pending.min_members
         ):
-            yield standing
+            yield pool_state

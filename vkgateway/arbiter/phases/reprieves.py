@@ -1,4 +1,4 @@
-"""Who was told to go, or is to be told now, and may stay: without them all plans hold."""
+"""Reprieves: victims that no plan needs keep running."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from itertools import chain, groupby
 
 from vkgateway.arbiter.capacity.slow_terminations import find_late_pods, termination_seconds
-from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.cycle_state import CycleState, has_plan, victim_gangs
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.phases.idle_reserve import plan_leaves_reserve, reserve_for
 from vkgateway.arbiter.phases.preemption_plans import is_reclaimed_for, release_plan
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.preemption.eviction_units import has_min_members
 from vkgateway.arbiter.preemption.notice import notice_start
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
@@ -20,79 +20,95 @@ from vkgateway.arbiter.snapshot import Gang, Pod, PodState, PreemptionPlan
 
 @dataclass(frozen=True, slots=True)
 class _ReprieveUnit:
-    """Pods of one gang that go or stay together."""
+    """Pods of one gang that are evicted or reprieved together."""
 
     gang_id: str
     tenant: str
     pods: tuple[Pod, ...]
     notice_time: float
-    """When they were told (seconds since the epoch)."""
+    """Time of their notice, in seconds since the epoch."""
     whole_id: str = ""
-    """The gang in several pools that they are a part of; empty: they are of a gang in one."""
+    """The gang in several pools to which they belong; empty for a gang in one pool."""
     is_core: bool = False
-    """That gang does not run without them: all its other pods go with them."""
+    """Whether that gang does not run without them, so that all its other pods are evicted, too."""
 
 
 _PlannedGang = tuple[PendingGang, PreemptionPlan]
 
 _TOLERANCE = 1e-3
-"""Seconds that do not count."""
+"""Seconds by which times may differ and count as equal."""
 
 
-def reprieve_victims(ledger: CycleState, *, unkept: Sequence[PendingGang] = ()) -> None:
-    """Of all who were told to go, or are to be told now, those stay without whom all plans hold; the dearest first.
+def reprieve_before_borrowing(state: CycleState) -> None:
+    """Reprieve pods that guaranteed gangs do not need, while the plans of borrowing gangs are still to be checked."""
+    _reprieve_victims(state, unkept=state.planned_gangs())
 
-    Of equals first those who go for somebody without a plan so far: who borrows has its turn later, and counts on them.
-    `unkept`: gangs whose plans are kept later. Where one of another tenant is to start, a victim of preemption within a
-    tenant goes: that takes nothing of other tenants.
+
+def reprieve_victims(state: CycleState) -> None:
+    """Reprieve the notified pods without which all plans hold."""
+    _reprieve_victims(state, unkept=())
+
+
+def _reprieve_victims(state: CycleState, *, unkept: Sequence[PendingGang]) -> None:
+    """Reprieve the victims without which all plans hold, the most expensive first. Of equal victims, those of gangs
+    without a plan come first: such a gang borrows, and is scheduled later. `unkept`: gangs whose plans are checked
+    later. A victim of preemption within a tenant stays one on nodes where a gang of another tenant has such a plan:
+    that takes nothing from other tenants.
     """
-    lost = {evict.gang: evict.lost for evict in ledger.evicts}
+    lost = {evict.gang: evict.lost for evict in state.evicts}
 
-    def turn(unit: _ReprieveUnit) -> tuple[float, bool, str, int, str]:
-        first, planned = unit.pods[0], any(ledger.has_plan(pod.evicted_for) for pod in unit.pods)
+    def reprieve_key(unit: _ReprieveUnit) -> tuple[float, bool, str, int, str]:
+        first, planned = unit.pods[0], any(has_plan(state, pod.evicted_for) for pod in unit.pods)
         return -lost.get(unit.gang_id, 0.0), planned, unit.gang_id, first.rank, first.uid
 
-    if ledger.part_ids:
-        _add_sibling_victims(ledger)
+    if state.part_ids:
+        _add_sibling_victims(state)
     found: list[_PoolReprieves] = []
-    for standing in ledger.pool_states.values():
+    for pool_state in state.pool_states.values():
         plans = [
-            (ledger.pending_gangs[gang], plan)
-            for gang, plan in sorted(ledger.plans.items())
-            if plan.pool == standing.pool.key
+            (state.pending_gangs[gang], plan)
+            for gang, plan in sorted(state.plans.items())
+            if plan.pool == pool_state.pool.key
         ]
         plans.sort(key=lambda each: each[1].made)
-        units = [unit for gang in ledger.victim_gangs(standing) for unit in _reprieve_units(standing, gang)]
-        units.sort(key=turn)
-        plans = _drop_self_serving_plans(ledger, standing, plans, units)
-        going: list[_ReprieveUnit] = []
+        units = [unit for gang in victim_gangs(state, pool_state) for unit in _reprieve_units(pool_state, gang)]
+        units.sort(key=reprieve_key)
+        plans = _drop_self_serving_plans(state, pool_state, plans, units)
+        evicted: list[_ReprieveUnit] = []
         others: list[_ReprieveUnit] = []
         for unit in units:
-            (going if _is_needed_beside_plan(ledger, standing, unit, unkept) else others).append(unit)
-        needed = [*going, *_needed_units(standing, plans, others, ledger.now)]
-        _set_terminating(standing, units, needed)
-        found.append(_PoolReprieves(standing, plans, units, needed))
-    _align_parts(found, ledger.now)
-    evicts = [left for evict in ledger.evicts if (left := _remaining_evict(ledger, evict)) is not None]
+            (evicted if _is_needed_beside_plan(state, pool_state, unit, unkept) else others).append(unit)
+        needed = [*evicted, *_needed_units(pool_state, plans, others, state.now)]
+        _set_terminating(pool_state, units, needed)
+        found.append(_PoolReprieves(pool_state, plans, units, needed))
+    _align_parts(found, state.now)
+    evicts = [left for evict in state.evicts if (left := _remaining_evict(state, evict)) is not None]
     new = {uid for evict in evicts for uid in evict.pods}
-    ledger.evicts[:] = [*evicts, *_reassigned_evicts(ledger, new)]
+    state.replace_evicts([*evicts, *_reassigned_evicts(state, new)])
 
 
 def _is_needed_beside_plan(
-    ledger: CycleState, standing: PoolState, unit: _ReprieveUnit, unkept: Sequence[PendingGang]
+    state: CycleState, pool_state: PoolState, unit: _ReprieveUnit, unkept: Sequence[PendingGang]
 ) -> bool:
-    """Return whether a planned gang preempts it on nodes where a gang of another tenant has a plan to start."""
-    victors = {pod.evicted_for for pod in unit.pods if unkept and ledger.has_plan(pod.evicted_for)}
-    if not any(standing.may_preempt(ledger.any_part(name), standing.gangs[unit.gang_id]) for name in victors):
+    """Return whether a planned gang preempts the unit on nodes where a gang of another tenant has a plan to start."""
+    victors = {pod.evicted_for for pod in unit.pods if unkept and has_plan(state, pod.evicted_for)}
+    if not any(
+        pool_state.victims.may_preempt(_any_part(state, name), pool_state.gangs[unit.gang_id]) for name in victors
+    ):
         return False
-    plans = (ask.gang.plan for ask in unkept if ask.tenant != unit.tenant)
-    there = (plan.nodes.values() for plan in plans if plan is not None and plan.pool == standing.pool.key)
+    plans = (pending.gang.plan for pending in unkept if pending.tenant != unit.tenant)
+    there = (plan.nodes.values() for plan in plans if plan is not None and plan.pool == pool_state.pool.key)
     return not {pod.node for pod in unit.pods}.isdisjoint(chain.from_iterable(there))
+
+
+def _any_part(state: CycleState, whole_id: str) -> Gang:
+    """Return a gang, or a part of one in several pools: they have one rank."""
+    return state.gangs[state.part_ids.get(whole_id, (whole_id,))[0]]
 
 
 @dataclass(slots=True)
 class _PoolReprieves:
-    """What was found about one pool."""
+    """Result of the search in one pool."""
 
     pool_state: PoolState
     plans: list[_PlannedGang]
@@ -100,43 +116,43 @@ class _PoolReprieves:
     needed: list[_ReprieveUnit]
 
 
-def _set_terminating(standing: PoolState, units: Iterable[_ReprieveUnit], needed: Iterable[_ReprieveUnit]) -> None:
-    going = {pod.uid for unit in needed for pod in unit.pods}
+def _set_terminating(pool_state: PoolState, units: Iterable[_ReprieveUnit], needed: Iterable[_ReprieveUnit]) -> None:
+    evicted = {pod.uid for unit in needed for pod in unit.pods}
     for unit in units:
         for pod in unit.pods:
-            if pod.uid in going:
-                standing.terminating_pods.add_pods(unit.tenant, [pod])
+            if pod.uid in evicted:
+                pool_state.terminating_pods.add_pods(unit.tenant, [pod])
             else:
-                standing.terminating_pods.remove_pod(pod.uid)
+                pool_state.terminating_pods.remove_pod(pod.uid)
 
 
-def _add_sibling_victims(ledger: CycleState) -> None:
-    """Count on the parts of a gang that were told to go with a part that is counted on."""
-    going = {
+def _add_sibling_victims(state: CycleState) -> None:
+    """Count notified parts of a gang as terminating, if another part of it is terminating."""
+    evicted = {
         gang.whole_id
-        for standing in ledger.pool_states.values()
-        for gang in ledger.victim_gangs(standing)
-        for unit in _reprieve_units(standing, gang)
+        for pool_state in state.pool_states.values()
+        for gang in victim_gangs(state, pool_state)
+        for unit in _reprieve_units(pool_state, gang)
         if unit.is_core
     }
-    for standing in ledger.pool_states.values():
-        for gang, pod in ledger.notified_pods(standing):
-            if gang.part_info is not None and gang.whole_id in going and pod.uid not in standing.terminating_pods:
-                standing.terminating_pods.add_pods(gang.tenant, [pod])
+    for pool_state in state.pool_states.values():
+        for gang, pod in state.notified.in_pool(pool_state):
+            if gang.part_info is not None and gang.whole_id in evicted and pod.uid not in pool_state.terminating_pods:
+                pool_state.terminating_pods.add_pods(gang.tenant, [pod])
 
 
 def _align_parts(found: Sequence[_PoolReprieves], now: float) -> None:
-    """Have all parts of a gang go of which one is needed, and look again who can stay beside them."""
-    going: set[str] = set()
+    """Evict all parts of a gang of which one is needed, and search again for reprieves in their pools."""
+    evicted: set[str] = set()
     while True:
-        going |= {unit.whole_id for each in found for unit in each.needed if unit.is_core}
+        evicted |= {unit.whole_id for each in found for unit in each.needed if unit.is_core}
         again = False
         for each in found:
-            forced = [unit for unit in each.units if unit.whole_id in going]
+            forced = [unit for unit in each.units if unit.whole_id in evicted]
             if all(unit in each.needed for unit in forced):
                 continue
             again = True
-            others = [unit for unit in each.units if unit.whole_id not in going]
+            others = [unit for unit in each.units if unit.whole_id not in evicted]
             for unit in each.units:
                 each.pool_state.terminating_pods.add_pods(unit.tenant, unit.pods)
             each.needed = [*forced, *_needed_units(each.pool_state, each.plans, others, now)]
@@ -146,91 +162,95 @@ def _align_parts(found: Sequence[_PoolReprieves], now: float) -> None:
 
 
 def _drop_self_serving_plans(
-    ledger: CycleState, standing: PoolState, plans: list[_PlannedGang], units: Sequence[_ReprieveUnit]
+    state: CycleState, pool_state: PoolState, plans: list[_PlannedGang], units: Sequence[_ReprieveUnit]
 ) -> list[_PlannedGang]:
-    """The plans that are left once gangs stay that were told to go, and would go for none but their own plans."""
-    told = {unit.gang_id for unit in units}
-    for ask, plan in plans:
-        if ask.gang.id not in told:
+    """Return the plans that remain without those whose gangs would be evicted only for their own plans."""
+    notified = {unit.gang_id for unit in units}
+    for pending, plan in plans:
+        if pending.gang.id not in notified:
             continue
-        others = [each for each in plans if each[0] is not ask]
-        mark, held = standing.node_resources.mark(), standing.cells.mark()
-        release_plan(standing, ask, plan)
-        if any(unit.gang_id == ask.gang.id for unit in _needed_units(standing, others, units, ledger.now)):
-            standing.node_resources.undo(mark)
-            standing.cells.undo(held)
-        else:
-            ledger.remove_plan(ask)
-            ledger.has_freed_capacity = True
-            plans = others
+        others = [each for each in plans if each[0] is not pending]
+        with pool_state.placement_trial() as trial:
+            release_plan(pool_state, pending, plan)
+            needed = _needed_units(pool_state, others, units, state.now)
+            if all(unit.gang_id != pending.gang.id for unit in needed):
+                trial.commit()
+                state.remove_plan(pending)
+                state.note_freed_capacity()
+                plans = others
     return plans
 
 
-def _reprieve_units(standing: PoolState, gang: Gang) -> Iterator[_ReprieveUnit]:
-    """What of the gang leaves by our word: pod by pod where it runs without them; else all of them together."""
-    told = [pod for pod in gang.pods if pod.state is PodState.NOTIFIED and pod.pool == standing.pool.key]
-    if not any(pod.uid in standing.terminating_pods for pod in told):
+def _reprieve_units(pool_state: PoolState, gang: Gang) -> Iterator[_ReprieveUnit]:
+    """Yield the notified pods of the gang: one by one if the gang runs without them, otherwise together."""
+    notified = [pod for pod in gang.pods if pod.state is PodState.NOTIFIED and pod.pool == pool_state.pool.key]
+    if not any(pod.uid in pool_state.terminating_pods for pod in notified):
         return
     left = [pod for pod in gang.pods if pod.state is PodState.PLACED]
     whole = gang.whole_id if gang.part_info is not None else ""
     if (left or not gang.minimum) and has_min_members(gang, left):
-        for pod in told:
-            if pod.uid in standing.terminating_pods:
+        for pod in notified:
+            if pod.uid in pool_state.terminating_pods:
                 yield _ReprieveUnit(gang.id, gang.tenant, (pod,), notice_start(gang, [pod]), whole)
     else:
-        yield _ReprieveUnit(gang.id, gang.tenant, tuple(told), notice_start(gang, told), whole, is_core=bool(whole))
+        yield _ReprieveUnit(
+            gang.id, gang.tenant, tuple(notified), notice_start(gang, notified), whole, is_core=bool(whole)
+        )
 
 
 def _needed_units(
-    standing: PoolState, plans: Sequence[_PlannedGang], units: Sequence[_ReprieveUnit], now: float
+    pool_state: PoolState, plans: Sequence[_PlannedGang], units: Sequence[_ReprieveUnit], now: float
 ) -> list[_ReprieveUnit]:
-    """Those without whose leaving the plans do not hold, whose room is taken already; tried in this order.
-
-    The oldest plans come first, with those who had been told by then: a plan that was made later, and whoever goes for
-    it later, keeps none of them waiting.
+    """Return the units that the plans need, tried in this order. The pods of plans count as placed already. The oldest
+    plans come first, with the units notified by then: a later plan, and its victims, delay none of them.
     """
-    mark = standing.node_resources.mark()
+    with pool_state.node_resources.trial():
+        return _search_needed_units(pool_state, plans, units, now)
+
+
+def _search_needed_units(
+    pool_state: PoolState, plans: Sequence[_PlannedGang], units: Sequence[_ReprieveUnit], now: float
+) -> list[_ReprieveUnit]:
     ours = {pod.uid for unit in units for pod in unit.pods}
-    others = [pod for uid, pod in standing.terminating_pods.items() if uid not in ours]
-    seconds = termination_seconds(standing.gangs[unit.gang_id] for unit in units)
-    standing.remove_pods(others)
-    for ask, plan in plans:
-        standing.remove_pods(replace(pod, node=plan.nodes[pod.uid]) for pod in ask.min_members)
+    others = [pod for uid, pod in pool_state.terminating_pods.items() if uid not in ours]
+    seconds = termination_seconds(pool_state.gangs[unit.gang_id] for unit in units)
+    pool_state.remove_pods(others)
+    for pending, plan in plans:
+        pool_state.remove_pods(replace(pod, node=plan.nodes[pod.uid]) for pod in pending.min_members)
     for unit in units:
-        _unmark_terminating(standing, unit)
+        _unmark_terminating(pool_state, unit)
     needed: dict[int, _ReprieveUnit] = {}
     earlier: list[_PlannedGang] = []
     for _, group in groupby(plans, key=lambda each: round(each[1].made / _TOLERANCE)):
-        for ask, plan in (new := list(group)):
-            standing.add_pods(ask.min_members, plan.nodes)
+        for pending, plan in (new := list(group)):
+            pool_state.add_pods(pending.min_members, plan.nodes)
         earlier += new
         made = new[-1][1].made
         known = [unit for unit in units if id(unit) not in needed and unit.notice_time <= made + _TOLERANCE]
         for unit in known:
-            _remove_unit(standing, unit)
-        if not all(plan_holds(standing, *each) for each in earlier):
+            _remove_unit(pool_state, unit)
+        if not all(plan_holds(pool_state, *each) for each in earlier):
             if len(earlier) < len(plans):
-                # As things are now, it takes who was told later: all that there is will be tried in the end.
+                # It needs units that were notified later; all units are tried in the end.
                 for unit in known:
-                    _restore_unit(standing, unit)
+                    _restore_unit(pool_state, unit)
                 continue
             later = [unit for unit in units if id(unit) not in needed and unit.notice_time > made + _TOLERANCE]
             for unit in later:
-                _remove_unit(standing, unit)
+                _remove_unit(pool_state, unit)
             known = later + known
-        slow = find_unneeded_late_pods(standing, earlier, others, seconds, since=made, now=now)
+        slow = find_unneeded_late_pods(pool_state, earlier, others, seconds, since=made, now=now)
         for unit in known:
-            _restore_unit(standing, unit)
-            if not all(_holds_without(standing, unit, *each) for each in earlier):
-                _remove_unit(standing, unit)
+            _restore_unit(pool_state, unit)
+            if not all(_holds_without(pool_state, unit, *each) for each in earlier):
+                _remove_unit(pool_state, unit)
                 needed[id(unit)] = unit
-        standing.remove_pods(slow)
-    standing.node_resources.undo(mark)
+        pool_state.remove_pods(slow)
     return list(needed.values())
 
 
 def find_unneeded_late_pods(
-    standing: PoolState,
+    pool_state: PoolState,
     plans: Sequence[_PlannedGang],
     others: Iterable[Pod],
     seconds: float,
@@ -238,75 +258,82 @@ def find_unneeded_late_pods(
     since: float,
     now: float,
 ) -> list[Pod]:
-    """Those of the others, whose room is given back, who end late (see `late`) and without whom the plans hold.
-
-    They count as staying then.
-    """
+    """Return the late ones of these other terminating pods without which the plans hold. They then count as running."""
     stay = []
     for pod in sorted(find_late_pods(others, seconds, since=since, now=now), key=lambda pod: (-pod.deadline, pod.uid)):
-        standing.restore_pods([pod])
-        if all(plan_holds(standing, *each) for each in plans):
+        _restore_pods(pool_state, [pod])
+        if all(plan_holds(pool_state, *each) for each in plans):
             stay.append(pod)
         else:
-            standing.remove_pods([pod])
+            pool_state.remove_pods([pod])
     return stay
 
 
-def _unmark_terminating(standing: PoolState, unit: _ReprieveUnit) -> None:
+def _restore_pods(pool_state: PoolState, pods: Iterable[Pod]) -> None:
+    """Count pods as placed again that count as deleted."""
+    there = [pod for pod in pods if pod.node in pool_state.node_resources]
+    pool_state.add_pods(there, {pod.uid: pod.node for pod in there})
+
+
+def _unmark_terminating(pool_state: PoolState, unit: _ReprieveUnit) -> None:
     for pod in unit.pods:
-        standing.terminating_pods.remove_pod(pod.uid)
+        pool_state.terminating_pods.remove_pod(pod.uid)
 
 
-def _restore_unit(standing: PoolState, unit: _ReprieveUnit) -> None:
-    standing.restore_pods(unit.pods)
-    _unmark_terminating(standing, unit)
+def _restore_unit(pool_state: PoolState, unit: _ReprieveUnit) -> None:
+    _restore_pods(pool_state, unit.pods)
+    _unmark_terminating(pool_state, unit)
 
 
-def _remove_unit(standing: PoolState, unit: _ReprieveUnit) -> None:
-    standing.remove_pods(unit.pods)
-    standing.terminating_pods.add_pods(unit.tenant, unit.pods)
+def _remove_unit(pool_state: PoolState, unit: _ReprieveUnit) -> None:
+    pool_state.remove_pods(unit.pods)
+    pool_state.terminating_pods.add_pods(unit.tenant, unit.pods)
 
 
-def plan_holds(standing: PoolState, ask: PendingGang, plan: PreemptionPlan) -> bool:
-    """Whether a plan holds when those have gone who leave."""
-    return standing.fits_on_nodes(ask.min_members, plan.nodes) and standing.is_within_limit(
-        ask.tenant, ask.min_members, [standing.terminating_pods.usage_of(ask.tenant)]
+def plan_holds(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan) -> bool:
+    """Return whether a plan holds after all terminations."""
+    return pool_state.fits_on_nodes(pending.min_members, plan.nodes) and pool_state.tenant_usage.is_within_limit(
+        pending.tenant, pending.min_members, [pool_state.terminating_pods.usage_of(pending.tenant)]
     )
 
 
-def _holds_without(standing: PoolState, unit: _ReprieveUnit, ask: PendingGang, plan: PreemptionPlan) -> bool:
-    """Whether a plan holds if this unit stays; it did before."""
+def _holds_without(pool_state: PoolState, unit: _ReprieveUnit, pending: PendingGang, plan: PreemptionPlan) -> bool:
+    """Return whether a plan that holds also holds if this unit is reprieved."""
     places = plan.nodes.values()
-    if any(pod.node in places for pod in unit.pods) and not standing.fits_on_nodes(ask.min_members, plan.nodes):
+    if any(pod.node in places for pod in unit.pods) and not pool_state.fits_on_nodes(pending.min_members, plan.nodes):
         return False
-    if _is_victim_for_reserve(standing, unit, ask, plan) and not plan_leaves_reserve(standing, ask.min_members, plan):
+    if _is_victim_for_reserve(pool_state, unit, pending, plan) and not plan_leaves_reserve(
+        pool_state, pending.min_members, plan
+    ):
         return False
-    return ask.tenant != unit.tenant or standing.is_within_limit(
-        ask.tenant, ask.min_members, [standing.terminating_pods.usage_of(ask.tenant)]
+    return pending.tenant != unit.tenant or pool_state.tenant_usage.is_within_limit(
+        pending.tenant, pending.min_members, [pool_state.terminating_pods.usage_of(pending.tenant)]
     )
 
 
-def _is_victim_for_reserve(standing: PoolState, unit: _ReprieveUnit, ask: PendingGang, plan: PreemptionPlan) -> bool:
-    """Whether a unit may go so that a gang that borrows leaves the pool's reserve, and was told to for this gang."""
-    whole = ask.gang.whole_id
+def _is_victim_for_reserve(
+    pool_state: PoolState, unit: _ReprieveUnit, pending: PendingGang, plan: PreemptionPlan
+) -> bool:
+    """Return whether the unit was notified for this borrowing gang, so that the gang leaves the pool's reserve idle."""
+    whole = pending.gang.whole_id
     return (
-        reserve_for(standing, ask.min_members) > 0
+        reserve_for(pool_state, pending.min_members) > 0
         and all(pod.evicted_for == whole for pod in unit.pods)
-        and (plan.leaves is not None or is_reclaimed_for(standing.gangs[unit.gang_id], whole))
+        and (plan.leaves is not None or is_reclaimed_for(pool_state.gangs[unit.gang_id], whole))
     )
 
 
-def _reassigned_evicts(ledger: CycleState, new: Set[str]) -> Iterator[Evict]:
-    """Who was told before to go for a gang that needs it no more, and goes at its own time for another one."""
-    for standing in ledger.pool_states.values():
-        for gang in ledger.victim_gangs(standing):
+def _reassigned_evicts(state: CycleState, new: Set[str]) -> Iterator[Evict]:
+    """Yield evictions of pods whose gang needs them no more, reassigned to gangs that do. Deadlines stay the same."""
+    for pool_state in state.pool_states.values():
+        for gang in victim_gangs(state, pool_state):
             pods = [
                 pod
                 for pod in gang.pods
-                if pod.uid in standing.terminating_pods
+                if pod.uid in pool_state.terminating_pods
                 and pod.state is PodState.NOTIFIED
                 and pod.uid not in new
-                and not ledger.has_plan(pod.evicted_for)
+                and not has_plan(state, pod.evicted_for)
             ]
             for deadline in sorted({pod.deadline for pod in pods}):
                 together = [pod for pod in pods if pod.deadline == deadline]
@@ -314,35 +341,35 @@ def _reassigned_evicts(ledger: CycleState, new: Set[str]) -> Iterator[Evict]:
                     gang=gang.id,
                     pods=tuple(pod.uid for pod in together),
                     whole=all(pod.state is not PodState.PLACED for pod in gang.pods),
-                    makes_room_for=_beneficiary_of(ledger, standing, gang.tenant, {pod.node for pod in together}),
+                    makes_room_for=_beneficiary_of(state, pool_state, gang.tenant, {pod.node for pod in together}),
                     deadline=deadline,
                     lost=0.0,
                 )
 
 
-def _beneficiary_of(ledger: CycleState, standing: PoolState, tenant: str, nodes: Set[str]) -> str:
-    """The first gang that has a plan on these nodes; or else of the same tenant, for whose limit they go."""
+def _beneficiary_of(state: CycleState, pool_state: PoolState, tenant: str, nodes: Set[str]) -> str:
+    """Return the first gang with a plan on these nodes, or else of this tenant, whose limit the pods free."""
     plans = sorted(
-        ((gang, plan) for gang, plan in ledger.plans.items() if plan.pool == standing.pool.key),
+        ((gang, plan) for gang, plan in state.plans.items() if plan.pool == pool_state.pool.key),
         key=lambda each: each[0],
     )
     if not plans:
         # They go with another part of their gang.
-        return ledger.gangs[min(ledger.plans)].whole_id
+        return state.gangs[min(state.plans)].whole_id
     there = [gang for gang, plan in plans if not nodes.isdisjoint(plan.nodes.values())]
-    own = [gang for gang, _ in plans if ledger.pending_gangs[gang].tenant == tenant]
-    return ledger.gangs[[*there, *own, plans[0][0]][0]].whole_id
+    own = [gang for gang, _ in plans if state.pending_gangs[gang].tenant == tenant]
+    return state.gangs[[*there, *own, plans[0][0]][0]].whole_id
 
 
-def _remaining_evict(ledger: CycleState, evict: Evict) -> Evict | None:
-    """The eviction without those who can stay, for a gang that still has a plan; None: all of them can stay."""
-    standing = next(
-        (each for each in ledger.pool_states.values() if any(uid in each.terminating_pods for uid in evict.pods)), None
+def _remaining_evict(state: CycleState, evict: Evict) -> Evict | None:
+    """Return the eviction without reprieved pods, for a gang that still has a plan; None: all pods are reprieved."""
+    pool_state = next(
+        (each for each in state.pool_states.values() if any(uid in each.terminating_pods for uid in evict.pods)), None
     )
-    if standing is None:
+    if pool_state is None:
         return None
-    pods = tuple(uid for uid in evict.pods if uid in standing.terminating_pods)
-    if not ledger.has_plan(evict.makes_room_for):
-        nodes, tenant = {standing.terminating_pods[uid].node for uid in pods}, ledger.gangs[evict.gang].tenant
-        evict = replace(evict, makes_room_for=_beneficiary_of(ledger, standing, tenant, nodes))
+    pods = tuple(uid for uid in evict.pods if uid in pool_state.terminating_pods)
+    if not has_plan(state, evict.makes_room_for):
+        nodes, tenant = {pool_state.terminating_pods[uid].node for uid in pods}, state.gangs[evict.gang].tenant
+        evict = replace(evict, makes_room_for=_beneficiary_of(state, pool_state, tenant, nodes))
     return replace(evict, pods=pods, lost=evict.lost * len(pods) / len(evict.pods)) if pods != evict.pods else evict

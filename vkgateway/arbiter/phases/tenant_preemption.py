@@ -1,380 +1,371 @@
-"""Preemption within a tenant: a gang takes the room, the limit and the cells of gangs of its tenant of a lower rank.
-
-It takes nothing of other tenants. Free room goes by queue order, so preemption comes after all gangs had their turn.
-Room that is promised to the gang with the reservation is not the victims' to leave: a gang that preempts outside its
-guarantee must do without it, or end before the reservation starts. The age of a gang, which raises its place in the
-queue, gives it no right to preempt; but while a gang has waited for long, later ones of its rank preempt nothing, or
-it would never have its room.
+"""Preemption within a tenant: a gang takes capacity, limit and cells from gangs of its tenant with a lower rank. It
+takes nothing from other tenants. Queue order decides on free capacity, so preemption follows the scheduling of all
+gangs. Capacity that a reservation counts on is not the victims' to give: outside its guarantee, a preempting gang
+does without it, or ends before the reservation starts. Age raises a gang in the queue, and gives it no right to
+preempt. While an aged gang waits, later gangs of its rank preempt nothing, or it would never start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from vkgateway.arbiter.capacity.forecast import Reservation
-from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.cycle_state import CycleState, late_pod_uids
 from vkgateway.arbiter.decisions import Evict
 from vkgateway.arbiter.guarantees.cell_placement import allocate_placed
 from vkgateway.arbiter.phases.feasibility import is_feasible, is_impossible
 from vkgateway.arbiter.phases.idle_reserve import reserve_for
 from vkgateway.arbiter.phases.multi_pool_gangs import place_parts, undecided_parts
-from vkgateway.arbiter.phases.own_reclaim import own_limit_victims
-from vkgateway.arbiter.phases.pool_choice import pick_best, preemption_cost
-from vkgateway.arbiter.phases.preemption_plans import CandidatePlan, allowed_nodes, evicted_pods
+from vkgateway.arbiter.phases.pool_choice import plan_in_best_pool
+from vkgateway.arbiter.phases.preemption_plans import CandidatePlan, PlanSearch, evicted_pods
 from vkgateway.arbiter.phases.quick_check import could_fit_without
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
+from vkgateway.arbiter.pools.victims import allows_preemption
 from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
-from vkgateway.arbiter.preemption.victim_search import VictimChoice, choose_victims
-from vkgateway.arbiter.queueing.order import is_ranked_after
+from vkgateway.arbiter.preemption.victim_search import VictimChoice
+from vkgateway.arbiter.queueing.gang_rank import is_ranked_after
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.queueing.tenant_usage import sum_requests
 from vkgateway.arbiter.snapshot import GUARANTEED, LOW, PLACED, Gang, Pod
 from vkgateway.model.requests import MilliResources
 
 _MAX_SEARCHES = 32
-"""Gangs for which a cycle searches victims at most: more would take too long."""
+"""Gangs for which a round searches victims; more would take too long."""
 
 
-def preempt_within_tenants(ledger: CycleState) -> None:
-    """Plan the starts of gangs that still wait after all had their turn, in the place of lower work of their tenants.
-
-    A victim that is spared later in the cycle may go for another gang, so whatever is planned calls for another round.
+def preempt_within_tenants(state: CycleState) -> None:
+    """Plan the starts of gangs that still wait, in place of lower gangs of their tenants. A victim that is reprieved
+    later in the cycle may be evicted for another gang, so a plan calls for another round.
     """
-    for ask in _preempting_gangs(ledger)[:_MAX_SEARCHES]:
-        if not ledger.is_decided(ask) and not _must_wait_for_aged(ledger, ask) and _preempt_for_gang(ledger, ask):
-            ledger.has_freed_capacity = True
-            for standing in ledger.pool_states.values():
-                if standing.reservation is not None and standing.reservation.gang in ask.gang.part_ids:
-                    standing.reservation = None
+    for pending in _preempting_gangs(state)[:_MAX_SEARCHES]:
+        if (
+            not state.is_decided(pending.gang.id)
+            and not _must_wait_for_aged(state, pending)
+            and _preempt_for_gang(state, pending)
+        ):
+            state.note_freed_capacity()
+            for pool_state in state.pool_states.values():
+                pool_state.reservations.release_nodes(pending.gang.part_ids)
 
 
-def _preempt_for_gang(ledger: CycleState, ask: PendingGang) -> bool:
+def _preempt_for_gang(state: CycleState, pending: PendingGang) -> bool:
     """Plan the start of a gang, or of all parts of one in several pools."""
-    if ask.gang.part_info is None:
-        pools = [standing for standing in ledger.usable_pools(ask) if _has_lower_gangs(standing, ask)]
-        return _preempt_in_pools(ledger, pools, ask)
-    parts = undecided_parts(ledger, ask)
-    return place_parts(ledger, parts, lambda pools, part: _preempt_in_pools(ledger, pools, part)) is None
+    if pending.gang.part_info is None:
+        pools = [pool_state for pool_state in state.usable_pools(pending) if _has_lower_gangs(pool_state, pending)]
+        return _preempt_in_pools(state, pools, pending)
+    parts = undecided_parts(state, pending)
+    return place_parts(state, parts, lambda pools, part: _preempt_in_pools(state, pools, part)) is None
 
 
-def _preempt_in_pools(ledger: CycleState, pools: Iterable[PoolState], ask: PendingGang) -> bool:
-    possible = [standing for standing in pools if not is_impossible(standing, ask)]
-    return _preempt_in_best(ledger, possible, ask)
+def _preempt_in_pools(state: CycleState, pools: Iterable[PoolState], pending: PendingGang) -> bool:
+    possible = [pool_state for pool_state in pools if not is_impossible(pool_state, pending)]
+    return plan_in_best_pool(
+        state, possible, pending, lambda pool_state: _find_plan(state, pool_state, pending), adopt=_adopt_plan
+    )
 
 
-def _preempting_gangs(ledger: CycleState) -> list[PendingGang]:
-    """Gangs that wait and outrank something that runs, the first of each tenant's equals, in the order of rank."""
-    needy = ledger.pending_table
-    lowest = np.full((2, len(needy.tenants)), np.inf)
-    for tenant, number in needy.tenants.items():
-        for standing in ledger.pool_states.values():
+def _preempting_gangs(state: CycleState) -> list[PendingGang]:
+    """Return pending gangs that outrank running gangs, the first of each tenant's equals, by rank."""
+    table = state.pending_table
+    lowest = np.full((2, len(table.tenants)), np.inf)
+    for tenant, number in table.tenants.items():
+        for pool_state in state.pool_states.values():
             for is_low in (0, 1):
-                found = standing.rank_index.lowest_priority(tenant, LOW if is_low else GUARANTEED)
+                found = pool_state.gang_index.ranks.lowest_priority(tenant, LOW if is_low else GUARANTEED)
                 if found is not None:
                     lowest[is_low, number] = min(lowest[is_low, number], found)
     if not np.isfinite(lowest).any():
         return []
-    lower_low, lower_guaranteed = lowest[1, needy.tenant_numbers], lowest[0, needy.tenant_numbers]
+    lower_low, lower_guaranteed = lowest[1, table.tenant_numbers], lowest[0, table.tenant_numbers]
     outranks = np.where(
-        needy.is_low,
-        needy.base_priorities > lower_low,
-        np.isfinite(lower_low) | (needy.base_priorities > lower_guaranteed),
+        table.is_low,
+        table.base_priorities > lower_low,
+        np.isfinite(lower_low) | (table.base_priorities > lower_guaranteed),
     )
-    left = np.flatnonzero(ledger.undecided_mask() & outranks)
-    order = left[np.lexsort((needy.created_times[left], -needy.base_priorities[left], needy.is_low[left]))]
-    _, firsts = np.unique(needy.alike_numbers[order], return_index=True)
-    asks = (needy.pending_gangs[index] for index in order[np.sort(firsts)].tolist())
-    return [ask for ask in asks if ask.gang.preempts and ask.gang.id not in ledger.excluded_gangs]
+    left = np.flatnonzero(state.undecided_mask() & outranks)
+    order = left[np.lexsort((table.created_times[left], -table.base_priorities[left], table.is_low[left]))]
+    _, firsts = np.unique(table.alike_numbers[order], return_index=True)
+    pending_gangs = (table.pending_gangs[index] for index in order[np.sort(firsts)].tolist())
+    return [
+        pending for pending in pending_gangs if pending.gang.preempts and pending.gang.id not in state.excluded_gangs
+    ]
 
 
-def _has_lower_gangs(standing: PoolState, ask: PendingGang) -> bool:
-    return standing.rank_index.has_preemptible(ask.gang, by_priority=standing.allows_preemption(ask.tenant))
+def _has_lower_gangs(pool_state: PoolState, pending: PendingGang) -> bool:
+    return pool_state.gang_index.ranks.has_preemptible(
+        pending.gang, by_priority=allows_preemption(pool_state.tenant_usage, pending.tenant)
+    )
 
 
-def _must_wait_for_aged(ledger: CycleState, ask: PendingGang) -> bool:
-    """Whether the room of lower work is for another gang of its tenant, which has waited for long."""
-    needy = ledger.pending_table
-    own = needy.tenant_numbers == needy.tenants[ask.tenant]
-    aged = needy.created_times <= min(ledger.now - ledger.policy.age_cap, ask.gang.created)
+def _must_wait_for_aged(state: CycleState, pending: PendingGang) -> bool:
+    """Return whether the capacity of lower gangs is for an aged gang of the same tenant."""
+    table = state.pending_table
+    own = table.tenant_numbers == table.tenants[pending.tenant]
+    aged = table.created_times <= min(state.now - state.policy.age_cap, pending.gang.created)
     return any(
-        ahead.gang.preempts and is_ranked_after(ask.gang, ahead.gang) and _needs_same_capacity(ledger, ask, ahead)
-        for ahead in needy.select_gangs(ledger.undecided_mask() & own & aged)
+        ahead.gang.preempts
+        and is_ranked_after(pending.gang, ahead.gang)
+        and _needs_same_capacity(state, pending, ahead)
+        for ahead in table.select_gangs(state.undecided_mask() & own & aged)
     )
 
 
-def _needs_same_capacity(ledger: CycleState, ask: PendingGang, ahead: PendingGang) -> bool:
-    """Whether another gang could start in a pool if all else were gone, but could not preempt this one there."""
+def _needs_same_capacity(state: CycleState, pending: PendingGang, ahead: PendingGang) -> bool:
+    """Return whether an aged gang could start in a pool if it were empty, but could not preempt this gang there."""
     return any(
-        standing.pool.key in ask.allowed_pools
-        and not standing.may_preempt(ahead.gang, ask.gang)
-        and is_feasible(standing, ahead)
-        and not standing.excess_over_limit(ahead.tenant, ahead.min_members, [standing.usage.get(ahead.tenant, {})])
-        for standing in ledger.usable_pools(ahead)
+        pool_state.pool.key in pending.allowed_pools
+        and not pool_state.victims.may_preempt(ahead.gang, pending.gang)
+        and is_feasible(pool_state, ahead)
+        and not pool_state.tenant_usage.excess_over_limit(
+            ahead.tenant, ahead.min_members, [pool_state.tenant_usage.usage.get(ahead.tenant, {})]
+        )
+        for pool_state in state.usable_pools(ahead)
     )
 
 
-def yields_to_planned(ledger: CycleState, standing: PoolState, ask: PendingGang) -> bool:
-    """Whether a gang waits for one of its tenant that may preempt it, and that is planned to borrow in this pool.
-
-    Such plans are kept later in the cycle. What their victims leave, cells included, is not for the victims'
-    replacements.
+def yields_to_planned(state: CycleState, pool_state: PoolState, pending: PendingGang) -> bool:
+    """Return whether a gang waits for a gang of its tenant that may preempt it, and that is planned to borrow in this
+    pool. Such plans are kept later in the round. Replacements of their victims do not use what the victims leave,
+    cells included.
     """
     return any(
         each.gang.plan is not None
-        and each.gang.plan.pool == standing.pool.key
-        and not ledger.is_decided(each)
-        and standing.may_preempt(each.gang, ask.gang)
-        for each in ledger.planned_borrowers.get(ask.tenant, ())
+        and each.gang.plan.pool == pool_state.pool.key
+        and not state.is_decided(each.gang.id)
+        and pool_state.victims.may_preempt(each.gang, pending.gang)
+        for each in state.planned_borrowers.get(pending.tenant, ())
     )
 
 
-def _preempt_in_best(ledger: CycleState, pools: Sequence[PoolState], ask: PendingGang) -> bool:
-    found = [(standing, making) for standing in pools if (making := _candidate_plan(ledger, standing, ask)) is not None]
-    if not found:
-        return False
-    standing, making = pick_best(found, lambda each: preemption_cost(each[0], ask, each[1], ledger.now))
-    _adopt_plan(ledger, standing, ask, making)
-    return True
+def _find_plan(state: CycleState, pool_state: PoolState, pending: PendingGang) -> CandidatePlan | None:
+    """Return the victims among the tenant's lower gangs, and the gang's nodes; None: the gang does not fit.
 
-
-def _candidate_plan(ledger: CycleState, standing: PoolState, ask: PendingGang) -> CandidatePlan | None:
-    """Return the victims among the tenant's lower work, and where the gang is placed then; None: it does not fit.
-
-    A guarantee waits neither for a reservation nor for the pool's reserve: that room is used where the gang is inside
-    its guarantee in it.
+    A guaranteed gang waits neither for a reservation nor for the pool's reserve: it uses that capacity where its cells
+    hold it there.
     """
-    if not could_fit_without(standing, ask, _possible_victims(ledger, standing, ask)):
+    if not could_fit_without(pool_state, pending, _possible_victims(state, pool_state, pending)):
         return None
-    lower = _lower_candidates(ledger, standing, ask)
-    told = list(_usable_notified(ledger, standing, ask))
-    if not len(lower) and not told and ask.gang.part_info is None:
+    lower = _lower_candidates(state, pool_state, pending)
+    notified = list(_usable_notified(state, pool_state, pending))
+    if not len(lower) and not notified and pending.gang.part_info is None:
         return None
-    promised, reserve = _blocking_reservation(ledger, standing, ask, lower), reserve_for(standing, ask.min_members)
-    making = _choose_victims(ledger, standing, ask, lower, told, promised=promised, reserve=reserve)
-    if making is not None or (promised is None and not reserve) or ask.gang.band is not GUARANTEED:
-        return making
-    making = _choose_victims(ledger, standing, ask, lower, told, promised=None, reserve=0)
-    return making if making is not None and _would_be_guaranteed(standing, ask, making) else None
+    search = _TenantSearch(
+        state,
+        pool_state,
+        pending,
+        lower,
+        notified,
+        _terminating_pods(state, pool_state, notified),
+        pool_state.tenant_usage.excess_over_limit(
+            pending.tenant, pending.min_members, _released_usage(pool_state, pending, notified)
+        ),
+        promised=_blocking_reservation(state, pool_state, pending, lower),
+        reserve=reserve_for(pool_state, pending.min_members),
+    )
+    plan = search.find_plan()
+    is_free = search.promised is None and not search.reserve
+    if plan is not None or is_free or pending.gang.band is not GUARANTEED:
+        return plan
+    plan = replace(search, promised=None, reserve=0).find_plan()
+    return plan if plan is not None and _would_be_guaranteed(pool_state, pending, plan) else None
 
 
-def _choose_victims(
-    ledger: CycleState,
-    standing: PoolState,
-    ask: PendingGang,
-    lower: PreemptionCandidates,
-    told: Sequence[tuple[Gang, Pod]],
-    *,
-    promised: Reservation | None,
-    reserve: int,
-) -> CandidatePlan | None:
-    """Search victims for the limit and for the room, without using what is `promised`; see `_choose_with_reserve`."""
-    mark, coming = standing.node_resources.mark(), _terminating_pods(ledger, standing, told)
-    if promised is not None:
-        _hide_reserved(ledger, standing, promised, lower, coming)
-    missing = standing.excess_over_limit(ask.tenant, ask.min_members, _released_usage(standing, ask, told))
-    making = None
-    for own in own_limit_victims(standing, ask, missing, None, evictable=lower, coming=coming, now=ledger.now):
-        found = _choose_with_reserve(
-            ledger, standing, ask, lower=lower, own=own, coming=coming, told=told, reserve=reserve
-        )
-        if found is not None:
-            choice, leaves = found
-            evicts = *_needed_limit_victims(standing, ask, own, choice, told), *choice.evicts
-            making = CandidatePlan(choice, evicts, told, None, leaves)
-            break
-    standing.node_resources.undo(mark)
-    return making
+@dataclass(frozen=True, slots=True)
+class _TenantSearch(PlanSearch):
+    """Search for victims of the gang's tenant."""
 
+    promised: Reservation | None = None
+    """Reservation of another gang, whose capacity is not used."""
+    reserve: int = 0
+    """Thousandths of the unit that must be idle if the gang uses more than its victims free."""
 
-def _choose_with_reserve(
-    ledger: CycleState,
-    standing: PoolState,
-    ask: PendingGang,
-    *,
-    lower: PreemptionCandidates,
-    own: Sequence[Evict],
-    coming: Sequence[Pod],
-    told: Sequence[tuple[Gang, Pod]],
-    reserve: int,
-) -> tuple[VictimChoice, int | None] | None:
-    """Return the victims for the room, and what the gang's plan leaves idle (`PreemptionPlan.leaves`).
+    def find_plan(self) -> CandidatePlan | None:
+        with self.pool_state.node_resources.trial():
+            if self.promised is not None:
+                _hide_reserved(self.state, self.pool_state, self.promised, self.candidates, self.terminating)
+            return PlanSearch.find_plan(self)
 
-    If it takes more than its victims leave, the reserve (thousandths of the unit) must be idle beside it. `own`:
-    victims for the limit.
-    """
-    victims = evicted_pods(standing, own)
-    mark = standing.node_resources.mark()
-    for only_own in (False, True) if reserve else (False,):
-        if only_own:
-            standing.node_resources.take_idle_units()
-        choice = choose_victims(
-            standing.node_resources,
-            lower,
-            ask.gang,
-            ask.min_members,
-            now=ledger.now,
-            among=allowed_nodes(standing, ask),
-            ending=[*coming, *victims],
-            exempt={evict.gang for evict in own},
-        )
-        standing.node_resources.undo(mark)
-        if choice is None:
-            return None
-        before, after = (
-            _idle_before_after(standing, ask, choice, [*victims, *(pod for _, pod in told)]) if reserve else (0, 0)
-        )
-        if after >= min(reserve, before):
-            return choice, min(reserve, before) if reserve and after >= before else None
-    return None
+    def find_plan_with(self, own: tuple[Evict, ...]) -> CandidatePlan | None:
+        pool_state, mine = self.pool_state, [*evicted_pods(self.pool_state, own), *(pod for _, pod in self.notified)]
+        for only_own in (False, True) if self.reserve else (False,):
+            with pool_state.node_resources.trial():
+                if only_own:
+                    pool_state.node_resources.take_idle_units()
+                choice = self.choose_victims(own)
+            if choice is None:
+                return None
+            before, after = _idle_before_after(pool_state, self.pending, choice, mine) if self.reserve else (0, 0)
+            required = min(self.reserve, before)
+            if after >= required:
+                evicts = *_needed_limit_victims(pool_state, self.pending, own, choice, self.notified), *choice.evicts
+                leaves = required if self.reserve and after >= before else None
+                return CandidatePlan(choice, evicts, self.notified, None, leaves)
+        return None
 
 
 def _idle_before_after(
-    standing: PoolState, ask: PendingGang, choice: VictimChoice, mine: Iterable[Pod]
+    pool_state: PoolState, pending: PendingGang, choice: VictimChoice, mine: Iterable[Pod]
 ) -> tuple[int, int]:
-    """Return what is idle, in thousandths, when all have gone who leave: without the gang and its victims, and with it.
-
-    `mine`: pods of its tenant that may leave for it, besides those of the choice. Unless it uses their room, they stay.
+    """Return the idle thousandths after all terminations: without the gang and its victims, and with them. `mine`:
+    other pods of its tenant that may terminate for it. They stay unless the gang uses their capacity.
     """
-    mark = standing.node_resources.mark()
-    standing.remove_pods(standing.terminating_pods.values())
-    before = standing.node_resources.idle_units
-    standing.remove_pods(
-        pod for pod in mine if pod.uid in choice.awaited_pods and pod.uid not in standing.terminating_pods
-    )
-    standing.remove_pods(evicted_pods(standing, choice.evicts))
-    standing.add_pods(ask.min_members, choice.nodes)
-    after = standing.node_resources.idle_units
-    standing.node_resources.undo(mark)
+    with pool_state.node_resources.trial():
+        pool_state.remove_pods(pool_state.terminating_pods.values())
+        before = pool_state.node_resources.idle_units
+        pool_state.remove_pods(
+            pod for pod in mine if pod.uid in choice.awaited_pods and pod.uid not in pool_state.terminating_pods
+        )
+        pool_state.remove_pods(evicted_pods(pool_state, choice.evicts))
+        pool_state.add_pods(pending.min_members, choice.nodes)
+        after = pool_state.node_resources.idle_units
     return before, after
 
 
-def _terminating_pods(ledger: CycleState, standing: PoolState, told: Iterable[tuple[Gang, Pod]]) -> list[Pod]:
-    """Return the pods that leave in time, for whatever reason, and those that were notified for the gang before."""
-    slow = ledger.late_pod_uids(standing)
-    return [pod for uid, pod in standing.terminating_pods.items() if uid not in slow] + [pod for _, pod in told]
+def _terminating_pods(state: CycleState, pool_state: PoolState, notified: Iterable[tuple[Gang, Pod]]) -> list[Pod]:
+    """Return the pods that terminate in time, and those that were notified for the gang before."""
+    slow = late_pod_uids(pool_state, state.now)
+    return [pod for uid, pod in pool_state.terminating_pods.items() if uid not in slow] + [pod for _, pod in notified]
 
 
-def _usable_notified(ledger: CycleState, standing: PoolState, ask: PendingGang) -> Iterator[tuple[Gang, Pod]]:
-    """Yield pods that were notified for the gang, or may be preempted by it, and that no other gang counts on."""
-    for gang, pod in ledger.notified_pods(standing):
-        mine = gang.tenant == ask.tenant and pod.uid not in standing.terminating_pods
-        if mine and (pod.evicted_for == ask.gang.whole_id or standing.may_preempt(ask.gang, gang)):
+def _usable_notified(state: CycleState, pool_state: PoolState, pending: PendingGang) -> Iterator[tuple[Gang, Pod]]:
+    """Yield pods that were notified for the gang or that it may preempt, and that no other gang needs."""
+    for gang, pod in state.notified.in_pool(pool_state):
+        mine = gang.tenant == pending.tenant and pod.uid not in pool_state.terminating_pods
+        if mine and (pod.evicted_for == pending.gang.whole_id or pool_state.victims.may_preempt(pending.gang, gang)):
             yield gang, pod
 
 
 def _blocking_reservation(
-    ledger: CycleState, standing: PoolState, ask: PendingGang, lower: PreemptionCandidates
+    state: CycleState, pool_state: PoolState, pending: PendingGang, lower: PreemptionCandidates
 ) -> Reservation | None:
     """Return the reservation of another gang, unless this one ends before it starts."""
-    kept = standing.reservation
-    if kept is None or kept.gang in ask.gang.part_ids:
+    kept = pool_state.reservations.nodes
+    if kept is None or kept.gang in pending.gang.part_ids:
         return None
-    begins = ledger.now + max(
-        (gang.notice + gang.grace for gang in _gangs_with_candidates(standing, lower)), default=0.0
+    begins = state.now + max(
+        (gang.notice + gang.grace for gang in _gangs_with_candidates(pool_state, lower)), default=0.0
     )
-    return None if ask.gang.part_info is None and kept.can_backfill(standing.expected_ends, ask.gang, begins) else kept
+    return (
+        None
+        if pending.gang.part_info is None and kept.can_backfill(pool_state.expected_ends, pending.gang, begins)
+        else kept
+    )
 
 
-def _gangs_with_candidates(standing: PoolState, lower: PreemptionCandidates) -> Iterator[Gang]:
-    return (standing.gangs[name] for name in lower.gang_ids())
+def _gangs_with_candidates(pool_state: PoolState, lower: PreemptionCandidates) -> Iterator[Gang]:
+    return (pool_state.gangs[name] for name in lower.gang_ids())
 
 
 def _hide_reserved(
-    ledger: CycleState, standing: PoolState, kept: Reservation, lower: PreemptionCandidates, coming: Iterable[Pod]
+    state: CycleState, pool_state: PoolState, kept: Reservation, lower: PreemptionCandidates, coming: Iterable[Pod]
 ) -> None:
-    """Take the room that a reservation needs: what is free, what becomes free, and what its start counts on as gone.
-
-    To be undone. What `lower` leaves is counted on where it borrows the reserved place, is surplus, or ends before.
+    """Take the capacity that a reservation needs: free, becoming free, and assumed to end before it starts. It must be
+    undone. Candidates count as assumed where they borrow reserved nodes, are surplus, or end before.
     """
-    lent = {pod.uid for pod in standing.reclaimable_for(ledger.gangs[kept.gang].whole_id).all_pods()}
+    lent = {pod.uid for pod in pool_state.victims.reclaimable_for(state.gangs[kept.gang].whole_id).all_pods()}
     leaves = {pod.uid: pod for pod in coming}
-    counted = {pod.uid: pod for gang in _gangs_with_candidates(standing, lower) for pod in _placed_pods(standing, gang)}
     counted = {
-        uid: pod for uid, pod in counted.items() if uid in lent or kept.starts_after(standing.expected_ends, uid)
+        pod.uid: pod for gang in _gangs_with_candidates(pool_state, lower) for pod in _placed_pods(pool_state, gang)
     }
-    counted |= {uid: pod for uid, pod in leaves.items() if kept.starts_after(standing.expected_ends, uid)}
+    counted = {
+        uid: pod for uid, pod in counted.items() if uid in lent or kept.starts_after(pool_state.expected_ends, uid)
+    }
+    counted |= {uid: pod for uid, pod in leaves.items() if kept.starts_after(pool_state.expected_ends, uid)}
     kept.withhold_needed(
-        standing.node_resources,
+        pool_state.node_resources,
         freed_pods=[(pod.node, pod.shape) for pod in counted.values()],
         terminating_pods=[(pod.node, pod.shape) for uid, pod in leaves.items() if uid not in counted],
     )
 
 
-def _lower_candidates(ledger: CycleState, standing: PoolState, ask: PendingGang) -> PreemptionCandidates:
-    """What the gang may preempt, pods inside their cells among it. What starts in this very cycle is left alone."""
-    lower = PreemptionCandidates(standing.pool.key, standing.pool.unit_resource)
-    for name in standing.rank_index.gang_ids(ask.tenant):
-        gang = standing.gangs[name]
-        if standing.may_preempt(ask.gang, gang) and all(pod.since < ledger.now for pod in _placed_pods(standing, gang)):
+def _lower_candidates(state: CycleState, pool_state: PoolState, pending: PendingGang) -> PreemptionCandidates:
+    """Return what the gang may preempt, guaranteed pods included, without gangs that start in this cycle."""
+    lower = PreemptionCandidates(pool_state.pool.key, pool_state.pool.unit_resource)
+    for name in pool_state.gang_index.ranks.gang_ids(pending.tenant):
+        gang = pool_state.gangs[name]
+        if pool_state.victims.may_preempt(pending.gang, gang) and all(
+            pod.since < state.now for pod in _placed_pods(pool_state, gang)
+        ):
             lower.update_gang(replace(gang, pods=tuple(replace(pod, borrowed=True) for pod in gang.pods)))
     return lower
 
 
-def _possible_victims(ledger: CycleState, standing: PoolState, ask: PendingGang) -> Iterator[Pod]:
-    """Yield all pods whose room the gang might use: what it may preempt, and whatever leaves; some of them twice."""
-    for name in standing.rank_index.gang_ids(ask.tenant):
-        if standing.may_preempt(ask.gang, gang := standing.gangs[name]):
-            yield from (pod for pod in gang.pods if standing.has_pod(pod))
-    yield from standing.terminating_pods.values()
-    yield from (pod for _, pod in _usable_notified(ledger, standing, ask))
+def _possible_victims(state: CycleState, pool_state: PoolState, pending: PendingGang) -> Iterator[Pod]:
+    """Yield all pods whose capacity the gang might use: preemptible and terminating ones. Some are yielded twice."""
+    for name in pool_state.gang_index.ranks.gang_ids(pending.tenant):
+        if pool_state.victims.may_preempt(pending.gang, gang := pool_state.gangs[name]):
+            yield from (pod for pod in gang.pods if pool_state.gang_index.has_pod(pod))
+    yield from pool_state.terminating_pods.values()
+    yield from (pod for _, pod in _usable_notified(state, pool_state, pending))
 
 
-def _placed_pods(standing: PoolState, gang: Gang) -> Iterator[Pod]:
-    return (pod for pod in gang.pods if pod.state is PLACED and standing.has_pod(pod))
+def _placed_pods(pool_state: PoolState, gang: Gang) -> Iterator[Pod]:
+    return (pod for pod in gang.pods if pod.state is PLACED and pool_state.gang_index.has_pod(pod))
 
 
-def _released_usage(standing: PoolState, ask: PendingGang, told: Iterable[tuple[Gang, Pod]]) -> list[MilliResources]:
-    return [standing.terminating_pods.usage_of(ask.tenant), sum_requests(pod for _, pod in told)]
+def _released_usage(
+    pool_state: PoolState, pending: PendingGang, notified: Iterable[tuple[Gang, Pod]]
+) -> list[MilliResources]:
+    return [pool_state.terminating_pods.usage_of(pending.tenant), sum_requests(pod for _, pod in notified)]
 
 
 def _needed_limit_victims(
-    standing: PoolState, ask: PendingGang, own: Sequence[Evict], choice: VictimChoice, told: Sequence[tuple[Gang, Pod]]
+    pool_state: PoolState,
+    pending: PendingGang,
+    own: Sequence[Evict],
+    choice: VictimChoice,
+    notified: Sequence[tuple[Gang, Pod]],
 ) -> list[Evict]:
-    """Return the victims for the limit that are needed beside those for the room; the dearest stay."""
+    """Return the victims for the limit that are needed besides those for capacity; the most expensive are spared."""
     left = list(own)
     for evict in sorted(own, key=lambda each: (-each.lost, each.gang)):
-        if not {pod.uid for pod in evicted_pods(standing, [evict])}.isdisjoint(choice.awaited_pods):
+        if not {pod.uid for pod in evicted_pods(pool_state, [evict])}.isdisjoint(choice.awaited_pods):
             continue
         others = [each for each in left if each is not evict]
-        leaves = sum_requests(evicted_pods(standing, [*others, *choice.evicts]))
-        if not standing.excess_over_limit(ask.tenant, ask.min_members, [*_released_usage(standing, ask, told), leaves]):
+        leaves = sum_requests(evicted_pods(pool_state, [*others, *choice.evicts]))
+        if not pool_state.tenant_usage.excess_over_limit(
+            pending.tenant,
+            pending.min_members,
+            [*_released_usage(pool_state, pending, notified), leaves],
+        ):
             left = others
     return left
 
 
-def _adopt_plan(ledger: CycleState, standing: PoolState, ask: PendingGang, making: CandidatePlan) -> None:
-    """Plan the gang's start there: inside its guarantee where cells hold it, those of its victims included."""
-    inside = _allocate_cells(standing, ask, making)
-    standing.add_pods(ask.min_members, making.victim_choice.nodes)
-    standing.terminating_pods.add_pods(ask.tenant, [pod for _, pod in making.notified])
-    ledger.add_plan(
-        ask,
-        standing,
-        making.victim_choice.nodes,
-        inside=inside,
-        made=ledger.next_plan_time(),
-        evicts=making.evicts,
-        leaves=None if inside else making.leaves,
+def _adopt_plan(state: CycleState, pool_state: PoolState, pending: PendingGang, candidate: CandidatePlan) -> None:
+    """Plan the gang's start: within its guarantee where cells hold it, the cells of its victims included."""
+    guaranteed = _allocate_cells(pool_state, pending, candidate)
+    pool_state.add_pods(pending.min_members, candidate.victim_choice.nodes)
+    pool_state.terminating_pods.add_pods(pending.tenant, [pod for _, pod in candidate.notified])
+    state.add_plan(
+        pending,
+        pool_state,
+        candidate.victim_choice.nodes,
+        guaranteed=guaranteed,
+        made=state.next_plan_time(),
+        evicts=candidate.evicts,
+        leaves=None if guaranteed else candidate.leaves,
     )
 
 
-def _would_be_guaranteed(standing: PoolState, ask: PendingGang, making: CandidatePlan) -> bool:
-    """Return whether the gang would be inside its guarantee; the pool is left as it was."""
-    before = standing.take_checkpoint()
-    inside = _allocate_cells(standing, ask, making)
-    standing.restore_checkpoint(before)
-    return inside
+def _would_be_guaranteed(pool_state: PoolState, pending: PendingGang, candidate: CandidatePlan) -> bool:
+    """Return whether the gang would be within its guarantee."""
+    with pool_state.trial():
+        return _allocate_cells(pool_state, pending, candidate)
 
 
-def _allocate_cells(standing: PoolState, ask: PendingGang, making: CandidatePlan) -> bool:
-    """Release the victims' cells, and hold the gang's where it would be placed; return whether cells hold it."""
-    placed = [(pod, making.victim_choice.nodes[pod.uid]) for pod in ask.min_members]
-    standing.demote_pods(ask.tenant, [*(pod for _, pod in making.notified), *evicted_pods(standing, making.evicts)])
+def _allocate_cells(pool_state: PoolState, pending: PendingGang, candidate: CandidatePlan) -> bool:
+    """Release the victims' cells and allocate the gang's; return whether cells hold it."""
+    placed = [(pod, candidate.victim_choice.nodes[pod.uid]) for pod in pending.min_members]
+    pool_state.guarantee.demote_pods(
+        pending.tenant,
+        [*(pod for _, pod in candidate.notified), *evicted_pods(pool_state, candidate.evicts)],
+    )
     return (
-        ask.gang.band is GUARANTEED
-        and standing.may_use_guarantee(ask.gang, ask.min_members)
-        and allocate_placed(standing.cells, ask.tenant, standing.pool.unit_resource, placed)
+        pending.gang.band is GUARANTEED
+        and pool_state.guarantee.may_use_guarantee(pending.gang, pending.min_members)
+        and allocate_placed(pool_state.cells, pending.tenant, pool_state.pool.unit_resource, placed)
     )

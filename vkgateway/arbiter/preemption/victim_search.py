@@ -175,20 +175,19 @@ class _SearchRequest:
     def find_placement(self) -> NodesByPod | None:
         """Return the gang's nodes given the current resources, which stay unchanged."""
         node_resources, gang = self.node_resources, self.gang
-        mark = node_resources.mark()
-        if self.placer is not None:
-            found = self.placer(node_resources)
-        else:
-            found = place_pods(
-                node_resources,
-                self.pods,
-                required_level=gang.required_level,
-                preferred_level=gang.preferred_level,
-                among=self.allowed,
-            )
-            if self.leaves and found is not None and node_resources.idle_units < self.leaves:
-                found = None
-        node_resources.undo(mark)
+        with node_resources.trial():
+            if self.placer is not None:
+                found = self.placer(node_resources)
+            else:
+                found = place_pods(
+                    node_resources,
+                    self.pods,
+                    required_level=gang.required_level,
+                    preferred_level=gang.preferred_level,
+                    among=self.allowed,
+                )
+                if self.leaves and found is not None and node_resources.idle_units < self.leaves:
+                    found = None
         return found
 
     def search_space(self) -> SearchSpace:

@@ -26,10 +26,7 @@ class AdmissionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The verdict on one pod, the pod's place, and the reason if the pod is held, rejected or evicted.
-
-    Times are seconds since the epoch.
-    """
+    """Verdict of the arbiter on one pod; `code` and `message` give the reason of a held or evicted pod."""
 
     verdict: AdmissionState
     code: str = ""
@@ -37,21 +34,21 @@ class Admission:
     message: str = ""
     """The same in a sentence."""
     deadline: float = 0.0
-    """Evicting: when the pod is deleted."""
+    """Time at which an evicted pod is deleted, in seconds since the epoch."""
     grace: float | None = None
-    """Evicting: maximum termination grace period in seconds."""
+    """Grace period of an evicted pod, in seconds."""
     evicted_for: str = ""
-    """Evicting: the gang for which the pod is evicted."""
+    """The gang for which the pod is evicted."""
     pool: PoolKey = ("", "")
     """Pool of the pod; empty names if the arbiter does not place it."""
     node: str = ""
-    """Compute node of the pod; empty: any node of its pool."""
+    """The compute node of the pod; empty: any node of its pool."""
     borrowed: bool | None = None
-    """Whether the pod runs outside its tenant's guarantee; None: the arbiter does not place it."""
+    """Whether the pod is outside its tenant's guarantee; None: the arbiter does not place it."""
     since: float = 0.0
     """When the arbiter admitted the pod."""
     behind: str = ""
-    """The gang in whose reservation the pod was started."""
+    """The gang on whose reserved nodes the pod starts."""
 
     @property
     def is_evicting(self) -> bool:
@@ -60,7 +57,7 @@ class Admission:
 
     @property
     def reason_text(self) -> str:
-        """Code and message, as they are written on a compute pod that is evicted."""
+        """Code and message, as annotated on an evicted compute pod."""
         return f"{self.code}: {self.message}"
 
 

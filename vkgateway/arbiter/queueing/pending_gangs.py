@@ -1,4 +1,4 @@
-"""What each gang asks for in a cycle: the pods that it still needs to start, and those beyond; or why it cannot ask."""
+"""Pending gangs: the pods that a gang still needs to start, its surplus, or why it cannot be scheduled."""
 
 from __future__ import annotations
 
@@ -11,86 +11,89 @@ from vkgateway.arbiter.snapshot import NOTIFIED, PLACED, WAITING, Gang, Pod, Poo
 
 @dataclass(frozen=True, slots=True)
 class PendingGang:
-    """A gang that has pods waiting."""
+    """A gang with pending pods."""
 
     gang: Gang
     min_members: tuple[Pod, ...]
-    """Start together or not at all, and with what runs they are the gang's minimum; none: the minimum runs."""
+    """Pending pods that start together or not at all, and make up the minimum with running pods; empty: the minimum
+    runs.
+    """
     surplus: tuple[Pod, ...]
-    """Beyond its minimum, up to its maximum: may start one by one."""
+    """Pending pods beyond the minimum, up to the maximum, which may start one by one."""
     running: tuple[Pod, ...]
-    """Placed, and not told to go."""
+    """Placed pods that are not notified."""
     notified: tuple[Pod, ...] = ()
-    """Told to go, and may stay after all."""
+    """Notified pods, which may be reprieved."""
     equivalence_key: Hashable = None
-    """All of it that decides whether its core can start; equal for gangs that can stand in for each other."""
+    """Everything that decides whether its min members can start; equal for equivalent gangs."""
     equivalence_class: int = -1
-    """A number for that."""
+    """Number of the equivalence key."""
     bound_pool: PoolKey | None = None
-    """The pool of what is there."""
+    """The pool of its placed pods."""
 
     @property
     def placed_pods(self) -> tuple[Pod, ...]:
-        """What runs, and what was told to go and may stay: it binds the gang to its pool, and to a required domain."""
+        """Running and notified pods. They bind the gang to its pool, and to a required domain."""
         return self.running + self.notified
 
     @property
     def tenant(self) -> str:
-        """Who asks."""
+        """The gang's tenant."""
         return self.gang.tenant
 
     @property
     def allowed_pools(self) -> tuple[PoolKey, ...]:
-        """Where it may go: what is there already binds it to its pool."""
+        """Pools in which the gang may run: the one of its placed pods, or all it names."""
         return (self.bound_pool,) if self.bound_pool is not None else self.gang.pools
 
     @property
     def part_pools(self) -> tuple[tuple[PoolKey, ...], ...]:
-        """Where it and, if it is a part of a gang, the other parts may go."""
+        """Allowed pools of the gang, or of each part of a gang in several pools."""
         part = self.gang.part_info
         return part.pools if part is not None else (self.allowed_pools,)
 
 
-def read_pending_gang(gang: Gang, kind: Callable[[Hashable], int] = lambda _: -1) -> PendingGang | PendingReport | None:
-    """What the gang asks for; a hold: nothing can be done for it yet; None: nothing of it waits.
-
-    `equivalence_class` gives numbers to what is equal.
+def read_pending_gang(
+    gang: Gang, equivalence_class_of: Callable[[Hashable], int] = lambda _: -1
+) -> PendingGang | PendingReport | None:
+    """Return the pending gang, or a report if it cannot be scheduled yet; None: no pod of it is pending. `kind` returns
+    the equivalence class of a key.
     """
     waiting = [pod for pod in gang.pods if pod.state is WAITING]
     if not waiting:
         return None
     running = tuple(pod for pod in gang.pods if pod.state is PLACED)
-    told = tuple(pod for pod in gang.pods if pod.state is NOTIFIED)
+    notified = tuple(pod for pod in gang.pods if pod.state is NOTIFIED)
     fault = next(_find_faults(gang), None)
     if fault is not None:
         return PendingReport(gang=gang.id, code=PendingReason.INVALID, message=fault)
-    core = _missing_members(gang, running, waiting)
-    if core is None:
+    members = _missing_members(gang, running, waiting)
+    if members is None:
         return _report_incomplete(gang, len(running) + len(waiting))
-    chosen = {pod.uid for pod in core}
-    rest = sorted((pod for pod in waiting if pod.uid not in chosen), key=_rank_key)
+    chosen = {pod.uid for pod in members}
+    surplus = sorted((pod for pod in waiting if pod.uid not in chosen), key=_rank_key)
     if gang.maximum is not None:
-        rest = rest[: max(0, gang.maximum - (len(gang.pods) - len(waiting)) - len(core))]
-        # Whoever was told to go may stay after all: with it the core must not be too much, either.
-        may_stay = len(running) + len(told)
-        if (not core and not rest) or (core and may_stay + len(core) > max(gang.minimum, gang.maximum)):
+        surplus = surplus[: max(0, gang.maximum - (len(gang.pods) - len(waiting)) - len(members))]
+        # Notified pods may be reprieved: together with them, min members must not exceed the maximum.
+        may_stay = len(running) + len(notified)
+        if (not members and not surplus) or (members and may_stay + len(members) > max(gang.minimum, gang.maximum)):
             return report_maximum(gang, len(waiting))
-    what = gang.id if running or told else make_equivalence_key(gang, core, gang.pools)
+    key = gang.id if running or notified else make_equivalence_key(gang, members, gang.pools)
     if gang.part_info is not None:
-        what = (
+        key = (
             gang.id
             if gang.part_info.equivalence_key is None
             else (gang.part_info.number, gang.part_info.equivalence_key)
         )
-    bound = next((pod.pool for pod in running + told), None)
-    return PendingGang(gang, tuple(core), tuple(rest), running, told, what, kind(what), bound)
+    bound = next((pod.pool for pod in running + notified), None)
+    return PendingGang(gang, tuple(members), tuple(surplus), running, notified, key, equivalence_class_of(key), bound)
 
 
-def make_equivalence_key(gang: Gang, core: Sequence[Pod], pools: Sequence[PoolKey]) -> Hashable:
-    """All that decides whether these pods of a gang can start, of which nothing is there."""
+def make_equivalence_key(gang: Gang, members: Sequence[Pod], pools: Sequence[PoolKey]) -> Hashable:
+    """Return everything that decides whether these pods can start, for a gang without placed pods."""
     return (
         # Images decide among equal nodes at most: never whether there is one.
-        tuple((pod.shape.requests, pod.shape.terms, pod.shape.tolerations) for pod in core),
+        tuple((pod.shape.requests, pod.shape.terms, pod.shape.tolerations) for pod in members),
         pools,
         gang.required_level,
         gang.preferred_level,
@@ -107,25 +110,25 @@ def _rank_key(pod: Pod) -> tuple[int, str]:
 
 
 def _missing_members(gang: Gang, running: Sequence[Pod], waiting: Sequence[Pod]) -> list[Pod] | None:
-    """The waiting pods of lowest rank that make up the minimum with what runs; None: there are not so many."""
-    wanted = dict(gang.role_minimum)
+    """Return the pending pods of lowest rank that complete the minimum; None: there are too few."""
+    missing = dict(gang.role_minimum)
     for pod in running:
-        wanted[pod.role] = wanted.get(pod.role, 0) - 1
-    core, others = [], []
+        missing[pod.role] = missing.get(pod.role, 0) - 1
+    members, others = [], []
     for pod in sorted(waiting, key=_rank_key):
-        if wanted.get(pod.role, 0) > 0:
-            wanted[pod.role] -= 1
-            core.append(pod)
+        if missing.get(pod.role, 0) > 0:
+            missing[pod.role] -= 1
+            members.append(pod)
         else:
             others.append(pod)
-    short = max(0, gang.minimum - len(running) - len(core))
-    if len(others) < short or any(number > 0 for role, number in wanted.items() if role in gang.role_minimum):
+    missing_count = max(0, gang.minimum - len(running) - len(members))
+    if len(others) < missing_count or any(number > 0 for role, number in missing.items() if role in gang.role_minimum):
         return None
-    return core + others[:short]
+    return members + others[:missing_count]
 
 
 def report_maximum(gang: Gang, waiting: int) -> PendingReport:
-    """The hold of a gang of which nothing waits but what is beyond its maximum."""
+    """Return the report of a gang whose pending pods all exceed its maximum."""
     there = len(gang.pods) - waiting
     pods = f"{waiting} more waits" if waiting == 1 else f"{waiting} more wait"
     return PendingReport(
@@ -137,9 +140,9 @@ def report_maximum(gang: Gang, waiting: int) -> PendingReport:
 
 
 def _report_incomplete(gang: Gang, there: int) -> PendingReport:
-    wanted = max(gang.minimum, sum(gang.role_minimum.values()))
+    required = max(gang.minimum, sum(gang.role_minimum.values()))
     going = len(gang.pods) - there
-    message = f"{there} of {wanted} pods created" + (f", and {going} that are ending" if going else "")
+    message = f"{there} of {required} pods created" + (f", and {going} that are ending" if going else "")
     missing = [
         f"{role} {number - have}"
         for role, number in sorted(gang.role_minimum.items())
@@ -151,7 +154,7 @@ def _report_incomplete(gang: Gang, there: int) -> PendingReport:
         gang=gang.id,
         code=PendingReason.MEMBERS,
         message=message,
-        numbers={"created": float(there), "minimum": float(wanted)},
+        numbers={"created": float(there), "minimum": float(required)},
     )
 
 

@@ -1,4 +1,4 @@
-"""What each tenant uses of a pool: its share beyond its guarantee, and what its limit leaves."""
+"""Usage of a pool by tenant: shares beyond guarantees, and limits."""
 
 from __future__ import annotations
 
@@ -19,46 +19,72 @@ _NOTHING: MilliResources = {}
 _Requests = tuple[tuple[str, int], ...]
 
 
-class UsageByTenant:
-    """Sums by tenant, in thousandths."""
+SavedUsage = tuple[dict[str, MilliResources], dict[str, MilliResources]]
+"""Copies of `TenantUsage.usage` and `TenantUsage.share_usage`."""
+
+
+class TenantUsage:
+    """Usage of one pool by tenant, against quotas, in thousandths."""
 
     def __init__(self, pool: Pool, quotas: Iterable[Quota]) -> None:
-        self.pool = pool
+        self._pool = pool
         self.quotas: dict[str, Quota] = {quota.tenant: quota for quota in quotas if quota.pool == pool.key}
         self.usage: dict[str, MilliResources] = {}
-        """What each tenant's pods hold, and what is planned for them."""
+        """Usage of each tenant's pods, planned ones included."""
         self.share_usage: dict[str, MilliResources] = {}
-        """The part of `usage` that counts for a tenant's share: see `ConnectionPool.share_requests`."""
+        """The part of `usage` that counts for a tenant's share: see `Pool.share_requests`."""
         self._share_requests: dict[_Requests, _Requests] = {}
-        """By the requests of a shape the part of them that counts for shares."""
+        """By the requests of a shape, the part of them that counts for shares."""
         self._share_cache: dict[str, float] = {}
 
-    def add_usage(self, tenant: str, pod: Pod, times: int = 1) -> None:
-        """Count what a tenant's pod holds."""
-        self.add_shape_usage(tenant, pod.shape, times)
+    def replace_pool(self, pool: Pool) -> None:
+        """Replace the pool after some of its nodes have changed."""
+        self._pool = pool
+        self._share_cache.clear()
+        self.__dict__.pop("pool_capacity", None)
 
-    def add_shape_usage(self, tenant: str, shape: Shape, times: int) -> None:
-        """Count what so many pods of a shape hold."""
+    def set_quotas(self, quotas: Iterable[Quota]) -> bool:
+        """Replace the tenants' quotas; return whether any of this pool has changed."""
+        found = {quota.tenant: quota for quota in quotas if quota.pool == self._pool.key}
+        if found == self.quotas:
+            return False
+        self.quotas = found
+        self._share_cache.clear()
+        return True
+
+    def add_usage(self, tenant: str, shape: Shape, times: int) -> None:
+        """Count pods of a shape; a negative number of them is removed."""
         requests = shape.requests
         shared = self._share_requests.get(requests)
         if shared is None:
             if len(self._share_requests) >= _MAX_SHAPES:
                 self._share_requests.clear()
-            shared = self._share_requests[requests] = tuple(self.pool.share_requests(shape))
+            shared = self._share_requests[requests] = tuple(self._pool.share_requests(shape))
         _add_requests(self.usage, tenant, requests, times)
         _add_requests(self.share_usage, tenant, shared, times)
         self._share_cache.pop(tenant, None)
 
+    def save(self) -> SavedUsage:
+        """Return a copy of the usage."""
+        used = {tenant: dict(amounts) for tenant, amounts in self.usage.items()}
+        shared = {tenant: dict(amounts) for tenant, amounts in self.share_usage.items()}
+        return used, shared
+
+    def restore(self, saved: SavedUsage) -> None:
+        """Go back to saved usage, which must not be changed afterwards."""
+        self.usage, self.share_usage = saved
+        self._share_cache.clear()
+
     @cached_property
     def pool_capacity(self) -> MilliResources:
-        """What the pool's usable nodes have of each device, of cpu and of memory."""
+        """Capacity of the usable nodes in each device, cpu and memory."""
         return {
-            name: sum(node.allocatable.get(name, 0) for node in self.pool.nodes if node.usable)
-            for name in (*self.pool.governed, *HOST_RESOURCES)
+            name: sum(node.allocatable.get(name, 0) for node in self._pool.nodes if node.usable)
+            for name in (*self._pool.governed, *HOST_RESOURCES)
         }
 
     def dominant_share(self, tenant: str) -> float:
-        """The tenant's dominant share of the pool beyond its guarantee, divided by its weight."""
+        """Return the tenant's dominant share of the pool beyond its guarantee, divided by its weight."""
         found = self._share_cache.get(tenant)
         if found is None:
             found = self._share_cache[tenant] = self._compute_share(tenant)
@@ -69,46 +95,39 @@ class UsageByTenant:
         guarantee = quota.guarantee if quota is not None else _NOTHING
         shared = self.share_usage.get(tenant, _NOTHING)
         for name, total in self.pool_capacity.items():
-            # As `beyond_guarantee` tells: shares are asked for after each start.
+            # As `beyond_guarantee`, which is too slow here: this runs after each start.
             over = shared.get(name, 0) - guarantee.get(name, 0)
             if over > 0:
                 largest = max(largest, over / max(1, total))
-        return largest / self._tenant_weight(tenant)
+        return largest / _weight_of(self.quotas.get(tenant))
 
     def shares_without(self, tenant: str, without: Mapping[str, IntArray], count: int) -> FloatArray:
-        """So many shares of the tenant: what each would be if it did not hold so much, by resource."""
+        """Return `count` shares of the tenant: each as if it used less by the amounts of `without`, by resource."""
         largest: FloatArray = np.zeros(count)
         for name, total in self.pool_capacity.items():
             over = self.beyond_guarantee(tenant, name) - without.get(name, 0)
             np.maximum(largest, over / max(1, total), out=largest)
-        return largest / self._tenant_weight(tenant)
+        return largest / _weight_of(self.quotas.get(tenant))
 
     def beyond_guarantee(self, tenant: str, resource: str) -> int:
-        """Return how much more of a resource counts for its share than it is guaranteed, in thousandths.
-
-        The number is negative where it uses less.
-        """
+        """Return the tenant's share usage of a resource beyond its guarantee; negative below it."""
         quota = self.quotas.get(tenant)
         guarantee = quota.guarantee.get(resource, 0) if quota is not None else 0
         return self.share_usage.get(tenant, {}).get(resource, 0) - guarantee
 
-    def _tenant_weight(self, tenant: str) -> float:
-        quota = self.quotas.get(tenant)
-        return quota.weight if quota is not None and quota.weight > _LEAST_WEIGHT else _LEAST_WEIGHT
-
     def shares_by_tenant(self) -> dict[str, float]:
-        """The shares of all tenants that have something here."""
+        """Return the shares of all tenants with pods in the pool."""
         return {tenant: self.dominant_share(tenant) for tenant in sorted(self.usage)}
 
     def exceeded_limits(self, tenant: str, pods: Iterable[Pod]) -> list[str]:
-        """Resources of which the tenant would use more than its limit with these pods."""
+        """Return the resources in which these pods would exceed the tenant's limit."""
         quota = self.quotas.get(tenant)
         return list(self.excess_over_limit(tenant, pods)) if quota is not None and quota.limit else []
 
     def excess_over_limit(
         self, tenant: str, pods: Iterable[Pod], gone: Sequence[MilliResources] = ()
     ) -> MilliResources:
-        """By how much the tenant would be beyond its limit with these pods, if what is named had gone."""
+        """Return by how much these pods would exceed the tenant's limit, if the amounts of `gone` were released."""
         quota = self.quotas.get(tenant)
         if quota is None or not quota.limit:
             return {}
@@ -121,7 +140,7 @@ class UsageByTenant:
         return {name: amount for name, amount in missing.items() if amount > 0}
 
     def is_within_limit(self, tenant: str, pods: Iterable[Pod], gone: Sequence[MilliResources] = ()) -> bool:
-        """Whether the tenant, with these pods that are counted already, keeps its limit if what is named had gone."""
+        """Return whether the tenant, with these counted pods, is within its limit once `gone` is released."""
         quota = self.quotas.get(tenant)
         if quota is None or not quota.limit:
             return True
@@ -133,8 +152,12 @@ class UsageByTenant:
         )
 
 
+def _weight_of(quota: Quota | None) -> float:
+    return quota.weight if quota is not None and quota.weight > _LEAST_WEIGHT else _LEAST_WEIGHT
+
+
 def sum_requests(pods: Iterable[Pod]) -> MilliResources:
-    """What the pods ask for together."""
+    """Return the sum of the pods' requests."""
     total: MilliResources = {}
     for pod in pods:
         for name, amount in pod.shape.requests:

@@ -11,7 +11,7 @@ from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.cycle_state import CycleState
 from vkgateway.arbiter.phases.idle_reserve import reserve_for
 from vkgateway.arbiter.phases.preemption_plans import allowed_nodes
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import Pod
 
@@ -48,7 +48,7 @@ class StartForecast:
     def _time_alone(self, pending_gang: PendingGang) -> float | None:
         if (
             pending_gang.equivalence_class not in self._times_alone
-            or pending_gang.gang.whole_id in self._pool_state.backfilled_gangs
+            or pending_gang.gang.whole_id in self._pool_state.victims.backfilled_gangs
         ):
             self._times_alone[pending_gang.equivalence_class] = self._earliest_time(
                 self._pool_state.node_resources, pending_gang, None
@@ -89,7 +89,7 @@ class StartForecast:
     def _future_of(self, resources: NodeResources, pending_gang: PendingGang) -> PoolForecast:
         pool_state, extra_ends = self._pool_state, self._added_ends if resources is self._future_resources else ()
         idle_reserve = reserve_for(pool_state, pending_gang.min_members)
-        if idle_reserve and pool_state.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
+        if idle_reserve and pool_state.guarantee.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
             idle_reserve = 0
         return PoolForecast(
             resources, pool_state.expected_ends, self._cycle_state.now, extra_ends, idle_reserve=idle_reserve
@@ -107,9 +107,9 @@ class StartForecast:
     def _backfilled_pods(self, pending_gang: PendingGang) -> list[Pod]:
         """Return the pods that backfill the gang's reservation, except those with a known end."""
         pool_state = self._pool_state
-        if pending_gang.gang.whole_id not in pool_state.backfilled_gangs:
+        if pending_gang.gang.whole_id not in pool_state.victims.backfilled_gangs:
             return []
-        backfilled = pool_state.reclaimable_for(pending_gang.gang.whole_id).all_pods()
+        backfilled = pool_state.victims.reclaimable_for(pending_gang.gang.whole_id).all_pods()
         return [
             pod
             for pod in backfilled

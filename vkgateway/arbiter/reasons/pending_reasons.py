@@ -13,14 +13,14 @@ from vkgateway.arbiter.capacity.forecast import Reservation
 from vkgateway.arbiter.capacity.node_fit import IntArray
 from vkgateway.arbiter.capacity.placement import count_placeable
 from vkgateway.arbiter.capacity.slow_terminations import find_late_pods, termination_seconds
-from vkgateway.arbiter.cycle_state import CycleState
+from vkgateway.arbiter.cycle_state import CycleState, victim_gangs
 from vkgateway.arbiter.decisions import PendingReason, PendingReport
 from vkgateway.arbiter.guarantees.reserved_cells import CellReservation
 from vkgateway.arbiter.phases.feasibility import count_placeable_empty, is_feasible
 from vkgateway.arbiter.phases.idle_reserve import can_never_borrow, plan_leaves_reserve, would_use_reserve
 from vkgateway.arbiter.phases.preemption_plans import allowed_nodes, place_keeping_reserve
 from vkgateway.arbiter.phases.reprieves import find_unneeded_late_pods
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang, report_maximum
 from vkgateway.arbiter.queueing.tenant_usage import sum_requests
 from vkgateway.arbiter.reasons.expected_starts import StartForecast
@@ -106,7 +106,7 @@ _FORECAST_REASONS = (PendingReason.ROOM, PendingReason.RESERVATION)
 def _report_eviction(state: CycleState, pending_gang: PendingGang) -> PendingReport:
     plan = state.plans[pending_gang.gang.id]
     pool_state, nodes = state.pool_states[plan.pool], set(plan.nodes.values())
-    over_limit = not pool_state.is_within_limit(pending_gang.tenant, pending_gang.min_members)
+    over_limit = not pool_state.tenant_usage.is_within_limit(pending_gang.tenant, pending_gang.min_members)
     short_of_reserve = not plan_leaves_reserve(pool_state, pending_gang.min_members, plan)
     slow = _unneeded_late_pods(state, pool_state, pending_gang, plan)
     awaited = [
@@ -138,7 +138,7 @@ def _unneeded_late_pods(
     leaving = pool_state.terminating_pods.values()
     if next(find_late_pods(leaving, 0.0, since=plan.made, now=state.now), None) is None:
         return set()
-    seconds = termination_seconds(state.victim_gangs(pool_state))
+    seconds = termination_seconds(victim_gangs(state, pool_state))
     mark = pool_state.node_resources.mark()
     pool_state.remove_pods(leaving)
     slow = find_unneeded_late_pods(pool_state, [(pending_gang, plan)], leaving, seconds, since=plan.made, now=state.now)
@@ -201,7 +201,7 @@ def _find_reason(
     free = [
         pool_state
         for pool_state in possible
-        if not pool_state.exceeded_limits(pending_gang.tenant, pending_gang.min_members)
+        if not pool_state.tenant_usage.exceeded_limits(pending_gang.tenant, pending_gang.min_members)
     ]
     if not free:
         # A gang that exceeds the whole limit is in no queue.
@@ -221,17 +221,17 @@ def _find_reason_now(
 ) -> tuple[PendingReport, PoolState]:
     """Return the report of a gang that its limit and the nodes of these pools allow."""
     for pool_state in free:
-        ahead = pool_state.limit_reservations.get(pending_gang.tenant, pending_gang.gang.id)
+        ahead = pool_state.reservations.limits.get(pending_gang.tenant, pending_gang.gang.id)
         if ahead not in pending_gang.gang.part_ids and fits.fits_now(pool_state, pending_gang):
             return _report_reserved_limit(pending_gang, pool_state, state.gangs[ahead].whole_id), pool_state
     for pool_state in free if pending_gang.gang.band is GUARANTEED else ():
-        cells = pool_state.cells_reserved_ahead(pending_gang.gang)
-        if cells is not None and pool_state.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
+        cells = pool_state.guarantee.cells_reserved_ahead(pending_gang.gang)
+        if cells is not None and pool_state.guarantee.has_guarantee_left(pending_gang.gang, pending_gang.min_members):
             return _mention_reduction(
                 _report_reserved_cells(pending_gang, pool_state, cells), pending_gang, free
             ), pool_state
     for pool_state in free:
-        reservation = pool_state.reservation
+        reservation = pool_state.reservations.nodes
         if (
             reservation is not None
             and reservation.gang not in pending_gang.gang.part_ids
@@ -241,7 +241,9 @@ def _find_reason_now(
                 _report_reservation(state, pending_gang, reservation), pending_gang, free
             ), pool_state
     reserving = (
-        each for each in free if each.reservation is not None and each.reservation.gang == pending_gang.gang.id
+        each
+        for each in free
+        if each.reservations.nodes is not None and each.reservations.nodes.gang == pending_gang.gang.id
     )
     return _mention_reduction(_report_no_room(pending_gang, free, fits), pending_gang, free), next(reserving, free[0])
 
@@ -312,21 +314,25 @@ def _report_reserve(pending_gang: PendingGang, pool_state: PoolState) -> Pending
         code=PendingReason.INFEASIBLE,
         message=f"needs {_request_text(pending_gang)}; {reserve_text(pool_state)}, "
         "too much for a gang of this size to borrow",
-        numbers={"needed": float(len(pending_gang.min_members)), "largest": 0.0, "reserve": pool_state.reserve / 1000},
+        numbers={
+            "needed": float(len(pending_gang.min_members)),
+            "largest": 0.0,
+            "reserve": pool_state.facts.idle_reserve / 1000,
+        },
     )
 
 
 def reserve_text(pool_state: PoolState) -> str:
     """Return `a100.local keeps nvidia.com/gpu 4 idle for guarantees`."""
-    where = pools_text([pool_state.pool.key])
-    return f"{where} keeps {render_milli({pool_state.pool.unit_resource: pool_state.reserve})} idle for guarantees"
+    idle = {pool_state.pool.unit_resource: pool_state.facts.idle_reserve}
+    return f"{pools_text([pool_state.pool.key])} keeps {render_milli(idle)} idle for guarantees"
 
 
 def _report_quota(pending_gang: PendingGang, pods: Sequence[Pod], pool_state: PoolState) -> PendingReport:
-    names = pool_state.exceeded_limits(pending_gang.tenant, pods)
+    names = pool_state.tenant_usage.exceeded_limits(pending_gang.tenant, pods)
     used, limit, wanted = (
-        pool_state.usage.get(pending_gang.tenant, {}),
-        pool_state.quotas[pending_gang.tenant].limit,
+        pool_state.tenant_usage.usage.get(pending_gang.tenant, {}),
+        pool_state.tenant_usage.quotas[pending_gang.tenant].limit,
         sum_requests(pods),
     )
     parts = (render_milli({name: amounts.get(name, 0) for name in names}) for amounts in (wanted, used, limit))
@@ -348,7 +354,7 @@ def _report_quota(pending_gang: PendingGang, pods: Sequence[Pod], pool_state: Po
 
 
 def _exceeds_whole_limit(pool_state: PoolState, tenant: str, wanted: MilliResources) -> bool:
-    limit = pool_state.quotas[tenant].limit
+    limit = pool_state.tenant_usage.quotas[tenant].limit
     return any(amount > limit.get(name, amount) for name, amount in wanted.items())
 
 
@@ -420,7 +426,7 @@ def _report_no_room(pending_gang: PendingGang, pools: Iterable[PoolState], fits:
     )
     if reserving is not None and fit == len(pending_gang.min_members):
         message += f", but {reserve_text(reserving)}"
-        numbers = {"reserve": reserving.reserve / 1000, "idle": reserving.node_resources.idle_units / 1000}
+        numbers = {"reserve": reserving.facts.idle_reserve / 1000, "idle": reserving.node_resources.idle_units / 1000}
     return PendingReport(
         gang=pending_gang.gang.id,
         code=PendingReason.ROOM,
@@ -443,7 +449,7 @@ def _report_surplus(state: CycleState) -> Iterator[PendingReport]:
                 yield report_maximum(pending_gang.gang, beyond_maximum)
             continue
         pool_state = started.pool_state if started is not None else next(state.usable_pools(pending_gang), None)
-        if pool_state is not None and pool_state.exceeded_limits(pending_gang.tenant, waiting[:1]):
+        if pool_state is not None and pool_state.tenant_usage.exceeded_limits(pending_gang.tenant, waiting[:1]):
             yield _report_quota(pending_gang, waiting[:1], pool_state)
             continue
         total = len(pending_gang.gang.pods) - beyond_maximum

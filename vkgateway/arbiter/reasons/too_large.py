@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from vkgateway.arbiter.capacity.node_matching import has_untolerated_taint, matches_terms
-from vkgateway.arbiter.pool_state import PoolState
+from vkgateway.arbiter.pools.pool_state import PoolState
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
 from vkgateway.arbiter.snapshot import Node, Shape
 from vkgateway.model.requests import MilliResources, render_milli

@@ -1,4 +1,4 @@
-"""The line of all that wait, worked out in one go: who is asked, while those that are given up on are passed over."""
+"""Queue order of pending gangs by dominant resource fairness."""
 
 from __future__ import annotations
 
@@ -9,32 +9,30 @@ from typing import Protocol
 import numpy as np
 
 from vkgateway.arbiter.capacity.node_fit import FloatArray, IntArray
-from vkgateway.arbiter.queueing.pending_columns import PendingTable
 from vkgateway.arbiter.queueing.pending_gangs import PendingGang
+from vkgateway.arbiter.queueing.pending_table import PendingTable
 from vkgateway.arbiter.snapshot import Policy
 
 _FEW_KEYS = 8
-"""Of up to so many the keys are worked out one by one; numpy is quicker for more."""
+"""Up to this number, keys are computed one by one; numpy is faster for more."""
 
 
 class ShareLookup(Protocol):
-    """The share that counts for each of those that wait."""
+    """Shares that count for pending gangs."""
 
-    def share_of(self, ask: PendingGang) -> float:
-        """That of one."""
+    def share_of(self, pending: PendingGang) -> float:
+        """Return the share for one gang."""
 
     def shares_of(self, at: IntArray) -> FloatArray:
-        """Those of several of one tenant, for the same pools, as indices of all that wait."""
+        """Return the shares for several gangs of one tenant with the same pools, as indices of the table."""
 
 
 class QueueOrder:
-    """The order of `line.queue_order`, of whom most are never looked at.
-
-    Among tenants the next is whose first gang has the smallest key: share, then time of creation. So a gang has its
-    turn when the largest key from the head of its queue up to itself is the smallest of all tenants'. Whoever is given
-    something changes its own keys from there on alone, and its turn cannot be in the past: the key of its last turn
-    counts for those behind it, too. Hence all keys together tell the order at last, and on the way only those need be
-    looked at who are not given up on.
+    """Queue order, computed without a look at most gangs. The next tenant is the one whose first gang has the smallest
+    key: share, then creation time. Within a tenant, gangs are ordered by band, then by priority with capped age,
+    then by age. Hence a gang comes next when the largest key from the head of its tenant's queue up to the gang is
+    the smallest of all tenants. A start changes only later keys of the same tenant, and never lets a gang precede
+    those already scheduled. So the final keys give the full order, and skipped classes need no look.
     """
 
     def __init__(self, waiting: PendingTable, among: IntArray, shares: ShareLookup, policy: Policy, now: float) -> None:
@@ -60,7 +58,9 @@ class QueueOrder:
         return [_TenantQueue(self, number, start, end, shares) for number, (start, end) in enumerate(pairwise(bounds))]
 
     def next_gang(self, *, booked: bool) -> PendingGang | None:
-        """Who is next; None: all had their turn. `booked`: the last one was given something."""
+        """Return the next gang; None: the queue is empty. `booked`: the last gang starts or has a plan, so its tenant's
+        share has changed.
+        """
         if self._last_entry is not None:
             (share, created, _), queue, _ = self._last_entry
             if booked:
@@ -76,12 +76,12 @@ class QueueOrder:
         return self.pending_table.pending_gangs[self._rows.item(position)]
 
     def skip_class(self) -> None:
-        """The tenant's gangs of the last one's kind are passed over from now on."""
+        """Skip the later gangs of the last gang's tenant and equivalence class."""
         assert self._last_entry is not None
         self._skipped[self._classes[self._last_entry[2]]] = 1
 
     def reset_skipped(self) -> None:
-        """Nobody whose turn is still to come is passed over any more."""
+        """Skip none of the later gangs any more."""
         assert self._last_entry is not None
         self._skipped = bytearray(len(self._skipped))
         last, own, _ = self._last_entry
@@ -97,7 +97,7 @@ class QueueOrder:
             heappush(self._heap, entry)
 
     def full_order(self) -> IntArray:
-        """All of them, as indices of `pending_table`, in the order of their turns."""
+        """Return all gangs in queue order, as indices of `pending_table`."""
         for queue in self._queues:
             queue.compute_keys(queue.end)
         names = {name: rank for rank, name in enumerate(sorted(queue.tenant for queue in self._queues))}
@@ -108,38 +108,38 @@ class QueueOrder:
 
 
 class _TenantQueue:
-    """One tenant's gangs: from `start` to `end` in the turn's arrays; those before `head` had their turn."""
+    """One tenant's gangs: from `start` to `end` in the arrays of the order; those before `head` were scheduled."""
 
-    def __init__(self, turn: QueueOrder, number: int, start: int, end: int, shares: ShareLookup) -> None:
+    def __init__(self, order: QueueOrder, number: int, start: int, end: int, shares: ShareLookup) -> None:
         self.start, self.head, self.end = start, start, end
-        self._order, self._number, self._shares = turn, number, shares
-        self._pending_table, at = turn.pending_table, turn._rows[start:end]
+        self._order, self._number, self._shares = order, number, shares
+        self._pending_table, at = order.pending_table, order._rows[start:end]
         self.tenant = self._pending_table.pending_gangs[at.item(0)].tenant
         pools = self._pending_table.pool_numbers[at]
         self._has_same_pools = bool((pools == pools[0]).all())
         self._known_until = start
-        """Up to here the keys are known."""
+        """Position up to which keys are known."""
         self._largest_key = -np.inf, -np.inf
 
     def restart_keys(self, share: float, created: float) -> None:
-        """Its share has changed: the keys behind its head are others, but not less than this one."""
+        """Discard the keys behind the head, which are no smaller than this one: the tenant's share has changed."""
         self._known_until, self._largest_key = self.head, (share, created)
 
-    def next_entry(self, hopeless: bytearray) -> tuple[float, float, str, int, int] | None:
-        """The key and place of the next that is not given up on."""
-        turn = self._order
+    def next_entry(self, failed_classes: bytearray) -> tuple[float, float, str, int, int] | None:
+        """Return key and position of the next gang whose class is not skipped."""
+        order = self._order
         for position in range(self.head, self.end):
-            if not hopeless[turn._classes[position]]:
+            if not failed_classes[order._classes[position]]:
                 if position == self._known_until:
                     share, created = self._compute_key(position)
                 else:
                     self.compute_keys(position + 1)
-                    share, created = turn._shares.item(position), turn._created.item(position)
+                    share, created = order._shares.item(position), order._created.item(position)
                 return share, created, self.tenant, self._number, position
         return None
 
     def skip_passed(self, last: tuple[float, float, str]) -> None:
-        """Those with smaller keys than this one had their turn."""
+        """Skip gangs with smaller keys than this one: they were scheduled."""
         share, created, tenant = last
         self.compute_keys(self.end)
         shares, times = (column[self.head : self.end] for column in (self._order._shares, self._order._created))
@@ -147,7 +147,7 @@ class _TenantQueue:
         self.head += int(np.count_nonzero((shares < share) | ((shares == share) & less)))
 
     def compute_keys(self, until: int) -> None:
-        """Work out the keys up to a position."""
+        """Compute the keys up to a position."""
         if until <= self._known_until:
             return
         if self._has_same_pools and until - self._known_until > _FEW_KEYS:
@@ -157,31 +157,31 @@ class _TenantQueue:
                 self._compute_key(position)
         self._known_until = until
 
-    def _compute_slice(self, here: slice) -> None:
-        """The same pools, so mostly the same share, for all of them."""
-        turn, largest = self._order, self._largest_key
-        shares = self._shares.shares_of(turn._rows[here])
+    def _compute_slice(self, span: slice) -> None:
+        """Compute the keys of gangs with the same pools, and so mostly with the same share."""
+        order, largest = self._order, self._largest_key
+        shares = self._shares.shares_of(order._rows[span])
         share = shares.item(0)
         if (shares != share).any():
-            turn._shares[here], turn._created[here] = _running_largest(shares, turn._times[here], largest)
-            self._largest_key = turn._shares.item(here.stop - 1), turn._created.item(here.stop - 1)
+            order._shares[span], order._created[span] = _running_largest(shares, order._times[span], largest)
+            self._largest_key = order._shares.item(span.stop - 1), order._created.item(span.stop - 1)
             return
         if share < largest[0]:
-            turn._shares[here], turn._created[here] = largest
+            order._shares[span], order._created[span] = largest
             return
         first = largest[1] if share == largest[0] else -np.inf
-        times = np.maximum(np.maximum.accumulate(turn._times[here]), first)
-        turn._shares[here], turn._created[here] = share, times
+        times = np.maximum(np.maximum.accumulate(order._times[span]), first)
+        order._shares[span], order._created[span] = share, times
         self._largest_key = share, times.item(-1)
 
     def _compute_key(self, position: int) -> tuple[float, float]:
-        turn = self._order
+        order = self._order
         key = (
-            self._shares.share_of(self._pending_table.pending_gangs[turn._rows.item(position)]),
-            turn._times.item(position),
+            self._shares.share_of(self._pending_table.pending_gangs[order._rows.item(position)]),
+            order._times.item(position),
         )
         self._largest_key = max(self._largest_key, key)
-        turn._shares[position], turn._created[position] = self._largest_key
+        order._shares[position], order._created[position] = self._largest_key
         self._known_until = position + 1
         return self._largest_key
 
@@ -189,7 +189,7 @@ class _TenantQueue:
 def _running_largest(
     shares: FloatArray, times: FloatArray, first: tuple[float, float]
 ) -> tuple[FloatArray, FloatArray]:
-    """The largest pair of share and time from `first` up to each of them."""
+    """Return the largest pair of share and time, from `first` up to each of them."""
     shares, times = np.concatenate([[first[0]], shares]), np.concatenate([[first[1]], times])
     order = np.lexsort((times, shares))
     place = np.empty(len(order), dtype=np.int64)

@@ -1,0 +1,1 @@
+"""State of one pool, between and during scheduling cycles."""
