@@ -1,4 +1,4 @@
-"""A gateway that says how things stand, and the command line that asks it, in a thread of its own."""
+"""Gateway with a given state, and the command line that queries it, in a separate thread."""
 
 from __future__ import annotations
 

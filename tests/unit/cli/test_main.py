@@ -1,4 +1,4 @@
-"""Tests of the command line as a whole: finding commands, exit codes, one sentence an error."""
+"""Tests of the command line: command lookup, exit codes, error output."""
 
 import subprocess
 import sys
@@ -57,7 +57,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         (UnavailableError("wrong"), 5),
     ],
 )
-def test_exit_codes_are_those_documented(
+def test_exit_codes_match_documentation(
     raising: list[BaseException], capsys: pytest.CaptureFixture[str], error: VkgatewayError, code: int
 ) -> None:
     raising.append(error)
@@ -65,9 +65,7 @@ def test_exit_codes_are_those_documented(
     assert capsys.readouterr().err == "Error: wrong\n"
 
 
-def test_the_way_out_stands_on_a_line_of_its_own(
-    raising: list[BaseException], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_hint_is_on_separate_line(raising: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
     raising.append(InputError("wrong", hint="do right"))
     main.run_command(["fail"])
     assert capsys.readouterr().err == "Error: wrong\n       do right\n"
@@ -79,19 +77,19 @@ def test_interruption_is_130(raising: list[BaseException], capsys: pytest.Captur
     assert "Interrupted" in capsys.readouterr().err
 
 
-def test_the_systems_errors_name_the_file(raising: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+def test_os_errors_name_the_file(raising: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
     raising.append(OSError(28, "No space left on device", "/data/x"))
     assert main.run_command(["fail"]) == 1
     assert capsys.readouterr().err == "Error: /data/x: No space left on device\n"
 
 
-def test_a_home_that_nobody_knows_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_home_directory_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["status", "--data-dir", "~no-such-user-here/x"]) == 2
     assert "HOME is not set" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("written", ["link", "real/../real", "real"])
-def test_the_data_directory_is_the_same_however_it_is_written(
+def test_data_directory_is_resolved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: list[Path], written: str
 ) -> None:
     (tmp_path / "real").mkdir()
@@ -101,36 +99,36 @@ def test_the_data_directory_is_the_same_however_it_is_written(
     assert chosen == [tmp_path / "real"]
 
 
-def test_a_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_data_home_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", "data")
     assert options.default_data_dir() == Path.home() / ".local" / "share" / "vkgateway"
 
 
-def test_a_bug_is_not_hidden(raising: list[BaseException]) -> None:
+def test_bugs_raise(raising: list[BaseException]) -> None:
     raising.append(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         main.run_command(["fail"])
 
 
 @pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_changes_nothing(tmp_path: Path, closed: str) -> None:
+def test_closed_streams_are_replaced(tmp_path: Path, closed: str) -> None:
     data_dir = tmp_path / "none"
     command = f"'{sys.executable}' -m vkgateway down --data-dir '{data_dir}' {closed}"
     assert subprocess.run(["sh", "-c", command], check=False).returncode == 3
 
 
 @pytest.mark.parametrize("option", [("--port", "etcd=²"), ("--port-range", "²-5"), ("--hollow-nodes", "a100=²")])
-def test_a_digit_that_is_no_number_is_bad_input(tmp_path: Path, option: tuple[str, str]) -> None:
+def test_non_decimal_digits_are_refused(tmp_path: Path, option: tuple[str, str]) -> None:
     assert main.run_command(["up", *option, "--data-dir", str(tmp_path / "none")]) == 2
     assert not (tmp_path / "none").exists()
 
 
-def test_no_logs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_logs_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["logs", "--data-dir", str(tmp_path)]) == 3
     assert f"there are no logs in {tmp_path}" in capsys.readouterr().err
 
 
-def test_an_unknown_command_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_command_is_an_input_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["nonsense"]) == 2
     assert "nonsense" in capsys.readouterr().err
 
@@ -161,14 +159,12 @@ def test_commands_options_and_values_are_completed(words: list[str], begun: str,
     assert [one.value for one in shell.get_completions(words, begun)] == completed
 
 
-def test_no_platform_is_one_sentence_and_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_platform_exits_with_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run_command(["--data-dir", str(tmp_path), "tenant", "list"]) == 5
     assert f"no platform in {tmp_path}" in capsys.readouterr().err
 
 
-def test_a_kubeconfig_that_points_nowhere_is_one_sentence_and_5(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreachable_server_exits_with_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "kubeconfig"
     file.write_text(
         "clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
@@ -180,9 +176,7 @@ def test_a_kubeconfig_that_points_nowhere_is_one_sentence_and_5(
     assert "Traceback" not in error
 
 
-def test_the_data_directory_may_stand_before_or_after_the_command(
-    monkeypatch: pytest.MonkeyPatch, chosen: list[Path]
-) -> None:
+def test_data_dir_option_works_before_and_after_command(monkeypatch: pytest.MonkeyPatch, chosen: list[Path]) -> None:
     monkeypatch.setenv("VKGATEWAY_DATA_DIR", "/env")
     for line in (["--data-dir", "/x", "where"], ["where", "--data-dir", "/y"], ["where"]):
         assert main.run_command(line) == 0
@@ -210,7 +204,7 @@ def test_every_command_has_help_an_example_and_a_data_directory() -> None:
             assert any("--data-dir" in one.opts for one in command.params), name
 
 
-def test_an_example_stands_on_one_line_to_be_copied() -> None:
+def test_examples_are_on_one_line() -> None:
     """However narrow the terminal: what is broken at a dash is another command."""
     for name, command in commands(main.cli):
         told = command.get_help(click.Context(command, info_name=name, terminal_width=60))
@@ -224,7 +218,7 @@ def test_every_group_has_help_and_an_example() -> None:
     assert not [one.name for one in groups if isinstance(one, click.Group) and not (one.help and one.epilog)]
 
 
-def test_only_the_command_asked_for_is_imported() -> None:
+def test_only_the_invoked_command_is_imported() -> None:
     script = (
         "import sys; from vkgateway.cli import main; main.run_command(['completion', 'bash']);"
         "print([name for name in sys.modules if name in ('aiohttp', 'rich', 'grpc', 'vkgateway.cli.tenant')])"
@@ -233,7 +227,7 @@ def test_only_the_command_asked_for_is_imported() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_lazy_group_refuses_what_is_no_command() -> None:
+def test_lazy_group_refuses_other_objects() -> None:
     group = LazyGroup(lazy={"x": "os:path"})
     with pytest.raises(TypeError, match="os:path"):
         group.get_command(click.Context(group), "x")

@@ -1,4 +1,4 @@
-"""Tests of what commands print."""
+"""Tests of the output of commands."""
 
 import datetime
 import json
@@ -27,11 +27,11 @@ def printed(capsys: pytest.CaptureFixture[str], output: str, *, single: bool = F
     return capsys.readouterr().out
 
 
-def test_tables_off_a_terminal_are_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_without_terminal_are_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "table") == "NAME     SIZE\na           3\nlonger      -\n"
 
 
-def test_names_are_one_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_are_on_separate_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(capsys, "name") == "a\nlonger\n"
 
 
@@ -44,18 +44,18 @@ def test_yaml_reads_back(capsys: pytest.CaptureFixture[str]) -> None:
     assert yaml.safe_load(printed(capsys, "yaml")) == ROWS
 
 
-def test_an_empty_table_says_so_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_table_prints_note_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     print_objects([], output="table", columns=COLUMNS, name=str, empty="Nothing here.")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "Nothing here.\n")
 
 
-def test_an_empty_list_is_an_empty_array_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_list_is_an_empty_array(capsys: pytest.CaptureFixture[str]) -> None:
     print_objects([], output="json", columns=COLUMNS, name=str)
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_progress_off_a_terminal_tells_each_step_once_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_terminal_prints_timed_lines(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter([0.0, 1.0, 2.5])
     with Progress(clock=lambda: next(times)) as progress:
         progress("building")
@@ -74,11 +74,11 @@ def test_age_is_short(seconds: int, expected: str) -> None:
     assert format_age(then.strftime("%Y-%m-%dT%H:%M:%SZ"), now=now) == expected
 
 
-def test_no_timestamp_has_no_age() -> None:
+def test_missing_timestamp_has_no_age() -> None:
     assert format_age(None) == ""
 
 
-def test_sections_say_none_where_they_are_empty() -> None:
+def test_empty_sections_print_none() -> None:
     assert list(section_lines("Pools", table_lines(("a",), ()))) == ["", "Pools:", "  none"]
     assert list(section_lines("Pools", table_lines(("a", "b"), [("1", "22")]))) == ["", "Pools:", "  A   B", "  1   22"]
 
@@ -97,7 +97,7 @@ def tenant(*conditions: tuple[str, str], observed: int = 2) -> Tenant:
     return Tenant(metadata=Meta(name="a", generation=2), status=status)
 
 
-def test_each_milestone_is_told_once() -> None:
+def test_each_milestone_is_reported_once() -> None:
     milestones = Milestones()
     assert list(milestones.new_milestones(tenant(("Accepted", "True")))) == ["Accepted: Accepted says"]
     assert list(milestones.new_milestones(tenant(("Accepted", "True")))) == []
@@ -113,7 +113,7 @@ def test_conditions_of_an_earlier_generation_do_not_count() -> None:
     assert not milestones.is_complete
 
 
-def test_what_is_waited_for_is_said() -> None:
+def test_next_milestone_is_reported() -> None:
     milestones = Milestones()
     assert "waiting for the gateway" in milestones.next_milestone(tenant(observed=0))
     assert milestones.next_milestone(tenant(("Accepted", "Unknown"))) == "Accepted: Accepted says"

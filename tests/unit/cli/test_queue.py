@@ -1,4 +1,4 @@
-"""Tests of `vkgateway queue` and `explain`: by the gateway's word, and by a tenant's pods alone."""
+"""Tests of `vkgateway queue` and `explain`, from the gateway's state and from a tenant's pods."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def waits(reason: str = "WaitingForRoom", message: str = STANDING) -> dict[str, 
 # By the gateway's word
 
 
-async def test_the_queue_is_listed_in_its_order(cli: Cli) -> None:
+async def test_queue_is_listed_in_queue_order(cli: Cli) -> None:
     async with cli.gateway(STATE):
         assert await cli("queue", "-o", "name") == 0, cli.err
         assert cli.out.split() == ["ns/first", "ns/second", "ns/never", "other/v"]
@@ -104,7 +104,7 @@ async def test_the_queue_is_listed_in_its_order(cli: Cli) -> None:
         assert (told["since"], told["running"]) == ("2026-11-21T11:55:00Z", 0)
 
 
-async def test_what_waits_of_a_gang_that_runs_cannot_be_taken_for_one_that_has_not_started(cli: Cli) -> None:
+async def test_partly_running_gang_is_distinguished_from_waiting_gang(cli: Cli) -> None:
     async with cli.gateway(msgspec.structs.replace(STATE, gangs=(GROWS, *STATE.gangs))):
         assert await cli("queue", "-o", "name") == 0, cli.err
         assert cli.out.split() == ["ns/first", "ns/second", "ns/never", "other/v", "ns/grows"]
@@ -128,13 +128,13 @@ async def test_what_waits_of_a_gang_that_runs_cannot_be_taken_for_one_that_has_n
         (("--tenant", "alpha", "--namespace", "third"), []),
     ],
 )
-async def test_the_queue_can_be_narrowed(cli: Cli, line: tuple[str, ...], names: list[str]) -> None:
+async def test_queue_can_be_filtered(cli: Cli, line: tuple[str, ...], names: list[str]) -> None:
     async with cli.gateway(STATE):
         assert await cli("queue", *line, "-o", "name") == 0
     assert cli.out.split() == names
 
 
-async def test_nothing_that_waits_is_said(cli: Cli) -> None:
+async def test_empty_queue_prints_note(cli: Cli) -> None:
     async with cli.gateway(ArbiterReport(time=NOON)):
         assert await cli("queue") == 0
     assert (cli.out, cli.err) == ("", "No gangs are pending.\n")
@@ -143,7 +143,7 @@ async def test_nothing_that_waits_is_said(cli: Cli) -> None:
 # By a tenant's pods
 
 
-async def test_a_tenant_sees_its_own_queue(cli: Cli, server: FakeApiServer) -> None:
+async def test_tenant_sees_its_queue(cli: Cli, server: FakeApiServer) -> None:
     put(server, pod("train-0", gang_name="x", status=waits()))
     put(server, pod("train-1", gang_name="x", status=waits()))
     put(server, pod("alone", gpus=1, status=waits("Infeasible", "needs more")))
@@ -165,7 +165,7 @@ async def test_a_tenant_sees_its_own_queue(cli: Cli, server: FakeApiServer) -> N
     assert all(request.startswith("GET ") for request in server.requests)
 
 
-async def test_a_tenant_sees_what_waits_of_a_gang_that_runs(cli: Cli, server: FakeApiServer) -> None:
+async def test_tenant_sees_waiting_pods_of_running_gang(cli: Cli, server: FakeApiServer) -> None:
     let_go: dict[str, Any] = {"schedulingGates": [], "nodeName": "a100.local"}
     said = "runs with 2 of 3 pods; no capacity is free for more"
     put(server, pod("grow-0", gang_name="grows", spec=let_go, status={"phase": "Running"}))
@@ -184,7 +184,7 @@ async def test_a_tenant_sees_what_waits_of_a_gang_that_runs(cli: Cli, server: Fa
     assert (grows["place"], grows["message"], grows["asks"]) == (0, said, f"{GPU} 8")
 
 
-async def test_pods_that_run_are_read_only_where_a_gang_waits(cli: Cli, server: FakeApiServer) -> None:
+async def test_running_pods_are_read_only_in_namespaces_with_waiting_gangs(cli: Cli, server: FakeApiServer) -> None:
     put(server, pod("alone", gpus=1, status=waits()))
     put(server, pod("runs", gpus=1, status={"phase": "Running"}))
     assert await cli("queue", "--kubeconfig", str(cli.kubeconfig(server.url))) == 0, cli.err
@@ -194,17 +194,17 @@ async def test_pods_that_run_are_read_only_where_a_gang_waits(cli: Cli, server: 
     assert [request for request in server.requests if "Running" in request]
 
 
-async def test_a_kubeconfig_says_whose_tenant_it_is(cli: Cli, server: FakeApiServer) -> None:
+async def test_kubeconfig_and_tenant_exclude_each_other(cli: Cli, server: FakeApiServer) -> None:
     assert await cli("queue", "--kubeconfig", str(cli.kubeconfig(server.url)), "--tenant", "alpha") == 2
 
 
-async def test_a_tenant_that_does_not_answer_is_said(cli: Cli) -> None:
+async def test_unreachable_tenant_is_an_error(cli: Cli) -> None:
     assert await cli("queue", "--kubeconfig", str(cli.kubeconfig("http://127.0.0.1:1"))) == 5
     assert "is unreachable" in cli.err
     assert await cli("queue", "--kubeconfig", str(cli.folder / "none")) == 2
 
 
-async def test_who_may_not_read_pods_is_told_so(cli: Cli, server: FakeApiServer) -> None:
+async def test_forbidden_pod_list_is_an_error(cli: Cli, server: FakeApiServer) -> None:
     server.fail("GET", "/pods", status=403, times=9)
     assert await cli("queue", "--kubeconfig", str(cli.kubeconfig(server.url))) == 5
     assert "-n NAMESPACE" in cli.err
@@ -213,9 +213,7 @@ async def test_who_may_not_read_pods_is_told_so(cli: Cli, server: FakeApiServer)
 # Explain
 
 
-async def test_a_pod_whose_mark_means_nothing_in_its_cluster_is_explained_as_ungoverned(
-    cli: Cli, server: FakeApiServer
-) -> None:
+async def test_pod_with_unserved_mark_is_ungoverned(cli: Cli, server: FakeApiServer) -> None:
     labels = {"scheduling.x-k8s.io/pod-group": "web"}
     put(server, pod("web", gpus=0, metadata={"labels": labels}, spec={"schedulingGates": []}))
     line = ("explain", "web", "-n", "ns", "--kubeconfig", str(cli.kubeconfig(server.url)), "-o", "json")
@@ -230,7 +228,7 @@ async def test_a_pod_whose_mark_means_nothing_in_its_cluster_is_explained_as_ung
     assert (told["state"], told["gang"]["way"]) == ("starting", "coscheduling PodGroup")
 
 
-async def test_whether_a_kind_is_served_may_be_hidden_from_the_user(cli: Cli, server: FakeApiServer) -> None:
+async def test_hidden_discovery_does_not_fail_explain(cli: Cli, server: FakeApiServer) -> None:
     put(server, pod("web", gpus=0, metadata={"labels": {"scheduling.x-k8s.io/pod-group": "web"}}))
     server.fail("GET", "/customresourcedefinitions/", status=403, reason="Forbidden")
     file = str(cli.kubeconfig(server.url))
@@ -238,7 +236,7 @@ async def test_whether_a_kind_is_served_may_be_hidden_from_the_user(cli: Cli, se
     assert json.loads(cli.out)["gang"]["way"] == "coscheduling PodGroup"
 
 
-async def test_a_pod_that_waits_is_explained(cli: Cli, server: FakeApiServer) -> None:
+async def test_waiting_pod_is_explained(cli: Cli, server: FakeApiServer) -> None:
     put(server, pod("train-0", gang_name="x", status=waits()))
     put(server, pod("train-1", gang_name="x", spec={"schedulingGates": []}, status={"phase": "Running"}))
     put(server, pod("train-2", gang_name="x"))  # was made this moment
@@ -259,7 +257,7 @@ async def test_a_pod_that_waits_is_explained(cli: Cli, server: FakeApiServer) ->
     assert "Pool" not in told
 
 
-async def test_a_pod_that_was_let_go_and_is_not_bound_is_the_schedulers(cli: Cli, server: FakeApiServer) -> None:
+async def test_admitted_unbound_pod_waits_for_scheduler(cli: Cli, server: FakeApiServer) -> None:
     let_go = pod("free", status={"phase": "Pending"})
     let_go["spec"].pop("schedulingGates", None)
     put(server, let_go)
@@ -276,9 +274,7 @@ def of_a_job(job: str, index: int = 0) -> dict[str, Any]:
     return pod(f"set-{job}-0-{index}", metadata={"labels": labels}, status=waits())
 
 
-async def test_the_object_beside_a_pod_says_which_gang_it_is_of_and_how_many_there_are(
-    cli: Cli, server: FakeApiServer
-) -> None:
+async def test_companion_object_defines_gang_and_min_members(cli: Cli, server: FakeApiServer) -> None:
     jobs = [
         {"name": name, "template": {"spec": {"parallelism": count}}} for name, count in (("driver", 1), ("worker", 2))
     ]
@@ -307,9 +303,7 @@ async def test_the_object_beside_a_pod_says_which_gang_it_is_of_and_how_many_the
 GROUPS = Resource("apis/scheduling.k8s.io/v1alpha2", "podgroups", "PodGroup")
 
 
-async def test_pods_of_a_gang_that_refer_to_more_than_one_object_are_counted_with_the_others(
-    cli: Cli, server: FakeApiServer
-) -> None:
+async def test_pods_with_several_companion_objects_count_in_their_gang(cli: Cli, server: FakeApiServer) -> None:
     """Kubernetes makes a PodGroup for one of a JobSet's two Jobs; all pods are one gang."""
     entries = [{"name": name, "template": {"spec": {"parallelism": 1}}} for name in ("driver", "worker")]
     server.register(JOBSETS)
@@ -342,7 +336,7 @@ async def test_pods_of_a_gang_that_refer_to_more_than_one_object_are_counted_wit
         (pod("p", status={"phase": "Succeeded"}), "ended", "Succeeded"),
     ],
 )
-async def test_every_state_is_told(
+async def test_every_state_is_explained(
     cli: Cli, server: FakeApiServer, made: dict[str, Any], state: str, words: str
 ) -> None:
     put(server, made)
@@ -353,7 +347,7 @@ async def test_every_state_is_told(
     assert words in told["summary"]
 
 
-async def test_an_eviction_is_told_with_its_deadline_and_afterwards(cli: Cli, server: FakeApiServer) -> None:
+async def test_eviction_is_explained_with_deadline_and_afterwards(cli: Cli, server: FakeApiServer) -> None:
     disrupted = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByVkgateway", "message": "room"}
     marks = {"annotations": {"vkgateway.io/eviction-deadline": "2026-11-21T12:00:30Z"}}
     put(server, pod("going", metadata=marks, status={"phase": "Running", "conditions": [disrupted]}))
@@ -366,7 +360,7 @@ async def test_an_eviction_is_told_with_its_deadline_and_afterwards(cli: Cli, se
     assert "The arbiter evicted the pod" in cli.out
 
 
-async def test_marks_that_make_no_sense_are_no_obstacle(cli: Cli, server: FakeApiServer) -> None:
+async def test_invalid_marks_do_not_fail_explain(cli: Cli, server: FakeApiServer) -> None:
     bad = {"annotations": {"vkgateway.io/gang-min": "many"}}
     put(server, pod("p", metadata=bad, status=waits("Invalid", "gang-min is 'many'")))
     file = str(cli.kubeconfig(server.url))
@@ -374,7 +368,7 @@ async def test_marks_that_make_no_sense_are_no_obstacle(cli: Cli, server: FakeAp
     assert HELP_BY_REASON[PendingReason.INVALID] in cli.out
 
 
-async def test_ops_are_told_more(cli: Cli, server: FakeApiServer) -> None:
+async def test_gateway_adds_facts_for_admins(cli: Cli, server: FakeApiServer) -> None:
     put(server, pod("p", gang_name="second", status=waits()))
     document = cli.kubeconfig(server.url).read_bytes()
     cli.kubeconfig(server.url, "compute.kubeconfig")
@@ -406,7 +400,7 @@ def test_every_reason_has_help() -> None:
         (("--pool", "h100"), "pool 'h100' does not exist"),
     ],
 )
-async def test_what_is_not_known_is_not_taken_for_an_empty_line(cli: Cli, line: tuple[str, ...], says: str) -> None:
+async def test_unknown_tenant_or_pool_is_an_error(cli: Cli, line: tuple[str, ...], says: str) -> None:
     async with cli.gateway(STATE):
         assert await cli("queue", *line) == 3
     assert says in cli.err

@@ -1,4 +1,4 @@
-"""Tests of `vkgateway replay` over logs of decisions."""
+"""Tests of `vkgateway replay`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def logged(file: Path) -> int:
     return count
 
 
-async def test_what_is_decided_again_comes_out_the_same(cli: Cli) -> None:
+async def test_replay_has_same_decisions(cli: Cli) -> None:
     count = logged(cli.folder / "decisions.jsonl")
     assert await cli("replay") == 0, cli.err
     assert len(cli.out.splitlines()) == count + 1
@@ -48,7 +48,7 @@ async def test_what_is_decided_again_comes_out_the_same(cli: Cli) -> None:
     assert all(one["same"] for one in told)
 
 
-async def test_a_cycle_that_comes_out_otherwise_is_told(cli: Cli) -> None:
+async def test_different_decisions_are_reported(cli: Cli) -> None:
     there = Cluster([make_node("n0")], [make_quota("a", 8)], [make_gang("a/ns/gang/in", "a", [8])])
     right = decide(there.snapshot(), there.now)
     log = DecisionLog(cli.folder / "other.jsonl")
@@ -62,7 +62,7 @@ async def test_a_cycle_that_comes_out_otherwise_is_told(cli: Cli) -> None:
     assert "line 3 is unreadable" in cli.out
 
 
-async def test_a_cycle_without_its_facts_is_shown_and_is_no_failure(cli: Cli) -> None:
+async def test_cycle_without_snapshot_is_no_failure(cli: Cli) -> None:
     file = cli.folder / "decisions.jsonl"
     count = logged(file)
     there = Cluster([make_node("n0")], [make_quota("a", 8)], [make_gang("a/ns/gang/in", "a", [8])])
@@ -75,7 +75,7 @@ async def test_a_cycle_without_its_facts_is_shown_and_is_no_failure(cli: Cli) ->
     assert (last["admits"], last["same"]) == (1, None)
 
 
-async def test_a_last_line_that_is_cut_off_is_told_and_left_out(cli: Cli) -> None:
+async def test_incomplete_last_line_is_ignored_with_note(cli: Cli) -> None:
     file = cli.folder / "decisions.jsonl"
     count = logged(file)
     with file.open("ab") as more:
@@ -85,7 +85,7 @@ async def test_a_last_line_that_is_cut_off_is_told_and_left_out(cli: Cli) -> Non
     assert f"All {count} cycles have the same decisions" in cli.err
 
 
-async def test_what_was_written_without_its_reasons_is_decided_again(cli: Cli) -> None:
+async def test_cycles_without_pending_reasons_are_replayed(cli: Cli) -> None:
     there = Cluster(
         [make_node("n0")], [make_quota("a", 8)], [make_gang("a/in", "a", [8]), make_gang("a/waits", "a", [8])]
     )
@@ -97,7 +97,7 @@ async def test_what_was_written_without_its_reasons_is_decided_again(cli: Cli) -
     assert "All 2 cycles have the same decisions" in cli.err
 
 
-async def test_no_log_is_said(cli: Cli) -> None:
+async def test_missing_decision_log_is_an_error(cli: Cli) -> None:
     assert await cli("replay") == 5
     assert "decisions.jsonl does not exist" in cli.err
     cli.configure(arbiter={"decisionLog": ""})

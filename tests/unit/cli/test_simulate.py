@@ -1,4 +1,4 @@
-"""Tests of `vkgateway simulate`: what it prints, and its errors."""
+"""Tests of the output and errors of `vkgateway simulate`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(tmp_path, capsys)
 
 
-async def test_a_table_tells_metrics_and_waits(cli: Cli) -> None:
+async def test_table_has_metrics_and_waits(cli: Cli) -> None:
     assert await cli(*SMALL) == 0, cli.err
     assert "allocation" in cli.out
     assert any(line.split()[:3] == ["vkgateway", "guaranteed", "all"] for line in cli.out.splitlines())
@@ -56,7 +56,7 @@ async def test_errors_name_value_and_way_out(cli: Cli, options: tuple[str, ...],
     assert options[1] in cli.err or options[1] == "0s"
 
 
-async def test_a_report_is_one_file_with_plots(cli: Cli) -> None:
+async def test_report_is_one_file_with_plots(cli: Cli) -> None:
     file = cli.folder / "report.html"
     assert await cli(*SMALL, "--policy", "vkgateway", "--policy", "fifo", "--report", str(file)) == 0, cli.err
     text = file.read_text()
@@ -65,7 +65,7 @@ async def test_a_report_is_one_file_with_plots(cli: Cli) -> None:
     assert "Allocation over time" in text
 
 
-async def test_a_saved_simulation_continues_and_other_options_are_refused(cli: Cli) -> None:
+async def test_saved_simulation_resumes_only_with_same_options(cli: Cli) -> None:
     file = cli.folder / "saved.json"
     assert await cli(*SMALL, "--save", str(file), "-o", "json") == 0, cli.err
     first = json.loads(cli.out)
@@ -80,7 +80,7 @@ async def test_a_saved_simulation_continues_and_other_options_are_refused(cli: C
     assert "is not a saved simulation" in cli.err
 
 
-async def test_last_week_with_other_guarantees(cli: Cli) -> None:
+async def test_decision_log_replays_with_other_guarantees(cli: Cli) -> None:
     log = cli.folder / "decisions.jsonl"
     writing = DecisionLog(log)
     for now, snapshot in recorded():
@@ -105,13 +105,13 @@ async def test_last_week_with_other_guarantees(cli: Cli) -> None:
         ("nodes.csv", "sn,gpu\na,some\n", "node a: gpu 'some' is not a number"),
     ],
 )
-async def test_nodes_that_cannot_be_read_are_told(cli: Cli, name: str, text: str, message: str) -> None:
+async def test_invalid_nodes_files_are_errors(cli: Cli, name: str, text: str, message: str) -> None:
     (cli.folder / name).write_text(text)
     assert await cli("simulate", "--nodes-file", str(cli.folder / name)) == 2
     assert message in cli.err
 
 
-async def test_a_trace_file_with_its_nodes(cli: Cli) -> None:
+async def test_trace_file_with_nodes_file(cli: Cli) -> None:
     (cli.folder / "pods.csv").write_text(PODS)
     (cli.folder / "nodes.csv").write_text(NODES)
     files = ("--trace", str(cli.folder / "pods.csv"), "--nodes-file", str(cli.folder / "nodes.csv"))
@@ -133,7 +133,7 @@ async def test_a_trace_file_with_its_nodes(cli: Cli) -> None:
         ("missing.csv", None, "cannot read file"),
     ],
 )
-async def test_a_trace_that_cannot_be_read_is_told(cli: Cli, name: str, text: str | None, message: str) -> None:
+async def test_invalid_traces_are_errors(cli: Cli, name: str, text: str | None, message: str) -> None:
     if text is not None:
         (cli.folder / name).write_text(text)
     assert await cli("simulate", "--trace", str(cli.folder / name)) == 2

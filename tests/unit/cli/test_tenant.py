@@ -82,7 +82,7 @@ def all_true(cli: Cli, name: str) -> Callable[[], None]:
     return lambda: cli.set_status(name, *((kind, "True", kind, f"{kind} now") for kind in TYPES))
 
 
-async def test_create_makes_the_object_and_waits_telling_each_condition(cli: Cli) -> None:
+async def test_create_waits_and_reports_each_condition(cli: Cli) -> None:
     line = cli("tenant", "create", "alpha", "--pool", "a100:guarantee=nvidia.com/gpu=8")
     code, _ = await asyncio.gather(line, cli.when_made("alpha", all_true(cli, "alpha")))
 
@@ -95,14 +95,14 @@ async def test_create_makes_the_object_and_waits_telling_each_condition(cli: Cli
     assert cli.out == ""
 
 
-async def test_a_server_that_fails_for_a_moment_is_asked_again(cli: Cli) -> None:
+async def test_server_errors_are_retried(cli: Cli) -> None:
     cli.server.fail("GET", "/tenants/alpha", status=500, times=2).message = "etcdserver: revision of auth store is old"
     line = cli("tenant", "create", "alpha", "--pool", "a100")
     code, _ = await asyncio.gather(line, cli.when_made("alpha", all_true(cli, "alpha")))
     assert code == 0, cli.err
 
 
-async def test_create_can_print_the_object_when_done(cli: Cli) -> None:
+async def test_create_prints_the_object(cli: Cli) -> None:
     line = cli("tenant", "create", "alpha", "-o", "json")
     code, _ = await asyncio.gather(line, cli.when_made("alpha", all_true(cli, "alpha")))
     assert code == 0
@@ -117,7 +117,7 @@ async def test_create_can_print_the_object_when_done(cli: Cli) -> None:
         (("ControlPlaneReady", "False", "Taken", "port 6443 is in use"), 4, "6443"),
     ],
 )
-async def test_a_tenant_that_cannot_be_had_is_taken_back(
+async def test_rejected_tenant_is_withdrawn(
     cli: Cli, condition: tuple[str, str, str, str], code: int, words: str
 ) -> None:
     line = cli("tenant", "create", "alpha")
@@ -127,7 +127,7 @@ async def test_a_tenant_that_cannot_be_had_is_taken_back(
     assert cli.server.store.find(TENANTS, "alpha") is None
 
 
-async def test_a_failure_that_may_pass_is_waited_for_until_the_time_is_up(cli: Cli) -> None:
+async def test_transient_failure_is_waited_for_until_timeout(cli: Cli) -> None:
     accepted = ("Accepted", "True", "Accepted", "it fits")
     failing = ("ControlPlaneReady", "False", "Unreachable", "etcd does not answer")
     line = cli("tenant", "create", "alpha", "--timeout", "1")
@@ -137,9 +137,7 @@ async def test_a_failure_that_may_pass_is_waited_for_until_the_time_is_up(cli: C
     assert cli.server.store.find(TENANTS, "alpha") is not None
 
 
-async def test_a_gateway_that_does_not_run_is_named_soon_and_the_tenant_waits_for_it(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_gateway_is_reported_soon(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tenant_create, "GATEWAY_WAIT_SECONDS", 0.3)
     assert await cli("tenant", "create", "alpha") == 5
     assert "the gateway has not reconciled tenant 'alpha'" in cli.err
@@ -149,7 +147,7 @@ async def test_a_gateway_that_does_not_run_is_named_soon_and_the_tenant_waits_fo
     assert "not reconciled by the gateway yet" in cli.out
 
 
-async def test_a_list_says_what_a_tenant_waits_for(cli: Cli) -> None:
+async def test_list_shows_why_tenant_is_not_ready(cli: Cli) -> None:
     await make(cli, "full")
     full = "the files of tenant 'full' cannot be written: No space left on device"
     cli.set_status("full", ("ControlPlaneReady", "False", "Unavailable", full), ("Ready", "False", "Unavailable", full))
@@ -168,16 +166,14 @@ async def test_a_list_says_what_a_tenant_waits_for(cli: Cli) -> None:
         (("taken",), 4, "already exists"),
     ],
 )
-async def test_bad_input_is_refused_before_anything_is_made(
-    cli: Cli, line: tuple[str, ...], code: int, words: str
-) -> None:
+async def test_invalid_input_is_refused_before_creation(cli: Cli, line: tuple[str, ...], code: int, words: str) -> None:
     cli.server.store.create(TENANTS, {"apiVersion": API, "kind": "Tenant", "metadata": {"name": "taken"}, "spec": {}})
     assert await cli("tenant", "create", *line) == code
     assert words in cli.err
     assert [one["metadata"]["name"] for one in cli.server.store.all(TENANTS)] == ["taken"]
 
 
-async def test_a_dry_run_prints_a_manifest_and_makes_nothing(cli: Cli) -> None:
+async def test_dry_run_prints_manifest_and_creates_nothing(cli: Cli) -> None:
     assert await cli("tenant", "create", "alpha", "--pool", "a100", "--dry-run") == 0
     assert yaml.safe_load(cli.out) == {
         "apiVersion": API,
@@ -211,7 +207,7 @@ async def test_list_and_describe_show_tenants(cli: Cli) -> None:
     assert yaml.safe_load(cli.out)["metadata"]["name"] == "alpha"
 
 
-async def test_describe_shows_how_a_guarantee_is_cut(cli: Cli) -> None:
+async def test_describe_shows_cells(cli: Cli) -> None:
     pool = "a100:guarantee=nvidia.com/gpu=17,cells=2x8+1,weight=2.5"
     code, _ = await asyncio.gather(
         cli("tenant", "create", "alpha", "--pool", pool), cli.when_made("alpha", all_true(cli, "alpha"))
@@ -225,7 +221,7 @@ async def test_describe_shows_how_a_guarantee_is_cut(cli: Cli) -> None:
     assert "nvidia.com/gpu=17   2x8+1   -       2.5" in cli.out
 
 
-async def test_what_is_not_there_is_3_and_says_what_is(cli: Cli) -> None:
+async def test_unknown_names_exit_with_3_and_list_available(cli: Cli) -> None:
     await make(cli)
     for command in (("describe",), ("kubeconfig",), ("delete",)):
         assert await cli("tenant", *command, "beta") == 3
@@ -254,7 +250,7 @@ def give_kubeconfig(cli: Cli, name: str = "alpha") -> dict[str, Any]:
     return document
 
 
-async def test_a_kubeconfig_is_printed_written_or_merged(cli: Cli, tmp_path: Path) -> None:
+async def test_kubeconfig_is_printed_written_or_merged(cli: Cli, tmp_path: Path) -> None:
     await make(cli)
     document = give_kubeconfig(cli)
     assert await cli("tenant", "kubeconfig", "alpha") == 0
@@ -273,20 +269,20 @@ async def test_a_kubeconfig_is_printed_written_or_merged(cli: Cli, tmp_path: Pat
     assert merged["current-context"] == "work"
 
 
-async def test_a_tenant_without_a_kubeconfig_yet_says_so(cli: Cli) -> None:
+async def test_missing_kubeconfig_is_an_error(cli: Cli) -> None:
     await make(cli)
     assert await cli("tenant", "kubeconfig", "alpha") == 5
     assert "is being created" in cli.err
 
 
-async def test_delete_waits_until_the_tenant_is_gone(cli: Cli) -> None:
+async def test_delete_waits_until_tenant_is_deleted(cli: Cli) -> None:
     await make(cli)
     assert await cli("tenant", "delete", "alpha", "--yes") == 0
     assert "tenant alpha is deleted" in cli.err
     assert not cli.server.store.all(TENANTS)
 
 
-async def test_delete_names_what_is_left_when_the_time_is_up(cli: Cli) -> None:
+async def test_delete_reports_remaining_tenants_after_timeout(cli: Cli) -> None:
     await make(cli)
     found = cli.server.store.get(TENANTS, "alpha")
     held = found | {"metadata": found["metadata"] | {"finalizers": ["vkgateway.io/tenant"]}}
@@ -295,7 +291,7 @@ async def test_delete_names_what_is_left_when_the_time_is_up(cli: Cli) -> None:
     assert "not deleted after 1 s: alpha" in cli.err
 
 
-async def test_a_cluster_without_our_kinds_says_so(cli: Cli) -> None:
+async def test_missing_definitions_are_an_error(cli: Cli) -> None:
     cli.server.fail("GET", "/tenants", status=404, reason="NotFound", times=2)
     assert await cli("tenant", "list") == 5
     assert "does not serve tenants" in cli.err

@@ -1,4 +1,4 @@
-"""Tests of manifests that `tenant create -f` reads."""
+"""Tests of manifests for `tenant create -f`."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from vkgateway.model.api import TenantPool
 from vkgateway.model.errors import InputError
 
 
-def test_a_manifest_is_read_as_kubectl_would(tmp_path: Path) -> None:
+def test_manifest_is_read_like_kubectl(tmp_path: Path) -> None:
     file = tmp_path / "tenant.yaml"
     file.write_text(
         "apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\nmetadata: {name: alpha}\n"
@@ -44,7 +44,7 @@ def test_a_manifest_is_read_as_kubectl_would(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_bad_manifests_are_refused_by_field(tmp_path: Path, text: str, complaint: str) -> None:
+def test_invalid_manifests_are_refused(tmp_path: Path, text: str, complaint: str) -> None:
     file = tmp_path / "tenant.yaml"
     file.write_text(text)
     with pytest.raises(InputError, match=complaint):
@@ -61,7 +61,7 @@ def test_bad_manifests_are_refused_by_field(tmp_path: Path, text: str, complaint
         ("spec: {apiServer: {ports: 1}}", "spec.apiServer.ports"),
     ],
 )
-def test_a_field_that_there_is_not_is_refused_as_by_kubectl(tmp_path: Path, text: str, field: str) -> None:
+def test_unknown_fields_are_refused(tmp_path: Path, text: str, field: str) -> None:
     file = tmp_path / "tenant.yaml"
     file.write_text(f"apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\nmetadata: {{name: alpha, uid: x}}\n{text}\n")
     with pytest.raises(InputError) as caught:
@@ -69,7 +69,7 @@ def test_a_field_that_there_is_not_is_refused_as_by_kubectl(tmp_path: Path, text
     assert str(caught.value) == f"{file}: a Tenant has no field {field}"
 
 
-def test_what_kubectl_gets_can_be_created_again(tmp_path: Path) -> None:
+def test_output_of_kubectl_get_can_be_created(tmp_path: Path) -> None:
     """With all that only the server writes, and keys of people's own."""
     file = tmp_path / "tenant.yaml"
     file.write_text(
@@ -81,11 +81,11 @@ def test_what_kubectl_gets_can_be_created_again(tmp_path: Path) -> None:
     assert read_manifest(file).spec.policy.storage_class_names == {"standard": "ceph"}
 
 
-def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
+def test_directory_is_no_manifest(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"cannot read manifest {tmp_path}: Is a directory"):
         read_manifest(tmp_path)
 
 
-def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+def test_missing_manifest_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.yaml does not exist"):
         read_manifest(tmp_path / "nowhere.yaml")

@@ -1,4 +1,4 @@
-"""Tests of what `tenant create` makes of its options."""
+"""Tests of the options of `tenant create`."""
 
 import pytest
 
@@ -36,7 +36,7 @@ from vkgateway.model.objects import Meta
         ("a100:limit=cpu=4,guarantee=cpu=2", TenantPool(name="a100", guarantee={"cpu": "2"}, limit={"cpu": "4"})),
     ],
 )
-def test_pools_are_read(text: str, expected: TenantPool) -> None:
+def test_pools_are_parsed(text: str, expected: TenantPool) -> None:
     assert tenant_spec.parse_pool(text) == expected
 
 
@@ -61,13 +61,13 @@ def test_pools_are_read(text: str, expected: TenantPool) -> None:
         ("a100:cells=2000x1", "more than 1024"),
     ],
 )
-def test_bad_pools_are_refused_with_what_is_wrong(text: str, complaint: str) -> None:
+def test_invalid_pools_are_refused(text: str, complaint: str) -> None:
     with pytest.raises(InputError, match=r"--pool") as caught:
         tenant_spec.parse_pool(text)
     assert complaint in str(caught.value)
 
 
-def test_options_go_over_a_manifest_and_leave_the_rest() -> None:
+def test_options_override_manifest() -> None:
     given = Tenant(metadata=Meta(name="a"), spec=TenantSpec(template="big", pools=(TenantPool(name="p"),)))
 
     wanted = tenant_spec.apply_options(given, kubernetes_version="v1.35.4", pod_security="restricted")
@@ -78,7 +78,7 @@ def test_options_go_over_a_manifest_and_leave_the_rest() -> None:
     assert wanted.spec.policy.pod_security == "restricted"
 
 
-def test_a_name_is_needed_once() -> None:
+def test_exactly_one_name_is_required() -> None:
     given = Tenant(metadata=Meta(name="alpha"))
 
     assert tenant_spec.with_name(None, "alpha").metadata.name == "alpha"
@@ -91,6 +91,6 @@ def test_a_name_is_needed_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["Alpha", "a--b", "1a", "a" * 33, "-a", ""])
-def test_impossible_names_are_refused(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="tenant"):
         tenant_spec.with_name(None, name)

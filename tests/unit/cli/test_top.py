@@ -1,4 +1,4 @@
-"""Tests of `vkgateway top` against a gateway that says how things stand."""
+"""Tests of `vkgateway top` against a gateway with a given state."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ async def test_pools_and_tenants_are_shown(cli: Cli) -> None:
     assert rows[2] == ["beta", "a100.local", "8", "8", "16.5", "8", "6", "16", "2+1"]
 
 
-def test_a_guarantee_that_is_reduced_shows_how() -> None:
+def test_reduced_guarantee_shows_cells() -> None:
     assert top.format_guarantee(tenant("alpha", guarantee=16, kept=8, reduced="2x8 -> 8")) == "8 (2x8 -> 8)"
 
 
-async def test_programs_get_all_but_the_gangs(cli: Cli) -> None:
+async def test_json_leaves_out_gangs(cli: Cli) -> None:
     async with cli.gateway(STATE):
         assert await cli("top", "-o", "json") == 0
     told = json.loads(cli.out)
@@ -54,7 +54,7 @@ async def test_programs_get_all_but_the_gangs(cli: Cli) -> None:
     assert told["pools"][0]["usableNodes"] == 3
 
 
-async def test_it_may_be_told_again_and_again(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watch_without_terminal_prints_repeatedly(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[float] = []
 
     async def passes(seconds: float) -> None:
@@ -69,7 +69,7 @@ async def test_it_may_be_told_again_and_again(cli: Cli, monkeypatch: pytest.Monk
     assert cli.out.count("v100.local") == 3
 
 
-def test_it_is_drawn_for_a_terminal() -> None:
+def test_watch_on_terminal_draws_tables() -> None:
     page = io.StringIO()
     Console(file=page, width=200).print(top._render_live(STATE))
     text = page.getvalue()
@@ -78,18 +78,18 @@ def test_it_is_drawn_for_a_terminal() -> None:
     assert "v100.local" in text
 
 
-async def test_no_platform_is_said(cli: Cli) -> None:
+async def test_missing_platform_is_an_error(cli: Cli) -> None:
     assert await cli("top") == 5
     assert "gateway.yaml does not exist" in cli.err
 
 
-async def test_a_gateway_that_does_not_answer_is_said(cli: Cli) -> None:
+async def test_unreachable_gateway_is_an_error(cli: Cli) -> None:
     cli.configure(observability={})
     assert await cli("top") == 5
     assert f"unix://{cli.folder}/run/gateway.sock" in cli.err
 
 
-async def test_the_gateway_may_be_named(cli: Cli) -> None:
+async def test_gateway_option_selects_gateway(cli: Cli) -> None:
     async with cli.gateway(STATE):
         assert await cli("top", "--gateway", f"unix://{cli.folder}/said.sock", "-o", "yaml") == 0
         for address in ("127.0.0.1", "http://127.0.0.1:9631"):
@@ -100,7 +100,7 @@ async def test_the_gateway_may_be_named(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("token", "code", "said"), [("operator", 0, ""), ("prometheus", 5, "state-reader"), ("", 5, "Unauthorized")]
 )
-async def test_from_elsewhere_a_token_is_needed(cli: Cli, token: str, code: int, said: str) -> None:
+async def test_https_requires_token(cli: Cli, token: str, code: int, said: str) -> None:
     authority = Authority.create("test")
     (cli.folder / "ca.crt").write_bytes(authority.cert_pem)
     (cli.folder / "token").write_text(f"{token}\n")

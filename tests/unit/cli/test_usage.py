@@ -1,4 +1,4 @@
-"""Tests of `vkgateway usage` over logs of what was used."""
+"""Tests of `vkgateway usage`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     return found
 
 
-async def test_hours_are_summed_for_people(cli: Cli) -> None:
+async def test_table_has_rounded_hours(cli: Cli) -> None:
     assert await cli("usage", "--since", "24h") == 0, cli.err
     rows = [line.split() for line in cli.out.splitlines()]
     assert rows[0] == ["TENANT", "BAND", "POOL", "RESOURCE", "HOURS", "BORROWED", "LOST", "PODS"]
@@ -65,7 +65,7 @@ async def test_hours_are_summed_for_people(cli: Cli) -> None:
     ]
 
 
-async def test_programs_get_csv_and_json(cli: Cli) -> None:
+async def test_csv_and_json_have_full_numbers(cli: Cli) -> None:
     assert await cli("usage", "--since", "5d", "--by", "tenant,resource", "-o", "csv") == 0
     rows = list(csv.DictReader(io.StringIO(cli.out)))
     assert [(row["tenant"], row["resource"]) for row in rows] == [
@@ -81,7 +81,7 @@ async def test_programs_get_csv_and_json(cli: Cli) -> None:
     assert told[2]["borrowedHours"] == pytest.approx(8)
 
 
-async def test_another_log_may_be_named_and_an_empty_one_is_said(cli: Cli, tmp_path: Path) -> None:
+async def test_log_option_selects_log(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
     assert await cli("usage", "--log", str(tmp_path / "empty.jsonl")) == 0
     assert (cli.out, "No usage in this period" in cli.err) == ("", True)
@@ -89,13 +89,13 @@ async def test_another_log_may_be_named_and_an_empty_one_is_said(cli: Cli, tmp_p
     assert json.loads(cli.out) == []
 
 
-async def test_a_log_that_is_named_and_is_not_there_is_bad_input(cli: Cli, tmp_path: Path) -> None:
+async def test_missing_log_file_is_an_input_error(cli: Cli, tmp_path: Path) -> None:
     """It would say that nothing was used."""
     assert await cli("usage", "--log", str(tmp_path / "none.jsonl"), "-o", "json") == 2
     assert (cli.out, "none.jsonl does not exist" in cli.err) == ("", True)
 
 
-async def test_a_gateway_without_a_log_is_said(cli: Cli) -> None:
+async def test_disabled_usage_log_is_an_error(cli: Cli) -> None:
     cli.configure(arbiter={"usageLog": ""})
     assert await cli("usage") == 5
     assert "--log" in cli.err
@@ -104,12 +104,12 @@ async def test_a_gateway_without_a_log_is_said(cli: Cli) -> None:
 @pytest.mark.parametrize(
     "line", [("--since", "yesterday"), ("--since", "1h", "--until", "2h"), ("--by", "colour"), ("--until", "24hours")]
 )
-async def test_what_makes_no_sense_is_refused(cli: Cli, line: tuple[str, ...]) -> None:
+async def test_invalid_options_are_refused(cli: Cli, line: tuple[str, ...]) -> None:
     assert await cli("usage", *line) == 2
     assert line[1] in cli.err
 
 
-def test_times_are_ago_or_given() -> None:
+def test_times_are_ages_or_timestamps() -> None:
     assert usage.parse_moment("90m", what="--since", now=10_000.0) == 10_000 - 5400
     assert usage.parse_moment("1970-01-01T01:00:00Z", what="--since", now=0.0) == HOUR
     with pytest.raises(InputError, match="--since '1y'"):

@@ -1,4 +1,4 @@
-"""Tests of `vkgateway whatif` against a gateway that has seen a cycle."""
+"""Tests of `vkgateway whatif` against a gateway after one cycle."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def gateway(cli: Cli, there: Cluster | None) -> AsyncIterator[ArbiterObser
         yield watch
 
 
-async def test_a_gang_is_told_of_in_the_words_of_explain(cli: Cli) -> None:
+async def test_gang_answer_uses_facts_of_explain(cli: Cli) -> None:
     async with gateway(cli, lent()):
         assert await cli("whatif", "gang", "--tenant", "a", "--request", f"{GPU}=8") == 0, cli.err
     facts = dict(line.split(":", 1) for line in cli.out.partition("\n\n")[0].splitlines())
@@ -80,7 +80,7 @@ async def test_a_gang_is_told_of_in_the_words_of_explain(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("output", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
-async def test_programs_get_all_of_it(cli: Cli, output: str, read: Any) -> None:
+async def test_json_has_complete_answer(cli: Cli, output: str, read: Any) -> None:
     there = lent()
     async with gateway(cli, there):
         line = ("whatif", "gang", "--tenant", "a", "--pods", "2", "--min", "1", "--request", f"{GPU}=4,cpu=1")
@@ -104,7 +104,7 @@ async def test_programs_get_all_of_it(cli: Cli, output: str, read: Any) -> None:
     assert {"notice", "grace", "lost", "deadline", "makesRoomFor"} <= evicted.keys()
 
 
-async def test_what_waits_is_told_with_reason_and_what_would_help(cli: Cli) -> None:
+async def test_waiting_gang_has_reason_and_help(cli: Cli) -> None:
     async with gateway(cli, lent()):
         line = ("whatif", "gang", "--tenant", "b", "--request", f"{GPU}=8", "--low", "--pool", "pool")
         assert await cli(*line) == 0, cli.err
@@ -132,7 +132,7 @@ async def test_what_waits_is_told_with_reason_and_what_would_help(cli: Cli) -> N
         (("--tenant", "a", "--request", f"{GPU}=8", "--run-limit", "soon"), 2, "--run-limit 'soon'", "90m"),
     ],
 )
-async def test_bad_input_is_refused_with_a_way_out(
+async def test_invalid_questions_are_refused_with_way_out(
     cli: Cli, line: tuple[str, ...], code: int, said: str, remedy: str
 ) -> None:
     async with gateway(cli, lent()):
@@ -142,7 +142,7 @@ async def test_bad_input_is_refused_with_a_way_out(
     assert cli.out == ""
 
 
-async def test_a_guarantee_is_told_of_cell_by_cell(cli: Cli) -> None:
+async def test_guarantee_answer_lists_cells(cli: Cli) -> None:
     async with gateway(cli, lent()):
         line = ("whatif", "guarantee", "--tenant", "new", "--pool")
         assert await cli(*line, f"pool.compute:guarantee={GPU}=8,cells=4+4") == 0, cli.err
@@ -164,7 +164,7 @@ async def test_a_guarantee_is_told_of_cell_by_cell(cli: Cli) -> None:
         assert "pool 'pool.local' does not exist" in cli.err
 
 
-async def test_a_drain_is_told_of_gang_by_gang(cli: Cli) -> None:
+async def test_drain_answer_lists_gangs(cli: Cli) -> None:
     async with gateway(cli, lent()):
         assert await cli("whatif", "drain", "n0", "n1") == 0, cli.err
         assert "Question:       n0, n1 are drained\n" in cli.out
@@ -181,7 +181,7 @@ async def test_a_drain_is_told_of_gang_by_gang(cli: Cli) -> None:
         assert "node 'n7' is in no pool" in cli.err
 
 
-async def test_more_nodes_are_told_of_by_what_starts(cli: Cli) -> None:
+async def test_grow_answer_lists_starting_gangs(cli: Cli) -> None:
     there = lent()
     there.add(make_gang("b/ns/gang/waits", "b", [8], band=LOW), make_gang("b/ns/gang/waits-too", "b", [16], band=LOW))
     async with gateway(cli, there):
@@ -196,7 +196,7 @@ async def test_more_nodes_are_told_of_by_what_starts(cli: Cli) -> None:
         assert await cli("whatif", "grow", "pool", "--nodes", "1", "--like", "n9") == 3
 
 
-async def test_long_tables_are_cut_for_people_only(cli: Cli) -> None:
+async def test_long_tables_are_shortened_only_for_people(cli: Cli) -> None:
     there = Cluster([make_node(f"n{number:02}") for number in range(30)], [make_quota("b")])
     there.add(*(make_gang(f"b/ns/gang/g{number:02}", "b", [8], band=LOW) for number in range(60)))
     there.run_for(1)
@@ -218,7 +218,7 @@ async def management(cli: Cli) -> AsyncIterator[tuple[str, ...]]:
         yield "--kubeconfig", str(cli.kubeconfig(server.url))
 
 
-async def test_a_dry_run_of_a_tenant_says_what_its_guarantees_would_mean(cli: Cli) -> None:
+async def test_dry_run_of_tenant_shows_effect_of_guarantees(cli: Cli) -> None:
     line = ("tenant", "create", "new", "--dry-run", "--pool", f"pool.compute:guarantee={GPU}=8")
     async with management(cli) as options:
         async with gateway(cli, lent()):
@@ -234,20 +234,20 @@ async def test_a_dry_run_of_a_tenant_says_what_its_guarantees_would_mean(cli: Cl
         assert "The effect of the guarantee in pool.compute is unknown: the gateway at" in cli.err
 
 
-async def test_a_gateway_that_has_decided_nothing_yet_says_so(cli: Cli) -> None:
+async def test_gateway_without_cycle_is_an_error(cli: Cli) -> None:
     async with gateway(cli, None):
         assert await cli("whatif", "gang", "--tenant", "a", "--request", f"{GPU}=8") == 5
     assert "the arbiter has not completed a cycle yet" in cli.err
 
 
-async def test_a_gateway_that_knows_no_questions_is_of_another_version(cli: Cli) -> None:
+async def test_old_gateway_without_what_if_is_an_error(cli: Cli) -> None:
     async with cli.gateway(ArbiterReport()):
         assert await cli("whatif", "gang", "--tenant", "a", "--request", f"{GPU}=8") == 5
     assert "answers with HTTP status 404" in cli.err
     assert "another version" in cli.err
 
 
-async def test_a_question_that_cannot_be_read_is_refused(cli: Cli) -> None:
+async def test_invalid_question_is_refused(cli: Cli) -> None:
     async with gateway(cli, lent()) as watch:
         for question in (b"", b"{}", b'{"kind": "gang", "tenant": "a"}', b'{"kind": "drain", "nodes": [], "x": 1}'):
             status, body = watch.answer_what_if(question)

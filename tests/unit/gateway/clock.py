@@ -1,4 +1,4 @@
-"""Clock whose monotonic time the tests set."""
+"""Fake clock of the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the daemon's tests share: a management cluster, and compute clusters that are fakes as well."""
+"""Fixtures of the daemon's tests: fake management and compute clusters."""
 
 from __future__ import annotations
 

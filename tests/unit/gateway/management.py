@@ -1,4 +1,4 @@
-"""A management cluster that reviews tokens, and a gateway that asks it before it serves metrics over TLS."""
+"""Management cluster that reviews tokens, and a gateway that serves metrics over TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the rules by which tenants are accepted, and of the ledger that remembers whom."""
+"""Tests of acceptance rules and of the store of accepted specs."""
 
 import pytest
 
@@ -75,13 +75,13 @@ OFFERS = {"local": {"a100": PoolOffer({GPU: "32", "cpu": "96"}, {GPU: "8"})}}
         (tenant("alpha", cells(8, 4)), "CellsBeyondGuarantee", "the cells add up to 12"),
     ],
 )
-def test_what_cannot_be_had_is_refused_with_a_reason_and_a_way_out(asked: Tenant, reason: str, words: str) -> None:
+def test_invalid_specs_are_refused_with_reason_and_way_out(asked: Tenant, reason: str, words: str) -> None:
     found = find_objections(asked, offers=OFFERS, templates=TEMPLATES)
     assert [one.reason for one in found] == [reason]
     assert words in str(found[0])
 
 
-def test_a_control_plane_never_goes_back_to_an_older_minor_release() -> None:
+def test_control_plane_is_not_downgraded_to_older_minor_version() -> None:
     runs = ApiServerStatus(url="https://10.0.0.1:20000", port=20000, version="1.35.4")
 
     def told(version: str, *, runs: ApiServerStatus | None = runs, had: str = "1.36.3") -> list[str]:
@@ -97,7 +97,7 @@ def test_a_control_plane_never_goes_back_to_an_older_minor_release() -> None:
     assert told("1.35.4", runs=ApiServerStatus(url="https://10.0.0.1:20000", port=20000)) == ["VersionGoesBack"]
 
 
-def test_a_control_plane_goes_up_one_minor_release_at_a_time() -> None:
+def test_control_plane_is_upgraded_one_minor_version_at_a_time() -> None:
     def told(version: str, *, runs: str) -> list[str]:
         asked = tenant(version=version)
         asked.status = TenantStatus(api_server=ApiServerStatus(url="https://a:1", port=1, version=runs))
@@ -116,20 +116,20 @@ def test_a_control_plane_goes_up_one_minor_release_at_a_time() -> None:
 @pytest.mark.parametrize(
     "name", ["api.tën.ant", "api..tenant", "https://api", "a b", "-a", "fe80::1%eth0", "10.0.0.0/8"]
 )
-def test_names_that_no_certificate_can_hold_are_refused(name: str) -> None:
+def test_invalid_certificate_names_are_refused(name: str) -> None:
     asked = Tenant(metadata=Meta(name="alpha"), spec=TenantSpec(api_server=ApiServerAccess(subject_alt_names=(name,))))
     (found,) = find_objections(asked, offers=OFFERS, templates=TEMPLATES)
     assert found.reason == "InvalidName"
     assert repr(name) in str(found)
 
 
-def test_names_for_its_certificate_are_dns_names_and_addresses() -> None:
+def test_certificate_names_are_dns_names_or_addresses() -> None:
     names = ("api.example.com", "*.Tenants.example.com", "api_1", "10.0.0.1", "2001:db8::1")
     asked = Tenant(metadata=Meta(name="alpha"), spec=TenantSpec(api_server=ApiServerAccess(subject_alt_names=names)))
     assert find_objections(asked, offers=OFFERS, templates=TEMPLATES) == []
 
 
-def test_what_fits_is_not_objected_to() -> None:
+def test_fitting_spec_has_no_objections() -> None:
     asked = tenant("alpha", guarantee(24, limit=24))
     assert find_objections(asked, offers=OFFERS, templates=TEMPLATES) == []
 
@@ -139,7 +139,7 @@ def test_quantities_are_compared_by_value() -> None:
     assert find_objections(tenant("alpha", pool), offers=OFFERS, templates=TEMPLATES) == []
 
 
-def test_guarantees_of_accepted_tenants_count_at_once() -> None:
+def test_accepted_guarantees_reduce_available_capacity_at_once() -> None:
     ledger = AcceptedSpecs()
     first = ledger.decide_acceptance(tenant("a", guarantee(20)), computes=[cluster()], templates=TEMPLATES)
     second = ledger.decide_acceptance(tenant("b", guarantee(20)), computes=[cluster()], templates=TEMPLATES)
@@ -150,14 +150,14 @@ def test_guarantees_of_accepted_tenants_count_at_once() -> None:
     assert ledger.decide_acceptance(tenant("b", guarantee(20)), computes=[cluster()], templates=TEMPLATES).is_true
 
 
-def test_a_pool_that_shrinks_takes_nothing_back_from_whom_it_was_promised() -> None:
+def test_accepted_guarantee_survives_shrinking_pool() -> None:
     ledger = AcceptedSpecs()
     asked = tenant("a", guarantee(20))
     assert ledger.decide_acceptance(asked, computes=[cluster()], templates=TEMPLATES).is_true
     assert ledger.decide_acceptance(asked, computes=[cluster(gpus=0)], templates=TEMPLATES).is_true
 
 
-def test_a_refused_change_leaves_the_accepted_spec_in_force() -> None:
+def test_refused_change_leaves_accepted_spec_in_force() -> None:
     ledger = AcceptedSpecs()
     ledger.decide_acceptance(tenant("a", guarantee(20)), computes=[cluster()], templates=TEMPLATES)
     verdict = ledger.decide_acceptance(tenant("a", guarantee(40)), computes=[cluster()], templates=TEMPLATES)
@@ -167,7 +167,7 @@ def test_a_refused_change_leaves_the_accepted_spec_in_force() -> None:
     assert inforce.pools[0].guarantee == {GPU: 20}
 
 
-def test_guarantees_wait_until_the_pool_is_known_and_others_do_not() -> None:
+def test_only_guarantees_wait_for_unknown_pool() -> None:
     ledger = AcceptedSpecs()
     unknown = [cluster(gpus=None)]
     verdict = ledger.decide_acceptance(tenant("a", guarantee(1)), computes=unknown, templates=TEMPLATES)
@@ -176,7 +176,7 @@ def test_guarantees_wait_until_the_pool_is_known_and_others_do_not() -> None:
     assert ledger.decide_acceptance(tenant("b", TenantPool(name="a100")), computes=unknown, templates=TEMPLATES).is_true
 
 
-def test_what_was_accepted_before_a_restart_still_counts() -> None:
+def test_accepted_specs_survive_restart() -> None:
     before = tenant("a", guarantee(20))
     before.metadata.annotations = {
         ACCEPTED_SPEC_ANNOTATION: '{"pools":[{"name":"a100","guarantee":{"nvidia.com/gpu":20}}]}'
@@ -199,7 +199,7 @@ def nodes_of(*sizes: int, gone: int = 0) -> PoolFactsLookup:
     return lambda key: pool if key == pool.key else None
 
 
-def test_a_guarantee_that_no_nodes_can_hold_is_refused_though_the_sum_is_there() -> None:
+def test_guarantee_is_refused_if_no_node_can_hold_its_cells() -> None:
     ledger = AcceptedSpecs(nodes_of(8, 4, 4))
     assert ledger.decide_acceptance(tenant("a", guarantee(3)), computes=[cluster()], templates=TEMPLATES).is_true
     assert ledger.decide_acceptance(tenant("b", guarantee(4)), computes=[cluster()], templates=TEMPLATES).is_true
@@ -213,7 +213,7 @@ def test_a_guarantee_that_no_nodes_can_hold_is_refused_though_the_sum_is_there()
     assert ledger.decide_acceptance(tenant("e", guarantee(4)), computes=[cluster()], templates=TEMPLATES).is_true
 
 
-def test_whole_nodes_cannot_be_put_together_from_halves() -> None:
+def test_halves_of_nodes_do_not_add_up_to_whole_nodes() -> None:
     ledger = AcceptedSpecs(nodes_of(8, 4, 4))
     verdict = ledger.decide_acceptance(tenant("a", guarantee(16)), computes=[cluster()], templates=TEMPLATES)
     assert "16 in cells of 8 or more, of which other guarantees leave 8" in verdict.message
@@ -221,7 +221,7 @@ def test_whole_nodes_cannot_be_put_together_from_halves() -> None:
     assert ledger.decide_acceptance(tenant("a", guarantee(15)), computes=[cluster()], templates=TEMPLATES).is_true
 
 
-def test_resources_that_the_arbiter_does_not_hand_out_are_judged_by_their_sum() -> None:
+def test_resources_outside_the_arbiter_are_checked_by_sum() -> None:
     ledger = AcceptedSpecs(nodes_of(8, 8, 8, 8))
     pool = TenantPool(name="a100", guarantee={GPU: 8, "cpu": "97"})
     verdict = ledger.decide_acceptance(tenant("a", pool), computes=[cluster()], templates=TEMPLATES)
@@ -229,13 +229,13 @@ def test_resources_that_the_arbiter_does_not_hand_out_are_judged_by_their_sum() 
     assert "request at most 96" in verdict.message
 
 
-def test_written_cells_must_have_sizes_of_the_pool() -> None:
+def test_explicit_cells_must_fit_pool_nodes() -> None:
     asked = tenant("a", TenantPool(name="a100", guarantee={GPU: 8}, cells=(3, 3, 2)))
     verdict = AcceptedSpecs(nodes_of(8, 8, 8, 8)).decide_acceptance(asked, computes=[cluster()], templates=TEMPLATES)
     assert "the cell sizes of the pool are 8, 4, 2, 1" in verdict.message
 
 
-def test_when_nodes_died_whoever_was_accepted_keeps_it_and_nobody_gets_more() -> None:
+def test_accepted_guarantee_survives_node_failures_but_cannot_grow() -> None:
     nodes = [nodes_of(8, 8, 8, 8)]
     ledger = AcceptedSpecs(lambda key: nodes[-1](key))  # noqa: PLW0108 - it becomes another
     assert ledger.decide_acceptance(tenant("a", guarantee(32)), computes=[cluster()], templates=TEMPLATES).is_true
@@ -250,7 +250,7 @@ def test_when_nodes_died_whoever_was_accepted_keeps_it_and_nobody_gets_more() ->
     assert ledger.decide_acceptance(tenant("b", TenantPool(name="a100")), computes=few, templates=TEMPLATES).is_true
 
 
-def test_cells_that_are_cut_otherwise_are_judged_anew() -> None:
+def test_changed_cells_are_checked_again() -> None:
     ledger = AcceptedSpecs(nodes_of(8, 8))
     quarters = TenantPool(name="a100", guarantee={GPU: 8}, cells=(2, 2, 2, 2))
     whole = TenantPool(name="a100", guarantee={GPU: 8}, cells=(8,))
@@ -270,7 +270,7 @@ def cells_of_four() -> TenantPool:
     return TenantPool(name="a100", guarantee={GPU: 4}, cells=(4,))
 
 
-def test_a_guarantee_waits_until_the_nodes_are_known() -> None:
+def test_guarantee_waits_until_nodes_are_known() -> None:
     ledger = AcceptedSpecs(lambda _key: None)
     assert (
         ledger.decide_acceptance(tenant("a", guarantee(1)), computes=[cluster()], templates=TEMPLATES).status
@@ -281,7 +281,7 @@ def test_a_guarantee_waits_until_the_nodes_are_known() -> None:
     ).is_true
 
 
-def test_a_guarantee_waits_for_pods_that_stand_where_its_cells_would_be() -> None:
+def test_guarantee_waits_for_guaranteed_pods_in_place_of_its_cells() -> None:
     standing = [("a", "n2", 8000), ("a", "n0", 4000), ("b", "n1", 4000)]
     ledger = AcceptedSpecs(nodes_of(8, 8, 8), lambda key: standing if key == ("local", "a100") else [])
     for name, amount in (("a", 12), ("b", 4)):
@@ -297,7 +297,7 @@ def test_a_guarantee_waits_for_pods_that_stand_where_its_cells_would_be() -> Non
     assert ledger.decide_acceptance(tenant("c", guarantee(8)), computes=[cluster()], templates=TEMPLATES).is_true
 
 
-def test_what_pods_that_are_not_ours_hold_is_not_promised() -> None:
+def test_resources_of_unmanaged_pods_cannot_be_guaranteed() -> None:
     held = [8000, 1000]
     nodes = (snapshot.Node(name=f"n{at}", allocatable={GPU: 8000}, used={GPU: used}) for at, used in enumerate(held))
     pool = snapshot.Pool(key=("local", "a100"), nodes=tuple(nodes), governed=(GPU,))

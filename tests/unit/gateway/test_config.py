@@ -15,11 +15,11 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_without_anything_all_have_their_defaults() -> None:
+def test_defaults_apply_without_file() -> None:
     assert settingsfile.load_settings(environment={}) == config.Config()
 
 
-def test_the_file_goes_over_defaults_and_the_environment_over_the_file(tmp_path: Path) -> None:
+def test_environment_overrides_file_and_file_overrides_defaults(tmp_path: Path) -> None:
     file = written(tmp_path, "address: 10.0.0.1\nkubelet: {port: 1}\ndatastore: {endpoints: ['https://a']}\n")
 
     found = settingsfile.load_settings(
@@ -50,19 +50,19 @@ def test_the_file_goes_over_defaults_and_the_environment_over_the_file(tmp_path:
         ("{", "not valid YAML"),
     ],
 )
-def test_a_complaint_names_file_and_key(tmp_path: Path, text: str, complaint: str) -> None:
+def test_errors_name_file_and_key(tmp_path: Path, text: str, complaint: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(InputError, match=complaint) as caught:
         settingsfile.load_settings(file, environment={})
     assert str(file) in str(caught.value)
 
 
-def test_a_bad_variable_is_named_by_its_key() -> None:
+def test_errors_name_key_of_invalid_variable() -> None:
     with pytest.raises(InputError, match=r"kubelet\.port"):
         settingsfile.load_settings(environment={"VKGATEWAY_KUBELET_PORT": "http"})
 
 
-def test_a_bad_variable_is_not_laid_to_the_file(tmp_path: Path) -> None:
+def test_errors_name_variable_instead_of_file(tmp_path: Path) -> None:
     file = written(tmp_path, "kubelet: {port: 1}")
     with pytest.raises(InputError, match=r"^VKGATEWAY_KUBELET_PORT: kubelet\.port: .*; the value is 'http'"):
         settingsfile.load_settings(file, environment={"VKGATEWAY_KUBELET_PORT": "http"})
@@ -86,7 +86,7 @@ def test_a_bad_variable_is_not_laid_to_the_file(tmp_path: Path) -> None:
         ("services: {range: 'fd00:1::/48'}", "services.tenantPrefix: 20 is not from 108 to 124"),
     ],
 )
-def test_what_cannot_be_worked_with_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path, text: str, complaint: str) -> None:
     file = written(tmp_path, text)
     with pytest.raises(InputError) as caught:
         settingsfile.load_settings(file, environment={})
@@ -103,11 +103,11 @@ def test_what_cannot_be_worked_with_is_refused(tmp_path: Path, text: str, compla
         "address: 'fd00::1'",
     ],
 )
-def test_what_can_be_worked_with_is_taken(tmp_path: Path, text: str) -> None:
+def test_valid_settings_are_accepted(tmp_path: Path, text: str) -> None:
     settingsfile.load_settings(written(tmp_path, text), environment={})
 
 
-def test_a_variable_that_cannot_be_worked_with_is_named(tmp_path: Path) -> None:
+def test_errors_name_invalid_variable(tmp_path: Path) -> None:
     file = written(tmp_path, "names: {forwarder: '10.0.0.2:53'}")
     with pytest.raises(InputError, match=r"^VKGATEWAY_NAMES_FORWARDER: names\.forwarder: 'here' is not"):
         settingsfile.load_settings(file, environment={"VKGATEWAY_NAMES_FORWARDER": "here"})
@@ -115,24 +115,24 @@ def test_a_variable_that_cannot_be_worked_with_is_named(tmp_path: Path) -> None:
         settingsfile.load_settings(environment={"VKGATEWAY_NODES_LEASE_SECONDS": "5"})
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_missing_settings_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         settingsfile.load_settings(tmp_path / "none.yaml", environment={})
 
 
-def test_numbers_in_a_file_are_numbers_not_texts(tmp_path: Path) -> None:
+def test_numbers_in_file_must_not_be_strings(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"kubelet\.port"):
         settingsfile.load_settings(written(tmp_path, "kubelet: {port: '1'}"), environment={})
 
 
-def test_what_is_printed_reads_back_the_same(tmp_path: Path) -> None:
+def test_printed_settings_can_be_loaded(tmp_path: Path) -> None:
     changed = settingsfile.load_settings(environment={"VKGATEWAY_KUBELET_PORT": "7", "VKGATEWAY_ADDRESS": "fd00::1"})
     assert (
         settingsfile.load_settings(written(tmp_path, settingsfile.render_settings(changed)), environment={}) == changed
     )
 
 
-def test_every_key_is_described_and_has_a_variable_of_its_own() -> None:
+def test_every_setting_has_description_and_unique_variable() -> None:
     found = list(config.iterate_settings())
     assert all(setting.description.endswith(".") for setting in found)
     assert len({setting.variable for setting in found}) == len(found)
@@ -140,6 +140,6 @@ def test_every_key_is_described_and_has_a_variable_of_its_own() -> None:
     assert {setting.path[0] for setting in found} == set(yaml.safe_load(settingsfile.render_settings()))
 
 
-def test_the_documentation_lists_every_key_as_it_is() -> None:
+def test_documentation_lists_all_settings() -> None:
     page = Path(__file__).parents[3] / "docs" / "reference" / "settings.md"
     assert settingsfile.settings_table() in page.read_text()

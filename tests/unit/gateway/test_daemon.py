@@ -1,4 +1,4 @@
-"""Tests of what the daemon itself does beside its gateway."""
+"""Tests of the daemon process without its gateway."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vkgateway.kube.resources import CRDS, NAMESPACES, PRIORITY_CLASSES
 from vkgateway.model.names import SYSTEM_NAMESPACE
 
 
-async def test_a_renewal_that_fails_is_followed_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_renewal_of_certificate_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     renewals: list[str] = []
     twice = asyncio.Event()
 
@@ -40,7 +40,7 @@ async def test_a_renewal_that_fails_is_followed_by_the_next(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("helps", [True, False])
-async def test_a_gateway_whose_own_cluster_is_full_makes_room_in_order_to_begin(*, helps: bool) -> None:
+async def test_startup_frees_space_in_full_datastore(*, helps: bool) -> None:
     tried: list[str] = []
 
     class Datastore:
@@ -66,7 +66,7 @@ async def test_a_gateway_whose_own_cluster_is_full_makes_room_in_order_to_begin(
     assert tried == ["prepare", "prepare", "look", "prepare", "look", "prepare"]
 
 
-async def test_a_gateway_that_waits_for_its_management_cluster_lives_and_says_for_what(
+async def test_gateway_is_live_but_not_ready_without_management_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever probes whether it lives would end it over and over again."""
@@ -132,7 +132,7 @@ def datastore_settings(folder: Path) -> config.Datastore:
     )
 
 
-async def test_a_management_cluster_that_runs_no_pods_is_prepared_with_the_rights_for_it_alone() -> None:
+async def test_management_role_suffices_for_startup() -> None:
     """Its definitions and its namespace were made by whoever installed the gateway, with those rights."""
     async with FakeApiServer(rights=Rights.of_management()) as server, server.client() as client:
         for name in ("tenants", "computeclusters"):
@@ -145,7 +145,7 @@ async def test_a_management_cluster_that_runs_no_pods_is_prepared_with_the_right
         assert server.store.all(PRIORITY_CLASSES) == []
 
 
-async def test_the_bands_of_a_compute_cluster_preempt_nobody_and_are_above_pods_without_a_class() -> None:
+async def test_priority_classes_do_not_preempt_and_rank_above_default() -> None:
     async with FakeApiServer(rights=Rights.of_compute()) as server, server.client() as client:
         await prerequisites.ensure_prerequisites(client)
         classes = {one["metadata"]["name"]: one for one in server.store.all(PRIORITY_CLASSES)}

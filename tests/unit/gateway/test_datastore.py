@@ -1,4 +1,4 @@
-"""The gateway's certificate for etcd is renewed in place while it runs."""
+"""Tests of renewal of the gateway's client certificate for etcd."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def _ask(datastore: LazyDatastore) -> None:
         await datastore.ensure_tenant("alpha")
 
 
-async def test_a_certificate_that_was_renewed_is_shown_without_a_restart(etcd: Etcd, tmp_path: Path) -> None:
+async def test_renewed_certificate_is_used_without_restart(etcd: Etcd, tmp_path: Path) -> None:
     old, new = (etcd.authority.issue("root", client=True) for _ in range(2))
     old.write(tmp_path, "root")
     async with LazyDatastore.from_settings(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
@@ -92,7 +92,7 @@ async def test_a_certificate_that_was_renewed_is_shown_without_a_restart(etcd: E
     assert etcd.callers == [cert_fingerprint(pair.cert_pem) for pair in (old, new, new)]
 
 
-async def test_one_that_ran_out_is_made_good_by_its_renewal(etcd: Etcd, tmp_path: Path) -> None:
+async def test_renewal_replaces_expired_certificate(etcd: Etcd, tmp_path: Path) -> None:
     """A gateway that was started with it long ago goes on once there is another, as after `vkgateway up`."""
     made = NOW - datetime.timedelta(days=400)
     etcd.authority.issue("root", client=True, now=made).write(tmp_path, "root")
@@ -102,7 +102,7 @@ async def test_one_that_ran_out_is_made_good_by_its_renewal(etcd: Etcd, tmp_path
 
 
 @pytest.mark.parametrize("broken", ["half", "torn", "gone"])
-async def test_half_of_a_pair_takes_nothing_away(etcd: Etcd, tmp_path: Path, broken: str) -> None:
+async def test_incomplete_pair_keeps_current_certificate(etcd: Etcd, tmp_path: Path, broken: str) -> None:
     old, new = (etcd.authority.issue("root", client=True) for _ in range(2))
     old.write(tmp_path, "root")
     async with LazyDatastore.from_settings(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
@@ -123,7 +123,7 @@ def _break(folder: Path, new: KeyPair, how: str) -> None:
         (folder / "root.crt").unlink()
 
 
-async def test_what_takes_minutes_goes_on_where_the_certificate_is_renewed_meanwhile(etcd: Etcd) -> None:
+async def test_long_calls_survive_certificate_renewal(etcd: Etcd) -> None:
     """Cut off, it would look as if whoever waits for it had been cancelled: nobody looked at the datastore any more."""
     old, new = (etcd.authority.issue("root", client=True) for _ in range(2))
     first, second = (ClientTls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem) for pair in (old, new))
@@ -167,14 +167,14 @@ async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
     sink.close()
 
 
-async def test_who_is_busy_gets_time_for_the_handshake(etcd: Etcd) -> None:
+async def test_slow_server_gets_time_for_handshake(etcd: Etcd) -> None:
     pair = etcd.authority.issue("root", client=True)
     tls = ClientTls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
     async with _slow(etcd.port) as port, EtcdClient([f"https://127.0.0.1:{port}"], tls=tls) as client:
         assert await client.auth_enabled() is False
 
 
-async def test_a_stop_waits_for_no_call_over_a_former_connection(etcd: Etcd) -> None:
+async def test_close_does_not_wait_for_calls_on_old_connection(etcd: Etcd) -> None:
     pair = etcd.authority.issue("root", client=True)
     tls = ClientTls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem)
     client = EtcdClient([f"https://127.0.0.1:{etcd.port}"], tls=tls)

@@ -1,4 +1,4 @@
-"""Tests of the log of decisions: what is read back is what was written, to the last bit."""
+"""Tests of the decision log."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def story() -> Cluster:
     return there
 
 
-def test_every_cycle_of_a_story_is_decided_the_same_again(tmp_path: Path) -> None:
+def test_replayed_cycles_have_same_decisions(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     log, there = DecisionLog(file), story()
     written = []
@@ -130,7 +130,7 @@ def test_every_cycle_of_a_story_is_decided_the_same_again(tmp_path: Path) -> Non
 
 @given(snapshots, seconds)
 @settings(max_examples=40, deadline=None)
-def test_any_snapshot_comes_back_as_it_was(tmp_path_factory: object, snapshot: Snapshot, now: float) -> None:
+def test_snapshots_survive_round_trip(tmp_path_factory: object, snapshot: Snapshot, now: float) -> None:
     file = tmp_path_factory.mktemp("log") / "decisions.jsonl"  # type: ignore[attr-defined]
     log = DecisionLog(file)
     decisions = Decisions(plans={"x": PreemptionPlan(pool=KEY, nodes={"u": "n"}, borrowed=True)})
@@ -151,7 +151,7 @@ def test_mappings_keep_their_order(tmp_path: Path) -> None:
     assert list(entry.snapshot.pools[0].nodes[0].allocatable) == list(allocatable)
 
 
-def test_cycles_in_which_nothing_is_new_are_left_out(tmp_path: Path) -> None:
+def test_cycles_without_changes_are_skipped(tmp_path: Path) -> None:
     log, there = DecisionLog(tmp_path / "decisions.jsonl"), story()
     there.run_for(10)
     there.add(make_gang("b/ns/gang/never", "b", [9]))
@@ -165,7 +165,7 @@ def test_cycles_in_which_nothing_is_new_are_left_out(tmp_path: Path) -> None:
     assert [cycle(), cycle()] == [True, False]
 
 
-def test_what_comes_too_quickly_is_written_without_reasons(tmp_path: Path) -> None:
+def test_rate_limited_cycles_omit_pending_reasons(tmp_path: Path) -> None:
     seconds = [0.0]
     log = DecisionLog(tmp_path / "decisions.jsonl", burst=1500, clock=lambda: seconds[0])
     there = story()
@@ -187,7 +187,7 @@ def test_what_comes_too_quickly_is_written_without_reasons(tmp_path: Path) -> No
     ]
 
 
-def test_what_is_told_without_its_facts_is_written_like_that(tmp_path: Path) -> None:
+def test_decisions_without_snapshot_are_logged(tmp_path: Path) -> None:
     log, there = DecisionLog(tmp_path / "decisions.jsonl"), story()
     decisions = decide(there.snapshot(), 1.0)
     plans = Decisions(plans={"x": PreemptionPlan(pool=KEY, nodes={}, borrowed=False)}, holds=decisions.holds)
@@ -226,21 +226,21 @@ def cycles(log: DecisionLog, count: int, *, there: Cluster | None = None) -> lis
     return found
 
 
-def test_all_is_told_first_and_then_what_has_changed(tmp_path: Path) -> None:
+def test_log_starts_with_full_snapshot_followed_by_changes(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     written = cycles(DecisionLog(file), 6)
     assert told(file) == [(True, False)] + [(False, True)] * 5
     assert list(read_entries(file)) == written
 
 
-def test_all_is_told_anew_where_the_differences_are_larger_by_far(tmp_path: Path) -> None:
+def test_large_changes_trigger_full_snapshot(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     written = cycles(DecisionLog(file), 60)
     assert 2 <= sum(whole for whole, _ in told(file)) < 20
     assert list(read_entries(file)) == written
 
 
-def test_each_file_can_be_read_by_itself(tmp_path: Path) -> None:
+def test_each_rotated_file_is_self_contained(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     written = cycles(DecisionLog(file, max_bytes=40_000), 30)
     files = sorted(tmp_path.glob("decisions.jsonl.*"), reverse=True)
@@ -248,7 +248,7 @@ def test_each_file_can_be_read_by_itself(tmp_path: Path) -> None:
     assert [entry for each in [*files, file] if each.exists() for entry in read_entries(each)] == written
 
 
-def test_after_a_start_and_after_a_failure_all_is_told(tmp_path: Path) -> None:
+def test_full_snapshot_follows_restart_and_failed_write(tmp_path: Path) -> None:
     file = tmp_path / "folder" / "decisions.jsonl"
     there, log = story(), DecisionLog(file)
     first = cycles(log, 2, there=there)
@@ -265,7 +265,7 @@ def test_after_a_start_and_after_a_failure_all_is_told(tmp_path: Path) -> None:
     assert list(read_entries(file)) == first + again + restarted
 
 
-def test_after_a_line_that_cannot_be_read_differences_are_without_their_facts(tmp_path: Path) -> None:
+def test_changes_after_unreadable_line_have_no_snapshot(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     there = story()
     first = cycles(DecisionLog(file), 3, there=there)
@@ -278,7 +278,7 @@ def test_after_a_line_that_cannot_be_read_differences_are_without_their_facts(tm
     assert bare == msgspec.structs.replace(first[2], snapshot=None)
 
 
-def test_a_guarantee_that_is_reduced_is_news(tmp_path: Path) -> None:
+def test_reduced_guarantee_is_logged(tmp_path: Path) -> None:
     log, there = (
         DecisionLog(tmp_path / "decisions.jsonl"),
         Cluster([make_node("n0"), make_node("n1", usable=False)], []),
@@ -292,7 +292,7 @@ def test_a_guarantee_that_is_reduced_is_news(tmp_path: Path) -> None:
     assert entry == LogEntry(time=1.0, snapshot=snapshot, decisions=decisions)
 
 
-def test_lines_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+def test_unreadable_lines_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "decisions.jsonl"
     log, there = DecisionLog(file), story()
     log.write_cycle(there.snapshot(), decide(there.snapshot(), there.now), there.now)

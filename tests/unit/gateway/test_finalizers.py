@@ -1,4 +1,4 @@
-"""Tests of our finalizer on objects that others change at the same moment."""
+"""Tests of finalizers with concurrent writers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def change(client: Client, *names: str) -> None:
     await client.patch(TENANTS, "alpha", {"metadata": {"finalizers": list(names) or None}})
 
 
-async def test_what_others_put_on_meanwhile_stays(server: FakeApiServer, client: Client) -> None:
+async def test_concurrently_added_finalizers_stay(server: FakeApiServer, client: Client) -> None:
     server.store.create(TENANTS, tenant_document("alpha"))
     seen = await look(client)
     await change(client, THEIRS)
@@ -39,7 +39,7 @@ async def test_what_others_put_on_meanwhile_stays(server: FakeApiServer, client:
     assert (await look(client)).finalizers == (THEIRS, f"{THEIRS}-too")
 
 
-async def test_what_others_took_off_meanwhile_does_not_come_back(server: FakeApiServer, client: Client) -> None:
+async def test_concurrently_removed_finalizers_stay_removed(server: FakeApiServer, client: Client) -> None:
     server.store.create(TENANTS, tenant_document("alpha"))
     await change(client, THEIRS, TENANT_FINALIZER)
     seen = await look(client)
@@ -49,7 +49,7 @@ async def test_what_others_took_off_meanwhile_does_not_come_back(server: FakeApi
     assert (await look(client)).finalizers == ()
 
 
-async def test_another_object_of_that_name_is_left_alone(server: FakeApiServer, client: Client) -> None:
+async def test_recreated_object_is_not_changed(server: FakeApiServer, client: Client) -> None:
     server.store.create(TENANTS, tenant_document("alpha"))
     seen = await look(client)
     server.store.delete(TENANTS, "alpha", "")
@@ -62,7 +62,7 @@ async def test_another_object_of_that_name_is_left_alone(server: FakeApiServer, 
     assert (await look(client)).finalizers == (TENANT_FINALIZER,)
 
 
-async def test_who_loses_every_race_says_so(server: FakeApiServer, client: Client) -> None:
+async def test_endless_conflicts_raise(server: FakeApiServer, client: Client) -> None:
     server.store.create(TENANTS, tenant_document("alpha"))
     server.fail("PATCH", "tenants/alpha", status=409, reason="Conflict", times=100)
     with pytest.raises(errors.Conflict):

@@ -1,4 +1,4 @@
-"""Tests of what tenants are told of guarantees that nodes do not hold."""
+"""Tests of the guarantee monitor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cordon(there: Cluster, *names: str) -> None:
     there.pool = replace(there.pool, nodes=tuple(nodes))
 
 
-def test_whose_guarantee_is_reduced_is_told_with_sizes_until_the_node_is_back() -> None:
+def test_reduced_guarantee_is_reported_until_node_returns() -> None:
     there = Cluster(
         [make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 16), make_quota("b", 8, weight=9.0)]
     )
@@ -48,7 +48,7 @@ def test_whose_guarantee_is_reduced_is_told_with_sizes_until_the_node_is_back() 
     assert (guarantees.verdict_for("a"), woken) == (GUARANTEE_SATISFIED, ["a", "b", "a", "a"])
 
 
-def test_of_a_cluster_that_does_not_answer_it_stands_as_it_stood() -> None:
+def test_verdict_is_kept_while_cluster_is_unreachable() -> None:
     there, guarantees = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 16)]), GuaranteeMonitor()
     silent = replace(there.snapshot(), pools=())
     guarantees.cycle_decided(silent, Decisions())
@@ -62,7 +62,7 @@ def test_of_a_cluster_that_does_not_answer_it_stands_as_it_stood() -> None:
     assert guarantees.verdict_for("a") == before
 
 
-def test_what_others_hold_is_named_as_a_reason() -> None:
+def test_unmanaged_pods_are_named_as_reason() -> None:
     there, guarantees = Cluster([replace(make_node("n0"), used={GPU: 4000})], [make_quota("a", 8)]), GuaranteeMonitor()
     heard(there, guarantees)
     told = guarantees.verdict_for("a")

@@ -1,4 +1,4 @@
-"""Health and metrics as their callers see them."""
+"""Tests of health and metrics endpoints."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def server(path: Path | None, **given: Any) -> HealthServer:
     return HealthServer(**settings | given)
 
 
-async def test_each_path_tells_its_own(tmp_path: Path) -> None:
+async def test_each_path_has_its_answer(tmp_path: Path) -> None:
     refreshed: list[bool] = []
     trouble = {"compute-clusters": ""}
     socket_path = tmp_path / "run" / "gateway.sock"
@@ -65,7 +65,7 @@ async def test_each_path_tells_its_own(tmp_path: Path) -> None:
     "path",
     ["/metrics", "/arbiter/state", "/arbiter/what-if", "//metrics", "/./metrics", "/healthz/../metrics", "/%6detrics"],
 )
-async def test_plain_http_tells_nothing_of_tenants(path: str) -> None:
+async def test_plain_http_serves_no_tenant_data(path: str) -> None:
     health = server(None, state=lambda: b"{}", what_if=lambda _: (200, b"{}"))
     async with health, aiohttp.ClientSession() as session:
         url = URL(f"http://127.0.0.1:{health.port}{path}", encoded=True)
@@ -73,14 +73,14 @@ async def test_plain_http_tells_nothing_of_tenants(path: str) -> None:
             assert answer.status == 404
 
 
-async def test_only_its_owner_may_open_the_socket(tmp_path: Path) -> None:
+async def test_socket_is_private_to_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "run" / "gateway.sock"
     async with server(path):
         assert path.stat().st_mode & 0o777 == 0o600
     assert not path.exists()
 
 
-async def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
+async def test_stale_socket_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / ("long" * 30) / "gateway.sock"
     path.parent.mkdir()
     path.touch()
@@ -88,7 +88,7 @@ async def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None
         assert path.is_socket()
 
 
-async def test_what_is_measured_for_a_while_is_waited_for(tmp_path: Path) -> None:
+async def test_metrics_wait_for_refresh(tmp_path: Path) -> None:
     done: list[bool] = []
 
     async def measure() -> None:
@@ -100,7 +100,7 @@ async def test_what_is_measured_for_a_while_is_waited_for(tmp_path: Path) -> Non
         assert (answer.status, done) == (200, [True])
 
 
-async def test_two_who_ask_at_once_do_not_see_each_others_halves(tmp_path: Path) -> None:
+async def test_concurrent_readers_see_complete_metrics(tmp_path: Path) -> None:
     figure = Gauge("vkgateway_test_figure", "A figure that is made anew each time.", ["part"])
     emptied = asyncio.Event()
     turns = itertools.count()
@@ -128,7 +128,7 @@ async def test_two_who_ask_at_once_do_not_see_each_others_halves(tmp_path: Path)
             REGISTRY.unregister(figure)
 
 
-async def test_the_state_is_told_as_json_where_there_is_one(tmp_path: Path) -> None:
+async def test_state_is_served_as_json(tmp_path: Path) -> None:
     seen = [b'{"time":1.0}', b'{"time":2.0}']
     path = tmp_path / "socket"
     async with asked(server(path, state=lambda: seen.pop(0)), path) as session:
@@ -144,7 +144,7 @@ async def test_the_state_is_told_as_json_where_there_is_one(tmp_path: Path) -> N
         )
 
 
-async def test_questions_are_answered_one_at_a_time_while_others_are_served(tmp_path: Path) -> None:
+async def test_questions_are_answered_one_at_a_time(tmp_path: Path) -> None:
     begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
     thinking: list[bytes] = []
 
@@ -175,7 +175,7 @@ async def test_questions_are_answered_one_at_a_time_while_others_are_served(tmp_
             assert answer.status == 405
 
 
-async def test_a_port_that_is_taken_is_named() -> None:
+async def test_occupied_port_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
@@ -183,7 +183,7 @@ async def test_a_port_that_is_taken_is_named() -> None:
                 pass
 
 
-async def test_what_is_no_request_is_refused() -> None:
+async def test_malformed_request_is_refused() -> None:
     async with HealthServer(address="127.0.0.1", port=0, checks={}) as health:
         with socket.create_connection(("127.0.0.1", health.port)) as raw:
             raw.setblocking(False)

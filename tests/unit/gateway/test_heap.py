@@ -1,4 +1,4 @@
-"""What the C library's allocator holds free goes back to the system, and large blocks with what they held."""
+"""Tests of heap trimming."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def _glibc() -> None:
 
 
 @pytest.mark.usefixtures("_glibc")
-def test_gaps_between_what_is_in_use_are_given_back() -> None:
+def test_trim_returns_fragmented_memory() -> None:
     run = subprocess.run([sys.executable, "-c", GAPS], check=True, capture_output=True, text=True)
     assert int(run.stdout) > 20, "MiB of some 70 that are free"
 
 
 @pytest.mark.usefixtures("_glibc")
-def test_large_blocks_never_come_into_the_heap() -> None:
+def test_large_blocks_are_allocated_outside_the_heap() -> None:
     grown = {
         how: int(subprocess.run([sys.executable, "-c", LARGE, how], check=True, capture_output=True, text=True).stdout)
         for how in ("apart", "together")
@@ -67,7 +67,7 @@ def test_large_blocks_never_come_into_the_heap() -> None:
     assert grown["together"] >= 19
 
 
-async def test_it_is_done_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heap_is_trimmed_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
     often, times = asyncio.Event(), itertools.count(1)
     monkeypatch.setattr(heap, "find_trim", lambda: lambda: often.set() if next(times) == 3 else None)
     task = asyncio.create_task(heap.trim_loop(every=0.001))
@@ -77,7 +77,7 @@ async def test_it_is_done_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_where_nothing_does_it_goes_without(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_trim_function_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap, "find_trim", lambda: None)
     async with asyncio.timeout(5):
         await heap.trim_loop()

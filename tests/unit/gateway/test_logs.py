@@ -1,4 +1,4 @@
-"""How the daemon logs: whatever fails, its line holds no values that were being worked on."""
+"""Tests of logging: no local variables in tracebacks, no failure by logging."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _as_before() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_traceback_shows_no_local_variables(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracebacks_show_no_local_variables(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.StringIO()
     monkeypatch.setattr("sys.stderr", written)
     logs.configure_logging(Logging(format=form))  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def test_a_traceback_shows_no_local_variables(form: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_log_that_cannot_be_written_stops_nothing(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_log_stops_nothing(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with open("/dev/full", "w") as full:
         monkeypatch.setattr("sys.stderr", full)
         logs.configure_logging(Logging(format=form))  # type: ignore[arg-type]
@@ -50,7 +50,7 @@ def test_a_log_that_cannot_be_written_stops_nothing(form: str, monkeypatch: pyte
             full.close()
 
 
-def test_lines_are_written_again_once_there_is_room() -> None:
+def test_log_recovers_after_full_disk() -> None:
     class Disk(io.StringIO):
         full = True
 

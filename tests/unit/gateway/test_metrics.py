@@ -1,4 +1,4 @@
-"""The daemon's own figures, and that all there are can be read about."""
+"""Tests of the daemon's metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def depth(tenant: str) -> float | None:
     return REGISTRY.get_sample_value("vkgateway_queue_depth", {"tenant": tenant})
 
 
-def test_the_queue_is_told_by_tenant_and_forgets_those_that_are_gone() -> None:
+def test_queue_depth_drops_deleted_tenants() -> None:
     metrics.measure_queue(Queue(), tenants=["alpha", "beta"])
     assert (depth("alpha"), depth("beta")) == (3, 0)
     metrics.measure_queue(Queue(), tenants=["beta"])
@@ -31,7 +31,7 @@ def test_the_queue_is_told_by_tenant_and_forgets_those_that_are_gone() -> None:
     metrics.measure_queue(Queue(), tenants=[])
 
 
-def test_every_figure_is_described() -> None:
+def test_every_metric_is_documented() -> None:
     page = PAGE.read_text()
     assert vkgateway.sync.metrics.FORWARDED
     ours = [metric for metric in REGISTRY.collect() if metric.name.startswith("vkgateway_")]

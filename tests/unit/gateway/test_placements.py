@@ -1,4 +1,4 @@
-"""Which compute pods stand for a tenant's pods on a virtual node: all marks must agree."""
+"""Tests of the compute pods of tenant pods on a virtual node."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def below(uid: str = "below", of: str = "above", node: str = "gpu-host-7", phase
         (above(), below(node=""), 0),
     ],
 )
-def test_only_what_agrees_is_told(pod: Any, compute: ComputePodView, count: int) -> None:
+def test_only_matching_compute_pods_are_placed(pod: Any, compute: ComputePodView, count: int) -> None:
     link = cast("ComputeLink", Link(compute))
     found = placed_pods("alpha", {("default", "web"): pod}, link=link, node="a100.local")
     assert len(found) == count
@@ -67,7 +67,7 @@ def test_only_what_agrees_is_told(pod: Any, compute: ComputePodView, count: int)
 
 
 @pytest.mark.parametrize("is_played", [True, False])
-def test_a_pod_on_a_node_that_kwok_plays_is_known_with_its_running_containers(is_played: bool) -> None:
+def test_pod_on_simulated_node_has_running_containers(is_played: bool) -> None:
     annotations = {"kwok.x-k8s.io/node": "fake"} if is_played else {}
     node = NodeView(metadata=Meta(name="gpu-host-7", annotations=annotations))
     compute = below()
@@ -83,7 +83,7 @@ def test_a_pod_on_a_node_that_kwok_plays_is_known_with_its_running_containers(is
     ("now", "alive"),
     [([below()], True), ([below(phase="Failed")], False), ([below(uid="new")], False), ([], False)],
 )
-def test_a_target_lives_as_long_as_that_very_pod_runs(now: list[ComputePodView], alive: bool) -> None:
+def test_target_is_alive_while_its_pod_runs(now: list[ComputePodView], alive: bool) -> None:
     link = Link(below())
     target = pod_target("alpha", above(), below(), link=cast("ComputeLink", link))
     assert target.is_alive()

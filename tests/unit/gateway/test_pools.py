@@ -1,4 +1,4 @@
-"""Tests of what is read of a pool's nodes."""
+"""Tests of facts and quotas of pools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def node(name: str, allocatable: dict[str, str], *, ready: bool = True) -> NodeV
     return msgspec.convert(found, NodeView)
 
 
-def test_the_resource_of_most_usable_nodes_is_the_first_that_is_governed() -> None:
+def test_most_common_resource_of_usable_nodes_is_governed_first() -> None:
     nodes = [
         node("a", {GPU: "8", NIC: "1"}),
         node("b", {GPU: "8", NIC: "0"}),
@@ -37,14 +37,14 @@ def test_the_resource_of_most_usable_nodes_is_the_first_that_is_governed() -> No
     assert PoolNodes(nodes[2:]).governed_resources == ()
 
 
-def test_promises_are_judged_by_what_cells_are_pieces_of() -> None:
+def test_guarantees_are_checked_by_cell_resource() -> None:
     nodes = PoolNodes([node("a", {GPU: "8", NIC: "1"})])
 
     assert pool_facts(("local", "a100"), nodes).unit_resource == NIC
     assert pool_facts(("local", "a100"), nodes, cell_resource=GPU).unit_resource == GPU
 
 
-def test_a_pools_facts_hold_what_is_handed_out_of_every_node() -> None:
+def test_pool_facts_have_extended_resources_of_each_node() -> None:
     nodes = PoolNodes([node("a", {GPU: "8"}), node("b", {GPU: "4"}, ready=False)])
     facts = pool_facts(("local", "a100"), nodes)
     assert (facts.key, facts.governed) == (("local", "a100"), (GPU,))
@@ -54,7 +54,7 @@ def test_a_pools_facts_hold_what_is_handed_out_of_every_node() -> None:
     ]
 
 
-def test_what_others_hold_of_a_node_is_nobodys_to_promise() -> None:
+def test_pool_facts_count_unmanaged_pods_as_used() -> None:
     nodes = PoolNodes([node("a", {GPU: "8"}), node("b", {GPU: "8"})])
     strangers = [stranger("one", "a", {GPU: 1000, "cpu": 4000}), stranger("two", "a", {GPU: 2000}), stranger("c", "c")]
     facts = pool_facts(("local", "a100"), nodes, strangers)
@@ -65,7 +65,7 @@ def stranger(name: str, on: str, requests: dict[str, int] | None = None) -> Unma
     return UnmanagedPodView(Meta(name=name, uid=name), on, requests or {GPU: 1000})
 
 
-def test_pods_that_run_inside_guarantees_are_those_that_say_so() -> None:
+def test_guaranteed_pods_are_recognized_by_their_verdict() -> None:
     inside = {BORROWED_ANNOTATION: "false"}
     pods = [
         compute_view("inside", marks=inside, node="host-1"),
@@ -78,7 +78,7 @@ def test_pods_that_run_inside_guarantees_are_those_that_say_so() -> None:
     assert guaranteed_pods(pods, (POOL[0], "h100"), GPU) == []
 
 
-def test_a_quota_is_the_tenants_part_in_thousandths() -> None:
+def test_quota_is_in_thousandths() -> None:
     wanted = TenantPool(name="a100", guarantee={GPU: 9}, limit={"cpu": "500m"}, weight=2.0, cells=(8, 1))
     assert build_quota("alpha", wanted, granted=5.0) == Quota(
         tenant="alpha",
@@ -91,7 +91,7 @@ def test_a_quota_is_the_tenants_part_in_thousandths() -> None:
     )
 
 
-def test_pools_that_share_nodes_are_named_with_some_of_them() -> None:
+def test_shared_nodes_are_named() -> None:
     nodes = [node(name, {GPU: "8"}) for name in "abcde"]
     pools = {"all": PoolNodes(nodes), "a100": PoolNodes(nodes[:4]), "h100": PoolNodes(nodes[4:])}
     assert shared_nodes(pools) == "pools all and a100 share a, b, c and 1 more; pools all and h100 share e"

@@ -1,4 +1,4 @@
-"""Tests of statuses: what is told of facts, and when anything is told at all."""
+"""Tests of statuses of Tenants and ComputeClusters."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -30,7 +30,7 @@ def told(facts: TenantFacts, old: TenantStatus | None = None, *, now: datetime =
     return tenant_status(facts, old=old or TenantStatus(), generation=3, now=now)
 
 
-def test_phases_follow_the_conditions() -> None:
+def test_phases_follow_conditions() -> None:
     assert told(TenantFacts()).phase == "Pending"
     assert told(TenantFacts(accepted=true_verdict("Accepted"))).phase == "Provisioning"
     ready = told(READY)
@@ -44,19 +44,19 @@ def test_phases_follow_the_conditions() -> None:
     assert told(TenantFacts(deleting=Verdict("False", "Deleting")), ready).phase == "Deleting"
 
 
-def test_ready_says_what_is_missing_first() -> None:
+def test_ready_reports_first_missing_condition() -> None:
     facts = TenantFacts(accepted=true_verdict("Accepted"), control_plane=unknown_verdict("Starting", "it starts"))
     ready = find_condition(told(facts).conditions, "Ready")
     assert ready is not None
     assert (ready.status, ready.reason, ready.message) == ("False", "Starting", "it starts")
 
 
-def test_nothing_differs_when_nothing_changed_but_the_time() -> None:
+def test_status_patch_is_empty_without_changes() -> None:
     first = told(READY)
     assert status_patch(first, told(READY, first, now=LATER)) == {}
 
 
-def test_only_what_differs_is_written() -> None:
+def test_status_patch_has_only_changed_fields() -> None:
     first = told(READY)
     second = told(TenantFacts(accepted=true_verdict("Accepted")), first, now=LATER)
     assert set(status_patch(first, second)) == {"phase", "conditions"}
@@ -66,7 +66,7 @@ def test_only_what_differs_is_written() -> None:
     ]
 
 
-def test_a_guarantee_is_no_part_of_ready_and_an_event_only_where_it_changes() -> None:
+def test_guarantee_does_not_affect_ready_and_emits_events_on_change() -> None:
     kept, short = (
         replace(READY, guarantee=true_verdict("Kept")),
         replace(READY, guarantee=false_verdict("NodesMissing", "16 -> 8")),
@@ -83,7 +83,7 @@ def test_a_guarantee_is_no_part_of_ready_and_an_event_only_where_it_changes() ->
     assert verdict_from_condition(statuses[0].conditions, "GuaranteeKept") is None
 
 
-def test_transition_times_move_with_the_status_alone() -> None:
+def test_transition_time_changes_only_with_status() -> None:
     first = told(TenantFacts(accepted=unknown_verdict("A", "one")))
     second = told(TenantFacts(accepted=unknown_verdict("B", "two")), first, now=LATER)
     third = told(TenantFacts(accepted=true_verdict("C")), second, now=LATER)
@@ -95,7 +95,7 @@ def test_transition_times_move_with_the_status_alone() -> None:
     ]
 
 
-def test_a_compute_cluster_that_is_not_connected_is_not_ready() -> None:
+def test_disconnected_compute_cluster_is_not_ready() -> None:
     facts = ComputeFacts(false_verdict("Unreachable", "refused"), true_verdict("Ready"))
     status = compute_status(facts, old=ComputeClusterStatus(version="v1.36.3"), generation=1, now=NOW)
     ready = find_condition(status.conditions, "Ready")

@@ -1,4 +1,4 @@
-"""Tests of the log of what was used, and of the sums over it."""
+"""Tests of the usage log and its sums."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def usage(pod: str = "p", **fields: object) -> UsageRecord:
     return msgspec.convert(given, UsageRecord)
 
 
-def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
+def test_records_survive_round_trip(tmp_path: Path) -> None:
     file = tmp_path / "deep" / "usage.jsonl"
     first, second = usage("p"), usage("q", end=12.25, lost=3.5, why="PreemptionByVkgateway")
     UsageLog(file).write_records(first)
@@ -42,7 +42,7 @@ def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
     assert b'"computeCluster":"local"' in file.read_bytes()
 
 
-def test_a_torn_line_is_left_out_and_spoils_no_other(tmp_path: Path) -> None:
+def test_torn_line_is_skipped(tmp_path: Path) -> None:
     file = tmp_path / "usage.jsonl"
     UsageLog(file).write_records(usage("p"))
     whole = file.read_bytes()
@@ -52,7 +52,7 @@ def test_a_torn_line_is_left_out_and_spoils_no_other(tmp_path: Path) -> None:
     assert list(read_usage(file)) == [usage("p"), usage("q")]
 
 
-def test_a_large_file_is_put_aside_and_still_read(tmp_path: Path) -> None:
+def test_rotated_file_is_still_read(tmp_path: Path) -> None:
     file = tmp_path / "usage.jsonl"
     size = len(msgspec.json.encode(usage("p0"))) + 1
     log = UsageLog(file, max_bytes=2 * size)
@@ -67,7 +67,7 @@ def test_a_large_file_is_put_aside_and_still_read(tmp_path: Path) -> None:
     assert not rotated_path(file, ROTATED_FILES + 1).exists()
 
 
-def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+def test_failing_usage_log_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "usage.jsonl").mkdir()
     log = UsageLog(tmp_path / "usage.jsonl")
     log.write_records(usage())
@@ -76,11 +76,11 @@ def test_a_log_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
     assert list(read_usage(tmp_path / "usage.jsonl")) == [usage()]
 
 
-def test_nothing_is_read_where_nothing_was_written(tmp_path: Path) -> None:
+def test_missing_log_has_no_records(tmp_path: Path) -> None:
     assert list(read_usage(tmp_path / "usage.jsonl")) == []
 
 
-def test_hours_are_summed_by_what_is_asked_for() -> None:
+def test_hours_are_summed_by_keys() -> None:
     usages = [
         usage("p", units=8.0, end=2 * HOUR),
         usage("q", units=4.0, borrowed=True, band="low"),
@@ -110,20 +110,18 @@ def test_hours_are_summed_by_what_is_asked_for() -> None:
         (4 * HOUR, 10 * HOUR, None, None),
     ],
 )
-def test_only_what_lies_in_the_time_asked_for_counts(
-    since: float, until: float, hours: float | None, lost: float | None
-) -> None:
+def test_only_usage_in_period_counts(since: float, until: float, hours: float | None, lost: float | None) -> None:
     found = sum_usage([usage(end=4 * HOUR, lost=HOUR)], since=since, until=until, by=["tenant"])
     assert [(one.hours, one.lost_hours) for one in found] == ([] if hours is None else [(hours, lost)])
 
 
-def test_a_pod_that_is_told_of_in_parts_is_one_pod() -> None:
+def test_pod_with_several_records_counts_once() -> None:
     parts = [usage(end=HOUR), usage(start=HOUR, end=2 * HOUR)]
     (found,) = sum_usage(parts, since=0.0, until=3 * HOUR, by=["tenant"])
     assert (found.pods, found.hours) == (1, 16.0)
 
 
-def test_what_was_told_before_is_counted_once_and_as_it_was_then() -> None:
+def test_overlapping_records_count_once() -> None:
     told = [
         usage(end=HOUR, borrowed=True),
         usage(end=2 * HOUR),

@@ -1,4 +1,4 @@
-"""Tests of the Tenant controller: from an object to a tenant and back, with control planes and work as fakes."""
+"""Tests of the Tenant controller with fake control planes and runtimes."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def pool(guarantee: int = 0, limit: int = 16) -> dict[str, Any]:
     return {"name": "a100", "guarantee": {"nvidia.com/gpu": guarantee}, "limit": {"nvidia.com/gpu": limit}}
 
 
-async def test_an_object_becomes_a_tenant_step_by_step(world: World) -> None:
+async def test_tenant_becomes_ready_step_by_step(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -219,7 +219,7 @@ def reasons(world: World) -> set[str]:
     return {event["reason"] for event in events if event["involvedObject"]["kind"] == "Tenant"}
 
 
-async def test_a_guarantee_that_nodes_do_not_hold_is_told_and_so_is_its_return(world: World) -> None:
+async def test_reduced_guarantee_is_reported_until_restored(world: World) -> None:
     def told() -> tuple[str, str, int]:
         found = condition(world.server, "GuaranteeKept", "alpha")
         return found.get("status", ""), found.get("reason", ""), found.get("observedGeneration", 0)
@@ -244,7 +244,7 @@ async def test_a_guarantee_that_nodes_do_not_hold_is_told_and_so_is_its_return(w
         await wait_until(lambda: "Kept" in reasons(world))
 
 
-async def test_a_tenant_that_may_not_write_is_told_of_and_so_is_the_end_of_it(world: World) -> None:
+async def test_blocked_datastore_is_reported_until_unblocked(world: World) -> None:
     def told() -> tuple[str, str]:
         found = condition(world.server, "DatastoreWritable", "alpha")
         return found.get("status", ""), found.get("reason", "")
@@ -270,7 +270,7 @@ async def test_a_tenant_that_may_not_write_is_told_of_and_so_is_the_end_of_it(wo
         await wait_until(lambda: world.phase("alpha") == "Ready")
 
 
-async def test_what_cannot_be_had_is_refused_and_nothing_is_made(world: World) -> None:
+async def test_refused_tenant_gets_no_control_plane(world: World) -> None:
     world.create("alpha", pools=[pool(64, limit=64)])
     async with world.gateway():
         await wait_until(lambda: condition(world.server, "Accepted", "alpha").get("status") == "False")
@@ -280,7 +280,7 @@ async def test_what_cannot_be_had_is_refused_and_nothing_is_made(world: World) -
         assert not world.planes.there
 
 
-async def test_two_tenants_cannot_be_guaranteed_the_same(world: World) -> None:
+async def test_capacity_is_not_guaranteed_twice(world: World) -> None:
     world.create("alpha", pools=[pool(12)])
     world.create("beta", pools=[pool(12)])
     async with world.gateway():
@@ -292,7 +292,7 @@ async def test_two_tenants_cannot_be_guaranteed_the_same(world: World) -> None:
         await wait_until(lambda: world.phase(loser) == "Ready")
 
 
-async def test_a_tenant_in_trouble_is_told_and_blocks_nobody(world: World) -> None:
+async def test_failing_tenant_does_not_block_others(world: World) -> None:
     world.planes.held["stuck"] = asyncio.Event()
     world.planes.broken["bad"] = "port 6443 is in use"
     for name in ("stuck", "bad", "good"):
@@ -307,7 +307,7 @@ async def test_a_tenant_in_trouble_is_told_and_blocks_nobody(world: World) -> No
         await wait_until(lambda: world.phase("bad") == world.phase("stuck") == "Ready")
 
 
-async def test_trouble_of_the_management_cluster_is_not_told_as_the_tenants(world: World) -> None:
+async def test_management_cluster_errors_are_not_reported_on_tenant(world: World) -> None:
     world.server.fail("PATCH", "/tenants/alpha", status=503, times=2)
     world.create("alpha", pools=[pool(8)])
     seen: set[str] = set()
@@ -328,7 +328,7 @@ async def test_trouble_of_the_management_cluster_is_not_told_as_the_tenants(worl
     assert not any(event["type"] == "Warning" for event in world.server.store.all(EVENTS))
 
 
-async def test_certificates_are_looked_at_daily_and_in_silence(world: World) -> None:
+async def test_certificates_are_checked_daily_without_events(world: World) -> None:
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
@@ -345,7 +345,7 @@ async def test_certificates_are_looked_at_daily_and_in_silence(world: World) -> 
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
 
 
-async def test_certificates_that_cannot_be_renewed_now_are_tried_again_and_are_no_trouble(world: World) -> None:
+async def test_failed_certificate_check_is_retried_silently(world: World) -> None:
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
@@ -363,7 +363,7 @@ async def test_certificates_that_cannot_be_renewed_now_are_tried_again_and_are_n
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
 
 
-async def test_certificates_that_cannot_be_renewed_for_days_are_told_until_they_are(world: World) -> None:
+async def test_lasting_certificate_failure_is_reported(world: World) -> None:
     """A template that was taken away, for one: all goes on, until the certificates end."""
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
@@ -389,7 +389,7 @@ async def test_certificates_that_cannot_be_renewed_for_days_are_told_until_they_
         await wait_until(lambda: world.phase("alpha") == "Ready")
 
 
-async def test_what_is_kept_is_looked_at_now_and_then_and_is_no_trouble(world: World) -> None:
+async def test_kept_objects_are_restored_periodically(world: World) -> None:
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
@@ -410,7 +410,7 @@ async def test_what_is_kept_is_looked_at_now_and_then_and_is_no_trouble(world: W
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
 
 
-async def test_a_changed_policy_reaches_what_is_kept_at_once_and_a_level_the_control_plane(world: World) -> None:
+async def test_changed_policy_updates_kept_objects_at_once(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -433,7 +433,7 @@ async def looked_at(world: World, tenants: TenantController) -> None:
     await asyncio.sleep(0)
 
 
-async def test_a_refused_change_leaves_the_tenant_as_it_was(world: World) -> None:
+async def test_refused_change_leaves_tenant_running(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -448,7 +448,7 @@ async def test_a_refused_change_leaves_the_tenant_as_it_was(world: World) -> Non
         assert world.runtimes.serving["alpha"].spec.pools[0].guarantee == {"nvidia.com/gpu": 8}
 
 
-async def test_a_changed_pool_needs_no_new_control_plane(world: World) -> None:
+async def test_changed_pool_does_not_reprovision_control_plane(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -459,7 +459,7 @@ async def test_a_changed_pool_needs_no_new_control_plane(world: World) -> None:
         assert world.planes.made["alpha"] == 1
 
 
-async def test_a_restart_finds_the_tenant_and_writes_nothing(world: World) -> None:
+async def test_restart_resumes_tenant_without_status_writes(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -472,7 +472,7 @@ async def test_a_restart_finds_the_tenant_and_writes_nothing(world: World) -> No
         assert len(world.server.store.all(EVENTS)) == events
 
 
-async def test_a_restart_goes_on_at_once_and_goes_through_the_steps_later(world: World) -> None:
+async def test_restart_resumes_at_once_and_provisions_later(world: World) -> None:
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock):
@@ -486,7 +486,7 @@ async def test_a_restart_goes_on_at_once_and_goes_through_the_steps_later(world:
         assert (world.planes.made["alpha"], world.planes.recalled["alpha"]) == (2, 1)
 
 
-async def test_a_busy_api_server_may_miss_a_probe_but_not_many_in_a_row(world: World) -> None:
+async def test_only_consecutive_failed_probes_reprovision(world: World) -> None:
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
@@ -505,7 +505,7 @@ async def test_a_busy_api_server_may_miss_a_probe_but_not_many_in_a_row(world: W
         await wait_until(lambda: world.planes.made["alpha"] == 2)
 
 
-async def test_a_control_plane_that_does_not_answer_after_a_restart_is_made_again(world: World) -> None:
+async def test_unresponsive_control_plane_is_reprovisioned_after_restart(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -515,7 +515,7 @@ async def test_a_control_plane_that_does_not_answer_after_a_restart_is_made_agai
         await wait_until(lambda: "alpha" in world.runtimes.serving)
 
 
-async def test_deletion_takes_everything_and_only_that(world: World) -> None:
+async def test_deletion_removes_exactly_the_tenant(world: World) -> None:
     for name in ("alpha", "beta"):
         world.create(name, pools=[pool(4)])
         world.add_pod(name, "web")
@@ -532,7 +532,7 @@ async def test_deletion_takes_everything_and_only_that(world: World) -> None:
         assert kept["metadata"]["finalizers"] == [MIRROR_FINALIZER]
 
 
-async def test_deletion_goes_on_after_a_restart_and_waits_for_what_cannot_be_done(world: World) -> None:
+async def test_deletion_resumes_after_restart_and_retries(world: World) -> None:
     world.create("alpha")
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -547,7 +547,7 @@ async def test_deletion_goes_on_after_a_restart_and_waits_for_what_cannot_be_don
     assert not world.planes.there
 
 
-async def test_a_tenant_that_is_still_being_made_can_be_deleted_at_once(world: World) -> None:
+async def test_deletion_interrupts_provisioning(world: World) -> None:
     world.planes.held["alpha"] = asyncio.Event()
     world.create("alpha")
     async with world.gateway():
@@ -557,7 +557,7 @@ async def test_a_tenant_that_is_still_being_made_can_be_deleted_at_once(world: W
     assert not any(event["type"] == "Warning" for event in world.server.store.all(EVENTS))
 
 
-async def test_what_was_accepted_is_written_before_anything_is_made(world: World) -> None:
+async def test_accepted_spec_is_stored_before_provisioning(world: World) -> None:
     world.planes.held["alpha"] = asyncio.Event()
     world.create("alpha")
     async with world.gateway():
@@ -568,7 +568,7 @@ async def test_what_was_accepted_is_written_before_anything_is_made(world: World
         assert not world.planes.there
 
 
-async def test_a_tenant_whose_finalizer_was_taken_by_force_leaves_nothing(world: World) -> None:
+async def test_forced_deletion_is_cleaned_up(world: World) -> None:
     world.create("alpha")
     world.add_pod("alpha", "web")
     async with world.gateway():
@@ -589,7 +589,7 @@ def told_of(world: World, name: str, generation: int) -> list[dict[str, str]]:
     ]
 
 
-async def test_a_changed_tenant_is_not_called_ready_before_the_change_is_made(world: World) -> None:
+async def test_changed_tenant_is_ready_only_after_reconciliation(world: World) -> None:
     world.create("alpha")
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -604,7 +604,7 @@ async def test_a_changed_tenant_is_not_called_ready_before_the_change_is_made(wo
         assert told_of(world, "alpha", 2)[-1]["Ready"] == "True"
 
 
-async def test_what_failed_for_one_spec_says_nothing_about_the_next(world: World) -> None:
+async def test_failure_of_old_spec_does_not_affect_new_spec(world: World) -> None:
     world.planes.held["alpha"] = asyncio.Event()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway() as tenants:
@@ -620,7 +620,7 @@ async def test_what_failed_for_one_spec_says_nothing_about_the_next(world: World
         assert {told["Accepted"] for told in told_of(world, "alpha", 2)} == {"False"}
 
 
-async def test_a_finalizer_that_was_taken_off_a_living_tenant_comes_back(world: World) -> None:
+async def test_removed_finalizer_is_added_again(world: World) -> None:
     async def taken_off(tenants: TenantController, *, guarantee: int) -> None:
         """As whoever replaces the object by a file does it; what is in force is written down again."""
         before = world.get("alpha")["metadata"]["annotations"][ACCEPTED_SPEC_ANNOTATION]
@@ -644,7 +644,7 @@ async def test_a_finalizer_that_was_taken_off_a_living_tenant_comes_back(world: 
         await taken_off(tenants, guarantee=17)  # is refused: what was accepted before is written down
 
 
-async def test_a_new_tenant_gets_nothing_of_an_earlier_one_of_its_name(world: World) -> None:
+async def test_new_tenant_gets_no_data_of_predecessor(world: World) -> None:
     world.create("alpha")
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -661,7 +661,7 @@ async def test_a_new_tenant_gets_nothing_of_an_earlier_one_of_its_name(world: Wo
         assert (world.planes.removed["alpha"], world.planes.made["alpha"]) == (1, 2)
 
 
-async def test_a_tenant_that_only_lost_our_marks_keeps_what_it_has(world: World) -> None:
+async def test_tenant_without_annotations_keeps_its_data(world: World) -> None:
     world.create("alpha")
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -675,7 +675,7 @@ async def test_a_tenant_that_only_lost_our_marks_keeps_what_it_has(world: World)
         assert not world.planes.removed
 
 
-async def test_a_copy_of_a_tenant_is_not_taken_for_accepted(world: World) -> None:
+async def test_copied_annotations_do_not_mean_acceptance(world: World) -> None:
     """As it comes of `kubectl get -o yaml`, renamed and applied: with annotations and finalizers, without status."""
     world.create("alpha", pools=[pool(12)])
     async with world.gateway():
@@ -689,7 +689,7 @@ async def test_a_copy_of_a_tenant_is_not_taken_for_accepted(world: World) -> Non
         assert "copy" not in world.planes.there
 
 
-async def test_a_copy_of_a_tenant_gets_nothing_of_an_earlier_one_of_its_name(world: World) -> None:
+async def test_copied_tenant_gets_no_data_of_predecessor(world: World) -> None:
     for name in ("alpha", "copy"):
         world.create(name)
     async with world.gateway():
@@ -704,7 +704,7 @@ async def test_a_copy_of_a_tenant_gets_nothing_of_an_earlier_one_of_its_name(wor
     assert world.planes.removed == {"copy": 1}
 
 
-async def test_a_tenant_that_is_put_back_from_a_backup_of_its_object_keeps_what_it_has(world: World) -> None:
+async def test_restored_tenant_keeps_its_data(world: World) -> None:
     """Whoever it was accepted for is not there any more; its data are."""
     world.create("alpha")
     async with world.gateway():
@@ -719,7 +719,7 @@ async def test_a_tenant_that_is_put_back_from_a_backup_of_its_object_keeps_what_
     assert not world.planes.removed
 
 
-async def test_what_was_accepted_before_it_was_said_for_whom_stays_and_is_said(world: World) -> None:
+async def test_accepted_spec_without_uid_is_migrated(world: World) -> None:
     world.create("alpha", pools=[pool(12)])
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -733,7 +733,7 @@ async def test_what_was_accepted_before_it_was_said_for_whom_stays_and_is_said(w
         assert tenants.accepted_specs.total_guarantee("local", "a100") == {"nvidia.com/gpu": "12"}
 
 
-async def test_a_version_that_cannot_be_had_can_be_taken_back(world: World) -> None:
+async def test_unavailable_version_can_be_reverted(world: World) -> None:
     async def ask_for(version: str) -> None:
         document = world.get("alpha")
         document["spec"]["kubernetesVersion"] = version
@@ -757,7 +757,7 @@ async def test_a_version_that_cannot_be_had_can_be_taken_back(world: World) -> N
         assert world.runtimes.serving["alpha"].spec.kubernetes_version == "1.35.4"
 
 
-async def test_nothing_of_a_tenant_is_told_of_the_next_one_of_its_name(world: World) -> None:
+async def test_recreated_tenant_starts_with_empty_status(world: World) -> None:
     made = world.planes.held["alpha"] = asyncio.Event()
     world.create("alpha")
     async with world.gateway():
@@ -775,7 +775,7 @@ async def test_nothing_of_a_tenant_is_told_of_the_next_one_of_its_name(world: Wo
         await wait_until(lambda: world.phase("alpha") == "Ready")
 
 
-async def test_a_control_plane_that_cannot_be_made_as_wanted_is_worked_with_as_it_is(world: World) -> None:
+async def test_tenant_runs_on_existing_control_plane_while_provisioning_fails(world: World) -> None:
     world.create("alpha", pools=[pool(8)])
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")

@@ -1,4 +1,4 @@
-"""Metrics over TLS: whose token the management cluster does not know, or does not allow, reads nothing."""
+"""Tests of authorization of metrics over TLS."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def bearer(token: str) -> dict[str, str]:
         ("/else", "operator", 403),
     ],
 )
-async def test_who_reads_what(path: str, token: str, status: int) -> None:
+async def test_paths_are_authorized_by_role(path: str, token: str, status: int) -> None:
     async with served(Management()) as session, session.get(path, headers=bearer(token)) as answer:
         assert answer.status == status
 
 
-async def test_basic_credentials_are_no_token() -> None:
+async def test_basic_credentials_are_rejected() -> None:
     management = Management()
     headers = {"Authorization": "Basic operator"}
     async with served(management) as session, session.get("/metrics", headers=headers) as answer:
@@ -57,14 +57,14 @@ async def test_basic_credentials_are_no_token() -> None:
     assert not management.asked
 
 
-async def test_without_the_management_cluster_nobody_reads() -> None:
+async def test_unreachable_management_cluster_rejects_all_callers() -> None:
     management = Management()
     management.away = True
     async with served(management) as session, session.get("/metrics", headers=bearer("operator")) as answer:
         assert answer.status == 503
 
 
-async def test_answers_are_remembered_for_a_while() -> None:
+async def test_reviews_are_cached() -> None:
     management = Management()
     async with served(management) as session:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Tests of workers: one at a time, woken, tried again, gone when done."""
+"""Tests of the work queue and its workers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ async def running(fleet: WorkQueue) -> AsyncIterator[None]:
         yield
 
 
-async def test_what_was_woken_before_the_start_is_looked_at() -> None:
+async def test_objects_enqueued_before_start_are_reconciled() -> None:
     seen = asyncio.Event()
 
     async def look(name: str) -> ReconcileResult:
@@ -36,7 +36,7 @@ async def test_what_was_woken_before_the_start_is_looked_at() -> None:
         await seen.wait()
 
 
-async def test_wakes_during_a_look_lead_to_one_more_and_never_to_two_at_once() -> None:
+async def test_triggers_during_run_cause_one_more_run() -> None:
     active, looks = 0, 0
     go, again = asyncio.Event(), asyncio.Event()
 
@@ -65,7 +65,7 @@ async def test_wakes_during_a_look_lead_to_one_more_and_never_to_two_at_once() -
     assert looks == 2
 
 
-async def test_a_failure_is_told_and_tried_again_and_no_matter_to_others() -> None:
+async def test_failed_object_is_retried_without_affecting_others() -> None:
     told: list[str] = []
     tries = 0
     healed, other = asyncio.Event(), asyncio.Event()
@@ -94,7 +94,7 @@ async def test_a_failure_is_told_and_tried_again_and_no_matter_to_others() -> No
     assert told == ["bad: broken", "bad: broken"]
 
 
-async def test_a_worker_is_gone_when_done_unless_woken_meanwhile() -> None:
+async def test_finished_worker_is_removed_unless_triggered() -> None:
     looks: list[int] = []
 
     async def look(name: str) -> ReconcileResult:
@@ -111,7 +111,7 @@ async def test_a_worker_is_gone_when_done_unless_woken_meanwhile() -> None:
     assert looks == [0, 1]
 
 
-async def test_an_object_is_looked_at_again_unasked_after_the_time_it_named() -> None:
+async def test_object_is_requeued_after_requested_time() -> None:
     twice = asyncio.Event()
     looks = 0
 

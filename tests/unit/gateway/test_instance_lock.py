@@ -1,4 +1,4 @@
-"""One gateway serves a management cluster, and another that is started by mistake says that it does not."""
+"""Tests of the single-instance lock: data directory and Lease."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def client(server: FakeApiServer) -> AsyncIterator[Client]:
         yield client
 
 
-def test_a_second_gateway_is_kept_out_of_the_data_directory(tmp_path: Path) -> None:
+def test_second_gateway_cannot_lock_data_directory(tmp_path: Path) -> None:
     with (
         instance_lock.lock_data_dir(tmp_path),
         pytest.raises(ConflictError, match=f"another gateway uses the data directory {tmp_path}"),
@@ -46,7 +46,7 @@ def test_a_second_gateway_is_kept_out_of_the_data_directory(tmp_path: Path) -> N
         pass
 
 
-def test_a_gateway_has_its_name_again_after_a_restart_and_no_other_has_it(tmp_path: Path) -> None:
+def test_identity_is_unique_and_survives_restart(tmp_path: Path) -> None:
     names = []
     for folder in ("a", "a", "b"):
         with instance_lock.lock_data_dir(tmp_path / folder) as name:
@@ -54,14 +54,12 @@ def test_a_gateway_has_its_name_again_after_a_restart_and_no_other_has_it(tmp_pa
     assert names[0] == names[1] != names[2]
 
 
-def test_the_lock_is_one_of_the_platforms_files(tmp_path: Path) -> None:
+def test_lock_file_belongs_to_platform_paths(tmp_path: Path) -> None:
     assert PlatformPaths(tmp_path).gateway_lock.name == instance_lock.LOCK_FILE
     assert PlatformPaths(tmp_path).gateway_lock in PlatformPaths(tmp_path).list_all()
 
 
-def test_a_disk_that_is_full_does_not_stop_a_gateway_from_serving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gateway_serves_despite_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -75,9 +73,7 @@ def test_a_disk_that_is_full_does_not_stop_a_gateway_from_serving(
             assert name
 
 
-def test_a_file_system_without_locks_does_not_stop_a_gateway_from_serving(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gateway_serves_on_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Network file systems, for some; the Lease tells gateways of several machines apart all the same."""
 
     def flock(*_: object) -> None:
@@ -90,7 +86,7 @@ def test_a_file_system_without_locks_does_not_stop_a_gateway_from_serving(
         assert name == again
 
 
-async def test_the_lease_is_taken_with_the_rights_that_are_granted(server: FakeApiServer, client: Client) -> None:
+async def test_granted_permissions_suffice_for_lease(server: FakeApiServer, client: Client) -> None:
     sole = instance_lock.gateway_lease(client, name="host/1")
     await instance_lock.acquire_lease(sole, management=client)
     async with instance_lock.hold_lease(sole):
@@ -98,7 +94,7 @@ async def test_the_lease_is_taken_with_the_rights_that_are_granted(server: FakeA
     assert server.store.get(LEASES, "gateway", SYSTEM_NAMESPACE)["spec"]["holderIdentity"] == "host/1"
 
 
-async def test_a_first_start_makes_the_namespace_for_it(server: FakeApiServer, client: Client) -> None:
+async def test_first_start_creates_namespace_of_lease(server: FakeApiServer, client: Client) -> None:
     server.rights = None
     server.store.delete(NAMESPACES, SYSTEM_NAMESPACE)
     server.fail("POST", "/leases", status=404)
@@ -120,13 +116,13 @@ class _Lease(LeaderElector):
         raise self._failure
 
 
-async def test_a_second_gateway_is_refused_with_who_serves(client: Client) -> None:
+async def test_second_gateway_is_refused_with_holder_of_lease(client: Client) -> None:
     taken = LeaseTaken("host/1 has the Lease vkgateway-system/gateway, and renewed it at 2030-01-01T00:00:00Z")
     with pytest.raises(ConflictError, match=r"^another gateway serves this management cluster: host/1 has the Lease"):
         await instance_lock.acquire_lease(_Lease(taken), management=client)
 
 
-async def test_one_that_was_replaced_while_it_was_away_ends(client: Client) -> None:
+async def test_gateway_ends_after_losing_lease(client: Client) -> None:
     async def work() -> None:
         async with instance_lock.hold_lease(_Lease(LeaseTaken("host/2 has the Lease"))):
             await asyncio.Event().wait()
@@ -135,9 +131,7 @@ async def test_one_that_was_replaced_while_it_was_away_ends(client: Client) -> N
         await asyncio.create_task(work())
 
 
-async def test_without_rights_on_leases_an_older_installation_is_served_on(
-    server: FakeApiServer, client: Client
-) -> None:
+async def test_gateway_serves_without_permission_for_leases(server: FakeApiServer, client: Client) -> None:
     """They came with a later release, and whoever upgrades the gateway may have left the roles as they were."""
     older = [document for document in rbac.management_roles() if document["kind"] != "Role"]
     server.rights = Rights(older)

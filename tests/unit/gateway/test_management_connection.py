@@ -1,4 +1,4 @@
-"""How the daemon reaches the management cluster, and what it says where there is no way."""
+"""Tests of the connection to the management cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vkgateway.gateway.management_connection import connect_management
 from vkgateway.model.errors import InputError
 
 
-def test_without_settings_outside_of_a_pod_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_connection_is_an_error_with_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(
         InputError, match="no connection to the management cluster: this process does not run"

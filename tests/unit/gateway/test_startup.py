@@ -1,4 +1,4 @@
-"""A gateway that comes back loads no more than it needs for tenants that are there already."""
+"""Tests of lazy imports and connections at startup."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ print(gc.isenabled())
 """
 
 
-def test_what_only_new_tenants_need_is_not_loaded_at_the_start() -> None:
+def test_startup_imports_nothing_for_new_tenants() -> None:
     told = subprocess.run([sys.executable, "-c", _PROGRAM], check=True, capture_output=True, text=True)
     assert told.stdout.split("\n") == ["", "True", ""]
 
 
-def test_a_wrong_endpoint_of_etcd_is_told_at_the_start() -> None:
+def test_invalid_etcd_endpoint_fails_at_startup() -> None:
     with pytest.raises(InputError, match="no etcd endpoint"):
         LazyDatastore((), tls=ClientTls(ca=b"", cert=b"", key=b""))
 
 
-async def test_etcd_is_asked_once_there_is_something_to_ask() -> None:
+async def test_etcd_is_connected_at_first_use() -> None:
     ca = Authority.create("etcd")
     pair = ca.issue("root", client=True)
     tls = ClientTls(ca=ca.cert_pem, cert=pair.cert_pem, key=pair.key_pem)

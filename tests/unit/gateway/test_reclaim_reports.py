@@ -1,4 +1,4 @@
-"""What is seen of the arbiter at work: low work makes room, and state, logs and conditions tell the same story."""
+"""Tests of a reclaim as seen in state, logs and conditions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def gang(watch: ArbiterObserver, name: str) -> GangReport | None:
     return next((found for found in state(watch).gangs if found.name == name), None)
 
 
-async def test_a_reclaim_is_seen_from_all_sides(world: World, watch: ArbiterObserver, tmp_path: Path) -> None:
+async def test_reclaim_appears_in_state_logs_and_conditions(
+    world: World, watch: ArbiterObserver, tmp_path: Path
+) -> None:
     async with world.run_gateway():
         create_gated(world, "low", gpus=8, **LOW)
         await start_pod(world, "low")
@@ -105,7 +107,7 @@ async def test_a_reclaim_is_seen_from_all_sides(world: World, watch: ArbiterObse
         assert decide(entry.snapshot, entry.time) == entry.decisions
 
 
-async def test_no_decision_waits_for_the_log(
+async def test_decisions_do_not_wait_for_log(
     world: World, watch: ArbiterObserver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free, write = threading.Event(), watch.log_cycle
@@ -124,9 +126,7 @@ async def test_no_decision_waits_for_the_log(
     assert sum(len(entry.decisions.admits) for entry in entries) == 1
 
 
-async def test_a_node_that_is_cordoned_cuts_the_guarantee_until_it_is_open_again(
-    world: World, watch: ArbiterObserver
-) -> None:
+async def test_cordoned_node_reduces_guarantee_until_uncordoned(world: World, watch: ArbiterObserver) -> None:
     def status() -> str:
         verdict = watch.guarantees.verdict_for("alpha")
         return verdict.status if verdict is not None else ""

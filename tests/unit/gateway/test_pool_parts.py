@@ -1,4 +1,4 @@
-"""Tests of which virtual nodes a pool has, by the node label that divides it."""
+"""Tests of the division of pools into virtual nodes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def found(
     )
 
 
-def test_a_pool_without_a_dividing_label_has_one_virtual_node() -> None:
+def test_undivided_pool_has_one_virtual_node() -> None:
     assert found(UNDIVIDED, "") == (WHOLE_POOL,)
     assert WHOLE_POOL.node_name(WANTED) == "a100.local"
     assert (WHOLE_POOL.node_selector(UNDIVIDED), WHOLE_POOL.absent_label) == ({"pool": "a100"}, "")
 
 
-def test_a_divided_pool_has_one_per_value_and_one_for_nodes_without_the_label() -> None:
+def test_divided_pool_has_node_per_value_and_for_unlabeled_nodes() -> None:
     bare, zone_a, zone_b = found(BY_ZONE, "b", "", "a")
     assert [part.node_name(WANTED) for part in (bare, zone_a, zone_b)] == [
         "a100.local",
@@ -43,11 +43,11 @@ def test_a_divided_pool_has_one_per_value_and_one_for_nodes_without_the_label() 
     assert (zone_a.node_selector(BY_ZONE), zone_a.absent_label) == ({"pool": "a100", ZONE: "a"}, "")
 
 
-def test_a_divided_pool_without_nodes_has_one_virtual_node() -> None:
+def test_divided_pool_without_nodes_has_one_virtual_node() -> None:
     assert found(BY_ZONE) == (PoolPart(label=ZONE),)
 
 
-def test_a_virtual_node_with_pods_on_it_is_retired_when_its_value_is_gone() -> None:
+def test_occupied_node_is_retired_when_its_value_disappears() -> None:
     before = (shown("a", ZONE), shown("b", ZONE))
     assert found(BY_ZONE, "a", before=before, occupied="a100.b.local") == (
         PoolPart(label=ZONE, value="a"),
@@ -56,7 +56,7 @@ def test_a_virtual_node_with_pods_on_it_is_retired_when_its_value_is_gone() -> N
     assert found(BY_ZONE, "a", before=before) == (PoolPart(label=ZONE, value="a"),)
 
 
-def test_the_undivided_node_is_retired_when_the_pool_is_divided_and_back() -> None:
+def test_node_is_retired_when_division_changes() -> None:
     whole = (shown(),)
     assert found(BY_ZONE, "a", before=whole, occupied="a100.local") == (
         PoolPart(label=ZONE, value="a"),
@@ -69,7 +69,7 @@ def test_the_undivided_node_is_retired_when_the_pool_is_divided_and_back() -> No
     )
 
 
-def test_while_nodes_are_not_known_the_virtual_nodes_stay() -> None:
+def test_virtual_nodes_stay_while_compute_nodes_are_unknown() -> None:
     before = (shown("a", ZONE), shown("b", ZONE))
     assert found(BY_ZONE, before=before, known=False) == (
         PoolPart(label=ZONE, value="a"),

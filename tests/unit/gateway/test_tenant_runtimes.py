@@ -1,4 +1,4 @@
-"""Tests of the work for a tenant, wired: its nodes follow its pools and the compute cluster, and nothing is left."""
+"""Tests of tenant runtimes: virtual nodes follow pools and compute clusters."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def world(server: FakeApiServer, client: Client) -> AsyncIterator[Setting]
 A100 = TenantPool(name="a100", limit={GPU: 4})
 
 
-async def test_a_pool_becomes_a_node_of_the_limits_size(world: Setting) -> None:
+async def test_pool_becomes_virtual_node_with_capacity_of_limit(world: Setting) -> None:
     seen = await world.ready(A100)
     node = world.node("a100.local")
     assert node is not None
@@ -154,7 +154,7 @@ async def test_a_pool_becomes_a_node_of_the_limits_size(world: Setting) -> None:
 
 
 @pytest.mark.parametrize("what", ["nodes", "pods"])
-async def test_a_node_is_shown_once_its_cluster_has_told_its_nodes(
+async def test_virtual_node_appears_when_compute_nodes_are_known(
     server: FakeApiServer, client: Client, what: str
 ) -> None:
     """Not before, for it would be empty, or not ready, for a moment; pods, of which there are many more, may follow."""
@@ -173,7 +173,7 @@ async def test_a_node_is_shown_once_its_cluster_has_told_its_nodes(
     assert len(patches) == 2, patches
 
 
-async def test_the_node_follows_the_limit_and_the_compute_nodes(world: Setting) -> None:
+async def test_virtual_node_follows_limit_and_compute_nodes(world: Setting) -> None:
     await world.ready(A100)
     wide = TenantPool(name="a100", limit={GPU: 100})
     await world.serve(wide)
@@ -206,7 +206,7 @@ async def divide(world: Setting, *zones: str) -> None:
     await wait_until(lambda: {node.metadata.labels.get(ZONE) for node in world.link.nodes.store.values()} == set(zones))
 
 
-async def test_a_divided_pool_becomes_a_node_for_each_value_and_its_limit_stays_the_pools(world: Setting) -> None:
+async def test_divided_pool_has_node_per_value_and_one_limit(world: Setting) -> None:
     await divide(world, "zone-a", "Zone_B")
     wide = TenantPool(name="a100", limit={GPU: 12})
     seen = await world.ready(wide)
@@ -222,7 +222,7 @@ async def test_a_divided_pool_becomes_a_node_for_each_value_and_its_limit_stays_
     assert world.node("a100.local") is None
 
 
-async def test_a_pool_that_is_divided_keeps_its_node_until_the_last_pod_there_has_ended(world: Setting) -> None:
+async def test_undivided_node_stays_until_its_last_pod_ends(world: Setting) -> None:
     await world.ready(TenantPool(name="a100"))
     pod = {"metadata": {"name": "old", "namespace": "default"}, "spec": {"nodeName": "a100.local", "containers": []}}
     world.tenant.store.create(PODS, pod)
@@ -241,14 +241,14 @@ async def test_a_pool_that_is_divided_keeps_its_node_until_the_last_pod_there_ha
     assert world.node("a100.local") is None
 
 
-async def test_what_no_node_offers_and_a_scheduler_plugin_does_is_shown(world: Setting) -> None:
+async def test_passthrough_resources_are_shown(world: Setting) -> None:
     await set_pool(world, passedThrough=["nvidia.com/gpumem", GPU])
     await world.ready(TenantPool(name="a100"))
     offered = (world.node("a100.local") or {})["status"]["allocatable"]
     assert (offered["nvidia.com/gpumem"], offered[GPU]) == ("1000000000", "16")
 
 
-async def test_a_pool_that_goes_takes_its_node_along(world: Setting) -> None:
+async def test_removed_pool_deletes_its_node(world: Setting) -> None:
     await world.ready(A100)
     seen = await world.serve()
     assert world.node("a100.local") is None
@@ -256,9 +256,7 @@ async def test_a_pool_that_goes_takes_its_node_along(world: Setting) -> None:
 
 
 @pytest.mark.parametrize("comes_back", [False, True])
-async def test_a_node_that_could_not_be_removed_is_removed_later_or_looked_after_again(
-    world: Setting, *, comes_back: bool
-) -> None:
+async def test_failed_node_deletion_is_retried(world: Setting, *, comes_back: bool) -> None:
     pool = TenantPool(name="a100")
     await world.ready(pool)
     world.tenant.fail("DELETE", "/nodes/a100.local", status=503)
@@ -274,9 +272,7 @@ async def test_a_node_that_could_not_be_removed_is_removed_later_or_looked_after
         assert world.node("a100.local") is None
 
 
-async def test_nodes_of_pools_lost_while_nobody_looked_are_swept_and_others_are_not(
-    world: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sweep_deletes_only_nodes_of_lost_pools(world: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vkgateway.gateway.tenant_runtime._FIRST_SWEEP_SECONDS", 0.01)
     ours = {"type": "virtual-kubelet", "vkgateway.io/compute-cluster": "local"}
     for name, labels in (("old.local", ours), ("own", {"type": "virtual-kubelet"})):
@@ -286,12 +282,12 @@ async def test_nodes_of_pools_lost_while_nobody_looked_are_swept_and_others_are_
     assert world.node("own") is not None
 
 
-async def test_a_pool_that_is_not_there_is_said(world: Setting) -> None:
+async def test_missing_pool_is_reported(world: Setting) -> None:
     seen = await world.serve(TenantPool(name="h100"))
     assert (seen.verdict.reason, seen.verdict.is_failure) == ("PoolMissing", True)
 
 
-async def test_a_lost_compute_cluster_makes_the_node_not_ready_and_keeps_its_size(world: Setting) -> None:
+async def test_unreachable_cluster_makes_node_not_ready_with_same_capacity(world: Setting) -> None:
     await world.ready(A100)
     await world.compute.stop()
     async with asyncio.timeout(15):
@@ -311,9 +307,7 @@ def disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ComputeClusters, "links", property(lambda _: {}))
 
 
-async def test_the_node_outlives_a_compute_cluster_that_is_not_connected_for_a_while(
-    world: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_survives_disconnected_cluster(world: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.ready(A100)
     before, link = world.node("a100.local"), world.link
     assert before is not None
@@ -330,7 +324,7 @@ async def test_the_node_outlives_a_compute_cluster_that_is_not_connected_for_a_w
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
 
 
-async def test_a_pool_that_goes_takes_its_node_along_also_while_its_cluster_is_not_connected(
+async def test_removed_pool_deletes_its_node_while_cluster_is_disconnected(
     world: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.ready(A100)
@@ -340,9 +334,7 @@ async def test_a_pool_that_goes_takes_its_node_along_also_while_its_cluster_is_n
     assert world.node("a100.local") is None
 
 
-async def test_nodes_of_a_compute_cluster_that_is_not_connected_are_not_swept(
-    world: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_sweep_keeps_nodes_of_disconnected_cluster(world: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vkgateway.gateway.tenant_runtime._FIRST_SWEEP_SECONDS", 0.01)
     monkeypatch.setattr("vkgateway.gateway.tenant_runtime._SWEEP_SECONDS", 0.01)
     disconnect(monkeypatch)
@@ -357,7 +349,7 @@ async def test_nodes_of_a_compute_cluster_that_is_not_connected_are_not_swept(
     await wait_until(lambda: world.node("a100.local") is None)
 
 
-async def test_a_node_whose_compute_cluster_is_connected_during_the_sweep_stays(
+async def test_sweep_keeps_node_of_cluster_that_connects_meanwhile(
     world: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vkgateway.gateway.tenant_runtime._FIRST_SWEEP_SECONDS", 0.01)
@@ -381,7 +373,7 @@ async def test_a_node_whose_compute_cluster_is_connected_during_the_sweep_stays(
 
 
 @pytest.mark.parametrize("comes", ["first", "last"])
-async def test_a_pool_that_was_not_seen_is_not_shown_by_a_connection_that_is_gone(
+async def test_unseen_pool_is_not_reported_by_old_connection(
     world: Setting, comes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever other pools of that compute cluster the tenant has."""
@@ -398,7 +390,7 @@ async def test_a_pool_that_was_not_seen_is_not_shown_by_a_connection_that_is_gon
     assert world.node("b200.local") is None
 
 
-async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting) -> None:
+async def test_only_pods_with_bound_compute_pod_are_found(world: Setting) -> None:
     await world.ready(A100)
     with pytest.raises(NotFoundError, match="pod default/web does not exist"):
         world.running.find_pod("alpha", "default", "web")
@@ -434,16 +426,14 @@ async def test_only_a_pod_of_the_tenant_that_runs_below_is_found(world: Setting)
     await wait_until(lambda: not target.is_alive())
 
 
-async def test_a_renewed_certificate_is_admitted_beside_the_old_one(world: Setting) -> None:
+async def test_renewed_client_certificate_is_admitted(world: Setting) -> None:
     await world.ready(A100)
     world.access = replace(world.access, kubelet_clients=frozenset({"first", "second"}))
     await world.serve(A100)
     assert world.endpoint.admitted == {"alpha": {"first", "second"}}
 
 
-async def test_the_endpoint_tells_the_pods_on_virtual_nodes_and_no_others(
-    world: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pod_list_has_only_pods_on_virtual_nodes(world: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.ready(A100)
     for name, node, phase in (("web", "a100.local", "Running"), ("new", "a100.local", "Pending"), ("other", "x", "")):
         spec = {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}
@@ -466,7 +456,7 @@ async def test_the_endpoint_tells_the_pods_on_virtual_nodes_and_no_others(
         await world.running.list_pods("alpha", "", "")
 
 
-async def test_stopping_waits_for_the_work_that_is_under_way(world: Setting) -> None:
+async def test_stop_waits_for_running_work(world: Setting) -> None:
     await world.ready(A100)
     going = asyncio.Event()
     drained = world.engine.wait_drained
@@ -481,16 +471,14 @@ async def test_stopping_waits_for_the_work_that_is_under_way(world: Setting) -> 
     assert going.is_set()
 
 
-async def test_stopping_ends_the_work_and_removes_nothing(world: Setting) -> None:
+async def test_stop_deletes_nothing(world: Setting) -> None:
     await world.ready(A100)
     await world.runtimes.stop("alpha")
     assert world.endpoint.admitted == {}
     assert world.node("a100.local") is not None
 
 
-async def test_work_that_fails_by_a_defect_rests_before_it_is_begun_anew(
-    world: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_runtime_restarts_after_backoff(world: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.ready(TenantPool(name="a100"))
     clock = FakeClock()
     monkeypatch.setattr(world.runtimes, "_clock", clock)
@@ -503,9 +491,7 @@ async def test_work_that_fails_by_a_defect_rests_before_it_is_begun_anew(
     await world.ready(TenantPool(name="a100"))
 
 
-async def test_a_node_is_worked_out_anew_only_where_something_changed(
-    world: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_node_is_rebuilt_only_after_changes(world: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tenant is looked at every ten seconds."""
     built: list[str] = []
     build = NodeSource.build_node

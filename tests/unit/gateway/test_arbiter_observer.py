@@ -1,4 +1,4 @@
-"""Tests of what is kept of the arbiter's work: logs, state, what running pods use."""
+"""Tests of the arbiter observer: logs, state, usage of running pods."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cluster() -> Cluster:
     return there
 
 
-def test_what_running_pods_have_used_so_far_is_written_down(tmp_path: Path) -> None:
+def test_interim_usage_of_running_pods_is_logged(tmp_path: Path) -> None:
     made, there = watch(tmp_path), cluster()
     assert made.record_running(there.now) == 0
     seen(made, there)
@@ -75,7 +75,7 @@ def test_what_running_pods_have_used_so_far_is_written_down(tmp_path: Path) -> N
     assert made.record_running(there.now + 60) == 0
 
 
-def test_what_was_borrowed_until_a_promotion_counts_as_borrowed_and_what_comes_after_does_not(tmp_path: Path) -> None:
+def test_usage_counts_as_borrowed_until_promotion(tmp_path: Path) -> None:
     made = watch(tmp_path)
     there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8)])
     there.add(make_gang("a/ns/gang/x", "a", [8]))
@@ -91,7 +91,9 @@ def test_what_was_borrowed_until_a_promotion_counts_as_borrowed_and_what_comes_a
     assert (second.pod, second.borrowed, second.end) == ("y-0", False, there.now + 60)
 
 
-async def test_it_is_written_at_once_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_interim_usage_is_written_at_start_and_periodically(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = cluster()
     made = watch(tmp_path, clock=lambda: there.now + 7)
     seen(made, there)
@@ -115,7 +117,7 @@ async def test_it_is_written_at_once_and_again(tmp_path: Path, monkeypatch: pyte
     assert bare.record_running(1.0) == 0
 
 
-def test_the_state_calls_lone_pods_by_their_names(tmp_path: Path) -> None:
+def test_state_names_single_pods(tmp_path: Path) -> None:
     made, there = watch(tmp_path), Cluster([make_node("n0")], [make_quota("a", 4)])
     assert msgspec.json.decode(made.encode_state(), type=ArbiterReport) == ArbiterReport()
     there.add(make_gang("a/ns/pod/1234", "a", [9]))
@@ -126,12 +128,12 @@ def test_the_state_calls_lone_pods_by_their_names(tmp_path: Path) -> None:
     assert isinstance(entry, LogEntry)
 
 
-def test_a_log_of_nothing_is_not_begun(tmp_path: Path) -> None:
+def test_empty_log_is_not_created(tmp_path: Path) -> None:
     UsageLog(tmp_path / "usage.jsonl").write_records()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_question_changes_nothing_that_is_kept(tmp_path: Path) -> None:
+def test_what_if_question_changes_no_state(tmp_path: Path) -> None:
     made, there = watch(tmp_path), cluster()
     seen(made, there)
     before = made.encode_state()

@@ -44,7 +44,7 @@ def is_ready(server: FakeApiServer, name: str = "local") -> bool:
     return bool(condition(server, "Ready", name, tenant=False).get("status") == "True")
 
 
-async def test_a_pool_says_what_cells_are_pieces_of(server: FakeApiServer, client: Client) -> None:
+async def test_cell_resource_of_pool_is_used(server: FakeApiServer, client: Client) -> None:
     nic = "example.com/nic"
     pool = {"name": "a100", "nodeSelector": {"pool": "a100"}, "cellResource": nic}
     add_compute_cluster(server, pools=[pool])
@@ -55,7 +55,7 @@ async def test_a_pool_says_what_cells_are_pieces_of(server: FakeApiServer, clien
         assert facts.governed == (nic, "nvidia.com/gpu")
 
 
-async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, client: Client) -> None:
+async def test_cluster_is_connected_prepared_and_reported(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
     async with controller(server, client) as computes:
         computes.total_guarantee = lambda _cluster, _pool: {"nvidia.com/gpu": "3"}
@@ -80,7 +80,7 @@ async def test_a_cluster_is_connected_prepared_and_told(server: FakeApiServer, c
         await wait_until(lambda: any(event["reason"] == "Ready" for event in server.store.all(EVENTS)))
 
 
-async def test_a_pool_whose_settings_cannot_be_read_is_told_of(server: FakeApiServer, client: Client) -> None:
+async def test_invalid_pool_settings_are_reported(server: FakeApiServer, client: Client) -> None:
     pool = {"name": "a100", "nodeSelector": {"pool": "a100"}, "reserve": "101%", "briefRunSeconds": 60}
     add_compute_cluster(server, pools=[pool])
     async with controller(server, client):
@@ -98,7 +98,7 @@ async def test_a_pool_whose_settings_cannot_be_read_is_told_of(server: FakeApiSe
         await wait_until(lambda: is_ready(server))
 
 
-async def test_what_pods_need_there_is_made_again(
+async def test_deleted_prerequisites_are_recreated(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_compute_cluster(server)
@@ -114,7 +114,7 @@ async def test_what_pods_need_there_is_made_again(
         assert is_ready(server)
 
 
-async def test_which_features_are_on_there_is_forgotten_with_each_look(
+async def test_known_features_are_reset_at_each_check(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_compute_cluster(server)
@@ -127,7 +127,7 @@ async def test_which_features_are_on_there_is_forgotten_with_each_look(
         await wait_until(lambda: not known)
 
 
-async def test_nodes_that_come_and_go_change_the_pool(server: FakeApiServer, client: Client) -> None:
+async def test_pool_status_follows_nodes(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
     async with controller(server, client):
         await wait_until(lambda: is_ready(server))
@@ -137,7 +137,7 @@ async def test_nodes_that_come_and_go_change_the_pool(server: FakeApiServer, cli
         assert (pool["usableNodes"], pool["allocatable"]["nvidia.com/gpu"]) == (2, "16")
 
 
-async def test_pools_that_share_nodes_are_told_of_for_as_long_as_they_do(server: FakeApiServer, client: Client) -> None:
+async def test_shared_nodes_are_reported_while_pools_overlap(server: FakeApiServer, client: Client) -> None:
     pools = [{"name": "a100", "nodeSelector": {"pool": "a100"}}, {"name": "all"}]
     add_compute_cluster(server, pools=pools)
     async with controller(server, client):
@@ -181,7 +181,7 @@ def change_secret(server: FakeApiServer, computes: ComputeController, document: 
     computes.tenants_changed()
 
 
-async def test_other_credentials_are_taken_over_without_a_new_connection(server: FakeApiServer, client: Client) -> None:
+async def test_new_credentials_are_adopted_without_reconnect(server: FakeApiServer, client: Client) -> None:
     """With one its virtual nodes would not be ready until all pods have been listed, hour by hour with some tokens."""
     async with far_east(server) as east, controller(server, client) as computes:
         await wait_until(lambda: is_ready(server, "east"))
@@ -199,9 +199,7 @@ async def test_other_credentials_are_taken_over_without_a_new_connection(server:
         await link.client.request("GET", "/version")
 
 
-async def test_credentials_that_the_server_refuses_are_told_and_those_before_used_on(
-    server: FakeApiServer, client: Client
-) -> None:
+async def test_refused_credentials_are_reported_and_old_ones_stay(server: FakeApiServer, client: Client) -> None:
     async with far_east(server) as east, controller(server, client) as computes:
         await wait_until(lambda: is_ready(server, "east"))
         link = computes.clusters.links["east"]
@@ -220,9 +218,7 @@ def _asked(server: FakeApiServer, *, since: int, times: int) -> bool:
     return sum("/secrets/east" in request for request in server.requests[since:]) >= times
 
 
-async def test_a_secret_of_which_no_more_than_its_annotations_change_changes_nothing(
-    server: FakeApiServer, client: Client
-) -> None:
+async def test_changed_annotations_of_secret_have_no_effect(server: FakeApiServer, client: Client) -> None:
     async with far_east(server) as east, controller(server, client) as computes:
         await wait_until(lambda: is_ready(server, "east"))
         link = computes.clusters.links["east"]
@@ -234,7 +230,7 @@ async def test_a_secret_of_which_no_more_than_its_annotations_change_changes_not
         assert computes.clusters.links["east"] is link
 
 
-async def test_a_missing_secret_is_said_and_healed_when_it_comes(server: FakeApiServer, client: Client) -> None:
+async def test_missing_secret_is_reported_until_it_exists(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server, "east", connection={"kubeconfigSecret": SECRET})
     async with controller(server, client):
         await wait_until(lambda: condition(server, "Connected", "east", tenant=False))
@@ -243,9 +239,7 @@ async def test_a_missing_secret_is_said_and_healed_when_it_comes(server: FakeApi
         await wait_until(lambda: is_ready(server, "east"))
 
 
-async def test_a_cluster_made_anew_under_the_name_of_another_is_told_all_of_itself(
-    server: FakeApiServer, client: Client
-) -> None:
+async def test_recreated_cluster_gets_complete_status(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
     async with controller(server, client):
         await wait_until(lambda: is_ready(server))
@@ -262,7 +256,7 @@ async def test_a_cluster_made_anew_under_the_name_of_another_is_told_all_of_itse
         assert (new["status"]["version"], new["status"]["pools"]) == (old["status"]["version"], old["status"]["pools"])
 
 
-async def test_a_secret_that_cannot_be_used_takes_nothing_away(server: FakeApiServer, client: Client) -> None:
+async def test_invalid_secret_keeps_connection(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server, "east", connection={"kubeconfigSecret": SECRET})
     server.store.create(SECRETS, secret(server.url), "ops")
     async with controller(server, client) as computes:
@@ -278,7 +272,7 @@ async def test_a_secret_that_cannot_be_used_takes_nothing_away(server: FakeApiSe
         assert computes.clusters.links["east"] is not link
 
 
-async def test_a_cluster_in_use_stays_until_nobody_uses_it(server: FakeApiServer, client: Client) -> None:
+async def test_cluster_is_deleted_only_when_no_tenant_uses_it(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
     async with controller(server, client) as computes:
         await wait_until(lambda: is_ready(server))
@@ -292,9 +286,7 @@ async def test_a_cluster_in_use_stays_until_nobody_uses_it(server: FakeApiServer
         await wait_until(lambda: not computes.clusters.links)
 
 
-async def test_a_cluster_stays_until_the_last_pod_of_a_tenant_has_ended_there(
-    server: FakeApiServer, client: Client
-) -> None:
+async def test_cluster_is_deleted_after_last_tenant_pod(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server)
     marks = {NAMESPACE_ANNOTATION: "default", NAME_ANNOTATION: "web", UID_ANNOTATION: "1"}
     metadata = {"name": "web", "labels": {TENANT_LABEL: "alpha"}, "annotations": marks}
@@ -311,9 +303,7 @@ async def test_a_cluster_stays_until_the_last_pod_of_a_tenant_has_ended_there(
         await wait_until(lambda: server.store.find(COMPUTE_CLUSTERS, "local") is None)
 
 
-async def test_a_cluster_that_cannot_be_reached_any_more_goes_all_the_same(
-    server: FakeApiServer, client: Client
-) -> None:
+async def test_unreachable_cluster_can_be_deleted(server: FakeApiServer, client: Client) -> None:
     add_compute_cluster(server, "east", connection={"kubeconfigSecret": {"namespace": "ops", "name": "east"}})
     async with controller(server, client):
         await wait_until(lambda: condition(server, "Connected", "east", tenant=False))
@@ -322,7 +312,7 @@ async def test_a_cluster_that_cannot_be_reached_any_more_goes_all_the_same(
 
 
 @pytest.mark.parametrize("user", ["exec: {command: sh}", "tokenFile: /etc/shadow", "client-key: /etc/key"])
-def test_a_kubeconfig_in_a_secret_may_not_name_files_or_programs(user: str) -> None:
+def test_kubeconfig_in_secret_must_be_self_contained(user: str) -> None:
     text = (
         f"clusters: [{{name: c, cluster: {{server: 'https://x'}}}}]\nusers: [{{name: u, user: {{{user}}}}}]\n"
         "contexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"

@@ -1,4 +1,4 @@
-"""What a compute cluster's admin may apply beside the gateway's rights: the policy that keeps tenants' pods lean."""
+"""Tests of the recommended policy that removes managedFields from tenant pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkgateway.model.names import TENANT_LABEL
 FILE = Path(recommended_policies.__file__).parent / "lean-pods.yaml"
 
 
-def test_the_policy_looks_at_tenants_new_pods_and_nothing_else() -> None:
+def test_policy_matches_only_new_tenant_pods() -> None:
     policy, _ = recommended_policies.lean_pods_policy("v1")
     spec = policy["spec"]
 
@@ -23,7 +23,7 @@ def test_the_policy_looks_at_tenants_new_pods_and_nothing_else() -> None:
     assert set(spec) == {"matchConstraints", "failurePolicy", "reinvocationPolicy", "mutations"}
 
 
-def test_it_takes_the_record_away_and_refuses_no_pod() -> None:
+def test_policy_removes_managed_fields_and_refuses_no_pod() -> None:
     policy, _ = recommended_policies.lean_pods_policy("v1")
     (mutation,) = policy["spec"]["mutations"]
 
@@ -31,14 +31,14 @@ def test_it_takes_the_record_away_and_refuses_no_pod() -> None:
     assert policy["spec"]["failurePolicy"] == "Ignore"
 
 
-def test_it_is_bound_as_it_stands_for_all_pods_that_it_chooses() -> None:
+def test_binding_applies_policy_to_all_matching_pods() -> None:
     policy, binding = recommended_policies.lean_pods_policy("v1")
 
     assert (policy["kind"], binding["kind"]) == ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
     assert binding["spec"] == {"policyName": policy["metadata"]["name"]}
 
 
-def test_older_releases_get_the_same_in_their_version() -> None:
+def test_older_kubernetes_gets_policy_in_its_api_version() -> None:
     """The file itself is what admins of new ones apply."""
     documents = list(yaml.safe_load_all(FILE.read_text()))
     assert recommended_policies.lean_pods_policy("v1") == documents
@@ -49,7 +49,7 @@ def test_older_releases_get_the_same_in_their_version() -> None:
     assert list(yaml.safe_load_all(as_the_docs_say)) == beta
 
 
-def test_the_gateway_has_no_rights_for_it() -> None:
+def test_gateway_has_no_permission_for_policies() -> None:
     """Whoever makes such policies has power over the whole cluster."""
     rules = [rule for role in (*rbac.compute_roles(), *rbac.management_roles()) for rule in role.get("rules", ())]
     assert rules

@@ -1,4 +1,4 @@
-"""Who may not write to the datastore is told of, once, and again when that is over."""
+"""Tests of the datastore monitor."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class World:
         )
 
 
-async def test_nothing_is_said_before_the_first_look() -> None:
+async def test_verdict_is_unknown_before_first_check() -> None:
     world = World()
     assert world.keeping.write_verdict("a") is None
     await world.keeping.check_datastore()
@@ -62,7 +62,7 @@ async def test_nothing_is_said_before_the_first_look() -> None:
     assert verdict.is_true
 
 
-async def test_a_tenant_that_is_held_is_told_of_with_the_way_out_and_so_is_the_end_of_it() -> None:
+async def test_blocked_tenant_is_reported_with_way_out_until_unblocked() -> None:
     world = World()
     world.datastore.blocked = {"a": 5 * GIB}
     await world.keeping.check_datastore()
@@ -81,14 +81,14 @@ async def test_a_tenant_that_is_held_is_told_of_with_the_way_out_and_so_is_the_e
     assert after.is_true
 
 
-async def test_tenants_that_may_write_in_any_case_are_named_to_the_datastore() -> None:
+async def test_writable_tenants_are_exempt() -> None:
     world = World()
     world.tenants += [tenant("c", {WRITABLE_ANNOTATION: "true"}), tenant("d", {WRITABLE_ANNOTATION: "false"})]
     await world.keeping.check_datastore()
     assert world.datastore.exempt == [["c"]]
 
 
-async def test_nothing_is_done_before_it_is_known_who_may_write_in_any_case() -> None:
+async def test_check_waits_until_tenants_are_known() -> None:
     world = World()
     world.known = False
     await world.keeping.check_datastore()
@@ -96,7 +96,7 @@ async def test_nothing_is_done_before_it_is_known_who_may_write_in_any_case() ->
     assert world.keeping.write_verdict("a") is None
 
 
-async def test_a_tenant_that_was_made_anew_is_not_told_to_be_held() -> None:
+async def test_recreated_tenant_is_not_reported_as_blocked() -> None:
     world = World()
     world.datastore.blocked = {"a": GIB}
     await world.keeping.check_datastore()
@@ -106,7 +106,7 @@ async def test_a_tenant_that_was_made_anew_is_not_told_to_be_held() -> None:
     assert verdict.is_true
 
 
-async def test_who_was_held_in_a_look_that_failed_is_told_of() -> None:
+async def test_tenants_blocked_by_failed_check_are_reported() -> None:
     world = World()
     await world.keeping.check_datastore()
     world.datastore.blocked = {"a": GIB}
@@ -116,7 +116,7 @@ async def test_who_was_held_in_a_look_that_failed_is_told_of() -> None:
     assert world.news == ["a"]
 
 
-async def test_figures_are_set() -> None:
+async def test_metrics_are_set() -> None:
     world = World()
     world.datastore.blocked = {"a": 0}
     await world.keeping.check_datastore()
@@ -125,7 +125,7 @@ async def test_figures_are_set() -> None:
     assert BLOCKED_TENANTS._value.get() == 1
 
 
-async def test_a_datastore_that_does_not_answer_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_check_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datastore_quota, "CHECK_SECONDS", 0.001)
     world = World()
     world.datastore.failing = [EtcdUnavailable("etcd did not do Status"), TypeError("a defect")]
