@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from datetime import UTC, datetime
 from types import ModuleType
 
 import click
-from rich.console import Console
 
-from bench import burst, cost, decide, gang, light, memory, onboard, reclaim, report, restart, streams, trace, translate
-from bench import environment as surroundings
+from bench import burst, cost, decide, gang, light, memory, onboard, reclaim, restart, streams, trace, translate
+from bench.environment import component_versions
 from bench.failures import first_failure
+from bench.measurement import start_measurement
 from bench.options import platform_options, run_to_exit
-from bench.outcome import Result
 from bench.platform import GPU_NODES, start_platform
-from bench.procfs import stolen_seconds
 from bench.session import Session
 from bench.settings import LARGEST, Settings, hollow_nodes
-from bench.timeline import now
 from vkgateway.cli.progress import Progress
 from vkgateway.gateway import logs
 from vkgateway.gateway.config import Logging
@@ -96,22 +92,11 @@ async def _run_on_platform(names: list[str], settings: Settings, *, real: bool) 
 
 async def _measure_benchmark(name: str, session: Session | None, settings: Settings) -> None:
     module = BENCHMARKS[name]
-    machine = await surroundings.measure_machine()
-    started, stolen = now(), stolen_seconds()
+    measurement = await start_measurement()
     outcome = await module.run(session)
-    machine.stolen = round((stolen_seconds() - stolen) / (now() - started) / machine.cores, 2)
-    result = Result(
-        name=name,
-        title=module.TITLE,
-        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=machine,
-        versions=surroundings.component_versions(session.platform.record if session is not None else None),
-        outcome=outcome,
-        seconds=round(now() - started, 1),
-    )
-    report.print_result(result, console=Console(width=160))
-    if settings.write:
-        report.save_result(result)
+    measurement.end_load()
+    versions = component_versions(session.platform.record if session is not None else None)
+    measurement.publish_result(outcome, name=name, title=module.TITLE, versions=versions, write=settings.write)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ from typing import Final
 
 import msgspec
 
-from bench import load
-from bench import startmetrics as startterms
+from bench import load, startmetrics
 from bench.eviction import Loss, Victim, find_minimal_loss, total_loss
 from bench.flows import constant_place, warm_up
 from bench.light import pod_tenant
@@ -98,10 +97,10 @@ async def _run_round(platform: Platform, owner: load.Place, guest: load.Place, *
         gangs = await _fill_pool(guest, run=run, timeline=tenant_timeline)
         nodes = await _pod_nodes(platform, guest, run=run)
         socket = platform.paths.data_dir / "run/gateway.sock"
-        before = await startterms.read_terms(socket)
+        before = await startmetrics.read_terms(socket)
         full = await _start_gang(owner, "second", run=run, timeline=tenant_timeline)
         await asyncio.sleep(_SETTLE)
-        terms = startterms.mean_terms(before, await startterms.read_terms(socket))
+        terms = startmetrics.mean_terms(before, await startmetrics.read_terms(socket))
         victims, evicted = _find_evicted(gangs, nodes, tenant_timeline)
         await _delete_pods([owner, guest], tenant_timeline, compute_timeline)
     return Round(

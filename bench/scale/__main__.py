@@ -5,25 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 
-from bench import environment as surroundings
-from bench import report
+from bench.environment import component_versions
 from bench.failures import first_failure
+from bench.measurement import start_measurement
 from bench.options import platform_options, run_to_exit
-from bench.outcome import Result
 from bench.platform import start_platform
-from bench.procfs import stolen_seconds
-from bench.scale import outcome as told
-from bench.scale import play, simulated, workload
+from bench.scale import outcome, play, simulated, workload
 from bench.scale.settings import Scale
 from bench.settings import Settings
-from bench.timeline import now
 from vkgateway.cli.progress import Progress
 from vkgateway.gateway import logs
 from vkgateway.gateway.config import Logging
@@ -80,29 +74,22 @@ async def _run_trace(scale: Scale, settings: Settings, gangs: Path | None) -> No
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    machine = await surroundings.measure_machine()
-    started, stolen = now(), stolen_seconds()
+    measurement = await start_measurement()
     jobs, warm_up = workload.make_workload(scale)
     with Progress() as progress:
         played, versions = await _play_jobs(scale, settings, jobs, warm_up, progress)
-        machine.stolen = round((stolen_seconds() - stolen) / (now() - started) / machine.cores, 2)
+        measurement.end_load()
         progress("simulating the run")
         simulations = await asyncio.to_thread(simulated.simulate_run, scale, jobs, played, warm_up=warm_up)
-    outcome = told.build_outcome(scale, jobs, played, simulations, warm_up=warm_up)
-    result = Result(
-        name="scale",
-        title=told.run_title(scale),
-        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        machine=machine,
-        versions=versions,
-        outcome=outcome,
-        seconds=round(now() - started, 1),
-    )
     if gangs is not None:
-        _write_rows(gangs, told.gang_records(jobs, played, simulations))
-    report.print_result(result, console=Console(width=160))
-    if settings.write:
-        report.save_result(result)
+        _write_rows(gangs, outcome.gang_records(jobs, played, simulations))
+    measurement.publish_result(
+        outcome.build_outcome(scale, jobs, played, simulations, warm_up=warm_up),
+        name="scale",
+        title=outcome.run_title(scale),
+        versions=versions,
+        write=settings.write,
+    )
 
 
 def _write_rows(file: Path, rows: object) -> None:
@@ -115,9 +102,7 @@ async def _play_jobs(
     """Play the jobs on a temporary platform. Return also the versions of its programs."""
     try:
         async with start_platform(settings, nodes=1, gpu_nodes=scale.nodes, report=progress) as ready:
-            return await play.play_jobs(ready, scale, jobs, warm_up=warm_up), surroundings.component_versions(
-                ready.record
-            )
+            return await play.play_jobs(ready, scale, jobs, warm_up=warm_up), component_versions(ready.record)
     except* VkgatewayError as group:
         raise first_failure(group) from group
     raise AssertionError  # the block returns or raises

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from bench import procfs
-from bench import startmetrics as startterms
+from bench import procfs, startmetrics
 from bench.platform import Platform
 from bench.procfs import CpuMeter
 from bench.stats import percentile
@@ -70,7 +69,7 @@ class Meters:
     async def begin(self) -> None:
         """Start to count."""
         procfs.reset_peak(await self._platform.gateway_pid())
-        self._steps = parse_cycles(await startterms.fetch_metrics(self._socket))
+        self._steps = parse_cycles(await startmetrics.fetch_metrics(self._socket))
         self._cpu, self._started = await self._platform.start_meter(), now()
         self._busy.clear()
 
@@ -85,7 +84,7 @@ class Meters:
     async def finish(self) -> MeterFigures:
         """Return the figures."""
         assert self._cpu is not None
-        after = parse_cycles(await startterms.fetch_metrics(self._socket))
+        after = parse_cycles(await startmetrics.fetch_metrics(self._socket))
         return MeterFigures(
             seconds=now() - self._started,
             cpu=self._cpu.read_seconds(),
