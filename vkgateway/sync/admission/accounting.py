@@ -47,22 +47,22 @@ class PodAccounting:
         )
 
     def record_state(
-        self, member: GangMember, seen: MemberState, *, below: ComputePodView | None, verdict: Admission | None
+        self, member: GangMember, state: MemberState, *, compute_pod: ComputePodView | None, verdict: Admission | None
     ) -> None:
         """Record the current state of a pod."""
         uid = member.uid
-        if seen.state is None:
+        if state.state is None:
             self._observer.start_meter.pod_gone(self._gang_id(member), uid)
             start = self._start_times.pop(uid, None)
-            if start is not None and seen.has_succeeded:
+            if start is not None and state.has_succeeded:
                 self._history.add_run(*member.key, self._clock() - start)
             if start is not None and verdict is not None:
                 self._observer.pod_ended(
-                    self._tenant, self._build_run(member, verdict, start=start, done=seen.has_succeeded)
+                    self._tenant, self._build_run(member, verdict, start=start, done=state.has_succeeded)
                 )
-        elif below is not None:
-            self._start_times.setdefault(uid, seen.since)
-            if below.spec.node_name:
+        elif compute_pod is not None:
+            self._start_times.setdefault(uid, state.since)
+            if compute_pod.spec.node_name:
                 self._observer.start_meter.pod_bound(uid, now=self._clock())
 
     def forget_pod(self, member: GangMember) -> None:

@@ -178,8 +178,8 @@ class Arbitration:
 
         Return False if too many nodes are excluded: then the cause is whatever binds pods there, and not the nodes.
         """
-        facts = self._clusters.get(cluster)
-        return facts is not None and facts.avoid_node(node, until=self.clock() + 5 * self.settings.bind_timeout)
+        cache = self._clusters.get(cluster)
+        return cache is not None and cache.avoid_node(node, until=self.clock() + 5 * self.settings.bind_timeout)
 
     async def run(self) -> None:
         """Run cycles until cancelled."""
@@ -216,14 +216,14 @@ class Arbitration:
             return True
         now = self.clock()
         self._started_at = now if self._started_at is None else self._started_at
-        waited = now - self._started_at >= _START_TIMEOUT
+        timed_out = now - self._started_at >= _START_TIMEOUT
         expected = self._platform.expected_tenants()
         known = (
             expected is not None
             and all(cluster.is_known for cluster in self._clusters.values())
             and all(name in self._tenants and self._tenants[name].is_known for name in expected)
         )
-        if known or waited:
+        if known or timed_out:
             self._started = True
             log.info("first scheduling cycle", tenants=len(self._tenants), everything_known=known)
         else:
@@ -232,7 +232,7 @@ class Arbitration:
 
     def _sync_clusters(self) -> None:
         links = self._platform.links
-        for name in [name for name, facts in self._clusters.items() if links.get(name) is not facts.link]:
+        for name in [name for name, cache in self._clusters.items() if links.get(name) is not cache.link]:
             self._clusters.pop(name).close()
         for name, link in links.items():
             if name not in self._clusters:
@@ -256,7 +256,7 @@ class Arbitration:
 
     async def _run_cycle(self) -> None:
         now = self.clock()
-        snapshot, unjudged = build_snapshot(
+        snapshot, unjudged_reports = build_snapshot(
             self._tenants,
             self._clusters,
             self._platform.pool_specs(),
@@ -267,18 +267,20 @@ class Arbitration:
         begun = time.perf_counter()
         decisions = await asyncio.to_thread(self._decide, snapshot, now)
         seconds = time.perf_counter() - begun
-        told = replace(decisions, holds=(*decisions.holds, *unjudged))
-        self._plans = told.plans
-        dispatch_decisions(told, snapshot, self._tenants, now=now)
-        self.start_meter.cycle_decided({gang.id: gang for gang in snapshot.gangs}, told, at=now, now=self.clock())
+        all_decisions = replace(decisions, holds=(*decisions.holds, *unjudged_reports))
+        self._plans = all_decisions.plans
+        dispatch_decisions(all_decisions, snapshot, self._tenants, now=now)
+        self.start_meter.cycle_decided(
+            {gang.id: gang for gang in snapshot.gangs}, all_decisions, at=now, now=self.clock()
+        )
         if self._observer is not None:
-            self._observer.cycle_decided(snapshot, told, now=now, seconds=seconds)
+            self._observer.cycle_decided(snapshot, all_decisions, now=now, seconds=seconds)
         if self._journal is not None:
             self._journal.add_cycle(snapshot, decisions, now)
-        self._has_pending = bool(told.holds or told.plans)
-        if not told.evicts and not any(one.has_notices for one in self._tenants.values()):
+        self._has_pending = bool(all_decisions.holds or all_decisions.plans)
+        if not all_decisions.evicts and not any(one.has_notices for one in self._tenants.values()):
             self._platform.notices_ended()
-        self._set_timer(told, self.clock())
+        self._set_timer(all_decisions, self.clock())
         await asyncio.sleep(seconds * _REST_RATIO)
 
     def _set_timer(self, decisions: Decisions, now: float) -> None:

@@ -71,8 +71,8 @@ class ClusterCache:
         self._pending_topologies.update(link.topologies.topology_items())
         for pod in link.pods.store.values():
             self._count_pod(pod)
-        for stranger in link.unmanaged_pods.store.values():
-            self._unmanaged_pod_changed(None, stranger)
+        for unmanaged in link.unmanaged_pods.store.values():
+            self._unmanaged_pod_changed(None, unmanaged)
 
     def close(self) -> None:
         """Stop watching the cluster."""
@@ -103,9 +103,13 @@ class ClusterCache:
         avoided = frozenset(self.avoided_nodes)
         found = []
         for spec in specs:
-            facts = self._pools.setdefault(spec.name, PoolCache((self.link.name, spec.name), self._images, self._zones))
+            pool_cache = self._pools.setdefault(
+                spec.name, PoolCache((self.link.name, spec.name), self._images, self._zones)
+            )
             found.append(
-                facts.update_pool(spec, self._pool_nodes[spec.name], self._occupancy, changed=changed, avoided=avoided)
+                pool_cache.update_pool(
+                    spec, self._pool_nodes[spec.name], self._occupancy, changed=changed, avoided=avoided
+                )
             )
         return found
 
@@ -133,9 +137,9 @@ class ClusterCache:
         before, self._pool_nodes = self._pool_nodes, members
         if before.keys() == members.keys() and all(before[name] is nodes for name, nodes in members.items()):
             return
-        homes = {name: frozenset(node.metadata.name for node in pool.nodes) for name, pool in members.items()}
-        if homes != self._node_names:
-            self._node_names = homes
+        node_names = {name: frozenset(node.metadata.name for node in pool.nodes) for name, pool in members.items()}
+        if node_names != self._node_names:
+            self._node_names = node_names
             for pod in self.link.pods.store.values():
                 self._count_pod(pod)
 
@@ -151,10 +155,10 @@ class ClusterCache:
 
     def _update_zones(self) -> None:
         """Update the zones of nodes that published a topology, once all pods are known."""
-        unjudged, self._pending_topologies = self._pending_topologies, {}
-        if unjudged and not self._zones.follows_pods:
+        topologies, self._pending_topologies = self._pending_topologies, {}
+        if topologies and not self._zones.follows_pods:
             self._zones.follow_pods(self.link.pods.store.values())
-        for node, view in unjudged.items():
+        for node, view in topologies.items():
             self._zones.node_published(node, view, used=self._occupancy.used_on(node))
 
     def _pod_changed(self, old: ComputePodView | None, new: ComputePodView | None) -> None:

@@ -81,7 +81,7 @@ class AdmissionController:
         self._arbiter.add_tenant(self.tenant_admission)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.companions.run(), name=f"tenant/{self._scope.name}/beside")
+                group.create_task(self.companions.run(), name=f"tenant/{self._scope.name}/companions")
                 group.create_task(
                     self.completion_records.run(self.tenant_admission), name=f"tenant/{self._scope.name}/done"
                 )
@@ -108,30 +108,34 @@ class AdmissionController:
         """
         return self.gate_reconciler.ordinary.is_ordinary(view)
 
-    def admission_for(self, case: PodContext) -> Admission:
+    def admission_for(self, context: PodContext) -> Admission:
         """Return the admission of a pod without a compute pod."""
-        above = tenant_pod_of(case)
-        return self.tenant_admission.admission_for(above.metadata.uid, above.spec.node_name)
+        tenant_pod = tenant_pod_of(context)
+        return self.tenant_admission.admission_for(tenant_pod.metadata.uid, tenant_pod.spec.node_name)
 
-    def running_admission(self, case: PodContext) -> Admission:
+    def running_admission(self, context: PodContext) -> Admission:
         """Return the admission of a pod with a compute pod: retaken if no node has accepted it in time."""
-        below = compute_pod_of(case)
-        node = below.metadata.annotations.get(COMPUTE_NODE_ANNOTATION, "")
-        uid = tenant_pod_of(case).metadata.uid
-        if below.spec.node_name:
+        compute_pod = compute_pod_of(context)
+        node = compute_pod.metadata.annotations.get(COMPUTE_NODE_ANNOTATION, "")
+        uid = tenant_pod_of(context).metadata.uid
+        if compute_pod.spec.node_name:
             self._unbound.forget_pod(uid)
-            self.tenant_admission.keep_compute_pod(uid, below.metadata.uid)
+            self.tenant_admission.keep_compute_pod(uid, compute_pod.metadata.uid)
         elif node:
-            left = self._unbound.seen_since(uid, below.metadata.uid) + self._arbiter.bind_timeout - self._scope.clock()
-            if left <= 0 and self._arbiter.avoid_node(case.link.name, node):
-                self.tenant_admission.revert_compute_pod(uid, below.metadata.uid)
+            remaining = (
+                self._unbound.seen_since(uid, compute_pod.metadata.uid)
+                + self._arbiter.bind_timeout
+                - self._scope.clock()
+            )
+            if remaining <= 0 and self._arbiter.avoid_node(context.link.name, node):
+                self.tenant_admission.revert_compute_pod(uid, compute_pod.metadata.uid)
                 return RETAKEN
-            self._scope.work_queue.enqueue(POD, case.key, left if left > 0 else self._arbiter.bind_timeout)
+            self._scope.work_queue.enqueue(POD, context.key, remaining if remaining > 0 else self._arbiter.bind_timeout)
         return self.tenant_admission.running_admission(uid)
 
-    async def report_pending(self, case: PodContext) -> None:
+    async def report_pending(self, context: PodContext) -> None:
         """Report to a pending pod why it waits."""
-        view = tenant_pod_of(case)
+        view = tenant_pod_of(context)
         member = self.tenant_admission.gangs.find_member(view.metadata.uid)
         if member is not None:
             await self.gate_reconciler.report_pending(view, member)

@@ -21,14 +21,14 @@ def dispatch_decisions(
     dropped.
     """
 
-    def of(gang: str) -> TenantAdmission | None:
+    def tenant_of(gang: str) -> TenantAdmission | None:
         return tenants.get(tenant_of_gang(gang))
 
     for admit in decisions.admits:
-        if (tenant := of(admit.gang)) is not None:
+        if (tenant := tenant_of(admit.gang)) is not None:
             tenant.apply_admit(admit, now=now)
     for evict in decisions.evicts:
-        if (tenant := of(evict.gang)) is not None:
+        if (tenant := tenant_of(evict.gang)) is not None:
             tenant.apply_evict(evict)
             log.info(
                 "evicting",
@@ -39,20 +39,20 @@ def dispatch_decisions(
                 gpu_seconds_saved=round(evict.saved),
             )
     for reprieve in decisions.reprieves:
-        if (tenant := of(reprieve.gang)) is not None:
+        if (tenant := tenant_of(reprieve.gang)) is not None:
             tenant.apply_reprieve(reprieve)
     for promote in decisions.promotes:
-        if (tenant := of(promote.gang)) is not None:
+        if (tenant := tenant_of(promote.gang)) is not None:
             tenant.apply_promote(promote)
     _dispatch_pending_reasons(decisions, snapshot, tenants)
 
 
 def _dispatch_pending_reasons(decisions: Decisions, snapshot: Snapshot, tenants: Mapping[str, TenantAdmission]) -> None:
     holds: dict[str, list[PendingReport]] = {name: [] for name in tenants}
-    for hold in decisions.holds:
-        holds.setdefault(tenant_of_gang(hold.gang), []).append(hold)
+    for report in decisions.holds:
+        holds.setdefault(tenant_of_gang(report.gang), []).append(report)
     pools = {gang.id: gang.pools[0] for gang in snapshot.gangs if gang.pools}
     for name, tenant in tenants.items():
         tenant.set_pending_reasons(
-            holds[name], pools={hold.gang: hold.pool or pools.get(hold.gang) for hold in holds[name]}
+            holds[name], pools={report.gang: report.pool or pools.get(report.gang) for report in holds[name]}
         )

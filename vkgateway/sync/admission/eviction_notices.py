@@ -24,47 +24,53 @@ class EvictionNotices:
         self._events = scope.events
         self._clock = scope.clock
 
-    async def give_notice(self, case: PodContext) -> None:
+    async def give_notice(self, context: PodContext) -> None:
         """Write the deadline to the compute pod and the tenant pod, once."""
-        admission, above, below = case.admission, tenant_pod_of(case).metadata, compute_pod_of(case).metadata
+        admission, tenant_metadata, compute_metadata = (
+            context.admission,
+            tenant_pod_of(context).metadata,
+            compute_pod_of(context).metadata,
+        )
         assert admission is not None
         deadline = times.render_time(datetime.fromtimestamp(admission.deadline or 0.0, UTC))
-        if below.annotations.get(EVICTION_DEADLINE_ANNOTATION) != deadline:
+        if compute_metadata.annotations.get(EVICTION_DEADLINE_ANNOTATION) != deadline:
             # The reason is written now, so that only the deletion is left at the deadline.
             marks = {EVICTED_FOR: admission.evicted_for, EVICTED: admission.reason_text, BORROWED_ANNOTATION: "true"}
-            await self._annotate_pod(case.link.client, below, {EVICTION_DEADLINE_ANNOTATION: deadline, **marks})
-        if above.annotations.get(EVICTION_DEADLINE_ANNOTATION) == deadline:
+            await self._annotate_pod(
+                context.link.client, compute_metadata, {EVICTION_DEADLINE_ANNOTATION: deadline, **marks}
+            )
+        if tenant_metadata.annotations.get(EVICTION_DEADLINE_ANNOTATION) == deadline:
             return
         message = f"{admission.message}; it is deleted at {deadline}"
-        await self._events.emit_event(above, reason=admission.code, message=message)
-        await self._set_condition(case, status="True", reason=admission.code, message=message)
-        await self._annotate_pod(self._client, above, {EVICTION_DEADLINE_ANNOTATION: deadline})
+        await self._events.emit_event(tenant_metadata, reason=admission.code, message=message)
+        await self._set_condition(context, status="True", reason=admission.code, message=message)
+        await self._annotate_pod(self._client, tenant_metadata, {EVICTION_DEADLINE_ANNOTATION: deadline})
 
-    async def withdraw_notice(self, case: PodContext) -> None:
+    async def withdraw_notice(self, context: PodContext) -> None:
         """Remove a withdrawn notice from the tenant pod and the compute pod."""
-        above, below = tenant_pod_of(case).metadata, compute_pod_of(case).metadata
-        if EVICTION_DEADLINE_ANNOTATION in above.annotations:
+        tenant_metadata, compute_metadata = tenant_pod_of(context).metadata, compute_pod_of(context).metadata
+        if EVICTION_DEADLINE_ANNOTATION in tenant_metadata.annotations:
             message = "the eviction is withdrawn: the capacity is not needed any more"
-            await self._events.emit_event(above, reason="EvictionWithdrawn", message=message, kind="Normal")
-            await self._set_condition(case, status="False", reason="EvictionWithdrawn", message=message)
-            await self._annotate_pod(self._client, above, {EVICTION_DEADLINE_ANNOTATION: None})
-        if EVICTION_DEADLINE_ANNOTATION in below.annotations:
+            await self._events.emit_event(tenant_metadata, reason="EvictionWithdrawn", message=message, kind="Normal")
+            await self._set_condition(context, status="False", reason="EvictionWithdrawn", message=message)
+            await self._annotate_pod(self._client, tenant_metadata, {EVICTION_DEADLINE_ANNOTATION: None})
+        if EVICTION_DEADLINE_ANNOTATION in compute_metadata.annotations:
             marks: Object = {EVICTION_DEADLINE_ANNOTATION: None, EVICTED_FOR: None, EVICTED: None}
-            await self._annotate_pod(case.link.client, below, marks)
+            await self._annotate_pod(context.link.client, compute_metadata, marks)
 
-    async def mark_promoted(self, case: PodContext) -> None:
+    async def mark_promoted(self, context: PodContext) -> None:
         """Record once on a compute pod that it runs inside the tenant's guarantee.
 
         Its priority class does not change: Kubernetes does not allow that for an existing pod.
         """
-        admission, below = case.admission, compute_pod_of(case).metadata
-        borrows = below.annotations.get(BORROWED_ANNOTATION) == "true"
+        admission, compute_metadata = context.admission, compute_pod_of(context).metadata
+        borrows = compute_metadata.annotations.get(BORROWED_ANNOTATION) == "true"
         if admission is None or admission.borrowed is not False or not borrows:
             return
-        await self._annotate_pod(case.link.client, below, {BORROWED_ANNOTATION: "false"})
+        await self._annotate_pod(context.link.client, compute_metadata, {BORROWED_ANNOTATION: "false"})
         message = "the pod runs inside the tenant's guarantee from now on: its capacity is not reclaimed any more"
         await self._events.emit_event(
-            tenant_pod_of(case).metadata, reason="InsideGuarantee", message=message, kind="Normal"
+            tenant_pod_of(context).metadata, reason="InsideGuarantee", message=message, kind="Normal"
         )
 
     async def _annotate_pod(self, client: Client, metadata: Meta, annotations: Object) -> None:
@@ -79,11 +85,11 @@ class EvictionNotices:
         except (errors.NotFound, errors.Conflict):
             return
 
-    async def _set_condition(self, case: PodContext, *, status: str, reason: str, message: str) -> None:
+    async def _set_condition(self, context: PodContext, *, status: str, reason: str, message: str) -> None:
         now = datetime.fromtimestamp(self._clock(), UTC)
         await set_condition(
             self._client,
-            tenant_pod_of(case),
+            tenant_pod_of(context),
             DISRUPTION_CONDITION,
             status=status,
             reason=reason,

@@ -156,7 +156,7 @@ class TenantGangs:
             self._completion_store.mark_changed(member.key[0])
         group.is_fresh = False
 
-    def drop_member(self, uid: str, *, seen: MemberState = _NO_STATE) -> None:
+    def drop_member(self, uid: str, *, state: MemberState = _NO_STATE) -> None:
         """Remove a deleted pod; if it succeeded, the other members do not wait for it."""
         member = self._members.pop(uid, None)
         if member is None:
@@ -171,7 +171,7 @@ class TenantGangs:
             del self._uids_by_pod[member.key]
         group = self._groups[member.gang_group]
         del group.members[uid]
-        if (done := completion_of(member, seen)) is not None:
+        if (done := completion_of(member, state)) is not None:
             if len(group.completions) >= _MOST_DONE:
                 del group.completions[next(iter(group.completions))]
             group.completions[member.key[1]] = done
@@ -191,10 +191,10 @@ class TenantGangs:
             done = dict(group.completions)
             left = False
             for member in group.members.values():
-                seen = self._states.member_state(member)
-                if (record := completion_of(member, seen)) is not None:
+                state = self._states.member_state(member)
+                if (record := completion_of(member, state)) is not None:
                     done[member.key[1]] = record
-                if not seen.has_succeeded:
+                if not state.has_succeeded:
                     left = left or _counts_completions(member)
             if done and left:
                 found[name] = done
@@ -210,9 +210,9 @@ class TenantGangs:
         if group.is_loaded or not any(map(_counts_completions, group.members.values())):
             return
         group.is_loaded = True
-        there = {member.key[1] for member in group.members.values()}
+        present = {member.key[1] for member in group.members.values()}
         known = self._completion_store.load_completions(name)
-        group.completions = {pod: done for pod, done in known.items() if pod not in there} | group.completions
+        group.completions = {pod: done for pod, done in known.items() if pod not in present} | group.completions
 
     def mark_changed(self, uid: str) -> None:
         """Rebuild a member's gang, after the member or the verdict on it changed."""
@@ -253,24 +253,28 @@ class TenantGangs:
         """Return the gang and its pending reason. Running pods count even if no other pod of the gang may start."""
         self._load_completions(name, group)
         members = sorted(group.members.values(), key=lambda member: member.uid)
-        seen = {member.uid: self._states.member_state(member) for member in members}
-        there = [member for member in members if seen[member.uid].state is not None]
-        governed = [member for member in there if member.governed]
+        states = {member.uid: self._states.member_state(member) for member in members}
+        present = [member for member in members if states[member.uid].state is not None]
+        governed = [member for member in present if member.governed]
         if not governed:
             return None, None
-        apart = not _common_pools(_with_pools(governed))
-        marks, hold = self._agree_marks(name, there)
-        hold = hold or self._unreachable_reason(name, governed, seen)
+        in_several_pools = not _common_pools(_with_pools(governed))
+        marks, report = self._agree_marks(name, present)
+        report = report or self._unreachable_reason(name, governed, states)
         pods = [
-            self._build_pod(member, seen[member.uid], apart=apart)
+            self._build_pod(member, states[member.uid], in_several_pools=in_several_pools)
             for member in governed
-            if seen[member.uid].state is not PodState.WAITING or (hold is None and self._is_ready(member))
+            if states[member.uid].state is not PodState.WAITING or (report is None and self._is_ready(member))
         ]
         if not pods:
-            return None, hold or self._not_ready_reason(self._gang_id(name), governed)
-        roles = Counter(member.marks.role for member in there if not member.governed and member.marks is not None)
-        less = reduce_minimum(members, seen, done=group.completions.values(), first=group.first_created, marks=marks)
-        return self._build_gang(name, governed, pods, marks=marks, beside=roles, less=less, plan=group.plan), hold
+            return None, report or self._not_ready_reason(self._gang_id(name), governed)
+        roles = Counter(member.marks.role for member in present if not member.governed and member.marks is not None)
+        reduction = reduce_minimum(
+            members, states, done=group.completions.values(), first=group.first_created, marks=marks
+        )
+        return self._build_gang(
+            name, governed, pods, marks=marks, ungoverned=roles, reduction=reduction, plan=group.plan
+        ), report
 
     def _agree_marks(self, name: str, members: list[GangMember]) -> tuple[GangMarks, PendingReport | None]:
         alone = GangMarks(group=name)
@@ -285,12 +289,12 @@ class TenantGangs:
         return alone, PendingReport(gang=self._gang_id(name), code=PendingReason.INVALID, message=fault)
 
     def _unreachable_reason(
-        self, name: str, members: list[GangMember], seen: Mapping[str, MemberState]
+        self, name: str, members: list[GangMember], states: Mapping[str, MemberState]
     ) -> PendingReport | None:
         """Return why a waiting member can reach no virtual node."""
         for member in members:
-            if member.nowhere and seen[member.uid].state is PodState.WAITING:
-                message = f"pod {'/'.join(member.key)} can run on no virtual node: {member.nowhere}"
+            if member.unreachable_reason and states[member.uid].state is PodState.WAITING:
+                message = f"pod {'/'.join(member.key)} can run on no virtual node: {member.unreachable_reason}"
                 return PendingReport(gang=self._gang_id(name), code=PendingReason.INFEASIBLE, message=message)
         return None
 
@@ -314,24 +318,24 @@ class TenantGangs:
             message += f": this cluster does not serve the kind {kind}; install it, or remove the mark from the pods"
         return PendingReport(gang=self._gang_id(name), code=PendingReason.MEMBERS, message=message)
 
-    def _build_pod(self, member: GangMember, seen: MemberState, *, apart: bool) -> Pod:
-        """Return a pod of the snapshot; `apart` says that no pool suits all pods of the gang."""
+    def _build_pod(self, member: GangMember, state: MemberState, *, in_several_pools: bool) -> Pod:
+        """Return a pod of the snapshot; `in_several_pools` says that no pool suits all pods of the gang."""
         marks = member.marks
-        assert seen.state is not None
+        assert state.state is not None
         return Pod(
             uid=member.uid,
             shape=member.shape,
             rank=marks.rank if marks is not None else 0,
             role=marks.role if marks is not None else "",
-            state=seen.state,
-            pool=seen.pool,
-            node=seen.node,
-            borrowed=seen.borrowed,
-            since=seen.since,
-            deadline=seen.deadline,
-            evicted_for=seen.evicted_for,
-            behind=seen.behind,
-            pools=member.pools if apart else (),
+            state=state.state,
+            pool=state.pool,
+            node=state.node,
+            borrowed=state.borrowed,
+            since=state.since,
+            deadline=state.deadline,
+            evicted_for=state.evicted_for,
+            behind=state.behind,
+            pools=member.pools if in_several_pools else (),
         )
 
     def _expected_run(self, member: GangMember) -> float | None:
@@ -356,19 +360,21 @@ class TenantGangs:
         pods: list[Pod],
         *,
         marks: GangMarks,
-        beside: Counter[str],
-        less: MinimumReduction,
+        ungoverned: Counter[str],
+        reduction: MinimumReduction,
         plan: PreemptionPlan | None,
     ) -> Gang:
         """Return a gang of the snapshot.
 
-        `beside` counts, by role, members that the arbiter does not place; `less` are pods that ended for good.
+        `ungoverned` counts, by role, members that the arbiter does not place; `reduction` are pods that ended for good.
         """
         pools = _common_pools(_with_pools(governed)) or _union_of_pools(governed)
         running = dict.fromkeys(pod.pool for pod in pods if pod.pool is not None)
         bounds = self._terms_in([*running] or ([*pools] if any(pod.pools for pod in pods) else [*pools[:1]]))
         units = sum(amount for member in governed for name, amount in member.shape.requests if is_extended(name)) / 1000
-        needed = {role: number - beside[role] - less.roles[role] for role, number in marks.role_minimum.items()}
+        needed = {
+            role: number - ungoverned[role] - reduction.roles[role] for role, number in marks.role_minimum.items()
+        }
         return Gang(
             id=self._gang_id(name),
             tenant=self._tenant,
@@ -378,10 +384,10 @@ class TenantGangs:
             priority=max(member.priority for member in governed),
             preempts=all(member.preempts for member in governed),
             created=min(member.created for member in governed),
-            minimum=max(1, marks.minimum - beside.total() - less.total),
+            minimum=max(1, marks.minimum - ungoverned.total() - reduction.total),
             role_minimum={role: number for role, number in needed.items() if number > 0},
             elastic=marks.elastic,
-            maximum=max(1, marks.maximum - beside.total()) if marks.maximum is not None else None,
+            maximum=max(1, marks.maximum - ungoverned.total()) if marks.maximum is not None else None,
             required_level=marks.required_level,
             preferred_level=marks.preferred_level,
             run_limit=marks.run_limit,

@@ -167,7 +167,7 @@ class GateReconciler:
             self._with_volumes[member.uid] = member.key
         else:
             self._with_volumes.pop(member.uid, None)
-        for reference in member.beside:
+        for reference in member.companions:
             self._pods_by_companion.setdefault(reference, set()).add(member.key)
             self._companions.watch_kind_of(reference)
         self._admission.put_member(member)
@@ -196,7 +196,7 @@ class GateReconciler:
         self._with_volumes.pop(member.uid, None)
 
     def _drop_companions(self, member: GangMember) -> None:
-        for reference in member.beside:
+        for reference in member.companions:
             users = self._pods_by_companion.get(reference, set())
             users.discard(member.key)
             if not users:
@@ -239,17 +239,17 @@ class GateReconciler:
         """Read a whole pod. Return False if it has changed since, or will never run."""
         mark = view.fingerprint
         try:
-            whole = decode(await self._reader.read_pod(view))
+            document = decode(await self._reader.read_pod(view))
         except (errors.NotFound, errors.Conflict):
             return False
-        if is_gated(view) and await self._reader.reject_forbidden(view, whole):
+        if is_gated(view) and await self._reader.reject_forbidden(view, document):
             self._reads.outdated.discard(view.metadata.uid)
             return False
-        unserved = await self.ordinary.unserved_kinds(whole)
+        unserved = await self.ordinary.unserved_kinds(document)
         now = self._pods.store.get(view.metadata.key)
         if now is None or now.metadata.uid != view.metadata.uid:
             return False
-        self.observe_pod(whole, mark, unserved)
+        self.observe_pod(document, mark, unserved)
         if view.spec.node_name and self.ordinary.is_ordinary(view):
             self._scope.work_queue.enqueue(POD, view.metadata.key)
         return True
@@ -260,29 +260,29 @@ class GateReconciler:
         The policy by size has set its gate, or a user has: only the gateway lifts it.
         """
         try:
-            whole = decode(await self._reader.read_pod(view))
+            document = decode(await self._reader.read_pod(view))
         except (errors.NotFound, errors.Conflict):
             return
-        judged = self._sizes.judge_pod(whole)
+        judged = self._sizes.judge_pod(document)
         if judged is None:
             return
         if not judged.reason:
-            await self._remove_gate(view, admit_patch(whole, judged))
+            await self._remove_gate(view, admit_patch(document, judged))
             return
         code = PendingReason.ROOM if judged.is_temporary else PendingReason.INFEASIBLE
         group = f"{view.metadata.namespace}/pod/{view.metadata.uid}"
         await self._report_pending(view, group, PendingMessage(code, judged.reason, judged.reason))
 
-    async def _admit_pod(self, view: TenantPodView, narrowing: Mapping[str, str]) -> None:
+    async def _admit_pod(self, view: TenantPodView, node_selector: Mapping[str, str]) -> None:
         """Lift the gate, and narrow the pod's node selector."""
-        await self._remove_gate(view, ungate_patch(view.metadata.uid, narrowing))
+        await self._remove_gate(view, ungate_patch(view.metadata.uid, node_selector))
 
     async def _remove_gate(self, view: TenantPodView, patch: Object) -> None:
         metadata = view.metadata
-        told = self._reporter.was_reported(metadata.uid)
+        was_reported = self._reporter.was_reported(metadata.uid)
         self._reporter.forget_pod(metadata.uid)
         try:
-            if told:
+            if was_reported:
                 await self._set_condition(view, status="True", reason="Admitted", message="the pod may start")
             await self._client.patch(
                 resources.PODS,
@@ -299,24 +299,26 @@ class GateReconciler:
         """Report to a pod why it waits: in a condition that is refreshed occasionally, and in an event for each new
         reason.
         """
-        waits = self._admission.pending_message(member)
-        if waits is not None:
-            await self._report_pending(view, member.gang_group, waits)
+        pending = self._admission.pending_message(member)
+        if pending is not None:
+            await self._report_pending(view, member.gang_group, pending)
 
-    async def _report_pending(self, view: TenantPodView, group: str, waits: PendingMessage) -> None:
+    async def _report_pending(self, view: TenantPodView, group: str, pending: PendingMessage) -> None:
         uid = view.metadata.uid
-        tell = self._reporter.plan_report(uid, group, waits, now=self._scope.monotonic())
-        if tell.requeue_after is not None:
-            self._scope.work_queue.enqueue(GATE, view.metadata.key, tell.requeue_after)
-        if tell.report_now is None:
+        action = self._reporter.plan_report(uid, group, pending, now=self._scope.monotonic())
+        if action.requeue_after is not None:
+            self._scope.work_queue.enqueue(GATE, view.metadata.key, action.requeue_after)
+        if action.report_now is None:
             return
         try:
-            if tell.is_new:
-                kind: Literal["Normal", "Warning"] = "Warning" if tell.report_now.code in _WARNING_CODES else "Normal"
+            if action.is_new:
+                kind: Literal["Normal", "Warning"] = "Warning" if action.report_now.code in _WARNING_CODES else "Normal"
                 await self._scope.events.emit_event(
-                    view.metadata, reason=tell.report_now.code, message=tell.report_now.reason, kind=kind
+                    view.metadata, reason=action.report_now.code, message=action.report_now.reason, kind=kind
                 )
-            await self._set_condition(view, status="False", reason=tell.report_now.code, message=tell.report_now.text)
+            await self._set_condition(
+                view, status="False", reason=action.report_now.code, message=action.report_now.text
+            )
         except errors.ApiError:
             self._reporter.report_failed(uid)
             raise

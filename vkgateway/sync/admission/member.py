@@ -79,11 +79,11 @@ class GangMember:
     """Termination grace period in seconds."""
     waiting_gates: tuple[str, ...]
     """Scheduling gates of others; until they are lifted, the pod is not ready."""
-    beside: tuple[Reference, ...]
+    companions: tuple[Reference, ...]
     """Companion objects that say more about its gang."""
     has_only_marks: bool = False
     """Whether it requests no devices, and its marks have no meaning if their kinds are not served."""
-    nowhere: str = ""
+    unreachable_reason: str = ""
     """Why no pool suits it; empty if one does."""
 
     virtual_nodes: int = 1
@@ -141,8 +141,8 @@ def read_member(
     that the tenant's API server does not serve.
     """
     metadata, spec = pod["metadata"], pod["spec"]
-    beside = gang_references(pod, unserved)
-    found = {reference: known for reference in beside if (known := look(reference)) is not None}
+    companions = gang_references(pod, unserved)
+    found = {reference: known for reference in companions if (known := look(reference)) is not None}
     marks, fault = _read_marks(pod, found, unserved)
     governed = is_governed(pod)
     if not governed and marks is not None and not marks.integration:
@@ -167,7 +167,7 @@ def read_member(
         shape=shape_of(pod, carried=carried, nodes=labels, places=places),
         pools=pools,
         virtual_nodes=len(reach),
-        nowhere="" if pools or not seen else unreachable_reason(pod, seen),
+        unreachable_reason="" if pools or not seen else unreachable_reason(pod, seen),
         bound=bool(spec.get("nodeName")),
         band=Band(pod_band(spec)),
         priority=spec.get("priority") or 0,
@@ -175,7 +175,7 @@ def read_member(
         created=times.parse_time(created).timestamp() if created else 0.0,
         grace=_DEFAULT_GRACE if grace is None else float(grace),
         waiting_gates=other_gates(pod),
-        beside=beside,
+        companions=companions,
         has_only_marks=needs_served_kind(pod) and not device_requests(pod),
         follows_others=governed and has_pod_constraints(pod),
     )

@@ -16,9 +16,9 @@ class OrdinaryPods:
     installed.
     """
 
-    def __init__(self, admission: TenantAdmission, beside: CompanionObjects) -> None:
+    def __init__(self, admission: TenantAdmission, companions: CompanionObjects) -> None:
         self._admission = admission
-        self._companions = beside
+        self._companions = companions
         self._marks: dict[str, frozenset[str]] = {}
         """Marks of each ordinary pod by UID."""
 

@@ -66,78 +66,94 @@ class PendingReporter:
         self._pod_reports: dict[str, _PodReport] = {}
         self._gang_reports: dict[str, _GangReport] = {}
 
-    def plan_report(self, uid: str, group: str, waits: PendingMessage, *, now: float) -> ReportAction:
+    def plan_report(self, uid: str, group: str, message: PendingMessage, *, now: float) -> ReportAction:
         """Return what to report to a pod if its gang waits for this reason; the report counts as written."""
-        told, line = self._get_reports(uid, group, now)
-        if line.last_status is not None and self._joins_round(told, line, waits, now):
-            told.round = line.round
-            if _report_text(told.last_status) != _report_text(line.last_status):
-                return self._report_now(told, line, line.last_status, waits, now)
-        if _report_text(told.last_status) == _report_text(waits):
+        pod_report, gang_report = self._get_reports(uid, group, now)
+        if gang_report.last_status is not None and self._joins_round(pod_report, gang_report, message, now):
+            pod_report.round = gang_report.round
+            if _report_text(pod_report.last_status) != _report_text(gang_report.last_status):
+                return self._report_now(pod_report, gang_report, gang_report.last_status, message, now)
+        if _report_text(pod_report.last_status) == _report_text(message):
             return ReportAction()
-        due = max(told.since + _PATIENCE, told.last_write + _WRITE_INTERVAL if told.last_write else 0.0)
+        due = max(
+            pod_report.since + _PATIENCE, pod_report.last_write + _WRITE_INTERVAL if pod_report.last_write else 0.0
+        )
         due = max(
             due,
-            min(line.newest + _PATIENCE, line.first_seen + _MAX_WAIT)
-            if line.last_status is None
-            else line.last_write + _WRITE_INTERVAL,
+            min(gang_report.newest + _PATIENCE, gang_report.first_seen + _MAX_WAIT)
+            if gang_report.last_status is None
+            else gang_report.last_write + _WRITE_INTERVAL,
         )
         if due > now:
-            soon = told.since + _PATIENCE - now
-            may_join = not told.last_write and 0 < soon < line.opened_at + _ROUND_SECONDS - now
-            return ReportAction(requeue_after=soon if may_join else due - now)
-        line.round, line.opened_at, line.last_status = line.round + 1, now, waits
-        return self._report_now(told, line, waits, waits, now)
+            patience_left = pod_report.since + _PATIENCE - now
+            may_join = not pod_report.last_write and 0 < patience_left < gang_report.opened_at + _ROUND_SECONDS - now
+            return ReportAction(requeue_after=patience_left if may_join else due - now)
+        gang_report.round, gang_report.opened_at, gang_report.last_status = gang_report.round + 1, now, message
+        return self._report_now(pod_report, gang_report, message, message, now)
 
     def report_failed(self, uid: str) -> None:
         """Record that a report could not be written."""
-        told = self._pod_reports.get(uid)
-        if told is not None:
-            told.last_status, told.last_write, told.round = None, 0.0, 0
+        pod_report = self._pod_reports.get(uid)
+        if pod_report is not None:
+            pod_report.last_status, pod_report.last_write, pod_report.round = None, 0.0, 0
 
     def was_reported(self, uid: str) -> bool:
         """Return whether anything was reported to a pod."""
-        told = self._pod_reports.get(uid)
-        return told is not None and told.last_status is not None
+        pod_report = self._pod_reports.get(uid)
+        return pod_report is not None and pod_report.last_status is not None
 
     def forget_pod(self, uid: str) -> None:
         """Drop the state of a pod that does not wait any more."""
-        told = self._pod_reports.pop(uid, None)
-        line = self._gang_reports.get(told.group) if told is not None else None
-        if told is not None and line is not None:
-            line.pods.discard(uid)
-            if not line.pods:
-                del self._gang_reports[told.group]
+        pod_report = self._pod_reports.pop(uid, None)
+        gang_report = self._gang_reports.get(pod_report.group) if pod_report is not None else None
+        if pod_report is not None and gang_report is not None:
+            gang_report.pods.discard(uid)
+            if not gang_report.pods:
+                del self._gang_reports[pod_report.group]
 
     def _get_reports(self, uid: str, group: str, now: float) -> tuple[_PodReport, _GangReport]:
-        told = self._pod_reports.get(uid)
-        if told is not None and told.group != group:
+        pod_report = self._pod_reports.get(uid)
+        if pod_report is not None and pod_report.group != group:
             self.forget_pod(uid)
-            told = _PodReport(group, told.since, told.last_write, 0, told.last_status)
-        self._pod_reports[uid] = told = told or _PodReport(group, now)
-        line = self._gang_reports.setdefault(group, _GangReport(now, now))
-        if uid not in line.pods:
-            line.pods.add(uid)
-            line.newest, line.last_write = now, max(line.last_write, told.last_write)
-        return told, line
+            pod_report = _PodReport(group, pod_report.since, pod_report.last_write, 0, pod_report.last_status)
+        self._pod_reports[uid] = pod_report = pod_report or _PodReport(group, now)
+        gang_report = self._gang_reports.setdefault(group, _GangReport(now, now))
+        if uid not in gang_report.pods:
+            gang_report.pods.add(uid)
+            gang_report.newest, gang_report.last_write = now, max(gang_report.last_write, pod_report.last_write)
+        return pod_report, gang_report
 
     @staticmethod
-    def _joins_round(told: _PodReport, line: _GangReport, waits: PendingMessage, now: float) -> bool:
+    def _joins_round(pod_report: _PodReport, gang_report: _GangReport, message: PendingMessage, now: float) -> bool:
         """Return whether a pod reports the reason of the open round; a later pod only if its reason is the same."""
-        if told.round == line.round or now >= line.opened_at + _ROUND_SECONDS:
+        if pod_report.round == gang_report.round or now >= gang_report.opened_at + _ROUND_SECONDS:
             return False
-        if told.last_write:
-            return told.last_write + _WRITE_INTERVAL <= now
-        settled = told.since + _PATIENCE <= now
-        return told.since <= line.opened_at or (settled and _report_text(line.last_status) == _report_text(waits))
+        if pod_report.last_write:
+            return pod_report.last_write + _WRITE_INTERVAL <= now
+        settled = pod_report.since + _PATIENCE <= now
+        return pod_report.since <= gang_report.opened_at or (
+            settled and _report_text(gang_report.last_status) == _report_text(message)
+        )
 
     def _report_now(
-        self, told: _PodReport, line: _GangReport, said: PendingMessage, waits: PendingMessage, now: float
+        self,
+        pod_report: _PodReport,
+        gang_report: _GangReport,
+        reported: PendingMessage,
+        message: PendingMessage,
+        now: float,
     ) -> ReportAction:
-        is_new = told.last_status is None or told.last_status.code != said.code
-        told.last_write, told.round, told.last_status, line.last_write = now, line.round, said, now
-        return ReportAction(said, is_new, None if _report_text(said) == _report_text(waits) else _WRITE_INTERVAL)
+        is_new = pod_report.last_status is None or pod_report.last_status.code != reported.code
+        pod_report.last_write, pod_report.round, pod_report.last_status, gang_report.last_write = (
+            now,
+            gang_report.round,
+            reported,
+            now,
+        )
+        return ReportAction(
+            reported, is_new, None if _report_text(reported) == _report_text(message) else _WRITE_INTERVAL
+        )
 
 
-def _report_text(waits: PendingMessage | None) -> tuple[str, str] | None:
-    return None if waits is None else (waits.code, waits.text)
+def _report_text(message: PendingMessage | None) -> tuple[str, str] | None:
+    return None if message is None else (message.code, message.text)

@@ -55,23 +55,25 @@ class PodObserver:
 
     def observe_member(self, member: GangMember) -> Observation:
         """Return the state of a member with its compute pod."""
-        above, below = self.find_tenant_pod(member), self.find_compute_pod(member)
-        if below is not None:
-            return Observation(self._state_in_compute(member, above, *below), below[0], is_gone=False)
+        tenant_pod, found = self.find_tenant_pod(member), self.find_compute_pod(member)
+        if found is not None:
+            return Observation(self._state_in_compute(member, tenant_pod, *found), found[0], is_gone=False)
         return Observation(
-            self._state_in_tenant(member, above), None, is_gone=above is None and not self.is_forwarding(member)
+            self._state_in_tenant(member, tenant_pod),
+            None,
+            is_gone=tenant_pod is None and not self.is_forwarding(member),
         )
 
     def member_state(self, member: GangMember) -> MemberState:
         """Return the current state of a member."""
         return self.observe_member(member).state
 
-    def _state_in_tenant(self, member: GangMember, above: TenantPodView | None) -> MemberState:
+    def _state_in_tenant(self, member: GangMember, tenant_pod: TenantPodView | None) -> MemberState:
         verdict = self._verdict_store.verdicts.get(member.uid)
-        if above is None or above.is_terminal or above.metadata.deletion_timestamp is not None:
+        if tenant_pod is None or tenant_pod.is_terminal or tenant_pod.metadata.deletion_timestamp is not None:
             if verdict is not None and self.is_forwarding(member):
                 return _terminating_state(_placed_state(verdict, verdict.node), self._clock() + member.grace)
-            return self._end_state(member, above)
+            return self._end_state(member, tenant_pod)
         return MemberState(state=PodState.WAITING) if verdict is None else _placed_state(verdict, verdict.node)
 
     def _end_state(self, member: GangMember, pod: TenantPodView | ComputePodView | None) -> MemberState:
@@ -128,24 +130,24 @@ class PodObserver:
 
     def has_owner(self, pod: ComputePodView) -> bool:
         """Return whether the tenant pod of a compute pod exists."""
-        above = self._pods.store.get(pod.tenant_key)
-        return above is not None and above.metadata.uid == pod.tenant_uid
+        tenant_pod = self._pods.store.get(pod.tenant_key)
+        return tenant_pod is not None and tenant_pod.metadata.uid == pod.tenant_uid
 
     def _state_in_compute(
-        self, member: GangMember, above: TenantPodView | None, pod: ComputePodView, link: ComputeLink
+        self, member: GangMember, tenant_pod: TenantPodView | None, pod: ComputePodView, link: ComputeLink
     ) -> MemberState:
         if pod.has_ended:
             return self._end_state(member, pod)
         verdict = self._verdict_store.verdicts.get(member.uid)
         if verdict is None:
             verdict = self._verdict_store.verdicts[member.uid] = recover_verdict(pod, link.name)
-        seen = _placed_state(verdict, pod.spec.node_name or verdict.node)
-        leaving = pod.metadata.deletion_timestamp
-        if leaving is not None:
-            return _terminating_state(seen, times.parse_time(leaving).timestamp())
-        if above is None or above.is_terminal or above.metadata.deletion_timestamp is not None:
-            return _terminating_state(seen, self._clock() + member.grace)
-        return seen
+        observed = _placed_state(verdict, pod.spec.node_name or verdict.node)
+        deletion_time = pod.metadata.deletion_timestamp
+        if deletion_time is not None:
+            return _terminating_state(observed, times.parse_time(deletion_time).timestamp())
+        if tenant_pod is None or tenant_pod.is_terminal or tenant_pod.metadata.deletion_timestamp is not None:
+            return _terminating_state(observed, self._clock() + member.grace)
+        return observed
 
     def is_forwarding(self, member: GangMember) -> bool:
         """Return whether a member's compute pod was just created, and may not be visible yet."""
@@ -178,21 +180,21 @@ def recover_verdict(pod: ComputePodView, cluster: str) -> Admission:
 
 def ending_gang(tenant: str, pod: ComputePodView, cluster: str, *, now: float) -> Gang:
     """Return a terminating gang for a compute pod whose tenant pod was deleted."""
-    said = recover_verdict(pod, cluster)
-    leaving = pod.metadata.deletion_timestamp
+    verdict = recover_verdict(pod, cluster)
+    deletion_time = pod.metadata.deletion_timestamp
     grace = pod.spec.termination_grace_period_seconds
     ending = Pod(
         uid=pod.tenant_uid,
         shape=Shape.from_requests(pod.admitted_requests or {}),
         state=PodState.ENDING,
-        pool=said.pool,
-        node=said.node,
-        borrowed=bool(said.borrowed),
-        since=said.since,
-        deadline=times.parse_time(leaving).timestamp() if leaving else now + (grace or 0),
+        pool=verdict.pool,
+        node=verdict.node,
+        borrowed=bool(verdict.borrowed),
+        since=verdict.since,
+        deadline=times.parse_time(deletion_time).timestamp() if deletion_time else now + (grace or 0),
     )
     name = gang_id(tenant, f"{pod.tenant_key[0]}/gone/{pod.tenant_uid}")
-    return Gang(id=name, tenant=tenant, pods=(ending,), pools=(said.pool,))
+    return Gang(id=name, tenant=tenant, pods=(ending,), pools=(verdict.pool,))
 
 
 def _parse_seconds(text: str | None) -> float:
@@ -217,6 +219,6 @@ def _placed_state(verdict: Admission, node: str) -> MemberState:
     )
 
 
-def _terminating_state(seen: MemberState, deadline: float) -> MemberState:
+def _terminating_state(observed: MemberState, deadline: float) -> MemberState:
     """Return the state of the same pod while it terminates until the deadline."""
-    return replace(seen, state=PodState.ENDING, deadline=deadline)
+    return replace(observed, state=PodState.ENDING, deadline=deadline)

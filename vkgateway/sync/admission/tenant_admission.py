@@ -102,9 +102,9 @@ class TenantAdmission:
     @property
     def is_known(self) -> bool:
         """Whether every governed pod was read, including those with compute pods, with its companion objects."""
-        below = self._observer.placed_compute_pods()
+        placed = self._observer.placed_compute_pods()
         read = self.is_complete and not self.reads.unread and self.reads.is_settled
-        return read and all(self.is_governed_pod(pod.tenant_uid) for pod in below)
+        return read and all(self.is_governed_pod(pod.tenant_uid) for pod in placed)
 
     def is_governed_pod(self, uid: str) -> bool:
         """Return whether the arbiter places a pod, or placed it until its end."""
@@ -134,7 +134,7 @@ class TenantAdmission:
             self._unread_at_start = set(self.reads.unread)
         self.is_complete = True
         self._listed_at = self._clock()
-        if self._reset_backoff(lambda left: left.why == _UNREACHABLE):
+        if self._reset_backoff(lambda backoff: backoff.why == _UNREACHABLE):
             self._service.trigger()
         for link in self._scope.links.values():
             for key in link.pods.tenant_pod_keys(self.name):
@@ -165,27 +165,27 @@ class TenantAdmission:
         """Update the members of a name after a change of the tenant pod or compute pod; return the members that were
         deleted.
         """
-        gone = []
+        deleted = []
         for member in self.gangs.members_named(key):
-            seen, below, nothing_left = self._observer.observe_member(member)
+            state, compute_pod, is_gone = self._observer.observe_member(member)
             if member.governed:
                 self._accounting.record_state(
-                    member, seen, below=below, verdict=self.verdict_store.verdicts.get(member.uid)
+                    member, state, compute_pod=compute_pod, verdict=self.verdict_store.verdicts.get(member.uid)
                 )
-            if nothing_left:
-                gone.append(member)
-                self._drop_member(member, seen=self._last_states.get(member.uid, seen))
-            elif seen != self._last_states.get(member.uid):
-                self._last_states[member.uid] = seen
+            if is_gone:
+                deleted.append(member)
+                self._drop_member(member, state=self._last_states.get(member.uid, state))
+            elif state != self._last_states.get(member.uid):
+                self._last_states[member.uid] = state
                 self.gangs.mark_changed(member.uid)
-                if seen.has_succeeded:
+                if state.has_succeeded:
                     self.gangs.member_succeeded(member.uid)
             else:
                 continue
             self._service.trigger()
         for link in self._scope.links.values():
             self._update_orphan(key, link)
-        return gone
+        return deleted
 
     def _update_orphan(self, key: Key, link: ComputeLink) -> None:
         """Record a terminating compute pod whose tenant pod was deleted before it was read."""
@@ -198,13 +198,13 @@ class TenantAdmission:
             self._orphans[pod.tenant_uid] = ending_gang(self.name, pod, link.name, now=self._clock())
             self._service.recount_pod(pod, link.name)
 
-    def _drop_member(self, member: GangMember, *, seen: MemberState = _NO_STATE) -> None:
+    def _drop_member(self, member: GangMember, *, state: MemberState = _NO_STATE) -> None:
         self._last_states.pop(member.uid, None)
         self.gangs.backoffs.pop(member.uid, None)
         self._accounting.forget_pod(member)
         if self._binding_gangs.is_binding(member.gang_group, member.uid):
             self._cancel_start(member.gang_group)
-        self.gangs.drop_member(member.uid, seen=seen)
+        self.gangs.drop_member(member.uid, state=state)
         self.verdict_store.forget_pod(member.uid)
         self._observer.forget_pod(member.uid)
         self._recount_pod(member)
@@ -295,15 +295,16 @@ class TenantAdmission:
         for uid in promote.pods:
             self._update_verdict(uid, borrowed=False)
 
-    def set_pending_reasons(self, holds: Iterable[PendingReport], *, pools: Mapping[str, PoolKey | None]) -> None:
+    def set_pending_reasons(self, reports: Iterable[PendingReport], *, pools: Mapping[str, PoolKey | None]) -> None:
         """Replace the pending reasons of all gangs, and enqueue the pods whose reason changed."""
         now = self._clock()
         old = self.verdict_store.pending_messages
         self.verdict_store.pending_messages = {
-            hold.gang: _pending_message(self._with_pod_names(hold), pools.get(hold.gang), now) for hold in holds
+            report.gang: _pending_message(self._with_pod_names(report), pools.get(report.gang), now)
+            for report in reports
         }
-        for gang, waits in self.verdict_store.pending_messages.items():
-            if old.get(gang) != waits:
+        for gang, pending in self.verdict_store.pending_messages.items():
+            if old.get(gang) != pending:
                 for member in self.gangs.members_of(gang):
                     if member.governed and member.uid not in self.verdict_store.verdicts:
                         self._scope.enqueue_pod(member.key)
@@ -314,7 +315,7 @@ class TenantAdmission:
         Evicted pods are not deleted: they wait again. Admitted pods that the tenant's scheduler has not bound release
         their capacity, and are excluded for a while, or until the tenant's API server is reachable again.
         """
-        self._reset_backoff(lambda left: left.until <= now)
+        self._reset_backoff(lambda backoff: backoff.until <= now)
         self.has_notices = False
         for uid, verdict in list(self.verdict_store.verdicts.items()):
             self.has_notices |= verdict.verdict is AdmissionState.EVICTING
@@ -334,9 +335,9 @@ class TenantAdmission:
                 self.revert_verdict(uid)
                 self._cancel_start(member.gang_group)
 
-    def _reset_backoff(self, whom: Callable[[MemberBackoff], bool]) -> bool:
+    def _reset_backoff(self, matches: Callable[[MemberBackoff], bool]) -> bool:
         """End the exclusion of matching members; return whether there were any."""
-        found = [uid for uid, left in self.gangs.backoffs.items() if whom(left)]
+        found = [uid for uid, backoff in self.gangs.backoffs.items() if matches(backoff)]
         for uid in found:
             del self.gangs.backoffs[uid]
             self.gangs.mark_changed(uid)
@@ -386,8 +387,8 @@ class TenantAdmission:
         if member is None:
             return _PENDING
         if verdict is None:
-            waits = self.pending_message(member)
-            return _PENDING if waits is None else Admission(AdmissionState.HELD, waits.code, waits.reason)
+            pending = self.pending_message(member)
+            return _PENDING if pending is None else Admission(AdmissionState.HELD, pending.code, pending.reason)
         if node not in virtual_nodes_for(verdict.pool, verdict.node, self._scope.bindings):
             self.revert_verdict(uid)
             return _PENDING
@@ -409,10 +410,10 @@ class TenantAdmission:
         return self.verdict_store.pending_messages.get(gang_id(self.name, member.gang_group))
 
     def _evicting_admission(self, uid: str, verdict: Admission) -> Admission:
-        mine = verdict.evicted_for.startswith(f"{self.name}/")
+        is_own = verdict.evicted_for.startswith(f"{self.name}/")
         reason = (
             self._preemptor_text(uid, verdict.evicted_for)
-            if mine
+            if is_own
             else "another tenant's workload, which has precedence"
         )
         return Admission(
@@ -433,13 +434,13 @@ class TenantAdmission:
             return text
         return f"{text}, which has a higher priority ({higher} over {member.priority})"
 
-    def _with_pod_names(self, hold: PendingReport) -> PendingReport:
+    def _with_pod_names(self, report: PendingReport) -> PendingReport:
         """Replace UIDs by the names of the tenant's pods."""
-        if not hold.behind.startswith(f"{self.name}/"):
-            return hold
-        ahead = hold.behind.rpartition("/")[2]
-        message = name_gang_ahead(hold.message, hold.behind, {ahead: ("", self._pod_name(ahead))})
-        return structs.replace(hold, message=message)
+        if not report.behind.startswith(f"{self.name}/"):
+            return report
+        gang_ahead = report.behind.rpartition("/")[2]
+        message = name_gang_ahead(report.message, report.behind, {gang_ahead: ("", self._pod_name(gang_ahead))})
+        return structs.replace(report, message=message)
 
     def _pod_name(self, uid: str) -> str:
         member = self.gangs.find_member(uid)
@@ -451,10 +452,10 @@ class TenantAdmission:
             return
         verdict = self.verdict_store.verdicts.get(uid)
         if verdict is None:
-            below = self._observer.find_compute_pod(member)
-            if below is None:
+            compute_pod = self._observer.find_compute_pod(member)
+            if compute_pod is None:
                 return
-            verdict = recover_verdict(below[0], below[1].name)
+            verdict = recover_verdict(compute_pod[0], compute_pod[1].name)
         self.verdict_store.verdicts[uid] = replace(verdict, **fields)  # type: ignore[arg-type]
         self._verdict_changed(member)
 
@@ -469,6 +470,6 @@ class TenantAdmission:
                 self._service.recount_pod(pod, link.name)
 
 
-def _pending_message(hold: PendingReport, pool: PoolKey | None, now: float) -> PendingMessage:
+def _pending_message(report: PendingReport, pool: PoolKey | None, now: float) -> PendingMessage:
     node = node_name(pool) if pool is not None else ""
-    return PendingMessage(hold.code, hold.message, render_message(hold, pool=node, now=now))
+    return PendingMessage(report.code, report.message, render_message(report, pool=node, now=now))

@@ -86,7 +86,7 @@ def make_member(uid: str = "u1", **other: Any) -> GangMember:
         "created": 100.0,
         "grace": 30.0,
         "waiting_gates": (),
-        "beside": (),
+        "companions": (),
     }
     return GangMember(**fields | other)
 

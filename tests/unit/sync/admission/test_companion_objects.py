@@ -41,9 +41,9 @@ async def run_objects(server: FakeApiServer) -> AsyncIterator[tuple[CompanionObj
     async with server.client() as client:
         scope = tenant_scope(client)
         scope.watches.add(COMPANIONS, changed.append)
-        beside = CompanionObjects(scope)
-        async with in_background(beside.run()):
-            yield beside, changed
+        companions = CompanionObjects(scope)
+        async with in_background(companions.run()):
+            yield companions, changed
 
 
 @pytest.fixture
@@ -59,26 +59,26 @@ def count_requests(server: FakeApiServer, path: str) -> int:
 async def test_existing_object_is_found(server: FakeApiServer) -> None:
     server.register(PODGROUPS)
     server.store.create(PODGROUPS, GROUP)
-    async with run_objects(server) as (beside, changed):
-        assert beside.get_object(make_reference()) is None
-        beside.watch_kind_of(make_reference())
-        await wait_until(lambda: beside.get_object(make_reference()))
-        found = beside.get_object(make_reference())
+    async with run_objects(server) as (companions, changed):
+        assert companions.get_object(make_reference()) is None
+        companions.watch_kind_of(make_reference())
+        await wait_until(lambda: companions.get_object(make_reference()))
+        found = companions.get_object(make_reference())
         assert found is not None
         assert found["spec"] == {"minMember": 4}
         assert changed == [make_reference()]
-        assert beside.get_object(make_reference("another")) is None
+        assert companions.get_object(make_reference("another")) is None
 
 
 async def test_complete_once_each_kind_was_listed_or_is_not_served(server: FakeApiServer) -> None:
     server.register(PODGROUPS)
     server.store.create(PODGROUPS, GROUP)
-    async with run_objects(server) as (beside, changed):
-        said = [beside.is_complete]
+    async with run_objects(server) as (companions, changed):
+        said = [companions.is_complete]
         for wanted in (make_reference(), Reference("ray.io", "RayCluster", "rayclusters", "default", "ray")):
-            beside.watch_kind_of(wanted)
-            said.append(beside.is_complete)
-            await wait_until(lambda: beside.is_complete)
+            companions.watch_kind_of(wanted)
+            said.append(companions.is_complete)
+            await wait_until(lambda: companions.is_complete)
         assert said == [True, False, False]
         assert changed == [make_reference()]
 
@@ -91,9 +91,9 @@ async def test_server_gets_no_request_before_an_object_is_wanted(server: FakeApi
 
 async def test_kind_is_watched_once_for_any_number_of_objects(server: FakeApiServer) -> None:
     server.register(PODGROUPS)
-    async with run_objects(server) as (beside, _):
+    async with run_objects(server) as (companions, _):
         for number in range(5):
-            beside.watch_kind_of(make_reference(f"train-{number}"))
+            companions.watch_kind_of(make_reference(f"train-{number}"))
         await wait_until(lambda: server.watches)
         await asyncio.sleep(0.05)
         assert server.watches == 1
@@ -102,32 +102,32 @@ async def test_kind_is_watched_once_for_any_number_of_objects(server: FakeApiSer
 
 async def test_added_changed_and_deleted_objects_are_reported(server: FakeApiServer) -> None:
     server.register(PODGROUPS)
-    async with run_objects(server) as (beside, changed):
-        beside.watch_kind_of(make_reference())
+    async with run_objects(server) as (companions, changed):
+        companions.watch_kind_of(make_reference())
         await wait_until(lambda: server.watches)
         server.store.create(PODGROUPS, GROUP)
         await wait_until(lambda: len(changed) == 1)
         server.store.update(PODGROUPS, {**GROUP, "spec": {"minMember": 5}}, name="train", namespace="default")
         await wait_until(lambda: len(changed) == 2)
-        found = beside.get_object(make_reference())
+        found = companions.get_object(make_reference())
         assert found is not None
         assert found["spec"] == {"minMember": 5}
         server.store.delete(PODGROUPS, "train", "default")
         await wait_until(lambda: len(changed) == 3)
-        assert beside.get_object(make_reference()) is None
+        assert companions.get_object(make_reference()) is None
         assert changed == [make_reference()] * 3
 
 
 async def test_unknown_kind_is_requested_again(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY", 0.05)
-    async with run_objects(server) as (beside, changed):
-        beside.watch_kind_of(make_reference())
+    async with run_objects(server) as (companions, changed):
+        companions.watch_kind_of(make_reference())
         await wait_until(lambda: count_requests(server, "/apis/scheduling.volcano.sh") >= 3)
         assert changed == []
 
         server.register(PODGROUPS)
         server.store.create(PODGROUPS, GROUP)
-        await wait_until(lambda: beside.get_object(make_reference()))
+        await wait_until(lambda: companions.get_object(make_reference()))
         times = count_requests(server, "/apis/scheduling.volcano.sh")
         await asyncio.sleep(0.2)
         assert count_requests(server, "/apis/scheduling.volcano.sh") == times
@@ -137,10 +137,10 @@ async def test_kind_wanted_during_discovery_of_another_is_watched(server: FakeAp
     for resource in (PODGROUPS, RAY_CLUSTERS):
         server.register(resource)
     gate = server.hold("GET", "/apis/scheduling.volcano.sh")
-    async with run_objects(server) as (beside, _):
-        beside.watch_kind_of(make_reference())
+    async with run_objects(server) as (companions, _):
+        companions.watch_kind_of(make_reference())
         await wait_until(lambda: server.requests)
-        beside.watch_kind_of(RAY)
+        companions.watch_kind_of(RAY)
         gate.set()
         await wait_until(lambda: server.watches == 2)
 
@@ -149,9 +149,9 @@ async def test_kind_is_found_in_any_version_of_its_group(server: FakeApiServer) 
     server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
     server.register(PODGROUPS)
     server.store.create(PODGROUPS, GROUP)
-    async with run_objects(server) as (beside, _):
-        beside.watch_kind_of(make_reference())
-        await wait_until(lambda: beside.get_object(make_reference()))
+    async with run_objects(server) as (companions, _):
+        companions.watch_kind_of(make_reference())
+        await wait_until(lambda: companions.get_object(make_reference()))
 
 
 async def test_kind_is_followed_to_the_next_served_version(
@@ -163,27 +163,27 @@ async def test_kind_is_followed_to_the_next_served_version(
     server.register(PODGROUPS)
     for name in ("train", "goes"):
         server.store.create(PODGROUPS, {**GROUP, "metadata": {"name": name}})
-    async with run_objects(server) as (beside, changed):
-        beside.watch_kind_of(make_reference())
+    async with run_objects(server) as (companions, changed):
+        companions.watch_kind_of(make_reference())
         await wait_until(lambda: len(changed) == 2)
-        known = beside.get_object(make_reference())
+        known = companions.get_object(make_reference())
         assert known is not None
         same = {key: known["metadata"][key] for key in ("uid", "resourceVersion")}
 
         server.unregister(PODGROUPS)
-        await wait_until(lambda: not beside.is_complete)
-        assert beside.get_object(make_reference()), "what is known holds until there is something newer"
+        await wait_until(lambda: not companions.is_complete)
+        assert companions.get_object(make_reference()), "what is known holds until there is something newer"
         server.store.create(later, {**GROUP, "metadata": {"name": "comes"}})
         server.store.create(later, {**GROUP, "spec": {"minMember": 5}})
         server.store.objects[later]["default", "train"]["metadata"].update(same)
         server.register(later)
-        await wait_until(lambda: beside.is_complete)
+        await wait_until(lambda: companions.is_complete)
 
-        found = beside.get_object(make_reference())
+        found = companions.get_object(make_reference())
         assert found is not None
         assert found["spec"] == {"minMember": 5}
-        assert beside.get_object(make_reference("goes")) is None
-        assert beside.get_object(make_reference("comes"))
+        assert companions.get_object(make_reference("goes")) is None
+        assert companions.get_object(make_reference("comes"))
         assert {each.name for each in changed[2:]} == {"train", "goes", "comes"}
 
 
@@ -193,14 +193,14 @@ async def test_version_is_retained_after_a_server_outage(
     monkeypatch.setattr(module, "_RETRY", 0.05)
     server.register(PODGROUPS)
     server.store.create(PODGROUPS, GROUP)
-    async with run_objects(server) as (beside, changed):
-        beside.watch_kind_of(make_reference())
-        await wait_until(lambda: beside.is_complete)
+    async with run_objects(server) as (companions, changed):
+        companions.watch_kind_of(make_reference())
+        await wait_until(lambda: companions.is_complete)
         server.fail("GET", "/apis", status=503, times=20)
         server.end_watches()
-        await wait_until(lambda: not beside.is_complete)
+        await wait_until(lambda: not companions.is_complete)
         server.heal()
-        await wait_until(lambda: beside.is_complete)
+        await wait_until(lambda: companions.is_complete)
         assert changed == [make_reference()]
         times = count_requests(server, "/apis/scheduling.volcano.sh")
         await asyncio.sleep(0.2)
@@ -209,8 +209,8 @@ async def test_version_is_retained_after_a_server_outage(
 
 async def test_kind_without_served_version_is_not_watched(server: FakeApiServer) -> None:
     server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
-    async with run_objects(server) as (beside, _):
-        beside.watch_kind_of(make_reference())
+    async with run_objects(server) as (companions, _):
+        companions.watch_kind_of(make_reference())
         await wait_until(lambda: count_requests(server, "/apis/scheduling.volcano.sh/v1"))
         await asyncio.sleep(0.05)
     assert server.watches == 0
@@ -218,10 +218,10 @@ async def test_kind_without_served_version_is_not_watched(server: FakeApiServer)
 
 async def test_unknown_kind_does_not_delay_others(server: FakeApiServer) -> None:
     server.register(RAY_CLUSTERS)
-    async with run_objects(server) as (beside, _):
-        beside.watch_kind_of(make_reference())
+    async with run_objects(server) as (companions, _):
+        companions.watch_kind_of(make_reference())
         await wait_until(lambda: server.requests)
-        beside.watch_kind_of(RAY)
+        companions.watch_kind_of(RAY)
         await wait_until(lambda: server.watches == 1)
 
 
@@ -241,9 +241,9 @@ async def test_kind_is_requested_again_after_an_invalid_answer(answer: bytes) ->
             return answer
 
     client = Nonsense()
-    beside = CompanionObjects(tenant_scope(client))  # type: ignore[arg-type]
-    async with in_background(beside.run()):
-        beside.watch_kind_of(make_reference())
+    companions = CompanionObjects(tenant_scope(client))  # type: ignore[arg-type]
+    async with in_background(companions.run()):
+        companions.watch_kind_of(make_reference())
         await wait_until(lambda: client.asked)
         await asyncio.sleep(0.02)
 
@@ -253,30 +253,30 @@ async def test_kind_is_requested_again_after_an_invalid_answer(answer: bytes) ->
 
 async def test_kind_without_discovery_and_definition_is_not_served(server: FakeApiServer) -> None:
     server.register(RAY_CLUSTERS)
-    async with run_objects(server) as (beside, _):
-        assert await beside.find_unserved([make_reference().object_kind, RAY.object_kind]) == {
+    async with run_objects(server) as (companions, _):
+        assert await companions.find_unserved([make_reference().object_kind, RAY.object_kind]) == {
             make_reference().object_kind
         }
 
 
 async def test_kind_without_version_in_its_group_is_not_served(server: FakeApiServer) -> None:
     server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
-    async with run_objects(server) as (beside, _):
-        assert await beside.find_unserved([make_reference().object_kind]) == {make_reference().object_kind}
+    async with run_objects(server) as (companions, _):
+        assert await companions.find_unserved([make_reference().object_kind]) == {make_reference().object_kind}
 
 
 async def test_just_installed_kind_is_served(server: FakeApiServer) -> None:
     """Earlier discovery results do not count, because the pod that refers to the kind is newer."""
-    async with run_objects(server) as (beside, _):
-        assert await beside.find_unserved([make_reference().object_kind]) == {make_reference().object_kind}
+    async with run_objects(server) as (companions, _):
+        assert await companions.find_unserved([make_reference().object_kind]) == {make_reference().object_kind}
         server.register(PODGROUPS)
-        assert await beside.find_unserved([make_reference().object_kind]) == frozenset()
+        assert await companions.find_unserved([make_reference().object_kind]) == frozenset()
 
 
 async def test_defined_kind_missing_in_discovery_counts_as_served(server: FakeApiServer) -> None:
     server.store.create(CRDS, CRD)
-    async with run_objects(server) as (beside, _):
-        assert await beside.find_unserved([make_reference().object_kind]) == frozenset()
+    async with run_objects(server) as (companions, _):
+        assert await companions.find_unserved([make_reference().object_kind]) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -302,19 +302,19 @@ async def test_failing_server_counts_as_serving_every_kind(
     """In the last case, a proxy in front of a stopped server answers 404 without a Status object."""
     server.register(Resource("apis/scheduling.volcano.sh/v1", "queues", "Queue"))
     server.fail("GET", path, status=status, reason=reason, times=100)
-    async with run_objects(server) as (beside, _):
-        assert await beside.find_unserved([make_reference().object_kind]) == frozenset()
+    async with run_objects(server) as (companions, _):
+        assert await companions.find_unserved([make_reference().object_kind]) == frozenset()
         server.heal()
-        assert await beside.find_unserved([make_reference().object_kind]) == {make_reference().object_kind}
+        assert await companions.find_unserved([make_reference().object_kind]) == {make_reference().object_kind}
 
 
 async def test_watched_kind_is_not_requested(server: FakeApiServer) -> None:
     server.register(PODGROUPS)
-    async with run_objects(server) as (beside, _):
-        beside.watch_kind_of(make_reference())
-        await wait_until(lambda: beside.is_complete)
+    async with run_objects(server) as (companions, _):
+        companions.watch_kind_of(make_reference())
+        await wait_until(lambda: companions.is_complete)
         server.requests.clear()
-        assert await beside.find_unserved([make_reference().object_kind]) == frozenset()
+        assert await companions.find_unserved([make_reference().object_kind]) == frozenset()
         assert server.requests == []
 
 
@@ -324,10 +324,10 @@ async def test_change_of_serving_is_reported_once(server: FakeApiServer, monkeyp
     async with server.client() as client:
         scope = tenant_scope(client)
         scope.watches.add(COMPANION_KINDS, told.append)
-        beside = CompanionObjects(scope)
-        async with in_background(beside.run()):
+        companions = CompanionObjects(scope)
+        async with in_background(companions.run()):
             server.fail("GET", "/apis/scheduling.volcano.sh", status=503, times=3)
-            beside.watch_kind_of(make_reference())
+            companions.watch_kind_of(make_reference())
             await wait_until(lambda: count_requests(server, "/apis/scheduling.volcano.sh") >= 6)
             assert told == [make_reference().object_kind]
             server.register(PODGROUPS)
@@ -345,11 +345,11 @@ async def test_lookup_for_one_pod_is_not_reported_as_a_change(
     async with server.client() as client:
         scope = tenant_scope(client)
         scope.watches.add(COMPANION_KINDS, told.append)
-        beside = CompanionObjects(scope)
-        async with in_background(beside.run()):
-            await beside.find_unserved([make_reference().object_kind])
+        companions = CompanionObjects(scope)
+        async with in_background(companions.run()):
+            await companions.find_unserved([make_reference().object_kind])
             assert told == [make_reference().object_kind]
-            beside.watch_kind_of(make_reference())
+            companions.watch_kind_of(make_reference())
             await wait_until(lambda: count_requests(server, "/apis/scheduling.volcano.sh") >= 4)
             assert told == [make_reference().object_kind]
 
@@ -363,12 +363,12 @@ async def test_kind_with_unknown_state_is_reported_again(
     async with server.client() as client:
         scope = tenant_scope(client)
         scope.watches.add(COMPANION_KINDS, told.append)
-        beside = CompanionObjects(scope)
-        async with in_background(beside.run()):
-            beside.watch_kind_of(make_reference())
+        companions = CompanionObjects(scope)
+        async with in_background(companions.run()):
+            companions.watch_kind_of(make_reference())
             await wait_until(lambda: told)
             server.fail("GET", "/apis/scheduling.volcano.sh", status=503, times=100)
-            assert await beside.find_unserved([make_reference().object_kind]) == frozenset()
+            assert await companions.find_unserved([make_reference().object_kind]) == frozenset()
             server.heal()
             await wait_until(lambda: len(told) == 2)
 
@@ -382,16 +382,16 @@ async def test_kind_with_deleted_definition_is_not_served_until_restored(
     async with server.client() as client:
         scope = tenant_scope(client)
         scope.watches.add(COMPANION_KINDS, told.append)
-        beside = CompanionObjects(scope)
-        async with in_background(beside.run()):
-            beside.watch_kind_of(make_reference())
-            await wait_until(lambda: beside.is_complete)
+        companions = CompanionObjects(scope)
+        async with in_background(companions.run()):
+            companions.watch_kind_of(make_reference())
+            await wait_until(lambda: companions.is_complete)
             server.unregister(PODGROUPS)
             await wait_until(lambda: told == [make_reference().object_kind])
-            assert await beside.find_unserved([make_reference().object_kind]) == {make_reference().object_kind}
+            assert await companions.find_unserved([make_reference().object_kind]) == {make_reference().object_kind}
             server.register(PODGROUPS)
             await wait_until(lambda: told == [make_reference().object_kind] * 2)
-            assert await beside.find_unserved([make_reference().object_kind]) == frozenset()
+            assert await companions.find_unserved([make_reference().object_kind]) == frozenset()
 
 
 @pytest.mark.parametrize("item", [b"5", b"[]", b"null", b'"x"', b'{"metadata": 5}', b'{"metadata": {"name": 5}}'])

@@ -176,8 +176,8 @@ def role_marks(*named: str) -> list[GangMember]:
 
 def test_deleted_successful_member_is_not_expected() -> None:
     harness = Harness(*role_marks("ps", "ps", "worker", "worker"))
-    harness.gangs.drop_member("u0", seen=SUCCEEDED)
-    harness.gangs.drop_member("u2", seen=SUCCEEDED)
+    harness.gangs.drop_member("u0", state=SUCCEEDED)
+    harness.gangs.drop_member("u2", state=SUCCEEDED)
     gang = harness.only_gang()
 
     assert ([pod.uid for pod in gang.pods], gang.minimum) == (["u1", "u3"], 2)
@@ -193,7 +193,7 @@ def test_member_deleted_before_its_end_is_expected() -> None:
 
 def test_recreated_member_is_needed_again() -> None:
     harness = Harness(*make_workers(3))
-    harness.gangs.drop_member("u0", seen=SUCCEEDED)
+    harness.gangs.drop_member("u0", state=SUCCEEDED)
     harness.gangs.put_member(make_member("again", key=("default", "pod-u0"), marks=gang_marks(minimum=3)))
 
     assert harness.only_gang().minimum == 3
@@ -202,7 +202,7 @@ def test_recreated_member_is_needed_again() -> None:
 def test_deleted_gang_leaves_no_record() -> None:
     harness = Harness(*make_workers(3))
     for uid in ("u0", "u1", "u2"):
-        harness.gangs.drop_member(uid, seen=SUCCEEDED)
+        harness.gangs.drop_member(uid, state=SUCCEEDED)
     harness.gangs.put_member(make_workers(3)[1])
 
     assert harness.only_gang().minimum == 3
@@ -212,7 +212,7 @@ def test_number_of_remembered_completions_is_limited(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(module, "_MOST_DONE", 2)
     harness = Harness(*make_workers(6))
     for rank in range(5):
-        harness.gangs.drop_member(f"u{rank}", seen=SUCCEEDED)
+        harness.gangs.drop_member(f"u{rank}", state=SUCCEEDED)
 
     assert harness.only_gang().minimum == 4
 
@@ -233,7 +233,7 @@ def test_completions_are_recorded_only_for_incomplete_gangs() -> None:
     assert harness.gangs.completions_in("default") == {}
 
     harness.seen["u1"] = SUCCEEDED
-    harness.gangs.drop_member("u0", seen=SUCCEEDED)
+    harness.gangs.drop_member("u0", state=SUCCEEDED)
     done = {"pod-u0": DONE._replace(role="worker"), "pod-u1": DONE._replace(role="ps")}
     assert harness.gangs.completions_in("default") == {GROUP: done}
     assert harness.gangs.completions_in("other") == {}
@@ -247,7 +247,7 @@ def test_records_are_notified_of_completions_and_recreations() -> None:
     assert harness.memory.news == []
     harness.gangs.member_succeeded("u0")
     assert harness.memory.news == ["default"]
-    harness.gangs.drop_member("u0", seen=SUCCEEDED)
+    harness.gangs.drop_member("u0", state=SUCCEEDED)
     harness.gangs.put_member(make_workers(3)[1])
     harness.gangs.drop_member("u1")
     harness.gangs.drop_member("u2")
@@ -271,7 +271,7 @@ def test_minimum_that_excludes_completions_is_not_reduced_again(deleted: bool) -
     )
     harness.seen = {"u0": SUCCEEDED, "u1": SUCCEEDED}
     if deleted:
-        harness.gangs.drop_member("u0", seen=SUCCEEDED)
+        harness.gangs.drop_member("u0", state=SUCCEEDED)
 
     assert harness.only_gang().minimum == 2
 
@@ -592,14 +592,14 @@ def test_plans_are_retained_and_reported_again() -> None:
 
 
 def test_member_without_pool_has_a_reason_and_running_ones_count() -> None:
-    harness = Harness(make_member("u0", pools=(), nowhere="virtual node a100.local is cordoned"))
+    harness = Harness(make_member("u0", pools=(), unreachable_reason="virtual node a100.local is cordoned"))
     assert harness.pending_gangs().code == PendingReason.INFEASIBLE
     assert harness.pending_gangs().message == (
         "pod default/pod-u0 can run on no virtual node: virtual node a100.local is cordoned"
     )
 
     running, waiting = make_workers(2, minimum=1)
-    harness = Harness(running, replace(waiting, pools=(), nowhere="virtual node a100.local is cordoned"))
+    harness = Harness(running, replace(waiting, pools=(), unreachable_reason="virtual node a100.local is cordoned"))
     harness.seen["u0"] = PLACED
     [gang], [hold] = harness.gangs.build_gangs()
     assert [pod.uid for pod in gang.pods] == ["u0"]

@@ -58,10 +58,10 @@ class Harness:
         )
         self.scope.cache = self.pods.scope.cache
         self.nodes = self.scope.virtual_nodes
-        self.beside = CompanionObjects(self.scope)
-        self.reads = PodReads(self.beside)
+        self.companions = CompanionObjects(self.scope)
+        self.reads = PodReads(self.companions)
         self.admission = TenantAdmission(self.scope, RecordingArbitration(), self.reads)
-        self.gates = GateReconciler(self.scope, self.admission, self.beside, reader=self, volumes=self, sizes=self)
+        self.gates = GateReconciler(self.scope, self.admission, self.companions, reader=self, volumes=self, sizes=self)
 
     @property
     def later(self) -> list[tuple[Key, float]]:

@@ -59,7 +59,7 @@ def test_governed_pod_is_read_completely() -> None:
     assert one.pools == (POOL, OTHER_POOL)
     assert (one.band, one.priority) == (Band.GUARANTEED, 7)
     assert (one.created, one.grace) == (BORN_AT, 5.0)
-    assert (one.bound, one.waiting_gates, one.beside) == (False, (), ())
+    assert (one.bound, one.waiting_gates, one.companions) == (False, (), ())
 
 
 def test_unset_fields_have_defaults() -> None:
@@ -132,7 +132,7 @@ def test_other_gates_are_listed() -> None:
 def test_companion_objects_are_named_and_read() -> None:
     document = make_pod(metadata={"annotations": {"scheduling.k8s.io/group-name": "train"}})
     one = known_member(document)
-    assert one.beside == (make_reference(),)
+    assert one.companions == (make_reference(),)
     assert one.marks is not None
     assert one.marks.missing_reference == make_reference()
 
@@ -200,6 +200,9 @@ def test_reason_is_known_if_no_pool_is_reachable() -> None:
     first, second = PodStores().bindings()
     closed: dict[str, VirtualNode] = {first: ({}, (CORDON_TAINT,)), second: ({}, (CORDON_TAINT,))}
 
-    assert known_member(make_pod()).nowhere == ""
+    assert known_member(make_pod()).unreachable_reason == ""
     one = known_member(make_pod(), nodes=closed)
-    assert (one.pools, one.nowhere) == ((), f"virtual node {first} is cordoned; virtual node {second} is cordoned")
+    assert (one.pools, one.unreachable_reason) == (
+        (),
+        f"virtual node {first} is cordoned; virtual node {second} is cordoned",
+    )
