@@ -1,4 +1,4 @@
-"""What all tests of the client layer share."""
+"""Fixtures of the client tests."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ async def server() -> AsyncIterator[FakeApiServer]:
 
 @pytest.fixture
 async def client(server: FakeApiServer) -> AsyncIterator[Client]:
-    """A client of the fake."""
+    """A client of the fake API server."""
     async with server.client() as client:
         yield client

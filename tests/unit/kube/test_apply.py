@@ -1,4 +1,4 @@
-"""Applying documents of any kind."""
+"""Server-side apply of documents of any kind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WIDGET = {"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {"name":
 CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": {"k": "v"}}
 
 
-async def test_what_others_need_goes_first(server: FakeApiServer, client: Client) -> None:
+async def test_namespaces_and_definitions_are_applied_first(server: FakeApiServer, client: Client) -> None:
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}}
     server.store.namespaces_must_exist = True
     stored = await apply_objects(client, [WIDGET, CONFIG_MAP, CRD, namespace], namespace="n")
@@ -42,14 +42,14 @@ async def test_what_others_need_goes_first(server: FakeApiServer, client: Client
     assert "PATCH /api/v1/namespaces/n/configmaps/c?fieldManager=vkgateway&force=true" in server.requests
 
 
-async def test_twice_is_once(server: FakeApiServer, client: Client) -> None:
+async def test_apply_is_idempotent(server: FakeApiServer, client: Client) -> None:
     await apply_objects(client, [CONFIG_MAP])
     version = server.store.version
     await apply_objects(client, [CONFIG_MAP], field_manager="other")
     assert server.store.version == version
 
 
-async def test_waits_until_a_definition_is_served(server: FakeApiServer, client: Client) -> None:
+async def test_apply_waits_until_definition_is_established(server: FakeApiServer, client: Client) -> None:
     class ServerClock(FakeClock):
         """Clock whose sleeps change the definition's status."""
 
@@ -68,7 +68,7 @@ async def test_waits_until_a_definition_is_served(server: FakeApiServer, client:
     assert len(clock.sleeps) == 3
 
 
-async def test_gives_up_in_the_end(server: FakeApiServer, client: Client) -> None:
+async def test_definition_not_established_in_time_is_an_error(server: FakeApiServer, client: Client) -> None:
     clock = FakeClock()
     server._define = lambda document: None  # type: ignore[method-assign]
     with pytest.raises(errors.ServerError, match=r"widgets\.example\.org at fake is not established"):
@@ -76,7 +76,7 @@ async def test_gives_up_in_the_end(server: FakeApiServer, client: Client) -> Non
     assert clock.seconds >= 5 - 1e-6
 
 
-async def test_kind_that_nobody_defines_is_named(client: Client) -> None:
+async def test_unknown_kind_is_named(client: Client) -> None:
     with pytest.raises(errors.NotFound):
         await apply_objects(client, [WIDGET])
     other = WIDGET | {"apiVersion": "v1"}
@@ -85,12 +85,12 @@ async def test_kind_that_nobody_defines_is_named(client: Client) -> None:
 
 
 @pytest.mark.parametrize("doc", [{}, {"kind": "X", "apiVersion": "v1"}, {"kind": "X", "metadata": {"name": "a"}}])
-async def test_what_is_no_document_is_refused(client: Client, doc: dict[str, Any]) -> None:
+async def test_invalid_document_is_refused(client: Client, doc: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="needs apiVersion, kind and"):
         await apply_objects(client, [doc])
 
 
-async def test_discovery_asks_once(server: FakeApiServer, client: Client) -> None:
+async def test_discovery_caches_resources(server: FakeApiServer, client: Client) -> None:
     server.register(WIDGETS)
     discovery = Discovery(client)
     for _ in range(2):

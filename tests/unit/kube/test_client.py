@@ -1,4 +1,4 @@
-"""The client: what goes over the wire, and what failures become."""
+"""The client: encoded requests and errors."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def _load(body: bytes) -> Any:
         (Resource("apis/g/v1", "things", "Thing"), ("n", "a:b/c?d"), "/apis/g/v1/namespaces/n/things/a:b%2Fc%3Fd"),
     ],
 )
-def test_paths(resource: Resource, arguments: tuple[str | None, ...], path: str) -> None:
+def test_resource_path(resource: Resource, arguments: tuple[str | None, ...], path: str) -> None:
     assert resource.path(*arguments) == path
 
 
-def test_every_known_kind_is_found_by_its_own_names() -> None:
+def test_every_known_resource_is_found_by_version_and_kind() -> None:
     for (api_version, kind), resource in KNOWN_RESOURCES.items():
         assert (resource.api_version, resource.kind) == (api_version, kind)
 
 
-async def test_life_of_an_object(server: FakeApiServer, client: Client) -> None:
+async def test_object_is_created_replaced_and_deleted(server: FakeApiServer, client: Client) -> None:
     created = _load(await client.create(PODS, POD, namespace="n"))
     assert created["metadata"]["namespace"] == "n"
     assert _load(await client.get(PODS, "a", namespace="n")) == created
@@ -58,7 +58,7 @@ async def test_life_of_an_object(server: FakeApiServer, client: Client) -> None:
         await client.get(PODS, "a", namespace="n")
 
 
-async def test_deletion_spares_what_took_the_name(server: FakeApiServer, client: Client) -> None:
+async def test_deletion_precondition_protects_successor(server: FakeApiServer, client: Client) -> None:
     server.store.create(CONFIG_MAPS, {"metadata": {"name": "a"}})
     with pytest.raises(errors.Conflict):
         await client.delete(CONFIG_MAPS, "a", namespace="default", uid="another")
@@ -67,7 +67,7 @@ async def test_deletion_spares_what_took_the_name(server: FakeApiServer, client:
     assert server.store.find(CONFIG_MAPS, "a", "default")
 
 
-async def test_patch_kinds(server: FakeApiServer, client: Client) -> None:
+async def test_patch_types(server: FakeApiServer, client: Client) -> None:
     server.store.create(CONFIG_MAPS, {"metadata": {"name": "a"}, "data": {"x": "1", "y": "2"}})
 
     async def patched(body: object, **how: Any) -> Any:
@@ -82,19 +82,19 @@ async def test_patch_kinds(server: FakeApiServer, client: Client) -> None:
     assert server.user_agents == {next(agent for agent in server.user_agents if agent.startswith("vkgateway/"))}
 
 
-async def test_bytes_are_sent_as_they_are(server: FakeApiServer, client: Client) -> None:
+async def test_encoded_bytes_are_sent_unchanged(server: FakeApiServer, client: Client) -> None:
     await client.create(CONFIG_MAPS, b'{"metadata": {"name": "a"}, "data": {"k": "v"}}', namespace="default")
     stored = server.store.get(CONFIG_MAPS, "a", "default")
     assert stored["data"] == {"k": "v"}
 
 
-async def test_subresource_of_a_named_object(server: FakeApiServer, client: Client) -> None:
+async def test_subresource_of_named_object_is_created(server: FakeApiServer, client: Client) -> None:
     server.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "sa"}})
     answer = await client.create(SERVICE_ACCOUNTS, {"spec": {}}, namespace="default", name="sa", subresource="token")
     assert _load(answer)["status"]["token"].startswith("token.default.sa")
 
 
-async def test_pages_cover_everything_once(server: FakeApiServer, client: Client) -> None:
+async def test_pages_contain_every_object_once(server: FakeApiServer, client: Client) -> None:
     for number in range(7):
         server.store.create(CONFIG_MAPS, {"metadata": {"name": f"c{number}", "labels": {"odd": str(number % 2)}}})
     pages = [page async for page in client.list_pages(CONFIG_MAPS, limit=3)]
@@ -106,7 +106,7 @@ async def test_pages_cover_everything_once(server: FakeApiServer, client: Client
     assert len((await client.list_all(CONFIG_MAPS, field_selector="metadata.name=c2")).items) == 1
 
 
-async def test_refusals_are_named_and_sorted(server: FakeApiServer, client: Client) -> None:
+async def test_refusals_have_type_and_description(server: FakeApiServer, client: Client) -> None:
     server.fail("GET", "/pods", status=429, reason="TooManyRequests", retry_after=3)
     with pytest.raises(errors.TooManyRequests, match="GET /api/v1/namespaces/n/pods/a at fake") as caught:
         await client.get(PODS, "a", namespace="n")
@@ -119,14 +119,14 @@ async def test_lost_connection_is_unreachable(server: FakeApiServer, client: Cli
         await client.create(PODS, POD, namespace="n")
 
 
-async def test_silence_is_unreachable(server: FakeApiServer, client: Client) -> None:
+async def test_silent_server_is_unreachable(server: FakeApiServer, client: Client) -> None:
     gate = server.hold("GET", "/pods")
     with pytest.raises(errors.Unreachable, match="no answer in time"):
         await client.get(PODS, "a", namespace="n", timeout=0.05)
     gate.set()
 
 
-async def test_nobody_there_is_unreachable() -> None:
+async def test_closed_port_is_unreachable() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         async with Client(f"http://127.0.0.1:{taken.getsockname()[1]}", name="nobody") as client:
@@ -134,12 +134,12 @@ async def test_nobody_there_is_unreachable() -> None:
                 await client.get(PODS, "a", namespace="n")
 
 
-async def test_answer_that_is_no_list_is_a_server_error(server: FakeApiServer, client: Client) -> None:
+async def test_response_other_than_list_is_a_server_error(server: FakeApiServer, client: Client) -> None:
     with pytest.raises(errors.ServerError, match="not a list"):
         [page async for page in client.list_pages(Resource("version", "", "Version"))]
 
 
-async def test_closed_client_refuses(server: FakeApiServer) -> None:
+async def test_closed_client_refuses_requests(server: FakeApiServer) -> None:
     client = server.client()
     await client.request("GET", "/version")
     await client.close()
@@ -148,7 +148,7 @@ async def test_closed_client_refuses(server: FakeApiServer) -> None:
     await client.close()
 
 
-async def test_token_is_asked_for_each_request(server: FakeApiServer) -> None:
+async def test_token_is_read_for_each_request(server: FakeApiServer) -> None:
     server.token = "second"
     tokens = iter(["first", "second", "second"])
 
@@ -162,7 +162,7 @@ async def test_token_is_asked_for_each_request(server: FakeApiServer) -> None:
         assert await client.authorization_headers() == {"Authorization": "Bearer second"}
 
 
-async def test_stream_gives_bytes_as_they_come(server: FakeApiServer, client: Client) -> None:
+async def test_stream_returns_bytes_immediately(server: FakeApiServer, client: Client) -> None:
     async with client.open_watch("/api/v1/pods", {"watch": True}) as stream:
         server.store.create(PODS, POD)
         assert (await stream.read()).startswith(b'{"type":"ADDED"')
@@ -178,7 +178,7 @@ async def test_silent_stream_is_unreachable(server: FakeApiServer, client: Clien
             await stream.read()
 
 
-async def test_prefix_of_the_server_is_kept(server: FakeApiServer) -> None:
+async def test_path_prefix_of_server_is_kept(server: FakeApiServer) -> None:
     async with Client(server.url + "/k8s/clusters/c/") as client:
         with pytest.raises(errors.NotFound):
             await client.get(PODS, "a", namespace="n")
@@ -186,12 +186,12 @@ async def test_prefix_of_the_server_is_kept(server: FakeApiServer) -> None:
 
 
 @pytest.mark.parametrize("server", ["", "nonsense", "ftp://x", "https://", "https://a..b", f"https://{'a' * 64}.b"])
-def test_what_is_no_server_is_refused(server: str) -> None:
+def test_invalid_server_url_is_refused(server: str) -> None:
     with pytest.raises(InputError, match="not the URL"):
         Client(server)
 
 
-async def test_answers_have_an_end_and_large_objects_come_a_few_at_a_time(
+async def test_page_of_large_objects_is_split_at_size_limit(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(20):
@@ -210,7 +210,7 @@ async def test_answers_have_an_end_and_large_objects_come_a_few_at_a_time(
         await client.list_all(CONFIG_MAPS)
 
 
-async def test_a_watch_that_comes_about_after_the_end_is_not_kept(server: FakeApiServer) -> None:
+async def test_watch_opened_during_close_is_closed(server: FakeApiServer) -> None:
     async def token() -> str:
         await client.close()
         return "secret"
@@ -221,7 +221,7 @@ async def test_a_watch_that_comes_about_after_the_end_is_not_kept(server: FakeAp
             pass
 
 
-async def test_who_has_no_credentials_cannot_reach_the_server(server: FakeApiServer) -> None:
+async def test_missing_credentials_are_unreachable(server: FakeApiServer) -> None:
     async def token() -> str:
         raise InputError("the plugin failed", hint="log in")
 
@@ -232,7 +232,7 @@ async def test_who_has_no_credentials_cannot_reach_the_server(server: FakeApiSer
             assert caught.value.hint == "log in"
 
 
-async def test_a_dry_run_stores_nothing(server: FakeApiServer, client: Client) -> None:
+async def test_dry_run_stores_nothing(server: FakeApiServer, client: Client) -> None:
     tried = _load(await client.create(PODS, POD, namespace="n", dry_run=True))
     assert tried["metadata"]["name"] == "a"
     assert server.store.find(PODS, "a", "n") is None

@@ -1,4 +1,4 @@
-"""Credentials that are renewed while a client lives: tokens, certificates, authorities."""
+"""Renewal of credentials: tokens, certificates, authorities."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config"
 
 
-async def test_a_token_that_cannot_be_renewed_is_used_on(path: Path) -> None:
+async def test_token_stays_in_use_after_failed_renewal(path: Path) -> None:
     document = kubeconfig.build_document("alpha", server="https://10.0.0.1:6443", ca="")
     document["users"][0]["user"] = {"tokenFile": "token"}
     kubeconfig.write_file(path, document)
@@ -43,7 +43,7 @@ async def test_a_token_that_cannot_be_renewed_is_used_on(path: Path) -> None:
     assert await source() == "two"
 
 
-async def test_a_plugin_that_hangs_holds_nobody_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_plugin_times_out_for_all_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
     async def fetch() -> str:
@@ -60,7 +60,7 @@ async def test_a_plugin_that_hangs_holds_nobody_up_for_ever(monkeypatch: pytest.
 
 
 def from_plugin(path: Path, command: str, args: list[str]) -> bearer.TokenSource:
-    """The token source of a kubeconfig that names this exec plugin."""
+    """Return the token source of a kubeconfig with this exec plugin."""
     document = kubeconfig.build_document("alpha", server="https://10.0.0.1:6443", ca="")
     document["users"][0]["user"] = {"exec": {"apiVersion": "v1", "command": command, "args": args}}
     kubeconfig.write_file(path, document)
@@ -71,7 +71,7 @@ def from_plugin(path: Path, command: str, args: list[str]) -> bearer.TokenSource
 
 @pytest.fixture
 async def started(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[asyncio.subprocess.Process]]:
-    """The processes that the library starts and, left alone, would leave to the garbage collector; all end."""
+    """The processes that the library starts. The fixture waits for their end."""
     processes: list[asyncio.subprocess.Process] = []
     start = asyncio.create_subprocess_exec
 
@@ -86,7 +86,7 @@ async def started(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[asyncio
             await process.wait()
 
 
-async def test_a_plugin_that_hangs_is_not_left_running(
+async def test_hanging_plugin_is_killed(
     path: Path, monkeypatch: pytest.MonkeyPatch, started: list[asyncio.subprocess.Process]
 ) -> None:
     file = path.parent / "pid"
@@ -102,8 +102,8 @@ async def test_a_plugin_that_hangs_is_not_left_running(
     assert len(started) == 1
 
 
-async def test_a_plugin_runs_where_timeout_is_that_of_busybox(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in images of Alpine Linux: it takes short options, and no others than these."""
+async def test_plugin_runs_with_busybox_timeout(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alpine Linux has BusyBox' timeout(1), which accepts only these short options."""
     busybox = path.parent / "busybox"
     busybox.write_text('#!/bin/sh\n[ "$1 $2 $3" = "-k 1 30" ] || exit 1\nshift 3\nexec "$@"\n')
     busybox.chmod(0o755)
@@ -114,7 +114,7 @@ async def test_a_plugin_runs_where_timeout_is_that_of_busybox(path: Path, monkey
     assert await source() == "one"
 
 
-async def test_what_a_plugin_that_hangs_has_started_is_not_left_running(
+async def test_children_of_hanging_plugin_are_killed(
     path: Path, monkeypatch: pytest.MonkeyPatch, started: list[asyncio.subprocess.Process]
 ) -> None:
     file = path.parent / "pid"
@@ -132,14 +132,14 @@ async def test_what_a_plugin_that_hangs_has_started_is_not_left_running(
 
 
 def _runs(process: Path) -> bool:
-    """Whether it is there and no zombie: whoever takes over orphans may be in no hurry."""
+    """Return whether the process exists and is not a zombie: the reaper of orphans may be slow."""
     try:
         return " Z " not in (process / "stat").read_text()
     except OSError:
         return False
 
 
-async def test_a_client_takes_over_credentials_that_were_written_anew(path: Path, server: FakeApiServer) -> None:
+async def test_client_adopts_renewed_credentials(path: Path, server: FakeApiServer) -> None:
     server.token = "one"
     kubeconfig.write_file(path, kubeconfig.build_document("alpha", server=server.url, ca="", token="one"))
     async with Client.from_kubeconfig(path) as client:
@@ -155,7 +155,7 @@ async def test_a_client_takes_over_credentials_that_were_written_anew(path: Path
         assert await client.authorization_headers() == {"Authorization": "Bearer two"}
 
 
-async def test_a_client_takes_over_an_authority_that_was_written_anew(path: Path) -> None:
+async def test_client_adopts_renewed_authority(path: Path) -> None:
     old, new = Authority.create("old"), Authority.create("new")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     pair = new.issue("server", ips=("127.0.0.1",), server=True)
@@ -184,14 +184,12 @@ async def test_a_client_takes_over_an_authority_that_was_written_anew(path: Path
     ("changed", "same"),
     [({"token": "two", "context": "b"}, True), ({"ca": b"B"}, False), ({"server": "https://b"}, False)],
 )
-def test_other_credentials_lead_to_the_same_server_and_another_authority_does_not(
-    changed: dict[str, Any], same: bool
-) -> None:
+def test_same_server_depends_on_authority_not_on_credentials(changed: dict[str, Any], same: bool) -> None:
     known = kubeconfig.ClientConfig(context="a", server="https://a", ca=b"A", token="one")
     assert known.is_same_server(replace(known, **changed)) is same
 
 
-async def test_a_kubeconfig_that_says_nothing_changes_no_credentials(path: Path, server: FakeApiServer) -> None:
+async def test_invalid_kubeconfig_keeps_credentials(path: Path, server: FakeApiServer) -> None:
     server.token = "one"
     kubeconfig.write_file(path, kubeconfig.build_document("alpha", server=server.url, ca="", token="one"))
     async with Client.from_kubeconfig(path) as client:

@@ -1,4 +1,4 @@
-"""Deadlines: each future at its own time, whatever the order they come in; nothing is left behind."""
+"""Deadlines: each future times out at its deadline, and no state remains."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def _waits(deadlines: Deadlines, seconds: float) -> float:
 
 
 @pytest.mark.parametrize("delays", [(0.02, 0.06), (0.06, 0.02), (0.02, 0.02), (0.0, 0.03)])
-async def test_each_is_given_up_at_its_time(delays: tuple[float, float]) -> None:
+async def test_each_future_times_out_at_its_deadline(delays: tuple[float, float]) -> None:
     deadlines = Deadlines()
     waited = await asyncio.gather(*(_waits(deadlines, delay) for delay in delays))
     for seconds, delay in zip(waited, delays, strict=True):
@@ -27,7 +27,7 @@ async def test_each_is_given_up_at_its_time(delays: tuple[float, float]) -> None
         assert waited[0] < waited[1] or delays[0] >= delays[1]
 
 
-async def test_what_comes_in_time_is_returned_and_the_rest_still_ends() -> None:
+async def test_result_before_deadline_is_returned() -> None:
     deadlines, loop = Deadlines(), asyncio.get_running_loop()
     soon: asyncio.Future[str] = loop.create_future()
     loop.call_later(0.01, soon.set_result, "here")
@@ -36,7 +36,7 @@ async def test_what_comes_in_time_is_returned_and_the_rest_still_ends() -> None:
     assert waited >= 0.055
 
 
-async def test_who_is_cancelled_is_forgotten() -> None:
+async def test_cancelled_future_is_removed() -> None:
     deadlines, loop = Deadlines(), asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
     task = asyncio.create_task(deadlines.wait(future, until=loop.time() + 0.02))

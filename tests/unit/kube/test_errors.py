@@ -1,4 +1,4 @@
-"""Errors are sorted by what the caller may do, and say nothing that is secret."""
+"""Errors: types by status, and redacted messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _status(code: int, reason: str = "", message: str = "why", **details: object
         (504, "Timeout", errors.ServerError, True),
     ],
 )
-def test_status_decides_the_kind(code: int, reason: str, kind: type[errors.ApiError], transient: bool) -> None:
+def test_status_determines_error_type(code: int, reason: str, kind: type[errors.ApiError], transient: bool) -> None:
     error = errors.from_response(code, _status(code, reason), what="GET /x at alpha")
     assert type(error) is kind
     assert isinstance(error, VkgatewayError)
@@ -44,7 +44,7 @@ def test_status_decides_the_kind(code: int, reason: str, kind: type[errors.ApiEr
     assert str(error) == f"GET /x at alpha: why ({code} {reason})"
 
 
-def test_wait_comes_from_the_header_or_the_body() -> None:
+def test_retry_after_is_read_from_header_or_body() -> None:
     body = _status(429, retryAfterSeconds=7)
     assert errors.from_response(429, body, what="x").retry_after == 7
     assert errors.from_response(429, body, what="x", retry_after="2").retry_after == 2
@@ -53,31 +53,31 @@ def test_wait_comes_from_the_header_or_the_body() -> None:
 
 
 @pytest.mark.parametrize("header", ["1e18", "inf"])
-def test_nobody_makes_us_wait_for_years(header: str) -> None:
+def test_retry_after_is_bounded(header: str) -> None:
     assert errors.from_response(429, b"{}", what="x", retry_after=header).retry_after == 300
     asked = _status(429, retryAfterSeconds=2**31 - 1)
     assert errors.from_response(429, asked, what="x").retry_after == 300
     assert errors.from_response(429, b"{}", what="x", retry_after="nan").retry_after is None
 
 
-def test_an_answer_nested_beyond_reason_is_an_error_like_others() -> None:
+def test_deeply_nested_response_is_an_ordinary_error() -> None:
     deep = b'{"details":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001
     assert isinstance(errors.from_response(403, deep, what="x"), errors.Forbidden)
 
 
-def test_causes_are_kept() -> None:
+def test_causes_are_decoded() -> None:
     body = _status(403, "Forbidden", causes=[{"reason": "NamespaceTerminating", "field": "metadata.namespace"}])
     assert errors.from_response(403, body, what="x").causes == ("NamespaceTerminating",)
 
 
-def test_answer_that_is_no_status_is_quoted() -> None:
+def test_response_other_than_status_is_quoted() -> None:
     error = errors.from_response(502, b"<html>Bad Gateway</html>", what="GET /x at alpha")
     assert isinstance(error, errors.ServerError)
     assert "Bad Gateway" in str(error)
     assert str(errors.from_response(503, b"", what="x")) == "x: no reason given (503)"
 
 
-def test_event_of_a_watch() -> None:
+def test_error_event_of_watch() -> None:
     assert isinstance(errors.from_event(_status(410, "Expired"), what="w"), errors.Gone)
     assert isinstance(errors.from_event(b"nonsense", what="w"), errors.ServerError)
 
@@ -92,16 +92,16 @@ def test_event_of_a_watch() -> None:
         ("GET /api/v1/pods at a", "bad header Authorization: Bearer hunter2.hunter2"),
     ],
 )
-def test_secrets_are_not_repeated(what: str, message: str) -> None:
+def test_secrets_are_redacted(what: str, message: str) -> None:
     error = errors.from_response(422, _status(422, "Invalid", message), what=what)
     assert "hunter2" not in str(error)
     assert "(hidden)" in str(error)
 
 
-def test_harmless_values_help_the_reader() -> None:
+def test_ordinary_values_are_kept() -> None:
     message = 'spec.containers[0].name: Invalid value: "A_B": must be a DNS label'
     assert '"A_B"' in str(errors.from_response(422, _status(422, "Invalid", message), what="POST /pods"))
 
 
-def test_long_messages_are_cut() -> None:
+def test_long_messages_are_shortened() -> None:
     assert len(str(errors.from_response(500, _status(500, message="x" * 100_000), what="y"))) < 2000

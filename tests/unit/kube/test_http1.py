@@ -1,4 +1,4 @@
-"""The narrow HTTP client: answers however they are cut, kept connections, and what goes wrong with them."""
+"""The minimal HTTP client: parsing of responses, reuse of connections, and errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def feed(data: bytes, cuts: set[int]) -> Response | None:
     [(PLAIN, 200, b"hello"), (CHUNKED, 200, b"hello world"), (INTERIM, 200, b"hello"), (NO_BODY, 204, b"")],
 )
 @given(cuts=st.sets(st.integers(1, 200), max_size=6))
-def test_an_answer_is_the_same_however_it_is_cut(data: bytes, status: int, body: bytes, cuts: set[int]) -> None:
+def test_response_is_parsed_from_arbitrary_pieces(data: bytes, status: int, body: bytes, cuts: set[int]) -> None:
     answer = feed(data, cuts)
     assert answer is not None
     assert (answer.status, answer.body) == (status, body)
@@ -61,12 +61,12 @@ def test_headers_are_found_by_lower_case_name() -> None:
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nmore",
     ],
 )
-def test_what_is_no_answer_is_refused(data: bytes) -> None:
+def test_malformed_response_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedResponseError):
         ResponseParser().feed(data)
 
 
-def test_a_chunk_of_many_megabytes_is_not_copied_for_each_piece_of_it() -> None:
+def test_large_chunk_is_parsed_in_linear_time() -> None:
     reader = ResponseParser()
     size, piece = 32 * 1024 * 1024, b"x" * 16384
     assert reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % size) is None
@@ -80,7 +80,7 @@ def test_a_chunk_of_many_megabytes_is_not_copied_for_each_piece_of_it() -> None:
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: 999999", b"Transfer-Encoding: chunked", b"Connection: close"])
-def test_an_answer_without_end_is_refused(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_response_is_refused(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vkgateway.kube.responses.MAX_BODY_BYTES", 1000)
     reader = ResponseParser()
     reader.feed(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")
@@ -90,7 +90,7 @@ def test_an_answer_without_end_is_refused(head: bytes, monkeypatch: pytest.Monke
 
 
 class Server:
-    """Answers each request by the next of its scripts; None closes the connection without a word."""
+    """Server that answers each request with the next response. None closes the connection."""
 
     def __init__(self, *answers: bytes | None) -> None:
         self.answers = list(answers)
@@ -123,7 +123,7 @@ async def talking(server: Server, *, limit: int = 4) -> AsyncIterator[Connection
         await listening.wait_closed()
 
 
-async def test_a_connection_is_used_again() -> None:
+async def test_connection_is_reused() -> None:
     server = Server(PLAIN, CHUNKED)
     async with talking(server) as pool:
         assert (await pool.request("GET", REQUEST, timeout=5)).body == b"hello"
@@ -131,7 +131,7 @@ async def test_a_connection_is_used_again() -> None:
     assert server.connections == 1
 
 
-async def test_an_answer_may_end_with_its_connection() -> None:
+async def test_response_may_end_with_its_connection() -> None:
     class Closing(Server):
         async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
@@ -142,7 +142,7 @@ async def test_an_answer_may_end_with_its_connection() -> None:
         assert (await pool.request("GET", REQUEST, timeout=5)).body == b"all of it"
 
 
-async def test_a_kept_connection_that_was_closed_is_made_anew() -> None:
+async def test_idempotent_request_is_retried_on_closed_connection() -> None:
     server = Server(PLAIN, None, PLAIN)
     async with talking(server) as pool:
         await pool.request("GET", REQUEST, timeout=5)
@@ -150,7 +150,7 @@ async def test_a_kept_connection_that_was_closed_is_made_anew() -> None:
     assert server.connections == 2
 
 
-async def test_what_may_have_been_done_is_not_sent_twice() -> None:
+async def test_post_is_not_retried() -> None:
     server = Server(PLAIN, None)
     async with talking(server) as pool:
         await pool.request("GET", REQUEST, timeout=5)
@@ -159,13 +159,13 @@ async def test_what_may_have_been_done_is_not_sent_twice() -> None:
     assert server.requests == 2
 
 
-async def test_a_new_connection_that_is_closed_at_once_is_no_reason_to_go_on() -> None:
+async def test_request_on_new_connection_is_not_retried() -> None:
     async with talking(Server(None)) as pool:
         with pytest.raises(ConnectionClosedError):
             await pool.request("GET", REQUEST, timeout=5)
 
 
-async def test_half_an_answer_is_an_error() -> None:
+async def test_incomplete_response_is_an_error() -> None:
     class Half(Server):
         async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
@@ -177,7 +177,7 @@ async def test_half_an_answer_is_an_error() -> None:
             await pool.request("GET", REQUEST, timeout=5)
 
 
-async def test_a_late_answer_is_never_taken_for_anothers() -> None:
+async def test_late_response_is_not_given_to_next_request() -> None:
     release = asyncio.Event()
 
     class Late(Server):
@@ -197,7 +197,7 @@ async def test_a_late_answer_is_never_taken_for_anothers() -> None:
         assert (await pool.request("GET", REQUEST, timeout=5)).body == b"hello"
 
 
-async def test_no_more_connections_than_allowed() -> None:
+async def test_connections_are_limited() -> None:
     server = Server(*[PLAIN] * 20)
     async with talking(server, limit=3) as pool:
         await asyncio.gather(*(pool.request("GET", REQUEST, timeout=5) for _ in range(20)))
@@ -205,14 +205,14 @@ async def test_no_more_connections_than_allowed() -> None:
     assert server.connections <= 3
 
 
-async def test_nothing_is_opened_once_closed() -> None:
+async def test_closed_pool_opens_no_connection() -> None:
     async with talking(Server()) as pool:
         await pool.close()
         with pytest.raises(ConnectionClosedError):
             await pool.request("GET", REQUEST, timeout=5)
 
 
-async def test_who_gives_up_in_the_moment_of_its_time_out_gives_no_turn_back() -> None:
+async def test_request_cancelled_at_its_timeout_releases_no_slot() -> None:
     class Silent(Server):
         async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self.connections += 1
@@ -237,7 +237,7 @@ async def test_who_gives_up_in_the_moment_of_its_time_out_gives_no_turn_back() -
         await asyncio.gather(busy, another, return_exceptions=True)
 
 
-async def test_a_connection_that_comes_about_after_the_end_is_not_kept() -> None:
+async def test_connection_opened_during_close_is_closed() -> None:
     class Slow(Endpoint):
         async def open_connection(self, protocol: P) -> P:
             connection = await super().open_connection(protocol)

@@ -1,4 +1,4 @@
-"""Kubeconfig files: read as kubectl reads them, written so that nothing of the user's is lost."""
+"""Kubeconfig files: reading like kubectl, and writing without loss of other entries."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _built(name: str = "alpha", **options: Any) -> dict[str, Any]:
     return kubeconfig.build_document(name, server="https://10.0.0.1:6443/", ca=CERT, cert=CERT, key=KEY, **options)
 
 
-def test_what_is_built_is_read_back(path: Path) -> None:
+def test_built_document_is_read_back(path: Path) -> None:
     kubeconfig.write_file(path, _built(user="admin", namespace="team"))
     connection = kubeconfig.load(path).client_config()
     assert connection.server == "https://10.0.0.1:6443"
@@ -64,7 +64,7 @@ def test_what_is_built_is_read_back(path: Path) -> None:
     assert context.check_hostname
 
 
-def test_written_for_the_owner_alone_and_nothing_left_beside(path: Path) -> None:
+def test_file_is_readable_by_owner_only(path: Path) -> None:
     path.write_text("{}")
     path.chmod(0o644)
     kubeconfig.write_file(path, _built())
@@ -72,7 +72,7 @@ def test_written_for_the_owner_alone_and_nothing_left_beside(path: Path) -> None
     assert os.listdir(path.parent) == ["config"]
 
 
-def test_link_stays_a_link(path: Path, tmp_path: Path) -> None:
+def test_symbolic_link_is_preserved(path: Path, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     path.symlink_to(tmp_path / "real" / "config")
     kubeconfig.write_file(path, _built())
@@ -80,7 +80,7 @@ def test_link_stays_a_link(path: Path, tmp_path: Path) -> None:
     assert (tmp_path / "real" / "config").exists()
 
 
-def test_merge_keeps_what_is_the_users(path: Path) -> None:
+def test_merge_keeps_other_entries(path: Path) -> None:
     theirs = _built("mine") | {"preferences": {"colors": True}}
     kubeconfig.write_file(path, theirs)
     kubeconfig.merge_into_file(path, _built("alpha"))
@@ -93,19 +93,19 @@ def test_merge_keeps_what_is_the_users(path: Path) -> None:
     assert kubeconfig.remove_context(merged, "alpha") == theirs | {"current-context": ""}
 
 
-def test_merge_makes_the_file_and_its_folder(tmp_path: Path) -> None:
+def test_merge_creates_file_and_folder(tmp_path: Path) -> None:
     kubeconfig.merge_into_file(tmp_path / "new" / "config", _built())
     assert kubeconfig.load(tmp_path / "new" / "config").current_context == "alpha"
 
 
-def test_merge_into_nonsense_leaves_it_alone(path: Path) -> None:
+def test_merge_leaves_invalid_file_unchanged(path: Path) -> None:
     path.write_text("- a list")
     with pytest.raises(InputError, match="not a kubeconfig"):
         kubeconfig.merge_into_file(path, _built())
     assert path.read_text() == "- a list"
 
 
-def test_an_empty_file_is_an_empty_kubeconfig(path: Path) -> None:
+def test_empty_file_is_an_empty_kubeconfig(path: Path) -> None:
     path.touch()
     kubeconfig.merge_into_file(path, _built())
     assert kubeconfig.load(path).current_context == "alpha"
@@ -114,14 +114,14 @@ def test_an_empty_file_is_an_empty_kubeconfig(path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["clusters: [a]", "users: [{user: {}}]", "contexts: [{name: alpha, context: [x]}]", "clusters: [{name: 5}]"]
 )
-def test_entries_that_are_none_are_told(path: Path, text: str) -> None:
+def test_malformed_entries_are_refused(path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(InputError, match="not a kubeconfig"):
         kubeconfig.merge_into_file(path, _built())
     assert path.read_text() == text
 
 
-def test_data_that_is_no_text_is_told(path: Path) -> None:
+def test_binary_file_is_refused(path: Path) -> None:
     document = _built()
     document["clusters"][0]["cluster"]["certificate-authority-data"] = 5
     kubeconfig.write_file(path, document)
@@ -143,7 +143,7 @@ def _kubeadm_like(*, cluster: str, user: str, context: str) -> dict[str, Any]:
         (_kubeadm_like(cluster="gke", user="alpha-admin", context="gke"), "another user 'alpha-admin'"),
     ],
 )
-def test_merge_takes_nothing_from_another_of_the_same_name(path: Path, theirs: dict[str, Any], complaint: str) -> None:
+def test_merge_refuses_entries_of_another_cluster(path: Path, theirs: dict[str, Any], complaint: str) -> None:
     kubeconfig.write_file(path, theirs)
     before = path.read_text()
     with pytest.raises(ConflictError, match=complaint) as caught:
@@ -152,7 +152,7 @@ def test_merge_takes_nothing_from_another_of_the_same_name(path: Path, theirs: d
     assert path.read_text() == before
 
 
-def test_a_file_that_holds_other_clusters_is_not_replaced(path: Path) -> None:
+def test_file_with_other_clusters_is_not_replaced(path: Path) -> None:
     kubeconfig.write_file(path, kubeconfig.merge_documents(_built("mine"), _built()))
     before = path.read_text()
     with pytest.raises(ConflictError, match="other clusters, which would be lost: mine") as caught:
@@ -161,13 +161,13 @@ def test_a_file_that_holds_other_clusters_is_not_replaced(path: Path) -> None:
     assert path.read_text() == before
 
 
-def test_an_older_one_of_the_same_cluster_is_replaced(path: Path) -> None:
+def test_older_kubeconfig_of_same_cluster_is_replaced(path: Path) -> None:
     kubeconfig.replace_file(path, _built())
     kubeconfig.replace_file(path, _built(namespace="n"))
     assert kubeconfig.load(path).client_config().namespace == "n"
 
 
-def test_what_is_no_ordinary_file_is_not_replaced(path: Path) -> None:
+def test_special_file_is_not_replaced(path: Path) -> None:
     os.mkfifo(path)
     with pytest.raises(InputError, match="not a regular file"):
         kubeconfig.replace_file(path, _built())
@@ -175,14 +175,14 @@ def test_what_is_no_ordinary_file_is_not_replaced(path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may write for others")
-def test_a_users_file_stays_the_users(path: Path) -> None:
+def test_file_keeps_its_owner(path: Path) -> None:
     path.touch()
     os.chown(path, 12345, 54321)
     kubeconfig.merge_into_file(path, _built())
     assert (path.stat().st_uid, path.stat().st_gid) == (12345, 54321)
 
 
-def test_entry_shared_with_another_context_stays() -> None:
+def test_entry_of_another_context_is_not_removed() -> None:
     document = _built("a")
     document["contexts"].append({"name": "b", "context": {"cluster": "a", "user": "a"}})
     left = kubeconfig.remove_context(document, "a")
@@ -190,7 +190,7 @@ def test_entry_shared_with_another_context_stays() -> None:
     assert [entry["name"] for entry in left["contexts"]] == ["b"]
 
 
-def test_files_are_found_beside_the_kubeconfig(path: Path) -> None:
+def test_relative_paths_start_from_kubeconfig(path: Path) -> None:
     document = _built()
     document["clusters"][0]["cluster"] = {"server": "https://x", "certificate-authority": "ca.crt"}
     document["users"][0]["user"] = {"tokenFile": "token"}
@@ -217,7 +217,7 @@ async def test_token_file_is_read_again(path: Path) -> None:
     assert await source() == "two"
 
 
-async def test_exec_plugin_gives_the_token(path: Path) -> None:
+async def test_exec_plugin_returns_token(path: Path) -> None:
     answer = '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": "t"}}'
     document = _built()
     document["users"][0]["user"] = {
@@ -239,7 +239,7 @@ async def test_exec_plugin_gives_the_token(path: Path) -> None:
         await source()
 
 
-async def test_client_from_a_kubeconfig(path: Path, server: FakeApiServer) -> None:
+async def test_client_from_kubeconfig(path: Path, server: FakeApiServer) -> None:
     server.token = "secret"
     document = kubeconfig.build_document("alpha", server=server.url, ca="", token="secret")
     kubeconfig.write_file(path, document)
@@ -275,14 +275,14 @@ async def test_client_from_a_kubeconfig(path: Path, server: FakeApiServer) -> No
         ({"users": "x"}, "not a kubeconfig"),
     ],
 )
-def test_what_is_missing_is_named(path: Path, change: dict[str, Any], message: str) -> None:
+def test_invalid_entry_is_named(path: Path, change: dict[str, Any], message: str) -> None:
     path.write_text(yaml.safe_dump(_built() | change))
     with pytest.raises(InputError, match=message) as caught:
         kubeconfig.load(path).client_config()
     assert str(path) in str(caught.value)
 
 
-def test_unreadable_files_are_named(path: Path) -> None:
+def test_unreadable_file_is_named(path: Path) -> None:
     with pytest.raises(InputError, match=f"{path} cannot be read: No such file"):
         kubeconfig.load(path)
     path.write_bytes(b"\xff\xfe\x00")
@@ -300,7 +300,7 @@ def test_default_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kubeconfig.default_path() == Path.home() / ".kube/config"
 
 
-def test_in_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_in_cluster_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(InputError, match="does not run in a Kubernetes pod"):
         kubeconfig.in_cluster_config(tmp_path)
@@ -310,7 +310,7 @@ def test_in_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert kubeconfig.in_cluster_config(tmp_path).server == "https://[fd00::1]:443"
 
 
-def test_identity_needs_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificate_and_key_must_match(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tls.client_context(ca=CERT.decode(), cert=CERT.decode(), key=KEY.decode()).check_hostname
     with pytest.raises(InputError, match="not a matching PEM pair"):
         tls.client_context(ca=CERT, cert=CERT, key=OTHER_KEY)
@@ -321,6 +321,6 @@ def test_identity_needs_a_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     tls.client_context(ca=CERT, cert=OTHER_CERT, key=OTHER_KEY)
 
 
-def test_built_documents_hold_pem_as_base64() -> None:
+def test_built_document_contains_pem_as_base64() -> None:
     user = _built()["users"][0]["user"]
     assert base64.b64decode(user["client-key-data"]) == KEY

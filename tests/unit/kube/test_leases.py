@@ -1,4 +1,4 @@
-"""Leases: heartbeats, and one alone at work."""
+"""Leases: heartbeats of nodes, and leader election."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vkgateway.model.times import render_micro_time
 NOW = datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 
 
-async def test_node_lease_is_made_then_renewed(server: FakeApiServer, client: Client) -> None:
+async def test_node_lease_is_created_then_renewed(server: FakeApiServer, client: Client) -> None:
     await renew_node_lease(client, "a100.local", now=NOW, owner_uid="u")
     lease = server.store.get(LEASES, "a100.local", NODE_LEASE_NAMESPACE)
     assert lease["spec"] == {
@@ -46,8 +46,8 @@ def _spec(server: FakeApiServer) -> dict[str, object]:
     return found
 
 
-async def _kept(lease: LeaderElector, *, until: Callable[[], bool]) -> None:
-    """Keep a lease until something is so."""
+async def _renew_until(lease: LeaderElector, *, until: Callable[[], bool]) -> None:
+    """Renew a Lease until a condition holds."""
     task = asyncio.create_task(lease.renew_lease())
     try:
         async with asyncio.timeout(30):
@@ -59,9 +59,7 @@ async def _kept(lease: LeaderElector, *, until: Callable[[], bool]) -> None:
             await task
 
 
-async def test_a_lease_of_nobody_is_taken_and_ones_own_taken_up_without_a_write(
-    server: FakeApiServer, client: Client
-) -> None:
+async def test_free_lease_is_acquired_and_own_lease_is_not_written(server: FakeApiServer, client: Client) -> None:
     clock = FakeClock(1000.0)
     await _elector(client, "first", clock).acquire_lease()
     assert (_spec(server)["holderIdentity"], _spec(server)["leaseDurationSeconds"]) == ("first", 30)
@@ -70,7 +68,7 @@ async def test_a_lease_of_nobody_is_taken_and_ones_own_taken_up_without_a_write(
     assert [request.split(" ")[0] for request in server.requests] == ["GET"]
 
 
-async def test_one_that_is_renewed_is_refused_by_its_holder(server: FakeApiServer, client: Client) -> None:
+async def test_renewed_lease_is_not_taken_over(server: FakeApiServer, client: Client) -> None:
     clock = FakeClock(1000.0)
     first, second = _elector(client, "first", clock), _elector(client, "second", FakeClock(1000.0))
     await first.acquire_lease()
@@ -82,12 +80,12 @@ async def test_one_that_is_renewed_is_refused_by_its_holder(server: FakeApiServe
             await second.acquire_lease()
 
     task = asyncio.create_task(refused())
-    await _kept(first, until=task.done)
+    await _renew_until(first, until=task.done)
     await task
     assert _spec(server)["holderIdentity"] == "first"
 
 
-async def test_one_whose_holder_fell_silent_is_taken_over(server: FakeApiServer, client: Client) -> None:
+async def test_expired_lease_is_taken_over(server: FakeApiServer, client: Client) -> None:
     clock = FakeClock(1000.0)
     await _elector(client, "first", clock).acquire_lease()
     await _elector(client, "second", clock).acquire_lease()
@@ -95,7 +93,7 @@ async def test_one_whose_holder_fell_silent_is_taken_over(server: FakeApiServer,
     assert (_spec(server)["holderIdentity"], _spec(server)["leaseTransitions"]) == ("second", 1)
 
 
-async def test_what_others_write_on_a_lease_is_no_sign_of_life(server: FakeApiServer, client: Client) -> None:
+async def test_annotation_does_not_renew_lease(server: FakeApiServer, client: Client) -> None:
     clock = FakeClock(1000.0)
     await _elector(client, "first", clock).acquire_lease()
 
@@ -112,9 +110,7 @@ async def test_what_others_write_on_a_lease_is_no_sign_of_life(server: FakeApiSe
     assert _spec(server)["holderIdentity"] == "second"
 
 
-async def test_who_was_taken_for_dead_ends_when_it_sees_who_came_after_it(
-    server: FakeApiServer, client: Client
-) -> None:
+async def test_former_holder_ends_after_takeover(server: FakeApiServer, client: Client) -> None:
     clock = FakeClock(1000.0)
     first, second = _elector(client, "first", clock), _elector(client, "second", clock)
     await first.acquire_lease()
@@ -125,24 +121,24 @@ async def test_who_was_taken_for_dead_ends_when_it_sees_who_came_after_it(
             await first.renew_lease()
 
     task = asyncio.create_task(ends())
-    await _kept(second, until=task.done)
+    await _renew_until(second, until=task.done)
     await task
 
 
-async def test_a_server_that_is_away_takes_nothing_away(server: FakeApiServer, client: Client) -> None:
+async def test_unreachable_server_does_not_end_leadership(server: FakeApiServer, client: Client) -> None:
     clock = FakeClock(1000.0)
     lease = _elector(client, "first", clock)
     await lease.acquire_lease()
     server.fail("*", "/leases/gateway", status=503, times=20)
     before = _spec(server)["renewTime"]
-    await _kept(lease, until=lambda: _spec(server)["renewTime"] != before)
+    await _renew_until(lease, until=lambda: _spec(server)["renewTime"] != before)
     assert clock.seconds >= 1200.0
 
 
-async def test_an_answer_that_is_no_lease_takes_nothing_away(
+async def test_invalid_response_does_not_end_leadership(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is on the way to a server may answer in its place for a while, and say that all is well."""
+    """A proxy may answer instead of the server for a while, with status 200."""
     clock = FakeClock(1000.0)
     lease = _elector(client, "first", clock)
     await lease.acquire_lease()
@@ -154,11 +150,11 @@ async def test_an_answer_that_is_no_lease_takes_nothing_away(
 
     monkeypatch.setattr(client, "get", away)
     before = _spec(server)["renewTime"]
-    await _kept(lease, until=lambda: _spec(server)["renewTime"] != before)
+    await _renew_until(lease, until=lambda: _spec(server)["renewTime"] != before)
     assert _spec(server)["renewTime"] != before
 
 
-async def test_who_waits_for_anothers_lease_says_so_once(
+async def test_waiting_for_lease_is_logged_once(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock(1000.0)
@@ -171,27 +167,27 @@ async def test_who_waits_for_anothers_lease_says_so_once(
     assert [(line["holder"], line["seconds"]) for line in logs.entries] == [("first", 30)]
 
 
-async def test_ones_own_late_write_is_no_rival(server: FakeApiServer, client: Client) -> None:
+async def test_own_late_write_is_not_a_conflict(server: FakeApiServer, client: Client) -> None:
     clock = FakeClock(1000.0)
     lease = _elector(client, "first", clock)
     await lease.acquire_lease()
     server.fail("PUT", "/leases/gateway", status=409, times=2)
     before = _spec(server)["renewTime"]
     clock.seconds += 5.0
-    await _kept(lease, until=lambda: _spec(server)["renewTime"] != before)
+    await _renew_until(lease, until=lambda: _spec(server)["renewTime"] != before)
     assert _spec(server)["renewTime"] == render_micro_time(NOW + timedelta(seconds=1005))
 
 
-async def test_a_lease_that_was_deleted_is_made_again(server: FakeApiServer, client: Client) -> None:
+async def test_deleted_lease_is_created_again(server: FakeApiServer, client: Client) -> None:
     clock = FakeClock(1000.0)
     lease = _elector(client, "first", clock)
     await lease.acquire_lease()
     server.store.delete(LEASES, "gateway", "system")
-    await _kept(lease, until=lambda: server.store.find(LEASES, "gateway", "system") is not None)
+    await _renew_until(lease, until=lambda: server.store.find(LEASES, "gateway", "system") is not None)
     assert _spec(server)["holderIdentity"] == "first"
 
 
-async def test_of_rivals_one_has_it(server: FakeApiServer, client: Client) -> None:
+async def test_one_of_several_candidates_acquires_lease(server: FakeApiServer, client: Client) -> None:
     rivals = [_elector(client, f"r{number}", FakeClock(1000.0)) for number in range(5)]
     tasks = [asyncio.create_task(rival.acquire_lease()) for rival in rivals]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The reflector: its copy is right, and known to be right, whatever happens to the watch."""
+"""The reflector: the store is correct and complete after all failures of the watch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vkgateway.model.objects import Meta
 
 
 class View(msgspec.Struct):
-    """A ConfigMap whose `data.n`, if there, is a number."""
+    """A ConfigMap with an optional number in `data.n`."""
 
     metadata: Meta
     data: dict[str, int | str] = {}
@@ -95,14 +95,14 @@ class Recorder:
                 self._changed_event.clear()
 
     async def wait_for_changes(self, *changes: str) -> None:
-        """Wait for exactly these changes, since the last call."""
+        """Wait for exactly these changes since the last call."""
         await self.until(lambda: len(self.changes) >= len(changes))
         assert self.changes == list(changes)
         self.changes.clear()
 
     @property
     def complete(self) -> list[bool]:
-        """As a list, which keeps mypy from concluding that it never changes."""
+        """The state as a list, so that mypy does not narrow the type."""
         return [self.reflector.is_complete]
 
     @property
@@ -127,7 +127,7 @@ async def watching(client: Client, *, complete: bool = True, **options: Any) -> 
 
 
 def put(server: FakeApiServer, name: str, n: int | str = 0, **metadata: Any) -> None:
-    """Create or change a ConfigMap."""
+    """Create or update a ConfigMap."""
     found = server.store.find(CONFIG_MAPS, name, "default")
     if found is None:
         server.store.create(CONFIG_MAPS, {"metadata": {"name": name} | metadata, "data": {"n": n}})
@@ -149,9 +149,7 @@ _FROM_CACHE = "resourceVersion=1&resourceVersionMatch=NotOlderThan"
 
 
 @pytest.mark.parametrize("single", [True, False])
-async def test_the_first_list_comes_from_the_cache_of_a_server_that_is_the_only_one(
-    server: FakeApiServer, single: bool
-) -> None:
+async def test_first_list_of_single_server_comes_from_watch_cache(server: FakeApiServer, single: bool) -> None:
     for name in "abc":
         put(server, name)
     async with (
@@ -168,7 +166,7 @@ async def test_the_first_list_comes_from_the_cache_of_a_server_that_is_the_only_
 
 
 @both_lists
-async def test_list_then_changes(server: FakeApiServer, client: Client, streaming: bool) -> None:
+async def test_list_and_later_changes_are_reported(server: FakeApiServer, client: Client, streaming: bool) -> None:
     server.streaming_lists = streaming
     put(server, "a")
     put(server, "b")
@@ -186,7 +184,7 @@ async def test_list_then_changes(server: FakeApiServer, client: Client, streamin
     assert len(paged) == (0 if streaming else 2)
 
 
-async def test_only_what_was_selected(server: FakeApiServer, client: Client) -> None:
+async def test_selectors_limit_the_store(server: FakeApiServer, client: Client) -> None:
     put(server, "a", labels={"team": "x"})
     put(server, "b")
     async with watching(client, label_selector="team=x", namespace="default") as seen:
@@ -198,7 +196,7 @@ async def test_only_what_was_selected(server: FakeApiServer, client: Client) -> 
     assert "labelSelector=team%3Dx" in server.requests[0]
 
 
-async def test_watch_that_ends_goes_on_where_it_was(server: FakeApiServer, client: Client) -> None:
+async def test_ended_watch_resumes_at_its_version(server: FakeApiServer, client: Client) -> None:
     put(server, "a")
     async with watching(client) as seen:
         await seen.wait_for_changes("+a")
@@ -211,7 +209,7 @@ async def test_watch_that_ends_goes_on_where_it_was(server: FakeApiServer, clien
     assert "resourceVersion=101" in server.requests[-1]
 
 
-async def test_one_lost_connection_is_nothing(server: FakeApiServer, client: Client) -> None:
+async def test_single_lost_connection_changes_nothing(server: FakeApiServer, client: Client) -> None:
     async with watching(client, inactivity=0.5) as seen:
         await seen.until(lambda: seen.sleeps)
         put(server, "a")
@@ -220,7 +218,7 @@ async def test_one_lost_connection_is_nothing(server: FakeApiServer, client: Cli
         assert seen.reachable == [(True, "")]
 
 
-async def test_connections_that_are_lost_now_and_then_are_nothing(
+async def test_occasional_lost_connections_change_nothing(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reflector, "_RESUME_PROOF_SECONDS", 0.01)
@@ -232,7 +230,7 @@ async def test_connections_that_are_lost_now_and_then_are_nothing(
         assert seen.completed == 1
 
 
-async def test_server_that_stays_away_is_told_once_and_distrusted(server: FakeApiServer, client: Client) -> None:
+async def test_unreachable_server_is_reported_once(server: FakeApiServer, client: Client) -> None:
     put(server, "a")
     async with watching(client) as seen:
         server.fail("GET", "/configmaps", status=503, times=4)
@@ -247,7 +245,7 @@ async def test_server_that_stays_away_is_told_once_and_distrusted(server: FakeAp
         await seen.wait_for_changes("+a")
 
 
-async def test_distrusted_while_away_until_the_watch_has_held_for_a_while(
+async def test_store_is_complete_again_after_watch_lasted(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with watching(client) as seen:
@@ -262,7 +260,7 @@ async def test_distrusted_while_away_until_the_watch_has_held_for_a_while(
         assert seen.reflector.is_reachable
 
 
-async def test_resumed_watch_is_trusted_after_its_first_bookmark(server: FakeApiServer, client: Client) -> None:
+async def test_store_is_complete_after_first_bookmark(server: FakeApiServer, client: Client) -> None:
     async with watching(client) as seen:
         server.fail("GET", "/configmaps", status=503, times=2)
         server.end_watches()
@@ -274,7 +272,7 @@ async def test_resumed_watch_is_trusted_after_its_first_bookmark(server: FakeApi
         assert seen.reflector.relist_count == 1
 
 
-async def test_server_asks_for_patience(server: FakeApiServer, client: Client) -> None:
+async def test_retry_after_of_server_is_respected(server: FakeApiServer, client: Client) -> None:
     async with watching(client) as seen:
         server.fail("GET", "/configmaps", status=429, retry_after=17)
         server.end_watches()
@@ -283,7 +281,7 @@ async def test_server_asks_for_patience(server: FakeApiServer, client: Client) -
 
 @both_lists
 @pytest.mark.parametrize("in_stream", [True, False], ids=["in-stream", "in-status"])
-async def test_forgotten_version_is_listed_anew_with_the_difference(
+async def test_expired_version_causes_list_and_reports_differences(
     server: FakeApiServer, client: Client, streaming: bool, in_stream: bool
 ) -> None:
     server.streaming_lists = streaming
@@ -307,7 +305,7 @@ async def test_forgotten_version_is_listed_anew_with_the_difference(
         assert seen.reachable == [(True, "")]
 
 
-async def test_replaced_object_goes_before_the_other_comes(server: FakeApiServer, client: Client) -> None:
+async def test_replaced_object_is_deleted_before_addition(server: FakeApiServer, client: Client) -> None:
     put(server, "a")
     async with watching(client) as seen:
         await seen.wait_for_changes("+a")
@@ -321,7 +319,7 @@ async def test_replaced_object_goes_before_the_other_comes(server: FakeApiServer
         await seen.wait_for_changes("-a", "+a")
 
 
-async def test_list_that_outlives_its_token_is_taken_in_one_piece(server: FakeApiServer, client: Client) -> None:
+async def test_expired_continue_token_causes_list_in_one_page(server: FakeApiServer, client: Client) -> None:
     server.streaming_lists = False
     for name in "abc":
         put(server, name)
@@ -331,9 +329,7 @@ async def test_list_that_outlives_its_token_is_taken_in_one_piece(server: FakeAp
         assert seen.reachable == [(True, "")]
 
 
-async def test_one_refusal_of_streaming_lists_is_enough_for_all_watches_of_a_client(
-    server: FakeApiServer, client: Client
-) -> None:
+async def test_refused_streaming_list_disables_them_for_client(server: FakeApiServer, client: Client) -> None:
     server.streaming_lists = False
     put(server, "a")
     async with watching(client) as first, watching(client, resource=PODS):
@@ -342,8 +338,8 @@ async def test_one_refusal_of_streaming_lists_is_enough_for_all_watches_of_a_cli
     assert len(tries) == 1
 
 
-async def test_server_older_than_streaming_lists(server: FakeApiServer, client: Client) -> None:
-    """It takes the parameters for air: adds everything, and its first bookmark marks no end."""
+async def test_server_without_streaming_lists(server: FakeApiServer, client: Client) -> None:
+    """The server ignores the parameters: it sends all objects, and its first bookmark is not the end marker."""
     server.ancient = True
     put(server, "a")
     async with watching(client, complete=False) as seen:
@@ -358,7 +354,7 @@ async def test_server_older_than_streaming_lists(server: FakeApiServer, client: 
     assert "limit=500" in server.requests[1]
 
 
-async def test_list_cut_half_way_proves_nothing(server: FakeApiServer, client: Client) -> None:
+async def test_truncated_list_is_not_complete(server: FakeApiServer, client: Client) -> None:
     put(server, "a")
     async with watching(client, complete=False) as seen:
         server.fail("GET", "sendInitialEvents", status=0, times=2)
@@ -367,7 +363,7 @@ async def test_list_cut_half_way_proves_nothing(server: FakeApiServer, client: C
         assert seen.reachable[-1] == (True, "")
 
 
-async def test_unreadable_object_is_kept_as_it_was_and_forbids_conclusions(
+async def test_undecodable_object_keeps_last_state_and_store_is_incomplete(
     server: FakeApiServer, client: Client
 ) -> None:
     put(server, "a", 1)
@@ -388,7 +384,7 @@ async def test_unreadable_object_is_kept_as_it_was_and_forbids_conclusions(
         assert seen.complete == [True]
 
 
-async def test_refused_for_good_is_told_and_tried_on(server: FakeApiServer, client: Client) -> None:
+async def test_permanent_refusal_is_reported_and_retried(server: FakeApiServer, client: Client) -> None:
     server.fail("GET", "/configmaps", status=403, reason="Forbidden", times=3)
     async with watching(client) as seen:
         assert seen.reachable[0][0] is False
@@ -396,7 +392,7 @@ async def test_refused_for_good_is_told_and_tried_on(server: FakeApiServer, clie
         assert seen.reachable[-1] == (True, "")
 
 
-async def test_version_itself_is_doubted_in_the_end(server: FakeApiServer, client: Client) -> None:
+async def test_repeated_refusals_cause_a_list(server: FakeApiServer, client: Client) -> None:
     async with watching(client) as seen:
         server.fail("GET", "resourceVersion=", status=504, times=100)
         server.end_watches()
@@ -404,7 +400,7 @@ async def test_version_itself_is_doubted_in_the_end(server: FakeApiServer, clien
         assert seen.reflector.is_complete
 
 
-async def test_large_object_across_many_chunks(server: FakeApiServer, client: Client) -> None:
+async def test_large_object_arrives_in_many_chunks(server: FakeApiServer, client: Client) -> None:
     async with watching(client) as seen:
         put(server, "big", "x" * 1_500_000)
         put(server, "small")
@@ -412,17 +408,17 @@ async def test_large_object_across_many_chunks(server: FakeApiServer, client: Cl
         assert len(str(seen.reflector.store["default", "big"].data["n"])) == 1_500_000
 
 
-async def test_pods_are_never_mixed_up_with_others(server: FakeApiServer, client: Client) -> None:
+async def test_pods_and_other_kinds_have_separate_stores(server: FakeApiServer, client: Client) -> None:
     async with watching(client, resource=PODS) as seen:
         put(server, "a")
         server.store.create(PODS, {"metadata": {"name": "p"}, "spec": {}})
         await seen.wait_for_changes("+p")
 
 
-async def test_an_object_nested_beyond_reason_is_unreadable_like_others(
+async def test_deeply_nested_object_is_undecodable(
     server: FakeApiServer, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decoders give up on it by RecursionError; `managedFields` let tenants nest as deep as they like."""
+    """Decoders raise RecursionError. In `managedFields`, tenants may nest values to any depth."""
 
     def decode(body: bytes) -> View:
         if b"poison" in body:

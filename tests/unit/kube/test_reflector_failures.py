@@ -1,4 +1,4 @@
-"""The reflector where a server comes back with an older store, and where there are no credentials for a while."""
+"""The reflector after a restore of the server's datastore, and without credentials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vkgateway.kube.response_streams import ResponseStream
 from vkgateway.model.errors import InputError
 
 
-async def test_a_store_restored_from_a_backup_is_listed_anew() -> None:
+async def test_restored_datastore_causes_a_list() -> None:
     server = FakeApiServer()
     await server.start()
     put(server, "kept")
@@ -41,8 +41,8 @@ async def test_a_store_restored_from_a_backup_is_listed_anew() -> None:
             await restored.stop()
 
 
-async def test_what_has_its_old_version_in_a_restored_store_may_be_another_all_the_same() -> None:
-    """Versions are given a second time there: everything is told anew, once."""
+async def test_reused_version_in_restored_datastore_is_reported() -> None:
+    """Versions are not unique after a restore: the list reports all objects once."""
     server, restored = FakeApiServer(), FakeApiServer()
     await server.start()
     put(server, "same")
@@ -69,7 +69,7 @@ async def test_what_has_its_old_version_in_a_restored_store_may_be_another_all_t
             await restored.stop()
 
 
-async def test_a_server_that_was_only_away_is_not_listed_anew() -> None:
+async def test_restarted_server_causes_no_list() -> None:
     server = FakeApiServer()
     await server.start()
     put(server, "a")
@@ -87,7 +87,7 @@ async def test_a_server_that_was_only_away_is_not_listed_anew() -> None:
             await server.stop()
 
 
-async def test_credentials_that_cannot_be_had_are_waited_for() -> None:
+async def test_missing_credentials_are_retried() -> None:
     reads = 0
 
     async def token() -> str:
@@ -107,7 +107,7 @@ async def test_credentials_that_cannot_be_had_are_waited_for() -> None:
             assert "token file is not there" in why
 
 
-async def test_a_server_that_forgets_faster_than_it_lists_is_asked_less_and_less_often() -> None:
+async def test_lists_back_off_when_versions_expire_quickly() -> None:
     async with FakeApiServer() as server, Client(server.url, streaming_lists=False) as client:
         server.fail("GET", "resourceVersion=", status=410, reason="Expired", times=8)
         async with watching(client) as seen:
@@ -115,7 +115,7 @@ async def test_a_server_that_forgets_faster_than_it_lists_is_asked_less_and_less
             assert seen.sleeps == pytest.approx([0.15, 0.3, 0.6, 1.2, 2.4, 4.8, 9.6])
 
 
-async def test_a_server_that_ends_every_watch_at_once_is_asked_less_and_less_often(
+async def test_watches_back_off_when_server_ends_them_immediately(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with FakeApiServer() as server, Client(server.url, name="fake") as client:

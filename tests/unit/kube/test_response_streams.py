@@ -1,4 +1,4 @@
-"""Streams: bytes as they come, however they are framed and cut; a slow reader, a silent server, a broken end."""
+"""Response streams: framing, back-pressure, timeouts and truncation."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Play = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def streaming(
-    play: Play, *, inactivity: float | None = 5.0, longest: float | None = None, pulse: ServerActivity | None = None
+    play: Play, *, inactivity: float | None = 5.0, longest: float | None = None, activity: ServerActivity | None = None
 ) -> AsyncIterator[ResponseStream]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await play(reader, writer)
 
     async with listening(serve) as port:
-        server = Endpoint(host="127.0.0.1", port=port, ssl=None, activity=pulse or ServerActivity())
+        server = Endpoint(host="127.0.0.1", port=port, ssl=None, activity=activity or ServerActivity())
         stream = await StreamPool(server).open_stream(REQUEST, inactivity=inactivity, longest=longest)
         with contextlib.closing(stream):
             yield stream
@@ -38,7 +38,7 @@ async def streaming(
 
 @contextlib.asynccontextmanager
 async def listening(play: Play) -> AsyncIterator[int]:
-    """The port of a server that plays this on each connection, and closes it then; none is left at the end."""
+    """Yield the port of a server that runs `play` on each connection. All connections are closed at the end."""
     playing: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,7 +64,7 @@ async def listening(play: Play) -> AsyncIterator[int]:
         await server.wait_closed()
 
 
-async def test_pieces_come_one_by_one_and_the_end_is_told() -> None:
+async def test_chunks_arrive_separately_and_end_is_reported() -> None:
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(CHUNKED[:20])
         await asyncio.sleep(0.01)
@@ -81,7 +81,7 @@ async def test_pieces_come_one_by_one_and_the_end_is_told() -> None:
         assert await stream.read() == b""
 
 
-async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+async def test_response_without_length_ends_with_connection() -> None:
     async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\n\r\nall")
 
@@ -90,7 +90,7 @@ async def test_an_answer_without_a_length_ends_with_its_connection() -> None:
         assert await stream.read() == b""
 
 
-async def test_an_answer_that_breaks_off_is_an_error_after_what_came() -> None:
+async def test_incomplete_response_is_an_error_after_its_bytes() -> None:
     async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(CHUNKED + b"3\r\none\r\n")
 
@@ -100,7 +100,7 @@ async def test_an_answer_that_breaks_off_is_an_error_after_what_came() -> None:
             await stream.read()
 
 
-async def test_a_silent_server_is_noticed() -> None:
+async def test_silent_server_times_out() -> None:
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(CHUNKED)
         await reader.read()
@@ -111,44 +111,44 @@ async def test_a_silent_server_is_noticed() -> None:
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A server that begins an answer, and says no more."""
+    """Start a response, then send nothing."""
     writer.write(CHUNKED)
     await reader.read()
 
 
-async def test_who_hears_of_the_server_elsewhere_waits() -> None:
-    pulse = ServerActivity()
-    async with streaming(silent, inactivity=0.5, pulse=pulse) as stream:
+async def test_activity_on_other_connection_prevents_timeout() -> None:
+    activity = ServerActivity()
+    async with streaming(silent, inactivity=0.5, activity=activity) as stream:
         reading = asyncio.ensure_future(stream.read())
         for _ in range(15):
             await asyncio.sleep(0.05)
-            pulse.last_heard = asyncio.get_running_loop().time()
+            activity.last_heard = asyncio.get_running_loop().time()
         assert not reading.done()
         with pytest.raises(TimeoutError, match="no byte"):
             await reading
 
 
-async def test_where_bookmarks_come_regularly_their_absence_counts() -> None:
-    pulse = ServerActivity()
-    async with streaming(silent, inactivity=0.5, pulse=pulse) as stream:
+async def test_missing_bookmarks_cause_timeout() -> None:
+    activity = ServerActivity()
+    async with streaming(silent, inactivity=0.5, activity=activity) as stream:
         stream.sends_bookmarks = True
-        pulse.last_heard = asyncio.get_running_loop().time() + 60
+        activity.last_heard = asyncio.get_running_loop().time() + 60
         with pytest.raises(TimeoutError, match="no byte"):
             await stream.read()
 
 
-async def test_what_the_server_does_not_end_in_time_is_given_up() -> None:
+async def test_stream_fails_after_longest_duration() -> None:
     async with streaming(silent, inactivity=60.0, longest=0.5) as stream:
         with pytest.raises(TimeoutError, match="in time"):
             await stream.read()
 
 
 async def ended(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A server that gives a whole answer."""
+    """Send a complete response."""
     writer.write(CHUNKED + b"0\r\n\r\n")
 
 
-async def test_nothing_but_its_user_keeps_a_stream() -> None:
+async def test_unused_stream_is_freed_without_garbage_collector() -> None:
     for play in (silent, ended):
         async with streaming(play, inactivity=0.5) as stream:
             with contextlib.suppress(TimeoutError):
@@ -164,7 +164,7 @@ async def test_nothing_but_its_user_keeps_a_stream() -> None:
             gc.enable()
 
 
-async def test_no_answer_at_all_is_noticed() -> None:
+async def test_missing_response_times_out() -> None:
     async def play(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -173,18 +173,18 @@ async def test_no_answer_at_all_is_noticed() -> None:
             pass
 
 
-async def test_an_answer_that_does_not_begin_is_no_quiet_watch() -> None:
+async def test_other_activity_does_not_replace_missing_head() -> None:
     async def play(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    pulse = ServerActivity()
-    pulse.last_heard = asyncio.get_running_loop().time() + 60
+    activity = ServerActivity()
+    activity.last_heard = asyncio.get_running_loop().time() + 60
     with pytest.raises(TimeoutError, match="no byte"):
-        async with streaming(play, inactivity=0.2, longest=1.0, pulse=pulse):
+        async with streaming(play, inactivity=0.2, longest=1.0, activity=activity):
             pass
 
 
-async def test_what_is_no_answer_is_refused() -> None:
+async def test_malformed_response_is_refused() -> None:
     async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH\r\n")
 
@@ -193,7 +193,7 @@ async def test_what_is_no_answer_is_refused() -> None:
             pass
 
 
-async def test_a_slow_reader_slows_the_server_down() -> None:
+async def test_slow_reader_applies_back_pressure() -> None:
     sent = 0
 
     async def play(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -240,7 +240,7 @@ async def counted(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Endpoi
 
 @contextlib.asynccontextmanager
 async def counting(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[StreamPool, list[int]]]:
-    """Streams of such a server."""
+    """Yield the stream pool of such a server."""
     async with counted(answers) as (server, carried):
         streams = StreamPool(server)
         try:
@@ -265,13 +265,13 @@ ONE = CHUNKED + b"3\r\none\r\n0\r\n\r\n"
 TWO = CHUNKED + b"3\r\ntwo\r\n0\r\n\r\n"
 
 
-async def test_the_connection_of_an_answer_that_ended_carries_the_next() -> None:
+async def test_connection_of_ended_response_is_reused() -> None:
     async with counting([ONE, TWO, ONE]) as (streams, carried):
         assert [await everything(streams) for _ in range(3)] == [b"one", b"two", b"one"]
         assert carried == [0, 0, 0]
 
 
-async def test_a_kept_connection_that_the_server_has_closed_costs_nothing() -> None:
+async def test_stream_retries_on_closed_idle_connection() -> None:
     async with counting([ONE, None, TWO]) as (streams, carried):
         assert [await everything(streams) for _ in range(2)] == [b"one", b"two"]
         assert carried == [0, 1]
@@ -279,7 +279,7 @@ async def test_a_kept_connection_that_the_server_has_closed_costs_nothing() -> N
 
 @contextlib.asynccontextmanager
 async def both(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Connections, list[int]]]:
-    """What requests and streams to such a server go over."""
+    """Yield the connections to such a server."""
     async with counted(answers) as (server, carried):
         connections = Connections(server, limit=4)
         try:
@@ -288,7 +288,7 @@ async def both(answers: Sequence[bytes | None]) -> AsyncIterator[tuple[Connectio
             await connections.close()
 
 
-async def test_who_lists_and_then_watches_needs_one_connection() -> None:
+async def test_list_and_watch_share_a_connection() -> None:
     async with both([WHOLE, ONE, WHOLE]) as (connections, carried):
         assert (await connections.request_pool.request("GET", REQUEST, timeout=5)).body == b"all"
         assert await everything(connections.stream_pool) == b"one"
@@ -298,20 +298,20 @@ async def test_who_lists_and_then_watches_needs_one_connection() -> None:
         assert carried == [0, 0, 1]
 
 
-async def test_a_requests_connection_that_the_server_has_closed_costs_a_stream_nothing() -> None:
+async def test_stream_retries_on_closed_request_connection() -> None:
     async with both([WHOLE, None, ONE]) as (connections, carried):
         await connections.request_pool.request("GET", REQUEST, timeout=5)
         assert await everything(connections.stream_pool) == b"one"
         assert carried == [0, 1]
 
 
-async def test_a_new_connection_that_breaks_is_an_error() -> None:
+async def test_broken_new_connection_is_an_error() -> None:
     async with counting([None]) as (streams, _):
         with pytest.raises(ConnectionError):
             await everything(streams)
 
 
-async def test_an_answer_that_breaks_on_a_kept_connection_is_an_error() -> None:
+async def test_incomplete_response_on_idle_connection_is_an_error() -> None:
     async with counting([ONE, CHUNKED + b"5\r\nbro", None]) as (streams, _):
         assert await everything(streams) == b"one"
         stream = await streams.open_stream(REQUEST, inactivity=5)
@@ -330,13 +330,13 @@ async def test_an_answer_that_breaks_on_a_kept_connection_is_an_error() -> None:
         ONE + b"HTTP/1.1 2",
     ],
 )
-async def test_a_connection_that_cannot_be_trusted_carries_no_other_answer(first: bytes) -> None:
+async def test_unusable_connection_is_not_reused(first: bytes) -> None:
     async with counting([first, TWO]) as (streams, carried):
         assert [await everything(streams) for _ in range(2)] == [b"one", b"two"]
         assert carried == [0, 1]
 
 
-async def test_what_comes_unasked_is_no_answer() -> None:
+async def test_unsolicited_bytes_are_not_a_response() -> None:
     async with counting([ONE, TWO]) as (streams, carried):
         stream = await streams.open_stream(REQUEST, inactivity=5)
         while await stream.read():
@@ -347,7 +347,7 @@ async def test_what_comes_unasked_is_no_answer() -> None:
         assert carried == [0, 1]
 
 
-async def test_what_was_not_read_to_its_end_is_closed() -> None:
+async def test_stream_not_read_to_its_end_is_closed() -> None:
     async with counting([ONE, TWO]) as (streams, carried):
         stream = await streams.open_stream(REQUEST, inactivity=5)
         await asyncio.sleep(0.05)
@@ -356,7 +356,7 @@ async def test_what_was_not_read_to_its_end_is_closed() -> None:
         assert carried == [0, 1]
 
 
-async def test_nothing_is_kept_once_retired_and_what_is_read_goes_on() -> None:
+async def test_draining_pool_keeps_current_streams_only() -> None:
     async with counting([ONE, TWO]) as (streams, _):
         stream = await streams.open_stream(REQUEST, inactivity=5)
         streams.start_draining()

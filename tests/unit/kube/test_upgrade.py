@@ -1,4 +1,4 @@
-"""Connections of their own: upgraded, streamed, joined; and what becomes of bytes when one side is slow or gone."""
+"""Upgraded and streaming connections, and tunnels with slow or lost sides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from vkgateway.kube.upgrade import (
 
 @dataclass
 class Server:
-    """What is dialled."""
+    """Settings of a client."""
 
     server: str
     ssl: ssl.SSLContext | None = None
@@ -77,7 +77,7 @@ def answering(answer: bytes, seen: list[bytes] | None = None) -> Talk:
     return talk
 
 
-async def test_an_upgrade_keeps_the_servers_path_and_what_follows_the_head() -> None:
+async def test_upgrade_keeps_path_prefix_and_bytes_after_head() -> None:
     seen: list[bytes] = []
     answer = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\nframes"
     async with listening(answering(answer, seen)) as server:
@@ -92,7 +92,7 @@ async def test_an_upgrade_keeps_the_servers_path_and_what_follows_the_head() -> 
     assert "authorization: bearer t\r\n" in head
 
 
-async def test_a_refusal_carries_status_and_body() -> None:
+async def test_refusal_contains_status_and_body() -> None:
     async with listening(answering(b"HTTP/1.1 403 No\r\nContent-Length: 3\r\n\r\nwhy")) as server:
         refused = await open_stream(server, "/log")
         assert isinstance(refused, RefusedStream)
@@ -100,13 +100,13 @@ async def test_a_refusal_carries_status_and_body() -> None:
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 101", b"garbage\r\n\r\n"])
-async def test_no_proper_answer_is_unreachable(answer: bytes) -> None:
+async def test_malformed_response_is_unreachable(answer: bytes) -> None:
     async with listening(answering(answer)) as server:
         with pytest.raises(Unreachable, match="compute broke off GET /log"):
             await open_stream(server, "/log")
 
 
-async def test_no_answer_in_time_is_unreachable() -> None:
+async def test_response_timeout_is_unreachable() -> None:
     async def talk(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
@@ -115,12 +115,12 @@ async def test_no_answer_in_time_is_unreachable() -> None:
             await open_stream(server, "/log", timeout=0.05)
 
 
-async def test_nobody_there_is_unreachable() -> None:
+async def test_closed_port_is_unreachable() -> None:
     with pytest.raises(Unreachable, match="cannot be reached"):
         await dial_server(Server("http://127.0.0.1:1"))
 
 
-async def test_a_server_that_is_not_trusted_is_unreachable() -> None:
+async def test_untrusted_server_is_unreachable() -> None:
     real, other = Authority.create("real"), Authority.create("other")
     with tls_server(real, lambda _: None) as port:
         server = Server(f"https://127.0.0.1:{port}", ssl=client_context(ca=other.cert_pem))
@@ -130,7 +130,7 @@ async def test_a_server_that_is_not_trusted_is_unreachable() -> None:
 
 @contextlib.contextmanager
 def tls_server(authority: Authority, talk: Callable[[ssl.SSLSocket], None]) -> Iterator[int]:
-    """One TLS connection served by plain sockets, which close as Go's do: at once, whatever the peer still reads."""
+    """Serve one TLS connection with plain sockets. Like Go's, they close immediately, while the peer still reads."""
     keys = authority.issue("server", server=True, ips=["127.0.0.1"])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_identity(context, cert=keys.cert_pem, key=keys.key_pem)
@@ -157,7 +157,7 @@ def _in_asyncio(main: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("run", [_in_uvloop, _in_asyncio])
-def test_nothing_is_lost_when_the_writer_closes_and_the_reader_is_slow(run: Callable[..., None]) -> None:
+def test_slow_reader_gets_all_bytes_after_writer_closed(run: Callable[..., None]) -> None:
     size, got = 3_000_000, 0
     authority = Authority.create("vkgateway")
 
@@ -177,7 +177,7 @@ def test_nothing_is_lost_when_the_writer_closes_and_the_reader_is_slow(run: Call
 
 
 @pytest.mark.parametrize("run", [_in_uvloop, _in_asyncio])
-def test_a_side_that_has_said_all_still_hears_the_other(run: Callable[..., None]) -> None:
+def test_half_closed_side_receives_remaining_bytes(run: Callable[..., None]) -> None:
     size, heard, got = 3_000_000, bytearray(), 0
     authority = Authority.create("vkgateway")
 
@@ -203,7 +203,7 @@ def test_a_side_that_has_said_all_still_hears_the_other(run: Callable[..., None]
     assert (bytes(heard), got) == (b"all there is", size)
 
 
-async def test_a_side_that_has_said_all_and_hears_nothing_is_not_waited_for_long() -> None:
+async def test_silent_half_closed_tunnel_ends_after_linger() -> None:
     near, _, close_near, writer = await _pair_with_writer()
     far, far_reader, close_far = await _pair()
     joined = asyncio.create_task(run_tunnel(near, far, linger=0.05))
@@ -214,7 +214,7 @@ async def test_a_side_that_has_said_all_and_hears_nothing_is_not_waited_for_long
     await close_far()
 
 
-async def test_a_side_that_is_gone_altogether_ends_it_at_once() -> None:
+async def test_lost_connection_ends_tunnel_immediately() -> None:
     near, _, close_near, writer = await _pair_with_writer()
     far, far_reader, close_far, far_writer = await _pair_with_writer()
     joined = asyncio.create_task(run_tunnel(near, far))
@@ -229,7 +229,7 @@ async def test_a_side_that_is_gone_altogether_ends_it_at_once() -> None:
     await close_far()
 
 
-async def test_what_a_stream_is_about_may_go_and_what_is_on_its_way_still_comes() -> None:
+async def test_remaining_bytes_arrive_after_subject_was_deleted() -> None:
     near, reader, close_near = await _pair()
     far, _, close_far, far_writer = await _pair_with_writer()
     there = True
@@ -247,7 +247,7 @@ async def test_what_a_stream_is_about_may_go_and_what_is_on_its_way_still_comes(
     await close_far()
 
 
-async def test_what_nobody_takes_is_not_waited_for_once_its_subject_is_gone() -> None:
+async def test_unread_bytes_do_not_delay_end_of_deleted_subject() -> None:
     near, _, close_near, writer = await _pair_with_writer()
     far, far_reader, close_far, _ = await _pair_with_writer()
     there = True
@@ -264,15 +264,15 @@ async def test_what_nobody_takes_is_not_waited_for_once_its_subject_is_gone() ->
 
 
 async def _pair() -> tuple[ByteStream, asyncio.StreamReader, Callable[[], Awaitable[None]]]:
-    """A wire, and the reading stream of its other end."""
-    wire, reader, close, _ = await _pair_with_writer()
-    return wire, reader, close
+    """Return a stream and the reader of its peer."""
+    stream, reader, close, _ = await _pair_with_writer()
+    return stream, reader, close
 
 
 async def _pair_with_writer() -> tuple[
     ByteStream, asyncio.StreamReader, Callable[[], Awaitable[None]], asyncio.StreamWriter
 ]:
-    """A wire, and the streams of its other end."""
+    """Return a stream, and the reader and writer of its peer."""
     accepted: asyncio.Queue[ByteStream] = asyncio.Queue()
 
     class Accepted(ByteStream):
@@ -294,7 +294,7 @@ async def _pair_with_writer() -> tuple[
     return await accepted.get(), reader, close, writer
 
 
-async def test_the_end_of_a_body_is_a_record_of_its_own() -> None:
+async def test_last_chunk_is_sent_in_separate_record() -> None:
     # What is read of a TLS connection at once is one record.
     seen: list[bytes] = []
 
@@ -312,7 +312,7 @@ async def test_the_end_of_a_body_is_a_record_of_its_own() -> None:
     assert seen == [b"5\r\nhello\r\n", b"0\r\n\r\n"]
 
 
-async def test_the_near_end_is_told_apart_from_the_far() -> None:
+async def test_tunnel_reports_which_side_ended_first() -> None:
     near, _, close_near = await _pair()
     far, reader, close_far = await _pair()
     joined = asyncio.create_task(run_tunnel(near, far))
@@ -322,7 +322,7 @@ async def test_the_near_end_is_told_apart_from_the_far() -> None:
     assert await joined is TunnelEnd.NEAR
 
 
-async def test_silence_ends_a_tunnel_and_traffic_does_not() -> None:
+async def test_idle_tunnel_ends() -> None:
     near, _, close_near = await _pair()
     far, _, close_far = await _pair()
     assert await run_tunnel(near, far, idle_timeout=0.02) is TunnelEnd.IDLE
@@ -332,7 +332,7 @@ async def test_silence_ends_a_tunnel_and_traffic_does_not() -> None:
     await close_far()
 
 
-async def test_a_cancelled_tunnel_cuts_both() -> None:
+async def test_cancelled_tunnel_aborts_both_connections() -> None:
     near, near_reader, close_near = await _pair()
     far, far_reader, close_far = await _pair()
     joined = asyncio.create_task(run_tunnel(near, far))

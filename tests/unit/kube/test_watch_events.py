@@ -1,4 +1,4 @@
-"""Watch bytes: lines and events, cut anywhere."""
+"""Lines and events from the bytes of a watch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vkgateway.kube.watch_events import LineSplitter, split_event
 
 
 @given(st.lists(st.binary().filter(lambda line: b"\n" not in line)), st.data())
-def test_lines_come_out_whole_wherever_chunks_are_cut(lines: list[bytes], data: st.DataObject) -> None:
+def test_lines_are_split_from_arbitrary_chunks(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
     splitter = LineSplitter()
@@ -26,15 +26,15 @@ def test_lines_come_out_whole_wherever_chunks_are_cut(lines: list[bytes], data: 
     assert found == [line for line in lines if line]
 
 
-def test_unfinished_line_is_kept_back() -> None:
+def test_partial_line_is_buffered() -> None:
     splitter = LineSplitter()
     assert splitter.feed(b"one\ntw") == [b"one"]
     assert splitter.feed(b"o") == []
     assert splitter.feed(b"\n") == [b"two"]
 
 
-def test_long_line_in_small_chunks_is_not_copied_again_and_again() -> None:
-    """16 MiB in 1 KiB chunks: joining what is there with each chunk would move 128 GiB."""
+def test_long_line_is_split_in_linear_time() -> None:
+    """16 MiB in chunks of 1 KiB: joining the line with each chunk would copy 128 GiB."""
     splitter = LineSplitter()
     begun = time.process_time()
     for _ in range(16 * 1024):
@@ -54,7 +54,7 @@ def test_endless_line_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"])
 @pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
-def test_event_gives_the_bytes_of_its_object(kind: str, separators: tuple[str, str]) -> None:
+def test_event_contains_bytes_of_its_object(kind: str, separators: tuple[str, str]) -> None:
     document = {"metadata": {"name": 'a"}}'}, "x": "}"}
     line = json.dumps({"type": kind, "object": document}, separators=separators).encode()
     found, body = split_event(line)
@@ -62,11 +62,11 @@ def test_event_gives_the_bytes_of_its_object(kind: str, separators: tuple[str, s
     assert json.loads(body) == document
 
 
-def test_event_with_the_object_first_is_understood() -> None:
+def test_event_with_object_first_is_decoded() -> None:
     assert split_event(b'{"object":{"a":1},"type":"ADDED"}') == ("ADDED", b'{"a":1}')
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"<html>", b'{"type":"OTHER","object":{}}', b'{"type":"ADDED"}'])
-def test_what_is_no_event_is_refused(line: bytes) -> None:
+def test_invalid_event_is_refused(line: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         split_event(line)

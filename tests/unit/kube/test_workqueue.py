@@ -1,4 +1,4 @@
-"""The work queue: fair, one worker an object, nothing lost, failures remembered."""
+"""The work queue: fairness, one worker per key, no lost keys, back-off."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def empty(queue: FairQueue[str]) -> bool:
     return True
 
 
-async def test_crowd_of_one_tenant_delays_anothers_first_by_one_turn() -> None:
+async def test_many_keys_of_one_tenant_delay_another_by_one_key() -> None:
     queue = make()
     for number in range(10_000):
         queue.add("big", str(number))
@@ -97,7 +97,7 @@ async def test_crowd_of_one_tenant_delays_anothers_first_by_one_turn() -> None:
     assert len(queue) == 10_000 + 1 - 7
 
 
-async def test_turns_follow_weights_and_each_tenant_keeps_its_order() -> None:
+async def test_rounds_follow_weights_and_keep_order_within_tenant() -> None:
     queue = make(weights=lambda tenant: 2 if tenant == "b" else 1)
     for tenant in "ab":
         for number in range(3):
@@ -105,7 +105,7 @@ async def test_turns_follow_weights_and_each_tenant_keeps_its_order() -> None:
     assert await take(queue, 6) == ["a/0", "b/0", "b/1", "a/1", "b/2", "a/2"]
 
 
-async def test_adding_what_waits_changes_nothing() -> None:
+async def test_adding_waiting_key_has_no_effect() -> None:
     queue = make()
     for _ in range(3):
         queue.add("a", "x")
@@ -113,7 +113,7 @@ async def test_adding_what_waits_changes_nothing() -> None:
     assert await empty(queue)
 
 
-async def test_one_worker_an_object_and_nothing_missed() -> None:
+async def test_key_in_progress_is_processed_again_after_add() -> None:
     queue = make()
     queue.add("a", "x")
     await take(queue, 1, finish=False)
@@ -125,7 +125,7 @@ async def test_one_worker_an_object_and_nothing_missed() -> None:
     assert await empty(queue)
 
 
-async def test_tenant_holds_only_its_share_of_the_workers() -> None:
+async def test_tenant_occupies_only_its_share_of_workers() -> None:
     queue = make(per_tenant=2)
     for number in range(5):
         queue.add("stuck", str(number))
@@ -137,7 +137,7 @@ async def test_tenant_holds_only_its_share_of_the_workers() -> None:
     assert await take(queue, 1, finish=False) == ["stuck/2"]
 
 
-async def test_delays() -> None:
+async def test_delayed_key_becomes_ready_in_time() -> None:
     clock = FakeTimers()
     queue = make(clock)
     queue.add("a", "x", delay=10)
@@ -152,7 +152,7 @@ async def test_delays() -> None:
     assert clock.pending == 0
 
 
-async def test_what_comes_at_once_takes_the_place_of_what_would_come_later() -> None:
+async def test_immediate_add_replaces_delayed_add() -> None:
     clock = FakeTimers()
     queue = make(clock)
     queue.add("a", "x", delay=10)
@@ -162,7 +162,7 @@ async def test_what_comes_at_once_takes_the_place_of_what_would_come_later() -> 
     assert await empty(queue)
 
 
-async def test_failures_in_a_row_wait_longer_and_success_ends_the_row() -> None:
+async def test_consecutive_failures_back_off_until_success() -> None:
     clock = FakeTimers()
     queue = make(clock, backoff=Backoff(base=1, cap=8, random=lambda: 1.0))
     queue.add("a", "x")
@@ -180,7 +180,7 @@ async def test_failures_in_a_row_wait_longer_and_success_ends_the_row() -> None:
     assert queue.num_requeues("a", "x") == 0
 
 
-async def test_dropped_tenant_leaves_nothing() -> None:
+async def test_dropped_tenant_leaves_no_state() -> None:
     clock = FakeTimers()
     queue = make(clock)
     for key in "xyz":
@@ -197,7 +197,7 @@ async def test_dropped_tenant_leaves_nothing() -> None:
     assert queue._tenants == {}
 
 
-async def test_waiting_worker_that_is_cancelled_passes_the_call_on() -> None:
+async def test_cancelled_worker_passes_wake_up_on() -> None:
     queue = make()
     first, second = asyncio.ensure_future(queue.get()), asyncio.ensure_future(queue.get())
     await asyncio.sleep(0)
@@ -213,7 +213,7 @@ async def test_waiting_worker_that_is_cancelled_passes_the_call_on() -> None:
         st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.sampled_from(["add", "later", "take", "done"]))
     )
 )
-def test_nothing_is_lost_or_worked_on_twice(steps: list[tuple[str, str, str]]) -> None:
+def test_every_key_is_processed_and_never_concurrently(steps: list[tuple[str, str, str]]) -> None:
     async def play() -> None:
         clock = FakeTimers()
         queue = make(clock, per_tenant=2)
@@ -248,7 +248,7 @@ def test_nothing_is_lost_or_worked_on_twice(steps: list[tuple[str, str, str]]) -
     asyncio.run(play())
 
 
-async def test_workers_retry_what_fails_and_repeat_what_asks_for_it() -> None:
+async def test_workers_retry_failures_and_repeat_on_request() -> None:
     clock = FakeTimers()
     queue = make(clock, backoff=Backoff(base=1, cap=8, random=lambda: 1.0))
     calls: list[str] = []
@@ -289,7 +289,7 @@ async def test_workers_retry_what_fails_and_repeat_what_asks_for_it() -> None:
         await workers
 
 
-def test_backoff_is_bounded_jittered_and_patient() -> None:
+def test_backoff_is_bounded_jittered_and_respects_minimum() -> None:
     low, high = Backoff(base=1, cap=60, random=lambda: 0.0), Backoff(base=1, cap=60, random=lambda: 1.0)
     assert [low.delay_after(n) for n in (1, 2, 3)] == [0.5, 1, 2]
     assert [high.delay_after(n) for n in (1, 2, 3)] == [1, 2, 4]

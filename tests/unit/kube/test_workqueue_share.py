@@ -1,4 +1,4 @@
-"""The work queue where a server does not answer: those who wait for it leave the workers to others."""
+"""The work queue with an unresponsive server: its tenant leaves workers to other tenants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vkgateway.kube.workqueue import FairQueue, run_workers
 
 
 class Server:
-    """Answers nobody before `time_out` (then all fail) or `answers` (then all get through)."""
+    """Handler that blocks until `time_out` (then all calls fail) or `answers` (then all calls succeed)."""
 
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[None]] = []
@@ -36,12 +36,12 @@ class Server:
 
 
 async def _turns() -> None:
-    """Let everybody who can go on do so."""
+    """Let all tasks proceed."""
     for _ in range(50):
         await asyncio.sleep(0)
 
 
-async def test_a_silent_server_holds_fewer_and_fewer_workers_and_all_once_it_answers() -> None:
+async def test_unresponsive_server_occupies_fewer_workers_until_it_answers() -> None:
     queue: FairQueue[str] = FairQueue(per_tenant=4, backoff=Backoff(base=1000.0, cap=1000.0))
     server = Server()
     workers = asyncio.create_task(run_workers(queue, server.ask, concurrency=8))

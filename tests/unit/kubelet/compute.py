@@ -1,4 +1,4 @@
-"""A compute API server's log and exec subresources, by hand: what is asked is kept, what is answered is scripted."""
+"""Fake of the log and exec subresources of a compute API server, with recorded requests and scripted responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Writer: TypeAlias = asyncio.StreamWriter
 
 @dataclass(frozen=True)
 class Asked:
-    """One request's head."""
+    """The head of a request."""
 
     method: str
     path: str
@@ -30,7 +30,7 @@ Script = Callable[[Asked, Reader, Writer], Awaitable[None]]
 
 
 def answer(status: int, body: bytes, content_type: str = "application/json") -> Script:
-    """A script: answer so and close."""
+    """Return a script that sends a response and closes the connection."""
 
     async def script(_: Asked, __: Reader, writer: Writer) -> None:
         head = f"HTTP/1.1 {status} Said\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -41,7 +41,7 @@ def answer(status: int, body: bytes, content_type: str = "application/json") -> 
 
 
 class FakeCompute:
-    """Listens on loopback without TLS; it is also what `upgrade.Dialable` asks for."""
+    """Server on the loopback interface without TLS. Implements `upgrade.Dialable`."""
 
     name = "compute"
     ssl = None
@@ -53,7 +53,7 @@ class FakeCompute:
         self.server = ""
         self.dialer = HostDialer()
         self.ended = asyncio.Event()
-        """Set when a script is over and its connection closed."""
+        """Set when a script has ended and its connection is closed."""
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 

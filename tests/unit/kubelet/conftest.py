@@ -1,4 +1,4 @@
-"""Certificates, an endpoint and a caller to test it with."""
+"""Certificates, an endpoint and its clients."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ Open = Callable[..., Awaitable["Caller"]]
 
 @dataclass(frozen=True)
 class Caller:
-    """A tenant's API server, as far as the endpoint sees it."""
+    """Client of the endpoint, like a tenant's API server."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
     async def ask(self, method: str, target: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """Send a request without a body; returns status, headers and, where its length is told, the body."""
+        """Send a request without a body. Return status, headers and the body if its length is known."""
         return await self.send(method, target, b"", **headers)
 
     async def send(self, method: str, target: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes]:
-        """Send a request with its body; returns the same."""
+        """Send a request with a body. Return status, headers and body."""
         lines = [f"{method} {target} HTTP/1.1", "Host: node"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         lines += [f"Content-Length: {len(body)}"] if body else []
@@ -50,7 +50,7 @@ class Caller:
 
 @dataclass
 class Endpoint:
-    """The endpoint under test, the compute side behind it and the authority of both; names of pods that have ended."""
+    """The endpoint under test, its compute API server, the authority of both, and the names of ended pods."""
 
     server: KubeletServer
     compute: FakeCompute
@@ -62,7 +62,7 @@ class Endpoint:
         return self.authority.issue(cn, client=True)
 
     async def call(self, tenant: str = "alpha", *, keys: KeyPair | None = None) -> Caller:
-        """Connect as a tenant, or with a certificate of one's own."""
+        """Connect as a tenant, or with a given certificate."""
         keys = keys or self.issue(f"{CN_PREFIX}{tenant}")
         return await self.connect(client_context(ca=self.authority.cert_pem, cert=keys.cert_pem, key=keys.key_pem))
 
@@ -86,7 +86,7 @@ def authority() -> Authority:
 
 @pytest.fixture
 async def make(authority: Authority) -> AsyncIterator[Callable[..., Awaitable[Endpoint]]]:
-    """Makes the endpoint with settings; afterwards nothing of it may be left."""
+    """Factory of endpoints with settings. No state may remain at the end."""
     before = asyncio.all_tasks()
     made: list[Endpoint] = []
 

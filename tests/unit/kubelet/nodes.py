@@ -1,4 +1,4 @@
-"""Compute nodes behind an API server's node proxy, by hand: what their kubelets say of whose pods."""
+"""Fake compute nodes behind an API server's node proxy, with the statistics of their kubelets."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Object = dict[str, Any]
 
 
 def uid(tenant: str, name: str) -> str:
-    """The UID of a compute pod."""
+    """Return the UID of a compute pod."""
     return f"0be10000-0000-4000-8000-{abs(hash((tenant, name))) % 10**12:012d}"
 
 
 def below(cluster: NodeProxy, tenant: str, name: str, *, node: str = "gpu-host-7", **changes: Any) -> PlacedPod:
-    """A compute pod of a tenant."""
+    """Return a compute pod of a tenant."""
     pod = PlacedPod(
         cluster=cluster,
         node=node,
@@ -38,7 +38,7 @@ def below(cluster: NodeProxy, tenant: str, name: str, *, node: str = "gpu-host-7
 
 
 def told(pod: PlacedPod, *, nanoseconds: int = 5_000_000_000, memory: int = 1000, more: Object | None = None) -> Object:
-    """A kubelet's `PodStats`."""
+    """Return a kubelet's `PodStats`."""
     cpu = {"time": TIME, "usageNanoCores": 7, "usageCoreNanoSeconds": nanoseconds}
     ram = {"time": TIME, "usageBytes": memory + 1, "workingSetBytes": memory, "rssBytes": 10}
     container = {
@@ -63,7 +63,7 @@ def told(pod: PlacedPod, *, nanoseconds: int = 5_000_000_000, memory: int = 1000
 
 
 def resources(pods: list[Object]) -> bytes:
-    """A kubelet's /metrics/resource about pods, and about its machine."""
+    """Return a kubelet's /metrics/resource with pods and its machine."""
     lines = ["# HELP node_cpu_usage_seconds_total x", "# TYPE node_cpu_usage_seconds_total counter"]
     lines.append("node_cpu_usage_seconds_total 1e+06 1767323045123")
     for name, kind in (("cpu_usage_seconds_total", "counter"), ("memory_working_set_bytes", "gauge")):
@@ -80,7 +80,7 @@ def resources(pods: list[Object]) -> bytes:
 
 @dataclass
 class Nodes:
-    """The script of a `FakeCompute`: kubelets by node, what each says by path."""
+    """Script of a `FakeCompute`: the responses of kubelets by node and path."""
 
     says: dict[str, dict[str, bytes]] = field(default_factory=dict)
     hanging: set[str] = field(default_factory=set)

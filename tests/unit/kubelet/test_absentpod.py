@@ -1,4 +1,4 @@
-"""What is said of pods of which nothing exists in the compute cluster: each answer is true."""
+"""Explanations for tenant pods without a compute pod."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def absent(**status: Any) -> AbsentPod:
         ),
     ],
 )
-def test_the_sentence_is_the_truth(status: dict[str, Any], sentence: str) -> None:
+def test_sentence_describes_pod_state(status: dict[str, Any], sentence: str) -> None:
     assert absent(**status).describe_state() == sentence
 
 
-def test_the_log_of_an_evicted_pod_is_what_was_kept_of_it() -> None:
+def test_log_of_evicted_pod_contains_termination_message() -> None:
     pod = absent(phase="Failed", containerStatuses=[container(ended("step 41\nstep 42\n"))], conditions=[PREEMPTED])
     has_run, text = pod.log_replacement("main", previous=False)
     assert has_run
@@ -99,13 +99,13 @@ def test_the_log_of_an_evicted_pod_is_what_was_kept_of_it() -> None:
     assert kept == ["[vkgateway] Its termination message is:", "step 41", "step 42"]
 
 
-def test_without_a_message_the_log_says_only_that_it_is_gone() -> None:
+def test_log_without_termination_message() -> None:
     pod = absent(phase="Failed", containerStatuses=[container(ended())], conditions=[PREEMPTED])
     has_run, text = pod.log_replacement("main", previous=False)
     assert (has_run, len(text.splitlines())) == (True, 1)
 
 
-def test_a_container_that_never_started_has_no_log() -> None:
+def test_container_that_never_started_has_no_log() -> None:
     waiting = {"name": "later", "state": {"waiting": {"reason": "PodInitializing"}}}
     pod = absent(phase="Failed", containerStatuses=[container(ended()), waiting], conditions=[PREEMPTED])
     assert pod.log_replacement("later", previous=False)[0] is False
@@ -115,7 +115,7 @@ def test_a_container_that_never_started_has_no_log() -> None:
     )
 
 
-def test_the_previous_log_is_there_only_for_a_container_that_was_restarted() -> None:
+def test_previous_log_exists_only_after_restart() -> None:
     once = absent(phase="Failed", containerStatuses=[container(ended("now"))], conditions=[PREEMPTED])
     told = 'previous terminated container "main" in pod "default/web" not found'
     assert once.log_replacement("main", previous=True) == (False, told)

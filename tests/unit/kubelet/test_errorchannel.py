@@ -1,4 +1,4 @@
-"""The error channel: addresses below never pass, everything else does, however the bytes are cut."""
+"""The error channel: compute addresses never pass, all other bytes do."""
 
 from __future__ import annotations
 
@@ -30,43 +30,43 @@ def status(message: str, **more: object) -> bytes:
     return frame(b"\x03" + json.dumps({"status": "Failure", "message": message, **more}).encode())
 
 
-def test_it_is_for_the_protocol_that_needs_it() -> None:
+def test_filter_is_needed_for_v5_protocol_only() -> None:
     assert is_needed((("sec-websocket-protocol", "v5.channel.k8s.io"),))
     assert not is_needed((("sec-websocket-protocol", "v4.channel.k8s.io"),))
     assert not is_needed((("upgrade", "SPDY/3.1"),))
 
 
-def test_addresses_below_are_replaced() -> None:
+def test_compute_addresses_are_replaced() -> None:
     passed = channel()(status(DIAL, details={"causes": [{"message": DIAL}]}))
     assert json.loads(passed[3 if passed[1] < 126 else 5 :]) == {"status": "Failure", "message": GENERIC}
 
 
-def test_a_long_message_is_read_in_a_moment() -> None:
-    """A command that is not found stands in it whole, and may be as long as a tenant likes."""
+def test_long_message_is_filtered_quickly() -> None:
+    """The message contains the command that was not found, which may have any length."""
     sent = status("a" * 60_000)
     began = time.thread_time()
     assert channel()(sent) == sent
     assert time.thread_time() - began < 1.0
 
 
-def test_compute_namespaces_become_the_tenants() -> None:
+def test_compute_namespace_becomes_tenant_namespace() -> None:
     passed = channel()(status("no such thing in alpha--default"))
     assert b"in default" in passed
     assert b"alpha--" not in passed
 
 
-def test_exit_codes_pass_as_they_are() -> None:
+def test_exit_codes_pass_unchanged() -> None:
     causes = {"causes": [{"reason": "ExitCode", "message": "7"}]}
     sent = status("command terminated with non-zero exit code: exit status 7", details=causes)
     assert channel()(sent) == sent
 
 
-def test_what_is_no_status_passes() -> None:
+def test_frame_without_status_passes() -> None:
     sent = frame(b"\x03not json") + frame(b"") + frame(b"\x03")
     assert channel()(sent) == sent
 
 
-def test_output_passes_before_its_frame_is_whole() -> None:
+def test_output_passes_before_its_frame_is_complete() -> None:
     sent = frame(b"\x01" + bytes(1000))
     assert channel()(sent[:500]) == sent[:500]
 
@@ -77,7 +77,7 @@ PAYLOADS = st.lists(
 
 
 @given(payloads=PAYLOADS, cuts=st.lists(st.integers(0, 1000), max_size=6))
-def test_cuts_change_nothing(payloads: list[bytes], cuts: list[int]) -> None:
+def test_arbitrary_pieces_give_same_result(payloads: list[bytes], cuts: list[int]) -> None:
     sent = b"".join(map(frame, payloads)) + status(DIAL) + frame(b"\x02after")
     want = b"".join(map(frame, payloads)) + channel()(status(DIAL)) + frame(b"\x02after")
     watched, got, rest = channel(), b"", sent

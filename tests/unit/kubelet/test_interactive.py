@@ -1,4 +1,4 @@
-"""exec, attach and port-forward: the handshake is passed on, then every byte both ways."""
+"""exec, attach and port-forward: the handshake and all bytes are forwarded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WEBSOCKET = {
 
 
 async def _echo(asked: Asked, reader: Reader, writer: Writer) -> None:
-    """Agree to the upgrade and send back what comes, until the word `bye`."""
+    """Accept the upgrade and echo the bytes until the word `bye`."""
     protocol = asked.headers["upgrade"]
     head = f"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n"
     head += "X-Stream-Protocol-Version: v4.channel.k8s.io\r\nSet-Cookie: secret\r\n\r\nearly"
@@ -49,11 +49,11 @@ async def _echo(asked: Asked, reader: Reader, writer: Writer) -> None:
         ([("output", "1"), ("stdin", "1"), ("input", "0")], ["stdout"]),
     ],
 )
-def test_streams_in_the_subresources_words(query: list[tuple[str, str]], passed: list[str]) -> None:
+def test_stream_parameters_are_translated(query: list[tuple[str, str]], passed: list[str]) -> None:
     assert stream_params(Request("POST", (), tuple(query))) == [(name, "true") for name in passed]
 
 
-def test_no_stream_at_all_is_refused() -> None:
+def test_request_without_streams_is_refused() -> None:
     with pytest.raises(Rejected, match="at least 1 of stdin"):
         stream_params(Request("POST", (), (("tty", "1"),)))
 
@@ -97,7 +97,7 @@ async def test_exec_is_tunnelled(endpoint: Endpoint, handshake: dict[str, str]) 
         ("/portForward/default/web?port=80,81", "portforward", [("ports", "80,81")]),
     ],
 )
-async def test_attach_and_port_forward(
+async def test_attach_and_port_forward_are_tunnelled(
     endpoint: Endpoint, target: str, path: str, query: list[tuple[str, str]]
 ) -> None:
     endpoint.compute.script = _echo
@@ -116,7 +116,7 @@ async def test_attach_and_port_forward(
         ("error dialing backend: dial tcp 10.9.8.7:10250: refused", 500, "exec of pod default/web cannot be reached"),
     ],
 )
-async def test_refusals(endpoint: Endpoint, message: str, status: int, text: str) -> None:
+async def test_refusal_is_translated(endpoint: Endpoint, message: str, status: int, text: str) -> None:
     body = json.dumps({"kind": "Status", "message": message}).encode()
     endpoint.compute.script = answer(500, body)
     caller = await endpoint.call()
@@ -126,7 +126,7 @@ async def test_refusals(endpoint: Endpoint, message: str, status: int, text: str
 
 
 @pytest.mark.parametrize("missing", ["command=a&", "output=1&"])
-async def test_what_a_kubelet_needs_is_asked_for(endpoint: Endpoint, missing: str) -> None:
+async def test_missing_parameter_is_refused(endpoint: Endpoint, missing: str) -> None:
     target = "/exec/default/web/main?command=a&output=1&".replace(missing, "")
     status, _, body = await (await endpoint.call()).ask("POST", target, **SPDY)
     assert status == 400
@@ -134,13 +134,13 @@ async def test_what_a_kubelet_needs_is_asked_for(endpoint: Endpoint, missing: st
     assert endpoint.compute.asked == []
 
 
-async def test_a_pod_without_one_below_is_explained(endpoint: Endpoint) -> None:
+async def test_pod_without_compute_pod_is_explained(endpoint: Endpoint) -> None:
     target = EXEC.replace("web", "held")
     status, _, body = await (await endpoint.call()).ask("POST", target, **SPDY)
     assert (status, body) == (404, b'pod "held" is waiting to be admitted\n')
 
 
-async def test_a_caller_that_leaves_ends_the_exec(endpoint: Endpoint) -> None:
+async def test_disconnecting_client_ends_exec(endpoint: Endpoint) -> None:
     endpoint.compute.script = _echo
     caller = await endpoint.call()
     await caller.ask("POST", EXEC, **SPDY)
@@ -148,7 +148,7 @@ async def test_a_caller_that_leaves_ends_the_exec(endpoint: Endpoint) -> None:
     await endpoint.compute.ended.wait()
 
 
-async def test_revoking_cuts_an_exec(endpoint: Endpoint) -> None:
+async def test_revocation_aborts_exec(endpoint: Endpoint) -> None:
     endpoint.compute.script = _echo
     caller = await endpoint.call()
     await caller.ask("POST", EXEC, **SPDY)
@@ -157,7 +157,7 @@ async def test_revoking_cuts_an_exec(endpoint: Endpoint) -> None:
     await endpoint.compute.ended.wait()
 
 
-async def test_a_silent_exec_is_ended(make: Make) -> None:
+async def test_idle_exec_is_ended(make: Make) -> None:
     endpoint = await make(idle_timeout=0.05)
     endpoint.compute.script = _echo
     caller = await endpoint.call()
@@ -169,7 +169,7 @@ async def test_a_silent_exec_is_ended(make: Make) -> None:
 @pytest.mark.parametrize(
     "target", [EXEC.replace("/main", "/uid-above/main"), "/attach/default/web/uid-above/main?output=1"]
 )
-async def test_a_pod_may_be_named_with_its_uid(endpoint: Endpoint, target: str) -> None:
+async def test_pod_may_be_selected_by_uid(endpoint: Endpoint, target: str) -> None:
     endpoint.compute.script = _echo
     assert (await (await endpoint.call()).ask("POST", target, **SPDY))[0] == 101
     assert ("container", "main") in endpoint.compute.asked[0].query
@@ -184,13 +184,13 @@ async def test_a_pod_may_be_named_with_its_uid(endpoint: Endpoint, target: str) 
         "/run/default/web/x/main?cmd=a",
     ],
 )
-async def test_a_pod_with_another_uid_is_not_found(endpoint: Endpoint, target: str) -> None:
+async def test_pod_with_another_uid_is_not_found(endpoint: Endpoint, target: str) -> None:
     status, _, body = await (await endpoint.call()).ask("POST", target, **SPDY)
     assert (status, b"another UID" in body) == (404, True)
     assert endpoint.compute.asked == []
 
 
-async def test_port_forward_may_be_tunnelled_in_a_websocket(endpoint: Endpoint) -> None:
+async def test_port_forward_over_websocket(endpoint: Endpoint) -> None:
     endpoint.compute.script = _echo
     handshake = WEBSOCKET | {"Sec_WebSocket_Protocol": "SPDY/3.1+portforward.k8s.io"}
     caller = await endpoint.call()
@@ -198,7 +198,7 @@ async def test_port_forward_may_be_tunnelled_in_a_websocket(endpoint: Endpoint) 
     assert endpoint.compute.asked[0].headers["sec-websocket-protocol"] == "SPDY/3.1+portforward.k8s.io"
 
 
-async def test_a_stream_ends_when_its_pod_does(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stream_ends_with_its_pod(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interactive, "QUIET_SECONDS", 0.05)
     endpoint.compute.script = _echo
     caller = await endpoint.call()
@@ -212,7 +212,7 @@ async def test_a_stream_ends_when_its_pod_does(endpoint: Endpoint, monkeypatch: 
     assert await other.reader.readexactly(16) == b"earlystill there"
 
 
-async def test_a_slow_reader_slows_the_command_and_loses_nothing(endpoint: Endpoint) -> None:
+async def test_slow_reader_gets_all_output_of_command(endpoint: Endpoint) -> None:
     total, written = 32 * 1024 * 1024, 0
 
     async def script(asked: Asked, reader: Reader, writer: Writer) -> None:

@@ -1,4 +1,4 @@
-"""Logs: what is asked below, what comes back, and how either side ends it."""
+"""Logs: forwarded requests, passed bytes, and the end of both sides."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ async def _ask(caller: Caller, target: str = URL) -> None:
         ([("tailLines", "3"), ("tail", "all")], []),
     ],
 )
-def test_options(query: list[tuple[str, str]], passed: list[tuple[str, str]]) -> None:
+def test_log_options_are_forwarded(query: list[tuple[str, str]], passed: list[tuple[str, str]]) -> None:
     assert log_options(Request("GET", (), tuple(query))) == passed
 
 
-async def test_the_log_is_asked_below_and_passed_on_as_it_is(endpoint: Endpoint) -> None:
+async def test_log_passes_unchanged_from_compute_cluster(endpoint: Endpoint) -> None:
     async def script(_: Asked, __: Reader, writer: Writer) -> None:
         writer.write(HEAD + _chunk(b"one\n") + _chunk(b"two\n") + b"0\r\n\r\n")
 
@@ -69,7 +69,7 @@ async def test_the_log_is_asked_below_and_passed_on_as_it_is(endpoint: Endpoint)
     assert asked.headers["authorization"] == "Bearer of-the-gateway"
 
 
-async def test_lines_come_as_they_are_written(endpoint: Endpoint) -> None:
+async def test_lines_arrive_immediately(endpoint: Endpoint) -> None:
     lines: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def script(_: Asked, __: Reader, writer: Writer) -> None:
@@ -90,7 +90,7 @@ async def test_lines_come_as_they_are_written(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("answered", [True, False])
-async def test_a_caller_that_leaves_ends_the_log_below(endpoint: Endpoint, answered: bool) -> None:
+async def test_disconnecting_client_ends_compute_log(endpoint: Endpoint, answered: bool) -> None:
     asked = asyncio.Event()
 
     async def script(_: Asked, reader: Reader, writer: Writer) -> None:
@@ -109,7 +109,7 @@ async def test_a_caller_that_leaves_ends_the_log_below(endpoint: Endpoint, answe
     await endpoint.compute.ended.wait()
 
 
-async def test_a_slow_reader_slows_the_writer_and_loses_nothing(endpoint: Endpoint) -> None:
+async def test_slow_reader_gets_whole_log(endpoint: Endpoint) -> None:
     total, written = 32 * 1024 * 1024, 0
     full = asyncio.Event()
 
@@ -148,7 +148,7 @@ async def test_a_slow_reader_slows_the_writer_and_loses_nothing(endpoint: Endpoi
         (429, "slow down", 429, "too many requests"),
     ],
 )
-async def test_refusals_are_told_without_the_machines_below(
+async def test_refusal_hides_machine_details(
     endpoint: Endpoint, status: int, message: str, told: int, text: str
 ) -> None:
     endpoint.compute.script = answer(status, _status(status, message))
@@ -166,14 +166,14 @@ async def test_a_pod_without_one_below_is_explained(endpoint: Endpoint) -> None:
     assert (status, body) == (400, b'pod "held" is waiting to be admitted\n')
 
 
-async def test_a_compute_cluster_that_is_away_is_told_without_its_address(endpoint: Endpoint) -> None:
+async def test_unreachable_compute_cluster_hides_address(endpoint: Endpoint) -> None:
     endpoint.compute.server = "http://127.0.0.1:1"
     caller = await endpoint.call()
     status, _, body = await caller.ask("GET", URL)
     assert (status, body) == (500, b"logs of pod default/web cannot be reached at the moment, try again\n")
 
 
-async def test_streams_are_bounded_by_tenant(make: Make) -> None:
+async def test_streams_are_limited_per_tenant(make: Make) -> None:
     endpoint = await make(streams_per_tenant=1)
     endpoint.server.admit_tenant("beta")
     endpoint.compute.script = _silent
@@ -205,7 +205,7 @@ def _nothing_below(_tenant: str, _namespace: str, pod: str) -> PodTarget:
     raise NoComputePodError(AbsentPod(f"default/{pod}", status))
 
 
-async def test_the_log_of_an_evicted_pod_tells_what_became_of_it(make: Make) -> None:
+async def test_log_of_evicted_pod_explains_eviction(make: Make) -> None:
     caller = await (await make(pod_locator=_nothing_below)).call()
     status, _, body = await caller.ask("GET", "/containerLogs/default/evicted/main?follow=true")
     assert (status, body.decode().splitlines()[-1]) == (200, "step 42")
@@ -214,14 +214,14 @@ async def test_the_log_of_an_evicted_pod_tells_what_became_of_it(make: Make) -> 
     assert (status, body) == (400, b'previous terminated container "main" in pod "default/evicted" not found\n')
 
 
-async def test_the_log_of_a_pod_that_waits_says_so(make: Make) -> None:
+async def test_log_of_waiting_pod_explains_reason(make: Make) -> None:
     caller = await (await make(pod_locator=_nothing_below)).call()
     status, _, body = await caller.ask("GET", "/containerLogs/default/waiting/main")
     assert (status, body) == (400, b"container main of pod default/waiting has not been started yet\n")
 
 
 @pytest.mark.parametrize("what", ["exec", "attach", "portForward", "run"])
-async def test_streams_to_an_evicted_pod_are_refused_with_the_truth(make: Make, what: str) -> None:
+async def test_stream_to_evicted_pod_is_refused_with_reason(make: Make, what: str) -> None:
     caller = await (await make(pod_locator=_nothing_below)).call()
     target = f"/{what}/default/evicted" + ("" if what == "portForward" else "/main?command=true&cmd=true&output=1")
     upgrade = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}

@@ -1,4 +1,4 @@
-"""metrics.k8s.io as a tenant's API server aggregates it: whose pods, in which shape, and who may ask."""
+"""metrics.k8s.io for the aggregation by a tenant's API server: content, format and authorization."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LABELS = {"vkgateway.io/pool": "a100"}
 
 @dataclass
 class World:
-    """An endpoint with pods of two tenants, and their front-proxy authorities."""
+    """Endpoint with pods of two tenants, and their front-proxy authorities."""
 
     endpoint: Endpoint
     nodes: Nodes
@@ -69,14 +69,14 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
         yield World(endpoint, nodes, authorities)
 
 
-async def test_a_pod_has_its_containers_usage_and_its_labels(world: World) -> None:
+async def test_pod_metrics_have_container_usage_and_labels(world: World) -> None:
     status, found = await world.ask(f"{BASE}/namespaces/default/pods/web")
     assert (status, found["kind"], found["metadata"]["labels"]) == (200, "PodMetrics", {"app": "web"})
     assert found["containers"] == [{"name": "main", "usage": {"cpu": "7n", "memory": "4Ki"}}]
     assert (found["timestamp"], found["window"]) == ("2026-01-02T03:04:05Z", "10s")
 
 
-async def test_a_node_has_the_sums_of_its_pods(world: World) -> None:
+async def test_node_metrics_are_sums_over_pods(world: World) -> None:
     status, found = await world.ask(f"{BASE}/nodes/a100.local")
     assert (status, found["kind"], found["metadata"]["labels"]) == (200, "NodeMetrics", LABELS)
     assert found["usage"] == {"cpu": "14n", "memory": "8Ki"}
@@ -95,24 +95,24 @@ async def test_a_node_has_the_sums_of_its_pods(world: World) -> None:
         ("nodes?labelSelector=vkgateway.io/pool!%3Da100", []),
     ],
 )
-async def test_lists_are_cut_by_namespace_and_selectors(world: World, path: str, names: list[str]) -> None:
+async def test_lists_are_filtered_by_namespace_and_selectors(world: World, path: str, names: list[str]) -> None:
     assert await world.names(f"{BASE}/{path}") == names
 
 
-async def test_a_tenant_sees_its_own_pods_only(world: World) -> None:
+async def test_tenant_sees_only_its_pods(world: World) -> None:
     assert await world.names(f"{BASE}/pods", "beta") == ["web"]
     status, found = await world.ask(f"{BASE}/namespaces/data/pods/db", "beta")
     assert (status, found["reason"]) == (404, "NotFound")
 
 
-async def test_kubectl_get_is_answered_with_a_table(world: World) -> None:
+async def test_kubectl_get_gets_table(world: World) -> None:
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
     _, found = await world.ask(f"{BASE}/pods", Accept=accept)
     assert found["kind"] == "Table"
     assert [row["cells"] for row in found["rows"]] == [["web", "7n", "4Ki", "10s"], ["db", "7n", "4Ki", "10s"]]
 
 
-async def test_a_pod_that_was_looked_at_once_has_no_figures_yet(world: World) -> None:
+async def test_pod_measured_once_has_no_metrics(world: World) -> None:
     figures = world.endpoint.server.stats_provider
     pod = figures.placed_pods("alpha", "a100.local")[1][0]
     stats = told(pod)
@@ -121,7 +121,7 @@ async def test_a_pod_that_was_looked_at_once_has_no_figures_yet(world: World) ->
     assert await world.names(f"{BASE}/namespaces/default/pods") == []
 
 
-async def test_discovery_names_both_resources(world: World) -> None:
+async def test_discovery_lists_both_resources(world: World) -> None:
     status, found = await world.ask(BASE)
     assert (status, found["groupVersion"]) == (200, "metrics.k8s.io/v1beta1")
     assert {entry["name"]: entry["kind"] for entry in found["resources"]} == {
@@ -142,39 +142,39 @@ async def test_discovery_names_both_resources(world: World) -> None:
         ("/openapi/v2", 404),
     ],
 )
-async def test_what_is_not_served_is_refused(world: World, path: str, status: int) -> None:
+async def test_unknown_path_is_refused(world: World, path: str, status: int) -> None:
     assert (await world.ask(path))[0] == status
 
 
 @pytest.mark.parametrize(
     "path", ["/containerLogs/default/web/main", "/exec/default/web/main?command=id", "/pods", "/nodes/a100.local/pods"]
 )
-async def test_a_front_proxy_reaches_nothing_of_a_kubelet(world: World, path: str) -> None:
-    """Its API server asks by that certificate for whatever path an APIService leads to it."""
+async def test_front_proxy_cannot_use_kubelet_api(world: World, path: str) -> None:
+    """The API server uses this certificate for all paths of an APIService."""
     assert (await world.ask(path))[0] == 404
 
 
-async def test_another_tenants_path_does_not_help_a_front_proxy(world: World) -> None:
+async def test_front_proxy_cannot_use_path_of_another_tenant(world: World) -> None:
     assert await world.names(f"/tenants/beta/nodes/a100.local{BASE}/pods") == ["web", "db"]
 
 
-async def test_a_kubelet_client_may_not_ask_for_aggregated_apis(world: World) -> None:
+async def test_kubelet_client_cannot_use_aggregated_apis(world: World) -> None:
     status, _, body = await (await world.endpoint.call("alpha")).ask("GET", f"{BASE}/pods")
     assert (status, b"front proxy" in body) == (403, True)
 
 
-async def test_an_authority_of_the_same_name_is_not_the_tenants(world: World) -> None:
+async def test_other_authority_of_same_name_is_refused(world: World) -> None:
     forged = Authority.create("alpha front proxy ca")
     with pytest.raises((OSError, EOFError)):
         await world.ask_as(forged, f"{BASE}/pods")
 
 
-async def test_a_revoked_tenants_front_proxy_is_refused(world: World) -> None:
+async def test_front_proxy_of_revoked_tenant_is_refused(world: World) -> None:
     world.endpoint.server.revoke_tenant("alpha")
     assert (await world.ask(f"{BASE}/pods"))[0] == 403
 
 
-async def test_questions_are_bounded_by_tenant(world: World) -> None:
+async def test_requests_are_limited_per_tenant(world: World) -> None:
     figures = world.endpoint.server.stats_provider
     held = [figures.request_limiter.hold_stream("alpha") for _ in range(MAX_CONCURRENT_REQUESTS)]
     for one in held:
@@ -200,11 +200,11 @@ async def test_questions_are_bounded_by_tenant(world: World) -> None:
         ("a=", {"a": ""}, True),
     ],
 )
-def test_selectors(selector: str, labels: dict[str, str], meets: bool) -> None:
+def test_selector_matches_labels(selector: str, labels: dict[str, str], meets: bool) -> None:
     assert labelselector.parse(selector)(labels) is meets
 
 
 @pytest.mark.parametrize("selector", ["a=b=c", "a in b", ",", "a in (b", "=b"])
-def test_what_is_no_selector_is_refused(selector: str) -> None:
+def test_invalid_selector_is_refused(selector: str) -> None:
     with pytest.raises(ValueError, match="is not part of a selector"):
         labelselector.parse(selector)

@@ -1,4 +1,4 @@
-"""What is written of a Node, and what counts as changed by somebody else."""
+"""Documents of a Node, and detection of changes by other clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _wanted(**status: Any) -> dict[str, Any]:
     }
 
 
-def test_main_object_and_status_are_written_apart() -> None:
+def test_object_and_status_are_separate_documents() -> None:
     written = build_documents(_wanted(), None, now=NOW)
     assert written.main == {
         "apiVersion": "v1",
@@ -40,12 +40,12 @@ def test_main_object_and_status_are_written_apart() -> None:
     assert written.status["status"]["capacity"] == {"cpu": "8"}
 
 
-def test_a_new_condition_begins_now() -> None:
+def test_new_condition_has_current_transition_time() -> None:
     [ready] = build_documents(_wanted(), None, now=NOW).status["status"]["conditions"]
     assert ready["lastTransitionTime"] == ready["lastHeartbeatTime"] == "2026-01-02T03:04:05Z"
 
 
-def test_a_condition_keeps_its_transition_until_its_status_changes() -> None:
+def test_transition_time_changes_only_with_status() -> None:
     current = {"status": {"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": EARLIER}]}}
     [ready] = build_documents(_wanted(), current, now=NOW).status["status"]["conditions"]
     assert ready["lastTransitionTime"] == EARLIER
@@ -54,7 +54,7 @@ def test_a_condition_keeps_its_transition_until_its_status_changes() -> None:
     assert ready["lastTransitionTime"] == "2026-01-02T03:04:06Z"
 
 
-def test_nodes_that_differ_in_times_only_say_the_same() -> None:
+def test_times_do_not_matter_in_comparison() -> None:
     timed = _wanted()
     timed["status"]["conditions"][0] |= {"lastHeartbeatTime": EARLIER, "lastTransitionTime": EARLIER}
     assert without_times(timed) == without_times(_wanted()) == _wanted()
@@ -62,14 +62,14 @@ def test_nodes_that_differ_in_times_only_say_the_same() -> None:
     assert ready["lastHeartbeatTime"] == ready["lastTransitionTime"] == "2026-01-02T03:04:05Z"
 
 
-def test_conditions_of_others_are_not_written() -> None:
+def test_conditions_of_other_clients_are_not_written() -> None:
     current = [{"type": "NetworkUnavailable", "status": "False"}]
     assert [entry["type"] for entry in stamp_conditions(_wanted()["status"]["conditions"], current, now=NOW)] == [
         "Ready"
     ]
 
 
-def test_projection_sees_what_is_wanted_and_nothing_else() -> None:
+def test_projection_contains_wanted_fields_only() -> None:
     stored = _wanted(capacity={"cpu": "8", "memory": "1Gi"})
     stored["metadata"] |= {"uid": "1", "labels": {"type": "virtual-kubelet", "mine": "yes"}}
     stored["status"]["conditions"] = [
@@ -79,7 +79,7 @@ def test_projection_sees_what_is_wanted_and_nothing_else() -> None:
     assert project_node(stored, _wanted()) == project_node(_wanted(), _wanted())
 
 
-def test_projection_shows_what_others_changed() -> None:
+def test_projection_contains_changes_of_other_clients() -> None:
     before = project_node(_wanted(), _wanted())
     for path, value in (
         (("metadata", "labels"), {}),
@@ -91,7 +91,7 @@ def test_projection_shows_what_others_changed() -> None:
         assert project_node(stored, _wanted()) != before
 
 
-def test_what_the_tenant_put_on_a_node_is_read_and_what_conditions_put_there_is_not() -> None:
+def test_taints_of_conditions_are_skipped() -> None:
     node = {
         "metadata": {"labels": {"team": "vision"}},
         "spec": {

@@ -1,4 +1,4 @@
-"""/run: a command's output as an answer, read from an exec below."""
+"""/run: the output of a command, read from an exec in the compute cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def failure(message: str) -> bytes:
     return b"\x03" + json.dumps({"status": "Failure", "message": message}).encode()
 
 
-async def test_output_is_the_answer(endpoint: Endpoint) -> None:
+async def test_output_is_the_reply(endpoint: Endpoint) -> None:
     long = b"\x01" + b"x" * 500
     endpoint.compute.script = saying(frame(b"\x01out "), frame(b"\x02err"), frame(b"", 0x89), frame(long), frame(DONE))
     caller = await endpoint.call()
@@ -69,20 +69,20 @@ async def test_output_is_the_answer(endpoint: Endpoint) -> None:
         ([bytes((0x82, 127)) + (2**40).to_bytes(8)], b"cannot be reached"),
     ],
 )
-async def test_failures(endpoint: Endpoint, said: list[bytes], text: bytes) -> None:
+async def test_failure_is_translated(endpoint: Endpoint, said: list[bytes], text: bytes) -> None:
     endpoint.compute.script = saying(*said)
     status, _, body = await (await endpoint.call()).ask("POST", URL)
     assert (status, text in body) == (500, True), body
 
 
-async def test_a_command_that_says_too_much_is_ended(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_command_with_too_much_output_is_ended(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runcommand, "MAX_OUTPUT_BYTES", 1000)
     endpoint.compute.script = saying(*(frame(b"\x01" + b"x" * 400) for _ in range(4)), frame(DONE))
     status, _, body = await (await endpoint.call()).ask("POST", URL)
     assert (status, b"exceeds 1000 bytes" in body) == (500, True)
 
 
-async def test_what_commands_have_said_so_far_is_bounded_by_tenant(make: Callable[..., Awaitable[Endpoint]]) -> None:
+async def test_output_in_memory_is_limited_per_tenant(make: Callable[..., Awaitable[Endpoint]]) -> None:
     said = frame(b"\x01" + b"x" * 599)
 
     async def unfinished(_: Asked, reader: Reader, writer: Writer) -> None:
@@ -103,7 +103,7 @@ async def test_what_commands_have_said_so_far_is_bounded_by_tenant(make: Callabl
     assert (await (await endpoint.call("beta")).ask("POST", URL))[0] == 200
 
 
-async def test_a_command_that_never_ends_is_left(make: Callable[..., Awaitable[Endpoint]]) -> None:
+async def test_command_that_never_ends_times_out(make: Callable[..., Awaitable[Endpoint]]) -> None:
     async def script(_: Asked, reader: Reader, writer: Writer) -> None:
         writer.write(b"HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
         await reader.read()
@@ -125,12 +125,12 @@ async def test_a_command_that_never_ends_is_left(make: Callable[..., Awaitable[E
         ("POST", "/run/default/web/m%20n?cmd=a", 400),
     ],
 )
-async def test_what_is_refused_is_not_asked_below(endpoint: Endpoint, method: str, target: str, status: int) -> None:
+async def test_invalid_request_is_not_forwarded(endpoint: Endpoint, method: str, target: str, status: int) -> None:
     assert (await (await endpoint.call()).ask(method, target))[0] == status
     assert endpoint.compute.asked == []
 
 
-async def test_a_container_that_is_not_there(endpoint: Endpoint) -> None:
+async def test_missing_container_is_not_found(endpoint: Endpoint) -> None:
     body = json.dumps({"kind": "Status", "message": 'container not found ("main")'}).encode()
     endpoint.compute.script = answer(500, body)
     assert (await (await endpoint.call()).ask("POST", URL))[::2] == (404, b'container not found ("main")\n')

@@ -1,4 +1,4 @@
-"""Who is served at the kubelet endpoint, and what small answers look like."""
+"""Authentication at the kubelet endpoint, and its small replies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vkgateway.model.errors import UnavailableError
 Make = Callable[..., Awaitable[Endpoint]]
 
 
-async def test_healthz_on_a_connection_kept_alive(endpoint: Endpoint) -> None:
+async def test_healthz_on_kept_alive_connection(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
     for _ in range(3):
         status, headers, body = await caller.ask("GET", "/healthz")
@@ -29,7 +29,7 @@ async def test_healthz_on_a_connection_kept_alive(endpoint: Endpoint) -> None:
         assert "connection" not in headers
 
 
-async def test_without_a_client_certificate_nothing_is_answered(endpoint: Endpoint) -> None:
+async def test_client_without_certificate_is_refused(endpoint: Endpoint) -> None:
     async def ask() -> int:
         caller = await endpoint.connect(client_context(ca=endpoint.authority.cert_pem))
         return (await caller.ask("GET", "/healthz"))[0]
@@ -37,7 +37,7 @@ async def test_without_a_client_certificate_nothing_is_answered(endpoint: Endpoi
     assert await ask() == 401
 
 
-async def test_a_certificate_of_another_authority_is_refused(endpoint: Endpoint) -> None:
+async def test_certificate_of_another_authority_is_refused(endpoint: Endpoint) -> None:
     keys = Authority.create("another").issue(f"{CN_PREFIX}alpha", client=True)
     caller = await endpoint.call(keys=keys)
     with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
@@ -45,20 +45,20 @@ async def test_a_certificate_of_another_authority_is_refused(endpoint: Endpoint)
 
 
 @pytest.mark.parametrize("cn", ["alpha", "vkgateway:tenant:", "vkgateway:tenant:../alpha", "vkgateway:tenant:A"])
-async def test_a_certificate_that_names_no_tenant_is_refused(endpoint: Endpoint, cn: str) -> None:
+async def test_certificate_without_tenant_is_refused(endpoint: Endpoint, cn: str) -> None:
     caller = await endpoint.call(keys=endpoint.issue(cn))
     status, headers, body = await caller.ask("GET", "/healthz")
     assert (status, body) == (403, b"the client certificate names no tenant\n")
     assert headers["connection"] == "close"
 
 
-async def test_a_tenant_that_was_never_admitted_is_refused(endpoint: Endpoint) -> None:
+async def test_tenant_not_admitted_is_refused(endpoint: Endpoint) -> None:
     caller = await endpoint.call("beta")
     status, _, body = await caller.ask("GET", "/healthz")
     assert (status, body) == (403, b"tenant beta is not served here\n")
 
 
-async def test_a_revoked_tenant_loses_its_connections_and_gets_no_new_ones(endpoint: Endpoint) -> None:
+async def test_revocation_closes_and_refuses_connections(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
     await caller.ask("GET", "/healthz")
     endpoint.server.revoke_tenant("alpha")
@@ -67,15 +67,15 @@ async def test_a_revoked_tenant_loses_its_connections_and_gets_no_new_ones(endpo
     assert (await again.ask("GET", "/healthz"))[0] == 403
 
 
-async def test_a_tenant_revoked_before_its_first_request_is_refused(endpoint: Endpoint) -> None:
+async def test_tenant_revoked_before_first_request_is_refused(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
-    await asyncio.gather(*(guest.stream.wait_opened() for guest in endpoint.server._connections))
+    await asyncio.gather(*(connection.stream.wait_opened() for connection in endpoint.server._connections))
     endpoint.server.revoke_tenant("alpha")
     with contextlib.suppress(ConnectionResetError):
         assert await caller.reader.read() == b""
 
 
-async def test_only_the_certificates_admitted_are_served(endpoint: Endpoint) -> None:
+async def test_only_admitted_certificates_are_accepted(endpoint: Endpoint) -> None:
     old, new = endpoint.issue(f"{CN_PREFIX}alpha"), endpoint.issue(f"{CN_PREFIX}alpha")
     endpoint.server.admit_tenant(
         "alpha", fingerprints=[certificate_fingerprint(ssl.PEM_cert_to_DER_cert(new.cert_pem.decode()))]
@@ -103,14 +103,14 @@ async def test_only_the_certificates_admitted_are_served(endpoint: Endpoint) -> 
         ("DELETE", "/exec/default/web/main", 405, b"only GET and POST"),
     ],
 )
-async def test_what_is_not_served(endpoint: Endpoint, method: str, target: str, status: int, says: bytes) -> None:
+async def test_unknown_path_is_refused(endpoint: Endpoint, method: str, target: str, status: int, says: bytes) -> None:
     caller = await endpoint.call()
     found, _, body = await caller.ask(method, target)
     assert (found, says in body) == (status, True), body
     assert endpoint.compute.asked == []
 
 
-async def test_what_is_no_http_is_answered_once(endpoint: Endpoint) -> None:
+async def test_malformed_request_gets_one_reply(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
     caller.writer.write(b"nonsense\r\n\r\n")
     status, _, _ = await caller.answer()
@@ -118,7 +118,7 @@ async def test_what_is_no_http_is_answered_once(endpoint: Endpoint) -> None:
     assert await caller.reader.read() == b""
 
 
-async def test_a_head_that_is_too_long_is_refused(endpoint: Endpoint) -> None:
+async def test_too_long_head_is_refused(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
     caller.writer.write(b"GET /exec/default/web/main?command=" + b"a" * 300_000)
     status, headers, _ = await caller.answer()
@@ -126,7 +126,7 @@ async def test_a_head_that_is_too_long_is_refused(endpoint: Endpoint) -> None:
     assert endpoint.compute.asked == []
 
 
-async def test_names_as_long_as_names_may_be(endpoint: Endpoint) -> None:
+async def test_name_length_is_limited(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
     assert (await caller.ask("GET", f"/containerLogs/default/{'a' * 253}/main"))[0] != 400
     assert endpoint.compute.asked[0].path.endswith(f"/pods/{'a' * 253}/log")
@@ -134,7 +134,7 @@ async def test_names_as_long_as_names_may_be(endpoint: Endpoint) -> None:
     assert (status, b"is not a valid name of a pod" in body) == (400, True)
 
 
-async def test_pods_are_the_callers(make: Make) -> None:
+async def test_pods_are_those_of_the_tenant(make: Make) -> None:
     async def pods(tenant: str, node: str, phase: str) -> list[bytes]:
         assert node == ""
         phases = [phase] if phase else ["Running", "Pending"]
@@ -149,8 +149,8 @@ async def test_pods_are_the_callers(make: Make) -> None:
     assert [pod["metadata"]["name"] for pod in json.loads(body)["items"]] == ["alpha-Running"]
 
 
-async def test_answers_that_nobody_reads_are_few(make: Make) -> None:
-    """A caller that asks and does not read fills no memory; others are served meanwhile, and it is afterwards."""
+async def test_unread_replies_are_limited_per_tenant(make: Make) -> None:
+    """A client that does not read its replies fills no memory. Others are served, and the client is served later."""
 
     async def pods(tenant: str, node: str, phase: str) -> list[bytes]:
         return [b'"' + b"x" * 16_000_000 + b'"']
@@ -171,13 +171,13 @@ async def test_answers_that_nobody_reads_are_few(make: Make) -> None:
             again = await endpoint.call()
 
 
-async def test_configz_tells_the_idle_time(make: Make) -> None:
+async def test_configz_contains_idle_timeout(make: Make) -> None:
     caller = await (await make(idle_timeout=60)).call()
     _, _, body = await caller.ask("GET", "/configz")
     assert json.loads(body)["kubeletconfig"]["streamingConnectionIdleTimeout"] == "60s"
 
 
-async def test_a_broken_answer_ends_nothing_else(make: Make) -> None:
+async def test_defect_in_one_request_does_not_affect_others(make: Make) -> None:
     async def pods(_tenant: str, _node: str, _phase: str) -> list[bytes]:
         raise RuntimeError("secret detail")
 
@@ -188,7 +188,7 @@ async def test_a_broken_answer_ends_nothing_else(make: Make) -> None:
     assert (await caller.ask("GET", "/healthz"))[0] == 200
 
 
-async def test_pods_that_cannot_be_told_are_no_empty_list(make: Make) -> None:
+async def test_unavailable_pod_list_is_an_error(make: Make) -> None:
     async def pods(_tenant: str, _node: str, _phase: str) -> list[bytes]:
         raise UnavailableError("the API server does not answer")
 
@@ -197,7 +197,7 @@ async def test_pods_that_cannot_be_told_are_no_empty_list(make: Make) -> None:
     assert (status, b"does not answer" in body) == (503, True)
 
 
-async def test_a_port_in_use_is_named(endpoint: Endpoint) -> None:
+async def test_port_in_use_is_named(endpoint: Endpoint) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

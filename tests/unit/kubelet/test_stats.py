@@ -1,4 +1,4 @@
-"""Figures of pods: from the compute nodes, cut to the caller's pods, in the caller's words, and of nobody else's."""
+"""Statistics of pods from the compute nodes: filtered by tenant, with the tenant's names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SECRETS = (b"gpu-host-7", b"--default", b"beta", b"0be10000", b"kubepods-besteff
 
 @dataclass
 class World:
-    """An endpoint with pods of two tenants on shared compute nodes."""
+    """Endpoint with pods of two tenants on shared compute nodes."""
 
     endpoint: Endpoint
     nodes: Nodes
@@ -112,7 +112,7 @@ probe_type="Readiness",result="failed"}} 6
 """
 
 
-async def test_the_summary_is_of_the_callers_pods_in_its_words(world: World) -> None:
+async def test_summary_contains_tenant_pods_with_tenant_names(world: World) -> None:
     status, headers, body = await world.get(f"{NODE}/stats/summary")
     assert (status, headers["content-type"]) == (200, "application/json")
     told = json.loads(body)
@@ -126,7 +126,7 @@ async def test_the_summary_is_of_the_callers_pods_in_its_words(world: World) -> 
     assert set(told["pods"][0]["containers"][0]) == {"name", "startTime", "cpu", "memory", "swap"}
 
 
-async def test_the_virtual_nodes_own_figures_are_sums_over_its_pods(world: World) -> None:
+async def test_node_statistics_are_sums_over_pods(world: World) -> None:
     node = json.loads((await world.get(f"{NODE}/stats/summary"))[2])["node"]
     assert (node["nodeName"], node["cpu"]["usageCoreNanoSeconds"], node["cpu"]["usageNanoCores"]) == (
         "a100.local",
@@ -137,7 +137,7 @@ async def test_the_virtual_nodes_own_figures_are_sums_over_its_pods(world: World
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_nothing_of_machines_or_of_others_shows(world: World, path: str) -> None:
+async def test_statistics_hide_machines_and_other_tenants(world: World, path: str) -> None:
     status, _, body = await world.get(f"{NODE}{path}")
     assert status == 200
     assert b"default" in body
@@ -146,13 +146,13 @@ async def test_nothing_of_machines_or_of_others_shows(world: World, path: str) -
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_another_tenant_sees_its_own_only(world: World, path: str) -> None:
+async def test_other_tenant_sees_only_its_pods(world: World, path: str) -> None:
     body = (await world.get(f"{NODE}{path}", "beta"))[2]
     assert b"alpha" not in body
     assert b'"db"' not in body
 
 
-async def test_resource_metrics_are_a_kubelets(world: World) -> None:
+async def test_resource_metrics_have_kubelet_format(world: World) -> None:
     body = (await world.get(f"{NODE}/metrics/resource"))[2].decode()
     lines = body.splitlines()
     labels = 'namespace="default",pod="web",container="main"'
@@ -168,19 +168,19 @@ async def test_resource_metrics_are_a_kubelets(world: World) -> None:
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "many", "1_0x"])
-async def test_figures_that_are_none_do_not_count(world: World, value: str) -> None:
+async def test_invalid_sample_is_skipped(world: World, value: str) -> None:
     said = world.nodes.says["gpu-host-7"]["metrics/resource"]
     world.nodes.says["gpu-host-7"]["metrics/resource"] = said.replace(b"} 5.0 ", f"}} {value} ".encode())
     body = (await world.get(f"{NODE}/metrics/resource"))[2]
     assert b"\nnode_cpu_usage_seconds_total 2.0 1767323045123\n" in body
 
 
-async def test_only_cpu_and_memory_are_asked_for_where_no_more_is_needed(world: World) -> None:
+async def test_cpu_and_memory_only_query_is_forwarded(world: World) -> None:
     await world.get(f"{NODE}/stats/summary?only_cpu_and_memory=true")
     assert {tuple(asked.query) for asked in world.endpoint.compute.asked} == {(("only_cpu_and_memory", "true"),)}
 
 
-async def test_a_nodes_cpu_time_never_falls(world: World) -> None:
+async def test_cpu_time_of_node_never_decreases(world: World) -> None:
     path, name = "/metrics/resource", "node_cpu_usage_seconds_total"
     assert await world.value(path, name) == 7
     web, db = world.pods["alpha"]
@@ -194,7 +194,7 @@ async def test_a_nodes_cpu_time_never_falls(world: World) -> None:
     assert await world.value(path, name) == 10, "looked for anew, it is another pod"
 
 
-async def test_cadvisor_is_cut_to_the_pods_and_renamed(world: World) -> None:
+async def test_cadvisor_samples_are_filtered_and_translated(world: World) -> None:
     [found] = await world.samples("/metrics/cadvisor")
     assert (found.name, found.value, found.timestamp) == ("container_cpu_usage_seconds_total", 12.5, 1767323045.0)
     assert found.labels == {
@@ -208,12 +208,12 @@ async def test_cadvisor_is_cut_to_the_pods_and_renamed(world: World) -> None:
     }
 
 
-async def test_probes_have_the_tenants_uids(world: World) -> None:
+async def test_probe_samples_have_tenant_uids(world: World) -> None:
     [found] = await world.samples("/metrics/probes")
     assert (found.value, found.labels["pod_uid"], found.labels["result"]) == (4, "above-alpha-web", "successful")
 
 
-async def test_own_metrics_tell_of_pods_and_claims(world: World) -> None:
+async def test_kubelet_metrics_contain_pods_and_claims(world: World) -> None:
     found = {sample.name: sample for sample in await world.samples("/metrics")}
     assert found["kubelet_node_name"].labels == {"node": "a100.local"}
     assert (found["kubelet_running_pods"].value, found["kubelet_running_containers"].value) == (2, 2)
@@ -221,7 +221,7 @@ async def test_own_metrics_tell_of_pods_and_claims(world: World) -> None:
     assert (claim.value, claim.labels) == (9, {"namespace": "default", "persistentvolumeclaim": "c"})
 
 
-async def test_the_api_servers_proxy_tells_which_node_is_asked(world: World) -> None:
+async def test_proxy_header_selects_node(world: World) -> None:
     uri = "/api/v1/nodes/{}/proxy/stats/summary"
     status, _, body = await world.get("/stats/summary", X_Forwarded_Uri=uri.format("a100.local"))
     assert (status, json.loads(body)["node"]["nodeName"]) == (200, "a100.local")
@@ -234,12 +234,12 @@ async def test_the_api_servers_proxy_tells_which_node_is_asked(world: World) -> 
     ("path", "status"),
     [("/nodes/x/metrics", 404), ("/nodes/several/metrics", 400), ("/nodes/a100.local", 404), ("/nodes/a/b", 404)],
 )
-async def test_nodes_that_cannot_be_told(world: World, path: str, status: int) -> None:
+async def test_unknown_or_ambiguous_node_is_refused(world: World, path: str, status: int) -> None:
     assert (await world.get(path))[0] == status
     assert world.nodes.asked == []
 
 
-async def test_a_pod_made_anew_below_is_not_taken_for_the_one_before(world: World) -> None:
+async def test_replaced_compute_pod_is_not_confused_with_former(world: World) -> None:
     world.pods["alpha"][0] = below(world.client, "alpha", "web", uid="0be10000-0000-4000-8000-new000000000")
     pods = json.loads((await world.get(f"{NODE}/stats/summary"))[2])["pods"]
     assert [pod["podRef"]["name"] for pod in pods] == ["db"]
@@ -247,7 +247,7 @@ async def test_a_pod_made_anew_below_is_not_taken_for_the_one_before(world: Worl
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{", b'{"pods":[1]}', None])
-async def test_a_node_that_says_nothing_is_missing_and_told_of_once(world: World, answer: bytes | None) -> None:
+async def test_unresponsive_node_is_missing_and_logged_once(world: World, answer: bytes | None) -> None:
     if answer is None:
         del world.nodes.says["gpu-host-8"]
     else:
@@ -261,7 +261,7 @@ async def test_a_node_that_says_nothing_is_missing_and_told_of_once(world: World
 
 
 def played(world: World, **annotations: str) -> PlacedPod:
-    """A running pod of two containers on a node that KWOK plays."""
+    """Return a running pod of two containers on a node that KWOK simulates."""
     status = {
         "startTime": "2026-01-02T03:00:00Z",
         "containerStatuses": [{"name": name, "state": {"running": {}}} for name in ("a", "b")],
@@ -270,7 +270,7 @@ def played(world: World, **annotations: str) -> PlacedPod:
     return below(world.client, "alpha", "hollow", node="a100-0", on_simulated_node=True, simulation=found)
 
 
-async def test_a_pod_on_a_hollow_node_reports_its_containers_with_nothing_used(world: World) -> None:
+async def test_pod_on_simulated_node_reports_zero_usage(world: World) -> None:
     world.pods["alpha"] = [played(world)]
     told = json.loads((await world.get(f"{NODE}/stats/summary"))[2])
     (pod,) = told["pods"]
@@ -284,7 +284,7 @@ async def test_a_pod_on_a_hollow_node_reports_its_containers_with_nothing_used(w
     assert world.nodes.asked == [], "such a node is not asked"
 
 
-async def test_a_pod_on_a_hollow_node_uses_what_kwoks_annotations_say(world: World) -> None:
+async def test_pod_on_simulated_node_reports_annotated_usage(world: World) -> None:
     world.pods["alpha"] = [played(world, cpu="250m", memory="1Mi"), below(world.client, "alpha", "web")]
     told = json.loads((await world.get(f"{NODE}/stats/summary"))[2])
     pods = {pod["podRef"]["name"]: pod for pod in told["pods"]}
@@ -294,19 +294,19 @@ async def test_a_pod_on_a_hollow_node_uses_what_kwoks_annotations_say(world: Wor
 
 
 @pytest.mark.parametrize("amount", ["-1", "many", ""])
-async def test_a_simulated_use_that_is_no_amount_is_none(world: World, amount: str) -> None:
+async def test_invalid_simulated_usage_is_zero(world: World, amount: str) -> None:
     world.pods["alpha"] = [played(world, cpu=amount)]
     (pod,) = json.loads((await world.get(f"{NODE}/stats/summary"))[2])["pods"]
     assert pod["cpu"]["usageNanoCores"] == 0
 
 
-def test_a_pod_that_does_not_run_has_no_simulated_use() -> None:
+def test_pod_not_running_has_no_simulation() -> None:
     ended = {"startTime": TIME, "containerStatuses": [{"name": "a", "state": {"terminated": {}}}]}
     assert read_simulation(ended, {}) is None
     assert read_simulation({"phase": "Pending"}, {}) is None
 
 
-async def test_a_slow_node_does_not_keep_the_others(world: World) -> None:
+async def test_slow_node_does_not_delay_others(world: World) -> None:
     world.endpoint.server.stats_provider.node_reader = NodeStatsReader(
         cache_seconds=0.0, node_timeout=1.5, total_timeout=1.0
     )
@@ -315,7 +315,7 @@ async def test_a_slow_node_does_not_keep_the_others(world: World) -> None:
     assert [pod["podRef"]["name"] for pod in pods] == ["db"]
 
 
-async def test_a_compute_cluster_that_is_away_leaves_an_empty_node(world: World) -> None:
+async def test_unreachable_compute_cluster_leaves_empty_node(world: World) -> None:
     async with Client("http://127.0.0.1:1", name="away") as away:
         world.pods["alpha"] = [below(away, "alpha", "web")]
         status, _, body = await world.get(f"{NODE}/stats/summary")
@@ -323,7 +323,7 @@ async def test_a_compute_cluster_that_is_away_leaves_an_empty_node(world: World)
         assert await world.value("/metrics/resource", "node_memory_working_set_bytes") == 0
 
 
-async def test_a_node_is_asked_once_for_all_tenants(world: World) -> None:
+async def test_node_is_queried_once_for_all_tenants(world: World) -> None:
     world.endpoint.server.stats_provider.node_reader._cache_seconds = 60
     await asyncio.gather(*(world.get(f"{NODE}/stats/summary", tenant) for tenant in ("alpha", "beta") * 3))
     await world.get(f"{NODE}/stats/summary")
@@ -338,7 +338,7 @@ async def test_questions_are_bounded_by_tenant(world: World) -> None:
         assert (await world.get(f"{NODE}/metrics/resource", "beta"))[0] == 200
 
 
-async def test_only_so_many_nodes_are_asked_at_once(world: World) -> None:
+async def test_concurrent_node_queries_are_limited(world: World) -> None:
     reader = NodeStatsReader(max_concurrent=2, node_timeout=0.3, total_timeout=0.1)
     world.endpoint.server.stats_provider.node_reader = reader
     names = [f"host-{number}" for number in range(5)]

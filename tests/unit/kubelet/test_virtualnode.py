@@ -1,4 +1,4 @@
-"""A virtual node's life in a tenant: registered, kept, made again, removed."""
+"""A virtual node in its tenant: registration, reconciliation, re-creation, deletion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NAME = "a100.local"
 
 
 class World:
-    """What the node is built from, and the tenant it is built in."""
+    """The desired node, and its tenant's API server."""
 
     def __init__(self, server: FakeApiServer) -> None:
         self.server = server
@@ -68,7 +68,7 @@ async def running(world: World, **settings: Any) -> AsyncIterator[VirtualNode]:
             yield node
 
 
-async def test_registers_with_status_and_lease(world: World) -> None:
+async def test_node_is_registered_with_status_and_lease(world: World) -> None:
     told = asyncio.Event()
     async with running(world, on_registered=told.set) as node:
         await told.wait()
@@ -82,7 +82,7 @@ async def test_registers_with_status_and_lease(world: World) -> None:
         assert lease["metadata"]["ownerReferences"][0]["uid"] == stored["metadata"]["uid"]
 
 
-async def test_the_lease_is_renewed(world: World) -> None:
+async def test_lease_is_renewed(world: World) -> None:
     async with running(world):
         renewals = f"PATCH /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{NAME}"
         await wait_until(lambda: sum(renewals in request for request in world.server.requests) > 3)
@@ -103,7 +103,7 @@ async def test_only_differences_are_written(world: World) -> None:
         assert world.writes() == 4
 
 
-async def test_a_node_that_is_found_as_it_should_be_is_written_later(world: World) -> None:
+async def test_unchanged_node_is_written_later(world: World) -> None:
     async with running(world) as node:
         await wait_until(lambda: node.is_registered)
     world.cpu = "8000m"
@@ -126,7 +126,7 @@ async def test_a_node_that_is_found_as_it_should_be_is_written_later(world: Worl
         await wait_until(lambda: world.writes() == 8)
 
 
-async def test_becoming_not_ready_is_told(world: World) -> None:
+async def test_not_ready_condition_is_written(world: World) -> None:
     async with running(world) as node:
         await wait_until(lambda: node.is_registered)
         world.ready = "False"
@@ -134,7 +134,7 @@ async def test_becoming_not_ready_is_told(world: World) -> None:
         await wait_until(lambda: (world.stored() or {})["status"]["conditions"][0]["status"] == "False")
 
 
-async def test_what_a_tenant_changes_is_put_right_and_what_it_adds_is_left(world: World) -> None:
+async def test_tenant_changes_are_reverted_and_additions_kept(world: World) -> None:
     async with running(world) as node:
         await wait_until(lambda: node.is_registered)
         spoiled = dict(world.stored() or {})
@@ -144,7 +144,7 @@ async def test_what_a_tenant_changes_is_put_right_and_what_it_adds_is_left(world
         await wait_until(lambda: (world.stored() or {})["metadata"]["labels"] == wanted)
 
 
-async def test_what_a_tenant_puts_on_a_node_is_told(world: World) -> None:
+async def test_labels_and_taints_of_tenant_are_reported(world: World) -> None:
     told: list[tuple[Mapping[str, str], tuple[Taint, ...]]] = []
     async with running(world, on_seen=lambda labels, taints: told.append((labels, taints))):
         await wait_until(lambda: told)
@@ -154,7 +154,7 @@ async def test_what_a_tenant_puts_on_a_node_is_told(world: World) -> None:
         await wait_until(lambda: told[-1] == ({"type": "virtual-kubelet"}, (CORDON_TAINT,)))
 
 
-async def test_a_node_that_a_tenant_deletes_is_made_again(world: World) -> None:
+async def test_deleted_node_is_created_again(world: World) -> None:
     async with running(world) as node:
         await wait_until(lambda: node.is_registered)
         first = (world.stored() or {})["metadata"]["uid"]
@@ -163,7 +163,7 @@ async def test_a_node_that_a_tenant_deletes_is_made_again(world: World) -> None:
         await wait_until(lambda: (world.stored() or {}).get("status", {}).get("capacity"))
 
 
-async def test_a_tenant_that_fails_for_a_while_is_retried(world: World) -> None:
+async def test_failures_of_tenant_api_server_are_retried(world: World) -> None:
     world.server.fail("PATCH", "/nodes/", status=500, times=3)
     world.server.fail("*", "/leases", status=503, times=3)
     async with running(world) as node:
@@ -171,7 +171,7 @@ async def test_a_tenant_that_fails_for_a_while_is_retried(world: World) -> None:
         await wait_until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
 
 
-async def test_what_an_older_api_server_does_not_know_is_left_out(world: World) -> None:
+async def test_fields_unknown_to_old_api_server_are_skipped(world: World) -> None:
     refusal = (
         "failed to create typed patch object (/a100.local; /v1, Kind=Node): errors:\n"
         "  .status.declaredFeatures: field not declared in schema\n"
@@ -187,8 +187,8 @@ async def test_what_an_older_api_server_does_not_know_is_left_out(world: World) 
     assert not {"declaredFeatures", "runtimeHandlers"} & status.keys()
 
 
-async def test_what_was_left_out_is_told_once_the_tenant_has_been_upgraded(world: World) -> None:
-    """An API server that was away may come back as another release."""
+async def test_skipped_fields_are_written_after_upgrade(world: World) -> None:
+    """The API server may be upgraded while it is unreachable."""
     world.status |= {"declaredFeatures": ["A"]}
     world.server.fail("PATCH", "/status", status=500).message = ".status.declaredFeatures: field not declared in schema"
     async with running(world) as node:
@@ -199,7 +199,7 @@ async def test_what_was_left_out_is_told_once_the_tenant_has_been_upgraded(world
         await wait_until(lambda: "declaredFeatures" in (world.stored() or {})["status"])
 
 
-async def test_remove_takes_node_and_lease_and_may_be_repeated(world: World) -> None:
+async def test_delete_removes_node_and_lease_and_is_idempotent(world: World) -> None:
     async with running(world) as node:
         await wait_until(lambda: world.server.store.find(LEASES, NAME, "kube-node-lease"))
     async with world.server.client() as client:

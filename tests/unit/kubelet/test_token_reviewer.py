@@ -1,4 +1,4 @@
-"""Callers with a token: what their tenant's API server says of them, and nothing else, decides."""
+"""Clients with a token: the tenant's API server authenticates and authorizes them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METRICS = "/tenants/alpha/nodes/a100.local/metrics/resource"
 
 @dataclass
 class Reviewer:
-    """A tenant's API server: who has which token, and who may read what of which node."""
+    """Fake API server of a tenant with tokens and permissions."""
 
     users: dict[str, str] = field(default_factory=dict)
     rights: set[tuple[str, str]] = field(default_factory=set)
@@ -47,7 +47,7 @@ class Reviewer:
 
 @dataclass
 class World:
-    """An endpoint, and the API servers of two tenants."""
+    """Endpoint and the API servers of two tenants."""
 
     endpoint: Endpoint
     alpha: Reviewer
@@ -83,7 +83,7 @@ async def world(make: Callable[..., Awaitable[Endpoint]]) -> AsyncIterator[World
         yield World(endpoint, alpha, beta, clock)
 
 
-async def test_metrics_server_reads_figures_by_its_service_account(world: World) -> None:
+async def test_metrics_server_reads_metrics_with_service_account(world: World) -> None:
     status, body = await world.ask(METRICS, "good")
     assert (status, b"node_memory_working_set_bytes" in body) == (200, True)
     token, access = world.alpha.seen
@@ -104,7 +104,7 @@ async def test_metrics_server_reads_figures_by_its_service_account(world: World)
     assert world.beta.seen == []
 
 
-async def test_answers_are_remembered_for_a_while(world: World) -> None:
+async def test_review_results_are_cached(world: World) -> None:
     await world.ask(METRICS, "good")
     await world.ask(METRICS, "good")
     assert len(world.alpha.seen) == 2
@@ -136,14 +136,14 @@ async def test_answers_are_remembered_for_a_while(world: World) -> None:
         ("/tenants/alpha/admission/gate", "good", 403),
     ],
 )
-async def test_what_is_refused(world: World, path: str, token: str, status: int) -> None:
-    """beta is not admitted: its API server is not even asked."""
+async def test_unauthorized_request_is_refused(world: World, path: str, token: str, status: int) -> None:
+    """The tenant beta is not admitted: its API server gets no review."""
     assert (await world.ask(path, token))[0] == status
     assert world.beta.seen == []
     assert world.endpoint.compute.asked == []
 
 
-async def test_no_token_opens_a_stream_whatever_its_rights(world: World) -> None:
+async def test_token_cannot_open_streams(world: World) -> None:
     world.alpha.rights |= {("metrics-server", "proxy"), ("metrics-server", "log")}
     for path in (
         "exec/default/web/main?command=a&output=1",
@@ -153,31 +153,31 @@ async def test_no_token_opens_a_stream_whatever_its_rights(world: World) -> None
         assert (await world.ask(f"/tenants/alpha/{path}", "good", Connection="Upgrade", Upgrade="SPDY/3.1"))[0] == 403
 
 
-async def test_rights_on_the_proxy_are_enough_for_pods(world: World) -> None:
+async def test_proxy_permission_suffices_for_pods(world: World) -> None:
     world.alpha.rights.add(("metrics-server", "proxy"))
     assert (await world.ask("/tenants/alpha/nodes/a100.local/pods", "good"))[0] == 200
     assert (await world.ask("/tenants/alpha/nodes/a100.local/stats/summary", "good"))[0] == 403
 
 
-async def test_a_token_leads_to_its_tenants_figures_even_with_anothers_proxy_header(world: World) -> None:
+async def test_token_path_overrides_proxy_header(world: World) -> None:
     uri = "/api/v1/nodes/b100.local/proxy/metrics/resource"
     assert (await world.ask(METRICS, "good", X_Forwarded_Uri=uri))[0] == 200
     assert world.alpha.seen[-1]["spec"]["resourceAttributes"]["name"] == "a100.local"
 
 
-async def test_a_tenants_api_server_that_cannot_say_is_no_yes(world: World) -> None:
+async def test_failed_review_is_not_an_approval(world: World) -> None:
     world.alpha.status = 500
     status, body = await world.ask(METRICS, "good")
     assert (status, b"127.0.0.1" in body) == (503, False)
 
 
-async def test_a_revoked_tenants_tokens_are_worth_nothing(world: World) -> None:
+async def test_tokens_of_revoked_tenant_are_invalid(world: World) -> None:
     assert (await world.ask(METRICS, "good"))[0] == 200
     world.endpoint.server.revoke_tenant("alpha")
     assert (await world.ask(METRICS, "good"))[0] == 401
 
 
-async def test_a_certificate_counts_more_than_the_path(world: World) -> None:
+async def test_certificate_must_match_tenant_in_path(world: World) -> None:
     caller = await world.endpoint.call("alpha")
     assert (await caller.ask("GET", METRICS, Authorization="Bearer other"))[0] == 200
     status, _, body = await caller.ask("GET", METRICS.replace("alpha", "beta"))
@@ -185,14 +185,14 @@ async def test_a_certificate_counts_more_than_the_path(world: World) -> None:
     assert world.alpha.seen == world.beta.seen == []
 
 
-async def test_a_connection_that_has_shown_a_token_is_its_tenants(world: World) -> None:
+async def test_connection_belongs_to_tenant_of_token(world: World) -> None:
     caller = await world.endpoint.connect(client_context(ca=world.endpoint.authority.cert_pem))
     assert (await caller.ask("GET", METRICS, Authorization="Bearer good"))[0] == 200
-    assert [guest.tenant for guest in world.endpoint.server._connections] == ["alpha"]
+    assert [connection.tenant for connection in world.endpoint.server._connections] == ["alpha"]
     world.endpoint.server.revoke_tenant("alpha")
     assert await caller.reader.read() == b""
 
 
-async def test_long_bodies_without_a_certificate_are_not_read(world: World) -> None:
+async def test_unauthenticated_body_is_limited(world: World) -> None:
     caller = await world.endpoint.connect(client_context(ca=world.endpoint.authority.cert_pem))
     assert (await caller.send("POST", "/tenants/alpha/admission/gate", b"x" * 4000))[0] == 413

@@ -1,4 +1,4 @@
-"""Callers that come in crowds, stand in the door or fill the memory: each gets its share, and others are served."""
+"""Limits of connections, handshakes and memory, which keep the endpoint available for other clients."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ Make = Callable[..., Awaitable[Endpoint]]
 LOG = "/containerLogs/default/web/main?follow=true"
 
 
-class Somebody:
-    """A wire, as far as guests know it; `gone` once its guest was sent away."""
+class FakeStream:
+    """A stream with its connection and task. `closed` is set when the task is cancelled."""
 
     def __init__(self, peer: str) -> None:
         self.peer_address = peer
-        self.gone = False
-        self.guest = ClientConnection(cast("ByteStream", self))
-        self.guest.task = cast("asyncio.Task[None]", self)
+        self.closed = False
+        self.connection = ClientConnection(cast("ByteStream", self))
+        self.connection.task = cast("asyncio.Task[None]", self)
 
     def cancel(self) -> None:
-        self.gone = True
+        self.closed = True
 
 
-async def test_who_only_connects_keeps_nobody_out(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound is of those whose handshake is under way; the oldest goes, and a proper caller comes in."""
+async def test_pending_handshakes_do_not_exclude_clients(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the limit of handshakes, the oldest connection is closed, and a legitimate client is served."""
     monkeypatch.setattr(connection_tracker, "MAX_HANDSHAKES", 3)
     endpoint = await make()
     idlers = [await asyncio.open_connection("127.0.0.1", endpoint.server.port) for _ in range(8)]
@@ -51,7 +51,7 @@ async def test_who_only_connects_keeps_nobody_out(make: Make, monkeypatch: pytes
         writer.transport.abort()
 
 
-async def test_who_shows_no_certificate_keeps_nobody_out(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unauthenticated_connections_do_not_exclude_clients(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_tracker, "MAX_UNAUTHENTICATED_PER_ADDRESS", 1)
     endpoint = await make()
     context = client_context(ca=endpoint.authority.cert_pem)
@@ -63,41 +63,41 @@ async def test_who_shows_no_certificate_keeps_nobody_out(make: Make, monkeypatch
     assert (await (await endpoint.call()).ask("GET", "/healthz"))[0] == 200
 
 
-def test_the_address_with_the_most_makes_room() -> None:
+def test_oldest_connection_of_busiest_address_is_closed() -> None:
     made = ConnectionTracker(SharedLimit(10, 100))
-    few = [Somebody("10.0.0.1:1"), Somebody("10.0.0.1:2")]
-    many = [Somebody(f"10.0.0.2:{port}") for port in range(connection_tracker.MAX_HANDSHAKES)]
+    few = [FakeStream("10.0.0.1:1"), FakeStream("10.0.0.1:2")]
+    many = [FakeStream(f"10.0.0.2:{port}") for port in range(connection_tracker.MAX_HANDSHAKES)]
     for one in (*few, *many):
-        made.add_connection(one.guest)
-    assert not any(one.gone for one in few)
-    assert [one.gone for one in many[:3]] == [True, True, False]
-    assert sum(one.gone for one in many) == 2
+        made.add_connection(one.connection)
+    assert not any(one.closed for one in few)
+    assert [one.closed for one in many[:3]] == [True, True, False]
+    assert sum(one.closed for one in many) == 2
 
 
-def test_a_guest_that_leaves_is_counted_no_longer() -> None:
+def test_closed_connection_is_not_counted() -> None:
     shares = SharedLimit(10, 100)
     made = ConnectionTracker(shares)
-    one, other = Somebody("10.0.0.1:1"), Somebody("10.0.0.1:2")
-    made.add_connection(one.guest)
-    assert made.assign_tenant(one.guest, "alpha")
-    assert made.assign_tenant(one.guest, "alpha")
-    made.add_connection(other.guest)
-    made.mark_unauthenticated(other.guest)
+    one, other = FakeStream("10.0.0.1:1"), FakeStream("10.0.0.1:2")
+    made.add_connection(one.connection)
+    assert made.assign_tenant(one.connection, "alpha")
+    assert made.assign_tenant(one.connection, "alpha")
+    made.add_connection(other.connection)
+    made.mark_unauthenticated(other.connection)
     assert (shares.tenant_amount("alpha"), len(list(made))) == (1, 2)
     for there in (one, other):
-        made.remove_connection(there.guest)
-        made.remove_connection(there.guest)
+        made.remove_connection(there.connection)
+        made.remove_connection(there.connection)
     assert (shares.total_taken, list(made)) == (0, [])
 
 
-async def test_a_task_that_is_cancelled_before_it_began_leaves_no_connection(endpoint: Endpoint) -> None:
-    """A crowd may have to go in the very turn in which it came."""
+async def test_connection_of_task_cancelled_before_start_is_closed(endpoint: Endpoint) -> None:
+    """Connections may be closed in the loop iteration in which they were accepted."""
     arrived = endpoint.server.accept_stream
 
     def ended(stream: ByteStream) -> None:
         arrived(stream)
-        for guest in endpoint.server._connections:
-            guest.cancel_task()
+        for connection in endpoint.server._connections:
+            connection.cancel_task()
 
     endpoint.server.accept_stream = ended  # type: ignore[method-assign]
     reader, writer = await asyncio.open_connection("127.0.0.1", endpoint.server.port)
@@ -108,8 +108,8 @@ async def test_a_task_that_is_cancelled_before_it_began_leaves_no_connection(end
 
 
 @pytest.mark.parametrize("certificate", [False, True])
-async def test_a_connection_that_is_over_is_forgotten_at_once(endpoint: Endpoint, certificate: bool) -> None:
-    """Not when the collector of cycles comes by: a crowd's would fill the memory until then."""
+async def test_closed_connection_is_freed_without_garbage_collector(endpoint: Endpoint, certificate: bool) -> None:
+    """Many connections would fill the memory until the next garbage collection."""
     gc.collect()
     gc.disable()
     try:
@@ -118,10 +118,10 @@ async def test_a_connection_that_is_over_is_forgotten_at_once(endpoint: Endpoint
         else:
             _, writer = await asyncio.open_connection("127.0.0.1", endpoint.server.port)
             await _until(lambda: list(endpoint.server._connections) != [])
-        kept = [weakref.ref(guest.stream) for guest in endpoint.server._connections]
-        for guest in endpoint.server._connections:
-            guest.cancel_task()
-        del guest
+        kept = [weakref.ref(connection.stream) for connection in endpoint.server._connections]
+        for connection in endpoint.server._connections:
+            connection.cancel_task()
+        del connection
         await _until(lambda: [ref() for ref in kept] == [None])
     finally:
         gc.enable()
@@ -129,7 +129,7 @@ async def test_a_connection_that_is_over_is_forgotten_at_once(endpoint: Endpoint
             writer.transport.abort()
 
 
-async def test_connections_are_bounded_by_tenant(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_are_limited_per_tenant(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_OTHER_CONNECTIONS", 1)
     endpoint = await make(streams_per_tenant=1)
     endpoint.server.admit_tenant("beta")
@@ -145,8 +145,8 @@ async def test_connections_are_bounded_by_tenant(make: Make, monkeypatch: pytest
             pass
 
 
-async def test_bodies_that_do_not_end_are_few(make: Make) -> None:
-    """Requests that stop in the middle of their bodies fill no memory; another tenant's are taken meanwhile."""
+async def test_unfinished_bodies_are_limited_per_tenant(make: Make) -> None:
+    """Requests with unfinished bodies do not fill the memory, and requests of another tenant are served."""
     endpoint = await make(memory_max=100_000)
     endpoint.server.admit_tenant("beta")
     first, second, other = await endpoint.call(), await endpoint.call(), await endpoint.call("beta")
@@ -174,7 +174,7 @@ def _begin(caller: Caller, size: int) -> None:
     caller.writer.write(head.encode() + b"x" * size)
 
 
-async def test_who_opens_what_streams_there_are_leaves_some(make: Make) -> None:
+async def test_one_tenant_leaves_streams_for_others(make: Make) -> None:
     endpoint = await make(streams_per_tenant=10, streams=4)
     endpoint.server.admit_tenant("beta")
     endpoint.compute.script = _silent
@@ -206,7 +206,7 @@ async def _follow(caller: Caller) -> int:
         (9, {"alpha": 3, "beta": 2, "gamma": 2}),
     ],
 )
-def test_shares_leave_something_for_the_next(total: int, taken: dict[str, int]) -> None:
+def test_shared_limit_leaves_amount_for_next_tenant(total: int, taken: dict[str, int]) -> None:
     shares = SharedLimit(5, total)
     for _ in range(total):
         for tenant in taken:
@@ -215,7 +215,7 @@ def test_shares_leave_something_for_the_next(total: int, taken: dict[str, int]) 
     assert shares.try_acquire("new")
 
 
-def test_each_has_a_bound_of_its_own_and_one_thing_may_be_larger() -> None:
+def test_first_amount_may_exceed_tenant_limit() -> None:
     shares = SharedLimit(5, 100)
     assert shares.try_acquire("alpha", 5)
     assert not shares.try_acquire("alpha", 1)

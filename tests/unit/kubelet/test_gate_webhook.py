@@ -1,4 +1,4 @@
-"""The webhook that gates pods for older API servers, beside the kubelet API and behind the same door."""
+"""The webhook that gates pods for older API servers, on the kubelet endpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REVIEW = {
 }
 
 
-async def test_a_review_is_answered_on_a_connection_kept_alive(endpoint: Endpoint) -> None:
+async def test_review_is_answered_on_kept_alive_connection(endpoint: Endpoint) -> None:
     caller = await endpoint.call()
     for _ in range(2):
         status, headers, body = await caller.send("POST", "/admission/gate?timeout=3s", json.dumps(REVIEW).encode())
@@ -28,14 +28,14 @@ async def test_a_review_is_answered_on_a_connection_kept_alive(endpoint: Endpoin
         assert json.loads(body)["response"].keys() == {"uid", "allowed", "patchType", "patch"}
 
 
-async def test_a_review_as_large_as_a_pod_can_be(endpoint: Endpoint) -> None:
+async def test_review_of_largest_pod_is_answered(endpoint: Endpoint) -> None:
     review = json.dumps(REVIEW | {"padding": "x" * 3 * 1024 * 1024}).encode()
     caller = await endpoint.call()
     assert (await caller.send("POST", "/admission/gate", review))[0] == 200
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"x"', b'{"request":null}'])
-async def test_what_is_no_review_is_refused(endpoint: Endpoint, body: bytes) -> None:
+async def test_invalid_review_is_refused(endpoint: Endpoint, body: bytes) -> None:
     caller = await endpoint.call()
     assert (await caller.send("POST", "/admission/gate", body))[0] == 400
 
@@ -44,11 +44,11 @@ async def test_what_is_no_review_is_refused(endpoint: Endpoint, body: bytes) -> 
     ("method", "path", "status"),
     [("GET", "/admission/gate", 405), ("POST", "/admission/other", 404), ("POST", "/admission", 404)],
 )
-async def test_nothing_else_is_answered_there(endpoint: Endpoint, method: str, path: str, status: int) -> None:
+async def test_other_admission_paths_are_refused(endpoint: Endpoint, method: str, path: str, status: int) -> None:
     caller = await endpoint.call()
     assert (await caller.send(method, path, b"{}"))[0] == status
 
 
-async def test_a_tenant_that_is_not_served_is_not_answered(endpoint: Endpoint) -> None:
+async def test_review_of_unknown_tenant_is_refused(endpoint: Endpoint) -> None:
     caller = await endpoint.call("beta")
     assert (await caller.send("POST", "/admission/gate", b"{}"))[0] == 403
