@@ -77,11 +77,11 @@ def version_for(args: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def eventually(look: Callable[[], T], *, seconds: float = 120, what: str = "") -> T:
-    """Look until something is true, and return it.
+    """Call a function until its result is true, and return the result.
 
-    What a look reads with `Cluster.get`, `find`, `phase` and `events` is watched meanwhile, and each change looked at.
-    All else lives in other processes that do not tell, hence the pauses. They grow with the time that it takes, to
-    half a second: most such looks start a program, which takes up to a tenth of a second of CPU.
+    Reads by `Cluster.get`, `find`, `phase` and `events` are answered from watches, and each change is checked. State of
+    other processes is polled, with pauses that grow to half a second: most such functions start a program, which takes
+    up to a tenth of a second of CPU.
     """
     began = time.monotonic()
     with watching() as seen:

@@ -274,7 +274,7 @@ def _admin_token(cluster: Cluster) -> str:
 
 
 def _raw(server: str, path: str, token: str) -> tuple[int, bytes]:
-    """Request a path exactly as it is written."""
+    """Request a path verbatim."""
     place = urlsplit(server)
     assert place.hostname is not None
     connection = http.client.HTTPSConnection(place.hostname, place.port, context=trusting(), timeout=20)

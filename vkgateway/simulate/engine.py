@@ -1,4 +1,4 @@
-"""The event loop of a simulation: submissions, cycles, ends and evictions on a clock of its own."""
+"""Event loop of a simulation: submissions, cycles, ends and evictions on a simulated clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IDLE_CYCLES = 3
 
 
 class Simulation:
-    """One scheduler over one scenario. `step` until it returns False; `state` may be saved between two steps."""
+    """One scheduler over one scenario. Call `step` until it returns False. `state` may be saved between two steps."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Simulation:
             self._gangs_by_tenant.setdefault(gang.tenant, {})[gang.id] = None
 
     def step(self) -> bool:
-        """Go on to the next event or cycle; False: there is none."""
+        """Process the next event or cycle. Return False if there is none."""
         state = self.state
         time = self._next_time()
         if time is None or time > self._stop:
@@ -176,14 +176,14 @@ class Simulation:
         return run.since is not None and deadline - gang.notice - run.since < self._settings.startup
 
     def _requeue_starting(self, gang: Gang, run: Run) -> None:
-        """Let a gang that did not run yet wait again."""
+        """Requeue a gang that did not run yet."""
         pods = tuple(Pod(uid=pod.uid, shape=pod.shape, rank=pod.rank, role=pod.role) for pod in gang.pods)
         self._replace_gang(gang, replace(gang, pods=pods))
         run.since, run.queued_since = None, self.state.now
         run.epoch += 1
 
     def _stop_run(self, gang: Gang, run: Run) -> None:
-        """Stop the gang's current run; what it did since the last checkpoint is lost."""
+        """Stop the gang's current run. Its work since the last checkpoint is lost."""
         assert run.since is not None
         interval, done = self._jobs[gang.id].checkpoint, self.state.now - run.since
         kept = done // interval * interval if interval else 0.0
@@ -296,7 +296,7 @@ class Simulation:
 
 
 def _stop_time(scenario: Scenario) -> float:
-    """Return a time by which any scheduler that makes progress has finished: one that does not would never end."""
+    """Return a time by which any scheduler that makes progress has finished, as a limit for those that do not."""
     jobs, units = scenario.jobs, scenario.pool_units
     held = sum(node.allocatable.get(pool.loss_resource, 0) for pool in scenario.pools for node in pool.nodes)
     work = sum(job.run * sum(shape.amount_of(units[job.pools[0]]) for shape in job.shapes) for job in jobs)

@@ -53,7 +53,7 @@ def _pod_amounts(gang: Gang, pool: Pool) -> list[int]:
 
 
 class _FreeCells:
-    """Cells of a tenant that are not in use, and what is left of those that are."""
+    """Unused cells of a tenant, and the remainders of partly used ones."""
 
     def __init__(self, cells: CellCounts, levels: Sequence[int], used: Mapping[str, int]) -> None:
         self._levels = levels
@@ -63,7 +63,10 @@ class _FreeCells:
             self._bind_cell(amount)
 
     def allocate_pods(self, amounts: Iterable[int]) -> bool:
-        """Take what pods request, the largest first; False: they do not all fit, and nothing is taken."""
+        """Allocate the requests of pods, the largest first.
+
+        Return False, and allocate nothing, if they do not all fit.
+        """
         unused, spares = list(self._unused), list(self._free_in_bound)
         if all(self._fill_bound(amount) or self._bind_cell(amount) for amount in amounts):
             return True

@@ -20,7 +20,7 @@ class UsageIntegrals:
         self._sample_seconds = max(horizon, 1.0) / _SAMPLE_COUNT
 
     def advance_to(self, time: float) -> None:
-        """Let the current usage last until this time."""
+        """Integrate the current usage up to this time."""
         state = self._state
         now = state.now
         self._add_usage(state.sums, min(time, self._horizon) - max(now, self._warm_up))
@@ -31,7 +31,7 @@ class UsageIntegrals:
         self._add_usage(state.sample, time - now)
 
     def add_last_sample(self) -> None:
-        """Make a sample of what is left."""
+        """Add a sample for the rest of the time."""
         left = self._state.now - len(self._state.samples) * self._sample_seconds
         if left > 0:
             self._append_sample(left)

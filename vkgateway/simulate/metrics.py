@@ -20,9 +20,10 @@ FinishedRuns = Sequence[tuple[Job, Run]]
 def make_result(
     name: str, scenario: Scenario, state: SimulationState, *, private: Mapping[str, float] | None = None
 ) -> SimulationResult:
-    """Sum up. `private` holds by gang how long it waited in its tenant's private cluster, where it started there.
+    """Return the result of a simulation.
 
-    `scenario` is the one before the scheduler arranged it, so that shares are of the whole cluster.
+    `private` holds by gang how long it waited in its tenant's private cluster, if it started there. `scenario` is the
+    one before the scheduler arranged it, so that shares refer to the whole cluster.
     """
     finished = [(job, state.runs[job.id]) for job in scenario.jobs if job.id in state.runs]
     gpus = cluster_gpus(scenario)
@@ -78,7 +79,7 @@ def wait_time(job: Job, run: Run) -> float | None:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float | None:
-    """Return the smallest value that `share` (0 to 1) of all do not exceed; None of nothing."""
+    """Return the smallest value that `share` (0 to 1) of all values do not exceed, or None if there are none."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else None
 
 

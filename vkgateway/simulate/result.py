@@ -1,4 +1,4 @@
-"""What a simulation came to: metrics of one scheduler over one scenario. Plain data for tables, JSON and reports."""
+"""Result of a simulation: metrics of one scheduler over one scenario. Plain data for tables, JSON and reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vkgateway.simulate.state import Sample
 
 
 class WaitStatistics(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Seconds from submission to the first start, of the gangs of one kind; percentiles are of those that started."""
+    """Seconds from submission to the first start, of gangs of one kind. Percentiles cover gangs that started."""
 
     band: str
     size: str
@@ -33,11 +33,11 @@ class LateGang(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     late: float
     """Seconds after the bound."""
     reason: str = ""
-    """The code of its first pending reason; empty: the scheduler gives none, or it waited for evictions alone."""
+    """Code of its first pending reason. Empty: the scheduler gives none, or the gang waited for evictions alone."""
     behind: str = ""
-    """The gang for which room was reserved, if that was the reason."""
+    """Gang for which capacity was reserved, if that was the reason."""
     behind_own: bool = False
-    """That gang is an older one of the same tenant, and in a cluster of their own it would have been first, too."""
+    """That gang is an older one of the same tenant, which would also come first in the tenant's private cluster."""
 
 
 class Anomaly(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -51,7 +51,7 @@ class Anomaly(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class TenantUsage(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What one tenant had. `gpus` is the average until the horizon."""
+    """Usage of one tenant. `gpus` is the average until the horizon."""
 
     tenant: str
     guarantee: float
@@ -79,7 +79,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """Idle GPUs on partly used nodes."""
     waits: list[WaitStatistics]
     longest_wait: float
-    """Starvation: of any gang, be it the first wait or after an eviction, or one that has not ended."""
+    """Longest wait of any gang, for its first start or after an eviction, ended or not: a measure of starvation."""
     queued: float
     """Mean seconds that a gang was pending, also after evictions."""
     entitled: int
@@ -88,7 +88,7 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
     """The 99th percentile of their waits, in seconds."""
     late: list[LateGang]
     late_p99: float | None
-    """The 99th percentile of lateness among those that are late."""
+    """The 99th percentile of the lateness of late gangs."""
     evictions: int
     evicted_gangs: int
     lost_gpu_hours: float

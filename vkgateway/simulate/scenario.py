@@ -1,4 +1,4 @@
-"""What a simulation starts from: pools, tenants' quotas, the jobs of a trace and the settings of the platform."""
+"""Input of a simulation: pools, tenants' quotas, the jobs of a trace and the settings of the platform."""
 
 from __future__ import annotations
 

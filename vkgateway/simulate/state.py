@@ -30,36 +30,36 @@ class Event(msgspec.Struct, array_like=True, order=True):
 
 
 class Run(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What became of a job. Times are seconds since the trace began, `lost` is in GPU-seconds."""
+    """Progress of a job. Times are seconds since the trace began, `lost` is in GPU-seconds."""
 
     number: int
-    """Its place in the scenario."""
+    """Index in the scenario."""
     started: float | None = None
-    """When it ran first; None: it never did."""
+    """When it ran first. None: it never ran."""
     ended: float | None = None
     since: float | None = None
-    """When its current run began; None: it does not run."""
+    """When its current run began. None: it does not run."""
     epoch: int = 0
-    """Counts its runs, so that events of an earlier run are known."""
+    """Number of its runs, by which events of an earlier run are recognized."""
     saved: float = 0.0
     """Seconds of work that were checkpointed before the current run."""
     queued: float = 0.0
     """Seconds in which it was pending, first and after evictions."""
     queued_since: float | None = None
-    """Since when it is pending; None: it is not."""
+    """When it became pending. None: it is not pending."""
     longest_queued: float = 0.0
     evictions: int = 0
     lost: float = 0.0
     borrowed: bool = False
-    """Its first run was outside of its tenant's guarantee."""
+    """Its first run was outside its tenant's guarantee."""
     entitled: bool = False
     """It fitted its tenant's unused guarantee when it was submitted."""
     reason: str = ""
     """The code of its first pending reason, other than that its victims terminate."""
     behind: str = ""
-    """The gang that this reason names, if it names one."""
+    """Gang that this reason names, if any."""
     renewed: int = 0
-    """How many of its pods were re-created."""
+    """Number of its re-created pods."""
 
 
 class UsageSums(msgspec.Struct, kw_only=True):
@@ -71,7 +71,7 @@ class UsageSums(msgspec.Struct, kw_only=True):
     fragmented: float = 0.0
     """Idle GPUs of partly used nodes."""
     pending: float = 0.0
-    """What pending gangs ask for."""
+    """Requests of pending gangs."""
     tenants: dict[str, float] = {}
 
 
@@ -88,30 +88,30 @@ class Sample(msgspec.Struct, array_like=True):
 
 
 class SimulationState(msgspec.Struct, kw_only=True):
-    """All that changes during a simulation."""
+    """Complete changing state of a simulation."""
 
     now: float = 0.0
     arrived: int = 0
-    """How many jobs were submitted."""
+    """Number of submitted jobs."""
     counted: int = 0
-    """Events that were made, for their order."""
+    """Number of created events, for their order."""
     cycle_due: float | None = None
     last_cycle: float | None = None
     quiet: int = 0
-    """Cycles in a row that decided nothing, and between which nothing changed."""
+    """Consecutive cycles without decisions, between which nothing changed."""
     cycles: int = 0
     seconds: list[float] = []
-    """What each cycle took, where a clock was given."""
+    """Duration of each cycle, if there is a clock."""
     events: list[Event] = []
     gangs: dict[str, Gang] = {}
-    """Those that were submitted and have not ended."""
+    """Gangs that were submitted and have not ended."""
     away: dict[str, Gang] = {}
     """Evicted gangs whose pods are not re-created yet."""
     runs: dict[str, Run] = {}
     learned: dict[str, list[float]] = {}
-    """By kind, how long jobs ran."""
+    """Run times of ended jobs, by kind."""
     sums: UsageSums = msgspec.field(default_factory=UsageSums)
     samples: list[Sample] = []
     sample: UsageSums = msgspec.field(default_factory=UsageSums)
-    """Of the sample that is not complete."""
+    """Sums of the incomplete sample."""
     sample_evictions: int = 0

@@ -118,9 +118,7 @@ class NodeTerms:
 def real_node_terms(
     spec: Mapping[str, Any], *, carried: frozenset[str], scheduled: bool, nodes: Mapping[str, Mapping[str, str]]
 ) -> list[list[Object]]:
-    """Return a pod's requirements on real nodes in any pool, as alternatives of requirements.
-
-    Empty: none.
+    """Return a pod's requirements on real nodes in any pool: alternatives of requirements, or an empty list.
 
     The result is what `NodeTerms` keeps of node selector and required node affinity, as far as it is known without the
     pool. `carried` are the labels that real nodes of any pool carry, `nodes` the labels of the candidate virtual nodes

@@ -61,16 +61,18 @@ def opens(rules: Sequence[dict[str, Any]], address: str, protocol: str, port: in
 
 
 def _in_block(block: dict[str, Any], address: str) -> bool:
-    asked = ip_address(address)
-    return asked in ip_network(block["cidr"]) and not any(asked in ip_network(one) for one in block.get("except") or ())
+    target = ip_address(address)
+    return target in ip_network(block["cidr"]) and not any(
+        target in ip_network(one) for one in block.get("except") or ()
+    )
 
 
-def _is_port(said: dict[str, Any], protocol: str, port: int) -> bool:
-    if "any" in said:
+def _is_port(rule: dict[str, Any], protocol: str, port: int) -> bool:
+    if "any" in rule:
         return True
-    first = said.get("port", 1)
-    last = said.get("endPort") or said.get("port", 65535)
-    return (said.get("protocol") or "TCP") == protocol and bool(first <= port <= last)
+    first = rule.get("port", 1)
+    last = rule.get("endPort") or rule.get("port", 65535)
+    return (rule.get("protocol") or "TCP") == protocol and bool(first <= port <= last)
 
 
 @given(_RULES)

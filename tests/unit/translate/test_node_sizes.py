@@ -48,14 +48,14 @@ SIZES = st.tuples(st.integers(0, 4), st.integers(0, 4))
 
 
 @given(st.lists(SIZES, max_size=6), SIZES)
-def test_pod_that_fits_any_node_fits_a_largest_one(machines: list[tuple[int, int]], asked: tuple[int, int]) -> None:
+def test_pod_that_fits_any_node_fits_a_largest_one(machines: list[tuple[int, int]], requests: tuple[int, int]) -> None:
     nodes = [machine(str(at), *each) for at, each in enumerate(machines)]
-    anywhere = any(cpu >= asked[0] and gib >= asked[1] for cpu, gib in machines)
-    assert fits_any(size(*asked), largest_nodes(nodes)) is anywhere
+    anywhere = any(cpu >= requests[0] and gib >= requests[1] for cpu, gib in machines)
+    assert fits_any(size(*requests), largest_nodes(nodes)) is anywhere
 
 
 @pytest.mark.parametrize(
-    ("asked", "fit"),
+    ("requests", "fit"),
     [
         (size(96), True),
         (size(97), False),
@@ -66,8 +66,8 @@ def test_pod_that_fits_any_node_fits_a_largest_one(machines: list[tuple[int, int
         (size(96, 65), False),
     ],
 )
-def test_pod_must_fit_one_node_in_every_resource(asked: MilliResources, fit: bool) -> None:
-    assert fits_any(asked, [size(4), size(96)]) is fit
+def test_pod_must_fit_one_node_in_every_resource(requests: MilliResources, fit: bool) -> None:
+    assert fits_any(requests, [size(4), size(96)]) is fit
 
 
 def test_two_nodes_do_not_add_up() -> None:

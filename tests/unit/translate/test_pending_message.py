@@ -51,8 +51,8 @@ def test_expected_starts_are_rounded(earliest: float | None, likely: float | Non
 
 
 def test_message_has_position_and_start_only_in_a_queue() -> None:
-    standing = hold(place=3, earliest=NOON + HOUR, likely=NOON + 2 * HOUR)
-    assert render_message(standing, pool="a100.local", now=NOON) == (
+    status = hold(place=3, earliest=NOON + HOUR, likely=NOON + 2 * HOUR)
+    assert render_message(status, pool="a100.local", now=NOON) == (
         "needs 2 pods; place 3 in a100.local; expected start between 13:00 and 14:00 UTC"
     )
     assert render_message(hold(), pool="a100.local", now=NOON) == "needs 2 pods"

@@ -174,7 +174,7 @@ def test_namespaces_are_translated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("selector", "below"),
+    ("selector", "expected"),
     [
         ({}, {"matchLabels": OURS}),
         (
@@ -190,15 +190,15 @@ def test_namespaces_are_translated() -> None:
         ),
     ],
 )
-def test_namespace_selector(selector: dict[str, Any], below: dict[str, Any]) -> None:
-    assert affinity_term("podAntiAffinity", term(namespaceSelector=selector))["namespaceSelector"] == below
+def test_namespace_selector(selector: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert affinity_term("podAntiAffinity", term(namespaceSelector=selector))["namespaceSelector"] == expected
 
 
 NAMESPACES = {"default": {"team": "x"}, "web": {"team": "x", "tier": "1"}, "db": {"team": "y"}}
 
 
 @pytest.mark.parametrize(
-    ("selector", "named", "below"),
+    ("selector", "named", "expected"),
     [
         ({"matchLabels": {"team": "x"}}, [], ["alpha--default", "alpha--web"]),
         ({"matchLabels": {"team": "x"}}, ["db", "web"], ["alpha--db", "alpha--web", "alpha--default"]),
@@ -212,12 +212,12 @@ NAMESPACES = {"default": {"team": "x"}, "web": {"team": "x", "tier": "1"}, "db":
     ],
 )
 def test_namespace_selector_by_labels_becomes_names(
-    selector: dict[str, Any], named: list[str], below: list[str]
+    selector: dict[str, Any], named: list[str], expected: list[str]
 ) -> None:
     given = term(namespaceSelector=selector, **({"namespaces": named} if named else {}))
     wanted = pod(affinity={"podAntiAffinity": {REQUIRED: [given]}})
     made = forward(wanted, namespaces=NAMESPACES)["spec"]["affinity"]["podAntiAffinity"][REQUIRED][0]
-    assert made["namespaces"] == below
+    assert made["namespaces"] == expected
     assert "namespaceSelector" not in made
 
 

@@ -17,8 +17,8 @@ START: dict[str, Any] = {
 }
 
 
-def changes(after: Object, below: Object | None = None) -> PodDiff:
-    return diff_pods(after, below or compute_pod(pod(**START), {}), tenant=TENANT, pool=POOL)
+def changes(after: Object, current_pod: Object | None = None) -> PodDiff:
+    return diff_pods(after, current_pod or compute_pod(pod(**START), {}), tenant=TENANT, pool=POOL)
 
 
 def test_nothing_changed() -> None:
@@ -51,42 +51,42 @@ def test_derived_annotations_follow_changes() -> None:
 
 
 def test_additions_of_the_compute_cluster_are_kept() -> None:
-    below = compute_pod(pod(**START), {})
-    below["metadata"]["labels"] |= {"topology.kubernetes.io/zone": "z"}
-    below["metadata"]["annotations"] |= {"cni.example.com/ips": "10.1.2.3"}
-    assert changes(pod(**START), below).patch is None
-    patch = changes(pod(**START, metadata={"labels": {}}), below).patch
+    current_pod = compute_pod(pod(**START), {})
+    current_pod["metadata"]["labels"] |= {"topology.kubernetes.io/zone": "z"}
+    current_pod["metadata"]["annotations"] |= {"cni.example.com/ips": "10.1.2.3"}
+    assert changes(pod(**START), current_pod).patch is None
+    patch = changes(pod(**START, metadata={"labels": {}}), current_pod).patch
     assert patch is not None
     assert patch["metadata"]["labels"] == {"app": None, "pod-template-hash": None}
 
 
 def test_a_removed_label_is_removed_after_two_changes() -> None:
-    below = compute_pod(pod(**START), {})
+    current_pod = compute_pod(pod(**START), {})
     first = pod(**START, metadata={"labels": {"x": "1"}})
-    patch = changes(first, below).patch
+    patch = changes(first, current_pod).patch
     assert patch is not None
     for kind in ("labels", "annotations"):
-        standing = {**below["metadata"][kind], **patch["metadata"][kind]}
-        below["metadata"][kind] = {key: value for key, value in standing.items() if value is not None}
-    assert changes(first, below).patch is None
-    second = changes(pod(**START, metadata={"labels": {}}), below).patch
+        merged = {**current_pod["metadata"][kind], **patch["metadata"][kind]}
+        current_pod["metadata"][kind] = {key: value for key, value in merged.items() if value is not None}
+    assert changes(first, current_pod).patch is None
+    second = changes(pod(**START, metadata={"labels": {}}), current_pod).patch
     assert second is not None
     assert second["metadata"]["labels"] == {"x": None}
 
 
 def test_ownership_is_restored() -> None:
-    below = compute_pod(pod(**START), {})
-    below["metadata"]["labels"]["vkgateway.io/pool"] = "other"
-    assert changes(pod(**START), below).patch == {"metadata": {"labels": {"vkgateway.io/pool": "a100"}}}
+    current_pod = compute_pod(pod(**START), {})
+    current_pod["metadata"]["labels"]["vkgateway.io/pool"] = "other"
+    assert changes(pod(**START), current_pod).patch == {"metadata": {"labels": {"vkgateway.io/pool": "a100"}}}
 
 
 def test_gateway_annotations_are_no_change() -> None:
-    below = {**forward(pod(**START), compute_node="host-9", borrowed=True), "status": {}}
-    below["metadata"]["annotations"]["vkgateway.io/eviction-deadline"] = "2026-03-01T12:00:00Z"
-    told = {"example.com/note": "hello", "vkgateway.io/eviction-deadline": "2026-03-01T12:00:00Z"}
-    let_go = pod(**START, metadata={"annotations": told}, nodeSelector={"kubernetes.io/hostname": "a100.local"})
-    assert changes(let_go, below) == PodDiff()
-    assert changes(pod(**START), below) == PodDiff()
+    current_pod = {**forward(pod(**START), compute_node="host-9", borrowed=True), "status": {}}
+    current_pod["metadata"]["annotations"]["vkgateway.io/eviction-deadline"] = "2026-03-01T12:00:00Z"
+    derived = {"example.com/note": "hello", "vkgateway.io/eviction-deadline": "2026-03-01T12:00:00Z"}
+    let_go = pod(**START, metadata={"annotations": derived}, nodeSelector={"kubernetes.io/hostname": "a100.local"})
+    assert changes(let_go, current_pod) == PodDiff()
+    assert changes(pod(**START), current_pod) == PodDiff()
 
 
 def test_gang_annotations_are_forwarded() -> None:
@@ -108,10 +108,10 @@ def test_images_deadline_and_added_tolerations() -> None:
     after["spec"]["activeDeadlineSeconds"] = 60
     extra = {"key": "mine", "operator": "Exists"}
     after["spec"]["tolerations"].append(extra)
-    below = compute_pod(pod(**START), {})
+    current_pod = compute_pod(pod(**START), {})
     added_below = {"key": "added-below", "operator": "Exists"}
-    below["spec"]["tolerations"] = [*below["spec"]["tolerations"], added_below]
-    patch = changes(after, below).patch
+    current_pod["spec"]["tolerations"] = [*current_pod["spec"]["tolerations"], added_below]
+    patch = changes(after, current_pod).patch
     assert patch is not None
     assert patch["metadata"]["annotations"].keys() == {IMAGES_ANNOTATION}
     assert patch == {
@@ -120,37 +120,37 @@ def test_images_deadline_and_added_tolerations() -> None:
             "containers": [{"name": "app", "image": "busybox:2"}],
             "initContainers": [{"name": "init", "image": "busybox:3"}],
             "activeDeadlineSeconds": 60,
-            "tolerations": [*below["spec"]["tolerations"], extra],
+            "tolerations": [*current_pod["spec"]["tolerations"], extra],
         },
     }
 
 
 def test_image_replaced_by_the_compute_cluster_is_kept() -> None:
     """Its webhooks may only mutate new pods, and any other image would restart the container."""
-    below = compute_pod(pod(**START), {})
-    below["spec"] = copy.deepcopy(below["spec"])
-    for one in (*below["spec"]["containers"], *below["spec"]["initContainers"]):
+    current_pod = compute_pod(pod(**START), {})
+    current_pod["spec"] = copy.deepcopy(current_pod["spec"])
+    for one in (*current_pod["spec"]["containers"], *current_pod["spec"]["initContainers"]):
         one["image"] = f"mirror.local/{one['image']}"
-    assert changes(pod(**START), below) == PodDiff()
-    labelled = changes(pod(**START, metadata={"labels": {"role": "leader"}}), below).patch
+    assert changes(pod(**START), current_pod) == PodDiff()
+    labelled = changes(pod(**START, metadata={"labels": {"role": "leader"}}), current_pod).patch
     assert labelled is not None
     assert "spec" not in labelled
 
     after = copy.deepcopy(pod(**START))
     after["spec"]["containers"][1]["image"] = "busybox:2"
-    patch = changes(after, below).patch
+    patch = changes(after, current_pod).patch
     assert patch is not None
     assert patch["spec"] == {"containers": [{"name": "side", "image": "busybox:2"}]}
-    below["metadata"]["annotations"] |= patch["metadata"]["annotations"]
-    assert changes(after, below) == PodDiff()
+    current_pod["metadata"]["annotations"] |= patch["metadata"]["annotations"]
+    assert changes(after, current_pod) == PodDiff()
 
 
 def test_images_are_compared_without_a_checksum_annotation() -> None:
-    below = compute_pod(pod(**START), {})
-    below["spec"] = copy.deepcopy(below["spec"])
-    below["spec"]["containers"][0]["image"] = "busybox:0"
-    del below["metadata"]["annotations"][IMAGES_ANNOTATION]
-    patch = changes(pod(**START), below).patch
+    current_pod = compute_pod(pod(**START), {})
+    current_pod["spec"] = copy.deepcopy(current_pod["spec"])
+    current_pod["spec"]["containers"][0]["image"] = "busybox:0"
+    del current_pod["metadata"]["annotations"][IMAGES_ANNOTATION]
+    patch = changes(pod(**START), current_pod).patch
     assert patch is not None
     assert patch["spec"] == {"containers": [{"name": "app", "image": START["containers"][0]["image"]}]}
 
@@ -158,15 +158,15 @@ def test_images_are_compared_without_a_checksum_annotation() -> None:
 def test_toleration_seconds_may_change() -> None:
     after = copy.deepcopy(pod(**START))
     after["spec"]["tolerations"][0]["tolerationSeconds"] = 5
-    below = compute_pod(pod(**START), {})
-    other = {**below["spec"]["tolerations"][1], "key": "added-below"}
-    below["spec"]["tolerations"] = [*below["spec"]["tolerations"], other]
+    current_pod = compute_pod(pod(**START), {})
+    other = {**current_pod["spec"]["tolerations"][1], "key": "added-below"}
+    current_pod["spec"]["tolerations"] = [*current_pod["spec"]["tolerations"], other]
     first, second = after["spec"]["tolerations"]
-    assert changes(after, below).patch == {"spec": {"tolerations": [first, second, other]}}
-    below["spec"]["tolerations"] = [dict(first), second, other]
-    assert changes(after, below) == PodDiff()
+    assert changes(after, current_pod).patch == {"spec": {"tolerations": [first, second, other]}}
+    current_pod["spec"]["tolerations"] = [dict(first), second, other]
+    assert changes(after, current_pod) == PodDiff()
     del first["tolerationSeconds"]
-    assert changes(after, below).patch == {"spec": {"tolerations": [first, second, other]}}
+    assert changes(after, current_pod).patch == {"spec": {"tolerations": [first, second, other]}}
 
 
 def test_tolerations_that_differ_in_seconds_only_are_kept() -> None:
@@ -187,9 +187,9 @@ def test_resize_patch_contains_only_differences() -> None:
     after["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}
     after["spec"]["initContainers"][0]["resources"] = {"requests": {"cpu": "3"}}
     after["spec"]["resources"] = {"limits": {"memory": "2Gi"}}
-    below = compute_pod(pod(**START), {})
-    below["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "4", "memory": "1024Mi"}
-    found = changes(after, below)
+    current_pod = compute_pod(pod(**START), {})
+    current_pod["spec"]["containers"][0]["resources"]["limits"] = {"cpu": "4", "memory": "1024Mi"}
+    found = changes(after, current_pod)
     assert (found.patch, found.unsupported) == (None, ())
     assert found.subresources == {
         "resize": {
@@ -230,12 +230,12 @@ def test_ephemeral_containers_are_forwarded_with_the_tenants_environment() -> No
 def test_existing_ephemeral_containers_are_unchanged() -> None:
     after = copy.deepcopy(pod(**START))
     after["spec"]["ephemeralContainers"] = [debugger(), {**debugger(), "name": "second"}]
-    below = compute_pod(pod(**START), {})
-    below["spec"]["ephemeralContainers"] = [debugger(env=[])]
-    (made,) = changes(after, below).subresources["ephemeralcontainers"]["spec"]["ephemeralContainers"]
+    current_pod = compute_pod(pod(**START), {})
+    current_pod["spec"]["ephemeralContainers"] = [debugger(env=[])]
+    (made,) = changes(after, current_pod).subresources["ephemeralcontainers"]["spec"]["ephemeralContainers"]
     assert made["name"] == "second"
-    below["spec"]["ephemeralContainers"].append(made)
-    assert changes(after, below) == PodDiff()
+    current_pod["spec"]["ephemeralContainers"].append(made)
+    assert changes(after, current_pod) == PodDiff()
 
 
 def test_refused_ephemeral_container_does_not_block_others() -> None:

@@ -26,7 +26,7 @@ def test_tenant_gates_exclude_conditions_of_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("above", "below", "patch"),
+    ("tenant_conditions", "compute_conditions", "patch"),
     [
         ([], [], []),
         ([{"type": "g", "status": "True"}], [], [{"type": "g", "status": "True"}]),
@@ -44,8 +44,10 @@ def test_tenant_gates_exclude_conditions_of_others() -> None:
         ),
     ],
 )
-def test_gate_patch_contains_only_differences(above: list[Object], below: list[Object], patch: list[Object]) -> None:
-    assert gate_conditions_patch(above, below, ("g",)) == patch
+def test_gate_patch_contains_only_differences(
+    tenant_conditions: list[Object], compute_conditions: list[Object], patch: list[Object]
+) -> None:
+    assert gate_conditions_patch(tenant_conditions, compute_conditions, ("g",)) == patch
 
 
 conditions = st.lists(
@@ -62,14 +64,14 @@ conditions = st.lists(
 
 
 @given(conditions, conditions)
-def test_gate_patch_leaves_other_conditions(above: list[Object], below: list[Object]) -> None:
-    before = {"conditions": copy.deepcopy(below)}
-    patch = gate_conditions_patch(above, below, ("g", "h"))
-    after = strategic(before, {"conditions": patch})["conditions"] if patch else below
-    assert gate_conditions_patch(above, after, ("g", "h")) == []
+def test_gate_patch_leaves_other_conditions(tenant_conditions: list[Object], compute_conditions: list[Object]) -> None:
+    before = {"conditions": copy.deepcopy(compute_conditions)}
+    patch = gate_conditions_patch(tenant_conditions, compute_conditions, ("g", "h"))
+    after = strategic(before, {"conditions": patch})["conditions"] if patch else compute_conditions
+    assert gate_conditions_patch(tenant_conditions, after, ("g", "h")) == []
     assert [entry for entry in after if entry["type"] not in "gh"] == [
-        entry for entry in below if entry["type"] not in "gh"
+        entry for entry in compute_conditions if entry["type"] not in "gh"
     ]
     assert {entry["type"]: entry["status"] for entry in after if entry["type"] in "gh"} == {
-        entry["type"]: entry["status"] for entry in above if entry["type"] in "gh"
+        entry["type"]: entry["status"] for entry in tenant_conditions if entry["type"] in "gh"
     }

@@ -109,11 +109,13 @@ def test_forwarded_service_is_current(how: Exposure) -> None:
     tenant = replace(TENANT, load_balancers=how)
     source = service({"team": "x"}, **BALANCED)
     made = forward_service(source, tenant=tenant)
-    below = decode_service(json.dumps(made).encode())
-    assert is_service_current(source, below, tenant=tenant)
+    compute_service = decode_service(json.dumps(made).encode())
+    assert is_service_current(source, compute_service, tenant=tenant)
     other = replace(TENANT, load_balancers="Forward" if how == "ClusterAddress" else "ClusterAddress")
-    assert not is_service_current(source, below, tenant=other)
-    assert is_service_current(service({"team": "y"}, **BALANCED), below, tenant=tenant) == (how == "ClusterAddress")
+    assert not is_service_current(source, compute_service, tenant=other)
+    assert is_service_current(service({"team": "y"}, **BALANCED), compute_service, tenant=tenant) == (
+        how == "ClusterAddress"
+    )
 
 
 CLUSTER = {"ip": "10.96.0.9", "ipMode": "VIP"}
@@ -121,7 +123,7 @@ OUTER = {"ip": "192.0.2.7", "ipMode": "VIP"}
 
 
 @pytest.mark.parametrize(
-    ("how", "spec", "told", "expected"),
+    ("how", "spec", "current", "expected"),
     [
         ("ClusterAddress", {}, [], [CLUSTER]),
         ("ClusterAddress", {}, [CLUSTER], None),
@@ -136,11 +138,11 @@ OUTER = {"ip": "192.0.2.7", "ipMode": "VIP"}
     ],
 )
 def test_load_balancer_address(
-    how: Exposure, spec: dict[str, Any], told: list[dict[str, str]], expected: list[dict[str, str]] | None
+    how: Exposure, spec: dict[str, Any], current: list[dict[str, str]], expected: list[dict[str, str]] | None
 ) -> None:
     patch = load_balancer_patch(
         {"type": "LoadBalancer", "clusterIP": "10.96.0.9", **spec},
-        {"loadBalancer": {"ingress": told}},
+        {"loadBalancer": {"ingress": current}},
         tenant=replace(TENANT, load_balancers=how),
         compute_statuses=[{"loadBalancer": {"ingress": [OUTER]}}, {"loadBalancer": {}}],
     )

@@ -81,10 +81,10 @@ def test_platform_choices_are_dropped(name: str) -> None:
     assert name not in forward(pod())["spec"]
 
 
-@pytest.mark.parametrize(("above", "below"), [("sandbox", "gvisor-2"), ("kata", "kata"), (None, None)])
-def test_runtime_classes_get_their_compute_names(above: str | None, below: str | None) -> None:
+@pytest.mark.parametrize(("given", "expected"), [("sandbox", "gvisor-2"), ("kata", "kata"), (None, None)])
+def test_runtime_classes_get_their_compute_names(given: str | None, expected: str | None) -> None:
     tenant = replace(TENANT, runtime_class_names={"sandbox": "gvisor-2"})
-    assert forward(pod(runtimeClassName=above), tenant=tenant)["spec"]["runtimeClassName"] == below
+    assert forward(pod(runtimeClassName=given), tenant=tenant)["spec"]["runtimeClassName"] == expected
 
 
 def test_overhead_is_dropped() -> None:
@@ -92,7 +92,7 @@ def test_overhead_is_dropped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("above", "below"),
+    ("given", "expected"),
     [
         ("vkgateway-low", "vkgateway-low"),
         ("vkgateway-guaranteed", "vkgateway-guaranteed"),
@@ -101,8 +101,8 @@ def test_overhead_is_dropped() -> None:
         (None, "vkgateway-guaranteed"),
     ],
 )
-def test_priority_class_becomes_the_band_class(above: str | None, below: str) -> None:
-    assert forward(pod(priorityClassName=above))["spec"]["priorityClassName"] == below
+def test_priority_class_becomes_the_band_class(given: str | None, expected: str) -> None:
+    assert forward(pod(priorityClassName=given))["spec"]["priorityClassName"] == expected
 
 
 def test_negative_priority_is_low() -> None:
@@ -110,16 +110,16 @@ def test_negative_priority_is_low() -> None:
 
 
 @pytest.mark.parametrize(
-    ("above", "borrowed", "below"),
+    ("given", "borrowed", "expected"),
     [
         ("vkgateway-guaranteed", True, "vkgateway-low"),
         ("vkgateway-guaranteed", False, "vkgateway-guaranteed"),
         ("vkgateway-low", False, "vkgateway-low"),
     ],
 )
-def test_borrowing_pod_is_low_and_marked(above: str, borrowed: bool, below: str) -> None:
-    made = forward(pod(priorityClassName=above), borrowed=borrowed)
-    assert made["spec"]["priorityClassName"] == below
+def test_borrowing_pod_is_low_and_marked(given: str, borrowed: bool, expected: str) -> None:
+    made = forward(pod(priorityClassName=given), borrowed=borrowed)
+    assert made["spec"]["priorityClassName"] == expected
     assert made["metadata"]["annotations"]["vkgateway.io/borrowed"] == ("true" if borrowed else "false")
 
 
@@ -302,10 +302,10 @@ def test_volumes_show_annotations_for_workloads() -> None:
     names = ["metadata.annotations['vkgateway.io/eviction-deadline']", "metadata.annotations['vkgateway.io/gang']"]
     items = [{"path": str(index), "fieldRef": {"fieldPath": path}} for index, path in enumerate(names)]
     items.append({"path": "all", "fieldRef": {"fieldPath": "metadata.annotations"}})
-    told = {"vkgateway.io/eviction-deadline": "2026-03-01T12:00:00Z", "vkgateway.io/gang": "train"}
-    made = forward(pod(metadata={"annotations": told}, volumes=[{"name": "d", "downwardAPI": {"items": items}}]))
-    below = made["spec"]["volumes"][0]["downwardAPI"]["items"]
-    assert below[:2] == items[:2]
+    seen = {"vkgateway.io/eviction-deadline": "2026-03-01T12:00:00Z", "vkgateway.io/gang": "train"}
+    made = forward(pod(metadata={"annotations": seen}, volumes=[{"name": "d", "downwardAPI": {"items": items}}]))
+    expected = made["spec"]["volumes"][0]["downwardAPI"]["items"]
+    assert expected[:2] == items[:2]
     annotations = made["metadata"]["annotations"]
     assert annotations["vkgateway.io/gang"] == "train"
     assert "vkgateway.io/eviction-deadline" not in annotations
@@ -401,17 +401,19 @@ def test_dns_config_stays_within_api_server_limits() -> None:
     assert len(" ".join(forward(pod(dnsConfig=long), tenant=WITH_DNS)["spec"]["dnsConfig"]["searches"])) <= 2048
 
 
-@pytest.mark.parametrize(("policy", "below"), [("Default", "Default"), ("None", "None"), ("ClusterFirst", "Default")])
-def test_host_network_uses_the_node_resolver(policy: str, below: str) -> None:
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("Default", "Default"), ("None", "None"), ("ClusterFirst", "Default")]
+)
+def test_host_network_uses_the_node_resolver(policy: str, expected: str) -> None:
     config = {"nameservers": ["1.1.1.1"]}
     spec = forward(pod(dnsPolicy=policy, dnsConfig=config, hostNetwork=policy == "ClusterFirst"), tenant=WITH_DNS)[
         "spec"
     ]
-    assert (spec["dnsPolicy"], spec["dnsConfig"]) == (below, config)
+    assert (spec["dnsPolicy"], spec["dnsConfig"]) == (expected, config)
 
 
 @pytest.mark.parametrize(
-    ("above", "below"),
+    ("given", "expected"),
     [
         ("ClusterFirst", "Default"),
         ("ClusterFirstWithHostNet", "Default"),
@@ -420,10 +422,10 @@ def test_host_network_uses_the_node_resolver(policy: str, below: str) -> None:
         ("None", "None"),
     ],
 )
-def test_tenant_without_dns_uses_the_node_resolver(above: str | None, below: str) -> None:
+def test_tenant_without_dns_uses_the_node_resolver(given: str | None, expected: str) -> None:
     config = {"nameservers": ["1.1.1.1"], "searches": ["x"], "options": [{"name": "ndots", "value": "2"}]}
-    spec = forward(pod(dnsPolicy=above, dnsConfig=config))["spec"]
-    assert spec["dnsPolicy"] == below
+    spec = forward(pod(dnsPolicy=given, dnsConfig=config))["spec"]
+    assert spec["dnsPolicy"] == expected
     assert spec["dnsConfig"] == config
 
 
@@ -538,8 +540,8 @@ NOTE = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def test_repeated_large_annotation_exceeds_the_size_budget() -> None:
-    asked = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{NOTE}']"}}}
-    few, many = ([{"name": f"E{number}", **asked} for number in range(count)] for count in (10, 40))
+    reference = {"valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{NOTE}']"}}}
+    few, many = ([{"name": f"E{number}", **reference} for number in range(count)] for count in (10, 40))
     note = {"annotations": {NOTE: "$" * 100_000}}
     made = forward(pod(metadata=note, containers=[container(env=few)]))["spec"]["containers"][0]["env"]
     assert sum(len(entry["value"]) for entry in made) > 2_000_000

@@ -51,14 +51,16 @@ def running(**more: Any) -> Object:
     }
 
 
-def mirror(below: Object, above: Object, tenant_pod: Object | None = None, *, observed: int = 0) -> Object | None:
+def mirror(
+    compute_status: Object, tenant_status: Object, tenant_pod: Object | None = None, *, observed: int = 0
+) -> Object | None:
     """Mirror a status, and check that inputs are unchanged and that a second call returns nothing."""
-    compute = compute_pod(tenant_pod or pod(), below)
-    before = copy.deepcopy((compute, above))
+    compute = compute_pod(tenant_pod or pod(), compute_status)
+    before = copy.deepcopy((compute, tenant_status))
     node: dict[str, Any] = {"node_ip": "10.213.0.1", "node_name": "a100.local", "observed": observed}
-    patch = mirror_status(compute, above, **node)
-    assert (compute, above) == before
-    assert mirror_status(compute, merged(above, patch), **node) is None
+    patch = mirror_status(compute, tenant_status, **node)
+    assert (compute, tenant_status) == before
+    assert mirror_status(compute, merged(tenant_status, patch), **node) is None
     return patch
 
 
@@ -97,14 +99,14 @@ def test_qos_class_is_not_mirrored() -> None:
     assert "qosClass" not in (mirror(running(), PENDING) or {})
 
 
-@pytest.mark.parametrize(("observed", "standing", "told"), [(5, 4, 5), (0, 4, 4), (5, None, 5), (0, None, None)])
-def test_observed_generation_is_the_tenant_pods(observed: int, standing: int | None, told: int | None) -> None:
-    above = PENDING if standing is None else {**PENDING, "observedGeneration": standing}
-    patch = mirror(running(), above, observed=observed)
+@pytest.mark.parametrize(("observed", "current", "expected"), [(5, 4, 5), (0, 4, 4), (5, None, 5), (0, None, None)])
+def test_observed_generation_is_the_tenant_pods(observed: int, current: int | None, expected: int | None) -> None:
+    tenant_status = PENDING if current is None else {**PENDING, "observedGeneration": current}
+    patch = mirror(running(), tenant_status, observed=observed)
     assert patch is not None
-    assert {**above, **patch}.get("observedGeneration") == told
-    from_below = [entry for entry in patch["conditions"] if entry["type"] != "PodScheduled"]
-    assert {entry.get("observedGeneration") for entry in from_below} == {told}
+    assert {**tenant_status, **patch}.get("observedGeneration") == expected
+    mirrored = [entry for entry in patch["conditions"] if entry["type"] != "PodScheduled"]
+    assert {entry.get("observedGeneration") for entry in mirrored} == {expected}
 
 
 @pytest.mark.parametrize("kind", ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"])
@@ -119,8 +121,10 @@ def test_resize_result_is_mirrored() -> None:
     amounts = {"cpu": "2"}
     resized = {"name": "app", "state": {}, "allocatedResources": amounts, "resources": {"requests": amounts}}
     waiting = condition("PodResizePending", reason="Deferred", message="Node host-17 didn't have enough cpu")
-    below = running(containerStatuses=[resized], conditions=[waiting], resize="Deferred", allocatedResources=amounts)
-    patch = mirror(below, PENDING)
+    compute_status = running(
+        containerStatuses=[resized], conditions=[waiting], resize="Deferred", allocatedResources=amounts
+    )
+    patch = mirror(compute_status, PENDING)
     assert patch is not None
     assert patch["containerStatuses"] == [resized]
     assert (patch["resize"], patch["allocatedResources"]) == ("Deferred", amounts)
@@ -133,11 +137,13 @@ def test_resize_result_is_mirrored() -> None:
 
 def test_unknown_fields_are_mirrored_and_sanitized() -> None:
     news = {"where": ["on host-17", 1], "namespace": "alpha--default", "path": "/var/lib/kubelet/x"}
-    told = {"where": ["on a100.local", 1], "namespace": "default", "path": "(a path of the node)"}
-    below = running(newsOfNextYear=news, containerStatuses=[{"name": "a", "state": {}, "newsOfNextYear": news}])
-    patch = mirror(below, PENDING)
+    expected = {"where": ["on a100.local", 1], "namespace": "default", "path": "(a path of the node)"}
+    compute_status = running(
+        newsOfNextYear=news, containerStatuses=[{"name": "a", "state": {}, "newsOfNextYear": news}]
+    )
+    patch = mirror(compute_status, PENDING)
     assert patch is not None
-    assert patch["newsOfNextYear"] == patch["containerStatuses"][0]["newsOfNextYear"] == told
+    assert patch["newsOfNextYear"] == patch["containerStatuses"][0]["newsOfNextYear"] == expected
 
 
 def test_messages_hide_the_host_address() -> None:
@@ -150,17 +156,17 @@ def test_messages_hide_the_host_address() -> None:
 
 
 def test_only_what_differs_is_patched() -> None:
-    above = merged(PENDING, mirror(running(), PENDING))
-    assert mirror(running(), above) is None
-    assert mirror(running(podIP="10.1.2.4", podIPs=[{"ip": "10.1.2.4"}]), above) == {
+    tenant_status = merged(PENDING, mirror(running(), PENDING))
+    assert mirror(running(), tenant_status) is None
+    assert mirror(running(podIP="10.1.2.4", podIPs=[{"ip": "10.1.2.4"}]), tenant_status) == {
         "podIP": "10.1.2.4",
         "podIPs": [{"ip": "10.1.2.4"}],
     }
 
 
 def test_removed_fields_are_removed_from_the_tenant_pod() -> None:
-    above = merged(PENDING, mirror(running(reason="Was", message="was"), PENDING))
-    assert mirror(running(), above) == {"reason": None, "message": None}
+    tenant_status = merged(PENDING, mirror(running(reason="Was", message="was"), PENDING))
+    assert mirror(running(), tenant_status) == {"reason": None, "message": None}
 
 
 @pytest.mark.parametrize("field", ["nominatedNodeName", "resourceClaimStatuses", "extendedResourceClaimStatus"])
@@ -195,8 +201,11 @@ def test_tenant_conditions_are_kept() -> None:
 
 
 def test_mirrored_conditions_are_removed_with_their_source() -> None:
-    above = {**PENDING, "conditions": [SCHEDULED, condition("PodResizePending"), condition("vkgateway.io/Forwarded")]}
-    assert kinds(mirror({"phase": "Pending", "conditions": [condition("Initialized")]}, above)) == [
+    tenant_status = {
+        **PENDING,
+        "conditions": [SCHEDULED, condition("PodResizePending"), condition("vkgateway.io/Forwarded")],
+    }
+    assert kinds(mirror({"phase": "Pending", "conditions": [condition("Initialized")]}, tenant_status)) == [
         "Initialized",
         "PodScheduled",
     ]
@@ -204,18 +213,21 @@ def test_mirrored_conditions_are_removed_with_their_source() -> None:
 
 def test_ready_is_mirrored_and_gate_conditions_are_the_tenants() -> None:
     gated = pod(readinessGates=[{"conditionType": "g"}])
-    below = running()
-    below["conditions"] = [condition("Ready", "False", reason="ReadinessGatesNotReady"), condition("g", "True")]
-    patch = mirror(below, {**PENDING, "conditions": [SCHEDULED, condition("g", "False")]}, gated)
+    compute_status = running()
+    compute_status["conditions"] = [
+        condition("Ready", "False", reason="ReadinessGatesNotReady"),
+        condition("g", "True"),
+    ]
+    patch = mirror(compute_status, {**PENDING, "conditions": [SCHEDULED, condition("g", "False")]}, gated)
     assert patch is not None
     said = {entry["type"]: entry["status"] for entry in patch["conditions"]}
     assert said == {"Ready": "False", "PodScheduled": "True", "g": "False"}
 
 
 def test_unset_gate_condition_is_not_mirrored() -> None:
-    below = running()
-    below["conditions"] = [*below["conditions"], condition("g", "True")]
-    assert "g" not in kinds(mirror(below, PENDING, pod(readinessGates=[{"conditionType": "g"}])))
+    compute_status = running()
+    compute_status["conditions"] = [*compute_status["conditions"], condition("g", "True")]
+    assert "g" not in kinds(mirror(compute_status, PENDING, pod(readinessGates=[{"conditionType": "g"}])))
 
 
 def test_gate_on_a_kubelet_condition_is_left_to_the_kubelet() -> None:
@@ -224,14 +236,14 @@ def test_gate_on_a_kubelet_condition_is_left_to_the_kubelet() -> None:
 
 
 def test_gate_conditions_of_a_compute_webhook_are_mirrored() -> None:
-    below = running()
-    below["conditions"] = [*below["conditions"], condition("target-health.elbv2.k8s.aws/x", "True")]
-    assert "target-health.elbv2.k8s.aws/x" in kinds(mirror(below, PENDING))
+    compute_status = running()
+    compute_status["conditions"] = [*compute_status["conditions"], condition("target-health.elbv2.k8s.aws/x", "True")]
+    assert "target-health.elbv2.k8s.aws/x" in kinds(mirror(compute_status, PENDING))
 
 
 def test_messages_hide_host_namespace_uid_and_path() -> None:
     text = "back-off: pod=web-1_alpha--default(c0ffee00-0001) on host-17, not host-170: /var/lib/kubelet/pods/x/y: bad"
-    below = running(
+    compute_status = running(
         message=text,
         conditions=[condition("Ready", "False", message=text)],
         containerStatuses=[
@@ -239,7 +251,7 @@ def test_messages_hide_host_namespace_uid_and_path() -> None:
             {"name": "b", "state": {}, "lastState": {"terminated": {"exitCode": 1, "message": text}}},
         ],
     )
-    patch = mirror(below, PENDING)
+    patch = mirror(compute_status, PENDING)
     clean = "back-off: pod=web-1_default(6c5f1f7e-0001) on a100.local, not host-170: (a path of the node): bad"
     assert patch is not None
     assert patch["message"] == patch["conditions"][0]["message"] == clean
@@ -253,11 +265,11 @@ def test_container_messages_keep_their_paths(reason: str, own: bool) -> None:
     ended = {"terminated": {"exitCode": 1, "reason": reason, "message": text}}
     patch = mirror(running(containerStatuses=[{"name": "a", "state": ended, "lastState": {}}]), PENDING)
     assert patch is not None
-    told = patch["containerStatuses"][0]["state"]["terminated"]["message"]
+    text = patch["containerStatuses"][0]["state"]["terminated"]["message"]
     if own:
-        assert told == "cannot read /etc/kubernetes/mine nor set--a/b, on a100.local"
+        assert text == "cannot read /etc/kubernetes/mine nor set--a/b, on a100.local"
     else:
-        assert told == "cannot read (a path of the node) nor (an object elsewhere), on a100.local"
+        assert text == "cannot read (a path of the node) nor (an object elsewhere), on a100.local"
 
 
 VOLUME = "0b5c4f7e-52ab-4ab1-a8ff-2a6b0a9d1c3e"
@@ -293,8 +305,10 @@ def test_terminal_phases_are_final(phase: str) -> None:
     assert mirror({"phase": phase, "podIP": "10.1.2.3"}, {"phase": phase}) == {"podIP": "10.1.2.3"}
 
 
-def final(below: Object, above: Object = PENDING, taken: Disruption | None = None) -> Object | None:
-    return final_status(compute_pod(pod(), below), above, disruption=taken, now=NOW, node_ip="10.213.0.1")
+def final(compute_status: Object, tenant_status: Object = PENDING, taken: Disruption | None = None) -> Object | None:
+    return final_status(
+        compute_pod(pod(), compute_status), tenant_status, disruption=taken, now=NOW, node_ip="10.213.0.1"
+    )
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
@@ -367,25 +381,27 @@ def test_refused_pod_fails_once() -> None:
 
 
 def test_condition_status() -> None:
-    def told(above: Object, message: str = "m") -> Object | None:
-        return condition_status(above, "vkgateway.io/Forwarded", status="False", reason="R", message=message, now=NOW)
+    def set_condition(tenant_status: Object, message: str = "m") -> Object | None:
+        return condition_status(
+            tenant_status, "vkgateway.io/Forwarded", status="False", reason="R", message=message, now=NOW
+        )
 
-    patch = told(PENDING)
+    patch = set_condition(PENDING)
     assert kinds(patch) == ["PodScheduled", "vkgateway.io/Forwarded"]
-    above = merged(PENDING, patch)
-    assert told(above) is None
-    later = told(above, "other")
+    tenant_status = merged(PENDING, patch)
+    assert set_condition(tenant_status) is None
+    later = set_condition(tenant_status, "other")
     assert later is not None
     assert later["conditions"][1]["lastTransitionTime"] == AT
-    assert told({"phase": "Failed"}) is None
+    assert set_condition({"phase": "Failed"}) is None
 
 
 def test_strategic_patch_keeps_unknown_entries() -> None:
     ready = condition("Ready", "False", reason="ContainersNotReady", message="unready: [app]")
-    standing = {"phase": "Running", "conditions": [ready, condition("Initialized"), condition("PodResizePending")]}
-    patch = mirror(running(conditions=[condition("Initialized"), condition("Ready")]), standing)
+    current = {"phase": "Running", "conditions": [ready, condition("Initialized"), condition("PodResizePending")]}
+    patch = mirror(running(conditions=[condition("Initialized"), condition("Ready")]), current)
     assert patch is not None
-    assert strategic_patch({"conditions": patch["conditions"], "podIPs": patch["podIPs"]}, standing) == {
+    assert strategic_patch({"conditions": patch["conditions"], "podIPs": patch["podIPs"]}, current) == {
         "conditions": [
             {**condition("Ready"), "reason": None, "message": None},
             {"$patch": "delete", "type": "PodResizePending"},
@@ -395,9 +411,9 @@ def test_strategic_patch_keeps_unknown_entries() -> None:
 
 
 def test_order_of_conditions_is_ignored() -> None:
-    below = running()
-    standing = merged(PENDING, mirror(below, PENDING))
-    assert mirror(below, {**standing, "conditions": standing["conditions"][::-1]}) is None
+    compute_status = running()
+    current = merged(PENDING, mirror(compute_status, PENDING))
+    assert mirror(compute_status, {**current, "conditions": current["conditions"][::-1]}) is None
 
 
 def _ended(*ends: str | None, phase: str = "Failed", **more: Object) -> Object:

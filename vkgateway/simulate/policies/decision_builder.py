@@ -10,7 +10,7 @@ from vkgateway.arbiter.snapshot import Gang, PoolKey, PreemptionPlan
 
 @dataclass(slots=True)
 class DecisionBuilder:
-    """What a cycle has decided so far."""
+    """Decisions of a cycle so far."""
 
     admits: list[Admit] = field(default_factory=list)
     evicts: list[Evict] = field(default_factory=list)

@@ -1,8 +1,11 @@
-"""Priority FIFO: kube-scheduler's rules with gangs as a whole. Tenants' guarantees mean nothing to it.
+"""Priority FIFO: kube-scheduler's rules with gangs as a whole.
 
-Higher bands and priorities come first, then the older gang; a gang that does not fit holds up no other. A gang preempts
-lower ones of any tenant, as few as needed: the lowest and youngest are tried first, then those that can stay are spared
-(https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/). Limits hold as ResourceQuotas do.
+It ignores tenants' guarantees.
+
+Higher bands and priorities come first, then the older gang. A gang that does not fit does not block others. A gang
+preempts lower ones of any tenant, as few as needed: the lowest and youngest are tried first, then victims that can stay
+are reprieved (https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/). Limits apply as
+ResourceQuotas do.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from vkgateway.simulate.policies.pool_scheduler import PoolScheduler
 
 
 class PriorityFifo(PoolScheduler):
-    """A scheduler by priority and age."""
+    """Scheduler by priority and age."""
 
     name = "fifo"
 
@@ -33,15 +36,15 @@ class _PoolCycle:
         there = [*gangs.running, *gangs.terminating]
         self._used = usage_by_tenant(there, self._unit)
         self._free_now = FreeCapacity(nodes)
-        """What is free now, less what higher gangs were given in this cycle or wait for."""
+        """Free capacity, without what higher gangs got in this cycle or wait for."""
         self._free_later = FreeCapacity(nodes)
-        """The same once all that leave have left."""
+        """Free capacity after all victims have terminated."""
         for gang in there:
             self._free_now.allocate_pods(pod for pod in gang.pods if pod.state is not WAITING)
             self._free_later.allocate_pods(pod for pod in gang.pods if pod.state not in (WAITING, NOTIFIED, ENDING))
         self._victims = sorted(gangs.running, key=lambda gang: (gang_rank(gang), -start_time(gang)))
         self._failed: set[object] = set()
-        """What does not fit: room only shrinks in a cycle."""
+        """Shapes that do not fit, because free capacity only shrinks in a cycle."""
 
     def run(self) -> None:
         for gang in self._gangs.pending:
@@ -66,7 +69,7 @@ class _PoolCycle:
         return self._nominate_nodes(gang) or self._preempt_gangs(gang)
 
     def _nominate_nodes(self, gang: Gang) -> bool:
-        """Wait for lower gangs that leave already."""
+        """Wait for lower gangs that already terminate."""
         lower = any(gang_rank(victim) < gang_rank(gang) for victim in self._gangs.terminating)
         if gang.plan is None and not lower:
             return False
@@ -81,7 +84,7 @@ class _PoolCycle:
         self._outcome.plans[gang.id] = PreemptionPlan(
             pool=self._key, nodes=nodes, borrowed=self._is_borrowing(gang), made=made
         )
-        # What is free of it now stays free: lower gangs see less room than there is.
+        # Its currently free part stays reserved, so lower gangs see less free capacity.
         self._free_now.allocate_pods(gang.pods, nodes)
 
     def _preempt_gangs(self, gang: Gang) -> bool:

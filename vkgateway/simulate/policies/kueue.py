@@ -1,8 +1,8 @@
 """Kueue's rules: a ClusterQueue for each tenant, all in one cohort, and placement after admission.
 
-A guarantee is the nominal quota, the limit bounds borrowing, and the cohort has quota for the rest. The
-settings are `reclaimWithinCohort: Any`, `withinClusterQueue: LowerPriority` and `BestEffortFIFO`. Quota is a sum, so an
-admitted gang may find no node: it keeps its quota, and its pods hold the room that they find, until all of them fit.
+A guarantee is the nominal quota, the limit bounds borrowing, and the cohort has quota for the rest. The settings are
+`reclaimWithinCohort: Any`, `withinClusterQueue: LowerPriority` and `BestEffortFIFO`. Quota is a sum, so an admitted
+gang may find no node: it keeps its quota, and its pods keep the nodes that they find, until all of them fit. See
 https://kueue.sigs.k8s.io/docs/concepts/cluster_queue/ and https://kueue.sigs.k8s.io/docs/concepts/preemption/
 """
 
@@ -22,7 +22,7 @@ _UsageByTenant = dict[str, int]
 
 
 class Kueue(PoolScheduler):
-    """A scheduler by quotas. A plan without nodes is an admission that waits for placement."""
+    """Scheduler by quotas. A plan without nodes is an admission that waits for placement."""
 
     name = "kueue"
 
@@ -44,13 +44,13 @@ class _CohortCycle:
         self._admitted = sorted((gang for gang in gangs.pending if gang.plan is not None), key=_admission_order)
         self._used = usage_by_tenant([*gangs.running, *gangs.terminating, *self._admitted], self._unit)
         self._used_later = dict(self._used)
-        """What is used once all that leave have left."""
+        """Usage after all victims have terminated."""
         for tenant, left in usage_by_tenant(gangs.terminating, self._unit).items():
             self._used_later[tenant] -= left
         self._victims = [*gangs.running, *self._admitted]
 
     def run(self) -> None:
-        """Place what was admitted earlier, then go through the heads of all queues until they are empty."""
+        """Place gangs that were admitted earlier, then process the heads of all queues until they are empty."""
         queues: dict[str, list[Gang]] = {}
         for gang in self._gangs.pending:
             if gang.plan is None:
@@ -94,10 +94,10 @@ class _CohortCycle:
     # Preemption
 
     def _reserve_quota(self, gang: Gang) -> bool:
-        """Give a gang that may preempt the quota of what leaves, and evict what it needs beyond that.
+        """Give a preempting gang the quota of terminating victims, and evict what it needs beyond that.
 
-        Kueue gives it only when its victims have left, and borrowing workloads of other queues may come first. They
-        then preempt each other without end, so here the quota is kept for the preemptor.
+        Kueue gives the quota only when its victims have terminated, and borrowing workloads of other queues may come
+        first. They would preempt each other without end, so here the quota is reserved for the preemptor.
         """
         reclaims = self._is_within_nominal(gang, self._used_later)
         if not reclaims and gang.band is not GUARANTEED:
@@ -112,7 +112,7 @@ class _CohortCycle:
         return True
 
     def _find_victims(self, gang: Gang, *, reclaims: bool) -> list[Gang]:
-        """Return as few victims as let the gang fit; none if even all of them would not."""
+        """Return as few victims as let the gang fit, empty if even all of them would not."""
         used, chosen = dict(self._used_later), list[Gang]()
         for victim in self._preemption_candidates(gang, reclaims=reclaims):
             if victim.tenant != gang.tenant and used[victim.tenant] <= self._nominal_quota(victim.tenant):

@@ -1,4 +1,4 @@
-"""Room of one pool's nodes during a cycle, and best-fit placement of whole gangs in it."""
+"""Free capacity of one pool's nodes during a cycle, and best-fit placement of whole gangs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Amounts = NDArray[np.int64]
 
 
 class PoolLayout:
-    """What never changes of a pool: its nodes, and which of them each shape may use."""
+    """Constant facts of a pool: its nodes, and which of them each shape may use."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -56,22 +56,22 @@ class PoolLayout:
 
 
 class FreeCapacity:
-    """What is free on the nodes of a pool, or will be."""
+    """Free capacity on the nodes of a pool, now or later."""
 
     def __init__(self, nodes: PoolLayout, free: _Amounts | None = None) -> None:
         self.layout = nodes
         self._free = nodes.initial_free.copy() if free is None else free
 
     def copy(self) -> FreeCapacity:
-        """Return room that changes on its own."""
+        """Return an independent copy."""
         return FreeCapacity(self.layout, self._free.copy())
 
     def allocate_pods(self, pods: Iterable[Pod], nodes: Mapping[str, str] | None = None) -> None:
-        """Take what pods request, on the nodes given by uid or on their own."""
+        """Subtract what pods request, on the nodes given by uid or on their own."""
         self._change_usage(pods, nodes, -1)
 
     def release_pods(self, pods: Iterable[Pod], nodes: Mapping[str, str] | None = None) -> None:
-        """Give it back."""
+        """Add what pods request, on the nodes given by uid or on their own."""
         self._change_usage(pods, nodes, 1)
 
     def _change_usage(self, pods: Iterable[Pod], nodes: Mapping[str, str] | None, sign: int) -> None:
@@ -82,9 +82,11 @@ class FreeCapacity:
                 self._free[self.layout.node_numbers[name]] += sign * request
 
     def place_pods(self, pods: Sequence[Pod], *, part: bool = False) -> dict[str, str] | None:
-        """Place all of these pods, the largest first, each on the fullest node that fits; None: they do not all fit.
+        """Place all of these pods, the largest first, each on the fullest node that fits.
 
-        What they request is taken, with `part` also if they do not all fit.
+        None: they do not all fit.
+
+        Their requests are subtracted, with `part` also if they do not all fit.
         """
         trial, found = self._free.copy(), {}
         if part:
@@ -104,5 +106,5 @@ class FreeCapacity:
 
 
 def pod_shapes(gang: Gang) -> tuple[Shape, ...]:
-    """Return the shapes of a pending gang's pods, by which gangs are known to be alike."""
+    """Return the shapes of a pending gang's pods, by which equal gangs are recognized."""
     return tuple(pod.shape for pod in gang.pods)

@@ -1,4 +1,4 @@
-"""The gangs of one pool in a snapshot, sorted by what they do, for schedulers that handle a pool at a time."""
+"""Gangs of one pool in a snapshot by state, for schedulers that handle one pool at a time."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class PoolGangs:
     pool: Pool
     quotas: dict[str, Quota]
     pending: list[Gang] = field(default_factory=list)
-    """Those of which no pod is placed, in the order of their rank and age."""
+    """Gangs without placed pods, in the order of their rank and age."""
     running: list[Gang] = field(default_factory=list)
-    """Those that may be evicted: no pod is notified or terminating."""
+    """Gangs that may be evicted: no pod is notified or terminating."""
     terminating: list[Gang] = field(default_factory=list)
-    """Those that were notified, or terminate."""
+    """Gangs that were notified, or terminate."""
 
 
 def gangs_by_pool(snapshot: Snapshot) -> Iterator[PoolGangs]:
-    """Yield each pool; a gang that may run in several is one of the pool that it is placed in, or likes best."""
+    """Yield each pool. A gang with several pools belongs to the one of its pods, or to its most preferred one."""
     found: dict[PoolKey, PoolGangs] = {
         pool.key: PoolGangs(pool, {quota.tenant: quota for quota in snapshot.quotas if quota.pool == pool.key})
         for pool in snapshot.pools

@@ -1,4 +1,4 @@
-"""What schedulers share that decide pool by pool, each by its rules."""
+"""Base class of schedulers that decide pool by pool."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from vkgateway.simulate.scenario import Scenario
 
 
 class PoolScheduler:
-    """A scheduler for which no pool depends on another one. Subclasses implement `run_cycle`."""
+    """Scheduler for which no pool depends on another one. Subclasses implement `run_cycle`."""
 
     name = ""
 

@@ -13,7 +13,7 @@ from vkgateway.simulate.usage import MILLI_PER_UNIT
 
 
 class PrivateClusters(ArbiterScheduler):
-    """The arbiter, with a pool for each tenant. Nothing is lent between tenants."""
+    """The arbiter, with a pool for each tenant. Tenants do not lend to each other."""
 
     name = "private"
 

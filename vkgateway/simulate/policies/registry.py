@@ -22,10 +22,12 @@ ALL_SCHEDULERS = "all"
 
 
 def load_schedulers(names: Iterable[str]) -> list[Scheduler]:
-    """Return the schedulers of these names, each once; `module:Class` names one of the caller's.
+    """Return the schedulers of these names, each once.
+
+    `module:Class` names a custom one.
 
     Raises:
-        InputError: there is none of that name.
+        InputError: a name is unknown.
     """
     chosen: dict[str, Scheduler] = {}
     for name in names:

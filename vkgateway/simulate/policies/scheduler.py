@@ -12,7 +12,7 @@ from vkgateway.simulate.scenario import Scenario
 class Scheduler(Protocol):
     """Decides in each scheduling cycle.
 
-    All that it remembers from cycle to cycle is in the snapshot: states of pods, and the plans that it returned. So a
+    All state between cycles is in the snapshot: states of pods, and the plans that the scheduler returned. So a
     simulation can continue from a file. The simulation carries the decisions out in the same way for all schedulers.
     """
 

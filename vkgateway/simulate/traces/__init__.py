@@ -1,1 +1,1 @@
-"""Where jobs come from: generators and readers of trace formats. They get text, not files."""
+"""Sources of jobs: generators, and readers of trace formats. They get text, not files."""

@@ -1,4 +1,4 @@
-"""Jobs out of the gateway's own decision log: what was submitted, and how long it ran."""
+"""Jobs from the gateway's decision log: submissions and run times."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from vkgateway.simulate.traces.errors import TraceError
 
 @dataclass(slots=True)
 class _GangHistory:
-    """A gang from its first sight to its last."""
+    """Gang from its first to its last cycle."""
 
     gang: Gang
-    """As it was when it had the most pods."""
+    """Gang in the cycle with its largest number of pods."""
     number: int
-    """How many gangs had its name before."""
+    """Number of earlier gangs with its name."""
     since: float | None = None
-    """When its last run began; None: it never ran, or was evicted and did not run again."""
+    """When its last run began. None: it never ran, or was evicted and did not run again."""
     ended: float | None = None
 
 
 @dataclass(slots=True)
 class RecordedTrace:
-    """What a log holds. Times of jobs are in seconds since the first cycle."""
+    """Contents of a log. Times of jobs are in seconds since the first cycle."""
 
     pools: tuple[Pool, ...]
     quotas: tuple[Quota, ...]
     jobs: tuple[Job, ...]
     duration: float
     unknown: int
-    """Gangs that are left out: they never ran, and nothing is known of gangs like them."""
+    """Number of gangs that are left out: they never ran, and no run time of similar gangs is known."""
     notice: float
-    """The longest of its gangs', in seconds."""
+    """The longest notice of its gangs, in seconds."""
     grace: float
 
 
@@ -51,11 +51,11 @@ class _ReadState:
 
 
 def read_decisions(cycles: Iterable[tuple[float, Snapshot]], ends: Mapping[str, float] | None = None) -> RecordedTrace:
-    """Return what was submitted in these cycles, each a time (seconds since the epoch) and its snapshot.
+    """Return the jobs submitted in these cycles, each a time (seconds since the epoch) and its snapshot.
 
-    `ends` are the ends of gangs in the usage log, which are more exact: the decision log records an end only with
-    the next decision. A gang without an end runs for the time that was expected of it, or the median of its kind. If it
-    ran longer before the end of the log, that time counts.
+    `ends` are the ends of gangs in the usage log, which are more exact: the decision log records an end only with the
+    next decision. A gang without an end runs for its expected time, or the median of its kind. If it ran longer before
+    the end of the log, that time counts.
 
     Raises:
         TraceError: there are no cycles.

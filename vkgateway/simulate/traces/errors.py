@@ -1,4 +1,4 @@
-"""The error of a trace, or of a file about a cluster, that cannot be read."""
+"""Error for a trace, or a file about a cluster, that cannot be read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from vkgateway.model.errors import InputError
 
 
 class TraceError(InputError):
-    """A line or field is not what its format says; the message names it and its value."""
+    """Line or field that does not follow its format. The message contains it and its value."""
 
 
 def parse_number(text: object, *, field: str, where: str) -> float:

@@ -94,7 +94,7 @@ def test_ray_cleanup_job_is_no_member() -> None:
 
 
 def spark_pod(role: str, executor: int = 1, operator: bool = False, **more: Any) -> Any:
-    # As spark-submit labels them, and the Spark operator beside it.
+    # Labels of spark-submit and of the Spark operator.
     labels = {"spark-app-selector": "spark-5fd0", "spark-role": role, "spark-app-name": "etl", "spark-version": "3.5.1"}
     if role == "executor":
         labels["spark-exec-id"] = str(executor)

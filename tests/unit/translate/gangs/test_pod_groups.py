@@ -19,7 +19,7 @@ def in_workload(**more: str) -> Any:
 
 
 def in_volcano(name: str = "job-worker-1", **more: Any) -> Any:
-    # As Volcano's job controller makes them: the task is told twice.
+    # Pods of Volcano's job controller carry the task twice.
     marks = {"volcano.sh/task-spec": "worker", "volcano.sh/task-index": "1"}
     annotations = {"scheduling.k8s.io/group-name": "job-5f", **marks, **more.pop("annotations", {})}
     return pod(name, labels={"volcano.sh/job-name": "job", **marks}, annotations=annotations, **more)

@@ -39,7 +39,7 @@ def storage_class(name: str = "local", **fields: Any) -> StorageClassView:
 
 
 @pytest.mark.parametrize(
-    ("policy", "name", "below"),
+    ("policy", "name", "compute_affinity"),
     [
         ({}, "local", None),
         ({"storage_classes": ("local",)}, "local", "local"),
@@ -50,8 +50,8 @@ def storage_class(name: str = "local", **fields: Any) -> StorageClassView:
         ({"storage_classes": ("*",), "storage_class_names": {"local": "gold"}}, "local", "gold"),
     ],
 )
-def test_compute_class_of_a_tenant_class(policy: dict[str, Any], name: str, below: str | None) -> None:
-    assert compute_class_name(tenant(**policy), name) == below
+def test_compute_class_of_a_tenant_class(policy: dict[str, Any], name: str, compute_affinity: str | None) -> None:
+    assert compute_class_name(tenant(**policy), name) == compute_affinity
 
 
 def test_class_may_have_several_names() -> None:
@@ -100,9 +100,9 @@ def pool(*hosts: str) -> PoolNodes:
     return PoolNodes(NodeView(metadata=Meta(name=host, labels={"host": host})) for host in hosts)
 
 
-def reached(below: dict[str, Any] | None, *, clusters: int = 1) -> list[list[str]]:
+def affinity_terms(compute_affinity: dict[str, Any] | None, *, clusters: int = 1) -> list[list[str]]:
     behind = [(virtual("cpu"), pool("c1", "c2")), (virtual("gpu"), pool("g1"))]
-    found = volume_node_affinity("east", clusters=clusters, nodes_behind=behind, compute_affinity=below)
+    found = volume_node_affinity("east", clusters=clusters, nodes_behind=behind, compute_affinity=compute_affinity)
     if found is None:
         return []
     (term,) = found["required"]["nodeSelectorTerms"]
@@ -115,12 +115,12 @@ def on(*hosts: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("below", "expected"),
+    ("compute_affinity", "expected"),
     [(None, []), (on("c2"), [["cpu"]]), (on("g1"), [["gpu"]]), (on("c1", "g1"), []), (on("unknown"), [])],
 )
-def test_volume_node_affinity(below: dict[str, Any] | None, expected: list[list[str]]) -> None:
-    assert reached(below) == expected
-    assert reached(below, clusters=2) == [["east"], *expected]
+def test_volume_node_affinity(compute_affinity: dict[str, Any] | None, expected: list[list[str]]) -> None:
+    assert affinity_terms(compute_affinity) == expected
+    assert affinity_terms(compute_affinity, clusters=2) == [["east"], *expected]
 
 
 def test_volume_node_affinity_is_set_once() -> None:
