@@ -12,4 +12,4 @@ from vkgateway.sync.storage import claim_users
 def told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits is told why at once, not after a second."""
     monkeypatch.setattr(pending_reporter, "_PATIENCE", 0.05)
-    monkeypatch.setattr(claim_users, "_PATIENCE", 0.05)
+    monkeypatch.setattr(claim_users, "_REPORT_DELAY", 0.05)

@@ -68,11 +68,11 @@ def stranger(name: str, on: str, requests: dict[str, int] | None = None) -> Unma
 def test_guaranteed_pods_are_recognized_by_their_verdict() -> None:
     inside = {BORROWED_ANNOTATION: "false"}
     pods = [
-        compute_view("inside", marks=inside, node="host-1"),
-        compute_view("borrows", marks={BORROWED_ANNOTATION: "true"}, node="host-1"),
+        compute_view("inside", annotations=inside, node="host-1"),
+        compute_view("borrows", annotations={BORROWED_ANNOTATION: "true"}, node="host-1"),
         compute_view("says-nothing", node="host-1"),
-        compute_view("ended", marks=inside, node="host-1", phase="Succeeded"),
-        compute_view("nobodys", marks=inside, node="host-1", namespace="default"),
+        compute_view("ended", annotations=inside, node="host-1", phase="Succeeded"),
+        compute_view("nobodys", annotations=inside, node="host-1", namespace="default"),
     ]
     assert guaranteed_pods(pods, POOL, GPU) == [(TENANT, "host-1", 1000)]
     assert guaranteed_pods(pods, (POOL[0], "h100"), GPU) == []

@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 
 from tests.fakes.store import Refusal
 from tests.support.waiting import wait_until
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, TENANT, World, start_world
 from vkgateway.kube.resources import PODS, SERVICE_ACCOUNTS, Resource
 from vkgateway.model.names import POD_SERVICE_ACCOUNT
 from vkgateway.sync.pods import reconciler
@@ -67,11 +67,11 @@ async def test_deleted_namespace_objects_are_recreated_for_a_pod(world: World) -
     world.create_pod("first")
     async with world.run_gateway():
         await world.wait_forwarded("first")
-        world.compute_server.store.delete(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, BELOW)
+        world.compute_server.store.delete(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, COMPUTE_NAMESPACE)
         refuse_pods(world, 'pods "second" is forbidden: error looking up service account: not found')
         world.create_pod("second")
         await world.wait_forwarded("second")
-    assert world.compute_server.store.find(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, BELOW) is not None
+    assert world.compute_server.store.find(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, COMPUTE_NAMESPACE) is not None
 
 
 def compute_deletions(world: World) -> int:
@@ -83,7 +83,7 @@ def touch_pod(world: World, value: str) -> None:
     pod = copy.deepcopy(world.compute_pod())
     assert pod is not None
     pod["status"]["message"] = value
-    world.compute_server.store.update(PODS, pod, name="web", namespace=BELOW, status=True)
+    world.compute_server.store.update(PODS, pod, name="web", namespace=COMPUTE_NAMESPACE, status=True)
 
 
 @pytest.mark.parametrize("ahead", [HOUR, -HOUR])
@@ -102,9 +102,9 @@ async def test_clock_skew_of_the_compute_cluster_does_not_affect_deletion(world:
         assert compute_deletions(world) == 1
         world.delete_pod(grace=5)
         await wait_until(lambda: compute_deletions(world) == 2)
-    below = world.compute_pod()
-    assert below is not None
-    assert 1 <= below["metadata"]["deletionGracePeriodSeconds"] <= 5
+    compute_pod = world.compute_pod()
+    assert compute_pod is not None
+    assert 1 <= compute_pod["metadata"]["deletionGracePeriodSeconds"] <= 5
 
 
 async def test_slow_gateway_clock_does_not_extend_the_grace_period() -> None:
@@ -117,9 +117,9 @@ async def test_slow_gateway_clock_does_not_extend_the_grace_period() -> None:
             world.delete_pod(grace=30)
             await wait_until(lambda: compute_deletions(world))
             await world.wait_settled()
-        below = world.compute_pod()
-    assert below is not None
-    assert below["metadata"]["deletionGracePeriodSeconds"] == 30
+        compute_pod = world.compute_pod()
+    assert compute_pod is not None
+    assert compute_pod["metadata"]["deletionGracePeriodSeconds"] == 30
 
 
 async def test_pod_without_virtual_node_may_change(world: World) -> None:
@@ -145,9 +145,9 @@ async def test_pod_without_virtual_node_may_change(world: World) -> None:
         assert defects() == before
         sync.update_tenant(context, links={"local": world.link}, bindings={NODE: world.make_binding(world.link)})
         await wait_until(lambda: (world.compute_pod() or {})["metadata"]["labels"].get("colour") == "blue")
-    below = world.compute_pod()
-    assert below is not None
-    assert below["spec"]["nodeName"] == COMPUTE_NODE
+    compute_pod = world.compute_pod()
+    assert compute_pod is not None
+    assert compute_pod["spec"]["nodeName"] == COMPUTE_NODE
 
 
 @pytest.mark.parametrize("above", ["bound", "deleting", "gone"])
@@ -162,7 +162,7 @@ async def test_pod_of_a_lost_node_is_removed_after_a_forced_deletion(
         if above != "bound":
             world.delete_pod(grace=0 if above == "gone" else 30)
             await wait_until(lambda: (world.compute_pod() or {})["metadata"].get("deletionTimestamp"))
-        world.compute_server.store.delete(PODS, "web", BELOW, grace=0)
+        world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE, grace=0)
         await world.wait_settled()
         assert world.compute_pod() is not None
         monkeypatch.setattr(reconciler, "_KUBELET_SECONDS", 0.1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, World, start_world
 from vkgateway.kube.resources import CONFIG_MAPS, PODS
 from vkgateway.sync.pods import change_forwarder
 
@@ -69,7 +69,7 @@ async def test_ephemeral_container_is_forwarded_after_its_references(world: Worl
     posts = [
         request
         for request in world.compute_server.requests
-        if "/ephemeralcontainers" in request or request.endswith(f"{BELOW}/configmaps")
+        if "/ephemeralcontainers" in request or request.endswith(f"{COMPUTE_NAMESPACE}/configmaps")
     ]
     assert [request.split()[0] for request in posts] == ["POST", "PATCH"]
     assert tenant_writes(world) == []
@@ -120,9 +120,11 @@ async def test_unstarted_ephemeral_container_is_shown_as_waiting_with_the_reason
 
         edit_pod(world, ephemeralContainers=[root, debug])
         await wait_until(lambda: add_ephemeral(world) == ["debug"])
-        below = copy.deepcopy(world.compute_pod() or {})
-        below["status"]["ephemeralContainerStatuses"] = [{"name": "debug", "image": "b", "state": {"running": {}}}]
-        world.compute_server.store.update(PODS, below, name="web", namespace=BELOW, status=True)
+        compute_pod = copy.deepcopy(world.compute_pod() or {})
+        compute_pod["status"]["ephemeralContainerStatuses"] = [
+            {"name": "debug", "image": "b", "state": {"running": {}}}
+        ]
+        world.compute_server.store.update(PODS, compute_pod, name="web", namespace=COMPUTE_NAMESPACE, status=True)
         await wait_until(lambda: debug_containers(world).get("debug") == {"running": {}})
         await world.wait_settled()
         assert debug_containers(world) == {"debug": {"running": {}}, "root": {"waiting": waiting}}
@@ -178,7 +180,7 @@ async def test_resize_uses_the_subresource_and_is_counted(world: World) -> None:
     world.limit |= {"cpu": 3000}
     async with world.run_gateway():
         await start_pod(world, containers=main_container(**CPU))
-        world.compute_server.fail("PATCH", f"{BELOW}/pods/web?", status=500)
+        world.compute_server.fail("PATCH", f"{COMPUTE_NAMESPACE}/pods/web?", status=500)
         edit_pod(world, containers=main_container(resources={"requests": {"cpu": "2500m"}}))
         await wait_until(lambda: set_cpu(world) == "2500m")
         await wait_until(
@@ -199,9 +201,9 @@ async def test_compute_side_resize_stays_until_the_tenant_resizes(
     """Its webhooks may handle only new pods."""
     async with world.run_gateway():
         await start_pod(world, containers=main_container(**CPU))
-        below = copy.deepcopy(world.compute_pod() or {})
-        below["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "100m"
-        world.compute_server.store.update(PODS, below, name="web", namespace=BELOW)
+        compute_pod = copy.deepcopy(world.compute_pod() or {})
+        compute_pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "100m"
+        world.compute_server.store.update(PODS, compute_pod, name="web", namespace=COMPUTE_NAMESPACE)
         pod = copy.deepcopy(world.tenant_pod() or {})
         pod["metadata"]["labels"] = {"role": "leader"}
         world.tenant_server.store.update(PODS, pod, name="web", namespace="default")
@@ -219,9 +221,9 @@ async def test_resources_beyond_the_admitted_ones_are_reset(world: World) -> Non
     """A forwarded resize that could not be recorded."""
     async with world.run_gateway():
         await start_pod(world, containers=main_container(**CPU))
-        below = copy.deepcopy(world.compute_pod() or {})
-        below["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"
-        world.compute_server.store.update(PODS, below, name="web", namespace=BELOW)
+        compute_pod = copy.deepcopy(world.compute_pod() or {})
+        compute_pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"
+        world.compute_server.store.update(PODS, compute_pod, name="web", namespace=COMPUTE_NAMESPACE)
         pod = copy.deepcopy(world.tenant_pod() or {})
         pod["metadata"]["labels"] = {"role": "leader"}
         world.tenant_server.store.update(PODS, pod, name="web", namespace="default")
@@ -261,7 +263,7 @@ async def test_refused_spec_change_does_not_block_labels(world: World, status: i
     """The server, pod security or a webhook refuses it; a retry would not help."""
     async with world.run_gateway():
         await start_pod(world)
-        world.compute_server.fail("PATCH", f"{BELOW}/pods/web", status=status, reason=reason)
+        world.compute_server.fail("PATCH", f"{COMPUTE_NAMESPACE}/pods/web", status=status, reason=reason)
         pod = copy.deepcopy(world.tenant_pod() or {})
         pod["spec"]["containers"][0]["image"] = "busybox:2"
         pod["metadata"]["labels"] = {"new": "1"}
@@ -269,7 +271,11 @@ async def test_refused_spec_change_does_not_block_labels(world: World, status: i
         await wait_until(lambda: (world.compute_pod() or {})["metadata"]["labels"].get("new") == "1")
         await world.wait_settled()
 
-    patches = [one for one in world.compute_server.requests if one.startswith("PATCH") and f"{BELOW}/pods/web" in one]
+    patches = [
+        one
+        for one in world.compute_server.requests
+        if one.startswith("PATCH") and f"{COMPUTE_NAMESPACE}/pods/web" in one
+    ]
     assert len(patches) == 2
     assert any(reason == "ChangeNotForwarded" for reason, _ in world.events())
 
@@ -278,7 +284,7 @@ async def test_refused_spec_change_does_not_block_labels(world: World, status: i
 async def test_transient_refusal_of_a_change_is_retried(world: World, words: str) -> None:
     async with world.run_gateway():
         await start_pod(world)
-        fault = world.compute_server.fail("PATCH", f"{BELOW}/pods/web", status=403, reason="Forbidden")
+        fault = world.compute_server.fail("PATCH", f"{COMPUTE_NAMESPACE}/pods/web", status=403, reason="Forbidden")
         fault.message = f'pods "web" is forbidden: {words}'
         edit_pod(world, activeDeadlineSeconds=60)
         await wait_until(lambda: (world.compute_pod() or {})["spec"].get("activeDeadlineSeconds") == 60)
@@ -324,22 +330,22 @@ async def test_concurrent_status_conditions_of_others_are_retained(world: World)
         await wait_until(lambda: conditions() == {"Ready": "True"})
         await world.wait_settled()
         on_its_way = world.tenant_server.hold("PATCH", "/pods/web/status")
-        asked = len(world.tenant_server.requests)
-        below = copy.deepcopy(world.compute_pod() or {})
-        below["status"]["conditions"].append({"type": "ContainersReady", "status": "True"})
-        below["status"]["podIPs"] = [{"ip": "10.1.2.4"}]
-        world.compute_server.store.update(PODS, below, name="web", namespace=BELOW, status=True)
+        requests_before = len(world.tenant_server.requests)
+        compute_pod = copy.deepcopy(world.compute_pod() or {})
+        compute_pod["status"]["conditions"].append({"type": "ContainersReady", "status": "True"})
+        compute_pod["status"]["podIPs"] = [{"ip": "10.1.2.4"}]
+        world.compute_server.store.update(PODS, compute_pod, name="web", namespace=COMPUTE_NAMESPACE, status=True)
         await world.tenant_server.until(
-            lambda: any("/status" in request for request in world.tenant_server.requests[asked:])
+            lambda: any("/status" in request for request in world.tenant_server.requests[requests_before:])
         )
         pod = copy.deepcopy(world.tenant_pod() or {})
         pod["status"]["conditions"].append({"type": "mine", "status": "True"})
         world.tenant_server.store.update(PODS, pod, name="web", namespace="default", status=True)
         on_its_way.set()
         await wait_until(lambda: conditions() == {"Ready": "True", "ContainersReady": "True", "mine": "True"})
-        below = copy.deepcopy(world.compute_pod() or {})
-        below["status"] |= {"podIPs": [{"ip": "10.1.2.5"}], "conditions": below["status"]["conditions"][:1]}
-        world.compute_server.store.update(PODS, below, name="web", namespace=BELOW, status=True)
+        compute_pod = copy.deepcopy(world.compute_pod() or {})
+        compute_pod["status"] |= {"podIPs": [{"ip": "10.1.2.5"}], "conditions": compute_pod["status"]["conditions"][:1]}
+        world.compute_server.store.update(PODS, compute_pod, name="web", namespace=COMPUTE_NAMESPACE, status=True)
         await wait_until(lambda: conditions() == {"Ready": "True", "mine": "True"})
     assert (world.tenant_pod() or {})["status"]["podIPs"] == [{"ip": "10.1.2.5"}]
 
@@ -365,7 +371,7 @@ async def test_observed_generation_is_mirrored(world: World) -> None:
     def kubelet_sees() -> None:
         pod = copy.deepcopy(world.compute_pod() or {})
         pod["status"]["observedGeneration"] = pod["metadata"]["generation"]
-        world.compute_server.store.update(PODS, pod, name="web", namespace=BELOW, status=True)
+        world.compute_server.store.update(PODS, pod, name="web", namespace=COMPUTE_NAMESPACE, status=True)
 
     async with world.run_gateway():
         await start_pod(world)

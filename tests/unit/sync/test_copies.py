@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.sync.world import BELOW, NODE, World, object_names, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, NODE, World, object_names, start_world
 from vkgateway.kube import errors
 from vkgateway.kube.resources import CONFIG_MAPS, NAMESPACES, NETWORK_POLICIES, PODS, SECRETS, SERVICE_ACCOUNTS
 from vkgateway.model.names import FENCE_ANNOTATION, POD_SERVICE_ACCOUNT, TENANT_LABEL
@@ -65,7 +65,7 @@ def set_config(world: World, value: str) -> None:
 
 
 def copied_data(world: World) -> str:
-    found = world.compute_server.store.find(CONFIG_MAPS, "settings", BELOW)
+    found = world.compute_server.store.find(CONFIG_MAPS, "settings", COMPUTE_NAMESPACE)
     return str(found["data"]["colour"]) if found is not None else ""
 
 
@@ -133,12 +133,13 @@ async def test_existing_optional_config_map_causes_no_event(world: World) -> Non
 
 async def test_optional_config_map_may_appear_during_pod_creation(world: World) -> None:
     world.create_pod(volumes=[{"name": "settings", "configMap": {"name": "settings", "optional": True}}])
-    making = world.compute_server.hold("POST", f"{BELOW}/pods")
+    making = world.compute_server.hold("POST", f"{COMPUTE_NAMESPACE}/pods")
     world.workers = 16
     async with world.run_gateway():
         await wait_until(
             lambda: any(
-                request.startswith(f"POST /api/v1/namespaces/{BELOW}/pods") for request in world.compute_server.requests
+                request.startswith(f"POST /api/v1/namespaces/{COMPUTE_NAMESPACE}/pods")
+                for request in world.compute_server.requests
             )
         )
         set_config(world, "late")
@@ -238,7 +239,9 @@ async def test_objects_of_a_refused_pod_are_not_copied(world: World) -> None:
 
 async def test_tenant_config_map_cannot_replace_its_root_certificate(world: World) -> None:
     def root() -> Any:
-        return (world.compute_server.store.find(CONFIG_MAPS, "vkgateway-root-ca.crt", BELOW) or {}).get("data")
+        return (world.compute_server.store.find(CONFIG_MAPS, "vkgateway-root-ca.crt", COMPUTE_NAMESPACE) or {}).get(
+            "data"
+        )
 
     for name in ("kube-root-ca.crt", "vkgateway-root-ca.crt"):
         world.tenant_server.store.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": {"ca.crt": name}}, "default")
@@ -286,7 +289,9 @@ async def test_recreated_immutable_object_is_copied_again(world: World) -> None:
             SECRETS, {"metadata": {"name": "key"}, "data": {"k": "dHdv"}, "immutable": True}, "default"
         )
         await wait_until(
-            lambda: (world.compute_server.store.find(SECRETS, "key", BELOW) or {}).get("data") == {"k": "dHdv"}
+            lambda: (
+                (world.compute_server.store.find(SECRETS, "key", COMPUTE_NAMESPACE) or {}).get("data") == {"k": "dHdv"}
+            )
         )
 
 
@@ -295,7 +300,7 @@ async def test_deleted_copy_is_created_again(world: World) -> None:
     world.create_pod(**USES_SETTINGS)
     async with world.run_gateway():
         await world.wait_forwarded()
-        world.compute_server.store.delete(CONFIG_MAPS, "settings", BELOW)
+        world.compute_server.store.delete(CONFIG_MAPS, "settings", COMPUTE_NAMESPACE)
         await wait_until(lambda: copied_data(world) == "red")
 
 
@@ -331,10 +336,10 @@ async def test_deleted_tokens_are_created_again(world: World) -> None:
         await wait_until(lambda: world.pod_phase() == "Running")
         await world.wait_settled()
         (secret,) = world.compute_server.store.all(SECRETS)
-        world.compute_server.store.delete(SECRETS, secret["metadata"]["name"], BELOW)
-        (again,) = await wait_until(lambda: world.compute_server.store.all(SECRETS))
-    assert again["metadata"]["name"] == secret["metadata"]["name"]
-    assert again["metadata"]["uid"] != secret["metadata"]["uid"]
+        world.compute_server.store.delete(SECRETS, secret["metadata"]["name"], COMPUTE_NAMESPACE)
+        (recreated,) = await wait_until(lambda: world.compute_server.store.all(SECRETS))
+    assert recreated["metadata"]["name"] == secret["metadata"]["name"]
+    assert recreated["metadata"]["uid"] != secret["metadata"]["uid"]
 
 
 async def test_tokens_are_deleted_with_their_pod(world: World) -> None:
@@ -353,9 +358,9 @@ async def test_tokens_are_deleted_with_their_pod(world: World) -> None:
 
 
 async def test_tokens_are_refreshed_before_they_expire() -> None:
-    moved = 0.0
+    advance = 0.0
 
-    async with start_world(clock=lambda: time.time() + moved) as world:
+    async with start_world(clock=lambda: time.time() + advance) as world:
         world.tenant_server.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
         world.tenant_server.store.create(
             CONFIG_MAPS, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}, "default"
@@ -366,7 +371,7 @@ async def test_tokens_are_refreshed_before_they_expire() -> None:
             world.run_pod()
             await wait_until(lambda: world.pod_phase() == "Running")
             first = copy.deepcopy(world.compute_server.store.all(SECRETS)[0]["data"])
-            moved = 3000.0
+            advance = 3000.0
             sync.resync()
             await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
 
@@ -384,7 +389,7 @@ async def create_terminating(world: World, *, by_tenant: bool) -> dict[str, Any]
     if by_tenant:
         world.delete_pod()
     else:
-        world.compute_server.store.delete(PODS, "web", BELOW)
+        world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE)
     await wait_until(lambda: (world.compute_pod() or {})["metadata"].get("deletionTimestamp"))
     await world.wait_settled()
     return copy.deepcopy(world.compute_server.store.all(SECRETS)[0]["data"])
@@ -392,22 +397,22 @@ async def create_terminating(world: World, *, by_tenant: bool) -> dict[str, Any]
 
 @pytest.mark.parametrize("by_tenant", [True, False])
 async def test_tokens_of_a_terminating_pod_are_refreshed(by_tenant: bool) -> None:
-    moved = 0.0
-    async with start_world(clock=lambda: time.time() + moved) as world, world.run_gateway() as sync:
+    advance = 0.0
+    async with start_world(clock=lambda: time.time() + advance) as world, world.run_gateway() as sync:
         first = await create_terminating(world, by_tenant=by_tenant)
-        moved = 3000.0
+        advance = 3000.0
         sync.resync()
         await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
         assert world.pod_phase() == "Running"
 
 
 async def test_tokens_of_a_deleted_account_stay_while_the_pod_terminates() -> None:
-    moved = 0.0
-    async with start_world(clock=lambda: time.time() + moved) as world, world.run_gateway() as sync:
+    advance = 0.0
+    async with start_world(clock=lambda: time.time() + advance) as world, world.run_gateway() as sync:
         first = await create_terminating(world, by_tenant=True)
         world.tenant_server.store.delete(SERVICE_ACCOUNTS, "builder", "default")
         asked = len([request for request in world.tenant_server.requests if "/token" in request])
-        moved = 3000.0
+        advance = 3000.0
         sync.resync()
         await wait_until(
             lambda: len([request for request in world.tenant_server.requests if "/token" in request]) > asked
@@ -423,10 +428,10 @@ async def test_namespace_is_isolated_before_its_first_pod(world: World) -> None:
     async with world.run_gateway():
         await world.wait_forwarded()
 
-    namespace = world.compute_server.store.get(NAMESPACES, BELOW)
+    namespace = world.compute_server.store.get(NAMESPACES, COMPUTE_NAMESPACE)
     assert namespace["metadata"]["labels"][TENANT_LABEL] == "alpha"
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "baseline"
-    assert world.compute_server.store.find(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, BELOW) is not None
+    assert world.compute_server.store.find(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, COMPUTE_NAMESPACE) is not None
     assert len(world.compute_server.store.all(NETWORK_POLICIES)) >= 1
 
 
@@ -469,8 +474,8 @@ async def test_tenant_removal_removes_all_its_objects_and_no_others(world: World
         async with asyncio.timeout(30):
             await removing
 
-    left = {document["metadata"]["name"] for document in world.compute_server.store.all(NAMESPACES)}
-    assert left == {"beta--default", "mine"}
+    remaining = {document["metadata"]["name"] for document in world.compute_server.store.all(NAMESPACES)}
+    assert remaining == {"beta--default", "mine"}
     assert world.compute_server.store.all(PODS) == []
     deletes = [request.split("?")[0] for request in world.compute_server.requests if request.startswith("DELETE")]
     # A namespace that is deleted with pods is reconciled again only after half of their grace period.
@@ -504,7 +509,7 @@ async def test_long_grace_period_does_not_block_tenant_removal(world: World) -> 
 
 async def test_changed_pod_security_level_is_applied_to_existing_namespaces(world: World) -> None:
     def level() -> str:
-        labels: dict[str, str] = world.compute_server.store.get(NAMESPACES, BELOW)["metadata"]["labels"]
+        labels: dict[str, str] = world.compute_server.store.get(NAMESPACES, COMPUTE_NAMESPACE)["metadata"]["labels"]
         return labels["pod-security.kubernetes.io/enforce"]
 
     world.create_pod("first")
@@ -525,7 +530,7 @@ async def test_deleted_isolation_policy_is_created_again(world: World) -> None:
     async with world.run_gateway():
         await world.wait_forwarded()
         (policy,) = object_names(world.compute_server, NETWORK_POLICIES)
-        world.compute_server.store.delete(NETWORK_POLICIES, policy, BELOW)
+        world.compute_server.store.delete(NETWORK_POLICIES, policy, COMPUTE_NAMESPACE)
         assert world.sync is not None
         await world.sync.handle_request(ReconcileRequest(SWEEP.name, key=True))
         assert object_names(world.compute_server, NETWORK_POLICIES) == [policy]
@@ -541,23 +546,23 @@ async def test_unrepairable_namespace_does_not_block_other_repairs(world: World)
         await wait_until(lambda: world.compute_server.store.find(PODS, "a", "alpha--team"))
         world.compute_server.store.delete(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, "alpha--team")
         marks = {"vkgateway.io/namespace": "default", "vkgateway.io/token-of": "gone", "vkgateway.io/uid": "u"}
-        left = {"metadata": {"name": "gone-token", "labels": {TENANT_LABEL: "alpha"}, "annotations": marks}}
-        world.compute_server.store.create(SECRETS, left, BELOW)
+        remaining = {"metadata": {"name": "gone-token", "labels": {TENANT_LABEL: "alpha"}, "annotations": marks}}
+        world.compute_server.store.create(SECRETS, remaining, COMPUTE_NAMESPACE)
         link = world.link
         assert link is not None
-        await wait_until(lambda: (BELOW, "gone-token") in link.copies["secrets"].store)
+        await wait_until(lambda: (COMPUTE_NAMESPACE, "gone-token") in link.copies["secrets"].store)
         world.compute_server.fail(
-            "POST", f"/namespaces/{BELOW}/serviceaccounts", status=403, reason="Forbidden", times=100
+            "POST", f"/namespaces/{COMPUTE_NAMESPACE}/serviceaccounts", status=403, reason="Forbidden", times=100
         )
         with pytest.raises(errors.Forbidden):
             await sync.handle_request(ReconcileRequest(SWEEP.name, key=True))
         assert world.compute_server.store.find(SERVICE_ACCOUNTS, POD_SERVICE_ACCOUNT, "alpha--team") is not None
-        assert world.compute_server.store.find(SECRETS, "gone-token", BELOW) is None
+        assert world.compute_server.store.find(SECRETS, "gone-token", COMPUTE_NAMESPACE) is None
 
 
 def policy_writes(world: World) -> list[str]:
     """Return the writes of the compute namespace and of its isolation policies."""
-    kinds = (f"/namespaces/{BELOW}", "/api/v1/namespaces", "/serviceaccounts", "/networkpolicies")
+    kinds = (f"/namespaces/{COMPUTE_NAMESPACE}", "/api/v1/namespaces", "/serviceaccounts", "/networkpolicies")
     writes = (one for one in world.compute_server.requests if not one.startswith("GET"))
     return [one for one in writes if one.split("?")[0].rsplit(" ", 1)[-1].endswith(kinds)]
 
@@ -582,16 +587,19 @@ async def test_outdated_isolation_policy_is_replaced(world: World, fence: str | 
     async with world.run_gateway():
         await world.wait_forwarded("first")
     (policy,) = object_names(world.compute_server, NETWORK_POLICIES)
-    world.compute_server.store.delete(NETWORK_POLICIES, policy, BELOW)
-    namespace = world.compute_server.store.get(NAMESPACES, BELOW)
+    world.compute_server.store.delete(NETWORK_POLICIES, policy, COMPUTE_NAMESPACE)
+    namespace = world.compute_server.store.get(NAMESPACES, COMPUTE_NAMESPACE)
     created = namespace["metadata"]["annotations"].pop(FENCE_ANNOTATION)
     if fence is not None:
         namespace["metadata"]["annotations"][FENCE_ANNOTATION] = fence
-    world.compute_server.store.update(NAMESPACES, namespace, name=BELOW)
+    world.compute_server.store.update(NAMESPACES, namespace, name=COMPUTE_NAMESPACE)
 
     world.create_pod("second")
     async with world.run_gateway():
         await world.wait_forwarded("second")
 
     assert object_names(world.compute_server, NETWORK_POLICIES) == [policy]
-    assert world.compute_server.store.get(NAMESPACES, BELOW)["metadata"]["annotations"][FENCE_ANNOTATION] == created
+    assert (
+        world.compute_server.store.get(NAMESPACES, COMPUTE_NAMESPACE)["metadata"]["annotations"][FENCE_ANNOTATION]
+        == created
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_services import count_writes
-from tests.unit.sync.world import BELOW, World, object_names, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, World, object_names, start_world
 from vkgateway.kube.resources import DISRUPTION_BUDGETS
 from vkgateway.translate.disruption_budgets import NONE_ALLOWED
 
@@ -42,7 +42,7 @@ def set_counts(world: World, desired: int) -> None:
 
 
 def compute_budget(world: World) -> dict[str, Any]:
-    found = world.compute_server.store.find(DISRUPTION_BUDGETS, "quorum", BELOW)
+    found = world.compute_server.store.find(DISRUPTION_BUDGETS, "quorum", COMPUTE_NAMESPACE)
     return found["spec"] if found is not None else {}
 
 
@@ -85,11 +85,11 @@ async def test_changed_compute_budget_is_repaired_and_restart_writes_nothing(wor
     async with world.run_gateway():
         await run_pod(world)
         await wait_until(lambda: compute_budget(world))
-        meddled = copy.deepcopy(world.compute_server.store.get(DISRUPTION_BUDGETS, "quorum", BELOW))
+        meddled = copy.deepcopy(world.compute_server.store.get(DISRUPTION_BUDGETS, "quorum", COMPUTE_NAMESPACE))
         meddled["spec"]["minAvailable"] = 0
-        world.compute_server.store.update(DISRUPTION_BUDGETS, meddled, name="quorum", namespace=BELOW)
+        world.compute_server.store.update(DISRUPTION_BUDGETS, meddled, name="quorum", namespace=COMPUTE_NAMESPACE)
         await wait_until(lambda: compute_budget(world)["minAvailable"] == 2)
-        world.compute_server.store.delete(DISRUPTION_BUDGETS, "quorum", BELOW)
+        world.compute_server.store.delete(DISRUPTION_BUDGETS, "quorum", COMPUTE_NAMESPACE)
         await wait_until(lambda: compute_budget(world))
         await world.wait_settled()
     before = count_writes(world)
@@ -113,7 +113,7 @@ async def test_foreign_object_of_that_name_is_left_alone_and_reported(world: Wor
     async with world.run_gateway():
         await run_pod(world)
         foreign = {"metadata": {"name": "quorum"}, "spec": {"minAvailable": 7}}
-        world.compute_server.store.create(DISRUPTION_BUDGETS, foreign, BELOW)
+        world.compute_server.store.create(DISRUPTION_BUDGETS, foreign, COMPUTE_NAMESPACE)
         create_budget(world)
         await wait_until(lambda: any(reason == "NameTaken" for reason, _ in world.events()))
     assert compute_budget(world) == {"minAvailable": 7}

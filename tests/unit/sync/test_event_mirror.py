@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.scopes import tenant_scope
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, World, start_world
 from vkgateway.kube.client import Client
 from vkgateway.kube.resources import EVENTS
 from vkgateway.model.times import render_time
@@ -36,7 +36,7 @@ def emit_event(
     stamp = render_time(datetime.fromtimestamp(world.clock() - age, UTC))
     event = {
         "kind": "Event",
-        "metadata": {"name": name, "namespace": BELOW},
+        "metadata": {"name": name, "namespace": COMPUTE_NAMESPACE},
         "involvedObject": {
             "kind": "Pod",
             "namespace": metadata["namespace"],
@@ -52,14 +52,14 @@ def emit_event(
         "lastTimestamp": stamp,
         "source": {"component": source, "host": COMPUTE_NODE},
     }
-    return world.compute_server.store.create(EVENTS, event, BELOW)
+    return world.compute_server.store.create(EVENTS, event, COMPUTE_NAMESPACE)
 
 
 def set_count(world: World, event: Document, number: int) -> None:
-    changed = copy.deepcopy(world.compute_server.store.get(EVENTS, event["metadata"]["name"], BELOW)) | {
+    changed = copy.deepcopy(world.compute_server.store.get(EVENTS, event["metadata"]["name"], COMPUTE_NAMESPACE)) | {
         "count": number
     }
-    world.compute_server.store.update(EVENTS, changed, name=event["metadata"]["name"], namespace=BELOW)
+    world.compute_server.store.update(EVENTS, changed, name=event["metadata"]["name"], namespace=COMPUTE_NAMESPACE)
 
 
 def tenant_events(world: World) -> list[Document]:
@@ -78,20 +78,25 @@ async def run_pod(world: World) -> Document:
 
 async def test_event_is_mirrored_to_the_tenant_pod_with_cleaned_names(world: World) -> None:
     async with world.run_gateway():
-        below = await run_pod(world)
-        uid = below["metadata"]["uid"]
-        emit_event(world, "web.1", f"Back-off restarting main in pod web_{BELOW}({uid}) on {COMPUTE_NODE}", of=below)
+        compute_pod = await run_pod(world)
+        uid = compute_pod["metadata"]["uid"]
+        emit_event(
+            world,
+            "web.1",
+            f"Back-off restarting main in pod web_{COMPUTE_NAMESPACE}({uid}) on {COMPUTE_NODE}",
+            of=compute_pod,
+        )
         (event,) = await wait_until(lambda: tenant_events(world))
-    above = world.tenant_pod()
-    assert above is not None
-    own = above["metadata"]["uid"]
+    tenant_pod = world.tenant_pod()
+    assert tenant_pod is not None
+    own = tenant_pod["metadata"]["uid"]
     assert event["involvedObject"]["uid"] == own
     assert event["involvedObject"]["fieldPath"] == "spec.containers{main}"
     assert event["message"] == f"Back-off restarting main in pod web_default({own}) on {NODE}"
     assert (event["type"], event["reason"], event["count"]) == ("Warning", "BackOff", 1)
     assert event["source"] == {"component": "kubelet", "host": NODE}
     text = json.dumps(event)
-    assert not [hidden for hidden in (COMPUTE_NODE, BELOW, uid) if hidden in text]
+    assert not [hidden for hidden in (COMPUTE_NODE, COMPUTE_NAMESPACE, uid) if hidden in text]
 
 
 async def test_host_addresses_are_removed_like_host_names(world: World) -> None:
@@ -118,15 +123,15 @@ async def test_repeated_event_is_counted_and_stays_one_after_a_restart(world: Wo
 
 async def test_only_kubelet_events_about_tenant_pods_are_mirrored(world: World) -> None:
     async with world.run_gateway():
-        below = await run_pod(world)
-        emit_event(world, "web.s", f"assigned to {COMPUTE_NODE}, by rival", of=below, source="default-scheduler")
-        earlier = copy.deepcopy(below)
+        compute_pod = await run_pod(world)
+        emit_event(world, "web.s", f"assigned to {COMPUTE_NODE}, by rival", of=compute_pod, source="default-scheduler")
+        earlier = copy.deepcopy(compute_pod)
         earlier["metadata"]["uid"] = "of an earlier pod of that name"
         emit_event(world, "web.e", "Started", of=earlier)
-        stranger = {"metadata": {"name": "stranger", "namespace": BELOW, "uid": "u"}}
+        stranger = {"metadata": {"name": "stranger", "namespace": COMPUTE_NAMESPACE, "uid": "u"}}
         emit_event(world, "stranger.1", "Started", of=stranger, age=60)
-        emit_event(world, "web.old", "long ago", of=below, age=3600)
-        emit_event(world, "web.1", "Pulled", of=below)
+        emit_event(world, "web.old", "long ago", of=compute_pod, age=3600)
+        emit_event(world, "web.1", "Pulled", of=compute_pod)
         await wait_until(lambda: tenant_events(world))
         await world.wait_settled()
     assert [event["message"] for event in tenant_events(world)] == ["Pulled"]
@@ -134,9 +139,9 @@ async def test_only_kubelet_events_about_tenant_pods_are_mirrored(world: World) 
 
 async def test_events_during_an_outage_are_mirrored(world: World) -> None:
     async with world.run_gateway():
-        below = await run_pod(world)
+        compute_pod = await run_pod(world)
         await world.wait_settled()
-    emit_event(world, "web.1", "Killing", of=below)
+    emit_event(world, "web.1", "Killing", of=compute_pod)
     async with world.run_gateway():
         await wait_until(lambda: tenant_events(world))
 

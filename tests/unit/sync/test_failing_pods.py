@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.sync.world import BELOW, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
 from vkgateway.kube.resources import PODS
 
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": "r", "controller": True}
@@ -83,13 +83,13 @@ async def test_backoff_of_pods_that_policy_refuses(world: World, clock: Clock) -
 
 
 async def test_backoff_of_pods_that_the_compute_cluster_refuses(world: World, clock: Clock) -> None:
-    world.compute_server.fail("POST", f"/namespaces/{BELOW}/pods", status=422, reason="Invalid", times=1000)
+    world.compute_server.fail("POST", f"/namespaces/{COMPUTE_NAMESPACE}/pods", status=422, reason="Invalid", times=1000)
     async with world.run_gateway():
         await expect_fourth_delayed(world, clock, "ForwardingRefused")
 
 
 async def test_delayed_pod_runs_once_nothing_refuses_it(world: World) -> None:
-    world.compute_server.fail("POST", f"/namespaces/{BELOW}/pods", status=422, reason="Invalid", times=1000)
+    world.compute_server.fail("POST", f"/namespaces/{COMPUTE_NAMESPACE}/pods", status=422, reason="Invalid", times=1000)
     async with world.run_gateway():
         for name in ("a", "b", "c"):
             create_owned(world, name)
@@ -111,18 +111,18 @@ async def test_backoff_of_pods_without_capacity_on_a_manually_set_node(world: Wo
             world.tenant_server.store.create(PODS, {"metadata": pod, "spec": spec}, "default")
         await wait_until(lambda: [world.pod_phase(name) for name in "abcd"].count("Failed") == 3)
         await world.wait_settled()
-        (left,) = [name for name in "abcd" if world.pod_phase(name) != "Failed"]
-        await wait_until(lambda: forwarded_condition(world, left))
+        (remaining,) = [name for name in "abcd" if world.pod_phase(name) != "Failed"]
+        await wait_until(lambda: forwarded_condition(world, remaining))
         clock.now += 10.5
-        touch_pod(world, left)
-        await wait_until(lambda: world.pod_phase(left) == "Failed")
+        touch_pod(world, remaining)
+        await wait_until(lambda: world.pod_phase(remaining) == "Failed")
 
 
 def reject_pod(world: World, name: str) -> None:
     """Reject a pod as a kubelet of the compute cluster."""
     pod = copy.deepcopy(world.compute_pod(name) or {})
     pod["status"] = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "no device plugin"}
-    world.compute_server.store.update(PODS, pod, name=name, namespace=BELOW, status=True)
+    world.compute_server.store.update(PODS, pod, name=name, namespace=COMPUTE_NAMESPACE, status=True)
 
 
 async def test_backoff_of_pods_that_a_kubelet_rejects(world: World, clock: Clock) -> None:
@@ -156,9 +156,9 @@ async def test_delayed_pod_is_deleted_immediately(world: World) -> None:
         for name in ("a", "b", "c", "d"):
             create_owned(world, name, volumes=[INLINE])
         await wait_until(lambda: [world.pod_phase(name) for name in "abcd"].count("Failed") == 3)
-        (left,) = [name for name in "abcd" if world.pod_phase(name) != "Failed"]
-        world.delete_pod(left)
-        await wait_until(lambda: world.tenant_pod(left) is None)
+        (remaining,) = [name for name in "abcd" if world.pod_phase(name) != "Failed"]
+        world.delete_pod(remaining)
+        await wait_until(lambda: world.tenant_pod(remaining) is None)
 
 
 async def test_backoff_survives_a_gateway_restart(world: World) -> None:

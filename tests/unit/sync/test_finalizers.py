@@ -47,8 +47,8 @@ async def add_finalizer(
     before = server.store.version
     arrived.set()
     await wait_until(lambda: server.store.version > before)
-    left: list[str] = (found() or {"metadata": {}})["metadata"].get("finalizers", [])
-    return left
+    remaining: list[str] = (found() or {"metadata": {}})["metadata"].get("finalizers", [])
+    return remaining
 
 
 async def test_finalizer_of_an_ended_pod_is_removed_despite_a_conflict(world: World) -> None:
@@ -60,9 +60,9 @@ async def test_finalizer_of_an_ended_pod_is_removed_despite_a_conflict(world: Wo
         world.delete_pod()
         await wait_until(lambda: "deletionTimestamp" in (world.compute_pod() or {})["metadata"])
         world.compute_server.requests.clear()
-        left = asyncio.create_task(add_finalizer(world.compute_server, PODS, world.compute_pod))
+        remaining = asyncio.create_task(add_finalizer(world.compute_server, PODS, world.compute_pod))
         world.end_pod()
-        assert await left == [THEIRS]
+        assert await remaining == [THEIRS]
         await wait_until(lambda: world.tenant_pod() is None)
 
 
@@ -74,9 +74,9 @@ async def test_finalizer_is_removed_with_the_tenant_despite_a_conflict(world: Wo
         assert link is not None
         await world.stop_tenant()
         world.compute_server.requests.clear()
-        left = asyncio.create_task(add_finalizer(world.compute_server, PODS, world.compute_pod))
+        remaining = asyncio.create_task(add_finalizer(world.compute_server, PODS, world.compute_pod))
         async with in_background(remove_tenant(link, "alpha")):
-            assert await left == [THEIRS]
+            assert await remaining == [THEIRS]
 
 
 async def test_finalizer_of_a_lost_volume_is_removed_despite_a_conflict(world: World) -> None:
@@ -86,8 +86,8 @@ async def test_finalizer_of_a_lost_volume_is_removed_despite_a_conflict(world: W
     async with world.run_gateway():
         await provision_volume(world)
         world.tenant_server.requests.clear()
-        left = asyncio.create_task(
+        remaining = asyncio.create_task(
             add_finalizer(world.tenant_server, PERSISTENT_VOLUMES, lambda: tenant_volumes(world)[0])
         )
         change_compute_claim(world, phase="Lost")
-        assert await left == [THEIRS]
+        assert await remaining == [THEIRS]

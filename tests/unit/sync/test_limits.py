@@ -119,7 +119,7 @@ async def test_unvalidated_change_is_never_forwarded(
 
     async def get(self: Client, resource: Resource, name: str, **more: Any) -> bytes:
         nonlocal asked
-        answer = await honest(self, resource, name, **more)
+        answer = await original_get(self, resource, name, **more)
         if resource is not PODS or self.name != "tenant":
             return answer
         asked += 1
@@ -128,7 +128,7 @@ async def test_unvalidated_change_is_never_forwarded(
         told = msgspec.json.decode(answer)
         return msgspec.json.encode(told | {part: told[part] | said for part, said in lie.items()})
 
-    honest = Client.get
+    original_get = Client.get
     monkeypatch.setattr(Client, "get", get)
     world.create_pod(
         "first", containers=[{"name": "main", "image": "x", "env": [{"name": "L", "value": "x" * 100_000}]}]
@@ -147,7 +147,7 @@ async def test_uncounted_resize_is_never_forwarded(world: World, lie: str, monke
 
     async def get(self: Client, resource: Resource, name: str, **more: Any) -> bytes:
         nonlocal asked
-        answer = await honest(self, resource, name, **more)
+        answer = await original_get(self, resource, name, **more)
         if resource is not PODS or self.name != "tenant" or not lying:
             return answer
         asked += 1
@@ -160,7 +160,7 @@ async def test_uncounted_resize_is_never_forwarded(world: World, lie: str, monke
     def cpu() -> Any:
         return (world.compute_pod() or {})["spec"]["containers"][0]["resources"]["requests"]["cpu"]
 
-    honest = Client.get
+    original_get = Client.get
     monkeypatch.setattr(Client, "get", get)
     world.limit |= {"cpu": 4000}
     async with world.run_gateway():
@@ -221,8 +221,8 @@ async def test_created_pod_not_shown_yet_counts_after_its_deletion(world: World)
 
 
 async def test_tokens_of_running_pods_are_refreshed_after_a_policy_change() -> None:
-    moved = 0.0
-    async with start_world(clock=lambda: time.time() + moved) as world:
+    advance = 0.0
+    async with start_world(clock=lambda: time.time() + advance) as world:
         world.tenant_server.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
         root = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}
         world.tenant_server.store.create(CONFIG_MAPS, root, "default")
@@ -238,14 +238,14 @@ async def test_tokens_of_running_pods_are_refreshed_after_a_policy_change() -> N
                 sync.scope.tenant, links={"local": world.link}, bindings={NODE: world.make_binding(world.link)}
             )
             await world.wait_settled()
-            moved = 3000.0
+            advance = 3000.0
             sync.resync()
             await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
 
 
 async def test_tokens_are_refreshed_while_a_resize_waits() -> None:
-    moved = 0.0
-    async with start_world(clock=lambda: time.time() + moved) as world:
+    advance = 0.0
+    async with start_world(clock=lambda: time.time() + advance) as world:
         world.limit |= {"cpu": 2000}
         world.tenant_server.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
         root = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}
@@ -262,7 +262,7 @@ async def test_tokens_are_refreshed_while_a_resize_waits() -> None:
             world.tenant_server.store.update(PODS, pod, name="web", namespace="default")
             await wait_until(lambda: "ResizeDeferred" in dict(world.events()))
             await world.wait_settled()
-            moved = 3000.0
+            advance = 3000.0
             sync.resync()
             await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, make_node, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, World, make_node, start_world
 from vkgateway.kube.resources import NODES, PODS, Resource
 from vkgateway.model.names import ADMISSION_GATE
 
@@ -92,7 +92,7 @@ def _unscheduled_condition(world: World, message: str) -> None:
     assert pod is not None
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     pod["status"] |= {"phase": "Pending", "conditions": [condition]}
-    world.compute_server.store.update(PODS, pod, name="web", namespace=BELOW, status=True)
+    world.compute_server.store.update(PODS, pod, name="web", namespace=COMPUTE_NAMESPACE, status=True)
 
 
 async def test_size_policy_follows_the_nodes(world: World) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.sync.world import BELOW, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
 from vkgateway.kube.resources import PODS
 from vkgateway.sync.pods import replaced_pods
 from vkgateway.sync.views.annotations import LOG_TAILS
@@ -20,7 +20,7 @@ LOG = "step 41\nstep 42\n"
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     async with start_world() as world:
-        world.compute_server.logs[BELOW, "web", "main"] = LOG
+        world.compute_server.logs[COMPUTE_NAMESPACE, "web", "main"] = LOG
         yield world
 
 
@@ -41,7 +41,7 @@ async def run_pod(world: World) -> None:
 
 async def drain_pod(world: World) -> None:
     """Delete the compute pod as a node drain does, and end it."""
-    world.compute_server.store.delete(PODS, "web", BELOW)
+    world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE)
     await world.wait_settled()
     world.end_pod(code=143)
     await wait_until(lambda: world.compute_pod() is None)
@@ -64,7 +64,7 @@ async def test_recorded_log_lines_survive_a_restart(world: World) -> None:
     world.create_pod()
     async with world.run_gateway():
         await run_pod(world)
-        world.compute_server.store.delete(PODS, "web", BELOW)
+        world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE)
         await wait_until(lambda: LOG_TAILS in (world.compute_pod() or {})["metadata"]["annotations"])
     world.compute_server.logs.clear()
     async with world.run_gateway():
@@ -78,7 +78,7 @@ async def test_unreadable_log_does_not_block_deletion(world: World) -> None:
     world.create_pod()
     async with world.run_gateway():
         await run_pod(world)
-        world.compute_server.fail("GET", f"{BELOW}/pods/web/log", status=500, times=100)
+        world.compute_server.fail("GET", f"{COMPUTE_NAMESPACE}/pods/web/log", status=500, times=100)
         await drain_pod(world)
         assert world.pod_phase() == "Failed"
         assert not terminated_message(world).get("message")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, World, start_world
 from vkgateway.kube import errors
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import MIRROR_FINALIZER, NAME_ANNOTATION, NAMESPACE_ANNOTATION, TENANT_LABEL, UID_ANNOTATION
@@ -31,15 +31,15 @@ async def world() -> AsyncIterator[World]:
 
 
 async def test_bound_pod_is_forwarded_with_its_owner(world: World) -> None:
-    above = world.create_pod()
+    tenant_pod = world.create_pod()
     async with world.run_gateway():
-        below = await world.wait_forwarded()
+        compute_pod = await world.wait_forwarded()
 
-    metadata = below["metadata"]
+    metadata = compute_pod["metadata"]
     assert metadata["labels"][TENANT_LABEL] == "alpha"
     assert metadata["annotations"][NAMESPACE_ANNOTATION] == "default"
     assert metadata["annotations"][NAME_ANNOTATION] == "web"
-    assert metadata["annotations"][UID_ANNOTATION] == above["metadata"]["uid"]
+    assert metadata["annotations"][UID_ANNOTATION] == tenant_pod["metadata"]["uid"]
     assert MIRROR_FINALIZER in metadata["finalizers"]
 
 
@@ -89,8 +89,8 @@ async def test_deleted_tenant_pod_terminates_until_its_compute_pod_is_deleted(wo
         world.run_pod()
         await wait_until(lambda: world.pod_phase() == "Running")
         world.delete_pod(grace=7)
-        below = await wait_until(lambda: wait_deleting(world) and world.compute_pod())
-        assert below["metadata"]["deletionGracePeriodSeconds"] in (6, 7)
+        compute_pod = await wait_until(lambda: wait_deleting(world) and world.compute_pod())
+        assert compute_pod["metadata"]["deletionGracePeriodSeconds"] in (6, 7)
         await world.wait_settled()
         assert world.tenant_pod() is not None
         world.end_pod(code=0)
@@ -152,7 +152,7 @@ async def test_deleted_compute_pod_fails_the_tenant_pod_with_a_reason(world: Wor
         await world.wait_forwarded()
         world.run_pod()
         await wait_until(lambda: world.pod_phase() == "Running")
-        world.compute_server.store.delete(PODS, "web", BELOW)
+        world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE)
         await world.wait_settled()
         world.end_pod(code=143)
         await wait_until(lambda: world.pod_phase() == "Failed")
@@ -173,7 +173,7 @@ async def disrupt_pod(world: World, labels: dict[str, str], *, code: int = 143) 
     await world.wait_forwarded()
     world.run_pod()
     await wait_until(lambda: world.pod_phase() == "Running")
-    world.compute_server.store.delete(PODS, "web", BELOW)
+    world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE)
     await world.wait_settled()
     world.end_pod(code=code)
     await wait_until(lambda: world.compute_pod() is None)
@@ -223,8 +223,8 @@ async def test_pod_with_an_unseen_end_is_not_started_again(world: World) -> None
         pod = copy.deepcopy(world.compute_pod())
         assert pod is not None
         pod["metadata"]["finalizers"] = []
-        world.compute_server.store.update(PODS, pod, name="web", namespace=BELOW)
-        world.compute_server.store.delete(PODS, "web", BELOW, grace=0)
+        world.compute_server.store.update(PODS, pod, name="web", namespace=COMPUTE_NAMESPACE)
+        world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE, grace=0)
         await wait_until(lambda: world.pod_phase() == "Failed")
 
     assert world.compute_pod() is None
@@ -256,9 +256,9 @@ async def test_only_an_end_by_deletion_is_reported_as_a_disruption(world: World,
     moment = datetime.now(UTC) + timedelta(seconds=seconds)
     if seconds < 0:
         world.end_pod(code=code, at=moment)
-        world.compute_server.store.delete(PODS, "web", BELOW)
+        world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE)
     else:
-        world.compute_server.store.delete(PODS, "web", BELOW)
+        world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE)
         world.end_pod(code=code, at=moment)
     async with world.run_gateway():
         await wait_until(lambda: world.compute_pod() is None)
@@ -266,8 +266,8 @@ async def test_only_an_end_by_deletion_is_reported_as_a_disruption(world: World,
 
     assert world.pod_phase() == ("Failed" if code else "Succeeded")
     status = (world.tenant_pod() or {})["status"]
-    taken = [entry for entry in status.get("conditions", []) if entry["type"] == "DisruptionTarget"]
-    assert (taken == []) == (seconds < 0)
+    disrupted = [entry for entry in status.get("conditions", []) if entry["type"] == "DisruptionTarget"]
+    assert (disrupted == []) == (seconds < 0)
     assert ("DeletionByComputeCluster" in {reason for reason, _ in world.events()}) == (seconds > 0)
 
 
@@ -293,7 +293,7 @@ async def test_foreign_object_of_that_name_is_never_touched(world: World) -> Non
         NAMESPACES,
         {
             "metadata": {
-                "name": BELOW,
+                "name": COMPUTE_NAMESPACE,
                 "labels": {TENANT_LABEL: "alpha"},
                 "annotations": {
                     NAME_ANNOTATION: "default",
@@ -302,7 +302,9 @@ async def test_foreign_object_of_that_name_is_never_touched(world: World) -> Non
             }
         },
     )
-    theirs = world.compute_server.store.create(PODS, {"metadata": {"name": "web"}, "spec": {"containers": []}}, BELOW)
+    theirs = world.compute_server.store.create(
+        PODS, {"metadata": {"name": "web"}, "spec": {"containers": []}}, COMPUTE_NAMESPACE
+    )
     world.create_pod()
     async with world.run_gateway():
         await wait_until(lambda: any(reason == "NameTaken" for reason, _ in world.events()))
@@ -393,9 +395,9 @@ async def test_namespaces_selected_by_affinity_are_looked_up(world: World) -> No
     term = {"topologyKey": "zone", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "x"}}}
     world.create_pod(affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
     async with world.run_gateway():
-        below = await world.wait_forwarded()
+        compute_pod = await world.wait_forwarded()
 
-    ((created,),) = below["spec"]["affinity"]["podAffinity"].values()
+    ((created,),) = compute_pod["spec"]["affinity"]["podAffinity"].values()
     assert created["namespaces"] == ["alpha--web"]
 
 

@@ -24,12 +24,12 @@ def every_record() -> list[Record]:
             compute=c,
             dependencies=d,
             admission=a,
-            has_run=ran,
-            ended_by_platform=taken or spent,
-            blocks_replacement=spent,
+            has_run=has_run,
+            ended_by_platform=ended or blocks,
+            blocks_replacement=blocks,
             list_complete=complete,
         )
-        for t, c, d, a, ran, (taken, spent), complete in itertools.product(
+        for t, c, d, a, has_run, (ended, blocks), complete in itertools.product(
             TenantPodState,
             ComputePodState,
             DependencyState,

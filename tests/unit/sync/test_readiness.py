@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.sync.world import BELOW, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
 from vkgateway.kube.resources import PODS
 from vkgateway.model.objects import Object
 
@@ -35,7 +35,7 @@ def set_condition(world: World, kind: str, status: str | None) -> None:
 
 
 def count_patches(world: World) -> int:
-    return sum(f"{BELOW}/pods/web/status" in request for request in world.compute_server.requests)
+    return sum(f"{COMPUTE_NAMESPACE}/pods/web/status" in request for request in world.compute_server.requests)
 
 
 async def start_pod(world: World) -> None:
@@ -108,7 +108,7 @@ async def test_missing_permission_is_reported_and_blocks_nothing_else(world: Wor
     async with world.run_gateway():
         await start_pod(world)
         fault = world.compute_server.fail(
-            "PATCH", f"{BELOW}/pods/web/status", status=403, reason="Forbidden", times=1000
+            "PATCH", f"{COMPUTE_NAMESPACE}/pods/web/status", status=403, reason="Forbidden", times=1000
         )
         fault.message = 'pods "web" is forbidden: User "vkgateway" cannot patch resource "pods/status"'
         pod = copy.deepcopy(world.tenant_pod() or {})

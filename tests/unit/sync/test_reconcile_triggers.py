@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.sync.world import BELOW, NODE, TENANT, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, NODE, TENANT, World, start_world
 from vkgateway.kube.resources import PODS
 from vkgateway.sync.runtime.requests import POD, ReconcileRequest
 from vkgateway.sync.runtime.sources import COMPUTE_PODS, TENANT_PODS
@@ -156,7 +156,7 @@ async def test_missing_compute_pod_waits_for_the_watch_of_the_last_write() -> No
             below = world.compute_pod()
             assert below is not None
             below["metadata"]["finalizers"] = []
-            world.compute_server.store.delete(PODS, "web", BELOW, grace=0)
+            world.compute_server.store.delete(PODS, "web", COMPUTE_NAMESPACE, grace=0)
             await wait_until(lambda: world.link is not None and not world.link.pods.tenant_pod_keys(TENANT))
             await reconciler.reconcile(KEY)
             assert world.pod_phase() == "Running"

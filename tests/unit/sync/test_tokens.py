@@ -36,9 +36,9 @@ class FakeServer:
 
 
 async def test_each_projection_has_its_own_token_bound_to_the_pod() -> None:
-    above, below = FakeServer(), FakeServer()
-    link: Any = SimpleNamespace(client=below, copies={"secrets": SimpleNamespace(store={})})
-    client: Any = above
+    tenant, compute = FakeServer(), FakeServer()
+    link: Any = SimpleNamespace(client=compute, copies={"secrets": SimpleNamespace(store={})})
+    client: Any = tenant
     sources = [
         TokenSource(key="api.0", audience="", expiration_seconds=3607, path="token"),
         TokenSource(key="vault.0", audience="vault", expiration_seconds=600, path="token"),
@@ -46,13 +46,13 @@ async def test_each_projection_has_its_own_token_bound_to_the_pod() -> None:
     tokens = ServiceAccountTokens(tenant_scope(client, clock=NOW.timestamp))
     due = await tokens.ensure_secret(link, POD, "builder", sources)
 
-    assert [path for path, _ in above.created] == ["serviceaccounts/builder"] * 2
+    assert [path for path, _ in tenant.created] == ["serviceaccounts/builder"] * 2
     bound = {"apiVersion": "v1", "kind": "Pod", "name": "web", "uid": "uid-1"}
-    assert [body["spec"] for _, body in above.created] == [
+    assert [body["spec"] for _, body in tenant.created] == [
         {"boundObjectRef": bound, "expirationSeconds": 3607},
         {"boundObjectRef": bound, "expirationSeconds": 600, "audiences": ["vault"]},
     ]
-    ((path, secret),) = below.created
+    ((path, secret),) = compute.created
     assert path == "secrets/"
     assert secret["type"] == "Opaque"
     assert {key: base64.b64decode(value) for key, value in secret["data"].items()} == {

@@ -35,7 +35,7 @@ Document = dict[str, Any]
 TENANT = "alpha"
 NODE = "a100.local"
 COMPUTE_NODE = "gpu-host-17"
-BELOW = compute_namespace(TENANT, "default")
+COMPUTE_NAMESPACE = compute_namespace(TENANT, "default")
 PLENTY = {"pods": 110_000, "cpu": 10**9, "memory": 10**18, "nvidia.com/gpu": 8_000}
 
 
@@ -97,26 +97,26 @@ class World:
     # -----------------------------------------------------------------------------------------------
 
     def compute_pod(self, name: str = "web") -> Document | None:
-        return self.compute_server.store.find(PODS, name, BELOW)
+        return self.compute_server.store.find(PODS, name, COMPUTE_NAMESPACE)
 
     def run_pod(self, name: str = "web") -> None:
         """Bind the compute pod as the compute scheduler, and start it as its kubelet."""
         pod = copy.deepcopy(self.compute_pod(name))
         assert pod is not None
         pod["spec"]["nodeName"] = COMPUTE_NODE
-        self.compute_server.store.update(PODS, pod, name=name, namespace=BELOW)
+        self.compute_server.store.update(PODS, pod, name=name, namespace=COMPUTE_NAMESPACE)
         self._set_status(name, "Running", {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, ready=True)
 
     def end_pod(self, name: str = "web", *, code: int = 0, at: datetime | None = None) -> None:
         """End the pod's containers, at the time `at` if given; the kubelet then confirms a pending deletion."""
         phase = "Failed" if code else "Succeeded"
-        ended: Document = {"exitCode": code, "reason": "Error" if code else "Completed"}
+        terminated: Document = {"exitCode": code, "reason": "Error" if code else "Completed"}
         if at is not None:
-            ended["finishedAt"] = render_time(at)
-        self._set_status(name, phase, {"terminated": ended})
+            terminated["finishedAt"] = render_time(at)
+        self._set_status(name, phase, {"terminated": terminated})
         pod = self.compute_pod(name)
         if pod is not None and pod["metadata"].get("deletionTimestamp"):
-            self.compute_server.store.delete(PODS, name, BELOW, grace=0)
+            self.compute_server.store.delete(PODS, name, COMPUTE_NAMESPACE, grace=0)
 
     def _set_status(self, name: str, phase: str, state: Document, *, ready: bool = False) -> None:
         pod = copy.deepcopy(self.compute_pod(name))
@@ -130,7 +130,7 @@ class World:
                 {"name": "main", "image": "busybox", "ready": ready, "restartCount": 0, "state": state}
             ],
         }
-        self.compute_server.store.update(PODS, pod, name=name, namespace=BELOW, status=True)
+        self.compute_server.store.update(PODS, pod, name=name, namespace=COMPUTE_NAMESPACE, status=True)
 
     # -- waiting
     # -----------------------------------------------------------------------------------------------------------
@@ -222,11 +222,11 @@ class World:
 
 def make_node(name: str, *, gpus: int = 8) -> Document:
     """Return a ready and empty node of the pool."""
-    offered = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    allocatable = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
     return {
         "metadata": {"name": name, "labels": {"gpu": "a100"}},
         "spec": {},
-        "status": {"allocatable": offered, "conditions": [{"type": "Ready", "status": "True"}]},
+        "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]},
     }
 
 

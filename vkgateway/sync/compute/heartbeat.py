@@ -10,9 +10,9 @@ from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.model.errors import VkgatewayError
 
-EVERY_SECONDS: Final = 10.0
+INTERVAL_SECONDS: Final = 10.0
 TIMEOUT_SECONDS: Final = 5.0
-AGAIN_SECONDS: Final = 2.0
+RETRY_SECONDS: Final = 2.0
 """Seconds between two probes while the server does not answer."""
 _MAX_MISSED: Final = 2
 """Consecutive probes without an answer before the server counts as silent. A closing connection may lose one."""
@@ -42,7 +42,7 @@ class Heartbeat:
     async def run(self) -> None:
         """Probe the server until cancelled."""
         while True:
-            await self._sleep(AGAIN_SECONDS if self._missed else EVERY_SECONDS)
+            await self._sleep(RETRY_SECONDS if self._missed else INTERVAL_SECONDS)
             await self._send_probe()
 
     async def _send_probe(self) -> None:

@@ -126,7 +126,7 @@ class ComputeLink:
 
     def _all_reflectors(self) -> Iterator[tuple[str, Reflector[Any]]]:
         yield "pods", self.pods
-        yield "strangers", self.unmanaged_pods
+        yield "unmanaged-pods", self.unmanaged_pods
         yield "nodes", self.nodes
         yield "namespaces", self.namespaces
         yield from self.copies.items()

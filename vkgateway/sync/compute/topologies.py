@@ -25,13 +25,13 @@ from vkgateway.sync.compute.topology_views import TopologyView
 
 log = structlog.get_logger(__name__)
 
-_LOOK: Final = 60.0
+_DISCOVERY_INTERVAL: Final = 60.0
 """Seconds between two checks whether the cluster serves the kind."""
 _RETRY: Final = 5.0
-_PATIENCE: Final = 20.0
+_KNOWN_TIMEOUT: Final = 20.0
 """Seconds after which admission does not wait for zones any longer: most clusters have none."""
 _POLICY, _SCOPE = "topologyManagerPolicy", "topologyManagerScope"
-_OLD_NAMES: Final = {"SingleNUMANodeContainerLevel": "container", "SingleNUMANodePodLevel": "pod"}
+_LEGACY_POLICIES: Final = {"SingleNUMANodeContainerLevel": "container", "SingleNUMANodePodLevel": "pod"}
 """Values of `topologyPolicies` under which kubelets reject pods, and the scope of each."""
 _SCOPES: Final = frozenset({"container", "pod"})
 
@@ -82,7 +82,9 @@ def _topology_scope(topology: _Object) -> str:
     """Return the scope of the policy single-numa-node, or "" if the node has another policy."""
     attributes = {each.name: each.value for each in topology.attributes or ()}
     if _POLICY not in attributes:
-        return next((_OLD_NAMES[name] for name in topology.topology_policies or () if name in _OLD_NAMES), "")
+        return next(
+            (_LEGACY_POLICIES[name] for name in topology.topology_policies or () if name in _LEGACY_POLICIES), ""
+        )
     scope = attributes.get(_SCOPE) or "container"
     return scope if attributes[_POLICY] == "single-numa-node" and scope in _SCOPES else ""
 
@@ -137,7 +139,7 @@ class ComputeTopologies:
                         watch = None
                     self._forget_topologies()
                     self._mark_known()
-                await self._sleep(_RETRY if served is None else _LOOK)
+                await self._sleep(_RETRY if served is None else _DISCOVERY_INTERVAL)
 
     async def _is_served(self) -> bool | None:
         """Return whether the cluster serves the kind and permits reading it; None if the check fails for now."""
@@ -163,7 +165,7 @@ class ComputeTopologies:
         )
 
     async def _stop_waiting(self) -> None:
-        await asyncio.sleep(_PATIENCE)
+        await asyncio.sleep(_KNOWN_TIMEOUT)
         if not self.is_known:
             log.warning("unknown whether nodes have NUMA zones; not waiting any longer", compute=self._name)
             self._mark_known()

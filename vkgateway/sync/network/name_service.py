@@ -40,11 +40,11 @@ log = structlog.get_logger(__name__)
 _API_PORTS: Final = (Port("https", "TCP", 443),)
 _API_NUMBER: Final = 1
 """Index in the tenant's service range at which its API server has the Service `kubernetes`."""
-_PATIENCE: Final = 10.0
+_REFUSAL_GRACE: Final = 10.0
 """Seconds for which a refusal counts as transient. A starting API server has not loaded its RBAC rules yet, and a pod
 that starts without names has none until its end.
 """
-_REFUSED_FOR: Final = 60.0
+_REFUSAL_RETRY: Final = 60.0
 """Seconds for which pods do not ask a compute cluster again after its refusal."""
 
 
@@ -134,11 +134,11 @@ class NameService:
         except errors.ApiError as error:
             if error.is_transient:
                 raise
-            if now - self._refusing.setdefault(link.name, now) < _PATIENCE:
+            if now - self._refusing.setdefault(link.name, now) < _REFUSAL_GRACE:
                 message = "the compute cluster does not allow the gateway to serve the tenant's DNS names at the moment"
                 raise UnavailableError(message, hint="the gateway retries automatically") from error
             log.warning("no name service", tenant=self._scope.name, compute=link.name, error=error.message)
-            self._refused[link.name] = now + _REFUSED_FOR
+            self._refused[link.name] = now + _REFUSAL_RETRY
             return self._scope.tenant
         self._refusing.pop(link.name, None)
         if dns is None:

@@ -43,7 +43,7 @@ from vkgateway.translate.sanitizer import Sanitizer
 
 log = structlog.get_logger(__name__)
 
-_KNOWN_WITHIN: Final = 10.0
+_LIST_TIMEOUT: Final = 10.0
 """Maximum seconds that a compute namespace waits for the tenant's policies."""
 
 
@@ -96,7 +96,7 @@ class NetworkPolicyReconciler:
         """
         self._needed.set()
         try:
-            async with asyncio.timeout(_KNOWN_WITHIN):
+            async with asyncio.timeout(_LIST_TIMEOUT):
                 await self._known.wait()
         except TimeoutError as error:
             raise UnavailableError(

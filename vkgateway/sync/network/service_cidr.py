@@ -20,9 +20,9 @@ from vkgateway.translate.context import TenantContext
 
 log = structlog.get_logger(__name__)
 
-_REFUSED_FOR: Final = 60.0
+_REFUSAL_RETRY: Final = 60.0
 """Seconds after which a compute cluster without the range is asked again."""
-_READY_WITHIN: Final = 5.0
+_READY_TIMEOUT: Final = 5.0
 """Maximum seconds until a new range is ready; typically 0.1 s."""
 _POLL_SECONDS: Final = 0.05
 
@@ -103,7 +103,7 @@ class TenantServiceCidr:
                 log.warning(
                     "tenant ServiceCIDR not available", tenant=self.tenant.name, compute=link.name, why=obstacle
                 )
-                self._refused[link.name] = now + _REFUSED_FOR
+                self._refused[link.name] = now + _REFUSAL_RETRY
                 return False
             self._confirmed[link.name] = link
             return True
@@ -155,7 +155,7 @@ class TenantServiceCidr:
 
     async def _wait_usable(self, link: ComputeLink, found: ServiceCidrView | None) -> str:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _READY_WITHIN
+        deadline = loop.time() + _READY_TIMEOUT
         while found is not None and not found.is_usable:
             if found.metadata.deletion_timestamp is not None:
                 return f"ServiceCIDR {found.metadata.name} is being deleted"

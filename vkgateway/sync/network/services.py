@@ -37,7 +37,7 @@ from vkgateway.translate.services import ServiceView
 
 log = structlog.get_logger(__name__)
 
-_KNOWN_WITHIN: Final = 5.0
+_LIST_TIMEOUT: Final = 5.0
 """Maximum seconds that a pod waits for the list of the tenant's Services."""
 
 
@@ -114,7 +114,7 @@ class ServiceReconciler:
         self._tenant_services.start_watching()
         if not self._tenant_services.is_listed.is_set():
             try:
-                async with asyncio.timeout(_KNOWN_WITHIN):
+                async with asyncio.timeout(_LIST_TIMEOUT):
                     await self._tenant_services.is_listed.wait()
             except TimeoutError:
                 log.warning("Services are not known yet; a pod starts without them", tenant=self._scope.name)

@@ -19,7 +19,7 @@ from vkgateway.sync.runtime.requests import POD
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import EVICTED, LOG_TAILS, RETAKEN
 
-_RELEASED_FOR: Final = 30.0
+_RELEASED_GRACE: Final = 30.0
 """Seconds for which a pod without its finalizer is left alone, although the watch still shows the finalizer."""
 
 
@@ -129,7 +129,7 @@ class PodDeleter:
         if self._was_released(uid):
             return
         await finalizers.remove_finalizers(context.link.client, resources.PODS, compute_pod.metadata, MIRROR_FINALIZER)
-        self._released_until[uid] = self._clock() + _RELEASED_FOR
+        self._released_until[uid] = self._clock() + _RELEASED_GRACE
 
     def _was_released(self, uid: str) -> bool:
         """Return whether the finalizer was just removed; several events report the end of a pod."""

@@ -26,7 +26,7 @@ from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.pod_references import pod_claims
 from vkgateway.translate.storage.volumes import required_node_terms
 
-_PATIENCE: Final = 1.0
+_REPORT_DELAY: Final = 1.0
 """Seconds that a pod waits for its claims before it is reported; the watch of claims may lag behind that of pods."""
 
 
@@ -85,7 +85,7 @@ class ClaimUsers:
                 self._claims_by_pod.setdefault(pod, set()).add((pod[0], name))
         if not found.unready:
             self._waiting_since.pop(pod, None)
-        elif (remaining := self._waiting_since.setdefault(pod, self._clock()) + _PATIENCE - self._clock()) > 0:
+        elif (remaining := self._waiting_since.setdefault(pod, self._clock()) + _REPORT_DELAY - self._clock()) > 0:
             found.is_early = True
             self._scope.work_queue.enqueue(POD, pod, remaining)
         return found

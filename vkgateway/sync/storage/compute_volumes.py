@@ -24,7 +24,7 @@ from vkgateway.translate.storage.views import STORAGE, ClaimView, decode_claim, 
 
 log = structlog.get_logger(__name__)
 
-_MADE_FOR: Final = 30.0
+_CREATED_GRACE: Final = 30.0
 """Seconds for which a claim counts as existing after its creation, although the watch has not shown it."""
 
 
@@ -73,7 +73,7 @@ class ComputeVolumes:
             document = forward_claim(claim, name=name, class_name=class_name, tenant=self._scope.tenant)
             compute_claim = await self._create_claim(link, document, namespace)
             if compute_claim.metadata.annotations.get(UID_ANNOTATION) == source.uid:
-                self._created_claims[source.uid] = link, compute_claim, self._clock() + _MADE_FOR
+                self._created_claims[source.uid] = link, compute_claim, self._clock() + _CREATED_GRACE
                 return compute_claim
             if compute_claim.is_deleting:
                 raise UnavailableError(

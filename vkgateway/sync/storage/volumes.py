@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 _LOST_AFTER: Final = 30.0
 """Seconds for which a compute claim must be missing before its volume counts as lost; a watch may lag."""
-_GROW_AGAIN: Final = 300.0
+_EXPANSION_RETRY: Final = 300.0
 """Seconds until a refused expansion is retried: a quota or a permission in the compute cluster may have changed."""
 _SLOW_SECONDS: Final = 60.0
 """Seconds after which an unfinished provisioning is reported."""
@@ -197,7 +197,7 @@ class VolumeReconciler:
         refusal = await self._compute_volumes.resize_claim(link, compute_claim, claim)
         if refusal:
             await self._report_event(claim.metadata, "VolumeResizeFailed", refusal)
-            self._scope.work_queue.enqueue(VOLUME, claim.metadata.uid, _GROW_AGAIN)
+            self._scope.work_queue.enqueue(VOLUME, claim.metadata.uid, _EXPANSION_RETRY)
 
     async def _report_slow(self, claim: ClaimView, compute_claim: ClaimView) -> None:
         """Report a slow provisioning, unless the volume waits for its pod."""

@@ -25,14 +25,14 @@ def create_gated(
     *,
     gpus: int = 1,
     gang: tuple[str, int] | None = None,
-    marks: Document | None = None,
+    annotations: Document | None = None,
     **spec: Any,
 ) -> Document:
     """Create a pod with our scheduling gate and without a node.
 
     `gang` is its name and size, `marks` are annotations; a spec field of None is removed.
     """
-    metadata: Document = {"name": name, "annotations": dict(marks or {})}
+    metadata: Document = {"name": name, "annotations": dict(annotations or {})}
     if gang is not None:
         metadata["annotations"] |= {"vkgateway.io/gang": gang[0], "vkgateway.io/gang-size": str(gang[1])}
     body = {
@@ -79,26 +79,28 @@ async def start_pod(world: World, name: str = "web") -> Document:
     """Wait until a pod is admitted, bind the admitted pods of its gang, and run it on its node."""
     await wait_ungated(world, name)
     await wait_until(lambda: _bind_gang(world, name) and world.compute_pod(name))
-    below = await world.wait_forwarded(name)
+    compute_pod = await world.wait_forwarded(name)
     run_pod(world, name)
     await wait_until(lambda: world.pod_phase(name) == "Running")
-    return below
+    return compute_pod
 
 
 def _bind_gang(world: World, name: str) -> bool:
     """Bind the admitted pods of a pod's gang as the tenant's scheduler; the gang is forwarded only then."""
     gang = get_annotation(get_pod(world, name), "vkgateway.io/gang")
-    for each in world.tenant_server.store.all(PODS):
-        mine = each["metadata"]["name"] == name or (gang and get_annotation(each, "vkgateway.io/gang") == gang)
-        if mine and not each["spec"].get("nodeName") and is_ungated(world, each["metadata"]["name"]):
-            bind_pod(world, each["metadata"]["name"])
+    for other_pod in world.tenant_server.store.all(PODS):
+        is_member = other_pod["metadata"]["name"] == name or (
+            gang and get_annotation(other_pod, "vkgateway.io/gang") == gang
+        )
+        if is_member and not other_pod["spec"].get("nodeName") and is_ungated(world, other_pod["metadata"]["name"]):
+            bind_pod(world, other_pod["metadata"]["name"])
     return True
 
 
-async def start_low(world: World, name: str = "low", *, gpus: int = 8, **other: Any) -> None:
-    create_gated(world, name, gpus=gpus, **LOW, **other)
-    below = await start_pod(world, name)
-    assert get_annotation(below, "vkgateway.io/borrowed") == "true"
+async def start_low(world: World, name: str = "low", *, gpus: int = 8, **spec: Any) -> None:
+    create_gated(world, name, gpus=gpus, **LOW, **spec)
+    compute_pod = await start_pod(world, name)
+    assert get_annotation(compute_pod, "vkgateway.io/borrowed") == "true"
 
 
 async def wait_notice(world: World, name: str = "low") -> str:
@@ -118,9 +120,9 @@ def run_pod(world: World, name: str = "web") -> None:
     world.compute_server.store.update(PODS, moved, name=name, namespace=moved["metadata"]["namespace"])
 
 
-def pinned_node(below: Document) -> str:
+def pinned_node(compute_pod: Document) -> str:
     """Return the compute node that a compute pod requires."""
-    required = below["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    required = compute_pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     found = {
         value
         for term in required["nodeSelectorTerms"]

@@ -41,8 +41,8 @@ NOBODY = Client("http://127.0.0.1:1", name="nobody")
 """Client that never sends a request."""
 
 
-def gang_marks(group: str = "default/gang/train", **said: Any) -> GangMarks:
-    return GangMarks(group=group, integration="vkgateway.io/gang", **said)
+def gang_marks(group: str = "default/gang/train", **fields: Any) -> GangMarks:
+    return GangMarks(group=group, integration="vkgateway.io/gang", **fields)
 
 
 class RecordingArbitration:
@@ -63,9 +63,9 @@ class RecordingArbitration:
     def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
         return EvictionTerms(20.0, 60.0)
 
-    def pod_ended(self, tenant: str, ran: PodRun) -> None:
+    def pod_ended(self, tenant: str, run: PodRun) -> None:
         assert tenant == TENANT
-        self.ran.append(ran)
+        self.ran.append(run)
 
 
 def make_member(uid: str = "u1", **other: Any) -> GangMember:
@@ -115,19 +115,19 @@ def compute_view(
     uid: str = "u1",
     *,
     node: str = "host-1",
-    marks: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
     phase: str = "Running",
     name: str = "",
     **meta: Any,
 ) -> ComputePodView:
     """Return the compute pod of `tenant_view(uid)`, placed on `host-1` by the arbiter and bound to `node`."""
-    annotations = {
+    merged = {
         NAMESPACE_ANNOTATION: "default",
         NAME_ANNOTATION: name or f"pod-{uid}",
         UID_ANNOTATION: uid,
         COMPUTE_NODE_ANNOTATION: "host-1",
         REQUESTS: json.dumps({GPU: 1000}),
-        **(marks or {}),
+        **(annotations or {}),
     }
     metadata = {
         "name": name or f"pod-{uid}",
@@ -135,7 +135,7 @@ def compute_view(
         "uid": f"below-{uid}",
         "creationTimestamp": BORN,
         "labels": {TENANT_LABEL: TENANT, POOL_LABEL: POOL[1]},
-        "annotations": {key: value for key, value in annotations.items() if value},
+        "annotations": {key: value for key, value in merged.items() if value},
         **meta,
     }
     spec = {"nodeName": node, "terminationGracePeriodSeconds": 40}

@@ -356,7 +356,7 @@ async def test_unmanaged_and_unread_pods_use_capacity_but_members_do_not(harness
     harness.pods.link.unmanaged_pods.store["x", "s1"] = harness.add_unmanaged(gpus=2)
     harness.pods.put_compute(compute_view("u1"))
     harness.pods.put_tenant(tenant_view("u1"))
-    harness.pods.put_compute(compute_view("free", marks={COMPUTE_NODE_ANNOTATION: ""}))
+    harness.pods.put_compute(compute_view("free", annotations={COMPUTE_NODE_ANNOTATION: ""}))
     harness.add_tenant()
     async with harness.running():
         await asyncio.sleep(0.05)
@@ -498,7 +498,7 @@ async def test_remaining_limit_excludes_usage_outside_the_arbiter(harness: Harne
     harness.alpha.admission.quotas_changed(
         [Quota(tenant=TENANT, pool=POOL, limit={GPU: 8000, "cpu": 1000}, guarantee={GPU: 4000})]
     )
-    harness.pods.put_compute(compute_view("free", marks={COMPUTE_NODE_ANNOTATION: ""}))
+    harness.pods.put_compute(compute_view("free", annotations={COMPUTE_NODE_ANNOTATION: ""}))
     harness.add_tenant()
     async with harness.running():
         quota = (await harness.run_cycle()).quotas[0]

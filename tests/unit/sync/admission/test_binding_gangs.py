@@ -17,18 +17,18 @@ def add_gang(*uids: str) -> Harness:
     harness = Harness(waits=False)
     for uid in uids:
         harness.add_pod(make_member(uid, marks=gang_marks(minimum=len(uids))))
-    harness.part.apply_admit(
+    harness.admission.apply_admit(
         Admit(gang=GANG, pool=POOL, nodes=dict.fromkeys(uids, "host-1"), borrowed=True), now=harness.now
     )
     return harness
 
 
 def bind_member(harness: Harness, uid: str) -> None:
-    harness.part.put_member(make_member(uid, marks=gang_marks(minimum=2), bound=True, mark="1"))
+    harness.admission.put_member(make_member(uid, marks=gang_marks(minimum=2), bound=True, mark="1"))
 
 
 def list_verdicts(harness: Harness, *uids: str) -> list[str]:
-    return [harness.part.admission_for(uid, NODE).verdict for uid in uids]
+    return [harness.admission.admission_for(uid, NODE).verdict for uid in uids]
 
 
 def test_gang_is_not_forwarded_before_its_last_pod_is_bound() -> None:
@@ -51,9 +51,9 @@ def test_gang_with_a_member_deleted_before_binding_is_admitted_again_or_waits() 
     harness = add_gang("u1", "u2")
     bind_member(harness, "u1")
     harness.pods.drop_tenant("u2")
-    harness.part.pod_changed(("default", "pod-u2"))
+    harness.admission.pod_changed(("default", "pod-u2"))
     assert list_verdicts(harness, "u1") == ["pending"]
-    assert not harness.part.verdict_store.verdicts
+    assert not harness.admission.verdict_store.verdicts
 
 
 def test_gang_with_a_member_not_bound_in_time_waits_as_a_whole() -> None:
@@ -62,8 +62,8 @@ def test_gang_with_a_member_not_bound_in_time_waits_as_a_whole() -> None:
     expire_admission(harness, 119)
     assert list_verdicts(harness, "u1") == ["pending"]
     expire_admission(harness, 1)
-    assert not harness.part.verdict_store.verdicts
-    [left], _ = harness.part.gangs.build_gangs()
+    assert not harness.admission.verdict_store.verdicts
+    [left], _ = harness.admission.gangs.build_gangs()
     assert ([pod.uid for pod in left.pods], left.minimum) == (["u1"], 2)
 
 

@@ -320,20 +320,20 @@ async def test_watched_kind_is_not_requested(server: FakeApiServer) -> None:
 
 async def test_change_of_serving_is_reported_once(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RETRY", 0.02)
-    told: list[Kind] = []
+    changes: list[Kind] = []
     async with server.client() as client:
         scope = tenant_scope(client)
-        scope.watches.add(COMPANION_KINDS, told.append)
+        scope.watches.add(COMPANION_KINDS, changes.append)
         companions = CompanionObjects(scope)
         async with in_background(companions.run()):
             server.fail("GET", "/apis/scheduling.volcano.sh", status=503, times=3)
             companions.watch_kind_of(make_reference())
             await wait_until(lambda: count_requests(server, "/apis/scheduling.volcano.sh") >= 6)
-            assert told == [make_reference().object_kind]
+            assert changes == [make_reference().object_kind]
             server.register(PODGROUPS)
-            await wait_until(lambda: len(told) > 1)
+            await wait_until(lambda: len(changes) > 1)
             await asyncio.sleep(0.1)
-            assert told == [make_reference().object_kind] * 2
+            assert changes == [make_reference().object_kind] * 2
 
 
 async def test_lookup_for_one_pod_is_not_reported_as_a_change(
@@ -341,17 +341,17 @@ async def test_lookup_for_one_pod_is_not_reported_as_a_change(
 ) -> None:
     """A pod that waits for such a kind is read only once."""
     monkeypatch.setattr(module, "_RETRY", 0.02)
-    told: list[Kind] = []
+    changes: list[Kind] = []
     async with server.client() as client:
         scope = tenant_scope(client)
-        scope.watches.add(COMPANION_KINDS, told.append)
+        scope.watches.add(COMPANION_KINDS, changes.append)
         companions = CompanionObjects(scope)
         async with in_background(companions.run()):
             await companions.find_unserved([make_reference().object_kind])
-            assert told == [make_reference().object_kind]
+            assert changes == [make_reference().object_kind]
             companions.watch_kind_of(make_reference())
             await wait_until(lambda: count_requests(server, "/apis/scheduling.volcano.sh") >= 4)
-            assert told == [make_reference().object_kind]
+            assert changes == [make_reference().object_kind]
 
 
 async def test_kind_with_unknown_state_is_reported_again(
@@ -359,38 +359,38 @@ async def test_kind_with_unknown_state_is_reported_again(
 ) -> None:
     """Otherwise a pod that waits because of the error would wait forever."""
     monkeypatch.setattr(module, "_RETRY", 0.02)
-    told: list[Kind] = []
+    changes: list[Kind] = []
     async with server.client() as client:
         scope = tenant_scope(client)
-        scope.watches.add(COMPANION_KINDS, told.append)
+        scope.watches.add(COMPANION_KINDS, changes.append)
         companions = CompanionObjects(scope)
         async with in_background(companions.run()):
             companions.watch_kind_of(make_reference())
-            await wait_until(lambda: told)
+            await wait_until(lambda: changes)
             server.fail("GET", "/apis/scheduling.volcano.sh", status=503, times=100)
             assert await companions.find_unserved([make_reference().object_kind]) == frozenset()
             server.heal()
-            await wait_until(lambda: len(told) == 2)
+            await wait_until(lambda: len(changes) == 2)
 
 
 async def test_kind_with_deleted_definition_is_not_served_until_restored(
     server: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_RETRY", 0.02)
-    told: list[Kind] = []
+    changes: list[Kind] = []
     server.register(PODGROUPS)
     async with server.client() as client:
         scope = tenant_scope(client)
-        scope.watches.add(COMPANION_KINDS, told.append)
+        scope.watches.add(COMPANION_KINDS, changes.append)
         companions = CompanionObjects(scope)
         async with in_background(companions.run()):
             companions.watch_kind_of(make_reference())
             await wait_until(lambda: companions.is_complete)
             server.unregister(PODGROUPS)
-            await wait_until(lambda: told == [make_reference().object_kind])
+            await wait_until(lambda: changes == [make_reference().object_kind])
             assert await companions.find_unserved([make_reference().object_kind]) == {make_reference().object_kind}
             server.register(PODGROUPS)
-            await wait_until(lambda: told == [make_reference().object_kind] * 2)
+            await wait_until(lambda: changes == [make_reference().object_kind] * 2)
             assert await companions.find_unserved([make_reference().object_kind]) == frozenset()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.waiting import wait_until
 from tests.unit.sync.scopes import tenant_scope
-from tests.unit.sync.world import BELOW, TENANT, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, TENANT, World, start_world
 from vkgateway.kube.resources import NAMESPACES
 from vkgateway.model.names import GANGS_DONE_ANNOTATION, NAME_ANNOTATION, TENANT_LABEL
 from vkgateway.sync.admission import completion_records as module
@@ -38,7 +38,7 @@ class Harness:
         return self.wanted
 
     def written_records(self) -> str:
-        found = self.world.compute_server.store.get(NAMESPACES, BELOW)
+        found = self.world.compute_server.store.get(NAMESPACES, COMPUTE_NAMESPACE)
         return str(found["metadata"]["annotations"].get(GANGS_DONE_ANNOTATION, ""))
 
 
@@ -47,7 +47,11 @@ async def harness(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Harness]:
     monkeypatch.setattr(module, "_GATHER", 0.01)
     monkeypatch.setattr(module, "_RETRY", 0.05)
     async with start_world() as world:
-        metadata = {"name": BELOW, "labels": {TENANT_LABEL: TENANT}, "annotations": {NAME_ANNOTATION: "default"}}
+        metadata = {
+            "name": COMPUTE_NAMESPACE,
+            "labels": {TENANT_LABEL: TENANT},
+            "annotations": {NAME_ANNOTATION: "default"},
+        }
         world.compute_server.store.create(NAMESPACES, {"metadata": metadata})
         client = world.compute_server.client("compute")
         link = ComputeLink("local", client)
@@ -85,7 +89,7 @@ async def test_record_is_written_read_and_removed(harness: Harness) -> None:
 
 async def test_records_are_written_only_when_complete_and_retried_on_failure(harness: Harness) -> None:
     harness.wanted, harness.is_known = {GROUP: {"a": Completion("", "", 1.0)}}, False
-    refused = harness.world.compute_server.fail("PATCH", f"/namespaces/{BELOW}", status=500)
+    refused = harness.world.compute_server.fail("PATCH", f"/namespaces/{COMPUTE_NAMESPACE}", status=500)
     harness.records.mark_changed("default")
     await asyncio.sleep(0.1)
     assert not refused.hits
@@ -106,10 +110,10 @@ async def test_records_beyond_the_size_limit_are_left_out(harness: Harness, monk
 
 
 async def test_unreadable_records_are_ignored(harness: Harness) -> None:
-    found = harness.world.compute_server.store.get(NAMESPACES, BELOW)
+    found = harness.world.compute_server.store.get(NAMESPACES, COMPUTE_NAMESPACE)
     found = found | {"metadata": found["metadata"] | {"annotations": {NAME_ANNOTATION: "default"}}}
     found["metadata"]["annotations"][GANGS_DONE_ANNOTATION] = "{"
-    harness.world.compute_server.store.update(NAMESPACES, found, name=BELOW)
+    harness.world.compute_server.store.update(NAMESPACES, found, name=COMPUTE_NAMESPACE)
     await asyncio.sleep(0.05)
 
     assert harness.records.load_completions(GROUP) == {}

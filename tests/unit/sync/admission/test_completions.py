@@ -27,23 +27,25 @@ def failed_at(at: float = 500.0) -> MemberState:
     return MemberState(has_failed=True, ended_at=at)
 
 
-def make_pod(uid: str, seen: MemberState, created: float = 100.0, **said: Any) -> tuple[GangMember, MemberState]:
-    return make_member(uid, created=created, marks=gang_marks(**{"minimum": 4, **said})), seen
+def make_pod(uid: str, state: MemberState, created: float = 100.0, **fields: Any) -> tuple[GangMember, MemberState]:
+    return make_member(uid, created=created, marks=gang_marks(**{"minimum": 4, **fields})), state
 
 
 def reduced_minimum(
     *pods: tuple[GangMember, MemberState], done: tuple[Completion, ...] = (), size: int | None = 4
 ) -> MinimumReduction:
-    members = [one for one, _ in pods]
+    members = [member for member, _ in pods]
     first: dict[str, float] = {}
-    for one in members:
-        assert one.marks is not None
-        if one.marks.controller_uid:
-            first[one.marks.controller_uid] = min(one.created, first.get(one.marks.controller_uid, one.created))
-    said = members[0].marks
-    assert said is not None
-    seen = {one.uid: seen for one, seen in pods}
-    return reduce_minimum(members, seen, done=done, first=first, marks=replace(said, size=size))
+    for member in members:
+        assert member.marks is not None
+        if member.marks.controller_uid:
+            first[member.marks.controller_uid] = min(
+                member.created, first.get(member.marks.controller_uid, member.created)
+            )
+    fields = members[0].marks
+    assert fields is not None
+    state = {member.uid: state for member, state in pods}
+    return reduce_minimum(members, state, done=done, first=first, marks=replace(fields, size=size))
 
 
 def test_pods_of_an_earlier_run_are_not_members_of_the_next() -> None:
@@ -57,9 +59,9 @@ def test_pods_of_an_earlier_run_are_not_members_of_the_next() -> None:
 
 
 def test_pods_created_by_the_same_controller_count() -> None:
-    again = make_pod("b", WAITING, 400.0, controller_uid="w")
-    assert reduced_minimum(again, make_pod("a", succeeded_at(300.0), controller_uid="w")).total == 1
-    assert reduced_minimum(again, done=(Completion("", "w", 300.0),)).total == 1
+    new_run = make_pod("b", WAITING, 400.0, controller_uid="w")
+    assert reduced_minimum(new_run, make_pod("a", succeeded_at(300.0), controller_uid="w")).total == 1
+    assert reduced_minimum(new_run, done=(Completion("", "w", 300.0),)).total == 1
 
 
 def test_replacement_belongs_to_the_run_of_its_controller() -> None:
@@ -72,11 +74,13 @@ def test_replacement_belongs_to_the_run_of_its_controller() -> None:
 
 
 def test_pods_without_controller_belong_to_the_current_run() -> None:
-    again = make_pod("b", WAITING, 400.0)
-    assert reduced_minimum(again, make_pod("a", succeeded_at(300.0))).total == 0
-    assert reduced_minimum(again, make_pod("a", succeeded_at(300.0)), make_pod("c", RUNNING)).total == 1
+    new_run = make_pod("b", WAITING, 400.0)
+    assert reduced_minimum(new_run, make_pod("a", succeeded_at(300.0))).total == 0
+    assert reduced_minimum(new_run, make_pod("a", succeeded_at(300.0)), make_pod("c", RUNNING)).total == 1
     assert (
-        reduced_minimum(again, make_pod("a", succeeded_at(300.0)), make_pod("c", RUNNING, controller_uid="run-1")).total
+        reduced_minimum(
+            new_run, make_pod("a", succeeded_at(300.0)), make_pod("c", RUNNING, controller_uid="run-1")
+        ).total
         == 0
     )
 
@@ -88,42 +92,42 @@ def test_creation_timestamps_are_rounded_down() -> None:
 
 
 def make_job(
-    uid: str, seen: MemberState, ended: int, *, wanted: int = 4, controller_uid: str = "j", **said: Any
+    uid: str, state: MemberState, ended: int, *, parallelism: int = 4, controller_uid: str = "j", **fields: Any
 ) -> Any:
-    return make_pod(uid, seen, controller_uid=controller_uid, job_desired=wanted, job_ended=ended, **said)
+    return make_pod(uid, state, controller_uid=controller_uid, job_desired=parallelism, job_ended=ended, **fields)
 
 
 def test_job_counts_its_own_pods() -> None:
     """Two of six completions of a Job with parallelism four reduce nothing; a permanently failed index does."""
     pods = [make_job("a", succeeded_at(300.0), 0), make_job("b", succeeded_at(300.0), 0), make_job("c", WAITING, 0)]
     assert reduced_minimum(*pods, done=(Completion("", "j", 300.0),)).total == 0
-    assert reduced_minimum(*[make_job(one.uid, seen, 1) for one, seen in pods]).total == 1
+    assert reduced_minimum(*[make_job(member.uid, state, 1) for member, state in pods]).total == 1
 
 
 def test_surplus_pods_replace_permanently_failed_ones() -> None:
     assert reduced_minimum(make_job("a", WAITING, 1), size=6).total == 0
     assert reduced_minimum(make_job("a", WAITING, 3), size=6).total == 1
-    assert reduced_minimum(make_job("a", WAITING, 3, wanted=6), size=None).total == 1
+    assert reduced_minimum(make_job("a", WAITING, 3, parallelism=6), size=None).total == 1
 
 
 def test_job_of_an_earlier_run_is_ignored() -> None:
     run = [
-        make_job("a", succeeded_at(90.0), 2, wanted=2, controller_uid="run-1"),
+        make_job("a", succeeded_at(90.0), 2, parallelism=2, controller_uid="run-1"),
         make_job("b", WAITING, 0, controller_uid="run-2"),
     ]
     assert reduced_minimum(*run[::-1], size=None).total == 0
-    part = make_job("a", succeeded_at(300.0), 2, wanted=2, controller_uid="run-1")
-    assert reduced_minimum(run[1], part).total == 2
+    partial = make_job("a", succeeded_at(300.0), 2, parallelism=2, controller_uid="run-1")
+    assert reduced_minimum(run[1], partial).total == 2
 
 
 def test_roles_are_counted_separately() -> None:
     roles = {"ps": 1, "worker": 3}
-    said: dict[str, Any] = {"role": "worker", "role_minimum": roles}
+    fields: dict[str, Any] = {"role": "worker", "role_minimum": roles}
     found = reduced_minimum(
-        make_job("a", WAITING, 1, wanted=3, **said), make_pod("p", RUNNING, role="ps", role_minimum=roles)
+        make_job("a", WAITING, 1, parallelism=3, **fields), make_pod("p", RUNNING, role="ps", role_minimum=roles)
     )
     assert (found.total, found.roles["worker"], found.roles["ps"]) == (1, 1, 0)
-    assert reduced_minimum(make_job("a", WAITING, 1, wanted=5, **said), size=6).roles["worker"] == 0
+    assert reduced_minimum(make_job("a", WAITING, 1, parallelism=5, **fields), size=6).roles["worker"] == 0
 
 
 def test_failed_replica_counts_if_it_is_not_replaced() -> None:
@@ -132,9 +136,9 @@ def test_failed_replica_counts_if_it_is_not_replaced() -> None:
 
 
 def test_replaced_successful_pod_is_still_expected() -> None:
-    one, seen = make_pod("b", succeeded_at(300.0), replaces_succeeded=True)
-    assert reduced_minimum(make_pod("a", WAITING), (one, seen)).total == 0
-    assert completion_of(one, seen) is None
+    member, state = make_pod("b", succeeded_at(300.0), replaces_succeeded=True)
+    assert reduced_minimum(make_pod("a", WAITING), (member, state)).total == 0
+    assert completion_of(member, state) is None
     assert completion_of(*make_pod("b", succeeded_at(300.0), role="ps", controller_uid="c")) == Completion(
         "ps", "c", 300.0
     )
@@ -142,8 +146,8 @@ def test_replaced_successful_pod_is_still_expected() -> None:
 
 @pytest.mark.parametrize("end", [succeeded_at(300.0), failed_at()])
 def test_updated_minimum_is_not_reduced(end: MemberState) -> None:
-    said = {"excludes_succeeded": True, "replaces_failed": False}
-    assert reduced_minimum(make_pod("a", WAITING, **said), make_pod("b", end, **said)) == MinimumReduction()
+    fields = {"excludes_succeeded": True, "replaces_failed": False}
+    assert reduced_minimum(make_pod("a", WAITING, **fields), make_pod("b", end, **fields)) == MinimumReduction()
 
 
 def test_status_gives_the_end_of_the_last_container() -> None:

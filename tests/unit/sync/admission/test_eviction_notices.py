@@ -29,7 +29,7 @@ from vkgateway.sync.pods.pod_context import PodContext
 from vkgateway.sync.views.annotations import EVICTED_FOR
 from vkgateway.sync.views.pods import decode_compute_pod, decode_tenant_pod
 
-BELOW = compute_namespace(TENANT, "default")
+COMPUTE_NAMESPACE = compute_namespace(TENANT, "default")
 DEADLINE = "2026-03-01T12:30:00Z"
 DEADLINE_AT = 1772368200.0
 EVICTING = Admission(
@@ -44,12 +44,14 @@ EVICTING = Admission(
 class Harness:
     """Running pod on both servers."""
 
-    def __init__(self, above: FakeApiServer, below: FakeApiServer, client: Client, compute: Client) -> None:
-        self.above, self.below = above, below
+    def __init__(
+        self, tenant_server: FakeApiServer, compute_server: FakeApiServer, client: Client, compute: Client
+    ) -> None:
+        self.tenant_server, self.compute_server = tenant_server, compute_server
         self.link = ComputeLink("local", compute)
         self.notices = EvictionNotices(tenant_scope(client, clock=lambda: 1000.0))
-        above.store.create(PODS, {"metadata": {"name": "web"}, "spec": {"nodeName": "a100.local"}}, "default")
-        below.store.create(
+        tenant_server.store.create(PODS, {"metadata": {"name": "web"}, "spec": {"nodeName": "a100.local"}}, "default")
+        compute_server.store.create(
             PODS,
             {
                 "metadata": {
@@ -59,7 +61,7 @@ class Harness:
                 },
                 "spec": {"nodeName": "host-1"},
             },
-            BELOW,
+            COMPUTE_NAMESPACE,
         )
 
     def make_context(self, admission: Admission = EVICTING) -> PodContext:
@@ -74,10 +76,10 @@ class Harness:
         )
 
     def tenant_pod(self) -> Object:
-        return self.above.store.get(PODS, "web", "default")
+        return self.tenant_server.store.get(PODS, "web", "default")
 
     def compute_pod(self) -> Object:
-        return self.below.store.get(PODS, "web", BELOW)
+        return self.compute_server.store.get(PODS, "web", COMPUTE_NAMESPACE)
 
     def list_deadlines(self) -> tuple[str | None, str | None]:
         """Return the deadlines of the tenant pod and the compute pod."""
@@ -94,16 +96,21 @@ class Harness:
         return None
 
     def list_events(self) -> list[tuple[str, str]]:
-        return [(event["reason"], event["message"]) for event in self.above.store.all(EVENTS)]
+        return [(event["reason"], event["message"]) for event in self.tenant_server.store.all(EVENTS)]
 
     def list_requests(self) -> int:
-        return len(self.above.requests) + len(self.below.requests)
+        return len(self.tenant_server.requests) + len(self.compute_server.requests)
 
 
 @pytest.fixture
 async def harness() -> AsyncIterator[Harness]:
-    async with FakeApiServer() as above, FakeApiServer() as below, above.client() as client, below.client() as compute:
-        yield Harness(above, below, client, compute)
+    async with (
+        FakeApiServer() as tenant_server,
+        FakeApiServer() as compute_server,
+        tenant_server.client() as client,
+        compute_server.client() as compute,
+    ):
+        yield Harness(tenant_server, compute_server, client, compute)
 
 
 async def test_notice_is_written_to_both_pods_with_the_same_deadline(harness: Harness) -> None:
@@ -120,18 +127,18 @@ async def test_notice_is_written_to_both_pods_with_the_same_deadline(harness: Ha
 
 async def test_notice_is_written_once(harness: Harness) -> None:
     await harness.notices.give_notice(harness.make_context())
-    asked = harness.list_requests()
+    requests = harness.list_requests()
     await harness.notices.give_notice(harness.make_context())
-    assert harness.list_requests() == asked
+    assert harness.list_requests() == requests
 
 
 async def test_tenant_pod_is_not_notified_before_the_compute_pod(harness: Harness) -> None:
-    harness.below.fail("PATCH", "/pods/web", status=503)
+    harness.compute_server.fail("PATCH", "/pods/web", status=503)
     with pytest.raises(errors.ApiError):
         await harness.notices.give_notice(harness.make_context())
-    assert harness.above.requests == []
+    assert harness.tenant_server.requests == []
 
-    harness.above.fail("PATCH", "/pods/web", status=503)
+    harness.tenant_server.fail("PATCH", "/pods/web", status=503)
     with pytest.raises(errors.ApiError):
         await harness.notices.give_notice(harness.make_context())
     assert harness.list_deadlines() == (None, DEADLINE)
@@ -142,7 +149,7 @@ async def test_tenant_pod_is_not_notified_before_the_compute_pod(harness: Harnes
 
 
 async def test_tenant_annotation_is_written_last(harness: Harness) -> None:
-    harness.above.fail("PATCH", "/pods/web?", status=503)
+    harness.tenant_server.fail("PATCH", "/pods/web?", status=503)
     with pytest.raises(errors.ApiError):
         await harness.notices.give_notice(harness.make_context())
     assert harness.get_condition() == ("True", "PreemptionByVkgateway")
@@ -163,7 +170,7 @@ async def test_new_deadline_replaces_the_old_one(harness: Harness) -> None:
 async def test_pods_deleted_during_the_request_are_no_error(
     harness: Harness, side: str, status: int, reason: str
 ) -> None:
-    server = harness.above if side == "above" else harness.below
+    server = harness.tenant_server if side == "above" else harness.compute_server
     server.fail("PATCH", "/pods/web", status=status, reason=reason, times=3)
     await harness.notices.give_notice(harness.make_context())
 
@@ -177,14 +184,14 @@ async def test_notice_is_withdrawn_from_both_pods(harness: Harness) -> None:
     assert harness.get_condition() == ("False", "EvictionWithdrawn")
     assert [reason for reason, _ in harness.list_events()] == ["PreemptionByVkgateway", "EvictionWithdrawn"]
 
-    asked = harness.list_requests()
+    requests = harness.list_requests()
     await harness.notices.withdraw_notice(harness.make_context(Admission(AdmissionState.ADMITTED)))
-    assert harness.list_requests() == asked
+    assert harness.list_requests() == requests
 
 
 async def test_notice_on_the_compute_pod_only_is_withdrawn(harness: Harness) -> None:
     await harness.notices.give_notice(harness.make_context())
-    harness.below.fail("PATCH", "/pods/web", status=503)
+    harness.compute_server.fail("PATCH", "/pods/web", status=503)
     with pytest.raises(errors.ApiError):
         await harness.notices.withdraw_notice(harness.make_context(Admission(AdmissionState.ADMITTED)))
     assert harness.list_deadlines() == (None, DEADLINE)
@@ -199,10 +206,10 @@ async def test_no_request_is_sent_without_a_notice(harness: Harness) -> None:
     assert harness.list_requests() == 0
 
 
-def _set_borrowed(harness: Harness, told: str) -> None:
-    below = harness.compute_pod()
-    below["metadata"]["annotations"][BORROWED_ANNOTATION] = told
-    harness.below.store.update(PODS, below, name="web", namespace=BELOW)
+def _set_borrowed(harness: Harness, annotation: str) -> None:
+    compute_pod = harness.compute_pod()
+    compute_pod["metadata"]["annotations"][BORROWED_ANNOTATION] = annotation
+    harness.compute_server.store.update(PODS, compute_pod, name="web", namespace=COMPUTE_NAMESPACE)
 
 
 async def test_promotion_is_recorded_once_and_reported_to_the_tenant(harness: Harness) -> None:
@@ -211,20 +218,20 @@ async def test_promotion_is_recorded_once_and_reported_to_the_tenant(harness: Ha
         await harness.notices.mark_promoted(harness.make_context(Admission(AdmissionState.ADMITTED, borrowed=False)))
     assert harness.compute_pod()["metadata"]["annotations"][BORROWED_ANNOTATION] == "false"
     assert [reason for reason, _ in harness.list_events()] == ["InsideGuarantee"]
-    assert len([request for request in harness.below.requests if request.startswith("PATCH")]) == 1
+    assert len([request for request in harness.compute_server.requests if request.startswith("PATCH")]) == 1
 
 
 @pytest.mark.parametrize("borrowed", [True, None])
 async def test_borrowing_or_unknown_pods_are_not_promoted(harness: Harness, borrowed: bool | None) -> None:
     _set_borrowed(harness, "true")
-    asked = harness.list_requests()
+    requests = harness.list_requests()
     await harness.notices.mark_promoted(harness.make_context(Admission(AdmissionState.ADMITTED, borrowed=borrowed)))
-    assert harness.list_requests() == asked
+    assert harness.list_requests() == requests
 
 
 async def test_unrecorded_promotion_is_not_reported(harness: Harness) -> None:
     _set_borrowed(harness, "true")
-    harness.below.fail("PATCH", "/pods/web", status=503)
+    harness.compute_server.fail("PATCH", "/pods/web", status=503)
     with pytest.raises(errors.ApiError):
         await harness.notices.mark_promoted(harness.make_context(Admission(AdmissionState.ADMITTED, borrowed=False)))
     assert harness.list_events() == []

@@ -27,7 +27,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_notice,
     wait_ungated,
 )
-from tests.unit.sync.world import BELOW, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
 from vkgateway.kube.resources import PODS
 from vkgateway.model.times import parse_time
 from vkgateway.sync.clock import SteadyClock
@@ -52,7 +52,7 @@ async def test_low_priority_pod_gets_notice_and_guaranteed_pod_takes_its_place(w
     world.notice = 6  # long enough to inspect everything within it on a slow machine
     async with world.run_gateway():
         await start_low(world)
-        world.compute_server.logs[BELOW, "low", "main"] = "step 41\nstep 42\n"
+        world.compute_server.logs[COMPUTE_NAMESPACE, "low", "main"] = "step 41\nstep 42\n"
         begun = time.time()
         create_gated(world, "high", gpus=8)
 
@@ -119,8 +119,8 @@ async def test_pods_within_the_guarantee_keep_their_grace_period(world: World) -
         await start_pod(world, "high")
         world.delete_pod("high")
         await wait_until(lambda: is_deleting(world.compute_pod("high")))
-        left = (world.compute_pod("high") or {})["metadata"]["deletionGracePeriodSeconds"]
-        assert 590 < left <= 600, "what is left of its own, less what the machine took to tell it"
+        remaining = (world.compute_pod("high") or {})["metadata"]["deletionGracePeriodSeconds"]
+        assert 590 < remaining <= 600, "what is left of its own, less what the machine took to tell it"
 
 
 async def test_eviction_reason_is_written_for_succeeded_pods_too(world: World) -> None:
@@ -232,7 +232,7 @@ async def test_only_the_surplus_of_an_elastic_gang_is_evicted(world: World) -> N
     world.notice = 1
     async with world.run_gateway():
         for rank in range(2):
-            create_gated(world, f"low-{rank}", gpus=4, marks=elastic, **LOW)
+            create_gated(world, f"low-{rank}", gpus=4, annotations=elastic, **LOW)
         for rank in range(2):
             await start_pod(world, f"low-{rank}")
         create_gated(world, "high", gpus=4)

@@ -22,7 +22,8 @@ GANG = f"{TENANT}/{GROUP}"
 WAITING = MemberState(state=PodState.WAITING)
 PLACED = MemberState(state=PodState.PLACED, pool=POOL, node="host-1", borrowed=True, since=50.0, behind="alpha/x")
 ENDING = replace(PLACED, state=PodState.ENDING, deadline=70.0)
-SUCCEEDED, GONE = MemberState(has_succeeded=True, ended_at=200.0), MemberState()
+SUCCEEDED = MemberState(has_succeeded=True, ended_at=200.0)
+GONE = MemberState()
 DONE = Completion("", "", 200.0)
 
 
@@ -64,9 +65,9 @@ class Harness:
     def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
         return self.bounds(pool)
 
-    def member_state(self, one: GangMember) -> MemberState:
-        self.looked.append(one.uid)
-        return self.seen.get(one.uid, WAITING)
+    def member_state(self, member: GangMember) -> MemberState:
+        self.looked.append(member.uid)
+        return self.seen.get(member.uid, WAITING)
 
     def only_gang(self) -> Gang:
         gangs, holds = self.gangs.build_gangs()
@@ -82,8 +83,8 @@ class Harness:
 
 
 def make_workers(number: int, *, minimum: int | None = None, **other: object) -> list[GangMember]:
-    said = [gang_marks(minimum=number if minimum is None else minimum, rank=rank) for rank in range(number)]
-    return [make_member(f"u{rank}", marks=said[rank], **other) for rank in range(number)]
+    marks = [gang_marks(minimum=number if minimum is None else minimum, rank=rank) for rank in range(number)]
+    return [make_member(f"u{rank}", marks=marks[rank], **other) for rank in range(number)]
 
 
 # -- fields of a gang --------------------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ def test_single_pod_is_a_gang_of_one() -> None:
 
 
 def test_members_of_one_group_form_a_gang_with_merged_marks() -> None:
-    said = gang_marks(
+    marks = gang_marks(
         minimum=2,
         elastic=True,
         maximum=5,
@@ -115,8 +116,8 @@ def test_members_of_one_group_form_a_gang_with_merged_marks() -> None:
         restart_cost=3.0,
     )
     harness = Harness(
-        make_member("u1", marks=replace(said, rank=1, role="worker"), created=30.0, priority=-1, grace=10.0),
-        make_member("u0", marks=replace(said, rank=0, role="launcher"), created=20.0, priority=4, grace=100.0),
+        make_member("u1", marks=replace(marks, rank=1, role="worker"), created=30.0, priority=-1, grace=10.0),
+        make_member("u0", marks=replace(marks, rank=0, role="launcher"), created=20.0, priority=4, grace=100.0),
     )
     gang = harness.only_gang()
 
@@ -168,10 +169,10 @@ def test_minimum_is_reduced_by_completed_members(done: MemberState | None) -> No
 
 def role_marks(*named: str) -> list[GangMember]:
     minimum = {role: named.count(role) for role in named}
-    said = [
+    marks = [
         gang_marks(minimum=len(named), rank=rank, role=role, role_minimum=minimum) for rank, role in enumerate(named)
     ]
-    return [make_member(f"u{rank}", marks=each) for rank, each in enumerate(said)]
+    return [make_member(f"u{rank}", marks=each) for rank, each in enumerate(marks)]
 
 
 def test_deleted_successful_member_is_not_expected() -> None:
@@ -228,8 +229,8 @@ def test_member_completed_before_a_restart_is_not_expected() -> None:
 
 
 def test_completions_are_recorded_only_for_incomplete_gangs() -> None:
-    said = [gang_marks(minimum=3, role="ps" if rank else "worker") for rank in range(3)]
-    harness = Harness(*[make_member(f"u{rank}", marks=each) for rank, each in enumerate(said)])
+    marks = [gang_marks(minimum=3, role="ps" if rank else "worker") for rank in range(3)]
+    harness = Harness(*[make_member(f"u{rank}", marks=each) for rank, each in enumerate(marks)])
     assert harness.gangs.completions_in("default") == {}
 
     harness.seen["u1"] = SUCCEEDED
@@ -254,9 +255,9 @@ def test_records_are_notified_of_completions_and_recreations() -> None:
     assert harness.memory.news == ["default"] * 5
 
 
-@pytest.mark.parametrize("said", [{"minimum": 1}, {"minimum": 2, "excludes_succeeded": True}])
-def test_completions_are_not_recorded_if_they_do_not_count(said: dict[str, Any]) -> None:
-    harness = Harness(*[make_member(f"u{rank}", marks=gang_marks(**said)) for rank in range(3)])
+@pytest.mark.parametrize("marks", [{"minimum": 1}, {"minimum": 2, "excludes_succeeded": True}])
+def test_completions_are_not_recorded_if_they_do_not_count(marks: dict[str, Any]) -> None:
+    harness = Harness(*[make_member(f"u{rank}", marks=gang_marks(**marks)) for rank in range(3)])
     harness.gangs.member_succeeded("u0")
     harness.seen["u0"] = SUCCEEDED
 
@@ -313,9 +314,9 @@ def test_minimum_of_each_role_is_reduced_by_its_completions() -> None:
 
 
 def test_ungoverned_members_count_towards_the_maximum() -> None:
-    said = gang_marks(minimum=2, maximum=5, elastic=True)
+    marks = gang_marks(minimum=2, maximum=5, elastic=True)
     harness = Harness(
-        make_member("u0", marks=said), make_member("u1", marks=said), make_member("cpu", marks=said, governed=False)
+        make_member("u0", marks=marks), make_member("u1", marks=marks), make_member("cpu", marks=marks, governed=False)
     )
 
     assert harness.only_gang().maximum == 4
@@ -509,7 +510,7 @@ def test_unchanged_gang_is_the_same_object() -> None:
     harness.looked.clear()
     second, _ = harness.gangs.build_gangs()
 
-    assert [one is other for one, other in zip(first, second, strict=True)] == [True, True]
+    assert [member is other for member, other in zip(first, second, strict=True)] == [True, True]
     assert harness.looked == []
 
 
@@ -547,7 +548,7 @@ def test_reread_member_replaces_its_former_state() -> None:
         GANG: ["u0"],
         f"{TENANT}/default/gang/other": ["u1"],
     }
-    assert [one.uid for one in harness.gangs.members_of(GANG)] == ["u0"]
+    assert [member.uid for member in harness.gangs.members_of(GANG)] == ["u0"]
 
 
 def test_deleted_members_leave_nothing() -> None:
@@ -567,12 +568,12 @@ def test_deleted_members_leave_nothing() -> None:
 
 def test_pods_of_the_same_name_are_distinguished() -> None:
     harness = Harness(make_member("old", key=("default", "web")), make_member("new", key=("default", "web")))
-    assert {one.uid for one in harness.gangs.members_named(("default", "web"))} == {"old", "new"}
+    assert {member.uid for member in harness.gangs.members_named(("default", "web"))} == {"old", "new"}
     harness.gangs.drop_member("old")
 
-    assert [one.uid for one in harness.gangs.members_named(("default", "web"))] == ["new"]
+    assert [member.uid for member in harness.gangs.members_named(("default", "web"))] == ["new"]
     assert harness.gangs.members_named(("default", "other")) == []
-    assert [one.uid for one in harness.gangs] == ["new"]
+    assert [member.uid for member in harness.gangs] == ["new"]
 
 
 def test_plans_are_retained_and_reported_again() -> None:

@@ -527,7 +527,7 @@ async def test_ordinary_running_pod_stays_ordinary_after_installation_of_the_kin
     """As after a restart; with `later`, the compute pod is seen only after the pod was read."""
     harness.server.register(Resource("apis/scheduling.x-k8s.io/v1alpha1", "podgroups", "PodGroup"))
     uid = harness.create_pod(meta=LABEL, **FREE, schedulingGates=[], nodeName="a100.local")
-    runs = compute_view(uid, name="web", marks={COMPUTE_NODE_ANNOTATION: ""})
+    runs = compute_view(uid, name="web", annotations={COMPUTE_NODE_ANNOTATION: ""})
     if seen == "first":
         harness.pods.put_compute(runs)
     await harness.reconcile_pod()

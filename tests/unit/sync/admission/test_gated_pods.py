@@ -31,7 +31,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     start_pod,
     wait_ungated,
 )
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, World, start_world
 from vkgateway.kube.resources import NAMESPACES, PODS, Resource
 from vkgateway.model.names import BORROWED_ANNOTATION, COMPUTE_NODE_ANNOTATION, UID_ANNOTATION
 from vkgateway.sync.admission import companion_objects
@@ -68,21 +68,21 @@ async def test_bound_pod_runs_on_its_node_with_annotations_for_a_restart(
     world.guarantee = GPUS
     create_gated(world)
     async with world.run_gateway():
-        below = await start_pod(world)
+        compute_pod = await start_pod(world)
 
-    chosen = get_annotation(below, COMPUTE_NODE_ANNOTATION)
+    chosen = get_annotation(compute_pod, COMPUTE_NODE_ANNOTATION)
     assert chosen in (COMPUTE_NODE, SECOND_NODE)
-    assert pinned_node(below) == chosen
-    assert get_annotation(below, BORROWED_ANNOTATION) == "false"
-    assert get_annotation(below, UID_ANNOTATION) == get_pod(world)["metadata"]["uid"]
+    assert pinned_node(compute_pod) == chosen
+    assert get_annotation(compute_pod, BORROWED_ANNOTATION) == "false"
+    assert get_annotation(compute_pod, UID_ANNOTATION) == get_pod(world)["metadata"]["uid"]
     assert count_creations(world) == 1
 
 
 async def test_pods_beyond_the_guarantee_are_marked_as_borrowed(world: World) -> None:
     create_gated(world)
     async with world.run_gateway():
-        below = await start_pod(world)
-    assert get_annotation(below, BORROWED_ANNOTATION) == "true"
+        compute_pod = await start_pod(world)
+    assert get_annotation(compute_pod, BORROWED_ANNOTATION) == "true"
 
 
 async def test_pods_are_spread_if_they_do_not_fit_one_node(world: World) -> None:
@@ -107,9 +107,9 @@ async def test_pod_with_another_gate_waits_for_it_with_a_reason(world: World) ->
 async def test_pod_without_governed_resources_is_not_arbitrated(world: World) -> None:
     world.create_pod("free")
     async with world.run_gateway():
-        below = await world.wait_forwarded("free")
+        compute_pod = await world.wait_forwarded("free")
         await world.wait_settled()
-    assert get_annotation(below, COMPUTE_NODE_ANNOTATION) == ""
+    assert get_annotation(compute_pod, COMPUTE_NODE_ANNOTATION) == ""
     assert get_condition(world, ADMITTED, "free") is None
 
 
@@ -215,8 +215,8 @@ async def test_gang_waits_for_its_companion_object_and_follows_it(
     marks = {"scheduling.k8s.io/group-name": "train"}
     pod_groups = Resource("apis/scheduling.volcano.sh/v1beta1", "podgroups", "PodGroup")
     group = {"metadata": {"name": "train"}, "spec": {"minMember": 3}}
-    create_gated(world, "one", marks=marks)
-    create_gated(world, "two", marks=marks)
+    create_gated(world, "one", annotations=marks)
+    create_gated(world, "two", annotations=marks)
     async with world.run_gateway() as sync:
         assert "PodGroup train" in await event_messages(world, "WaitingForMembers", "one")
 
@@ -315,10 +315,10 @@ async def test_notice_written_by_the_tenant_has_no_effect(world: World) -> None:
             PODS, {**changed, "metadata": {**changed["metadata"]}}, name="web", namespace="default"
         )
         await world.wait_settled()
-        below = world.compute_pod()
-        assert below is not None
-        assert get_annotation(below, "vkgateway.io/eviction-deadline") == ""
-        assert "deletionTimestamp" not in below["metadata"]
+        compute_pod = world.compute_pod()
+        assert compute_pod is not None
+        assert get_annotation(compute_pod, "vkgateway.io/eviction-deadline") == ""
+        assert "deletionTimestamp" not in compute_pod["metadata"]
 
 
 # -- the compute cluster -----------------------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ async def test_compute_pod_that_no_node_takes_is_reverted_and_placed_elsewhere(w
         assert get_condition(world, "DisruptionTarget") is None
         assert count_status_writes(world) <= before + 2
         assert count_creations(world) == 2
-    assert world.compute_server.store.find(PODS, "web", BELOW) is not None
+    assert world.compute_server.store.find(PODS, "web", COMPUTE_NAMESPACE) is not None
 
 
 # -- the platform ------------------------------------------------------------------------------------------------------

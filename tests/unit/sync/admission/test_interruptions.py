@@ -23,7 +23,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     is_ungated,
     run_pod,
 )
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, World, start_world
 from vkgateway.kube.resources import PODS
 
 Dispatch = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -162,7 +162,7 @@ class Reclaim(Scenario):
             assert disruption_reason(world, f"low-{rank}") == ("True", "PreemptionByVkgateway")
         assert get_annotation(world.compute_pod("high"), "vkgateway.io/compute-node") == COMPUTE_NODE
         assert get_annotation(world.compute_pod("high"), "vkgateway.io/borrowed") == "false"
-        assert world.compute_server.store.find(PODS, "high", BELOW) is not None
+        assert world.compute_server.store.find(PODS, "high", COMPUTE_NAMESPACE) is not None
 
 
 class ShrinkAndGrowth(Scenario):
@@ -172,7 +172,7 @@ class ShrinkAndGrowth(Scenario):
 
     def start_scenario(self, world: World) -> None:
         for rank in range(2):
-            create_gated(world, f"low-{rank}", gpus=4, marks=ELASTIC, **LOW)
+            create_gated(world, f"low-{rank}", gpus=4, annotations=ELASTIC, **LOW)
 
     async def continue_scenario(self, world: World) -> None:
         if world.tenant_pod("low-2") is None:
@@ -181,7 +181,7 @@ class ShrinkAndGrowth(Scenario):
                 create_gated(world, "high", gpus=4)
             await wait_until(lambda: world.pod_phase("high") == "Running")
             await wait_until(lambda: sorted(pod_phases(world, "low-0", "low-1")) == ["Failed", "Running"])
-            create_gated(world, "low-2", gpus=4, marks=ELASTIC, **LOW)
+            create_gated(world, "low-2", gpus=4, annotations=ELASTIC, **LOW)
         if world.tenant_pod("high") is not None:
             world.tenant_server.store.delete(PODS, "high", "default", grace=0)
         await wait_until(lambda: world.pod_phase("low-2") == "Running")
@@ -229,18 +229,18 @@ def compute_names(world: World) -> list[str]:
 
 def disruption_reason(world: World, name: str) -> tuple[str, str] | None:
     """Return status and reason of the eviction condition."""
-    told = get_condition(world, "DisruptionTarget", name)
-    return told[:2] if told else None
+    notified = get_condition(world, "DisruptionTarget", name)
+    return notified[:2] if notified else None
 
 
 @asynccontextmanager
-async def notified_pods(story: Scenario) -> AsyncIterator[World]:
+async def notified_pods(scenario: Scenario) -> AsyncIterator[World]:
     """Return a world in which a scenario has started."""
     async with start_world() as world:
-        world.notice = story.notice
+        world.notice = scenario.notice
         world.limit = world.limit | {"nvidia.com/gpu": 16_000}
         world.guarantee = {"nvidia.com/gpu": 8000}
-        story.start_scenario(world)
+        scenario.start_scenario(world)
         async with other_requests(world):
             yield world
 
@@ -249,33 +249,33 @@ STORIES = [Reclaim(), ShrinkAndGrowth(), Reprieved()]
 
 
 @pytest.mark.parametrize(
-    ("story", "after"),
+    ("scenario", "after"),
     [pytest.param(each, n, id=f"{type(each).__name__}-{n}") for each in STORIES for n in range(1, each.writes + 1)],
 )
-async def test_gateway_stopped_after_any_write_neither_omits_nor_repeats_work(story: Scenario, after: int) -> None:
-    async with notified_pods(story) as world:
+async def test_gateway_stopped_after_any_write_neither_omits_nor_repeats_work(scenario: Scenario, after: int) -> None:
+    async with notified_pods(scenario) as world:
         interruption = Interruption(after)
         with run_interrupted(world, interruption):
             async with world.run_gateway():
-                told = asyncio.create_task(story.continue_scenario(world))
+                notified = asyncio.create_task(scenario.continue_scenario(world))
                 death = asyncio.create_task(interruption.reached.wait())
-                await asyncio.wait([told, death], return_when=asyncio.FIRST_COMPLETED)
-                for task in (told, death):
+                await asyncio.wait([notified, death], return_when=asyncio.FIRST_COMPLETED)
+                for task in (notified, death):
                     task.cancel()
-                await asyncio.gather(told, death, return_exceptions=True)
+                await asyncio.gather(notified, death, return_exceptions=True)
         async with world.run_gateway():
-            await story.continue_scenario(world)
+            await scenario.continue_scenario(world)
             await world.wait_settled()
         assert peak_usage(world) == 8
-        story.check_result(world)
+        scenario.check_result(world)
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: type(story).__name__)
-async def test_number_of_interruption_points_matches_the_writes(story: Scenario) -> None:
-    async with notified_pods(story) as world:
+@pytest.mark.parametrize("scenario", STORIES, ids=lambda scenario: type(scenario).__name__)
+async def test_number_of_interruption_points_matches_the_writes(scenario: Scenario) -> None:
+    async with notified_pods(scenario) as world:
         uninterrupted = Interruption(after=10_000)
         with run_interrupted(world, uninterrupted):
             async with world.run_gateway():
-                await story.continue_scenario(world)
+                await scenario.continue_scenario(world)
                 await world.wait_settled()
-        assert uninterrupted.writes <= story.writes
+        assert uninterrupted.writes <= scenario.writes

@@ -45,26 +45,26 @@ def read(
 def known_member(
     document: Object, found: dict[Reference, Object] | None = None, nodes: dict[str, VirtualNode] | None = None
 ) -> GangMember:
-    one = read(document, found, nodes)
-    assert one is not None
-    return one
+    member = read(document, found, nodes)
+    assert member is not None
+    return member
 
 
 def test_governed_pod_is_read_completely() -> None:
-    one = known_member(make_pod(priority=7, terminationGracePeriodSeconds=5, schedulingGates=[GATE]))
+    member = known_member(make_pod(priority=7, terminationGracePeriodSeconds=5, schedulingGates=[GATE]))
 
-    assert (one.uid, one.key, one.mark) == ("u1", ("default", "web"), "m")
-    assert (one.governed, one.fault, one.gang_group) == (True, "", "default/pod/u1")
-    assert one.shape.amount_of(GPU) == 1000
-    assert one.pools == (POOL, OTHER_POOL)
-    assert (one.band, one.priority) == (Band.GUARANTEED, 7)
-    assert (one.created, one.grace) == (BORN_AT, 5.0)
-    assert (one.bound, one.waiting_gates, one.companions) == (False, (), ())
+    assert (member.uid, member.key, member.mark) == ("u1", ("default", "web"), "m")
+    assert (member.governed, member.fault, member.gang_group) == (True, "", "default/pod/u1")
+    assert member.shape.amount_of(GPU) == 1000
+    assert member.pools == (POOL, OTHER_POOL)
+    assert (member.band, member.priority) == (Band.GUARANTEED, 7)
+    assert (member.created, member.grace) == (BORN_AT, 5.0)
+    assert (member.bound, member.waiting_gates, member.companions) == (False, (), ())
 
 
 def test_unset_fields_have_defaults() -> None:
-    one = known_member(make_pod())
-    assert (one.grace, one.priority) == (30.0, 0)
+    member = known_member(make_pod())
+    assert (member.grace, member.priority) == (30.0, 0)
     assert known_member(make_pod(terminationGracePeriodSeconds=0)).grace == 0.0
 
 
@@ -79,26 +79,30 @@ def test_ungoverned_pod_without_gang_is_no_member() -> None:
 
 
 def test_pod_with_gang_mark_is_governed_without_devices() -> None:
-    one = known_member(
+    member = known_member(
         make_pod(gpus="", metadata={"annotations": {"vkgateway.io/gang": "g", "vkgateway.io/gang-size": "2"}})
     )
-    assert one.governed
-    assert one.gang_group == "default/gang/g"
+    assert member.governed
+    assert member.gang_group == "default/gang/g"
 
 
 def test_spark_executor_without_devices_is_a_member_without_hold() -> None:
-    one = known_member(make_pod(gpus="", metadata={"labels": {"spark-app-selector": "pi", "spark-role": "executor"}}))
-    assert not one.governed
-    assert one.gang_group == "default/spark/pi/executors"
+    member = known_member(
+        make_pod(gpus="", metadata={"labels": {"spark-app-selector": "pi", "spark-role": "executor"}})
+    )
+    assert not member.governed
+    assert member.gang_group == "default/spark/pi/executors"
 
 
 def test_pod_with_invalid_marks_is_a_faulty_single_pod() -> None:
-    one = known_member(make_pod(metadata={"annotations": {"vkgateway.io/gang": "g", "vkgateway.io/gang-size": "two"}}))
+    member = known_member(
+        make_pod(metadata={"annotations": {"vkgateway.io/gang": "g", "vkgateway.io/gang-size": "two"}})
+    )
 
-    assert one.marks is None
-    assert "gang-size" in one.fault
-    assert "two" in one.fault
-    assert one.gang_group == "default/pod/u1"
+    assert member.marks is None
+    assert "gang-size" in member.fault
+    assert "two" in member.fault
+    assert member.gang_group == "default/pod/u1"
 
 
 def test_pools_are_the_reachable_ones_in_order_of_preference() -> None:
@@ -120,8 +124,8 @@ def test_pools_are_the_reachable_ones_in_order_of_preference() -> None:
 
 
 def test_bound_pod_may_run_only_in_the_pool_of_its_node() -> None:
-    one = known_member(make_pod(nodeName="h100.local"))
-    assert (one.bound, one.pools) == (True, (OTHER_POOL,))
+    member = known_member(make_pod(nodeName="h100.local"))
+    assert (member.bound, member.pools) == (True, (OTHER_POOL,))
     assert known_member(make_pod(nodeName="elsewhere")).pools == ()
 
 
@@ -131,14 +135,14 @@ def test_other_gates_are_listed() -> None:
 
 def test_companion_objects_are_named_and_read() -> None:
     document = make_pod(metadata={"annotations": {"scheduling.k8s.io/group-name": "train"}})
-    one = known_member(document)
-    assert one.companions == (make_reference(),)
-    assert one.marks is not None
-    assert one.marks.missing_reference == make_reference()
+    member = known_member(document)
+    assert member.companions == (make_reference(),)
+    assert member.marks is not None
+    assert member.marks.missing_reference == make_reference()
 
-    one = known_member(document, {make_reference(): {"metadata": {"name": "train"}, "spec": {"minMember": 4}}})
-    assert one.marks is not None
-    assert (one.marks.missing_reference, one.marks.minimum) == (None, 4)
+    member = known_member(document, {make_reference(): {"metadata": {"name": "train"}, "spec": {"minMember": 4}}})
+    assert member.marks is not None
+    assert (member.marks.missing_reference, member.marks.minimum) == (None, 4)
 
 
 @pytest.mark.parametrize(
@@ -169,8 +173,8 @@ def test_companion_objects_are_named_and_read() -> None:
 )
 def test_pods_with_any_kind_of_gang_mark_are_read(metadata: Object) -> None:
     """The check of labels and annotations must never exclude a pod whose complete object makes it a member."""
-    one = known_member(make_pod(gpus="", metadata=metadata))
-    assert one.marks is None or one.marks.integration
+    member = known_member(make_pod(gpus="", metadata=metadata))
+    assert member.marks is None or member.marks.integration
     assert may_be_member(view_of(metadata))
 
 
@@ -201,8 +205,8 @@ def test_reason_is_known_if_no_pool_is_reachable() -> None:
     closed: dict[str, VirtualNode] = {first: ({}, (CORDON_TAINT,)), second: ({}, (CORDON_TAINT,))}
 
     assert known_member(make_pod()).unreachable_reason == ""
-    one = known_member(make_pod(), nodes=closed)
-    assert (one.pools, one.unreachable_reason) == (
+    member = known_member(make_pod(), nodes=closed)
+    assert (member.pools, member.unreachable_reason) == (
         (),
         f"virtual node {first} is cordoned; virtual node {second} is cordoned",
     )

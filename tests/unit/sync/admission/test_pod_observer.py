@@ -151,7 +151,7 @@ def test_running_pod_uses_the_node_that_it_is_bound_to() -> None:
 def test_running_pod_is_fully_recovered_after_a_restart() -> None:
     observed = ObservedPod()
     observed.tenant_pod(phase="Running")
-    observed.compute_pod(marks={EVICTION_DEADLINE_ANNOTATION: LEAVING, EVICTED_FOR: "beta/x"})
+    observed.compute_pod(annotations={EVICTION_DEADLINE_ANNOTATION: LEAVING, EVICTED_FOR: "beta/x"})
     seen = observed.observe_pod()
 
     assert seen == MemberState(
@@ -212,14 +212,14 @@ def test_reverted_compute_pod_does_not_count() -> None:
     assert observed.sight.find_compute_pod(observed.member) is None
 
     observed.sight.reverted_pods.clear()
-    observed.compute_pod(node="", phase="Pending", marks={RETAKEN: "true"})
+    observed.compute_pod(node="", phase="Pending", annotations={RETAKEN: "true"})
     assert observed.observe_pod() == MemberState(state=PodState.WAITING)
 
 
 def test_compute_pod_of_an_earlier_tenant_pod_does_not_count() -> None:
     observed = ObservedPod()
     observed.tenant_pod()
-    observed.compute_pod(marks={UID_ANNOTATION: "an-earlier-one"})
+    observed.compute_pod(annotations={UID_ANNOTATION: "an-earlier-one"})
     assert observed.observe_pod() == MemberState(state=PodState.WAITING)
 
 
@@ -243,7 +243,7 @@ def test_placed_pods_are_the_live_ones_with_a_node_annotation() -> None:
     observed = ObservedPod()
     observed.compute_pod(uid="runs")
     observed.compute_pod(uid="ended", phase="Succeeded")
-    observed.compute_pod(uid="free", marks={COMPUTE_NODE_ANNOTATION: ""})
+    observed.compute_pod(uid="free", annotations={COMPUTE_NODE_ANNOTATION: ""})
     assert [pod.tenant_uid for pod in observed.sight.placed_compute_pods()] == ["runs"]
 
 
@@ -252,22 +252,22 @@ def test_placed_pods_are_the_live_ones_with_a_node_annotation() -> None:
 
 def test_only_pods_with_a_node_annotation_were_placed() -> None:
     assert is_arbiter_placed(compute_view())
-    assert not is_arbiter_placed(compute_view(marks={COMPUTE_NODE_ANNOTATION: ""}))
+    assert not is_arbiter_placed(compute_view(annotations={COMPUTE_NODE_ANNOTATION: ""}))
 
 
 @pytest.mark.parametrize(("mark", "borrowed"), [("true", True), ("false", False), ("", True)])
 def test_pod_without_guarantee_annotation_counts_as_borrowed(mark: str, borrowed: bool) -> None:
-    assert recover_verdict(compute_view(marks={BORROWED_ANNOTATION: mark}), "local").borrowed is borrowed
+    assert recover_verdict(compute_view(annotations={BORROWED_ANNOTATION: mark}), "local").borrowed is borrowed
 
 
 @pytest.mark.parametrize("text", ["soon", "2026-03-01T12:30:00", ""])
 def test_notice_without_a_time_is_ignored(text: str) -> None:
-    verdict = recover_verdict(compute_view(marks={EVICTION_DEADLINE_ANNOTATION: text}), "local")
+    verdict = recover_verdict(compute_view(annotations={EVICTION_DEADLINE_ANNOTATION: text}), "local")
     assert (verdict.verdict, verdict.deadline) == (AdmissionState.ADMITTED, 0.0)
 
 
 def test_unbound_pod_counts_on_its_intended_node() -> None:
-    verdict = recover_verdict(compute_view(node="", marks={COMPUTE_NODE_ANNOTATION: "host-9"}), "local")
+    verdict = recover_verdict(compute_view(node="", annotations={COMPUTE_NODE_ANNOTATION: "host-9"}), "local")
     assert (verdict.node, verdict.pool, verdict.verdict, verdict.deadline) == (
         "host-9",
         POOL,
@@ -278,7 +278,7 @@ def test_unbound_pod_counts_on_its_intended_node() -> None:
 
 @pytest.mark.parametrize(("meta", "deadline"), [({}, NOW + 40), ({"deletionTimestamp": LEAVING}, LEAVING_AT)])
 def test_terminating_orphan_is_a_gang_of_its_own(meta: dict[str, Any], deadline: float) -> None:
-    gang = ending_gang(TENANT, compute_view(marks={BORROWED_ANNOTATION: "false"}, **meta), "local", now=NOW)
+    gang = ending_gang(TENANT, compute_view(annotations={BORROWED_ANNOTATION: "false"}, **meta), "local", now=NOW)
     pod = gang.pods[0]
 
     assert gang.id == "alpha/default/gone/u1"
@@ -295,5 +295,5 @@ def test_terminating_orphan_is_a_gang_of_its_own(meta: dict[str, Any], deadline:
 
 @pytest.mark.parametrize("text", ["", "no json"])
 def test_pod_without_recorded_requests_holds_nothing(text: str) -> None:
-    gang = ending_gang(TENANT, compute_view(marks={REQUESTS: text}), "local", now=NOW)
+    gang = ending_gang(TENANT, compute_view(annotations={REQUESTS: text}), "local", now=NOW)
     assert gang.pods[0].shape == Shape.from_requests({})

@@ -30,7 +30,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_notice,
     wait_ungated,
 )
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, World, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, World, start_world
 from vkgateway.arbiter.snapshot import PodState
 from vkgateway.kube.resources import NAMESPACES, PODS
 from vkgateway.model.names import GANGS_DONE_ANNOTATION
@@ -332,7 +332,7 @@ async def test_backfilled_pod_is_evicted_for_the_reservation_after_a_restart(wor
     add_node(world)
     world.limit = world.limit | {"nvidia.com/gpu": 64_000}
     async with world.run_gateway():
-        await start_low(world, "first", marks={"vkgateway.io/gang-run-limit": "20m"})
+        await start_low(world, "first", annotations={"vkgateway.io/gang-run-limit": "20m"})
         for name in ("one", "two"):
             create_gated(world, name, gpus=8, gang=("wide", 2), **LOW)
         await event_messages(world, "WaitingForRoom", "one")
@@ -373,7 +373,7 @@ async def test_pod_being_reverted_is_placed_again_after_a_restart(world: World) 
 
 
 def written_records(world: World) -> str:
-    return get_annotation(world.compute_server.store.get(NAMESPACES, BELOW), GANGS_DONE_ANNOTATION)
+    return get_annotation(world.compute_server.store.get(NAMESPACES, COMPUTE_NAMESPACE), GANGS_DONE_ANNOTATION)
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_ungated,
 )
 from tests.unit.sync.scopes import FakePlatform
-from tests.unit.sync.world import BELOW, COMPUTE_NODE, NODE, TENANT, World, make_node
+from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, TENANT, World, make_node
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.kube.resources import (
     CONFIG_MAPS,
@@ -112,16 +113,16 @@ def east_binding(link: ComputeLink) -> VirtualNodeBinding:
 @pytest.fixture
 async def world() -> AsyncIterator[TwoClusters]:
     async with AsyncExitStack() as stack:
-        above, local, east = [
+        tenant_server, local, east = [
             await stack.enter_async_context(FakeApiServer(store=ObjectStore(namespaces_must_exist=True)))
             for _ in range(3)
         ]
-        for server in (above, local, east):
+        for server in (tenant_server, local, east):
             server.store.create(NAMESPACES, {"metadata": {"name": "default"}})
         local.store.create(NODES, make_node(COMPUTE_NODE))
         for name in ("east-1", "east-2"):
             east.store.create(NODES, make_node(name))
-        yield TwoClusters(above, local, east=east)
+        yield TwoClusters(tenant_server, local, east=east)
 
 
 def chosen_cluster(world: World, name: str) -> str:
@@ -139,9 +140,11 @@ async def test_gang_that_does_not_fit_the_first_cluster_starts_in_the_second(wor
             assert chosen_cluster(world, name) == EAST_NODE
             bind_pod(world, name, EAST_NODE)
         east = world.east.store
-        below = [await wait_until(lambda name=name: east.find(PODS, name, BELOW)) for name in ("one", "two")]  # type: ignore[misc]
-        assert {pinned_node(each) for each in below} == {"east-1", "east-2"}
-        assert world.compute_server.store.find(PODS, "one", BELOW) is None
+        compute_pods = [
+            await wait_until(functools.partial(east.find, PODS, name, COMPUTE_NAMESPACE)) for name in ("one", "two")
+        ]
+        assert {pinned_node(compute_pod) for compute_pod in compute_pods} == {"east-1", "east-2"}
+        assert world.compute_server.store.find(PODS, "one", COMPUTE_NAMESPACE) is None
 
 
 async def test_first_cluster_is_used_while_it_has_free_capacity(world: TwoClusters) -> None:
@@ -162,17 +165,17 @@ async def test_refusal_of_one_cluster_does_not_block_the_other(world: TwoCluster
         for name, node in (("one", NODE), ("two", EAST_NODE)):
             world.create_pod(name, node=node, containers=[main])
         await world.wait_forwarded("one")
-        await wait_until(lambda: east.find(PODS, "two", BELOW))
+        await wait_until(lambda: east.find(PODS, "two", COMPUTE_NAMESPACE))
         policies, services = sync.reconcilers.policies, sync.reconcilers.tenant_services
         await wait_until(lambda: services.is_complete and policies.tenant_policies.is_complete)
         for method in ("POST", "PUT", "DELETE"):
-            world.compute_server.fail(method, BELOW, status=403, times=10_000)
+            world.compute_server.fail(method, COMPUTE_NAMESPACE, status=403, times=10_000)
         settings = copy.deepcopy(store.get(CONFIG_MAPS, "settings", "default"))
         store.update(CONFIG_MAPS, settings | {"data": {"a": "2"}}, name="settings", namespace="default")
-        await wait_until(lambda: east.get(CONFIG_MAPS, "settings", BELOW)["data"] == {"a": "2"})
+        await wait_until(lambda: east.get(CONFIG_MAPS, "settings", COMPUTE_NAMESPACE)["data"] == {"a": "2"})
         web = {"clusterIP": "10.96.0.9", "selector": {"app": "web"}, "ports": [{"port": 80, "protocol": "TCP"}]}
         store.create(SERVICES, {"metadata": {"name": "web"}, "spec": web}, "default")
-        await wait_until(lambda: east.find(SERVICES, "web", BELOW))
+        await wait_until(lambda: east.find(SERVICES, "web", COMPUTE_NAMESPACE))
         closed = {"podSelector": {"matchLabels": {"app": "web"}}, "policyTypes": ["Ingress"]}
         fences = len(east.all(NETWORK_POLICIES))
         store.create(NETWORK_POLICIES, {"metadata": {"name": "closed"}, "spec": closed}, "default")
@@ -180,8 +183,8 @@ async def test_refusal_of_one_cluster_does_not_block_the_other(world: TwoCluster
         for name in ("one", "two"):
             world.delete_pod(name, grace=0)
         store.delete(NAMESPACES, "default")
-        await wait_until(lambda: east.find(NAMESPACES, BELOW) is None)
-    assert world.compute_server.store.find(NAMESPACES, BELOW) is not None
+        await wait_until(lambda: east.find(NAMESPACES, COMPUTE_NAMESPACE) is None)
+    assert world.compute_server.store.find(NAMESPACES, COMPUTE_NAMESPACE) is not None
 
 
 async def test_healthy_pods_of_other_clusters_count_for_a_disruption_budget(world: TwoClusters) -> None:
@@ -189,13 +192,15 @@ async def test_healthy_pods_of_other_clusters_count_for_a_disruption_budget(worl
     stores = world.compute_server.store, world.east.store
 
     def required() -> list[int]:
-        found = (store.find(DISRUPTION_BUDGETS, "quorum", BELOW) for store in stores)
+        found = (store.find(DISRUPTION_BUDGETS, "quorum", COMPUTE_NAMESPACE) for store in stores)
         return [one["spec"]["minAvailable"] for one in found if one is not None]
 
     def healthy(store: ObjectStore, number: int) -> None:
         """Set the counts of the cluster's disruption controller."""
-        found = copy.deepcopy(store.get(DISRUPTION_BUDGETS, "quorum", BELOW)) | {"status": {"currentHealthy": number}}
-        store.update(DISRUPTION_BUDGETS, found, name="quorum", namespace=BELOW, status=True)
+        found = copy.deepcopy(store.get(DISRUPTION_BUDGETS, "quorum", COMPUTE_NAMESPACE)) | {
+            "status": {"currentHealthy": number}
+        }
+        store.update(DISRUPTION_BUDGETS, found, name="quorum", namespace=COMPUTE_NAMESPACE, status=True)
 
     document = {"metadata": {"name": "quorum"}, "spec": {"maxUnavailable": 1, "selector": {}}}
     world.tenant_server.store.create(DISRUPTION_BUDGETS, document, "default")
@@ -223,13 +228,13 @@ async def test_objects_are_copied_only_to_clusters_that_run_their_pods(world: Tw
         world.create_pod("one", node=NODE)
         await world.wait_forwarded("one")
         world.create_pod("two", node=EAST_NODE, containers=[main])
-        await wait_until(lambda: east.find(PODS, "two", BELOW))
+        await wait_until(lambda: east.find(PODS, "two", COMPUTE_NAMESPACE))
         store.update(SECRETS, secret | {"data": {"a": "Mg=="}}, name="key", namespace="default")
-        await wait_until(lambda: east.get(SECRETS, "key", BELOW)["data"] == {"a": "Mg=="})
-        east.delete(SECRETS, "key", BELOW)
-        await wait_until(lambda: east.find(SECRETS, "key", BELOW))
+        await wait_until(lambda: east.get(SECRETS, "key", COMPUTE_NAMESPACE)["data"] == {"a": "Mg=="})
+        east.delete(SECRETS, "key", COMPUTE_NAMESPACE)
+        await wait_until(lambda: east.find(SECRETS, "key", COMPUTE_NAMESPACE))
         await world.wait_settled()
-        assert world.compute_server.store.find(SECRETS, "key", BELOW) is None
+        assert world.compute_server.store.find(SECRETS, "key", COMPUTE_NAMESPACE) is None
 
 
 async def test_retained_pod_in_one_cluster_does_not_block_its_name_in_another(world: TwoClusters) -> None:
@@ -238,10 +243,10 @@ async def test_retained_pod_in_one_cluster_does_not_block_its_name_in_another(wo
     async with world.run_gateway():
         world.create_pod("web", node=NODE)
         await world.wait_forwarded()
-        world.compute_server.fail("DELETE", f"{BELOW}/pods/web", status=403, times=10_000)
+        world.compute_server.fail("DELETE", f"{COMPUTE_NAMESPACE}/pods/web", status=403, times=10_000)
         world.delete_pod(grace=0)
         world.create_pod("web", node=EAST_NODE)
-        await wait_until(lambda: east.find(PODS, "web", BELOW))
+        await wait_until(lambda: east.find(PODS, "web", COMPUTE_NAMESPACE))
         assert world.compute_pod() is not None
 
 
@@ -269,9 +274,11 @@ async def test_pod_with_affinity_to_other_pods_is_placed_by_the_scheduler(
         found = await wait_ungated(world, "one")
         assert not found["spec"].get("nodeSelector")
         bind_pod(world, "one", EAST_NODE)
-        below = await wait_until(lambda: world.east is not None and world.east.store.find(PODS, "one", BELOW))
-        assert pinned_node(below) in ("east-1", "east-2")
-        assert world.compute_server.store.find(PODS, "one", BELOW) is None
+        compute_pods = await wait_until(
+            lambda: world.east is not None and world.east.store.find(PODS, "one", COMPUTE_NAMESPACE)
+        )
+        assert pinned_node(compute_pods) in ("east-1", "east-2")
+        assert world.compute_server.store.find(PODS, "one", COMPUTE_NAMESPACE) is None
 
         for name in ("two", "three"):
             create_gated(world, name, gpus=8, gang=("train", 2), affinity=apart)

@@ -30,8 +30,8 @@ CARRIED = POOL.carried_labels | {"slot"}
 THE_POOL = replace(POOL, carried_labels=CARRIED)
 
 
-def make_shape(wanted: Object) -> Shape:
-    return shape_of(wanted, carried=CARRIED, nodes=VIRTUAL_NODES)
+def make_shape(spec: Object) -> Shape:
+    return shape_of(spec, carried=CARRIED, nodes=VIRTUAL_NODES)
 
 
 def nodes_of(compute_pod: Object) -> list[str]:
@@ -49,9 +49,9 @@ def nodes_of(compute_pod: Object) -> list[str]:
     ]
 
 
-def check_agreement(wanted: Object) -> None:
+def check_agreement(spec: Object) -> None:
     """Compare the shape with the compute pod: nodes, taints, resources and images."""
-    compute_pod, found = forward(wanted, pool=THE_POOL), make_shape(wanted)
+    compute_pod, found = forward(spec, pool=THE_POOL), make_shape(spec)
     assert [name for name, labels in REAL_NODES.items() if matches_terms(found.terms, labels)] == nodes_of(compute_pod)
     below = [
         Toleration(
@@ -91,7 +91,7 @@ NAMED = {"matchFields": [match_expression("metadata.name", "In", POOL.node_name)
 
 
 @pytest.mark.parametrize(
-    "wanted",
+    "spec",
     [
         pod(),
         pod(containers=[container(**GPUS), container("side")], initContainers=[container("init", image="init:1")]),
@@ -121,8 +121,8 @@ NAMED = {"matchFields": [match_expression("metadata.name", "In", POOL.node_name)
         pod(tolerations=[{"key": "mine", "value": "1"}, {"key": "node.kubernetes.io/unschedulable"}]),
     ],
 )
-def test_shape_has_the_requirements_of_the_compute_pod(wanted: Object) -> None:
-    check_agreement(wanted)
+def test_shape_has_the_requirements_of_the_compute_pod(spec: Object) -> None:
+    check_agreement(spec)
 
 
 VALUES = {
@@ -159,23 +159,23 @@ terms = st.fixed_dictionaries(
 @given(selector=selectors, alternatives=st.lists(terms, max_size=3))
 def test_shape_and_compute_pod_agree_on_any_requirement(selector: dict[str, str], alternatives: list[Any]) -> None:
     required = {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": alternatives}}}} if alternatives else {}
-    wanted = pod(nodeSelector=selector, **required)
-    assume(NodeTerms(THE_POOL, scheduled=True).find_conflict(wanted["spec"]) is None)
-    check_agreement(wanted)
+    spec = pod(nodeSelector=selector, **required)
+    assume(NodeTerms(THE_POOL, scheduled=True).find_conflict(spec["spec"]) is None)
+    check_agreement(spec)
     waiting = pod(nodeSelector=selector, status=BY_HAND, **required)
     del waiting["spec"]["nodeName"]
-    assert make_shape(waiting) == make_shape(wanted)
+    assert make_shape(waiting) == make_shape(spec)
 
 
 def test_shape_reads_all_fields() -> None:
-    wanted = pod(
+    spec = pod(
         containers=[container(**GPUS)],
         nodeSelector={ZONE: "z1", "type": "virtual-kubelet"},
         tolerations=[*DEFAULT_TOLERATIONS, DEFAULT_TOLERATIONS[0]],
         **require_terms([match_expression(PRODUCT, "In", "A100")], [match_expression("slot", "Exists")]),
     )
     zone = Requirement(key=ZONE, operator="In", values=("z1",))
-    assert shape_of(wanted, carried=CARRIED) == Shape(
+    assert shape_of(spec, carried=CARRIED) == Shape(
         requests=(("cpu", 500), ("nvidia.com/gpu", 8000), ("pods", 1000)),
         terms=(
             (zone, Requirement(key=PRODUCT, operator="In", values=("A100",))),
@@ -203,16 +203,16 @@ def test_images_are_named_as_on_nodes(image: str, called: str) -> None:
 
 
 def test_pod_for_several_virtual_nodes_may_use_any_alternative() -> None:
-    wanted = pod(
+    spec = pod(
         **require_terms(
             [HERE_ABOVE, match_expression(ZONE, "In", "z1")], [ELSEWHERE, match_expression(ZONE, "In", "z2")]
         )
     )
     z1, z2 = ((Requirement(key=ZONE, operator="In", values=(zone,)),) for zone in ("z1", "z2"))
-    assert shape_of(wanted, carried=CARRIED).terms == (z1, z2)
+    assert shape_of(spec, carried=CARRIED).terms == (z1, z2)
     both = {**VIRTUAL_NODES, "v100.local": {"vkgateway.io/pool": "v100"}}
-    assert shape_of(wanted, carried=CARRIED, nodes=both).terms == (z1, z2)
-    assert shape_of(wanted, carried=CARRIED, nodes=VIRTUAL_NODES).terms == (z1,)
+    assert shape_of(spec, carried=CARRIED, nodes=both).terms == (z1, z2)
+    assert shape_of(spec, carried=CARRIED, nodes=VIRTUAL_NODES).terms == (z1,)
 
 
 GPU = "nvidia.com/gpu"

@@ -54,114 +54,114 @@ class Scenario:
             self.gang_arrived(uid, 10.0)
 
 
-def starts_immediately(story: Scenario) -> None:
-    story.pair_members()
-    story.decisions_made(admit_gang(), 12.0)
-    story.meter.pod_bound(UIDS[0], now=13.0)
-    story.meter.pod_bound(UIDS[1], now=15.0)
-    story.meter.pod_bound(UIDS[1], now=16.0)
+def starts_immediately(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.decisions_made(admit_gang(), 12.0)
+    scenario.meter.pod_bound(UIDS[0], now=13.0)
+    scenario.meter.pod_bound(UIDS[1], now=15.0)
+    scenario.meter.pod_bound(UIDS[1], now=16.0)
 
 
-def others_start_first(story: Scenario) -> None:
-    story.pair_members()
-    story.decisions_made(plan_gang(42.0), 12.0)
-    story.decisions_made(plan_gang(), 20.0)
-    story.decisions_made(admit_gang(), 45.0)
+def others_start_first(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.decisions_made(plan_gang(42.0), 12.0)
+    scenario.decisions_made(plan_gang(), 20.0)
+    scenario.decisions_made(admit_gang(), 45.0)
 
 
-def more_victims_follow(story: Scenario) -> None:
-    story.pair_members()
-    story.decisions_made(plan_gang(42.0), 12.0)
-    story.decisions_made(plan_gang(50.0), 20.0)
-    story.decisions_made(admit_gang(), 51.0)
+def more_victims_follow(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.decisions_made(plan_gang(42.0), 12.0)
+    scenario.decisions_made(plan_gang(50.0), 20.0)
+    scenario.decisions_made(admit_gang(), 51.0)
 
 
-def victims_end_early(story: Scenario) -> None:
-    story.pair_members()
-    story.decisions_made(plan_gang(42.0), 12.0)
-    story.decisions_made(admit_gang(), 22.0)
+def victims_end_early(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.decisions_made(plan_gang(42.0), 12.0)
+    scenario.decisions_made(admit_gang(), 22.0)
 
 
-def members_arrive_one_by_one(story: Scenario) -> None:
-    story.gang_arrived(UIDS[0], 10.0)
-    story.decisions_made(hold_gang(PendingReason.MEMBERS), 11.0)
-    story.gang_arrived(UIDS[1], 100.0)
-    story.decisions_made(admit_gang(), 102.0)
+def members_arrive_one_by_one(scenario: Scenario) -> None:
+    scenario.gang_arrived(UIDS[0], 10.0)
+    scenario.decisions_made(hold_gang(PendingReason.MEMBERS), 11.0)
+    scenario.gang_arrived(UIDS[1], 100.0)
+    scenario.decisions_made(admit_gang(), 102.0)
 
 
-def size_is_known_last(story: Scenario) -> None:
-    story.pair_members()
-    story.decisions_made(hold_gang(PendingReason.MEMBERS), 60.5)
-    story.decisions_made(admit_gang(), 62.0)
+def size_is_known_last(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.decisions_made(hold_gang(PendingReason.MEMBERS), 60.5)
+    scenario.decisions_made(admit_gang(), 62.0)
 
 
-def one_member_is_deleted(story: Scenario) -> None:
-    story.pair_members()
-    story.meter.pod_gone(PAIR.id, UIDS[0])
-    story.decisions_made(admit_gang(), 12.0)
+def one_member_is_deleted(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.meter.pod_gone(PAIR.id, UIDS[0])
+    scenario.decisions_made(admit_gang(), 12.0)
 
 
-def no_decision_yet(story: Scenario) -> None:
-    story.pair_members()
-    story.decisions_made(Decisions(), 11.0)
-    story.decisions_made(admit_gang(), 12.0)
+def no_decision_yet(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.decisions_made(Decisions(), 11.0)
+    scenario.decisions_made(admit_gang(), 12.0)
 
 
-def gang_borrows(story: Scenario) -> None:
-    story.pair_members()
-    story.decisions_made(admit_gang(borrowed=True), 12.0)
-    story.meter.pod_bound(UIDS[0], now=13.0)
+def gang_borrows(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.decisions_made(admit_gang(borrowed=True), 12.0)
+    scenario.meter.pod_bound(UIDS[0], now=13.0)
 
 
-def gang_is_low(story: Scenario) -> None:
-    story.gang_arrived("u", 10.0, LOWLY)
-    story.decisions_made(admit_gang(LOWLY), 12.0)
+def gang_is_low(scenario: Scenario) -> None:
+    scenario.gang_arrived("u", 10.0, LOWLY)
+    scenario.decisions_made(admit_gang(LOWLY), 12.0)
 
 
-def gang_waits_for_its_cells(story: Scenario) -> None:
-    story.pair_members()
-    story.decisions_made(hold_gang(PendingReason.ROOM), 12.0)
-    story.decisions_made(admit_gang(), 900.0)
+def gang_waits_for_its_cells(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.decisions_made(hold_gang(PendingReason.ROOM), 12.0)
+    scenario.decisions_made(admit_gang(), 900.0)
 
 
-def plan_to_borrow(story: Scenario) -> None:
-    story.pair_members()
-    story.decisions_made(plan_gang(42.0, borrowed=True), 12.0)
-    story.decisions_made(admit_gang(), 45.0)
+def plan_to_borrow(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.decisions_made(plan_gang(42.0, borrowed=True), 12.0)
+    scenario.decisions_made(admit_gang(), 45.0)
 
 
-def plan_fails(story: Scenario) -> None:
-    story.pair_members()
-    story.decisions_made(plan_gang(42.0), 12.0)
-    story.decisions_made(hold_gang(PendingReason.ROOM), 20.0)
-    story.decisions_made(admit_gang(), 45.0)
+def plan_fails(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.decisions_made(plan_gang(42.0), 12.0)
+    scenario.decisions_made(hold_gang(PendingReason.ROOM), 20.0)
+    scenario.decisions_made(admit_gang(), 45.0)
 
 
-def gang_predates_the_gateway(story: Scenario) -> None:
-    story.decisions_made(admit_gang(), 12.0)
-    story.meter.pod_bound(UIDS[0], now=13.0)
+def gang_predates_the_gateway(scenario: Scenario) -> None:
+    scenario.decisions_made(admit_gang(), 12.0)
+    scenario.meter.pod_bound(UIDS[0], now=13.0)
 
 
-def gang_is_deleted(story: Scenario) -> None:
-    story.pair_members()
+def gang_is_deleted(scenario: Scenario) -> None:
+    scenario.pair_members()
     for uid in UIDS:
-        story.meter.pod_gone(PAIR.id, uid)
-    story.decisions_made(admit_gang(), 12.0)
+        scenario.meter.pod_gone(PAIR.id, uid)
+    scenario.decisions_made(admit_gang(), 12.0)
 
 
-def deleted_before_binding(story: Scenario) -> None:
-    story.pair_members()
-    story.decisions_made(admit_gang(), 12.0)
+def deleted_before_binding(scenario: Scenario) -> None:
+    scenario.pair_members()
+    scenario.decisions_made(admit_gang(), 12.0)
     for uid in UIDS:
-        story.meter.pod_gone(PAIR.id, uid)
-        story.meter.pod_bound(uid, now=13.0)
+        scenario.meter.pod_gone(PAIR.id, uid)
+        scenario.meter.pod_bound(uid, now=13.0)
 
 
 START = {"watch": [1, 0.25], "cycle": [1, 2.0]}
 
 
 @pytest.mark.parametrize(
-    ("tell", "seen"),
+    ("tell", "values"),
     [
         (starts_immediately, {**START, "bind": [2, 4.0]}),
         (others_start_first, {**START, "notice": [1, 30.0], "grace": [1, 3.0]}),
@@ -186,12 +186,12 @@ START = {"watch": [1, 0.25], "cycle": [1, 2.0]}
         ),
     ],
 )
-def test_start_times_are_counted_per_scenario(tell: Callable[[Scenario], None], seen: dict[str, list[float]]) -> None:
+def test_start_times_are_counted_per_scenario(tell: Callable[[Scenario], None], values: dict[str, list[float]]) -> None:
     before = metric_values()
     tell(Scenario())
     after = metric_values()
     found = {term: [round(new - old, 6) for new, old in zip(after[term], before[term], strict=True)] for term in TERMS}
-    assert {term: counted for term, counted in found.items() if counted[0]} == seen
+    assert {term: counted for term, counted in found.items() if counted[0]} == values
 
 
 def metric_values() -> dict[str, list[float]]:

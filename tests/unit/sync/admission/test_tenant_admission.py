@@ -47,7 +47,7 @@ class Harness:
         self.pods.now = BORN_AT + 1000
         self.service = RecordingArbitration()
         self.sent = self.scope.created_until
-        self.part = TenantAdmission(self.scope, self.service, PodReads(CompanionObjects(self.scope)))
+        self.admission = TenantAdmission(self.scope, self.service, PodReads(CompanionObjects(self.scope)))
         watches = self.pods.link.watches.tenants[TENANT] = self.scope.watches
         watches.add(COMPUTE_PODS, self.compute_pod_changed)
         if waits:
@@ -66,18 +66,18 @@ class Harness:
         """The pods whose reconciliation was requested."""
         return self.pods.requests.pods()
 
-    def add_pod(self, one: GangMember | None = None) -> None:
+    def add_pod(self, pod: GangMember | None = None) -> None:
         """Add a tenant pod that was read."""
-        one = one or make_member()
-        self.pods.put_tenant(tenant_view(one.uid))
-        self.part.put_member(one)
+        pod = pod or make_member()
+        self.pods.put_tenant(tenant_view(pod.uid))
+        self.admission.put_member(pod)
 
     def admit_pod(self, *, node: str = "host-1", pool: PoolKey = POOL, borrowed: bool = True) -> None:
         admit = Admit(gang=GANG, pool=pool, nodes={"u1": node}, borrowed=borrowed, behind="alpha/y")
-        self.part.apply_admit(admit, now=self.now)
+        self.admission.apply_admit(admit, now=self.now)
 
     def evict_pod(self, *, makes_room_for: str = "beta/x", deadline: float = 30.0) -> None:
-        self.part.apply_evict(
+        self.admission.apply_evict(
             Evict(
                 gang=GANG,
                 pods=("u1",),
@@ -89,22 +89,22 @@ class Harness:
         )
 
     def get_verdict(self) -> Admission | None:
-        return self.part.verdict_store.verdicts.get("u1")
+        return self.admission.verdict_store.verdicts.get("u1")
 
     def get_state(self) -> PodState | None:
-        gangs, _ = self.part.gangs.build_gangs()
+        gangs, _ = self.admission.gangs.build_gangs()
         return gangs[0].pods[0].state if gangs else None
 
     def get_reason(self) -> str:
         """Return the pending reason of the pod without the arbiter."""
-        _, holds = self.part.gangs.build_gangs()
+        _, holds = self.admission.gangs.build_gangs()
         return holds[0].message if holds else ""
 
     # -- notifications of a link
     # -------------------------------------------------------------------------------------------
 
     def compute_pod_changed(self, key: Key) -> None:
-        self.part.pod_changed(key)
+        self.admission.pod_changed(key)
 
     def compute_tokens_gone(self, key: Key) -> None: ...
 
@@ -135,26 +135,26 @@ class Harness:
 
 
 def test_unread_pod_is_pending() -> None:
-    assert Harness(waits=False).part.admission_for("u1", NODE) == Admission(AdmissionState.PENDING)
+    assert Harness(waits=False).admission.admission_for("u1", NODE) == Admission(AdmissionState.PENDING)
 
 
 def test_undecided_pod_is_pending() -> None:
-    assert Harness().part.admission_for("u1", NODE) == Admission(AdmissionState.PENDING)
+    assert Harness().admission.admission_for("u1", NODE) == Admission(AdmissionState.PENDING)
 
 
 def test_pod_of_a_waiting_gang_is_held_with_the_reason() -> None:
     harness = Harness()
-    harness.part.set_pending_reasons([pending_report(code=PendingReason.QUOTA, message="over")], pools={})
-    assert harness.part.admission_for("u1", NODE) == Admission(AdmissionState.HELD, "WaitingForQuota", "over")
+    harness.admission.set_pending_reasons([pending_report(code=PendingReason.QUOTA, message="over")], pools={})
+    assert harness.admission.admission_for("u1", NODE) == Admission(AdmissionState.HELD, "WaitingForQuota", "over")
 
 
 def test_admitted_pod_gets_its_node() -> None:
     harness = Harness()
     harness.admit_pod(borrowed=False)
-    assert harness.part.admission_for("u1", NODE) == Admission(
+    assert harness.admission.admission_for("u1", NODE) == Admission(
         AdmissionState.ADMITTED, node="host-1", borrowed=False, behind="alpha/y"
     )
-    assert harness.part.admission_for("u1", NODE).verdict == "admitted", "asking takes nothing away"
+    assert harness.admission.admission_for("u1", NODE).verdict == "admitted", "asking takes nothing away"
 
 
 @pytest.mark.parametrize("node", [OTHER_NODE, "elsewhere", ""])
@@ -163,7 +163,7 @@ def test_pod_bound_to_another_node_than_decided_waits_again(node: str) -> None:
     harness.admit_pod()
     pokes = harness.service.pokes
 
-    assert harness.part.admission_for("u1", node) == Admission(AdmissionState.PENDING)
+    assert harness.admission.admission_for("u1", node) == Admission(AdmissionState.PENDING)
     assert harness.get_verdict() is None
     assert harness.get_state() is PodState.WAITING
     assert harness.service.pokes > pokes
@@ -173,19 +173,19 @@ def test_pod_evicted_before_forwarding_is_not_forwarded() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.evict_pod()
-    said = harness.part.admission_for("u1", NODE)
+    said = harness.admission.admission_for("u1", NODE)
     assert (said.verdict, said.code, said.deadline) == ("evicting", PREEMPTED, harness.now + 30)
 
 
 def test_running_pod_is_admitted_unless_evicted() -> None:
     harness = Harness()
-    assert harness.part.running_admission("u1") == Admission(AdmissionState.ADMITTED)
+    assert harness.admission.running_admission("u1") == Admission(AdmissionState.ADMITTED)
     harness.admit_pod()
-    assert harness.part.running_admission("u1") == Admission(AdmissionState.ADMITTED, borrowed=True)
-    harness.part.apply_promote(Promote(gang=GANG, pods=("u1",)))
-    assert harness.part.running_admission("u1") == Admission(AdmissionState.ADMITTED, borrowed=False)
+    assert harness.admission.running_admission("u1") == Admission(AdmissionState.ADMITTED, borrowed=True)
+    harness.admission.apply_promote(Promote(gang=GANG, pods=("u1",)))
+    assert harness.admission.running_admission("u1") == Admission(AdmissionState.ADMITTED, borrowed=False)
     harness.evict_pod()
-    said = harness.part.running_admission("u1")
+    said = harness.admission.running_admission("u1")
     assert (said.verdict, said.deadline, said.grace, said.evicted_for) == ("evicting", harness.now + 30, 60.0, "beta/x")
 
 
@@ -193,7 +193,7 @@ def test_eviction_message_hides_other_tenants() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.evict_pod(makes_room_for="beta/secret/gang/x")
-    message = harness.part.running_admission("u1").message
+    message = harness.admission.running_admission("u1").message
     assert message == "is evicted for another tenant's workload, which has precedence"
 
 
@@ -201,15 +201,17 @@ def test_eviction_message_names_the_tenants_own_gang() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.evict_pod(makes_room_for=f"{TENANT}/default/gang/train")
-    assert harness.part.running_admission("u1").message == "is evicted for gang default/train"
+    assert harness.admission.running_admission("u1").message == "is evicted for gang default/train"
     harness.add_pod(make_member("u2"))
     harness.evict_pod(makes_room_for=f"{TENANT}/default/pod/u2")
-    assert harness.part.running_admission("u1").message == "is evicted for pod default/pod-u2"
+    assert harness.admission.running_admission("u1").message == "is evicted for pod default/pod-u2"
     harness.evict_pod(makes_room_for=f"{TENANT}/default/pod/gone")
-    assert harness.part.running_admission("u1").message == "is evicted for a pod of namespace default"
+    assert harness.admission.running_admission("u1").message == "is evicted for a pod of namespace default"
 
     harness.evict_pod(makes_room_for=f"{TENANT}-two/default/gang/train")
-    assert "train" not in harness.part.running_admission("u1").message, "a tenant whose name begins alike is another"
+    assert "train" not in harness.admission.running_admission("u1").message, (
+        "a tenant whose name begins alike is another"
+    )
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
@@ -219,10 +221,10 @@ def test_pending_message_names_the_tenants_own_pod_ahead() -> None:
     harness = Harness()
     harness.add_pod(make_member("u2"))
     ahead = f"{TENANT}/default/pod/u2"
-    harness.part.set_pending_reasons(
+    harness.admission.set_pending_reasons(
         [pending_report(message="kept for default/pod/u2, which is ahead", behind=ahead)], pools={}
     )
-    assert harness.part.admission_for("u1", NODE).message == "kept for pod default/pod-u2, which is ahead"
+    assert harness.admission.admission_for("u1", NODE).message == "kept for pod default/pod-u2, which is ahead"
 
 
 def test_admission_is_recorded_and_enqueued() -> None:
@@ -259,7 +261,7 @@ def test_decisions_about_deleted_or_started_pods_are_ignored() -> None:
 def test_pod_running_since_before_the_gateway_can_be_evicted() -> None:
     harness = Harness()
     harness.pods.put_compute(compute_view(node="host-3"))
-    harness.part.verdict_store.verdicts.clear()
+    harness.admission.verdict_store.verdicts.clear()
     harness.evict_pod()
     verdict = harness.get_verdict()
 
@@ -277,7 +279,7 @@ def test_reprieve_withdraws_the_notice() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.evict_pod()
-    harness.part.apply_reprieve(Reprieve(gang=GANG, pods=("u1",)))
+    harness.admission.apply_reprieve(Reprieve(gang=GANG, pods=("u1",)))
     verdict = harness.get_verdict()
 
     assert verdict is not None
@@ -289,27 +291,27 @@ def test_reprieve_withdraws_the_notice() -> None:
 def test_promotion_is_recorded_and_enqueued() -> None:
     harness = Harness()
     harness.admit_pod(borrowed=True)
-    harness.part.apply_promote(Promote(gang=GANG, pods=("u1",)))
-    assert harness.part.admission_for("u1", NODE).borrowed is False
+    harness.admission.apply_promote(Promote(gang=GANG, pods=("u1",)))
+    assert harness.admission.admission_for("u1", NODE).borrowed is False
 
 
 def test_new_reports_replace_old_ones_and_only_changes_are_enqueued() -> None:
     harness = Harness()
     harness.add_pod(make_member("u2"))
-    harness.part.set_pending_reasons([pending_report("u1"), pending_report("u2")], pools={GANG: POOL})
+    harness.admission.set_pending_reasons([pending_report("u1"), pending_report("u2")], pools={GANG: POOL})
     assert sorted(harness.looked) == [KEY, ("default", "pod-u2")]
-    waits = harness.part.pending_message(make_member("u1"))
-    assert waits is not None
-    assert waits.text.startswith(waits.reason)
+    pending = harness.admission.pending_message(make_member("u1"))
+    assert pending is not None
+    assert pending.text.startswith(pending.reason)
 
     harness.pods.requests.added.clear()
-    harness.part.set_pending_reasons(
+    harness.admission.set_pending_reasons(
         [pending_report("u1"), pending_report("u2", message="another")], pools={GANG: POOL}
     )
     assert harness.looked == [("default", "pod-u2")]
 
-    harness.part.set_pending_reasons([], pools={})
-    assert harness.part.pending_message(make_member("u1")) is None
+    harness.admission.set_pending_reasons([], pools={})
+    assert harness.admission.pending_message(make_member("u1")) is None
 
 
 def test_only_waiting_members_of_a_partly_running_gang_are_enqueued() -> None:
@@ -318,9 +320,9 @@ def test_only_waiting_members_of_a_partly_running_gang_are_enqueued() -> None:
     harness.add_pod(make_member("u1", marks=gang_marks()))
     harness.add_pod(make_member("u2", marks=gang_marks()))
     harness.add_pod(make_member("cpu", marks=gang_marks(), governed=False))
-    harness.part.apply_admit(Admit(gang=group, pool=POOL, nodes={"u1": "host-1"}, borrowed=True), now=harness.now)
+    harness.admission.apply_admit(Admit(gang=group, pool=POOL, nodes={"u1": "host-1"}, borrowed=True), now=harness.now)
     harness.pods.requests.added.clear()
-    harness.part.set_pending_reasons([pending_report(), _hold_gang(group)], pools={})
+    harness.admission.set_pending_reasons([pending_report(), _hold_gang(group)], pools={})
 
     assert harness.looked == [("default", "pod-u2")]
 
@@ -337,17 +339,17 @@ def test_pod_evicted_before_forwarding_waits_again_at_its_deadline() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.evict_pod(deadline=30)
-    harness.part.expire_verdicts(harness.now + 29)
+    harness.admission.expire_verdicts(harness.now + 29)
     assert harness.get_verdict() is not None
 
-    harness.part.expire_verdicts(harness.now + 30)
+    harness.admission.expire_verdicts(harness.now + 30)
     assert harness.get_verdict() is None
     assert harness.get_state() is PodState.WAITING
 
 
 def expire_admission(harness: Harness, seconds: float) -> None:
     harness.now += seconds
-    harness.part.expire_verdicts(harness.now)
+    harness.admission.expire_verdicts(harness.now)
 
 
 def test_unbound_pod_releases_its_capacity_and_is_excluded_for_a_while() -> None:
@@ -383,7 +385,7 @@ def test_pod_of_an_unreachable_tenant_releases_its_capacity() -> None:
     expire_admission(harness, 3000)
     assert harness.get_state() is None
     set_followed(harness.scope, followed=True)
-    harness.part.pods_listed()
+    harness.admission.pods_listed()
     assert harness.get_state() is PodState.WAITING
     assert harness.service.pokes
 
@@ -392,8 +394,8 @@ def test_bind_timeout_starts_after_the_tenant_is_reachable_again() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.now += 110
-    harness.part.pods_listed()
-    assert harness.part.next_deadline() == harness.now + 120
+    harness.admission.pods_listed()
+    assert harness.admission.next_deadline() == harness.now + 120
     expire_admission(harness, 119)
     assert harness.get_state() is PodState.PLACED
     expire_admission(harness, 1)
@@ -405,7 +407,7 @@ def test_just_forwarded_pod_does_not_count_as_missing() -> None:
     harness.admit_pod()
     harness.sent["u1"] = harness.now + 60
     harness.evict_pod(deadline=30)
-    harness.part.expire_verdicts(harness.now + 30)
+    harness.admission.expire_verdicts(harness.now + 30)
     assert harness.get_state() is PodState.NOTIFIED
 
 
@@ -414,20 +416,20 @@ def test_running_pod_stays_evicted_until_its_end() -> None:
     harness.admit_pod()
     harness.pods.put_compute(compute_view())
     harness.evict_pod(deadline=30)
-    harness.part.expire_verdicts(harness.now + 1000)
+    harness.admission.expire_verdicts(harness.now + 1000)
     assert harness.get_verdict() is not None
 
 
 def test_next_deadline_is_the_earliest_of_evicted_pods() -> None:
     harness = Harness()
-    assert harness.part.next_deadline() is None
+    assert harness.admission.next_deadline() is None
     harness.admit_pod()
-    bound_by = harness.part.next_deadline()
+    bound_by = harness.admission.next_deadline()
     assert bound_by == harness.now + 120, "by then the tenant's scheduler must have bound it"
     harness.evict_pod(deadline=30)
-    assert harness.part.next_deadline() == harness.now + 30
+    assert harness.admission.next_deadline() == harness.now + 30
     harness.now += 30
-    assert harness.part.next_deadline() is None
+    assert harness.admission.next_deadline() is None
 
 
 def test_pod_that_no_node_took_waits_again_and_is_reverted() -> None:
@@ -435,12 +437,12 @@ def test_pod_that_no_node_took_waits_again_and_is_reverted() -> None:
     harness.admit_pod()
     harness.pods.put_compute(compute_view(node="", phase="Pending"))
     assert harness.get_state() is PodState.PLACED
-    harness.part.revert_compute_pod("u1", "below-u1")
+    harness.admission.revert_compute_pod("u1", "below-u1")
     assert harness.get_state() is PodState.WAITING
     assert harness.get_verdict() is None
 
     harness.admit_pod(node="host-2")
-    harness.part.revert_compute_pod("u1", "below-u1")
+    harness.admission.revert_compute_pod("u1", "below-u1")
     verdict = harness.get_verdict()
     assert verdict is not None, "the same compute pod is taken back once"
     assert verdict.node == "host-2"
@@ -450,15 +452,15 @@ def test_reverted_compute_pod_taken_by_a_node_counts_again() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.pods.put_compute(compute_view(node="", phase="Pending"))
-    harness.part.revert_compute_pod("u1", "below-u1")
+    harness.admission.revert_compute_pod("u1", "below-u1")
     harness.admit_pod(node="host-2")
     harness.pods.put_compute(compute_view(node="host-1"))
-    harness.part.keep_compute_pod("u1", "another")
+    harness.admission.keep_compute_pod("u1", "another")
     verdict = harness.get_verdict()
     assert verdict is not None
     assert verdict.node == "host-2"
 
-    harness.part.keep_compute_pod("u1", "below-u1")
+    harness.admission.keep_compute_pod("u1", "below-u1")
     assert harness.get_state() is PodState.PLACED
     verdict = harness.get_verdict()
     assert verdict is not None
@@ -469,24 +471,24 @@ def test_reverted_state_is_dropped_with_its_pod() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.pods.put_compute(compute_view(node="", phase="Pending"))
-    harness.part.revert_compute_pod("u1", "below-u1")
+    harness.admission.revert_compute_pod("u1", "below-u1")
     harness.pods.drop_tenant()
     harness.pods.drop_compute()
-    harness.part.pod_changed(KEY)
+    harness.admission.pod_changed(KEY)
 
-    assert not harness.part._observer.reverted_pods
-    assert harness.part.gangs.find_member("u1") is None
+    assert not harness.admission._observer.reverted_pods
+    assert harness.admission.gangs.find_member("u1") is None
 
 
 def test_quota_change_rebuilds_all_gangs() -> None:
     harness = Harness()
     quota = Quota(tenant=TENANT, pool=POOL, limit={GPU: 8000})
     pokes = harness.service.pokes
-    first, _ = harness.part.gangs.build_gangs()
-    harness.part.quotas_changed([quota])
+    first, _ = harness.admission.gangs.build_gangs()
+    harness.admission.quotas_changed([quota])
 
-    assert harness.part.quotas == (quota,)
-    assert harness.part.gangs.build_gangs()[0][0] is not first[0]
+    assert harness.admission.quotas == (quota,)
+    assert harness.admission.gangs.build_gangs()[0][0] is not first[0]
     assert harness.service.pokes > pokes
 
 
@@ -496,9 +498,9 @@ def test_quota_change_rebuilds_all_gangs() -> None:
 def test_governed_pods_are_arbitrated() -> None:
     harness = Harness()
     harness.add_pod(make_member("cpu", governed=False, marks=gang_marks()))
-    assert harness.part.is_governed_pod("u1")
-    assert not harness.part.is_governed_pod("cpu")
-    assert not harness.part.is_governed_pod("nobody")
+    assert harness.admission.is_governed_pod("u1")
+    assert not harness.admission.is_governed_pod("cpu")
+    assert not harness.admission.is_governed_pod("nobody")
 
 
 def test_changed_pod_is_enqueued() -> None:
@@ -507,7 +509,7 @@ def test_changed_pod_is_enqueued() -> None:
     assert harness.get_state() is PodState.PLACED
     pokes = harness.service.pokes
     harness.pods.put_tenant(tenant_view(phase="Failed"))
-    assert harness.part.pod_changed(KEY) == []
+    assert harness.admission.pod_changed(KEY) == []
     assert harness.service.pokes > pokes
     assert harness.get_state() is None
 
@@ -518,15 +520,15 @@ def test_pod_deleted_in_both_clusters_is_dropped() -> None:
     harness.pods.put_compute(compute_view())
     harness.service.recounted.clear()
     harness.pods.drop_tenant()
-    assert harness.part.pod_changed(KEY) == []
+    assert harness.admission.pod_changed(KEY) == []
     assert harness.get_state() is PodState.ENDING
 
     harness.pods.drop_compute()
-    assert harness.part.gangs.find_member("u1") is None
+    assert harness.admission.gangs.find_member("u1") is None
     assert harness.get_verdict() is None
-    assert not harness.part.is_governed_pod("u1")
-    assert not harness.part._last_states
-    assert not harness.part._accounting._start_times
+    assert not harness.admission.is_governed_pod("u1")
+    assert not harness.admission._last_states
+    assert not harness.admission._accounting._start_times
 
 
 @pytest.mark.parametrize(("phase", "minimum"), [("Succeeded", 1), ("Failed", 2)])
@@ -534,15 +536,15 @@ def test_completed_and_deleted_member_leaves_the_gang(phase: str, minimum: int) 
     harness = Harness(waits=False)
     for uid in ("u1", "u2"):
         harness.add_pod(make_member(uid, marks=gang_marks(minimum=2)))
-    harness.part.apply_admit(Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True), now=harness.now)
+    harness.admission.apply_admit(Admit(gang=GANG, pool=POOL, nodes={"u1": "host-1"}, borrowed=True), now=harness.now)
     harness.pods.put_compute(compute_view())
     harness.pods.put_compute(compute_view(phase=phase))
     harness.pods.put_tenant(tenant_view(phase=phase))
-    harness.part.pod_changed(KEY)
+    harness.admission.pod_changed(KEY)
     harness.pods.drop_tenant()
     harness.pods.drop_compute()
 
-    [gang], _ = harness.part.gangs.build_gangs()
+    [gang], _ = harness.admission.gangs.build_gangs()
     assert [pod.uid for pod in gang.pods] == ["u2"]
     assert gang.minimum == minimum
 
@@ -551,11 +553,11 @@ def test_irrelevant_changes_trigger_no_cycle() -> None:
     harness = Harness()
     harness.admit_pod()
     harness.pods.put_compute(compute_view())
-    harness.part.gangs.build_gangs()
+    harness.admission.gangs.build_gangs()
     pokes = harness.service.pokes
     harness.pods.put_tenant(tenant_view(phase="Running"))
-    harness.part.pod_changed(KEY)
-    harness.pods.put_compute(compute_view(marks={"example.com/x": "y"}))
+    harness.admission.pod_changed(KEY)
+    harness.pods.put_compute(compute_view(annotations={"example.com/x": "y"}))
 
     assert harness.service.pokes == pokes
 
@@ -563,7 +565,7 @@ def test_irrelevant_changes_trigger_no_cycle() -> None:
 def test_usage_of_an_ended_pod_is_reported_once() -> None:
     harness = Harness()
     harness.admit_pod()
-    harness.part.pod_changed(KEY)
+    harness.admission.pod_changed(KEY)
     harness.pods.put_compute(compute_view())
     assert harness.service.ran == []
     harness.now += 60
@@ -580,9 +582,9 @@ def test_usage_of_an_ended_pod_is_reported_once() -> None:
 def test_pod_that_never_ran_has_no_usage() -> None:
     harness = Harness()
     harness.admit_pod()
-    harness.part.pod_changed(KEY)
+    harness.admission.pod_changed(KEY)
     harness.pods.drop_tenant()
-    harness.part.pod_changed(KEY)
+    harness.admission.pod_changed(KEY)
     assert harness.service.ran == []
 
 
@@ -591,11 +593,11 @@ def test_just_forwarded_pod_is_retained_until_shown_or_expired() -> None:
     harness.admit_pod()
     harness.sent["u1"] = harness.now + 30
     harness.pods.drop_tenant()
-    assert harness.part.pod_changed(KEY) == []
+    assert harness.admission.pod_changed(KEY) == []
     assert harness.get_state() is PodState.ENDING
 
     harness.now += 30
-    assert [one.uid for one in harness.part.pod_changed(KEY)] == ["u1"]
+    assert [pod.uid for pod in harness.admission.pod_changed(KEY)] == ["u1"]
 
 
 def test_successor_of_the_same_name_leaves_its_predecessor_terminating() -> None:
@@ -603,9 +605,9 @@ def test_successor_of_the_same_name_leaves_its_predecessor_terminating() -> None
     harness.admit_pod()
     harness.pods.put_compute(compute_view())
     harness.pods.put_tenant(tenant_view("u2", meta={"name": "pod-u1"}))
-    harness.part.put_member(make_member("u2", key=KEY))
-    harness.part.pod_changed(KEY)
-    gangs, _ = harness.part.gangs.build_gangs()
+    harness.admission.put_member(make_member("u2", key=KEY))
+    harness.admission.pod_changed(KEY)
+    gangs, _ = harness.admission.gangs.build_gangs()
 
     assert {pod.uid: pod.state for gang in gangs for pod in gang.pods} == {
         "u1": PodState.ENDING,
@@ -627,23 +629,23 @@ def test_running_pod_is_recounted_when_it_is_read() -> None:
 def test_terminating_orphans_from_before_the_start_are_known() -> None:
     harness = Harness(waits=False)
     harness.pods.put_compute(compute_view("gone"))
-    assert harness.part.orphan_gangs() == [], "before everything is listed, absence is no fact"
-    harness.part.pods_listed()
+    assert harness.admission.orphan_gangs() == [], "before everything is listed, absence is no fact"
+    harness.admission.pods_listed()
 
-    assert [gang.id for gang in harness.part.orphan_gangs()] == ["alpha/default/gone/gone"]
-    assert harness.part.is_governed_pod("gone")
+    assert [gang.id for gang in harness.admission.orphan_gangs()] == ["alpha/default/gone/gone"]
+    assert harness.admission.is_governed_pod("gone")
     assert harness.service.recounted == ["local/gone"]
 
     harness.pods.drop_compute("gone")
-    assert harness.part.orphan_gangs() == []
-    assert not harness.part.is_governed_pod("gone")
+    assert harness.admission.orphan_gangs() == []
+    assert not harness.admission.is_governed_pod("gone")
 
 
 @pytest.mark.parametrize(
     "other",
     [
         {"phase": "Succeeded"},
-        {"marks": {COMPUTE_NODE_ANNOTATION: ""}},
+        {"annotations": {COMPUTE_NODE_ANNOTATION: ""}},
         {"node": "", "phase": "Pending", "deletionTimestamp": "2026-03-01T12:30:00Z"},
     ],
     ids=["ended", "not placed", "never ran"],
@@ -651,38 +653,38 @@ def test_terminating_orphans_from_before_the_start_are_known() -> None:
 def test_ended_or_unplaced_pods_are_no_orphans(other: dict[str, Any]) -> None:
     harness = Harness(waits=False)
     harness.pods.put_compute(compute_view("gone", **other))
-    harness.part.pods_listed()
-    assert harness.part.orphan_gangs() == []
+    harness.admission.pods_listed()
+    assert harness.admission.orphan_gangs() == []
 
 
 def test_pods_with_an_owner_are_no_orphans() -> None:
     harness = Harness()
     harness.pods.put_compute(compute_view())
-    harness.part.pods_listed()
-    assert harness.part.orphan_gangs() == []
+    harness.admission.pods_listed()
+    assert harness.admission.orphan_gangs() == []
 
-    harness.pods.put_compute(compute_view(marks={UID_ANNOTATION: "an-earlier-one"}))
-    assert [gang.id for gang in harness.part.orphan_gangs()] == ["alpha/default/gone/an-earlier-one"]
+    harness.pods.put_compute(compute_view(annotations={UID_ANNOTATION: "an-earlier-one"}))
+    assert [gang.id for gang in harness.admission.orphan_gangs()] == ["alpha/default/gone/an-earlier-one"]
 
 
 def test_notice_on_an_orphan_is_ignored() -> None:
     harness = Harness(waits=False)
-    harness.part.pods_listed()
-    harness.pods.put_compute(compute_view("gone", marks={EVICTION_DEADLINE_ANNOTATION: "2026-03-01T12:30:00Z"}))
-    gang = harness.part.orphan_gangs()[0]
+    harness.admission.pods_listed()
+    harness.pods.put_compute(compute_view("gone", annotations={EVICTION_DEADLINE_ANNOTATION: "2026-03-01T12:30:00Z"}))
+    gang = harness.admission.orphan_gangs()[0]
     assert gang.pods[0].state is PodState.ENDING
 
 
 def test_complete_once_all_is_listed_and_read() -> None:
     harness = Harness()
-    said = [harness.part.is_known]
-    harness.part.pods_listed()
-    said.append(harness.part.is_known)
-    harness.part.reads.outdated.add("u9")
-    said.append(harness.part.is_known)
-    harness.part.reads.outdated.clear()
-    harness.part.reads.unread.add(KEY)
-    said.append(harness.part.is_known)
+    said = [harness.admission.is_known]
+    harness.admission.pods_listed()
+    said.append(harness.admission.is_known)
+    harness.admission.reads.outdated.add("u9")
+    said.append(harness.admission.is_known)
+    harness.admission.reads.outdated.clear()
+    harness.admission.reads.unread.add(KEY)
+    said.append(harness.admission.is_known)
     assert said == [False, True, False, False]
 
 
@@ -690,11 +692,11 @@ def test_only_pods_created_after_the_first_list_are_metered(monkeypatch: pytest.
     harness, arrived = Harness(waits=False), list[str]()
     monkeypatch.setattr(harness.service.start_meter, "pod_arrived", lambda _gang, uid, **_times: arrived.append(uid))
     harness.add_pod(make_member("read-before"))
-    harness.part.reads.unread.add(("default", "pod-listed"))
-    harness.part.pods_listed()
+    harness.admission.reads.unread.add(("default", "pod-listed"))
+    harness.admission.pods_listed()
     for uid in ("listed", "new", "new"):
         harness.add_pod(make_member(uid))
-    harness.part.pods_listed()
+    harness.admission.pods_listed()
     harness.add_pod(make_member("bound", bound=True))
     harness.add_pod(make_member("newer"))
     assert arrived == ["new", "newer"]
@@ -702,41 +704,41 @@ def test_only_pods_created_after_the_first_list_are_metered(monkeypatch: pytest.
 
 def test_running_pods_must_be_read_before_complete() -> None:
     harness = Harness(waits=False)
-    harness.part.pods_listed()
+    harness.admission.pods_listed()
     harness.pods.put_tenant(tenant_view())
     harness.pods.put_compute(compute_view())
-    said = [harness.part.is_known]
-    harness.part.put_member(make_member(pools=(POOL, OTHER_POOL)))
-    said.append(harness.part.is_known)
+    said = [harness.admission.is_known]
+    harness.admission.put_member(make_member(pools=(POOL, OTHER_POOL)))
+    said.append(harness.admission.is_known)
     assert said == [False, True]
 
 
 @pytest.mark.parametrize(
-    ("other", "stands"),
+    ("other", "state"),
     [
         ({}, True),
         ({"deletionTimestamp": "2026-03-01T12:30:00Z"}, True),
         ({"phase": "Succeeded"}, False),
-        ({"marks": {COMPUTE_NODE_ANNOTATION: ""}}, False),
-        ({"marks": {UID_ANNOTATION: "an-earlier-one"}}, False),
+        ({"annotations": {COMPUTE_NODE_ANNOTATION: ""}}, False),
+        ({"annotations": {UID_ANNOTATION: "an-earlier-one"}}, False),
     ],
     ids=["runs", "ends", "ended", "not placed", "another's"],
 )
-def test_compute_pod_of_a_tenant_pod_is_found(other: dict[str, Any], stands: bool) -> None:
+def test_compute_pod_of_a_tenant_pod_is_found(other: dict[str, Any], state: bool) -> None:
     harness = Harness()
-    assert not harness.part.runs_arbiter_placed(tenant_view())
+    assert not harness.admission.runs_arbiter_placed(tenant_view())
     harness.pods.put_compute(compute_view(**other))
-    assert harness.part.runs_arbiter_placed(tenant_view()) is stands
+    assert harness.admission.runs_arbiter_placed(tenant_view()) is state
 
 
 # -- verdict store -----------------------------------------------------------------------------------------------------
 
 
 def test_verdict_is_dropped_by_uid() -> None:
-    book = VerdictStore()
-    book.verdicts["u1"] = Admission(verdict=AdmissionState.ADMITTED, pool=POOL, node="n", borrowed=True, since=0.0)
-    book.forget_pod("u2")
-    assert "u1" in book.verdicts
-    book.forget_pod("u1")
-    book.forget_pod("u1")
-    assert book.verdicts == {}
+    store = VerdictStore()
+    store.verdicts["u1"] = Admission(verdict=AdmissionState.ADMITTED, pool=POOL, node="n", borrowed=True, since=0.0)
+    store.forget_pod("u2")
+    assert "u1" in store.verdicts
+    store.forget_pod("u1")
+    store.forget_pod("u1")
+    assert store.verdicts == {}

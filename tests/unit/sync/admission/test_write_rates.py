@@ -54,8 +54,8 @@ async def test_pending_pod_causes_no_compute_requests() -> None:
 
 
 async def test_changing_reasons_are_written_at_most_twice_a_minute() -> None:
-    moved = 0.0
-    async with start_world(clock=lambda: time.time() + moved) as world:
+    advance = 0.0
+    async with start_world(clock=lambda: time.time() + advance) as world:
         world.limit = world.limit | {"nvidia.com/gpu": 64_000}
         create_gated(world, "first", gpus=8)
         async with world.run_gateway() as sync:
@@ -74,7 +74,7 @@ async def test_changing_reasons_are_written_at_most_twice_a_minute() -> None:
             assert stands != says, "there is something new to tell"
             assert count_status_writes(world) == 1
 
-            moved = 31.0
+            advance = 31.0
             world.delete_pod("before-0")
             await wait_until(lambda: count_status_writes(world) == 2)
             await world.wait_settled()
@@ -91,17 +91,17 @@ async def test_idle_gateway_sends_no_requests() -> None:
                 lambda: sum("mutatingadmissionpolicies" in each for each in world.tenant_server.requests) == 2
             )
             await world.wait_settled()
-            asked = len(world.tenant_server.requests), len(world.compute_server.requests)
+            requests = len(world.tenant_server.requests), len(world.compute_server.requests)
             sync.resync()
             await world.wait_settled()
-            assert (len(world.tenant_server.requests), len(world.compute_server.requests)) == asked
+            assert (len(world.tenant_server.requests), len(world.compute_server.requests)) == requests
 
 
 async def test_new_member_of_a_reported_gang_gets_the_same_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    moved = 0.0
-    async with start_world(clock=lambda: time.time() + moved) as world:
+    advance = 0.0
+    async with start_world(clock=lambda: time.time() + advance) as world:
         world.limit = world.limit | {"nvidia.com/gpu": 64_000}
         create_gated(world, "first", gpus=8)
         async with world.run_gateway() as sync:
@@ -117,7 +117,7 @@ async def test_new_member_of_a_reported_gang_gets_the_same_report(
             assert (get_condition(world, ADMITTED, "one") or ("", ""))[1] == "WaitingForMembers"
             assert get_condition(world, ADMITTED, "two") is None
 
-            moved = 31.0
+            advance = 31.0
             create_gated(world, "before", gpus=8, priority=1000)
             for name in ("one", "two"):
                 await event_messages(world, "WaitingForRoom", name)

@@ -10,7 +10,7 @@ import pytest
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
 from vkgateway.model.errors import InputError, VkgatewayError
-from vkgateway.sync.compute.heartbeat import AGAIN_SECONDS, EVERY_SECONDS, Heartbeat
+from vkgateway.sync.compute.heartbeat import INTERVAL_SECONDS, RETRY_SECONDS, Heartbeat
 
 Answer = Callable[[], bytes]
 
@@ -35,7 +35,7 @@ REFUSAL = errors.Forbidden("no", status=403)
 async def beat(*answers: VkgatewayError | None) -> tuple[list[tuple[bool, str]], list[float]]:
     """Return the notifications, and the pause before each probe."""
     server = FakeServer(*answers)
-    told: list[tuple[bool, str]] = []
+    notifications: list[tuple[bool, str]] = []
     pauses: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -43,28 +43,28 @@ async def beat(*answers: VkgatewayError | None) -> tuple[list[tuple[bool, str]],
             raise asyncio.CancelledError
         pauses.append(seconds)
 
-    heart = Heartbeat(server, on_change=lambda answers, why: told.append((answers, why)), sleep=sleep)
+    heart = Heartbeat(server, on_change=lambda answers, reason: notifications.append((answers, reason)), sleep=sleep)
     with pytest.raises(asyncio.CancelledError):
         await heart.run()
-    return told, pauses
+    return notifications, pauses
 
 
 async def test_silent_server_is_reported_once_and_then_its_return() -> None:
-    told, pauses = await beat(None, SILENCE, SILENCE, SILENCE, None, None)
-    assert told == [(False, SILENCE.message), (True, "")]
-    assert pauses == [EVERY_SECONDS, EVERY_SECONDS, AGAIN_SECONDS, AGAIN_SECONDS, AGAIN_SECONDS, EVERY_SECONDS]
+    notifications, pauses = await beat(None, SILENCE, SILENCE, SILENCE, None, None)
+    assert notifications == [(False, SILENCE.message), (True, "")]
+    assert pauses == [INTERVAL_SECONDS, INTERVAL_SECONDS, RETRY_SECONDS, RETRY_SECONDS, RETRY_SECONDS, INTERVAL_SECONDS]
 
 
 async def test_single_lost_answer_is_ignored() -> None:
-    told, _ = await beat(SILENCE, None, SILENCE, None)
-    assert told == []
+    notifications, _ = await beat(SILENCE, None, SILENCE, None)
+    assert notifications == []
 
 
 async def test_missing_credentials_count_as_no_answer() -> None:
-    told, _ = await beat(InputError("no token file"), InputError("no token file"), None)
-    assert told == [(False, "no token file"), (True, "")]
+    notifications, _ = await beat(InputError("no token file"), InputError("no token file"), None)
+    assert notifications == [(False, "no token file"), (True, "")]
 
 
 async def test_refusal_counts_as_an_answer() -> None:
-    told, _ = await beat(SILENCE, REFUSAL, SILENCE, SILENCE, REFUSAL)
-    assert told == [(False, SILENCE.message), (True, "")]
+    notifications, _ = await beat(SILENCE, REFUSAL, SILENCE, SILENCE, REFUSAL)
+    assert notifications == [(False, SILENCE.message), (True, "")]

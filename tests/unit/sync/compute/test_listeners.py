@@ -83,7 +83,7 @@ SLICE = SliceView(metadata=make_meta(labels={SERVICE_NAME_LABEL: "web"}))
 
 
 @pytest.mark.parametrize(
-    ("kind", "view", "said"),
+    ("kind", "view", "calls"),
     [
         ("services", ServiceView(metadata=make_meta()), (COMPUTE_SERVICES, KEY)),
         ("services", ServiceView(metadata=make_meta(SYSTEM_NAMESPACE)), (COMPUTE_PLATFORM_SERVICES,)),
@@ -96,10 +96,10 @@ SLICE = SliceView(metadata=make_meta(labels={SERVICE_NAME_LABEL: "web"}))
 )
 @pytest.mark.parametrize("went", [False, True])
 def test_tenant_is_notified_of_its_object(
-    link: ComputeLink, listener: RecordingListener, kind: str, view: Any, said: Any, went: bool
+    link: ComputeLink, listener: RecordingListener, kind: str, view: Any, calls: Any, went: bool
 ) -> None:
     put_object(getattr(link, kind), view if went else None, None if went else view)
-    assert listener.heard == [said]
+    assert listener.heard == [calls]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from vkgateway.model.objects import NodeView
-from vkgateway.sync.compute.node_views import MOST_IMAGES, decode_node
+from vkgateway.sync.compute.node_views import MAX_IMAGES, decode_node
 from vkgateway.sync.compute.nodes import is_unchanged
 
 
@@ -29,7 +29,7 @@ def test_nodes_share_common_images() -> None:
 
 def test_node_without_images_and_node_with_too_many() -> None:
     assert make_node().status.images == ()
-    assert len(make_node(*([f"image:{number}"] for number in range(1000))).status.images) == MOST_IMAGES
+    assert len(make_node(*([f"image:{number}"] for number in range(1000))).status.images) == MAX_IMAGES
     assert len(make_node([f"name:{number}" for number in range(1000)]).status.images[0].names or ()) < 10
 
 

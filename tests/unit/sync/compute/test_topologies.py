@@ -103,14 +103,14 @@ class Recorder:
 
 @asynccontextmanager
 async def watch_topologies(server: FakeApiServer) -> AsyncIterator[tuple[ComputeTopologies, Recorder]]:
-    heard = Recorder()
+    recorder = Recorder()
     async with server.client() as client:
         watches = ClusterWatches()
-        watches.add(TOPOLOGIES, heard.record_change)
-        watches.add(NODES, heard.record_known)
+        watches.add(TOPOLOGIES, recorder.record_change)
+        watches.add(NODES, recorder.record_known)
         created = ComputeTopologies("local", client, watches)
         async with in_background(created.run()):
-            yield created, heard
+            yield created, recorder
 
 
 @pytest.fixture
@@ -120,33 +120,33 @@ async def server() -> AsyncIterator[FakeApiServer]:
 
 
 async def test_cluster_without_the_kind_costs_one_request(server: FakeApiServer) -> None:
-    async with watch_topologies(server) as (created, heard):
+    async with watch_topologies(server) as (created, recorder):
         await wait_until(lambda: created.is_known)
         await asyncio.sleep(0.05)
         assert server.requests == ["GET /apis/topology.node.k8s.io/v1alpha2"]
-        assert (server.watches, heard.known, created.topology_items()) == (0, 1, [])
+        assert (server.watches, recorder.known, created.topology_items()) == (0, 1, [])
 
 
 async def test_added_changed_and_deleted_zones_are_reported(server: FakeApiServer) -> None:
     server.register(NODE_TOPOLOGIES)
     server.store.create(NODE_TOPOLOGIES, publish_topology())
-    async with watch_topologies(server) as (created, heard):
+    async with watch_topologies(server) as (created, recorder):
         await wait_until(lambda: created.is_known)
         assert [name for name, _ in created.topology_items()] == ["host-1"]
         server.store.update(NODE_TOPOLOGIES, publish_topology(zones=[]), name="host-1")
-        await wait_until(lambda: (view := heard.nodes["host-1"]) is not None and view.zones == ())
+        await wait_until(lambda: (view := recorder.nodes["host-1"]) is not None and view.zones == ())
         server.store.delete(NODE_TOPOLOGIES, "host-1")
-        await wait_until(lambda: heard.nodes["host-1"] is None)
-        assert heard.known == 1
+        await wait_until(lambda: recorder.nodes["host-1"] is None)
+        assert recorder.known == 1
 
 
 async def test_kind_installed_later_is_found(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK", 0.05)
-    async with watch_topologies(server) as (created, heard):
+    monkeypatch.setattr(module, "_DISCOVERY_INTERVAL", 0.05)
+    async with watch_topologies(server) as (created, recorder):
         await wait_until(lambda: created.is_known)
         server.register(NODE_TOPOLOGIES)
         server.store.create(NODE_TOPOLOGIES, publish_topology())
-        await wait_until(lambda: "host-1" in heard.nodes)
+        await wait_until(lambda: "host-1" in recorder.nodes)
 
 
 async def test_forbidden_kind_counts_as_missing(server: FakeApiServer) -> None:
@@ -164,25 +164,25 @@ async def test_failing_server_is_asked_again_before_zones_count_as_known(
     server.register(NODE_TOPOLOGIES)
     server.store.create(NODE_TOPOLOGIES, publish_topology())
     server.fail("GET", "/apis/topology.node.k8s.io/v1alpha2", status=503, times=2)
-    async with watch_topologies(server) as (created, heard):
+    async with watch_topologies(server) as (created, recorder):
         await wait_until(lambda: created.is_known)
-        assert list(heard.nodes) == ["host-1"]
+        assert list(recorder.nodes) == ["host-1"]
 
 
 async def test_failing_server_blocks_only_for_a_while(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(module, "_KNOWN_TIMEOUT", 0.05)
     server.fail("GET", "/apis/topology.node.k8s.io/v1alpha2", status=503, times=1000)
-    async with watch_topologies(server) as (created, heard):
+    async with watch_topologies(server) as (created, recorder):
         await wait_until(lambda: created.is_known)
-        assert heard.known == 1
+        assert recorder.known == 1
 
 
 async def test_zones_are_dropped_with_their_kind(server: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LOOK", 0.05)
+    monkeypatch.setattr(module, "_DISCOVERY_INTERVAL", 0.05)
     server.register(NODE_TOPOLOGIES)
     server.store.create(NODE_TOPOLOGIES, publish_topology())
-    async with watch_topologies(server) as (created, heard):
+    async with watch_topologies(server) as (created, recorder):
         await wait_until(created.topology_items)
         server.fail("GET", "/apis/topology.node.k8s.io", status=404, times=1000)
-        await wait_until(lambda: heard.nodes["host-1"] is None)
+        await wait_until(lambda: recorder.nodes["host-1"] is None)
         assert created.topology_items() == []

@@ -16,7 +16,7 @@ from vkgateway.model.names import SYSTEM_NAMESPACE
 from vkgateway.model.objects import Object
 from vkgateway.sync.network.platform_service import Endpoint
 
-BELOW = "alpha--kube-system"
+COMPUTE_NAMESPACE = "alpha--kube-system"
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ async def test_own_service_of_the_tenant_is_left_alone_and_forwarded(world: Worl
     world.create_pod()
     async with world.run_gateway():
         await world.wait_forwarded()
-        created = await wait_until(lambda: world.compute_server.store.find(SERVICES, "kube-dns", BELOW))
+        created = await wait_until(lambda: world.compute_server.store.find(SERVICES, "kube-dns", COMPUTE_NAMESPACE))
         assert created["spec"]["selector"] == {"k8s-app": "mine"}
         await world.wait_settled()
     assert endpoint_addresses(world) == []
@@ -127,7 +127,7 @@ async def test_admin_can_replace_the_service(world: World) -> None:
         assert shown_service(world) is None
         own = {"metadata": {"name": "kube-dns"}, "spec": {"selector": {"k8s-app": "mine"}, "clusterIP": "10.160.5.77"}}
         world.tenant_server.store.create(SERVICES, own, "kube-system")
-        await wait_until(lambda: world.compute_server.store.find(SERVICES, "kube-dns", BELOW))
+        await wait_until(lambda: world.compute_server.store.find(SERVICES, "kube-dns", COMPUTE_NAMESPACE))
 
 
 async def test_service_is_deleted_if_no_names_are_served(world: World, servers: FakeNameServers) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.addresses import Addresses
 from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_services import count_writes, create_service, wait_unchanged
-from tests.unit.sync.world import BELOW, World, object_names, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, World, object_names, start_world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, SERVICES
 from vkgateway.model.errors import UnavailableError
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
@@ -113,7 +113,7 @@ async def test_first_service_starts_a_name_server_with_differing_addresses(
         create_service(world)
         create_service(world, "headless", clusterIP="None")
         await wait_until(lambda: current_endpoint(world) == OWN)
-        below = await wait_until(lambda: world.compute_server.store.find(SERVICES, "web", BELOW))
+        below = await wait_until(lambda: world.compute_server.store.find(SERVICES, "web", COMPUTE_NAMESPACE))
         name = "web.default.svc.cluster.local"
         await wait_until(lambda: servers.served[-1][2].get(name) == below["spec"]["clusterIP"])
         assert servers.served[-1] == (
@@ -144,7 +144,7 @@ async def test_forwarder_stays_until_the_name_server_answers(world: World, serve
     world.create_pod()
     async with world.run_gateway():
         await world.wait_forwarded()
-        await wait_until(lambda: world.compute_server.store.find(SERVICES, "web", BELOW))
+        await wait_until(lambda: world.compute_server.store.find(SERVICES, "web", COMPUTE_NAMESPACE))
         await world.wait_settled()
         assert current_endpoint(world) == FORWARDER
         servers.away = False
@@ -200,7 +200,7 @@ async def test_refusal_of_a_starting_server_counts_as_transient(world: World) ->
 
 
 async def test_pods_use_their_nodes_resolver_without_permission(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_names, "_PATIENCE", 0.0)
+    monkeypatch.setattr(network_names, "_REFUSAL_GRACE", 0.0)
     fault = world.compute_server.fail("POST", "/services", status=403, reason="Forbidden", times=100)
     world.create_pod()
     async with world.run_gateway():

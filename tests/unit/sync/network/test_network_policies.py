@@ -14,7 +14,7 @@ from tests.fakes.store import Document, Refusal
 from tests.support.waiting import wait_until
 from tests.unit.sync.network.test_name_service import FORWARDER, FakeNameServers
 from tests.unit.sync.network.test_services import create_service, wait_unchanged
-from tests.unit.sync.world import BELOW, World, make_node, object_names, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, World, make_node, object_names, start_world
 from vkgateway.kube.resources import NAMESPACES, NETWORK_POLICIES, NODES, Resource
 from vkgateway.model.names import SYSTEM_NAMESPACE, TENANT_LABEL
 from vkgateway.translate.network_policies import ISOLATION_POLICY
@@ -36,7 +36,7 @@ def create_policy(world: World, name: str = "deny", **spec: Any) -> None:
 
 
 def compute_policy(world: World, name: str = ISOLATION_POLICY) -> dict[str, Any]:
-    found = world.compute_server.store.find(NETWORK_POLICIES, name, BELOW)
+    found = world.compute_server.store.find(NETWORK_POLICIES, name, COMPUTE_NAMESPACE)
     return found["spec"] if found is not None else {}
 
 
@@ -88,9 +88,11 @@ async def test_policies_permit_dns_and_the_api_server(world: World) -> None:
         create_policy(world, podSelector=WEB)
         await wait_until(lambda: compute_policy(world)["ingress"] == [])
         await world.wait_settled()
-    asked = [request.split("?")[0] for request in world.compute_server.requests[start:] if "networkpolicies" in request]
-    changed = [request for request in asked if not request.startswith("GET")]
-    place = f"/apis/networking.k8s.io/v1/namespaces/{BELOW}/networkpolicies"
+    requests = [
+        request.split("?")[0] for request in world.compute_server.requests[start:] if "networkpolicies" in request
+    ]
+    changed = [request for request in requests if not request.startswith("GET")]
+    place = f"/apis/networking.k8s.io/v1/namespaces/{COMPUTE_NAMESPACE}/networkpolicies"
     assert changed[:3] == [f"POST {place}", f"POST {place}", f"PUT {place}/{ISOLATION_POLICY}"]
 
 
@@ -156,7 +158,7 @@ async def test_unsupported_rule_is_reported(world: World) -> None:
     create_policy(world, ingress=[{"from": [{"ipBlock": {"cidr": "10.214.0.9/32"}}]}])
     world.create_pod()
     async with world.run_gateway():
-        said = await wait_until(lambda: [words for reason, words in world.events() if reason == "PartLeftOut"])
+        said = await wait_until(lambda: [message for reason, message in world.events() if reason == "PartLeftOut"])
     assert "10.214.0.9/32" in said[0]
     assert compute_policy(world, "deny")["ingress"] == []
 
@@ -169,10 +171,10 @@ async def test_restart_writes_nothing_and_repairs_changed_policies(world: World)
         await wait_until(lambda: len(object_names(world.compute_server, NETWORK_POLICIES)) == 3)
         await world.wait_settled()
     assert await wait_unchanged(world)
-    meddled = copy.deepcopy(world.compute_server.store.get(NETWORK_POLICIES, ISOLATION_POLICY, BELOW))
+    meddled = copy.deepcopy(world.compute_server.store.get(NETWORK_POLICIES, ISOLATION_POLICY, COMPUTE_NAMESPACE))
     meddled["spec"]["ingress"] = [{}]
-    world.compute_server.store.update(NETWORK_POLICIES, meddled, name=ISOLATION_POLICY, namespace=BELOW)
-    world.compute_server.store.delete(NETWORK_POLICIES, "deny", BELOW)
+    world.compute_server.store.update(NETWORK_POLICIES, meddled, name=ISOLATION_POLICY, namespace=COMPUTE_NAMESPACE)
+    world.compute_server.store.delete(NETWORK_POLICIES, "deny", COMPUTE_NAMESPACE)
     async with world.run_gateway():
         await wait_until(lambda: compute_policy(world)["ingress"] == [] and compute_policy(world, "deny"))
 
@@ -182,7 +184,7 @@ async def test_foreign_policy_is_left_alone(world: World) -> None:
     async with world.run_gateway():
         await world.wait_forwarded()
         document = {"metadata": {"name": "theirs"}, "spec": {"podSelector": {}}}
-        world.compute_server.store.create(NETWORK_POLICIES, document, BELOW)
+        world.compute_server.store.create(NETWORK_POLICIES, document, COMPUTE_NAMESPACE)
         create_policy(world)
         await wait_until(lambda: compute_policy(world)["ingress"] == [])
         await world.wait_settled()
@@ -195,7 +197,7 @@ def refuse_policy(world: World, name: str) -> None:
 
     def refusing(resource: Resource, document: Document, namespace: str = "") -> Document:
         if resource is NETWORK_POLICIES and document["metadata"]["name"] == name:
-            raise Refusal(422, "Invalid", f"{BELOW}: not in this cluster")
+            raise Refusal(422, "Invalid", f"{COMPUTE_NAMESPACE}: not in this cluster")
         return create(resource, document, namespace)
 
     world.compute_server.store.create = refusing  # type: ignore[method-assign]
@@ -212,19 +214,21 @@ async def test_refused_policy_blocks_neither_pods_nor_other_policies(world: Worl
         assert compute_policy(world)["ingress"] == []
         create_policy(world, "deny")
         await wait_until(lambda: compute_policy(world, "deny"))
-        said = await wait_until(lambda: [words for reason, words in world.events() if reason == "ForwardingRefused"])
+        said = await wait_until(
+            lambda: [message for reason, message in world.events() if reason == "ForwardingRefused"]
+        )
         assert said[0] == "the compute cluster refused it: default: not in this cluster"
         world.tenant_server.store.delete(NETWORK_POLICIES, "deny", "default")
         await wait_until(lambda: not compute_policy(world, "deny"))
 
 
-def refuse_changes(world: World, words: str, *, status: int) -> None:
+def refuse_changes(world: World, message: str, *, status: int) -> None:
     """Have the compute cluster refuse any change of a policy of this name."""
     update = world.compute_server.store.update
 
     def refusing(resource: Resource, document: Document, **where: Any) -> Document:
         if resource is NETWORK_POLICIES and document["metadata"]["name"] == "deny":
-            raise Refusal(status, "Forbidden" if status == 403 else "Invalid", words)
+            raise Refusal(status, "Forbidden" if status == 403 else "Invalid", message)
         return update(resource, document, **where)
 
     world.compute_server.store.update = refusing  # type: ignore[method-assign]
@@ -242,10 +246,12 @@ async def test_refused_change_deletes_the_previous_version(world: World) -> None
     async with world.run_gateway():
         await world.wait_forwarded()
         assert compute_policy(world, "deny")["ingress"]
-        refuse_changes(world, f"{BELOW}: not in this cluster", status=422)
+        refuse_changes(world, f"{COMPUTE_NAMESPACE}: not in this cluster", status=422)
         change_policy(world, ingress=[])
         await wait_until(lambda: not compute_policy(world, "deny"))
-        (said,) = await wait_until(lambda: [words for reason, words in world.events() if reason == "ForwardingRefused"])
+        (said,) = await wait_until(
+            lambda: [message for reason, message in world.events() if reason == "ForwardingRefused"]
+        )
         assert said == (
             "the compute cluster refused it: default: not in this cluster; the previous version is "
             "deleted, so the pods that it selects are isolated"
@@ -258,10 +264,12 @@ async def test_change_without_permission_is_reported_as_not_in_force(world: Worl
     world.create_pod()
     async with world.run_gateway():
         await world.wait_forwarded()
-        words = 'networkpolicies "deny" is forbidden: User "vkgateway" cannot update resource "networkpolicies"'
-        refuse_changes(world, words, status=403)
+        message = 'networkpolicies "deny" is forbidden: User "vkgateway" cannot update resource "networkpolicies"'
+        refuse_changes(world, message, status=403)
         change_policy(world, ingress=[])
-        (said,) = await wait_until(lambda: [words for reason, words in world.events() if reason == "ForwardingRefused"])
+        (said,) = await wait_until(
+            lambda: [message for reason, message in world.events() if reason == "ForwardingRefused"]
+        )
         reason = "change it at the moment: the previous version stays in force"
         assert said == f"the compute cluster does not allow the gateway to {reason}"
         await world.wait_settled()
@@ -273,13 +281,13 @@ async def test_refusal_of_a_starting_cluster_is_not_reported(world: World) -> No
     world.create_pod()
     async with world.run_gateway():
         await world.wait_forwarded()
-        before = world.compute_server.store.get(NETWORK_POLICIES, "deny", BELOW)["metadata"]["uid"]
+        before = world.compute_server.store.get(NETWORK_POLICIES, "deny", COMPUTE_NAMESPACE)["metadata"]["uid"]
         fault = world.compute_server.fail("PUT", "/networkpolicies/deny", status=403, reason="Forbidden")
         fault.message = 'networkpolicies "deny" is forbidden: not yet ready to handle request'
         change_policy(world, ingress=[])
         await wait_until(lambda: compute_policy(world, "deny").get("ingress") == [])
         await world.wait_settled()
-        assert world.compute_server.store.get(NETWORK_POLICIES, "deny", BELOW)["metadata"]["uid"] == before
+        assert world.compute_server.store.get(NETWORK_POLICIES, "deny", COMPUTE_NAMESPACE)["metadata"]["uid"] == before
     assert fault.hits == 1
     assert not any(reason == "ForwardingRefused" for reason, _ in world.events())
 

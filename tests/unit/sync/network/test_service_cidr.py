@@ -106,7 +106,7 @@ async def test_pod_waits_for_the_services_of_its_namespace(world: World) -> None
 
 
 async def test_refused_service_does_not_block_pods(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(name_service, "_PATIENCE", 0.0)
+    monkeypatch.setattr(name_service, "_REFUSAL_GRACE", 0.0)
     world.compute_server.fail("POST", "/services", status=403, reason="Forbidden", times=1000)
     create_service(world, clusterIP="10.160.17.7")
     world.create_pod(enableServiceLinks=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.sync.world import BELOW, World, object_names, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, World, object_names, start_world
 from vkgateway.kube.resources import ENDPOINT_SLICES, NAMESPACES, PODS, SERVICES
 from vkgateway.model.names import TENANT_LABEL
 from vkgateway.sync.network import pod_addresses
@@ -44,7 +44,7 @@ def write_slice(world: World, *addresses: str, name: str = "mine", service: str 
 
 
 def compute_service(world: World, name: str = "web") -> dict[str, Any] | None:
-    return world.compute_server.store.find(SERVICES, name, BELOW)
+    return world.compute_server.store.find(SERVICES, name, COMPUTE_NAMESPACE)
 
 
 def slice_addresses(world: World) -> list[str]:
@@ -74,7 +74,7 @@ async def run_pod(world: World, name: str = "web") -> None:
 
 
 async def test_service_is_forwarded_with_selector_ports_and_own_address(world: World) -> None:
-    above = create_service(world, externalIPs=["192.0.2.1"], type="NodePort", sessionAffinity="ClientIP")
+    service = create_service(world, externalIPs=["192.0.2.1"], type="NodePort", sessionAffinity="ClientIP")
     world.create_pod()
     async with world.run_gateway():
         created = await wait_until(lambda: compute_service(world))
@@ -86,7 +86,7 @@ async def test_service_is_forwarded_with_selector_ports_and_own_address(world: W
         "sessionAffinity": "ClientIP",
     }
     assert created["metadata"]["labels"] == {TENANT_LABEL: "alpha"}
-    assert created["metadata"]["annotations"]["vkgateway.io/uid"] == above["metadata"]["uid"]
+    assert created["metadata"]["annotations"]["vkgateway.io/uid"] == service["metadata"]["uid"]
     assert (
         "NotOpened",
         "type NodePort and externalIPs: not exposed by the compute cluster; the cluster IP works",
@@ -117,7 +117,7 @@ async def test_forwarded_load_balancer_has_the_compute_address(world: World) -> 
         assert created["spec"]["type"] == "LoadBalancer"
         ingress = [{"ip": "192.0.2.7", "ipMode": "VIP"}]
         created["status"] = {"loadBalancer": {"ingress": ingress}}
-        world.compute_server.store.update(SERVICES, created, name="web", namespace=BELOW, status=True)
+        world.compute_server.store.update(SERVICES, created, name="web", namespace=COMPUTE_NAMESPACE, status=True)
         await wait_until(lambda: load_balancer_address(world) == ingress)
         await world.wait_settled()
     assert await wait_unchanged(world)
@@ -131,10 +131,10 @@ async def test_fields_of_load_balancer_controllers_are_retained(world: World) ->
         created = copy.deepcopy(await wait_until(lambda: compute_service(world)))
         created["metadata"]["finalizers"] = ["service.kubernetes.io/load-balancer-cleanup"]
         created["metadata"]["annotations"]["lb.example.org/id"] = "7"
-        world.compute_server.store.update(SERVICES, created, name="web", namespace=BELOW)
-        above = copy.deepcopy(world.tenant_server.store.find(SERVICES, "web", "default") or {})
-        above["spec"]["ports"] = [{"name": "other", "protocol": "TCP", "port": 81}]
-        world.tenant_server.store.update(SERVICES, above, name="web", namespace="default")
+        world.compute_server.store.update(SERVICES, created, name="web", namespace=COMPUTE_NAMESPACE)
+        service = copy.deepcopy(world.tenant_server.store.find(SERVICES, "web", "default") or {})
+        service["spec"]["ports"] = [{"name": "other", "protocol": "TCP", "port": 81}]
+        world.tenant_server.store.update(SERVICES, service, name="web", namespace="default")
         await wait_until(lambda: (compute_service(world) or {})["spec"]["ports"][0]["port"] == 81)
     metadata = (compute_service(world) or {})["metadata"]
     assert metadata["finalizers"] == ["service.kubernetes.io/load-balancer-cleanup"]
@@ -194,10 +194,10 @@ async def test_changes_during_an_outage_are_found_by_comparison(world: World) ->
     async with world.run_gateway():
         await wait_until(lambda: len(object_names(world.compute_server, SERVICES)) == 3)
     world.tenant_server.store.delete(SERVICES, "gone", "default")
-    world.compute_server.store.delete(SERVICES, "web", BELOW)
+    world.compute_server.store.delete(SERVICES, "web", COMPUTE_NAMESPACE)
     meddled = copy.deepcopy(compute_service(world, "meddled") or {})
     meddled["spec"] |= {"type": "LoadBalancer", "selector": {"app": "theirs"}}
-    world.compute_server.store.update(SERVICES, meddled, name="meddled", namespace=BELOW)
+    world.compute_server.store.update(SERVICES, meddled, name="meddled", namespace=COMPUTE_NAMESPACE)
     async with world.run_gateway():
         await wait_until(lambda: object_names(world.compute_server, SERVICES) == ["meddled", "web"])
         await wait_until(
@@ -217,7 +217,7 @@ async def test_taken_name_is_reported_and_left_alone(world: World) -> None:
         await wait_until(lambda: compute_service(world))
     stranger = copy.deepcopy(compute_service(world) or {})
     del stranger["metadata"]["labels"]
-    world.compute_server.store.update(SERVICES, stranger, name="web", namespace=BELOW)
+    world.compute_server.store.update(SERVICES, stranger, name="web", namespace=COMPUTE_NAMESPACE)
     async with world.run_gateway():
         await wait_until(lambda: any(reason == "NameTaken" for reason, _ in world.events()))
         assert "labels" not in (compute_service(world) or {"metadata": {}})["metadata"]
@@ -269,10 +269,10 @@ async def test_addresses_of_other_tenants_and_hosts_are_not_own_addresses(world:
         own.mark_all_changed()
         assert own.update_addresses() == set()
         pod = copy.deepcopy(world.compute_pod() or {})
-        seen = link.pods.store[(BELOW, "web")].metadata.resource_version
+        seen = link.pods.store[(COMPUTE_NAMESPACE, "web")].metadata.resource_version
         pod["status"]["podIP"] = pod["status"]["hostIP"]
-        world.compute_server.store.update(PODS, pod, name="web", namespace=BELOW, status=True)
-        await wait_until(lambda: link.pods.store[(BELOW, "web")].metadata.resource_version != seen)
+        world.compute_server.store.update(PODS, pod, name="web", namespace=COMPUTE_NAMESPACE, status=True)
+        await wait_until(lambda: link.pods.store[(COMPUTE_NAMESPACE, "web")].metadata.resource_version != seen)
         assert own.update_addresses() == set()  # no watch event reported the change
         own.pod_changed(("default", "web"))
         assert own.update_addresses() == {"10.1.2.3"}
@@ -333,12 +333,12 @@ async def test_pod_changes_enqueue_only_services_with_changed_addresses(
         pod = copy.deepcopy(world.compute_pod("other") or {})
         del pod["metadata"]["resourceVersion"]
         pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
-        world.compute_server.store.update(PODS, pod, name="other", namespace=BELOW, status=True)
+        world.compute_server.store.update(PODS, pod, name="other", namespace=COMPUTE_NAMESPACE, status=True)
         await wait_until(lambda: told)
         await world.wait_settled()
         assert looked == []
         pod["status"] |= {"phase": "Running", "hostIP": "10.9.9.9", "podIP": "10.1.2.4"}
-        world.compute_server.store.update(PODS, pod, name="other", namespace=BELOW, status=True)
+        world.compute_server.store.update(PODS, pod, name="other", namespace=COMPUTE_NAMESPACE, status=True)
         await wait_until(lambda: sorted(slice_addresses(world)) == ["10.1.2.3", *["10.1.2.4"] * 4])
         await world.wait_settled()
         assert set(looked) == {"s1", "s2", "s3", "s4"}
@@ -401,10 +401,15 @@ async def test_address_reused_by_another_pod_stays(world: World) -> None:
         pod = copy.deepcopy(world.compute_pod("other") or {})
         del pod["metadata"]["resourceVersion"]
         pod["status"] = {"phase": "Running", "hostIP": "10.9.9.9", "podIP": "10.1.2.3"}
-        world.compute_server.store.update(PODS, pod, name="other", namespace=BELOW, status=True)
+        world.compute_server.store.update(PODS, pod, name="other", namespace=COMPUTE_NAMESPACE, status=True)
         world.end_pod()
-        await wait_until(lambda: (BELOW, "web") not in link.pods.store or link.pods.store[(BELOW, "web")].has_ended)
-        await wait_until(lambda: link.pods.store[(BELOW, "other")].phase == "Running")
+        await wait_until(
+            lambda: (
+                (COMPUTE_NAMESPACE, "web") not in link.pods.store
+                or link.pods.store[(COMPUTE_NAMESPACE, "web")].has_ended
+            )
+        )
+        await wait_until(lambda: link.pods.store[(COMPUTE_NAMESPACE, "other")].phase == "Running")
         own.pod_changed(("default", "web"))
         own.pod_changed(("default", "other"))
         assert own.update_addresses() == set()
@@ -420,13 +425,15 @@ async def test_address_reused_by_another_pod_stays(world: World) -> None:
             ["the compute cluster does not let the gateway do that now"],
         ),
         (
-            f'services "web" is forbidden: exceeded quota: services in {BELOW}/web',
+            f'services "web" is forbidden: exceeded quota: services in {COMPUTE_NAMESPACE}/web',
             ['the compute cluster refused it: services "web" is forbidden: exceeded quota: services in default/web'],
         ),
     ],
 )
 async def test_refusal_message_shows_only_the_services_own_names(world: World, said: str, told: list[str]) -> None:
-    fault = world.compute_server.fail("POST", f"/namespaces/{BELOW}/services", status=403, reason="Forbidden")
+    fault = world.compute_server.fail(
+        "POST", f"/namespaces/{COMPUTE_NAMESPACE}/services", status=403, reason="Forbidden"
+    )
     fault.message = said
     create_service(world)
     world.create_pod()

@@ -7,16 +7,16 @@ from typing import Any
 
 from tests.fakes.apiserver import FakeApiServer
 from tests.support.waiting import wait_until
-from tests.unit.sync.world import BELOW, NODE, World
+from tests.unit.sync.world import COMPUTE_NAMESPACE, NODE, World
 from vkgateway.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from vkgateway.translate.storage.views import PROVISIONER
 
 Document = dict[str, Any]
 
 
-def create_class(world: World, name: str = "local", *, waits: bool = True, **fields: Any) -> None:
+def create_class(world: World, name: str = "local", *, wait_for_consumer: bool = True, **fields: Any) -> None:
     """Create a storage class in the compute cluster."""
-    mode = "WaitForFirstConsumer" if waits else "Immediate"
+    mode = "WaitForFirstConsumer" if wait_for_consumer else "Immediate"
     document = {"metadata": {"name": name}, "provisioner": "disks.example.org", "volumeBindingMode": mode}
     world.compute_server.store.create(STORAGE_CLASSES, document | {"reclaimPolicy": "Delete"} | fields)
 
@@ -43,7 +43,7 @@ def tenant_claim(world: World, name: str = "data") -> Document | None:
 
 
 def compute_claim(world: World, name: str = "data") -> Document | None:
-    return world.compute_server.store.find(PERSISTENT_VOLUME_CLAIMS, name, BELOW)
+    return world.compute_server.store.find(PERSISTENT_VOLUME_CLAIMS, name, COMPUTE_NAMESPACE)
 
 
 def tenant_volumes(world: World) -> list[Document]:
@@ -62,9 +62,9 @@ def bind_tenant_claim(world: World, name: str = "data") -> None:
     found = copy.deepcopy(tenant_claim(world, name))
     assert found is not None
     (reserved,) = [
-        copy.deepcopy(one)
-        for one in tenant_volumes(world)
-        if one["spec"]["claimRef"]["uid"] == found["metadata"]["uid"]
+        copy.deepcopy(candidate)
+        for candidate in tenant_volumes(world)
+        if candidate["spec"]["claimRef"]["uid"] == found["metadata"]["uid"]
     ]
     found["spec"]["volumeName"] = reserved["metadata"]["name"]
     found["status"] = {
@@ -113,12 +113,12 @@ def release_claim(world: World, name: str = "data") -> None:
     found = tenant_claim(world, name)
     assert found is not None
     world.tenant_server.store.delete(PERSISTENT_VOLUME_CLAIMS, name, "default")
-    for one in copy.deepcopy(tenant_volumes(world)):
-        if one["spec"]["claimRef"]["uid"] == found["metadata"]["uid"]:
-            unprotect_volume(world, one["metadata"]["name"])
-            one["metadata"]["finalizers"].remove("kubernetes.io/pv-protection")
-            one["status"] = {"phase": "Released"}
-            _store_object(world.tenant_server, PERSISTENT_VOLUMES, one)
+    for candidate in copy.deepcopy(tenant_volumes(world)):
+        if candidate["spec"]["claimRef"]["uid"] == found["metadata"]["uid"]:
+            unprotect_volume(world, candidate["metadata"]["name"])
+            candidate["metadata"]["finalizers"].remove("kubernetes.io/pv-protection")
+            candidate["status"] = {"phase": "Released"}
+            _store_object(world.tenant_server, PERSISTENT_VOLUMES, candidate)
 
 
 def retain_volume(world: World, name: str) -> None:
@@ -145,7 +145,7 @@ async def provision_volume(world: World, name: str = "data", *, size: str = "1Gi
 
 
 def event_messages(world: World, reason: str) -> list[str]:
-    return [words for found, words in world.events() if found == reason]
+    return [message for found, message in world.events() if found == reason]
 
 
 def _store_object(server: FakeApiServer, resource: Any, document: Document) -> None:

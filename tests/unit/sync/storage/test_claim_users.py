@@ -64,9 +64,9 @@ async def test_renamed_compute_claim_is_found(world: World) -> None:
     create_claim(world)
     async with world.run_gateway():
         await provision_volume(world)
-        kept = dict(tenant_volumes(world)[0])
-        kept["spec"] = {**kept["spec"], "persistentVolumeReclaimPolicy": "Retain"}
-        world.tenant_server.store.update(PERSISTENT_VOLUMES, kept, name=kept["metadata"]["name"])
+        remembered = dict(tenant_volumes(world)[0])
+        remembered["spec"] = {**remembered["spec"], "persistentVolumeReclaimPolicy": "Retain"}
+        world.tenant_server.store.update(PERSISTENT_VOLUMES, remembered, name=remembered["metadata"]["name"])
         release_claim(world)
         create_claim(world)
         await wait_until(lambda: len(tenant_volumes(world)) == 2)

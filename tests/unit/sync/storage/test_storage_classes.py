@@ -55,7 +55,7 @@ async def test_default_class_is_set_by_policy_or_compute_cluster(
 ) -> None:
     world.policy |= {"storage_class_names": {"quick": "fast"}, "default_storage_class": default}
     create_class(world, metadata={"name": "local", "annotations": {DEFAULT: "true"}})
-    create_class(world, "fast", waits=False)
+    create_class(world, "fast", wait_for_consumer=False)
     async with world.run_gateway():
         await wait_until(lambda: len(class_names(world)) == 2)
 

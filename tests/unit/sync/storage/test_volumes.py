@@ -31,7 +31,7 @@ from tests.unit.sync.storage.controllers import (
     unprotect_volume,
     wait_volume,
 )
-from tests.unit.sync.world import BELOW, NODE, World, object_names, start_world
+from tests.unit.sync.world import COMPUTE_NAMESPACE, NODE, World, object_names, start_world
 from vkgateway.kube.resources import NAMESPACES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from vkgateway.model.names import COMPUTE_CLUSTER_LABEL, TENANT_LABEL
 from vkgateway.sync.compute.link import ComputeLink
@@ -87,11 +87,11 @@ async def test_volume_facts_are_updated_without_its_location(world: World) -> No
         assert "vkgateway.io/provisional" not in tenant_volumes(world)[0]["metadata"]["annotations"]
 
     told = json.dumps([tenant_volumes(world), tenant_claim(world), world.events()])
-    assert not [word for word in ("secret", "disk-", BELOW, "disks.example.org") if word in told]
+    assert not [word for word in ("secret", "disk-", COMPUTE_NAMESPACE, "disks.example.org") if word in told]
 
 
 async def test_immediate_binding_shows_the_real_volume(world: World) -> None:
-    create_class(world, "fast", waits=False)
+    create_class(world, "fast", wait_for_consumer=False)
     create_claim(world, storage_class="fast")
     async with world.run_gateway():
         await wait_until(lambda: compute_claim(world))
@@ -166,22 +166,22 @@ async def test_claim_deletion_deletes_data_before_the_volume(world: World) -> No
     create_claim(world)
     async with world.run_gateway():
         await provision_volume(world)
-        kept = copy.deepcopy(compute_claim(world) or {})
-        kept["metadata"]["finalizers"] = ["kubernetes.io/pvc-protection"]
-        world.compute_server.store.update(PERSISTENT_VOLUME_CLAIMS, kept, name="data", namespace=BELOW)
+        retained = copy.deepcopy(compute_claim(world) or {})
+        retained["metadata"]["finalizers"] = ["kubernetes.io/pvc-protection"]
+        world.compute_server.store.update(PERSISTENT_VOLUME_CLAIMS, retained, name="data", namespace=COMPUTE_NAMESPACE)
         release_claim(world)
         await wait_until(lambda: (compute_claim(world) or {"metadata": {}})["metadata"].get("deletionTimestamp"))
         await world.wait_settled()
         assert len(tenant_volumes(world)) == 1
-        kept["metadata"]["finalizers"] = []
-        del kept["metadata"]["resourceVersion"]
-        world.compute_server.store.update(PERSISTENT_VOLUME_CLAIMS, kept, name="data", namespace=BELOW)
+        retained["metadata"]["finalizers"] = []
+        del retained["metadata"]["resourceVersion"]
+        world.compute_server.store.update(PERSISTENT_VOLUME_CLAIMS, retained, name="data", namespace=COMPUTE_NAMESPACE)
         await wait_until(lambda: tenant_volumes(world) == [])
     assert compute_claim(world) is None
 
 
 async def test_claim_deleted_before_provisioning_leaves_nothing(world: World) -> None:
-    create_class(world, "fast", waits=False)
+    create_class(world, "fast", wait_for_consumer=False)
     create_claim(world, storage_class="fast")
     async with world.run_gateway():
         await wait_until(lambda: compute_claim(world))
@@ -194,9 +194,9 @@ async def test_retained_volume_stays_and_its_name_can_be_reused(world: World) ->
     create_claim(world)
     async with world.run_gateway():
         await provision_volume(world)
-        kept = copy.deepcopy(tenant_volumes(world)[0])
-        kept["spec"]["persistentVolumeReclaimPolicy"] = "Retain"
-        world.tenant_server.store.update(PERSISTENT_VOLUMES, kept, name=kept["metadata"]["name"])
+        retained = copy.deepcopy(tenant_volumes(world)[0])
+        retained["spec"]["persistentVolumeReclaimPolicy"] = "Retain"
+        world.tenant_server.store.update(PERSISTENT_VOLUMES, retained, name=retained["metadata"]["name"])
         release_claim(world)
         await world.wait_settled()
         assert compute_claim(world) is not None
@@ -206,7 +206,7 @@ async def test_retained_volume_stays_and_its_name_can_be_reused(world: World) ->
         assert first == "data"
         assert second.startswith("data-")
         # A manual deletion removes it with its data.
-        world.tenant_server.store.delete(PERSISTENT_VOLUMES, kept["metadata"]["name"])
+        world.tenant_server.store.delete(PERSISTENT_VOLUMES, retained["metadata"]["name"])
         await wait_until(lambda: object_names(world.compute_server, PERSISTENT_VOLUME_CLAIMS) == [second])
         await wait_until(lambda: len(tenant_volumes(world)) == 1)
 
@@ -217,15 +217,15 @@ async def test_retained_volume_is_deleted_once_its_data_is_gone(world: World) ->
     create_claim(world)
     async with world.run_gateway() as sync:
         await provision_volume(world)
-        kept = copy.deepcopy(tenant_volumes(world)[0])
-        kept["spec"]["persistentVolumeReclaimPolicy"] = "Retain"
-        world.tenant_server.store.update(PERSISTENT_VOLUMES, kept, name=kept["metadata"]["name"])
+        retained = copy.deepcopy(tenant_volumes(world)[0])
+        retained["spec"]["persistentVolumeReclaimPolicy"] = "Retain"
+        world.tenant_server.store.update(PERSISTENT_VOLUMES, retained, name=retained["metadata"]["name"])
         release_claim(world)
-        world.compute_server.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", BELOW)
+        world.compute_server.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", COMPUTE_NAMESPACE)
         await world.wait_settled()
         assert len(tenant_volumes(world)) == 1
         now[0] += 31
-        sync.scope.watches.notify(COMPUTE_CLAIMS, kept["spec"]["csi"]["volumeHandle"])
+        sync.scope.watches.notify(COMPUTE_CLAIMS, retained["spec"]["csi"]["volumeHandle"])
         await wait_until(lambda: tenant_volumes(world) == [])
 
 
@@ -388,7 +388,7 @@ async def test_expansion_is_forwarded_and_its_progress_mirrored(world: World) ->
         await provision_volume(world)
         change_claim(world, resources={"requests": {"storage": "3Gi"}})
         await wait_until(lambda: (compute_claim(world) or {})["spec"]["resources"]["requests"]["storage"] == "3Gi")
-        growing = {"type": "Resizing", "status": "True", "message": f"disk of {BELOW}/data"}
+        growing = {"type": "Resizing", "status": "True", "message": f"disk of {COMPUTE_NAMESPACE}/data"}
         change_compute_claim(world, conditions=[growing], allocatedResources={"storage": "3Gi"})
         await wait_until(lambda: (tenant_claim(world) or {})["status"].get("conditions"))
         told = (tenant_claim(world) or {})["status"]
@@ -411,7 +411,7 @@ async def test_refused_expansion_is_reported(world: World) -> None:
 
 
 async def test_refused_expansion_is_retried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_volumes, "_GROW_AGAIN", 0.05)
+    monkeypatch.setattr(sync_volumes, "_EXPANSION_RETRY", 0.05)
     create_claim(world)
     async with world.run_gateway():
         await provision_volume(world)
@@ -443,7 +443,7 @@ async def test_volume_with_a_deleted_compute_claim_is_lost_after_a_while(world: 
     create_claim(world)
     async with world.run_gateway() as sync:
         await provision_volume(world)
-        world.compute_server.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", BELOW)
+        world.compute_server.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", COMPUTE_NAMESPACE)
         uid = (tenant_claim(world) or {})["metadata"]["uid"]
         await world.wait_settled()
         assert len(tenant_volumes(world)) == 1
@@ -459,7 +459,7 @@ async def test_empty_compute_claim_is_created_again(world: World) -> None:
     async with world.run_gateway():
         await wait_volume(world)
         bind_tenant_claim(world)
-        world.compute_server.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", BELOW)
+        world.compute_server.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", COMPUTE_NAMESPACE)
         await wait_until(lambda: compute_claim(world))
     assert len(tenant_volumes(world)) == 1
 
@@ -531,7 +531,7 @@ async def test_half_deleted_volume_without_any_claim_is_removed(world: World) ->
     async with world.run_gateway():
         await provision_volume(world)
     release_claim(world)
-    world.compute_server.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", BELOW)
+    world.compute_server.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", COMPUTE_NAMESPACE)
     async with world.run_gateway():
         await wait_until(lambda: tenant_volumes(world) == [])
 
@@ -555,7 +555,9 @@ async def test_taken_name_is_left_alone(world: World) -> None:
     world.create_pod()
     async with world.run_gateway():
         await world.wait_forwarded()
-        world.compute_server.store.create(PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "data"}, "spec": {}}, BELOW)
+        world.compute_server.store.create(
+            PERSISTENT_VOLUME_CLAIMS, {"metadata": {"name": "data"}, "spec": {}}, COMPUTE_NAMESPACE
+        )
         create_claim(world)
         await world.wait_settled()
     assert "labels" not in (compute_claim(world) or {})["metadata"]
