@@ -18,11 +18,11 @@ UNMANAGED_PODS: Final = Source[UnmanagedPodView | None, UnmanagedPodView | None]
 NODES: Final = Source[()]("nodes")
 """Nodes changed, or all nodes and their topologies are known."""
 TOPOLOGIES: Final = Source[str, TopologyView | None]("topologies")
-"""The NUMA zones of a node changed; None: the node has none any more."""
+"""The NUMA zones of a node changed; None means that the node no longer has any."""
 REACHABILITY: Final = Source[()]("reachability")
 """The cluster became reachable or unreachable."""
 TRUST: Final = Source[()]("trust")
-"""What is known of the cluster may be acted upon now, or may not: see `ComputeLink.is_trusted`."""
+"""The state of the cluster may now be acted upon, or may not any longer: see `ComputeLink.is_trusted`."""
 LISTED: Final = Source[()]("listed")
 """The list of pods, namespaces, ConfigMaps or Secrets is complete."""
 NETWORK_LISTED: Final = Source[()]("network objects listed")

@@ -1,4 +1,4 @@
-"""NUMA zones of a node, as an updater publishes them in a compute cluster."""
+"""View of a node's NUMA zones, as an updater publishes them in a compute cluster."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vkgateway.model.objects import Meta
 
 
 class TopologyView(msgspec.Struct, frozen=True):
-    """One node's zones; none where its kubelet does not mind how a pod is spread over them."""
+    """NUMA zones of one node; empty if the kubelet does not restrict how a pod spreads over them."""
 
     metadata: Meta
     scope: str

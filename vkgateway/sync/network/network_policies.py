@@ -138,10 +138,14 @@ class NetworkPolicyReconciler:
             ConflictError: an object that is not this tenant's has the name of a policy.
             ApiError: a compute cluster cannot be asked now, or refuses a policy.
         """
-        above = self._scope.cache.find_namespace(namespace)
-        if above is None or above.metadata.deletion_timestamp is not None or not self.tenant_policies.is_complete:
+        tenant_namespace = self._scope.cache.find_namespace(namespace)
+        if (
+            tenant_namespace is None
+            or tenant_namespace.metadata.deletion_timestamp is not None
+            or not self.tenant_policies.is_complete
+        ):
             return
-        uid = above.metadata.uid
+        uid = tenant_namespace.metadata.uid
         skipped: dict[Key, tuple[NetworkPolicyView, str]] = {}
 
         async def reconcile(link: ComputeLink) -> None:

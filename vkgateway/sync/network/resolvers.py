@@ -1,4 +1,4 @@
-"""The name servers that answer for a tenant's names in each compute cluster."""
+"""Name servers that answer for a tenant's names in each compute cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NameServers(Protocol):
 
 
 class Resolvers:
-    """The platform's name servers, and the Service in each compute cluster by which one tenant's pods reach them."""
+    """Name servers of the platform, and the Services through which one tenant's pods reach them."""
 
     def __init__(self, scope: TenantScope, servers: NameServers | None, *, own_range: TenantServiceCidr) -> None:
         self.servers = servers
@@ -42,20 +42,20 @@ class Resolvers:
 
     @property
     def forwarder_endpoint(self) -> Endpoint | None:
-        """The server that answers for a tenant without Services; None if the platform serves no names."""
+        """Endpoint that answers for a tenant without Services; None if the platform serves no names."""
         return self.servers.forwarder_endpoint if self.servers is not None else None
 
     @property
     def listening_range(self) -> NameServerRange | None:
-        """Where the name servers of all tenants listen; None if the platform serves no names."""
+        """Addresses and ports of the name servers of all tenants; None if the platform serves no names."""
         return self.servers.listening_range if self.servers is not None else None
 
     def resolver_endpoints(self, link: ComputeLink) -> list[tuple[str, int]]:
-        """Return where queries end in a compute cluster: at the forwarder, and at the tenant's current name servers."""
-        first = [self.forwarder_endpoint] if self.forwarder_endpoint is not None else []
-        return sorted({*first, *self.dns_service.current_endpoints(link)})
+        """Return the endpoints that answer DNS in a compute cluster: the forwarder and the current name server."""
+        endpoints = [self.forwarder_endpoint] if self.forwarder_endpoint is not None else []
+        return sorted({*endpoints, *self.dns_service.current_endpoints(link)})
 
 
 def dns_service_name(tenant: str) -> str:
-    """Return the name of a tenant's Service for names in the gateway's namespace."""
+    """Return the name of a tenant's DNS Service in the gateway's namespace."""
     return f"dns-{tenant}"

@@ -1,4 +1,4 @@
-"""Writes the compute Services of one tenant."""
+"""Writing of one tenant's compute Services."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vkgateway.translate.services import (
 
 
 class ServiceWriter:
-    """Creates and updates compute Services, with the tenant's cluster addresses where the range is available."""
+    """Writer of compute Services, with the tenant's cluster IPs where its range is available."""
 
     def __init__(self, scope: TenantScope, tenant_services: TenantServices, *, own_range: TenantServiceCidr) -> None:
         self._scope = scope
@@ -125,7 +125,7 @@ def _has_stale_address(service: ServiceView, compute_service: ServiceView) -> bo
 
 
 async def delete_service(link: ComputeLink, metadata: Meta) -> None:
-    """Delete a compute Service; it may not exist any more."""
+    """Delete a compute Service, if it still exists."""
     try:
         await link.client.delete(resources.SERVICES, metadata.name, namespace=metadata.namespace, uid=metadata.uid)
     except (errors.NotFound, errors.Conflict):

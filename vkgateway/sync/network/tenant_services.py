@@ -1,4 +1,4 @@
-"""The tenant's Services and slices, watched from its first compute namespace on."""
+"""Services and EndpointSlices of one tenant, watched from its first compute namespace on."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from vkgateway.translate.services import API_SERVICE, ServiceView, decode_servic
 
 
 class TenantServices:
-    """One tenant's Services. Before the first compute namespace, no pod of the tenant runs that could use them."""
+    """Services of one tenant. Before the first compute namespace, no pod of the tenant runs that could use them."""
 
     def __init__(self, scope: TenantScope) -> None:
         self._scope = scope
         self._needed = asyncio.Event()
         self.is_listed = asyncio.Event()
-        """Set once the Services were listed, or a pod has waited for that long enough."""
+        """Set after the Services were listed, or after a pod has waited for the maximum time."""
         self.unreconciled: set[Key] = set()
-        """Services that were created or changed, and were not reconciled since."""
+        """Services that were created or changed since their last reconciliation."""
         self.services: Reflector[ServiceView] = Reflector(
             scope.client,
             resources.SERVICES,
@@ -44,11 +44,11 @@ class TenantServices:
         return self.services.is_complete and self.slices.tenant_slices.is_complete
 
     def start_watching(self) -> None:
-        """Watch from now on."""
+        """Start watching."""
         self._needed.set()
 
     async def run(self) -> None:
-        """Watch, once that is needed, until cancelled."""
+        """Run the watches once they are needed, until cancelled."""
         await self._needed.wait()
         async with asyncio.TaskGroup() as group:
             group.create_task(self.services.run(), name=f"tenant/{self._scope.name}/watch-services")
@@ -59,7 +59,7 @@ class TenantServices:
         return {key: view for key, view in self.services.store.items() if not is_platform_service(view)}
 
     def forwarded_service(self, key: Key) -> ServiceView | None:
-        """Return a Service that needs a compute Service; headless and external Services exist in DNS only."""
+        """Return a Service that needs a compute Service; headless and ExternalName Services exist only in DNS."""
         view = self.services.store.get(key)
         if (
             view is None

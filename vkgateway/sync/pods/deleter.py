@@ -1,4 +1,4 @@
-"""Deletion of compute pods: by the tenant, by evictions, and of pods that a node did not accept."""
+"""Deletion of compute pods: by the tenant, by evictions, and of pods that no node took."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class EvictionGrace(Protocol):
 
 
 class GraceLimits(Protocol):
-    """The arbitration, as far as it bounds grace periods."""
+    """Source of the maximum grace periods: the arbitration."""
 
     def eviction_terms(self, pool: PoolKey | None) -> EvictionGrace:
-        """Return how evicted pods of a pool are treated."""
+        """Return the eviction terms of a pool."""
 
 
 class PodDeleter:

@@ -1,4 +1,4 @@
-"""Watches of tenant pods and compute pods: which of their changes request a reconcile."""
+"""Handler of changes of tenant pods and compute pods, which requests reconciles."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 
 
 class PodEventHandler:
-    """Requests reconciles of one tenant's pods.
+    """Source of reconcile requests for one tenant's pods.
 
-    Nothing is requested before the tenant's pods, and those of one of its compute clusters, were all known once.
+    It requests none before the pods of the tenant and of one of its compute clusters are known.
     """
 
     def __init__(self, scope: TenantScope, executor: Executor) -> None:
@@ -32,30 +32,32 @@ class PodEventHandler:
         )
 
     def _tokens_deleted(self, key: Key) -> None:
-        """Reconcile a pod whose tokens were deleted: without them it could not start again."""
+        """Reconcile a pod whose tokens were deleted, because it could not restart without them."""
         if key in self._scope.cache.pods.store:
             self.compute_pod_changed(key)
 
     def enqueue_all(self) -> None:
-        """Request a reconcile of every tenant pod and every compute pod; all pods of the tenant are known."""
+        """Request a reconcile of every tenant pod and every compute pod. All pods of the tenant must be known."""
         links = self._scope.links.values()
         self._is_ready = self._is_ready or not links or any(link.is_trusted for link in links)
         if not self._is_ready:
             return
-        above = self._scope.cache.pods.store
+        tenant_pods = self._scope.cache.pods.store
         # Pods that differ come first: of thousands, few have changed while the gateway was down.
-        for key in [key for link in links for key in link.pods.tenant_pod_keys(self._scope.name) if key not in above]:
+        for key in [
+            key for link in links for key in link.pods.tenant_pod_keys(self._scope.name) if key not in tenant_pods
+        ]:
             self._scope.work_queue.enqueue(POD, key)
-        for key in sorted(above, key=lambda key: not self._may_differ(key, above[key])):
+        for key in sorted(tenant_pods, key=lambda key: not self._may_differ(key, tenant_pods[key])):
             self._scope.work_queue.enqueue(POD, key)
 
-    def _may_differ(self, key: Key, above: TenantPodView) -> bool:
-        """Return whether a tenant pod and its compute pod differ at first sight."""
-        below = self._find_compute_pod(key)
-        if below is None:
-            return bool(above.spec.node_name) and not above.is_terminal
-        ending = above.metadata.deletion_timestamp or below.metadata.deletion_timestamp
-        return ending is not None or below.has_ended != above.is_terminal
+    def _may_differ(self, key: Key, tenant_pod: TenantPodView) -> bool:
+        """Return whether the views of a tenant pod and its compute pod suggest a difference."""
+        compute_pod = self._find_compute_pod(key)
+        if compute_pod is None:
+            return bool(tenant_pod.spec.node_name) and not tenant_pod.is_terminal
+        ending = tenant_pod.metadata.deletion_timestamp or compute_pod.metadata.deletion_timestamp
+        return ending is not None or compute_pod.has_ended != tenant_pod.is_terminal
 
     def tenant_pod_changed(self, old: TenantPodView | None, new: TenantPodView | None) -> None:
         """Handle a change of a tenant pod."""
@@ -71,7 +73,7 @@ class PodEventHandler:
             self._enqueue_pod(key)
 
     def _is_echo(self, old: TenantPodView, new: TenantPodView) -> bool:
-        """Return whether the only change of a pod is the status that the gateway wrote: then nothing must be done."""
+        """Return whether the only change of a pod is the gateway's own status write, which needs no reconcile."""
         if (
             new.is_terminal
             or not self._executor.mirror.writer.is_own_write(old.metadata, new.metadata)
@@ -85,7 +87,7 @@ class PodEventHandler:
         return True
 
     def _find_compute_pod(self, key: Key) -> ComputePodView | None:
-        """Return the compute pod with the name of a tenant pod, in whichever compute cluster has one."""
+        """Return the compute pod of a tenant pod's name in any compute cluster."""
         found = (link.pods.find_pod(self._scope.name, key) for link in self._scope.links.values())
         return next((view for view in found if view is not None), None)
 
@@ -100,6 +102,6 @@ class PodEventHandler:
             self._enqueue_pod(key)
 
     def _enqueue_pod(self, key: Key) -> None:
-        """Request a reconcile once everything is known; then every pod is reconciled anyway."""
+        """Request a reconcile, unless the lists are incomplete: their completion enqueues every pod."""
         if self._is_ready:
             self._scope.work_queue.enqueue(POD, key)

@@ -1,4 +1,4 @@
-"""Reports of reconciliations that fail for a while: transient failures must be visible to the tenant."""
+"""Reports of persistent reconcile failures: transient failures must be visible to the tenant."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class PodReporter:
     async def report_pod_waiting(
         self, tenant_pod: TenantPodView, reason: str, message: str, *, kind: Literal["Normal", "Warning"]
     ) -> None:
-        """Do the same for a pod without a context."""
+        """Report why a pod without a context waits."""
         await self._scope.events.emit_event(tenant_pod.metadata, reason=reason, message=message, kind=kind)
         await self._set_not_forwarded(tenant_pod, reason, message)
 

@@ -11,7 +11,7 @@ from vkgateway.translate.to_tenant import strategic_patch
 
 
 class PodStatusWriter:
-    """Writer of one tenant's pod statuses. Every write names the pod's UID, and so never changes another pod."""
+    """Writer of one tenant's pod statuses; every write names the pod's UID, so that it cannot change another pod."""
 
     def __init__(self, scope: TenantScope) -> None:
         self._scope = scope
@@ -36,7 +36,7 @@ class PodStatusWriter:
         self._written_versions.pop(uid, None)
 
     async def write_mirrored(self, metadata: Meta, patch: Object, current_status: Object) -> None:
-        """Patch a status that mirrors the compute pod, and remember the versions before and after."""
+        """Patch a status that mirrors the compute pod, and record the versions before and after."""
         version = await self.patch_status(metadata, patch, current_status)
         self._written_versions[metadata.uid] = metadata.resource_version, version
         self._scope.meter.count_mirrored()

@@ -1,1 +1,1 @@
-"""The machinery that runs reconcilers: requests, watches, the registry and the workers."""
+"""Runtime of the reconcilers: requests, watches, the registry and the workers."""

@@ -35,7 +35,7 @@ class Registry:
             reconciler.set_up(self)
 
     def for_(self, kind: RequestKind[K], reconcile: Callable[[K], Awaitable[float | None]]) -> Registry:
-        """Have requests of a kind handled by `reconcile`.
+        """Register `reconcile` as the handler of a kind of request.
 
         `reconcile` may return a number of seconds, after which the object is reconciled again.
         """
@@ -45,18 +45,18 @@ class Registry:
         return self
 
     def watches(self, source: Source[*Ts], handler: Callable[[Unpack[Ts]], None]) -> Registry:
-        """Have a handler called for each change of a source; the handler requests reconciles."""
+        """Register a handler for the changes of a source; the handler requests reconciles."""
         self._watches.add(source, handler)
         return self
 
     def watches_each(self, sources: Iterable[Source[()]], handler: Callable[[], None]) -> Registry:
-        """Have a handler called for each change of several sources."""
+        """Register a handler for the changes of several sources."""
         for source in sources:
             self._watches.add(source, handler)
         return self
 
     def runs(self, name: str, run: Run) -> Registry:
-        """Have a task run as long as the reconcilers do, such as the watch of a kind that only one reconciler needs."""
+        """Register a task that runs as long as the reconcilers, such as a watch that only one reconciler needs."""
         self._tasks[name] = run
         return self
 

@@ -1,4 +1,4 @@
-"""The workers that all tenants share: one fair queue, one object at a time, failures tried again."""
+"""Workers shared by all tenants: one fair queue, one worker per object, retries after failures."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ log = structlog.get_logger(__name__)
 
 
 class RequestHandler(Protocol):
-    """A tenant's reconcilers, as the workers call them."""
+    """Reconcilers of a tenant, as called by the workers."""
 
     async def handle_request(self, request: ReconcileRequest) -> None:
         """Handle one request of the tenant."""
 
 
 class WorkerPool:
-    """Runs the reconcilers of many tenants over one queue.
+    """Workers that run the reconcilers of many tenants over one queue.
 
-    One tenant holds at most an eighth of the workers. Each may have an API server that never answers, or a webhook that
-    takes half a minute for each of our writes: some of these together must not hold them all.
+    One tenant uses at most an eighth of the workers. A tenant's API server may never answer, and its webhooks may take
+    half a minute per write; a few such tenants must not block all workers.
     """
 
     def __init__(self, *, workers: int = 128) -> None:
@@ -39,24 +39,24 @@ class WorkerPool:
         self._drained: dict[str, asyncio.Event] = {}
 
     def add_tenant(self, name: str, tenant: RequestHandler) -> None:
-        """Work for a tenant from now on."""
+        """Accept requests of a tenant from now on."""
         self._tenants[name] = tenant
 
     def remove_tenant(self, name: str) -> None:
-        """Forget a tenant and all that waits for it; what is at work for it goes on, see `wait_drained`."""
+        """Drop a tenant and its queued requests; running handlers continue, see `wait_drained`."""
         self._tenants.pop(name, None)
         self.queue.drop_tenant(name)
 
     async def wait_drained(self, name: str) -> None:
-        """Wait until nothing is at work any more for a tenant that was removed.
+        """Wait until no worker handles a request of a removed tenant.
 
-        So long may something of it still come into being below. It lasts no longer than the time-out of a request.
+        Until then, handlers may still create objects of the tenant. The wait is bounded by the request timeout.
         """
         if name in self._active:
             await self._drained.setdefault(name, asyncio.Event()).wait()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Process requests until cancelled."""
         try:
             await run_workers(self.queue, self._handle_request, concurrency=self._workers, name="sync")
         finally:
@@ -71,7 +71,7 @@ class WorkerPool:
         try:
             await reconcilers.handle_request(request)
         except (ConflictError, UnavailableError) as error:
-            # Not a defect: something else must happen first, and the next tries will find it done.
+            # No defect: the request waits for another change, and a later retry succeeds.
             log.info("waiting", tenant=tenant, request=request, why=str(error))
             RETRIES.labels(type(error).__name__).inc()
             if tenant in self._tenants:

@@ -1,4 +1,4 @@
-"""The compute cluster and the nodes of one tenant's volumes."""
+"""Compute clusters and nodes of one tenant's volumes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vkgateway.translate.storage.volumes import volume_node_affinity
 
 
 class VolumeLocations:
-    """Selects the compute cluster of a new volume, and finds the nodes that can reach an existing one."""
+    """Selection of the compute cluster of a new volume, and lookup of the nodes that can reach an existing one."""
 
     def __init__(self, scope: TenantScope, compute_volumes: ComputeVolumes) -> None:
         self._scope = scope

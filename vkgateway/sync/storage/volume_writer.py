@@ -1,4 +1,4 @@
-"""Writes one tenant's volumes in the tenant cluster."""
+"""Writing of one tenant's volumes in the tenant cluster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkgateway.translate.storage.volumes import PROTECTION_FINALIZER, VOLUME_FIN
 
 
 class VolumeWriter:
-    """Patches and deletes the PersistentVolumes that the gateway created for one tenant."""
+    """Writer of the PersistentVolumes that the gateway created for one tenant."""
 
     def __init__(self, scope: TenantScope) -> None:
         self._scope = scope
@@ -47,7 +47,7 @@ class VolumeWriter:
             )
 
     async def patch_volume(self, metadata: Meta, patch: Object) -> None:
-        """Patch a volume; it may not exist any more."""
+        """Patch a volume, if it still exists."""
         marked = {**patch, "metadata": {**(patch.get("metadata") or {}), "uid": metadata.uid}}
         try:
             await self._scope.client.patch(resources.PERSISTENT_VOLUMES, metadata.name, marked, metadata_only=True)
