@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.support.waiting import wait_until
-from tests.unit.sync.test_copies import TOKEN_VOLUME
+from tests.unit.sync.test_token_forwarding import TOKEN_VOLUME
 from tests.unit.sync.world import NODE, World, start_world
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client

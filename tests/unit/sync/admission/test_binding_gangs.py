@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_member
-from tests.unit.sync.admission.test_tenant_admission import NODE, Harness, expire_admission
+from tests.unit.sync.admission.tenant_harness import NODE, Harness
+from tests.unit.sync.admission.test_admission_expiry import expire_admission
 from vkgateway.arbiter.decisions import Admit
 from vkgateway.sync.admission.binding_gangs import BindingGangs
 

@@ -1,0 +1,144 @@
+"""Arbitration over one compute cluster without servers, for unit tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.support.waiting import wait_until
+from tests.unit.background import in_background
+from tests.unit.sync.admission.samples import (
+    GPU,
+    NOBODY,
+    TENANT,
+    PodStores,
+    make_member,
+    tenant_view,
+)
+from tests.unit.sync.scopes import tenant_scope
+from vkgateway.arbiter.decisions import Decisions
+from vkgateway.arbiter.queueing.admission import AdmissionState
+from vkgateway.arbiter.snapshot import Snapshot
+from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.model.objects import Condition, Meta, NodeImage, NodeStatusView, NodeView
+from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
+from vkgateway.sync.admission.companion_objects import CompanionObjects
+from vkgateway.sync.admission.member import GangMember
+from vkgateway.sync.admission.pod_reads import PodReads
+from vkgateway.sync.admission.tenant_admission import TenantAdmission
+from vkgateway.sync.compute.link import ComputeLink
+from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView, decode_unmanaged_pod
+
+GANG = f"{TENANT}/default/pod/u1"
+SPEC = PoolSpec(name="a100")
+
+
+def make_node(name: str = "host-1", *images: str) -> NodeView:
+    return NodeView(
+        metadata=Meta(name=name),
+        status=NodeStatusView(
+            allocatable={GPU: "8"},
+            conditions=(Condition(type="Ready", status="True"),),
+            images=tuple(NodeImage(names=(image,)) for image in images),
+        ),
+    )
+
+
+def complete_lists(link: ComputeLink) -> None:
+    """Mark all lists as complete and the cluster as reachable."""
+    link.reachability.is_reachable = True
+    for reflector in (link.pods, link.namespaces, link.nodes, link.unmanaged_pods, *link.copies.values()):
+        reflector._state.complete_event.set()  # type: ignore[attr-defined]
+    link.topologies.is_known = True
+
+
+class FakeTenant:
+    """Tenant admission with manually added pods."""
+
+    def __init__(self, name: str, pods: PodStores, arbitration: Arbitration) -> None:
+        scope = tenant_scope(NOBODY, clock=arbitration.clock, links=pods.links, bindings=pods.bindings(), name=name)
+        scope.cache = pods.scope.cache
+        self.admission = TenantAdmission(scope, arbitration, PodReads(CompanionObjects(scope)))
+
+    def put_member(self, one: GangMember) -> None:
+        self.admission.put_member(one)
+
+
+class Harness:
+    """Arbitration over one compute cluster, with a `decide` function that returns the test's answer."""
+
+    def __init__(self, *, expected: Sequence[str] | None = (TENANT,), specs: Iterable[PoolSpec] = (SPEC,)) -> None:
+        self.now = 1000.0
+        self.pods = PodStores()
+        self.expected = expected
+        self.specs = tuple(specs)
+        self.links: dict[str, ComputeLink] = {"local": self.pods.link}
+        self.answer = Decisions()
+        self.asked: list[Snapshot] = []
+        self.pods.link.nodes.store["", "host-1"] = make_node()
+        complete_lists(self.pods.link)
+        self.arbitration = Arbitration(
+            ArbitrationSettings(gather=0.001, notice=7.0, grace_max=8.0, bind_timeout=60.0),
+            self,
+            clock=lambda: self.now,
+            decide=self._decide,
+        )
+        self.alpha = FakeTenant(TENANT, self.pods, self.arbitration)
+        self.calm = 0
+
+    def pool_specs(self) -> dict[str, tuple[PoolSpec, ...]]:
+        return {"local": self.specs}
+
+    def expected_tenants(self) -> Sequence[str] | None:
+        return self.expected
+
+    def notices_ended(self) -> None:
+        self.calm += 1
+
+    def _decide(self, snapshot: Snapshot, _now: float) -> Decisions:
+        self.asked.append(snapshot)
+        return self.answer
+
+    def add_tenant(self, part: FakeTenant | None = None) -> None:
+        part = part or self.alpha
+        part.admission.pods_listed()
+        self.arbitration.add_tenant(part.admission)
+
+    def add_waiting(self, uid: str = "u1", **other: Any) -> None:
+        """Add a waiting pod."""
+        self.pods.put_tenant(tenant_view(uid))
+        self.alpha.put_member(make_member(uid, **other))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with in_background(self.arbitration.run()):
+            yield
+
+    async def run_cycle(self) -> Snapshot:
+        """Run one more cycle and return its snapshot."""
+        number = len(self.asked)
+        self.arbitration.trigger()
+        await wait_until(lambda: len(self.asked) > number)
+        await asyncio.sleep(0.01)
+        return self.asked[-1]
+
+    def move_node(self, pool: str) -> None:
+        """Change a node's labels to those of a pool."""
+        nodes, old = self.pods.link.nodes, self.pods.link.nodes.store["", "host-1"]
+        new = nodes.store["", "host-1"] = make_node()
+        new.metadata.labels["gpu"] = pool
+        nodes.handle_change(old, new)
+
+    def verdict_of(self, uid: str = "u1") -> AdmissionState:
+        return self.alpha.admission.verdict_store.verdicts[uid].verdict
+
+    def add_unmanaged(self, *, uid: str = "s1", gpus: int = 2, node: str = "host-1") -> UnmanagedPodView:
+        containers = [{"name": "x", "resources": {"limits": {GPU: gpus}}}]
+        document = {
+            "metadata": {"name": uid, "namespace": "x", "uid": uid},
+            "spec": {"nodeName": node, "containers": containers},
+        }
+        return decode_unmanaged_pod(json.dumps(document).encode())

@@ -1,0 +1,76 @@
+"""Gangs of one tenant, built from members, for unit tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from tests.unit.sync.admission.samples import POOL, TENANT, gang_marks, make_member
+from vkgateway.arbiter.decisions import PendingReport
+from vkgateway.arbiter.snapshot import Gang, PodState, PoolKey
+from vkgateway.sync.admission.completions import Completion
+from vkgateway.sync.admission.gangs import EvictionTerms, TenantGangs
+from vkgateway.sync.admission.member import GangMember
+from vkgateway.sync.admission.member_state import MemberState
+
+GROUP = "default/gang/train"
+GANG = f"{TENANT}/{GROUP}"
+WAITING = MemberState(state=PodState.WAITING)
+PLACED = MemberState(state=PodState.PLACED, pool=POOL, node="host-1", borrowed=True, since=50.0, behind="alpha/x")
+ENDING = replace(PLACED, state=PodState.ENDING, deadline=70.0)
+SUCCEEDED = MemberState(has_succeeded=True, ended_at=200.0)
+GONE = MemberState()
+DONE = Completion("", "", 200.0)
+
+
+class FakeRecords:
+    """Completion records with manually set contents."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, dict[str, Completion]] = {}
+        self.asked: list[str] = []
+        self.news: list[str] = []
+
+    def load_completions(self, group: str) -> dict[str, Completion]:
+        self.asked.append(group)
+        return self.known.get(group, {})
+
+    def mark_changed(self, namespace: str) -> None:
+        self.news.append(namespace)
+
+
+class Harness:
+    """Gangs of one tenant; `seen` has the states of members by UID, waiting by default."""
+
+    def __init__(self, *members: GangMember) -> None:
+        self.seen: dict[str, MemberState] = {}
+        self.looked: list[str] = []
+        self.bounds: Callable[[PoolKey | None], EvictionTerms] = lambda _pool: EvictionTerms(20.0, 60.0)
+        self.memory = FakeRecords()
+        self.gangs = TenantGangs(TENANT, states=self, terms=self, completion_store=self.memory)
+        for one in members:
+            self.gangs.put_member(one)
+
+    def eviction_terms(self, pool: PoolKey | None) -> EvictionTerms:
+        return self.bounds(pool)
+
+    def member_state(self, member: GangMember) -> MemberState:
+        self.looked.append(member.uid)
+        return self.seen.get(member.uid, WAITING)
+
+    def only_gang(self) -> Gang:
+        gangs, holds = self.gangs.build_gangs()
+        assert holds == []
+        assert len(gangs) == 1
+        return gangs[0]
+
+    def pending_gangs(self) -> PendingReport:
+        gangs, holds = self.gangs.build_gangs()
+        assert gangs == []
+        assert len(holds) == 1
+        return holds[0]
+
+
+def make_workers(number: int, *, minimum: int | None = None, **other: object) -> list[GangMember]:
+    marks = [gang_marks(minimum=number if minimum is None else minimum, rank=rank) for rank in range(number)]
+    return [make_member(f"u{rank}", marks=marks[rank], **other) for rank in range(number)]

@@ -1,0 +1,128 @@
+"""Gate reconciler of one tenant with its API server, for unit tests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.sync.admission.samples import (
+    POOL,
+    TENANT,
+    PodStores,
+    RecordingArbitration,
+)
+from tests.unit.sync.scopes import RecordedRequests, tenant_scope
+from vkgateway.arbiter.decisions import Admit, PendingReason, PendingReport
+from vkgateway.kube import errors
+from vkgateway.kube.client import Client
+from vkgateway.kube.resources import EVENTS, PODS
+from vkgateway.model.names import ADMISSION_GATE
+from vkgateway.model.objects import Object
+from vkgateway.sync.admission.companion_objects import CompanionObjects
+from vkgateway.sync.admission.gate_reconciler import GateReconciler
+from vkgateway.sync.admission.pod_reads import PodReads
+from vkgateway.sync.admission.tenant_admission import TenantAdmission
+from vkgateway.sync.views.ownership import Key
+from vkgateway.sync.views.pods import TenantPodView, decode_tenant_pod
+from vkgateway.translate.node_sizes import SizeVerdict
+
+KEY = ("default", "web")
+GATE = {"name": ADMISSION_GATE}
+GPU = {"containers": [{"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+FREE: dict[str, Any] = {"containers": [{"name": "main", "image": "x"}]}
+
+
+class Harness:
+    """Gate reconciler of one tenant with its API server; the clock stands still, and the test drives the watch."""
+
+    def __init__(self, server: FakeApiServer, client: Client) -> None:
+        self.server = server
+        self.client = client
+        self.now = 1000.0
+        self.pods = PodStores()
+        self.requests = RecordedRequests()
+        self.refused: list[str] = []
+        self.judged: SizeVerdict | None = SizeVerdict()
+        self.scope = tenant_scope(
+            client, clock=lambda: self.now, links=self.pods.links, bindings=self.pods.bindings(), requests=self.requests
+        )
+        self.scope.cache = self.pods.scope.cache
+        self.nodes = self.scope.virtual_nodes
+        self.companions = CompanionObjects(self.scope)
+        self.reads = PodReads(self.companions)
+        self.admission = TenantAdmission(self.scope, RecordingArbitration(), self.reads)
+        self.gates = GateReconciler(self.scope, self.admission, self.companions, reader=self, volumes=self, sizes=self)
+
+    @property
+    def later(self) -> list[tuple[Key, float]]:
+        """Gates that are reconciled again, and the delay in seconds."""
+        return [(request.key, delay) for request, delay in self.requests.added if request.kind == "gate" and delay]  # type: ignore[misc]
+
+    @property
+    def went_on(self) -> list[Key]:
+        """Pods whose reconciliation was requested."""
+        return [request.key for request, _ in self.requests.added if request.kind == "pod"]  # type: ignore[misc]
+
+    def volume_terms(self, _pod: Object) -> list[list[Object]]:
+        return []
+
+    def judge_pod(self, _pod: Object) -> SizeVerdict | None:
+        return self.judged
+
+    async def read_pod(self, view: TenantPodView) -> bytes:
+        found = await self.client.get(PODS, view.metadata.name, namespace=view.metadata.namespace)
+        if decode_tenant_pod(found).metadata.uid != view.metadata.uid:
+            raise errors.Conflict("another pod has the name now", status=409, reason="Conflict")
+        return found
+
+    async def reject_forbidden(self, view: TenantPodView, _pod: Object) -> bool:
+        return view.metadata.name in self.refused
+
+    def create_pod(self, *, meta: Object | None = None, **spec: Any) -> str:
+        """Create a pod that the watch shows, and return its UID."""
+        document = {"metadata": {"name": "web", **(meta or {})}, "spec": {**GPU, "schedulingGates": [GATE], **spec}}
+        self.server.store.create(PODS, document, "default")
+        return self.show_pod().metadata.uid
+
+    def show_pod(self) -> TenantPodView:
+        """Update the watch's view of the pod."""
+        view = decode_tenant_pod(json.dumps(self.stored_pod()).encode())
+        self.pods.put_tenant(view)
+        return view
+
+    def change_pod(self, **spec: Any) -> None:
+        document = self.stored_pod()
+        self.server.store.update(
+            PODS, {**document, "spec": {**document["spec"], **spec}}, name="web", namespace="default"
+        )
+        self.show_pod()
+
+    def stored_pod(self) -> Object:
+        return self.server.store.get(PODS, "web", "default")
+
+    async def reconcile_pod(self) -> None:
+        await self.gates.reconcile(KEY)
+
+    def admit_pod(self, uid: str) -> None:
+        gang = f"{TENANT}/default/pod/{uid}"
+        self.admission.apply_admit(Admit(gang=gang, pool=POOL, nodes={uid: "host-1"}, borrowed=True), now=self.now)
+
+    def hold_pod(self, uid: str, message: str = "no room", code: PendingReason = PendingReason.ROOM) -> None:
+        gang = f"{TENANT}/default/pod/{uid}"
+        self.admission.set_pending_reasons([PendingReport(gang=gang, code=code, message=message)], pools={gang: POOL})
+
+    def get_condition(self) -> tuple[str, str, str] | None:
+        for entry in self.stored_pod()["status"].get("conditions", ()):
+            if entry["type"] == "vkgateway.io/Admitted":
+                return entry["status"], entry["reason"], entry["message"]
+        return None
+
+    def list_events(self) -> list[tuple[str, str]]:
+        return [(event["reason"], event["type"]) for event in self.server.store.all(EVENTS)]
+
+    def list_writes(self) -> int:
+        return sum(1 for request in self.server.requests if "/pods/web" in request and not request.startswith("GET"))
+
+    def is_gated(self) -> bool:
+        return bool(self.stored_pod()["spec"].get("schedulingGates"))
