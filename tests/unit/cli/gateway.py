@@ -101,7 +101,7 @@ def gang(id_: str, **fields: Any) -> GangReport:
 
 
 class Cli:
-    """Runs command lines for a platform in a folder."""
+    """Command line of a platform in a directory."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -120,7 +120,7 @@ class Cli:
 
     @asynccontextmanager
     async def gateway(self, state: ArbiterReport, *, what_if: QuestionHandler | None = None) -> AsyncIterator[None]:
-        """A gateway that tells this."""
+        """Serve a gateway with this state."""
         socket = self.folder / "said.sock"
         health = HealthServer(
             address="127.0.0.1",
@@ -135,7 +135,7 @@ class Cli:
             yield
 
     def kubeconfig(self, server: str, name: str = "tenant.kubeconfig") -> Path:
-        """A kubeconfig of an API server that knows everybody."""
+        """Return a kubeconfig of an API server that accepts all users."""
         document = {
             "clusters": [{"name": "c", "cluster": {"server": server}}],
             "users": [],

@@ -22,7 +22,7 @@ from vkgateway.model.errors import (
 
 @pytest.fixture
 def raising(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
-    """Adds a command `fail` that raises what the list holds."""
+    """Add a command `fail` that raises the errors of the list."""
     errors: list[BaseException] = []
 
     @click.command()
@@ -35,7 +35,7 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Adds a command `where`; the list gets the data directory of each call of it."""
+    """Add a command `where` that appends its data directory to the list."""
     seen: list[Path] = []
 
     @click.command()

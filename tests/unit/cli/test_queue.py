@@ -85,7 +85,7 @@ def waits(reason: str = "WaitingForRoom", message: str = STANDING) -> dict[str, 
     return {"phase": "Pending", "conditions": [admitted]}
 
 
-# By the gateway's word
+# From the gateway's state
 
 
 async def test_queue_is_listed_in_queue_order(cli: Cli) -> None:
@@ -140,7 +140,7 @@ async def test_empty_queue_prints_note(cli: Cli) -> None:
     assert (cli.out, cli.err) == ("", "No gangs are pending.\n")
 
 
-# By a tenant's pods
+# From a tenant's pods
 
 
 async def test_tenant_sees_its_queue(cli: Cli, server: FakeApiServer) -> None:
@@ -239,7 +239,7 @@ async def test_hidden_discovery_does_not_fail_explain(cli: Cli, server: FakeApiS
 async def test_waiting_pod_is_explained(cli: Cli, server: FakeApiServer) -> None:
     put(server, pod("train-0", gang_name="x", status=waits()))
     put(server, pod("train-1", gang_name="x", spec={"schedulingGates": []}, status={"phase": "Running"}))
-    put(server, pod("train-2", gang_name="x"))  # was made this moment
+    put(server, pod("train-2", gang_name="x"))  # just created
     put(server, pod("train-9", gang_name="x", status={"phase": "Failed"}))
     file = str(cli.kubeconfig(server.url))
 
@@ -269,7 +269,7 @@ JOBSETS = Resource("apis/jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet")
 
 
 def of_a_job(job: str, index: int = 0) -> dict[str, Any]:
-    """A pod that waits, of a JobSet whose Jobs start one after the other."""
+    """Return a waiting pod of a JobSet whose Jobs start in sequence."""
     labels = {"jobset.sigs.k8s.io/jobset-name": "set", "jobset.sigs.k8s.io/replicatedjob-name": job}
     return pod(f"set-{job}-0-{index}", metadata={"labels": labels}, status=waits())
 

@@ -23,7 +23,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 def logged(file: Path) -> int:
-    """Logs a reclaim; returns the number of cycles in it."""
+    """Log a reclaim and return the number of its cycles."""
     there = Cluster([make_node("n0")], [make_quota("a", 8), make_quota("b")])
     there.add(make_gang("b/ns/gang/low", "b", [8], band=LOW))
     log, count = DecisionLog(file), 0

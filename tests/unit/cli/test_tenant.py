@@ -27,7 +27,7 @@ TYPES = ("Accepted", "ControlPlaneReady", "VirtualNodesReady", "Ready")
 
 
 class Cli:
-    """Runs command lines against the fake, in a thread of their own as they bring their own event loop."""
+    """Command line against the fake server, in a separate thread because commands start an event loop."""
 
     def __init__(self, server: FakeApiServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.server = server
@@ -57,7 +57,7 @@ class Cli:
         self.server.store.update(TENANTS, found | {"status": status}, name=name, status=True)
 
     async def when_made(self, name: str, act: Callable[[], None]) -> None:
-        """Act as the gateway once the tenant is there."""
+        """Act as the gateway when the tenant exists."""
         await wait_until(lambda: self.server.store.find(TENANTS, name) is not None, seconds=10)
         act()
 

@@ -70,7 +70,7 @@ def test_unknown_fields_are_refused(tmp_path: Path, text: str, field: str) -> No
 
 
 def test_output_of_kubectl_get_can_be_created(tmp_path: Path) -> None:
-    """With all that only the server writes, and keys of people's own."""
+    """The output has server-side fields and custom keys."""
     file = tmp_path / "tenant.yaml"
     file.write_text(
         "apiVersion: vkgateway.io/v1alpha1\nkind: Tenant\n"

@@ -90,7 +90,7 @@ async def test_log_option_selects_log(cli: Cli, tmp_path: Path) -> None:
 
 
 async def test_missing_log_file_is_an_input_error(cli: Cli, tmp_path: Path) -> None:
-    """It would say that nothing was used."""
+    """Otherwise the command would report no usage."""
     assert await cli("usage", "--log", str(tmp_path / "none.jsonl"), "-o", "json") == 2
     assert (cli.out, "none.jsonl does not exist" in cli.err) == ("", True)
 

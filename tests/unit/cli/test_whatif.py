@@ -30,7 +30,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 def lent() -> Cluster:
-    """Two nodes: one is guaranteed to a, and b runs on both, borrowed."""
+    """Return a cluster of two nodes: one is guaranteed to a, and b borrows both."""
     there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8), make_quota("b")])
     there.add(make_gang("b/ns/gang/low", "b", [8], band=LOW), make_gang("b/ns/pod/u1", "b", [8], band=LOW))
     there.run_for(2)
@@ -39,7 +39,7 @@ def lent() -> Cluster:
 
 @asynccontextmanager
 async def gateway(cli: Cli, there: Cluster | None) -> AsyncIterator[ArbiterObserver]:
-    """A gateway whose arbiter has just decided, or has not yet."""
+    """Serve a gateway whose arbiter has completed a cycle, or none yet."""
     watch = ArbiterObserver(Arbiter(), clock=lambda: there.now + 3 if there is not None else 0.0)
     watch.pod_names = lambda: NAMES
     if there is not None:
@@ -209,7 +209,7 @@ async def test_long_tables_are_shortened_only_for_people(cli: Cli) -> None:
 
 @asynccontextmanager
 async def management(cli: Cli) -> AsyncIterator[tuple[str, ...]]:
-    """A management cluster with the pool; gives the options that name it."""
+    """Serve a management cluster with the pool, and yield the options that select it."""
     api = "vkgateway.io/v1alpha1"
     pools = [{"name": "pool", "nodeSelector": {"pool": "pool"}}]
     cluster = {"apiVersion": api, "kind": "ComputeCluster", "metadata": {"name": "compute"}, "spec": {"pools": pools}}

@@ -17,14 +17,14 @@ Document = dict[str, Any]
 
 @pytest.fixture
 async def server() -> AsyncIterator[FakeApiServer]:
-    """The management cluster, which is a compute cluster too."""
+    """Management cluster, which is also a compute cluster."""
     async with FakeApiServer(rights=Rights.of_both()) as server:
         yield server
 
 
 @pytest.fixture
 async def client(server: FakeApiServer) -> AsyncIterator[Client]:
-    """A client of the management cluster."""
+    """Client of the management cluster."""
     async with server.client("management") as client:
         yield client
 
@@ -49,7 +49,7 @@ def gpu_node(name: str, gpus: int = 8, *, ready: bool = True) -> Document:
 
 
 def add_compute_cluster(server: FakeApiServer, name: str = "local", *, nodes: int = 2, **spec: Any) -> None:
-    """A ComputeCluster with a pool of nodes of 8 GPUs in the management cluster itself."""
+    """Create a ComputeCluster for the management cluster itself, with a pool of nodes with 8 GPUs."""
     server.store.create(
         COMPUTE_CLUSTERS,
         {
@@ -64,7 +64,7 @@ def add_compute_cluster(server: FakeApiServer, name: str = "local", *, nodes: in
 
 
 def condition(server: FakeApiServer, kind: str, name: str, *, tenant: bool = True) -> Document:
-    """A condition of an object as the server holds it; empty if there is none."""
+    """Return a condition of an object on the server; empty if there is none."""
     document = server.store.find(TENANTS if tenant else COMPUTE_CLUSTERS, name) or {}
     conditions = document.get("status", {}).get("conditions") or []
     return next((one for one in conditions if one["type"] == kind), {})

@@ -18,7 +18,7 @@ PATHS = {"prometheus": ["/metrics"], "operator": ["/metrics", "/arbiter/state", 
 
 
 class Management:
-    """A management cluster that knows some users by tokens that are their names."""
+    """Management cluster whose users have their names as tokens."""
 
     name = "management"
 
@@ -45,7 +45,7 @@ class Management:
 async def over_tls(
     management: Management, authority: Authority, *, state: ArbiterReport | None = None
 ) -> AsyncIterator[str]:
-    """A gateway's metrics and state; gives their URL."""
+    """Serve a gateway's metrics and state, and yield their URL."""
     pair = authority.issue("vkgateway", ips=("127.0.0.1",), server=True)
     health = HealthServer(address="127.0.0.1", port=0, checks={}, state=lambda: msgspec.json.encode(state or {}))
     tls = authorization.server_context(cert=pair.cert_pem, key=pair.key_pem)

@@ -92,8 +92,8 @@ def test_control_plane_is_not_downgraded_to_older_minor_version() -> None:
 
     assert told("1.34.9") == ["VersionGoesBack"]
     assert told("1.35.1") == told("1.36.0") == []
-    assert told("1.35.4", had="1.63.3") == []  # accepted, but never to be had
-    assert told("1.34.9", runs=None) == []  # nothing was ever made
+    assert told("1.35.4", had="1.63.3") == []  # accepted, but never provisioned
+    assert told("1.34.9", runs=None) == []  # never provisioned
     assert told("1.35.4", runs=ApiServerStatus(url="https://10.0.0.1:20000", port=20000)) == ["VersionGoesBack"]
 
 
@@ -191,7 +191,7 @@ def test_accepted_specs_survive_restart() -> None:
 
 
 def nodes_of(*sizes: int, gone: int = 0) -> PoolFactsLookup:
-    """A pool of nodes with so many GPUs, the first of which are not usable."""
+    """Return a pool of nodes with the given GPUs, of which the first are not usable."""
     nodes = (
         snapshot.Node(name=f"n{at}", allocatable={GPU: size * 1000}, usable=at >= gone) for at, size in enumerate(sizes)
     )

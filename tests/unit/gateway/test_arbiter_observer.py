@@ -35,7 +35,7 @@ def watch(folder: Path, *, clock: Callable[[], float] = time.time) -> ArbiterObs
 
 
 def seen(made: ArbiterObserver, there: Cluster) -> None:
-    """A cycle that the watch hears of."""
+    """Report a cycle to the observer."""
     snapshot = there.snapshot()
     decisions = decide(snapshot, there.now)
     made.log_cycle(snapshot, decisions, there.now)

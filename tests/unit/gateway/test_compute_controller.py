@@ -157,7 +157,7 @@ SECRET = {"namespace": "ops", "name": "east"}
 
 
 def secret(url: str, *, token: str = "", **metadata: Any) -> dict[str, Any]:
-    """The Secret with the way to the API server at `url`."""
+    """Return the Secret with the kubeconfig of the API server at `url`."""
     text = (
         f"clusters: [{{name: c, cluster: {{server: '{url}'}}}}]\nusers: [{{name: u, user: {{token: '{token}'}}}}]\n"
         "contexts: [{name: c, context: {cluster: c, user: u}}]\ncurrent-context: c\n"
@@ -168,7 +168,7 @@ def secret(url: str, *, token: str = "", **metadata: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def far_east(server: FakeApiServer) -> AsyncIterator[FakeApiServer]:
-    """A compute cluster of its own that is reached by the Secret, with the token `one`."""
+    """Separate compute cluster, connected through the Secret with the token `one`."""
     async with FakeApiServer(token="one") as east:
         add_compute_cluster(server, "east", nodes=0, connection={"kubeconfigSecret": SECRET})
         server.store.create(SECRETS, secret(east.url, token="one"), "ops")
@@ -176,13 +176,13 @@ async def far_east(server: FakeApiServer) -> AsyncIterator[FakeApiServer]:
 
 
 def change_secret(server: FakeApiServer, computes: ComputeController, document: dict[str, Any]) -> None:
-    """Change the Secret, and have it looked at at once."""
+    """Change the Secret and trigger a reconciliation."""
     server.store.update(SECRETS, document, name=SECRET["name"], namespace=SECRET["namespace"])
     computes.tenants_changed()
 
 
 async def test_new_credentials_are_adopted_without_reconnect(server: FakeApiServer, client: Client) -> None:
-    """With one its virtual nodes would not be ready until all pods have been listed, hour by hour with some tokens."""
+    """A new connection would make virtual nodes NotReady until all pods are listed, every hour with some tokens."""
     async with far_east(server) as east, controller(server, client) as computes:
         await wait_until(lambda: is_ready(server, "east"))
         link, turns = computes.clusters.links["east"], list[bool]()
@@ -209,12 +209,12 @@ async def test_refused_credentials_are_reported_and_old_ones_stay(server: FakeAp
         assert condition(server, "Connected", "east", tenant=False)["status"] == "True"
         assert computes.clusters.links["east"] is link
         assert await link.client.authorization_headers() == {"Authorization": "Bearer one"}
-        server.store.delete(COMPUTE_CLUSTERS, "east")  # what runs there is looked for by those before, too
+        server.store.delete(COMPUTE_CLUSTERS, "east")  # the old credentials also find the remaining pods
         await wait_until(lambda: server.store.find(COMPUTE_CLUSTERS, "east") is None)
 
 
 def _asked(server: FakeApiServer, *, since: int, times: int) -> bool:
-    """Whether the Secret was read so often since a request."""
+    """Return whether the Secret was read this many times since a request."""
     return sum("/secrets/east" in request for request in server.requests[since:]) >= times
 
 
@@ -224,7 +224,7 @@ async def test_changed_annotations_of_secret_have_no_effect(server: FakeApiServe
         link = computes.clusters.links["east"]
         seen = len(server.requests)
         change_secret(server, computes, secret(east.url, token="one", annotations={"checked": "now"}))
-        for times in (1, 2):  # by the second time what came of the first is done
+        for times in (1, 2):  # the second read follows the effects of the first
             await wait_until(partial(_asked, server, since=seen, times=times))
             computes.tenants_changed()
         assert computes.clusters.links["east"] is link

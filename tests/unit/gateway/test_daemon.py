@@ -69,7 +69,7 @@ async def test_startup_frees_space_in_full_datastore(*, helps: bool) -> None:
 async def test_gateway_is_live_but_not_ready_without_management_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever probes whether it lives would end it over and over again."""
+    """Otherwise the liveness probe would restart the gateway repeatedly."""
     async with FakeApiServer() as server:
         gone = server.url
     kubeconfig.write_file(tmp_path / "config", kubeconfig.build_document("management", server=gone, ca=""))
@@ -119,7 +119,7 @@ async def test_gateway_is_live_but_not_ready_without_management_cluster(
 
 
 def datastore_settings(folder: Path) -> config.Datastore:
-    """Settings for an etcd that nobody asks."""
+    """Return settings with an unused etcd."""
     ca = Authority.create("etcd")
     ca.write(folder, "ca")
     ca.issue("root", client=True).write(folder, "root")
@@ -133,7 +133,7 @@ def datastore_settings(folder: Path) -> config.Datastore:
 
 
 async def test_management_role_suffices_for_startup() -> None:
-    """Its definitions and its namespace were made by whoever installed the gateway, with those rights."""
+    """An admin created the definitions and the namespace at the installation."""
     async with FakeApiServer(rights=Rights.of_management()) as server, server.client() as client:
         for name in ("tenants", "computeclusters"):
             crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}

@@ -23,9 +23,9 @@ NOW = datetime.datetime.now(datetime.UTC)
 
 
 class Etcd:
-    """Answers who calls, and notes by which certificate; like etcd, it takes none that has run out.
+    """Fake etcd that records client certificates and rejects expired ones.
 
-    It writes its file anew for as long as `done` is not set.
+    A defragmentation lasts until `done` is set.
     """
 
     def __init__(self, authority: Authority) -> None:
@@ -40,7 +40,7 @@ class Etcd:
         return pb.Empty()
 
     def auth_status(self, _request: bytes, context: grpc.ServicerContext) -> pb.AuthStatusResponse:
-        (shown,) = context.auth_context()["x509_pem_cert"]  # a list, whatever the stubs say
+        (shown,) = context.auth_context()["x509_pem_cert"]  # a list, unlike in the stubs
         self.callers.append(cert_fingerprint(bytes(shown)))
         return pb.AuthStatusResponse(enabled=False)
 
@@ -93,7 +93,7 @@ async def test_renewed_certificate_is_used_without_restart(etcd: Etcd, tmp_path:
 
 
 async def test_renewal_replaces_expired_certificate(etcd: Etcd, tmp_path: Path) -> None:
-    """A gateway that was started with it long ago goes on once there is another, as after `vkgateway up`."""
+    """A running gateway continues when the certificate is replaced, for example by `vkgateway up`."""
     made = NOW - datetime.timedelta(days=400)
     etcd.authority.issue("root", client=True, now=made).write(tmp_path, "root")
     async with LazyDatastore.from_settings(_settings(etcd, tmp_path), authority=etcd.authority) as datastore:
@@ -124,7 +124,7 @@ def _break(folder: Path, new: KeyPair, how: str) -> None:
 
 
 async def test_long_calls_survive_certificate_renewal(etcd: Etcd) -> None:
-    """Cut off, it would look as if whoever waits for it had been cancelled: nobody looked at the datastore any more."""
+    """A cut connection would look like a cancellation of the caller and end the monitor."""
     old, new = (etcd.authority.issue("root", client=True) for _ in range(2))
     first, second = (ClientTls(ca=etcd.authority.cert_pem, cert=pair.cert_pem, key=pair.key_pem) for pair in (old, new))
     async with EtcdClient([f"https://127.0.0.1:{etcd.port}"], tls=first, timeout=5) as client:
@@ -143,7 +143,7 @@ async def test_long_calls_survive_certificate_renewal(etcd: Etcd) -> None:
 
 @contextlib.asynccontextmanager
 async def _slow(port: int) -> AsyncIterator[int]:
-    """A port that leads to another, and passes nothing on for its first quarter of a second."""
+    """Yield a port that forwards to another port after a delay of 0.25 s."""
     passing: set[asyncio.Task[None]] = set()
 
     async def join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

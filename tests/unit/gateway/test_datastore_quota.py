@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 class FakeDatastore:
-    """Holds whom a test says."""
+    """Datastore that blocks the tenants that a test selects."""
 
     def __init__(self) -> None:
         self.blocked: dict[str, int] = {}
@@ -40,7 +40,7 @@ def tenant(name: str, annotations: dict[str, str] | None = None) -> Tenant:
 
 
 class World:
-    """Two tenants in one datastore."""
+    """Monitor of two tenants in one datastore."""
 
     def __init__(self) -> None:
         self.datastore = FakeDatastore()

@@ -93,7 +93,7 @@ snapshots = st.builds(
 
 
 def story() -> Cluster:
-    """Low work fills the pool, a guaranteed gang comes, another waits behind it."""
+    """Return a cluster in which low work fills the pool, a guaranteed gang arrives, and another gang waits."""
     nodes = [make_node(f"n{at}") for at in range(3)]
     there = Cluster(nodes, [make_quota("a", 16), make_quota("b", limit=24)])
     there.add(make_gang("b/ns/gang/low", "b", [4, 4, 4, 4], band=LOW, minimum=2, elastic=True))
@@ -199,13 +199,13 @@ def test_decisions_without_snapshot_are_logged(tmp_path: Path) -> None:
 
 
 def told(file: Path) -> list[tuple[bool, bool]]:
-    """Of each line whether it tells all, and whether it tells differences."""
+    """Return for each line whether it has a full snapshot, and whether it has changes."""
     lines = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
     return [("snapshot" in line, "changes" in line) for line in lines]
 
 
 def cycles(log: DecisionLog, count: int, *, there: Cluster | None = None) -> list[LogEntry]:
-    """So many cycles with something new in each, as they are to be read."""
+    """Log this many cycles with changes and return the expected entries."""
     there = there or story()
     found = []
     for number in range(count):

@@ -22,7 +22,7 @@ from vkgateway.model.errors import UnavailableError
 
 @contextlib.asynccontextmanager
 async def asked(health: HealthServer, path: Path) -> AsyncIterator[aiohttp.ClientSession]:
-    """A session over the Unix socket."""
+    """Return a session over the Unix socket."""
     async with health, aiohttp.ClientSession("http://gateway", connector=aiohttp.UnixConnector(str(path))) as session:
         yield session
 

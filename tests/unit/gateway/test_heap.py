@@ -19,7 +19,7 @@ def size():
     return int(Path("/proc/self/status").read_text().split("VmRSS:")[1].split()[0]) >> 10
 
 kept = [bytes(2000) for _ in range(40_000)]
-# Two of twenty are kept: gaps of nine pages, none of them at the end of the heap.
+# Two of twenty blocks stay: gaps of nine pages, none of them at the end of the heap.
 kept = [value for number, value in enumerate(kept) if number % 20 < 2]
 before = size()
 find_trim()()
@@ -38,7 +38,7 @@ def heap():
 
 if sys.argv[1] == "apart":
     assert mmap_large_blocks()
-bytes(30 << 20)  # from now on, glibc thinks, this is no large block
+bytes(30 << 20)  # raises glibc's dynamic mmap threshold
 before = heap()
 kept = [bytes(100_000) for _ in range(200)]
 print(heap() - before)

@@ -25,7 +25,7 @@ from vkgateway.model.names import SYSTEM_NAMESPACE
 
 @pytest.fixture
 async def server() -> AsyncIterator[FakeApiServer]:
-    """A management cluster with the gateway's rights."""
+    """Management cluster with the gateway's permissions."""
     async with FakeApiServer(rights=Rights.of_management()) as server:
         server.store.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
         yield server
@@ -74,7 +74,7 @@ def test_gateway_serves_despite_full_disk(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_gateway_serves_on_file_system_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Network file systems, for some; the Lease tells gateways of several machines apart all the same."""
+    """Some network file systems have no locks; the Lease still detects gateways on other machines."""
 
     def flock(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -104,7 +104,7 @@ async def test_first_start_creates_namespace_of_lease(server: FakeApiServer, cli
 
 
 class _Lease(LeaderElector):
-    """One that another gateway has, or takes over."""
+    """Return a Lease that another gateway holds or takes over."""
 
     def __init__(self, failure: Exception) -> None:
         self._failure = failure
@@ -132,7 +132,7 @@ async def test_gateway_ends_after_losing_lease(client: Client) -> None:
 
 
 async def test_gateway_serves_without_permission_for_leases(server: FakeApiServer, client: Client) -> None:
-    """They came with a later release, and whoever upgrades the gateway may have left the roles as they were."""
+    """A later release added the permissions, and an upgrade may keep the old roles."""
     older = [document for document in rbac.management_roles() if document["kind"] != "Role"]
     server.rights = Rights(older)
     sole = instance_lock.gateway_lease(client, name="host/1")

@@ -13,7 +13,7 @@ PAGE = Path(vkgateway.__file__).parents[1] / "docs" / "reference" / "metrics.md"
 
 
 class Queue:
-    """Queues of two tenants."""
+    """Work queue of two tenants."""
 
     def ready_count(self, tenant: str) -> int:
         return {"alpha": 3}.get(tenant, 0)

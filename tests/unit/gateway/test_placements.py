@@ -16,7 +16,7 @@ from vkgateway.sync.views.pods import ComputePodView, decode_compute_pod, decode
 
 
 class Pods:
-    """Compute pods, all of them one tenant's."""
+    """Compute pods of one tenant."""
 
     def __init__(self, *pods: ComputePodView) -> None:
         self.now = list(pods)
@@ -29,7 +29,7 @@ class Pods:
 
 
 class Link:
-    """The part of a compute cluster that is looked at."""
+    """Link with the parts that placements use."""
 
     client = object()
 

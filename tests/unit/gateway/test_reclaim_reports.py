@@ -39,7 +39,7 @@ def watch(tmp_path: Path) -> ArbiterObserver:
 
 @pytest.fixture
 async def world(watch: ArbiterObserver, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    """A node of 8 GPUs, all guaranteed to the tenant, and a watch of what is decided there."""
+    """Observer of a node with 8 GPUs that are guaranteed to the tenant."""
 
     def arbitration(*args: Any, **settings: Any) -> Arbitration:
         world = Arbitration(*args, observer=watch, **settings)

@@ -39,7 +39,7 @@ def test_binding_applies_policy_to_all_matching_pods() -> None:
 
 
 def test_older_kubernetes_gets_policy_in_its_api_version() -> None:
-    """The file itself is what admins of new ones apply."""
+    """Admins of newer clusters apply the file itself."""
     documents = list(yaml.safe_load_all(FILE.read_text()))
     assert recommended_policies.lean_pods_policy("v1") == documents
     beta = [document | {"apiVersion": "admissionregistration.k8s.io/v1beta1"} for document in documents]
@@ -50,7 +50,7 @@ def test_older_kubernetes_gets_policy_in_its_api_version() -> None:
 
 
 def test_gateway_has_no_permission_for_policies() -> None:
-    """Whoever makes such policies has power over the whole cluster."""
+    """Such permissions would control the whole cluster."""
     rules = [rule for role in (*rbac.compute_roles(), *rbac.management_roles()) for rule in role.get("rules", ())]
     assert rules
     assert [rule for rule in rules if {"admissionregistration.k8s.io", "*"} & set(rule.get("apiGroups", ()))] == []

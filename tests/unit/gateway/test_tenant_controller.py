@@ -44,7 +44,7 @@ from vkgateway.model.names import (
 
 
 class Planes:
-    """Control planes that are made at once, or held, or fail; `there` are those that stand."""
+    """Fake control planes that are provisioned at once, blocked or failing; `there` has the existing ones."""
 
     def __init__(self, server: FakeApiServer) -> None:
         self.server = server
@@ -96,7 +96,7 @@ class Planes:
 
 
 class Runtimes:
-    """The work for tenants, as far as the controller sees it."""
+    """Fake runtimes of tenants."""
 
     def __init__(self) -> None:
         self.serving: dict[str, Tenant] = {}
@@ -113,7 +113,7 @@ class Runtimes:
 
 
 class World:
-    """A management cluster that is its own compute cluster, and a gateway that can be stopped and started."""
+    """Management cluster that is also the compute cluster, and a gateway that can be restarted."""
 
     def __init__(self, server: FakeApiServer, client: Client) -> None:
         self.server = server
@@ -162,7 +162,7 @@ class World:
         return copy.deepcopy(self.server.store.get(TENANTS, name))
 
     def remove_by_force(self, name: str) -> None:
-        """Take all finalizers off a Tenant and delete it."""
+        """Remove all finalizers of a Tenant and delete it."""
         document = self.get(name)
         document["metadata"]["finalizers"] = []
         self.server.store.update(TENANTS, document, name=name)
@@ -175,7 +175,7 @@ class World:
         return self.server.store.find(TENANTS, name) is None
 
     def add_pod(self, tenant: str, name: str, *, namespace: str = "default") -> None:
-        """A compute pod of the tenant, in its compute namespace."""
+        """Create a compute pod of the tenant in its compute namespace."""
         below = f"{tenant}--{namespace}"
         labels = {TENANT_LABEL: tenant}
         if self.server.store.find(NAMESPACES, below) is None:
@@ -237,7 +237,7 @@ async def test_reduced_guarantee_is_reported_until_restored(world: World) -> Non
     async with world.gateway() as tenants:
         await wait_until(lambda: world.runtimes.served["alpha"] > 2)
         await looked_at(world, tenants)
-        assert told() == ("False", "NodesMissing", 1)  # of which nothing is known yet stands as it stood
+        assert told() == ("False", "NodesMissing", 1)  # stays while unknown
         world.guarantees["alpha"] = true_verdict("Kept")
         tenants.enqueue("alpha")
         await wait_until(lambda: told() == ("True", "Kept", 1))
@@ -253,13 +253,13 @@ async def test_blocked_datastore_is_reported_until_unblocked(world: World) -> No
     world.writable["alpha"] = true_verdict("Writable")
     async with world.gateway() as tenants:
         await wait_until(lambda: world.phase("alpha") == "Ready")
-        assert told() == ("", "")  # of who always could nothing is said
+        assert told() == ("", "")  # no condition for a tenant that was never blocked
         world.writable["alpha"] = false_verdict("DatastoreFull", "6.0 GiB of 8.0 GiB are in use")
         tenants.enqueue("alpha")
         await wait_until(lambda: told() == ("False", "DatastoreFull"))
         await wait_until(lambda: "DatastoreFull" in reasons(world))
         assert world.phase("alpha") == "Ready"
-    # A virtual node that is registered anew cannot be brought up to date.
+    # A virtual node that registers again cannot be updated.
     world.runtimes.nodes = unknown_verdict("Registering", "virtual node a100.local is being registered")
     async with world.gateway() as tenants:
         await wait_until(lambda: condition(world.server, "VirtualNodesReady", "alpha").get("reason") == "DatastoreFull")
@@ -364,7 +364,7 @@ async def test_failed_certificate_check_is_retried_silently(world: World) -> Non
 
 
 async def test_lasting_certificate_failure_is_reported(world: World) -> None:
-    """A template that was taken away, for one: all goes on, until the certificates end."""
+    """For example a removed template: the tenant runs until its certificates expire."""
     clock = FakeClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
@@ -373,7 +373,7 @@ async def test_lasting_certificate_failure_is_reported(world: World) -> None:
         for _ in range(2):
             assert world.phase("alpha") == "Ready"
             clock.seconds += RENEW_SECONDS + 60
-            await looked_at(world, tenants)  # perhaps one that had begun before
+            await looked_at(world, tenants)  # the first one may have started before
             await looked_at(world, tenants)
         await wait_until(lambda: world.phase("alpha") == "Degraded")
         (told,) = (one for one in world.get("alpha")["status"]["conditions"] if one["type"] == "ControlPlaneReady")
@@ -426,7 +426,7 @@ async def test_changed_policy_updates_kept_objects_at_once(world: World) -> None
 
 
 async def looked_at(world: World, tenants: TenantController) -> None:
-    """Have alpha looked at, from beginning to end."""
+    """Reconcile alpha once, completely."""
     before = world.runtimes.served["alpha"]
     tenants.enqueue("alpha")
     await wait_until(lambda: world.runtimes.served["alpha"] > before)
@@ -579,7 +579,7 @@ async def test_forced_deletion_is_cleaned_up(world: World) -> None:
 
 
 def told_of(world: World, name: str, generation: int) -> list[dict[str, str]]:
-    """The conditions, by type, of every status that was ever written about a generation of a Tenant's spec."""
+    """Return the conditions by type of every status that was written for a generation of a Tenant."""
     changes = [one.new for one in world.server.store.history if one.resource is TENANTS and one.new is not None]
     statuses = [one.get("status") or {} for one in changes if one["metadata"]["name"] == name]
     return [
@@ -622,7 +622,7 @@ async def test_failure_of_old_spec_does_not_affect_new_spec(world: World) -> Non
 
 async def test_removed_finalizer_is_added_again(world: World) -> None:
     async def taken_off(tenants: TenantController, *, guarantee: int) -> None:
-        """As whoever replaces the object by a file does it; what is in force is written down again."""
+        """Replace the object without finalizers and annotations, as `kubectl replace` does; they are added again."""
         before = world.get("alpha")["metadata"]["annotations"][ACCEPTED_SPEC_ANNOTATION]
         document = world.get("alpha")
         document["spec"]["pools"] = [pool(guarantee, limit=64)]
@@ -641,7 +641,7 @@ async def test_removed_finalizer_is_added_again(world: World) -> None:
     async with world.gateway() as tenants:
         await wait_until(lambda: world.planes.recalled["alpha"])
         await taken_off(tenants, guarantee=8)
-        await taken_off(tenants, guarantee=17)  # is refused: what was accepted before is written down
+        await taken_off(tenants, guarantee=17)  # refused: the accepted spec is stored again
 
 
 async def test_new_tenant_gets_no_data_of_predecessor(world: World) -> None:
@@ -676,7 +676,7 @@ async def test_tenant_without_annotations_keeps_its_data(world: World) -> None:
 
 
 async def test_copied_annotations_do_not_mean_acceptance(world: World) -> None:
-    """As it comes of `kubectl get -o yaml`, renamed and applied: with annotations and finalizers, without status."""
+    """The copy is the renamed output of `kubectl get -o yaml`: with annotations and finalizers, without status."""
     world.create("alpha", pools=[pool(12)])
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -705,7 +705,7 @@ async def test_copied_tenant_gets_no_data_of_predecessor(world: World) -> None:
 
 
 async def test_restored_tenant_keeps_its_data(world: World) -> None:
-    """Whoever it was accepted for is not there any more; its data are."""
+    """The Tenant for which the spec was accepted no longer exists, but its data do."""
     world.create("alpha")
     async with world.gateway():
         await wait_until(lambda: world.phase("alpha") == "Ready")

@@ -43,7 +43,7 @@ GPU = "nvidia.com/gpu"
 
 @dataclass
 class Endpoint:
-    """Stands for the kubelet endpoint: who may call it."""
+    """Fake kubelet endpoint that records the admitted tenants."""
 
     port: int = 10250
     admitted: dict[str, set[str]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Endpoint:
 
 
 class Setting:
-    """A compute cluster, a tenant's cluster, and the runtimes between them."""
+    """Compute cluster, tenant cluster, and the runtimes between them."""
 
     def __init__(self, compute: FakeApiServer, tenant: FakeApiServer, computes: ComputeController) -> None:
         self.compute = compute
@@ -86,7 +86,7 @@ class Setting:
         return await self.runtimes.ensure_running(Tenant(metadata=Meta(name="alpha", uid="u"), spec=spec), self.access)
 
     async def ready(self, *pools: TenantPool) -> VirtualNodesState:
-        """Serve until the nodes are ready, as the controller does."""
+        """Reconcile until the nodes are ready, like the controller."""
         async with asyncio.timeout(10):
             while not (seen := await self.serve(*pools)).verdict.is_true:  # noqa: ASYNC110 - asked, as it is in the daemon
                 await asyncio.sleep(0.01)
@@ -157,7 +157,7 @@ async def test_pool_becomes_virtual_node_with_capacity_of_limit(world: Setting) 
 async def test_virtual_node_appears_when_compute_nodes_are_known(
     server: FakeApiServer, client: Client, what: str
 ) -> None:
-    """Not before, for it would be empty, or not ready, for a moment; pods, of which there are many more, may follow."""
+    """Earlier, the node would be briefly empty or NotReady. Pods may be listed later."""
     add_compute_cluster(server)
     gate = server.hold("GET", f"/api/v1/{what}", times=2 if what == "pods" else 1)
     async with setting(server, client) as it:
@@ -303,7 +303,7 @@ async def test_unreachable_cluster_makes_node_not_ready_with_same_capacity(world
 
 
 def disconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have no compute cluster connected, as when its credentials change, or cannot be used."""
+    """Disconnect the compute cluster, as with invalid credentials."""
     monkeypatch.setattr(ComputeClusters, "links", property(lambda _: {}))
 
 
@@ -376,7 +376,7 @@ async def test_sweep_keeps_node_of_cluster_that_connects_meanwhile(
 async def test_unseen_pool_is_not_reported_by_old_connection(
     world: Setting, comes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever other pools of that compute cluster the tenant has."""
+    """This holds with other pools of the same compute cluster."""
     await world.ready(A100)
     disconnect(monkeypatch)
     found = world.computes.clusters.find_cluster("local")
@@ -492,7 +492,7 @@ async def test_failed_runtime_restarts_after_backoff(world: Setting, monkeypatch
 
 
 async def test_node_is_rebuilt_only_after_changes(world: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tenant is looked at every ten seconds."""
+    """Every tenant is reconciled every ten seconds."""
     built: list[str] = []
     build = NodeSource.build_node
 
@@ -502,7 +502,7 @@ async def test_node_is_rebuilt_only_after_changes(world: Setting, monkeypatch: p
 
     await world.ready(A100)
     await world.serve(A100)
-    await asyncio.sleep(3 * SETTLE_SECONDS)  # what the start set off comes to rest
+    await asyncio.sleep(3 * SETTLE_SECONDS)  # wait until the events of the start are handled
     monkeypatch.setattr(NodeSource, "build_node", counted)
     for _ in range(3):
         await world.serve(A100)

@@ -13,7 +13,7 @@ SOON = Backoff(base=0.001, cap=0.001)
 
 
 async def ignore(_name: str, _error: Exception) -> None:
-    """Hears of errors and does nothing."""
+    """Ignore errors."""
 
 
 @asynccontextmanager
