@@ -98,7 +98,7 @@ class Transport:
             body=body,
             content_type=content_type,
             metadata_only=metadata_only,
-            token="" if self._token is None else await self._get_token(self._token),
+            token="" if self._token is None else await _fetch_token(self._token, self.name),
         )
         try:
             response = await connections.request_pool.request(method, message, timeout=timeout)
@@ -125,7 +125,7 @@ class Transport:
         For the time limits, see `ResponseStream`. Reading the body raises OSError; `unreachable_error` converts it.
         """
         self._check_open()
-        token = "" if self._token is None else await self._get_token(self._token)
+        token = "" if self._token is None else await _fetch_token(self._token, self.name)
         message = self._request_builder.build_request("GET", path, params=params, token=token)
         streams = (self._connections or self._open_connections()).stream_pool
         try:
@@ -144,7 +144,7 @@ class Transport:
         """Return the headers with the bearer token, for requests on separate connections."""
         if self._token is None:
             return {}
-        return {"Authorization": f"Bearer {await self._get_token(self._token)}"}
+        return {"Authorization": f"Bearer {await _fetch_token(self._token, self.name)}"}
 
     async def close(self) -> None:
         """Close all connections. Current and later requests fail."""
@@ -176,13 +176,6 @@ class Transport:
         )
         self._connections = Connections(server, limit=self._max_connections)
         return self._connections
-
-    async def _get_token(self, token: TokenSource) -> str:
-        """Return a bearer token. Raises errors.Unreachable if no token is available."""
-        try:
-            return await token()
-        except VkgatewayError as error:
-            raise errors.Unreachable(f"no credentials for {self.name}: {error}", hint=error.hint) from error
 
     def _renew_credentials(self) -> None:
         """Replace changed credentials. Current requests continue with their credentials."""
@@ -240,3 +233,11 @@ class Transport:
             self._renew_credentials()
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
         return errors.Unreachable(f"{method} {path} at {self.name}: {reason}", reason="Unreachable")
+
+
+async def _fetch_token(source: TokenSource, server: str) -> str:
+    """Return a bearer token. Raises errors.Unreachable if no token is available."""
+    try:
+        return await source()
+    except VkgatewayError as error:
+        raise errors.Unreachable(f"no credentials for {server}: {error}", hint=error.hint) from error

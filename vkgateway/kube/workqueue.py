@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random as random_module
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
@@ -73,12 +73,50 @@ class _TenantQueue(Generic[K]):
     def is_idle(self) -> bool:
         return not (self.queued or self.running or self.timers or self.failures or self.in_round)
 
+    def has_work(self) -> bool:
+        return bool(self.ready) and (self.max_running is None or len(self.running) < self.max_running)
+
+    def start_next(self) -> K:
+        """Return the next ready key, which is in progress from now on."""
+        if self.keys_left <= 0:
+            self.keys_left = self.weight
+        key = self.ready.popleft()
+        self.queued.discard(key)
+        self.running[key] = False
+        self.keys_left -= 1
+        return key
+
+
+class _IdleWorkers:
+    """Workers that wait for a ready key."""
+
+    def __init__(self) -> None:
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            # Pass the wake-up on to the next waiting worker.
+            if waiter.done() and not waiter.cancelled():
+                self.wake_one()
+            raise
+
+    def wake_one(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
 
 class FairQueue(Generic[K]):
     """Queue of keys by tenant. For one thread.
 
     `per_tenant` limits the keys of one tenant that are in progress (None: no limit). A tenant with weight 2 processes
-    two keys per round. `timers` is the running event loop by default.
+    two keys per round; the default weight is 1. `timers` is the running event loop by default.
     """
 
     def __init__(
@@ -86,18 +124,17 @@ class FairQueue(Generic[K]):
         *,
         per_tenant: int | None = None,
         backoff: Backoff | None = None,
-        weights: Callable[[str], int] = lambda _tenant: 1,
+        weights: Mapping[str, int] | None = None,
         random: Random = random_module.random,
         timers: TimerService | None = None,
     ) -> None:
         self._per_tenant = per_tenant
         self._backoff = backoff or Backoff(base=0.05, cap=60.0, random=random)
-        self._weights = weights
+        self._weights = weights or {}
         self._timers = timers
         self._tenants: dict[str, _TenantQueue[K]] = {}
         self._round: deque[str] = deque()
-        self._waiters: deque[asyncio.Future[None]] = deque()
-        self._is_closed = False
+        self._idle_workers = _IdleWorkers()
 
     def __len__(self) -> int:
         """Return the number of ready keys."""
@@ -116,7 +153,8 @@ class FairQueue(Generic[K]):
         """
         tenant_queue = self._tenants.get(tenant)
         if tenant_queue is None:
-            tenant_queue = self._tenants[tenant] = _TenantQueue(max(1, self._weights(tenant)), share=self._per_tenant)
+            weight = max(1, self._weights.get(tenant, 1))
+            tenant_queue = self._tenants[tenant] = _TenantQueue(weight, share=self._per_tenant)
         if delay > 0:
             self._add_later(tenant, tenant_queue, key, delay)
             return
@@ -149,27 +187,11 @@ class FairQueue(Generic[K]):
     async def get(self) -> tuple[str, K]:
         """Wait for the next key and return it with its tenant. The caller must call `done`."""
         while not self._round:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            except asyncio.CancelledError:
-                # Pass the wake-up on to the next waiting worker.
-                if waiter.done() and not waiter.cancelled():
-                    self._wake_waiter()
-                raise
-        return self._pop_next()
-
-    def _pop_next(self) -> tuple[str, K]:
+            await self._idle_workers.wait()
         tenant = self._round[0]
         tenant_queue = self._tenants[tenant]
-        if tenant_queue.keys_left <= 0:
-            tenant_queue.keys_left = tenant_queue.weight
-        key = tenant_queue.ready.popleft()
-        tenant_queue.queued.discard(key)
-        tenant_queue.running[key] = False
-        tenant_queue.keys_left -= 1
-        if not self._has_work(tenant_queue):
+        key = tenant_queue.start_next()
+        if not tenant_queue.has_work():
             self._round.popleft()
             tenant_queue.in_round, tenant_queue.keys_left = False, 0
         elif tenant_queue.keys_left == 0:
@@ -245,26 +267,14 @@ class FairQueue(Generic[K]):
         for tenant in list(self._tenants):
             self.drop_tenant(tenant)
 
-    def _has_work(self, tenant_queue: _TenantQueue[K]) -> bool:
-        return bool(tenant_queue.ready) and (
-            tenant_queue.max_running is None or len(tenant_queue.running) < tenant_queue.max_running
-        )
-
     def _join_round(self, tenant: str, tenant_queue: _TenantQueue[K]) -> None:
         """Add the tenant to the round if it has ready keys, and wake a waiting worker."""
-        if not self._has_work(tenant_queue):
+        if not tenant_queue.has_work():
             return
         if not tenant_queue.in_round:
             tenant_queue.in_round = True
             self._round.append(tenant)
-        self._wake_waiter()
-
-    def _wake_waiter(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+        self._idle_workers.wake_one()
 
 
 async def run_workers(

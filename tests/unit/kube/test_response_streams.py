@@ -154,7 +154,7 @@ async def test_unused_stream_is_freed_without_garbage_collector() -> None:
             with contextlib.suppress(TimeoutError):
                 while await stream.read():
                     pass
-        await asyncio.sleep(0.01)  # until the event loop has let go of the connection
+        await asyncio.sleep(0.01)  # until the event loop has released the connection
         gone = weakref.ref(stream)
         gc.disable()
         try:
