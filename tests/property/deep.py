@@ -1,6 +1,7 @@
-"""`python -m tests.property.deep CASES [INVARIANT...]`: the arbiter's invariants over many stories, on all cores.
+"""Check the arbiter's invariants over many random stories on all cores.
 
-Tells how far it is, and of each failure the seed and the story in its shortest form; exits with 1 if there was one.
+Usage: `python -m tests.property.deep STORIES [INVARIANT...]`. The command reports its progress and, for each failure,
+the seed and the story in its shortest form. It exits with 1 if a story failed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _PROGRESS_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Failure:
-    """A story in which an invariant does not hold."""
+    """Story in which an invariant does not hold."""
 
     invariant: str
     seed: int
@@ -39,8 +40,22 @@ class Failure:
     story: str
 
 
+def stories_per_invariant(stories: int, invariants: int) -> int:
+    """Return the number of stories of each invariant, rounded up.
+
+    Raises:
+        ValueError: There are fewer stories than invariants.
+    """
+    if stories < invariants:
+        raise ValueError(
+            f"{stories} stories are fewer than the {invariants} invariants, some of which would not be checked."
+            f" Set VKGATEWAY_CASES or VKGATEWAY_STORIES to {invariants} or more."
+        )
+    return -(-stories // invariants)
+
+
 def find_failures(invariant: str, seeds: range, *, shorten: bool = True) -> list[Failure]:
-    """The failures of an invariant among these stories."""
+    """Return the failures of an invariant among these stories."""
     return list(_failures(invariant, seeds, shorten=shorten))
 
 
@@ -68,13 +83,16 @@ def _story_error(tell: Callable[[Story], None], story: Story) -> str | None:
 
 
 def main() -> int:
-    """Look at so many stories, spread over the invariants."""
+    """Run the stories, spread over the invariants."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", type=int)
+    parser.add_argument("stories", type=int)
     parser.add_argument("invariants", nargs="*", default=sorted(INVARIANTS))
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     options = parser.parse_args()
-    each = -(-options.cases // len(options.invariants))
+    try:
+        each = stories_per_invariant(options.stories, len(options.invariants))
+    except ValueError as error:
+        parser.error(str(error))
     chunks = [
         (invariant, range(start, min(start + _CHUNK, options.first + each)))
         for start in range(options.first, options.first + each, _CHUNK)

@@ -31,16 +31,16 @@ patient = settings(max_examples=60, deadline=None)
 sizes = st.sampled_from([8, 6, 12, 4])
 
 
-def packs(cells: Sequence[int], rooms: Sequence[int]) -> bool:
+def fits_brute_force(cells: Sequence[int], rooms: Sequence[int]) -> bool:
     """Return whether the cells fit, by trying every combination."""
     if not cells:
         return True
     first, rest = cells[0], cells[1:]
     tried = set()
-    for at, room in enumerate(rooms):
-        if room >= first and room not in tried:
-            tried.add(room)
-            if packs(rest, [*rooms[:at], room - first, *rooms[at + 1 :]]):
+    for at, resources in enumerate(rooms):
+        if resources >= first and resources not in tried:
+            tried.add(resources)
+            if fits_brute_force(rest, [*rooms[:at], resources - first, *rooms[at + 1 :]]):
                 return True
     return False
 
@@ -61,7 +61,7 @@ def test_counting_agrees_with_brute_force(case: tuple[tuple[int, ...], list[int]
     for level, number in enumerate(counts):
         tally.add_unused(level, number)
 
-    assert tally.is_feasible() == packs(list(list_sizes(counts, levels)), rooms)
+    assert tally.is_feasible() == fits_brute_force(list(list_sizes(counts, levels)), rooms)
 
 
 def subsets(available: Sequence[int]) -> Iterator[tuple[int, ...]]:
@@ -100,7 +100,7 @@ def pool_of(nodes: Sequence[Node]) -> Pool:
     return Pool(key=KEY, nodes=tuple(nodes), governed=(GPU,))
 
 
-def node(name: str, size: int, used: int = 0, *, usable: bool = True) -> Node:
+def make_node(name: str, size: int, used: int = 0, *, usable: bool = True) -> Node:
     return Node(name=name, allocatable={GPU: size * 1000}, used={GPU: used * 1000}, usable=usable)
 
 
@@ -109,7 +109,7 @@ def nodes_of(draw: st.DrawFn, most: int = 5) -> list[Node]:
     size = draw(sizes)
     count = draw(st.integers(1, most))
     return [
-        node(
+        make_node(
             f"n{at}",
             size if draw(st.integers(0, 3)) else draw(st.integers(1, size)),
             draw(st.sampled_from([0, 0, 0, 1, 4])),
@@ -136,7 +136,7 @@ def quotas_of(draw: st.DrawFn, pool: Pool) -> list[Quota]:
     return found
 
 
-def sound(cells: PoolCells, pool: Pool, quotas: Sequence[Quota]) -> None:
+def check_sound(cells: PoolCells, pool: Pool, quotas: Sequence[Quota]) -> None:
     """Check that no node is overcommitted and that all unused cells can be bound."""
     rooms = {n.name: max(0, (n.allocatable[GPU] - n.used.get(GPU, 0)) // 1000) for n in pool.nodes if n.usable}
     unused: list[int] = []
@@ -147,7 +147,7 @@ def sound(cells: PoolCells, pool: Pool, quotas: Sequence[Quota]) -> None:
         for size, number in cells.unused_cells(quota.tenant).items():
             unused += [size] * number
     assert min(rooms.values(), default=0) >= 0
-    assert packs(sorted(unused, reverse=True), sorted(rooms.values()))
+    assert fits_brute_force(sorted(unused, reverse=True), sorted(rooms.values()))
 
 
 @patient
@@ -158,7 +158,7 @@ def test_unused_cells_stay_bindable_under_churn(data: st.DataObject) -> None:
     placed: list[PlacedAmount] = []
     for _ in range(data.draw(st.integers(1, 8))):
         cells = PoolCells(pool, quotas, placed)
-        sound(cells, pool, quotas)
+        check_sound(cells, pool, quotas)
         assert cells.guarantee_losses() == ()
         assert all(cells.excess_by_node(quota.tenant) == {} for quota in quotas)
         ends = data.draw(st.booleans())
@@ -172,7 +172,7 @@ def test_unused_cells_stay_bindable_under_churn(data: st.DataObject) -> None:
             )
             if cells.allocate_cells(*pod):
                 placed.append(pod)
-            sound(cells, pool, quotas)
+            check_sound(cells, pool, quotas)
 
 
 @st.composite
@@ -193,7 +193,7 @@ def full_pools(draw: st.DrawFn) -> tuple[Pool, list[Quota], list[PlacedAmount]]:
 FullPool = tuple[Pool, list[Quota], list[PlacedAmount]]
 
 
-def seen(cells: PoolCells, quotas: Sequence[Quota], pool: Pool) -> object:
+def query_all(cells: PoolCells, quotas: Sequence[Quota], pool: Pool) -> object:
     """Return the results of all queries."""
     return [
         (
@@ -211,12 +211,12 @@ def seen(cells: PoolCells, quotas: Sequence[Quota], pool: Pool) -> object:
 @given(full_pools(), st.randoms(use_true_random=False))
 def test_input_order_does_not_matter(full: FullPool, random: Random) -> None:
     pool, quotas, placed = full
-    expected = seen(PoolCells(pool, quotas, placed), quotas, pool)
+    expected = query_all(PoolCells(pool, quotas, placed), quotas, pool)
     told_quotas, told = list(quotas), list(placed)
     random.shuffle(told)
     random.shuffle(told_quotas)
 
-    assert seen(PoolCells(pool, told_quotas, told), quotas, pool) == expected
+    assert query_all(PoolCells(pool, told_quotas, told), quotas, pool) == expected
 
 
 @patient
@@ -224,20 +224,20 @@ def test_input_order_does_not_matter(full: FullPool, random: Random) -> None:
 def test_undo_leaves_no_trace(full: FullPool, tries: list[tuple[int, int, int]]) -> None:
     pool, quotas, placed = full
     cells = PoolCells(pool, quotas, placed)
-    before, mark = seen(cells, quotas, pool), cells.mark()
+    before, mark = query_all(cells, quotas, pool), cells.mark()
     for who, where, units in tries:
         if who < len(quotas) and where < len(pool.nodes):
             tenant, name = quotas[who].tenant, pool.nodes[where].name
             if units and cells.allocate_cells(tenant, name, units * 1000):
-                sound(cells, pool, quotas)
+                check_sound(cells, pool, quotas)
             elif placed:
                 cells.release_cells(*placed.pop(units % len(placed)))
-                sound(cells, pool, quotas)
+                check_sound(cells, pool, quotas)
             if cells.can_bind(tenant, cells.levels[-1], name):
                 cells.bind_cell(tenant, cells.levels[-1], name)
     cells.undo(mark)
 
-    assert seen(cells, quotas, pool) == before
+    assert query_all(cells, quotas, pool) == before
 
 
 @patient
@@ -285,45 +285,45 @@ def test_can_bind_keeps_other_cells_bindable(full: FullPool) -> None:
         for name, bound in cells.bound_cells(quota.tenant).items():
             rooms[name] -= sum(bound)
     for quota, name, size in product(quotas, rooms, cells.levels):
-        after = sorted(room - (size if name == at else 0) for at, room in rooms.items())
+        after = sorted(resources - (size if name == at else 0) for at, resources in rooms.items())
         rest = sorted(unused, reverse=True)
         mine = size in cells.unused_cells(quota.tenant)
         if mine:
             rest.remove(size)
-        assert cells.can_bind(quota.tenant, size, name) == (mine and after[0] >= 0 and packs(rest, after))
+        assert cells.can_bind(quota.tenant, size, name) == (mine and after[0] >= 0 and fits_brute_force(rest, after))
 
 
-def without(pool: Pool, gone: set[int]) -> Pool:
+def pool_without(pool: Pool, gone: set[int]) -> Pool:
     return pool_of([replace(n, usable=at not in gone) for at, n in enumerate(pool.nodes)])
 
 
-def unpromised(cells: PoolCells, pool: Pool, quotas: Sequence[Quota]) -> int:
+def unguaranteed_units(cells: PoolCells, pool: Pool, quotas: Sequence[Quota]) -> int:
     """Return the units of usable nodes that no cell holds."""
     usable = {n.name for n in pool.nodes if n.usable}
-    room = sum(
+    resources = sum(
         (n.allocatable[GPU] - n.used[GPU]) // 1000 for n in pool.nodes if n.usable and n.used[GPU] < n.allocatable[GPU]
     )
     for quota in quotas:
-        room -= sum(size * number for size, number in cells.unused_cells(quota.tenant).items())
-        room -= sum(sum(sizes) for name, sizes in cells.bound_cells(quota.tenant).items() if name in usable)
-    return room
+        resources -= sum(size * number for size, number in cells.unused_cells(quota.tenant).items())
+        resources -= sum(sum(sizes) for name, sizes in cells.bound_cells(quota.tenant).items() if name in usable)
+    return resources
 
 
 @patient
 @given(full_pools(), st.sets(st.integers(0, 4)))
 def test_node_loss_reduces_minimum_and_is_restored(full: FullPool, gone: set[int]) -> None:
     pool, quotas, placed = full
-    left = without(pool, gone)
+    left = pool_without(pool, gone)
 
     idle = PoolCells(left, quotas)
-    sound(idle, left, quotas)
+    check_sound(idle, left, quotas)
     asked = sum(sum(split_guarantee(q.guarantee[GPU] // 1000, idle.levels)) for q in quotas)
-    room = sum(max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in left.nodes if n.usable)
-    assert sum(loss.units for loss in idle.guarantee_losses()) == max(0, asked - room)
+    resources = sum(max(0, (n.allocatable[GPU] - n.used[GPU]) // 1000) for n in left.nodes if n.usable)
+    assert sum(loss.units for loss in idle.guarantee_losses()) == max(0, asked - resources)
 
     busy = PoolCells(left, quotas, placed)
-    sound(busy, left, quotas)
-    assert not any(loss.units for loss in busy.guarantee_losses()) or unpromised(busy, left, quotas) == 0
+    check_sound(busy, left, quotas)
+    assert not any(loss.units for loss in busy.guarantee_losses()) or unguaranteed_units(busy, left, quotas) == 0
     for loss in busy.guarantee_losses():
         quota = next(q for q in quotas if q.tenant == loss.tenant)
         held = sum(size * number for size, number in loss.held.items())
@@ -348,7 +348,7 @@ def test_refusals_and_largest_guarantee_are_exact(data: st.DataObject) -> None:
     others = [size for q in taken for size in split_guarantee(q.guarantee[GPU] // 1000, levels)]
 
     def fits(units: int) -> bool:
-        return packs(sorted([*others, *split_guarantee(units, levels)], reverse=True), rooms)
+        return fits_brute_force(sorted([*others, *split_guarantee(units, levels)], reverse=True), rooms)
 
     said = find_refusals(pool, [*taken, Quota(tenant="new", pool=KEY, guarantee={GPU: asked * 1000}, granted=9.0)])
 

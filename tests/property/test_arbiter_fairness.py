@@ -41,21 +41,21 @@ BEGINS, SECONDS = 60, 240
 def test_borrowed_capacity_follows_weights(
     quotas: Sequence[Quota], work: Mapping[str, tuple[list[int], float]], fair: Mapping[str, float]
 ) -> None:
-    there = Cluster([make_node(f"n{at}") for at in range(3)], quotas)
+    cluster = Cluster([make_node(f"n{at}") for at in range(3)], quotas)
     used, number = dict.fromkeys(work, 0), 0
     for second in range(BEGINS + SECONDS):
         for tenant, (sizes, run) in work.items():
-            waiting = sum(one.tenant == tenant and not there.placed_nodes(one.id) for one in there.gangs.values())
+            waiting = sum(one.tenant == tenant and not cluster.placed_nodes(one.id) for one in cluster.gangs.values())
             for _ in range(BACKLOG - waiting):
                 number += 1
-                there.add(make_gang(f"{tenant}{number:05}", tenant, sizes))
+                cluster.add(make_gang(f"{tenant}{number:05}", tenant, sizes))
                 # The gangs do not all end at the same moment.
-                there.run_times[f"{tenant}{number:05}"] = run + number % 5
-        there.cycle()
+                cluster.run_times[f"{tenant}{number:05}"] = run + number % 5
+        cluster.cycle()
         if second >= BEGINS:
-            for one in there.gangs.values():
+            for one in cluster.gangs.values():
                 used[one.tenant] += sum(pod.shape.amount_of(GPU) for pod in one.pods if pod.node)
-        there.advance(1)
+        cluster.advance(1)
 
     seen = {tenant: amount / 1000 / SECONDS for tenant, amount in used.items()}
     assert seen == pytest.approx(fair, abs=0.3)

@@ -39,14 +39,14 @@ class _Case:
         self.known: list[PodEnd] = []
         self.also: list[PodEnd] = []
         for number in range(random.randint(0, 20)):
-            self._runs(random, number)
+            self._add_running(random, number)
         shapes = random.choices(SHAPES[:4] if random.random() < 0.9 else SHAPES, k=random.choice((1, 1, 1, 2)))
         count = random.randint(1, 6)
         self.pods = [Pod(uid=f"p{number}", shape=shapes[number % len(shapes)]) for number in range(count)]
         self.level = random.choice(("", "rack"))
         self.among = random.sample(self.room.names, random.randint(1, len(nodes))) if random.random() < 0.3 else None
 
-    def _runs(self, random: Random, number: int) -> None:
+    def _add_running(self, random: Random, number: int) -> None:
         node, shape, time = random.choice(self.room.names), random.choice(SHAPES[:4]), random.choice((None, *TIMES))
         if self.room.capacity_on_node(node, shape) or random.random() < 0.1:
             self.room.add_pods(node, shape)
@@ -63,7 +63,7 @@ class _Case:
     def all_ends(self) -> list[PodEnd]:
         return [*self.known, *self.also]
 
-    def first(self) -> float | None:
+    def first_time(self) -> float | None:
         """Return the first time at which the placement succeeds."""
         for time in sorted({end.time for end in self.all_ends}):
             mark = self.room.mark()
@@ -86,7 +86,7 @@ def _node(random: Random, name: str) -> Node:
 def test_forecast_is_first_time_that_fits(seed: int, part: int) -> None:
     case = _Case(Random(seed))
     future = PoolForecast(case.room, case.ends, NOW, case.also)
-    first = case.first()
+    first = case.first_time()
     with patch.object(future_fit, "_FIRST_ENDS", part):
         found = future.earliest_start(case.pods, required_level=case.level, among=case.among)
         if len({pod.shape for pod in case.pods}) == 1:

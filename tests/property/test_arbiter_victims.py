@@ -37,26 +37,26 @@ class Case:
     asking: Gang
     coming: tuple[Pod, ...]
 
-    def choose(self, gangs: Sequence[Gang] | None = None) -> VictimChoice | None:
-        room, evictable = resources_and_candidates(self.nodes, self.gangs if gangs is None else gangs)
+    def choose_victims(self, gangs: Sequence[Gang] | None = None) -> VictimChoice | None:
+        resources, evictable = resources_and_candidates(self.nodes, self.gangs if gangs is None else gangs)
         for pod in self.coming:
-            room.add_pods(pod.node, pod.shape)
+            resources.add_pods(pod.node, pod.shape)
         return choose_victims(
-            room, evictable, self.asking, self.asking.pods, now=NOW, excess={"t1": 1.0}, ending=self.coming
+            resources, evictable, self.asking, self.asking.pods, now=NOW, excess={"t1": 1.0}, ending=self.coming
         )
 
-    def room(self, gone: Sequence[str]) -> NodeResources:
+    def resources_without(self, gone: Sequence[str]) -> NodeResources:
         """Return the free resources after these pods and the ending pods have terminated."""
-        room, _ = resources_and_candidates(self.nodes)
+        resources, _ = resources_and_candidates(self.nodes)
         for gang in self.gangs:
             for pod in gang.pods:
                 if pod.uid not in gone:
-                    room.add_pods(pod.node, pod.shape)
-        return room
+                    resources.add_pods(pod.node, pod.shape)
+        return resources
 
-    def fits(self, gone: Sequence[str]) -> bool:
+    def fits_without(self, gone: Sequence[str]) -> bool:
         gang = self.asking
-        return place_pods(self.room(gone), gang.pods, required_level=gang.required_level) is not None
+        return place_pods(self.resources_without(gone), gang.pods, required_level=gang.required_level) is not None
 
 
 PODS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=6)
@@ -76,8 +76,8 @@ def _case(
     asked: Sequence[Shape],
     level: str,
 ) -> Case:
-    there = tuple(make_node(f"n{index}", size=size, rack=f"r{index % 2}") for index, size in enumerate(sizes))
-    free = resources_and_candidates(there)[0]
+    cluster = tuple(make_node(f"n{index}", size=size, rack=f"r{index % 2}") for index, size in enumerate(sizes))
+    free = resources_and_candidates(cluster)[0]
     built = []
     for number, (shape, on, age, elastic, minimum, more, priority) in enumerate(gangs):
         found = [_pod(f"g{number}-{rank}", free, shape, each, age, rank) for rank, each in enumerate(on)]
@@ -95,7 +95,7 @@ def _case(
             built.append(replace(gang, pods=pods))
     coming = [_pod(f"e{number}", free, gpu_shape(2, 8), (on, 1), 0.0, 0) for number, on in enumerate(ending)]
     going = tuple(replace(pod, state=PodState.ENDING) for pod in coming if pod is not None)
-    return Case(there, tuple(built), mixed_gang(asked, required_level=level), going)
+    return Case(cluster, tuple(built), mixed_gang(asked, required_level=level), going)
 
 
 def _pod(uid: str, free: NodeResources, shape: Shape, at: tuple[int, int], age: float, rank: int) -> Pod | None:
@@ -114,7 +114,7 @@ cases_of_equals = st.builds(_case, NODES, GANGS, ENDING, EQUAL, LEVEL)
 patient = settings(deadline=None, max_examples=60)
 
 
-def uids(evicts: Sequence[Evict]) -> list[str]:
+def victim_uids(evicts: Sequence[Evict]) -> list[str]:
     return [uid for evict in evicts for uid in evict.pods]
 
 
@@ -122,7 +122,7 @@ def without_one(case: Case, choice: VictimChoice) -> Iterator[list[str]]:
     """Yield the victims without those of one gang that could have stayed."""
     gangs = {gang.id: gang for gang in case.gangs}
     for evict in choice.evicts:
-        others = uids([each for each in choice.evicts if each is not evict])
+        others = victim_uids([each for each in choice.evicts if each is not evict])
         if not evict.whole:
             yield from ([*others, *(uid for uid in evict.pods if uid != spared)] for spared in evict.pods)
         elif gangs[evict.gang].elastic:
@@ -135,31 +135,31 @@ def without_one(case: Case, choice: VictimChoice) -> Iterator[list[str]]:
 @patient
 @given(cases)
 def test_no_victim_is_unneeded(case: Case) -> None:
-    choice = case.choose()
+    choice = case.choose_victims()
     if choice is not None:
         for gone in without_one(case, choice):
-            assert not case.fits(gone), (choice, gone)
+            assert not case.fits_without(gone), (choice, gone)
 
 
 @patient
 @given(cases)
 def test_all_or_nothing(case: Case) -> None:
-    choice = case.choose()
+    choice = case.choose_victims()
     if choice is None:
         return
     assert list(choice.nodes) == [pod.uid for pod in case.asking.pods]
-    room = case.room(uids(choice.evicts))
+    resources = case.resources_without(victim_uids(choice.evicts))
     for pod in case.asking.pods:
-        assert room.capacity_on_node(choice.nodes[pod.uid], pod.shape)
-        room.add_pods(choice.nodes[pod.uid], pod.shape)
+        assert resources.capacity_on_node(choice.nodes[pod.uid], pod.shape)
+        resources.add_pods(choice.nodes[pod.uid], pod.shape)
     if case.asking.required_level:
-        assert len({room.nodes[room.position_of(name)].labels["rack"] for name in choice.nodes.values()}) == 1
+        assert len({resources.nodes[resources.position_of(name)].labels["rack"] for name in choice.nodes.values()}) == 1
 
 
 @patient
 @given(cases)
 def test_only_evictable_pods_are_evicted(case: Case) -> None:
-    choice = case.choose()
+    choice = case.choose_victims()
     gangs = {gang.id: gang for gang in case.gangs}
     for evict in choice.evicts if choice is not None else ():
         gang, gone = gangs[evict.gang], set(evict.pods)
@@ -174,27 +174,27 @@ def test_only_evictable_pods_are_evicted(case: Case) -> None:
 @patient
 @given(cases_of_equals)
 def test_victims_are_found_if_any_suffice(case: Case) -> None:
-    if case.choose() is None:
-        assert not case.fits(_all(case.gangs, surplus_only=False))
+    if case.choose_victims() is None:
+        assert not case.fits_without(_evictable_pods(case.gangs, surplus_only=False))
 
 
 @patient
 @given(cases_of_equals)
 def test_earlier_stages_are_evicted_first(case: Case) -> None:
-    choice = case.choose()
+    choice = case.choose_victims()
     if choice is None or not choice.evicts:
         return
-    assert not case.fits([])
+    assert not case.fits_without([])
     if choice.lost or any(evict.whole for evict in choice.evicts):
-        assert not case.fits(_all(case.gangs, surplus_only=True))
+        assert not case.fits_without(_evictable_pods(case.gangs, surplus_only=True))
     young = {gang.id for gang in case.gangs if min(pod.since for pod in gang.pods) + gang.minimum_run > NOW}
     if any(evict.gang in young and (evict.whole or evict.lost) for evict in choice.evicts):
         old = [gang for gang in case.gangs if gang.id not in young]
-        surplus = _all([gang for gang in case.gangs if gang.id in young], surplus_only=True)
-        assert not case.fits([*surplus, *_all(old, surplus_only=False)])
+        surplus = _evictable_pods([gang for gang in case.gangs if gang.id in young], surplus_only=True)
+        assert not case.fits_without([*surplus, *_evictable_pods(old, surplus_only=False)])
 
 
-def _all(gangs: Sequence[Gang], *, surplus_only: bool) -> list[str]:
+def _evictable_pods(gangs: Sequence[Gang], *, surplus_only: bool) -> list[str]:
     """Return all evictable pods."""
     found = []
     for gang in gangs:
@@ -209,33 +209,33 @@ def _all(gangs: Sequence[Gang], *, surplus_only: bool) -> list[str]:
 def test_input_order_does_not_matter(case: Case, random: object) -> None:
     shuffled = list(case.gangs)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert case.choose() == case.choose(shuffled)
+    assert case.choose_victims() == case.choose_victims(shuffled)
 
 
 @patient
 @given(cases)
 def test_removed_gangs_leave_no_trace(case: Case) -> None:
-    room, evictable = resources_and_candidates(case.nodes, case.gangs)
-    fresh = choose_victims(room, evictable, case.asking, case.asking.pods, now=NOW)
+    resources, evictable = resources_and_candidates(case.nodes, case.gangs)
+    fresh = choose_victims(resources, evictable, case.asking, case.asking.pods, now=NOW)
     for gang in [*case.gangs, running_gang("other", ["n0", "n0"], 1)]:
         evictable.update_gang(replace(gang, elastic=not gang.elastic, minimum=1))
     evictable.remove_gang("other")
     for gang in case.gangs:
         evictable.update_gang(gang)
-    assert choose_victims(room, evictable, case.asking, case.asking.pods, now=NOW) == fresh
+    assert choose_victims(resources, evictable, case.asking, case.asking.pods, now=NOW) == fresh
 
 
 @patient
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 9)), min_size=1, max_size=7), st.integers(1, 3))
 def test_cheapest_single_node_gangs_are_evicted(gangs: list[tuple[int, int]], count: int) -> None:
-    there = [make_node(f"n{index}") for index in range(len(gangs))]
+    cluster = [make_node(f"n{index}") for index in range(len(gangs))]
     lost = [8 * age + restart for age, restart in gangs]
     on = [
         running_gang(f"g{index}", [f"n{index}"], 8, age=age, restart_cost=restart)
         for index, (age, restart) in enumerate(gangs)
     ]
     asking = waiting_gang(count)
-    choice = choose_victims(*resources_and_candidates(there, on), asking, asking.pods, now=NOW)
+    choice = choose_victims(*resources_and_candidates(cluster, on), asking, asking.pods, now=NOW)
     if count > len(gangs):
         assert choice is None
     else:

@@ -1,4 +1,4 @@
-"""A small pool that is lent out, for tests of who is evicted: nodes of 8 GPUs, and gangs written in a line."""
+"""Small pool with borrowing gangs, for tests of the victim search: nodes of 8 GPUs, and gangs defined in one line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def running_gang(
     restart_cost: float = 0,
     notice: float = 10,
 ) -> Gang:
-    """A gang of equal pods, one on each of these nodes, lowest rank first: `name-0` and so on."""
+    """Return a gang of equal pods, one on each of these nodes, lowest rank first: `name-0`, ..."""
     pods = tuple(
         placed_pod(f"{name}-{rank}", on, size, age=age, borrowed=borrowed, rank=rank) for rank, on in enumerate(places)
     )
@@ -75,7 +75,7 @@ def running_gang(
 def waiting_gang(
     count: int, size: int | Shape = 8, *, required_level: str = "", preferred_level: str = "", name: str = "new"
 ) -> Gang:
-    """A gang that asks for room: so many equal pods."""
+    """Return a waiting gang of this number of equal pods."""
     shape = size if isinstance(size, Shape) else gpu_shape(size)
     return mixed_gang([shape] * count, required_level=required_level, preferred_level=preferred_level, name=name)
 
@@ -96,21 +96,21 @@ def mixed_gang(
 
 
 def resources_and_candidates(
-    there: Iterable[Node], gangs: Iterable[Gang] = ()
+    cluster: Iterable[Node], gangs: Iterable[Gang] = ()
 ) -> tuple[NodeResources, PreemptionCandidates]:
-    """Nodes on which these gangs run."""
-    room = NodeResources(Pool(key=KEY, nodes=tuple(there), governed=(GPU,), levels=("rack",)))
-    evictable = PreemptionCandidates(KEY, GPU)
+    """Return the resources of nodes on which these gangs run, and the gangs as candidates."""
+    resources = NodeResources(Pool(key=KEY, nodes=tuple(cluster), governed=(GPU,), levels=("rack",)))
+    candidates = PreemptionCandidates(KEY, GPU)
     for gang in gangs:
-        evictable.update_gang(gang)
+        candidates.update_gang(gang)
         for pod in gang.pods:
-            if pod.state is not PodState.WAITING and pod.node in room:
-                room.add_pods(pod.node, pod.shape)
-    return room, evictable
+            if pod.state is not PodState.WAITING and pod.node in resources:
+                resources.add_pods(pod.node, pod.shape)
+    return resources, candidates
 
 
 def with_changed_pod(gang: Gang, index: int, **fields: object) -> Gang:
-    """The gang with one of its pods changed."""
+    """Return the gang with one pod changed."""
     pods = list(gang.pods)
     pods[index] = replace(pods[index], **fields)  # type: ignore[arg-type]
     return replace(gang, pods=tuple(pods))

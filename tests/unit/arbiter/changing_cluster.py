@@ -1,4 +1,4 @@
-"""Stories in which nodes, pools and quotas change under the gangs: what is kept from cycle to cycle must follow."""
+"""Stories in which nodes, pools and quotas change: the state that lasts across cycles must follow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vkgateway.arbiter.snapshot import Gang, Node, Pod, PodState, Pool, PoolKey,
 
 
 class ChangingCluster(CheckedCluster):
-    """A cluster in which something changes before most cycles, as a number says."""
+    """Cluster in which something changes before most cycles, drawn from a seed."""
 
     def seed_changes(self, number: int) -> None:
         self._random = Random(number)
@@ -53,14 +53,14 @@ class ChangingCluster(CheckedCluster):
             self.advance(step.seconds)
 
     def _with_roles(self, one: Gang) -> Gang:
-        """A launcher, perhaps a server or two, and workers."""
+        """Return the gang with a launcher, perhaps some servers, and workers."""
         roles = ["launcher", *(self._random.choice(("server", "worker")) for _ in one.pods[1:])]
         pods = tuple(replace(pod, role=role) for pod, role in zip(one.pods, roles, strict=True))
         number = self._random.randint(1, len(pods))
         least = {role: self._random.randint(0, roles[:number].count(role)) for role in sorted(set(roles))}
         return replace(one, pods=pods, role_minimum={role: count for role, count in least.items() if count})
 
-    # What changes
+    # Changes
 
     def _change_something(self) -> None:
         changes = (
@@ -103,7 +103,7 @@ class ChangingCluster(CheckedCluster):
         ]
 
     def _remove_node(self) -> None:
-        """With its pods, or before it is known that they have gone."""
+        """Remove a node with its pods, or before the deletion of its pods is known."""
         name = self._random.choice(sorted(self._nodes))
         self._missing_nodes.add(name)
         self._unmanaged_units.pop(name, None)
@@ -141,7 +141,7 @@ class ChangingCluster(CheckedCluster):
         self._nodes[name] = replace(self._nodes[name], usable=not self._nodes[name].usable)
 
     def _restart_gateway(self) -> None:
-        """Plans are not written down anywhere."""
+        """Restart the gateway: plans are not persistent."""
         self.gangs = {name: replace(each, plan=None) for name, each in self.gangs.items()}
         self.cache = Cache()
 
@@ -160,7 +160,7 @@ class ChangingCluster(CheckedCluster):
         return self._pool_by_node[name] == pool.key and name not in self._missing_nodes
 
     def _node_in_pool(self, name: str, key: PoolKey) -> Node:
-        """What pods of the other pool hold on it is a burden."""
+        """Return the node; pods of the other pool count as its usage."""
         used = {GPU: self._unmanaged_units.get(name, 0)}
         for each in self.gangs.values():
             for pod in each.pods:
@@ -169,14 +169,14 @@ class ChangingCluster(CheckedCluster):
                         used[resource] = used.get(resource, 0) + amount
         return replace(self._nodes[name], used={resource: amount for resource, amount in used.items() if amount})
 
-    # What must hold
+    # Checks
 
     def check_cycle(self, before: Snapshot, decisions: Decisions) -> None:
         assert decisions == decide(before, self.now), "what was kept from before is not what is"
         again = decide(self.snapshot(), self.now)
         nothing = (again.admits, again.evicts, again.reprieves, again.promotes) == ((), (), (), ())
         assert nothing, f"first {decisions}\nthen {again}"
-        # Where nodes are missing, what is planned is not held before all else: it may be planned anew, the same way.
+        # With missing nodes, plans do not take precedence: a plan may be made again in the same way.
         plans, anew = (
             _without_creation_times(each.plans) if decisions.losses else each.plans for each in (decisions, again)
         )
@@ -191,14 +191,14 @@ class ChangingCluster(CheckedCluster):
                 f"{one.id} is half started"
             )
             [pool] = [pool for pool in self.pools if pool.key == admit.pool]
-            there = {each.name: each for each in pool.nodes}
+            cluster = {each.name: each for each in pool.nodes}
             tenant = self.gangs[admit.gang].tenant
             for node in set(admit.nodes.values()):
-                assert there[node].usable, f"{admit.gang} starts on {node}, which takes nobody"
-                for resource, amount in there[node].allocatable.items():
+                assert cluster[node].usable, f"{admit.gang} starts on {node}, which takes nobody"
+                for resource, amount in cluster[node].allocatable.items():
                     left = (
                         amount
-                        - there[node].used.get(resource, 0)
+                        - cluster[node].used.get(resource, 0)
                         - self._used_amount(resource, node=node, pool=pool.key)
                     )
                     assert left >= 0, f"over {node}"
@@ -227,7 +227,7 @@ class ChangingCluster(CheckedCluster):
             assert evict.makes_room_for in decisions.plans
 
     def _has_no_cells(self, tenant: str, pod: Pod) -> bool:
-        """Since its tenant has lost some of its guarantee."""
+        """Return whether the tenant lost cells because its guarantee was reduced."""
         pool = next(pool for pool in self.pools if pool.key == pod.pool)
         return bool(self.derive_cells(pool).excess_by_node(tenant))
 
@@ -244,10 +244,10 @@ def _without_creation_times(plans: Mapping[str, PreemptionPlan]) -> dict[str, Pr
 def whatever_changes(random: Random) -> StoryCheck:
     number, mix = random.getrandbits(32), StoryMix(more_nodes=random.choice((0, 3)), tail=6, most_gangs=12)
 
-    def tell(each: Story) -> None:
-        there = ChangingCluster.from_story(each)
-        assert isinstance(there, ChangingCluster)
-        there.seed_changes(number)
-        there.play_story(each)
+    def check(each: Story) -> None:
+        cluster = ChangingCluster.from_story(each)
+        assert isinstance(cluster, ChangingCluster)
+        cluster.seed_changes(number)
+        cluster.play_story(each)
 
-    return random_story(random, mix), tell
+    return random_story(random, mix), check

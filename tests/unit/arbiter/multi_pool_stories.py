@@ -1,4 +1,4 @@
-"""Stories with gangs whose pods name different pools: what must hold for them, and for all others beside them."""
+"""Stories with gangs whose pods name different pools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHOICES: tuple[tuple[PoolKey, ...], ...] = ((KEY,), (KEY,), (OTHER,), (OTHER,),
 
 
 class MultiPoolCluster(CheckedCluster):
-    """Looks at gangs in several pools as at others, pool by pool."""
+    """Cluster that checks gangs in several pools, pool by pool."""
 
     def check_cycle(self, before: Snapshot, decisions: Decisions) -> None:
         self._check_all_or_nothing()
@@ -35,23 +35,23 @@ class MultiPoolCluster(CheckedCluster):
         self.check_guarantees_bindable(self._with_plan_per_pool(decisions))
 
     def _with_plan_per_pool(self, decisions: Decisions) -> Decisions:
-        """The decisions with a plan for each pool of a gang."""
+        """Return the decisions with one plan for each pool of a gang."""
         plans = {f"{name} {number}": each for name, number, each in _each_plan(decisions)}
         return replace(decisions, plans=plans)
 
     def resources_without(
         self, key: PoolKey, *, without: tuple[str, ...] = (), plans: dict[str, PreemptionPlan]
     ) -> NodeResources:
-        room = NodeResources(self.pool_of(key))
+        resources = NodeResources(self.pool_of(key))
         pods = {pod.uid: pod for each in self.gangs.values() for pod in each.pods}
         for pod in pods.values():
-            if pod.node in room and pod.uid not in without:
-                room.add_pods(pod.node, pod.shape)
+            if pod.node in resources and pod.uid not in without:
+                resources.add_pods(pod.node, pod.shape)
         for plan in plans.values():
             for uid, node in plan.nodes.items():
-                if node in room and (not pods[uid].node or uid in without):
-                    room.add_pods(node, pods[uid].shape)
-        return room
+                if node in resources and (not pods[uid].node or uid in without):
+                    resources.add_pods(node, pods[uid].shape)
+        return resources
 
     def _guaranteed_node_of(self, each: Gang, pod: Pod, plans: dict[str, PreemptionPlan]) -> str:
         if pod.node:
@@ -59,7 +59,7 @@ class MultiPoolCluster(CheckedCluster):
         return next((plan.nodes[pod.uid] for plan in plans.values() if pod.uid in plan.nodes and not plan.borrowed), "")
 
     def _check_all_or_nothing(self) -> None:
-        """A gang runs with its minimum, or not at all."""
+        """Check that a gang runs with its minimum or not at all."""
         for each in self.gangs.values():
             states = [pod.state for pod in each.pods]
             if has_pod_pools(each) and PodState.NOTIFIED in states and PodState.PLACED in states:
@@ -67,25 +67,31 @@ class MultiPoolCluster(CheckedCluster):
                 assert placed >= min(each.minimum, len(each.pods)), f"{each.id} is to go in part"
 
     def _check_no_gang_fits(self, decisions: Decisions) -> None:
-        """No gang waits for room that fits into what is free of all its pools."""
-        holds = reports_by_gang(decisions)
+        """Check that no gang waits for capacity that is free in all its pools."""
+        reports = reports_by_gang(decisions)
         waiting = [each for each in self.gangs.values() if has_pod_pools(each) and not self.placed_nodes(each.id)]
         for each in waiting:
-            hold = holds.get(each.id)
-            if hold is None or hold.code is not PendingReason.ROOM or self._may_have_reservation(decisions):
+            report = reports.get(each.id)
+            if report is None or report.code is not PendingReason.ROOM or self._may_have_reservation(decisions):
                 continue
             found = split_gang(each)
-            parts = [ask for gang in found.gangs if (ask := _read_gang(gang)) is not None and ask.min_members]
-            for keys in product(*(ask.allowed_pools for ask in parts)) if parts and not found.report else ():
+            parts = [
+                pending_gang
+                for gang in found.gangs
+                if (pending_gang := _read_gang(gang)) is not None and pending_gang.min_members
+            ]
+            for keys in (
+                product(*(pending_gang.allowed_pools for pending_gang in parts)) if parts and not found.report else ()
+            ):
                 assert not self._all_fit(parts, keys, decisions), f"{each.id} would fit into {keys}"
 
     def _may_have_reservation(self, decisions: Decisions) -> bool:
-        """Whether room may be kept for a gang: then what fits may have to wait."""
+        """Return whether a gang may have a reservation: then a fitting gang may have to wait."""
         waits = (PendingReason.RESERVATION, PendingReason.ROOM)
-        return any(hold.code in waits and self._may_be_reserved_for(hold.gang) for hold in decisions.holds)
+        return any(report.code in waits and self._may_be_reserved_for(report.gang) for report in decisions.holds)
 
     def _may_be_reserved_for(self, name: str) -> bool:
-        """Whether a place may be kept for a gang: its time is known, or it has waited for long."""
+        """Return whether a gang may get a reservation: its start is known, or it is aged."""
         aged = self.now - self.gangs[name].created >= self.policy.age_cap
         return aged or self._has_ends() or any(one.run_limit or one.expected_run for one in self.gangs.values())
 
@@ -95,14 +101,16 @@ class MultiPoolCluster(CheckedCluster):
 
     def _all_fit(self, parts: list[PendingGang], keys: tuple[PoolKey, ...], decisions: Decisions) -> bool:
         plans = {f"{name} {number}": plan for name, number, plan in _each_plan(decisions)}
-        rooms = {pool.key: self.resources_without(pool.key, plans=plans) for pool in self.pools}
+        resources_by_pool = {pool.key: self.resources_without(pool.key, plans=plans) for pool in self.pools}
         asked: dict[PoolKey, list[Pod]] = {}
-        for ask, key in zip(parts, keys, strict=True):
-            if key not in rooms or any(pod.shape.amount_of("cpu") for pod in ask.min_members):
+        for pending_gang, key in zip(parts, keys, strict=True):
+            if key not in resources_by_pool or any(pod.shape.amount_of("cpu") for pod in pending_gang.min_members):
                 return False
-            asked.setdefault(key, []).extend(ask.min_members)
-            nodes = place_pods(rooms[key], ask.min_members, required_level=ask.gang.required_level)
-            if nodes is None or self.uses_reserve(rooms[key], ask.min_members):
+            asked.setdefault(key, []).extend(pending_gang.min_members)
+            nodes = place_pods(
+                resources_by_pool[key], pending_gang.min_members, required_level=pending_gang.gang.required_level
+            )
+            if nodes is None or self.uses_reserve(resources_by_pool[key], pending_gang.min_members):
                 return False
         tenant = parts[0].tenant
         return all(self._is_within_limit(tenant, pods, key, plans) for key, pods in asked.items())
@@ -117,7 +125,7 @@ class MultiPoolCluster(CheckedCluster):
         return used + sum(pod.shape.amount_of(GPU) for pod in pods) <= quota.limit.get(GPU, 1 << 60)
 
     def _check_victims_needed(self, before: Snapshot, decisions: Decisions) -> None:
-        """Of gangs in several pools none is told to go without whom all plans hold on their nodes."""
+        """Check that plans need each victim among gangs in several pools."""
         known = {each.id: each for each in before.gangs}
         plans = {f"{name} {number}": plan for name, number, plan in _each_plan(decisions)}
         leaving = {pod.uid for each in self.gangs.values() for pod in each.pods if self.is_soon_terminated(pod)}
@@ -130,8 +138,8 @@ class MultiPoolCluster(CheckedCluster):
                 pool.key
                 for pool in self.pools
                 if any(
-                    min(room.free_on_node(on).values()) < 0
-                    for room in [self.resources_without(pool.key, without=left, plans=plans)]
+                    min(resources.free_on_node(on).values()) < 0
+                    for resources in [self.resources_without(pool.key, without=left, plans=plans)]
                     for plan in plans.values()
                     if plan.pool == pool.key
                     for on in plan.nodes.values()
@@ -170,7 +178,7 @@ def _read_gang(gang: Gang) -> PendingGang | None:
 
 
 class MultiPoolStartsInTime(CheckedCluster):
-    """A gang in several pools starts in time if it fits what its tenant has unused of its guarantee in each of them."""
+    """Cluster that checks that gangs in several pools which fit the unused guarantees start in time."""
 
     def check_cycle(self, before: Snapshot, decisions: Decisions) -> None:
         pass
@@ -210,7 +218,7 @@ class MultiPoolStartsInTime(CheckedCluster):
 
 
 def _with_multi_pool_gangs(random: Random, found: Story, *, single: bool = False) -> Story:
-    """The story with gangs of which some have pods that name different pools."""
+    """Return the story with some gangs whose pods name different pools."""
     return replace(found, steps=tuple(_multi_pool_step(random, step, single=single) for step in found.steps))
 
 

@@ -1,4 +1,4 @@
-"""Nodes with NUMA zones as they truly are, and kubelets that give a container what it asks for out of one zone."""
+"""Simulated nodes with NUMA zones, and kubelets that place each container in one zone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vkgateway.arbiter.snapshot import Node, Shape, Topology, Zone
 
 
 class NumaMachine:
-    """A node: which zone gives what to whom is drawn at random, and published only when it is asked to."""
+    """Node whose kubelet chooses zones at random, and publishes free amounts only on demand."""
 
     def __init__(
         self, name: str, zones: Iterable[Mapping[str, int]], *, scope: str = "container", random: Random
@@ -22,7 +22,7 @@ class NumaMachine:
         self.scope = scope
         self.zones = [dict(zone) for zone in zones]
         self.pods: dict[str, list[tuple[int, ContainerRequest]]] = {}
-        """By uid what is held, and in which zone."""
+        """Zone and amounts of each container, by pod uid."""
         self.unmanaged: Counter[str] = Counter()
         self._random = random
         self.topology = self.publish_topology()
@@ -36,7 +36,7 @@ class NumaMachine:
         return free
 
     def start_pod(self, uid: str, shape: Shape, *, stranger: bool = False) -> bool:
-        """Whether the kubelet takes the pod."""
+        """Start a pod; return whether the kubelet admits it."""
         held: list[tuple[int, ContainerRequest]] = []
         self.pods[uid] = held
         for part in self._zone_requests(shape):
@@ -67,7 +67,7 @@ class NumaMachine:
             self.topology = replace(self.topology, gone={**self.topology.gone, uid: shape})
 
     def publish_topology(self) -> Topology:
-        """What an updater would publish now."""
+        """Publish the current free amounts, as the updater does."""
         self.topology = Topology(
             zones=tuple(
                 Zone(name=f"node-{at}", allocatable=dict(whole), available=free)
@@ -80,7 +80,7 @@ class NumaMachine:
         return self.topology
 
     def arbiter_node(self, *, cpu: int = 64) -> Node:
-        """As the arbiter is told: with what was published last."""
+        """Return the node as the arbiter sees it: with the amounts published last."""
         total: Counter[str] = Counter()
         for zone in self.zones:
             total.update(zone)
@@ -94,12 +94,12 @@ class NumaMachine:
 
 
 def zoned_node(name: str, *sizes: int, scope: str = "container", **fields: object) -> Node:
-    """A node of which each zone has so many GPUs, all free."""
+    """Return a node whose zones have these numbers of GPUs, all free."""
     zones = [{GPU: size * 1000} for size in sizes]
     return replace(NumaMachine(name, zones, scope=scope, random=Random(0)).arbiter_node(), **fields)  # type: ignore[arg-type]
 
 
 def container_shape(*sizes: int) -> Shape:
-    """A pod with so many GPUs in each container."""
+    """Return a pod's shape with these numbers of GPUs in its containers."""
     whole = Shape.from_requests({GPU: sum(sizes) * 1000})
     return replace(whole, parts=tuple(((GPU, size * 1000),) for size in sizes))

@@ -1,4 +1,4 @@
-"""Gangs that run already when a test begins."""
+"""Gangs that run at the beginning of a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vkgateway.arbiter.snapshot import Gang, PodState
 
 
 def place_gang(one: Gang, on: Sequence[str], *, borrowed: bool, **fields: object) -> Gang:
-    """The gang with its pods placed on these nodes since its creation."""
-    there = {"state": PodState.PLACED, "pool": KEY, "borrowed": borrowed, "since": one.created, **fields}
-    pods = [replace(pod, node=name, **there) for pod, name in zip(one.pods, on, strict=True)]  # type: ignore[arg-type]
+    """Return the gang with its pods placed on these nodes since its creation."""
+    cluster = {"state": PodState.PLACED, "pool": KEY, "borrowed": borrowed, "since": one.created, **fields}
+    pods = [replace(pod, node=name, **cluster) for pod, name in zip(one.pods, on, strict=True)]  # type: ignore[arg-type]
     return replace(one, pods=tuple(pods))

@@ -1,4 +1,4 @@
-"""Stories in which a tenant's work of higher ranks meets its lower work: what must hold whatever else runs."""
+"""Stories with preemption within a tenant."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from tests.unit.arbiter.story_invariants import StoryCheck
 from vkgateway.arbiter.snapshot import Gang, PodState, Policy
 
 _QUIET_SECONDS = 120
-"""Seconds after which nothing happens any more where nothing arrives."""
+"""Seconds after which a cluster without arrivals is quiet."""
 
 
 def higher_work_starts(random: Random, *, more: int = 0) -> StoryCheck:
-    """A gang that outranks a running one of its tenant starts in its place within notice, grace and a cycle."""
+    """A gang that outranks a running gang of its tenant replaces it within notice, grace period and one cycle."""
     mix = StoryMix(more_nodes=more, leaves=False, tail=0, runs=(None,), fields={"required_level": ""})
     priority, chosen = random.choice((3, 1000)), random.random()
 
-    def tell(each: Story) -> None:
-        there = _make_cluster(each)
-        _play_story(there, each)
-        there.run_for(_QUIET_SECONDS, step=4)
-        below = _running_gangs(there)
+    def check(each: Story) -> None:
+        cluster = _make_cluster(each)
+        _play_story(cluster, each)
+        cluster.run_for(_QUIET_SECONDS, step=4)
+        below = _running_gangs(cluster)
         if not below:
             return
         lower = below[int(chosen * len(below))]
-        there.add(_higher_gang(lower, priority))
-        there.run_for(NOTICE + GRACE + 1)
-        assert "higher" in there.start_times, f"a gang that outranks {lower.id} waits"
+        cluster.add(_higher_gang(lower, priority))
+        cluster.run_for(NOTICE + GRACE + 1)
+        assert "higher" in cluster.start_times, f"a gang that outranks {lower.id} waits"
 
-    return random_story(random, mix), tell
+    return random_story(random, mix), check
 
 
 def preemption_comes_to_an_end(random: Random, *, more: int = 0) -> StoryCheck:
-    """Where nothing arrives but replacements of what was evicted, nobody is evicted any more after a while."""
+    """Preemption ends if only replacements of victims arrive."""
     fields: dict[str, object] = {"priority": 0} if random.random() < 0.1 else {}
     mix = StoryMix(more_nodes=more, leaves=False, tail=0, runs=(None,), fields=fields)
 
-    def tell(each: Story) -> None:
-        there = _make_cluster(replace(each, recreate=True))
-        _play_story(there, each)
-        there.run_for(2 * _QUIET_SECONDS, step=4)
+    def check(each: Story) -> None:
+        cluster = _make_cluster(replace(each, recreate=True))
+        _play_story(cluster, each)
+        cluster.run_for(2 * _QUIET_SECONDS, step=4)
         for _ in range(10):
-            assert not (evicts := there.cycle().evicts), f"still goes on: {evicts}"
-            there.advance(4)
+            assert not (evicts := cluster.cycle().evicts), f"still goes on: {evicts}"
+            cluster.advance(4)
 
-    return random_story(random, mix), tell
+    return random_story(random, mix), check
 
 
 def _make_cluster(each: Story) -> Cluster:
@@ -57,21 +57,21 @@ def _make_cluster(each: Story) -> Cluster:
     return Cluster(each.nodes, each.quotas, policy=policy, recreate=recreate, more=more, reserve=each.reserve)
 
 
-def _play_story(there: Cluster, each: Story) -> None:
+def _play_story(cluster: Cluster, each: Story) -> None:
     for step in each.steps:
-        there.add(*(one for one, _ in step.arrives))
-        there.cycle()
-        there.advance(step.seconds)
+        cluster.add(*(one for one, _ in step.arrives))
+        cluster.cycle()
+        cluster.advance(step.seconds)
 
 
-def _running_gangs(there: Cluster) -> list[Gang]:
-    """The gangs of which all pods run where one that asks for as much may be put in their place.
+def _running_gangs(cluster: Cluster) -> list[Gang]:
+    """Return the running gangs that a gang with the same requests may replace.
 
-    Not those in the reserved place of another gang: that place is lent to them, and not theirs to leave.
+    Gangs that backfill a reservation are excluded: their capacity belongs to the reservation.
     """
     return [
         one
-        for _, one in sorted(there.gangs.items())
+        for _, one in sorted(cluster.gangs.items())
         if all(pod.state is PodState.PLACED and not pod.behind for pod in one.pods) and not one.required_level
     ]
 

@@ -1,4 +1,4 @@
-"""Stories in which pools have a reserve, or victims that have hardly run a shorter notice: what must hold as well."""
+"""Stories in which pools have a reserve, or young victims have a brief notice."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from tests.unit.arbiter.story_invariants import (
 )
 
 _MAX_RESERVE = 6
-"""Units that a pool keeps idle at most."""
+"""Highest reserve of a pool, in units."""
 
 
 def with_a_reserve(random: Random, *, telling: Callable[[Random], StoryCheck]) -> StoryCheck:
-    """The stories of another invariant, in pools with a reserve beside which the gang `big`, if there is one, fits."""
-    found, tell = telling(random)
+    """Return a story of another invariant in pools with a reserve that still fits the gang `big`, if present."""
+    found, check = telling(random)
     size = sum(node_units(each) for each in found.nodes)
     big = [one for step in found.steps for one, _ in step.arrives if one.id == "big"]
     asked = sum(pod.shape.amount_of("nvidia.com/gpu") // 1000 for one in big for pod in one.pods)
-    return replace(found, reserve=random.randint(0, max(0, min(_MAX_RESERVE, size - asked)))), tell
+    return replace(found, reserve=random.randint(0, max(0, min(_MAX_RESERVE, size - asked)))), check
 
 
 def with_brief_notice(random: Random, *, telling: Callable[[Random], StoryCheck]) -> StoryCheck:
-    """The stories of another invariant, in which gangs that have run for some seconds at most have less notice."""
-    found, tell = telling(random)
+    """Return a story of another invariant in which young gangs have a brief notice."""
+    found, check = telling(random)
     brief = {"brief_run": random.choice((4.0, 8.0, 100.0)), "brief_notice": random.choice((0.0, 2.0, NOTICE + 1))}
-    return replace(found, steps=tuple(_with_brief_notice(step, brief) for step in found.steps)), tell
+    return replace(found, steps=tuple(_with_brief_notice(step, brief) for step in found.steps)), check
 
 
 def _with_brief_notice(step: StoryStep, brief: dict[str, float]) -> StoryStep:

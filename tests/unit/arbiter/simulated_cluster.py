@@ -1,6 +1,6 @@
-"""A tiny cluster in which decisions are carried out, on a clock of its own; it checks what must always hold.
+"""Small cluster with its own clock that carries out decisions and checks what must always hold.
 
-What does not change stays the same object, as with the gateway: so what the arbiter carries over is tried, too.
+Unchanged objects keep their identity, as in the gateway, so the arbiter's cache is tested, too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def gpu_shape(count: int, cpu: int = 0) -> Shape:
 def make_gang(
     name: str, tenant: str, shapes: Sequence[int | Shape] | Mapping[str, tuple[int, int]], **fields: object
 ) -> Gang:
-    """A gang that waits: the GPUs of each pod, or by role how many pods of how many GPUs. Minimum: all of them."""
+    """Return a waiting gang, given the GPUs of each pod, or by role the number of pods and their GPUs.
+
+    All pods are its minimum.
+    """
     if isinstance(shapes, Mapping):
         flat = [(role, gpu_shape(size)) for role, (count, size) in shapes.items() for _ in range(count)]
     else:
@@ -64,7 +67,7 @@ def make_gang(
 
 
 class Cluster:
-    """A pool or two, and what has become of the gangs in them."""
+    """One or two pools, and the state of the gangs in them."""
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Cluster:
         more: Iterable[Node] = (),
         reserve: int = 0,
     ) -> None:
-        """`more`: the nodes of a second pool, of other names than those of the first. `reserve`: units of each pool."""
+        """Create a cluster; `more`: nodes of a second pool, with other names; `reserve`: units of each pool."""
         self.pool = Pool(key=KEY, nodes=tuple(nodes), governed=(GPU,), levels=("rack",), reserve=reserve * 1000)
         self.other = replace(self.pool, key=OTHER, nodes=tuple(more))
         self.quotas = tuple(quotas)
@@ -87,13 +90,13 @@ class Cluster:
         self.policy = policy or Policy()
         self.cache: Cache | None = Cache()
         self.run_times: dict[str, float] = {}
-        """Seconds after which gangs end."""
+        """Run times of gangs in seconds."""
         self.start_times: dict[str, float] = {}
-        """When the minimum of each gang ran first."""
+        """Time at which the minimum of each gang first ran."""
         self._recreate = recreate
         self._replacement_count = 0
         self._creation_times: dict[str, float] = {}
-        """When pods were created that replace others, by uid."""
+        """Creation times of replacement pods, by uid."""
 
     @property
     def pools(self) -> tuple[Pool, ...]:
@@ -115,7 +118,7 @@ class Cluster:
         return decisions
 
     def run_for(self, seconds: float = 60, step: float = 1) -> None:
-        """Let time pass, with a cycle in every step."""
+        """Advance the time with a cycle in each step."""
         end = self.now + seconds
         while self.now < end:
             self.cycle()
@@ -123,7 +126,7 @@ class Cluster:
         self.cycle()
 
     def advance(self, seconds: float) -> None:
-        """Let time pass: what was told to go goes, what has run its time ends."""
+        """Advance the time: notified pods terminate at their deadlines, and gangs end after their run times."""
         self.now += seconds
         for each in list(self.gangs.values()):
             placed = [pod.since for pod in each.pods if pod.state is PodState.PLACED]
@@ -134,7 +137,7 @@ class Cluster:
             if not pods:
                 del self.gangs[each.id]
             elif pods != each.pods:
-                # As with the gateway, a gang is as old as its oldest pod.
+                # As in the gateway, a gang is as old as its oldest pod.
                 created = min(self._creation_times.get(pod.uid, each.created) for pod in pods)
                 self.gangs[each.id] = replace(each, pods=pods, created=created)
 
@@ -149,7 +152,7 @@ class Cluster:
             return fresh if self._recreate else None
         return pod
 
-    # What can be asked
+    # Queries
 
     def placed_nodes(self, name: str) -> dict[str, str]:
         return {pod.uid: pod.node for pod in self.gangs[name].pods if pod.state is PodState.PLACED}
@@ -161,7 +164,7 @@ class Cluster:
         return {pod.borrowed for pod in self.gangs[name].pods if pod.state is PodState.PLACED}
 
     def outranks(self, gang: Gang, other: Gang) -> bool:
-        """Whether a gang may preempt another one of its tenant."""
+        """Return whether a gang may preempt another gang of its tenant."""
         by_priority = all(each.preempts for each in self.quotas if each.tenant == gang.tenant)
         return may_preempt(gang, other, by_priority=by_priority)
 
@@ -175,7 +178,7 @@ class Cluster:
         ]
         return PoolCells(pool, self.quotas, placed)
 
-    # Carrying out
+    # Carrying out decisions
 
     def _carry_out(self, decisions: Decisions) -> None:
         for admit in decisions.admits:
@@ -214,24 +217,24 @@ class Cluster:
         pods = tuple(replace(pod, **fields) if pod.uid in chosen else pod for pod in each.pods)  # type: ignore[arg-type]
         self.gangs[name] = replace(each, pods=pods)
 
-    # What must always hold
+    # Checks
 
     def _check_decisions(self, decisions: Decisions) -> None:
         pods = {pod.uid: (each, pod) for each in self.gangs.values() for pod in each.pods}
         for admit in decisions.admits:
             assert all(pods[uid][1].state is PodState.WAITING for uid in admit.nodes)
         for evict in decisions.evicts:
-            # What it tells to go runs, and is outside of cells; nodes that died may have taken cells away.
+            # Victims run outside of cells, unless a node loss took cells away.
             assert all(pods[uid][1].state in (PodState.PLACED, PodState.NOTIFIED) for uid in evict.pods)
-            going = [pods[uid][1] for uid in evict.pods]
-            notice = notice_seconds(self.gangs[evict.gang], going, self.now)
-            for pod in going:
-                told = pod.deadline if pod.state is PodState.NOTIFIED else self.now + notice
-                assert evict.deadline >= told, f"{pod.uid} has less notice than it was promised"
+            victims = [pods[uid][1] for uid in evict.pods]
+            notice = notice_seconds(self.gangs[evict.gang], victims, self.now)
+            for pod in victims:
+                deadline = pod.deadline if pod.state is PodState.NOTIFIED else self.now + notice
+                assert evict.deadline >= deadline, f"{pod.uid} has less notice than it was promised"
             whole = all(each.usable for pool in self.pools for each in pool.nodes)
             outranked = self.outranks(self.gangs[evict.makes_room_for], self.gangs[evict.gang])
-            may_go = outranked or self._may_be_evicted([pods[uid][1] for uid in evict.pods])
-            assert not whole or may_go, "evicted inside its cells"
+            evictable = outranked or self._may_be_evicted([pods[uid][1] for uid in evict.pods])
+            assert not whole or evictable, "evicted inside its cells"
             assert evict.makes_room_for in decisions.plans
         for reprieve in decisions.reprieves:
             assert all(pods[uid][1].state is PodState.NOTIFIED for uid in reprieve.pods)
@@ -241,7 +244,7 @@ class Cluster:
             assert all(pods[uid][1].borrowed for uid in promote.pods)
 
     def _may_be_evicted(self, pods: Sequence[Pod]) -> bool:
-        """Whether these pods of a gang may be told to go: a gang in several pools goes as a whole where it borrows."""
+        """Return whether these pods may be evicted: a borrowing gang in several pools is evicted whole."""
         borrows = any(pod.borrowed for pod in pods)
         return all(pod.borrowed or (bool(pod.pools) and borrows) for pod in pods)
 
@@ -258,12 +261,12 @@ class Cluster:
             placed = [pod for pod in each.pods if pod.state is PodState.PLACED]
             assert all(pod.pool == keys[pod.node] for pod in placed), "in another pool than its node"
             assert all(pod.pool in (pod.pools or each.pools) for pod in placed), f"{each.id} is in a pool not its own"
-            for alike in {pod.pools: None for pod in each.pods}:
-                mates = [pod for pod in placed if pod.pools == alike]
+            for pod_pools in {pod.pools: None for pod in each.pods}:
+                mates = [pod for pod in placed if pod.pools == pod_pools]
                 assert each.elastic or len({pod.pool for pod in mates}) <= 1, f"{each.id} is in two pools"
                 if each.required_level:
-                    there = {(pod.pool, self._domain_of(pod.node, each.required_level)) for pod in mates}
-                    assert len(there) <= len({pod.pool for pod in mates}), f"{each.id} is in several domains"
+                    cluster = {(pod.pool, self._domain_of(pod.node, each.required_level)) for pod in mates}
+                    assert len(cluster) <= len({pod.pool for pod in mates}), f"{each.id} is in several domains"
             number = len(placed)
             assert each.maximum is None or number <= max(each.maximum, each.minimum), f"{each.id} has grown too far"
             assert not 0 < number < min(each.minimum, len(each.pods)), f"{each.id} is half started"
@@ -288,11 +291,11 @@ def make_cluster(count: int, *quotas: Quota, size: int = 8, **options: object) -
 
 
 def reports_by_gang(decisions: Decisions) -> dict[str, PendingReport]:
-    return {hold.gang: hold for hold in decisions.holds}
+    return {report.gang: report for report in decisions.holds}
 
 
 def with_pod_pools(one: Gang, *pools: tuple[PoolKey, ...]) -> Gang:
-    """The gang with pods that name these pools, in the order of their ranks."""
+    """Return the gang with pods that name these pools, in the order of their ranks."""
     pods = tuple(replace(pod, pools=keys) for pod, keys in zip(one.pods, pools, strict=True))
     return replace(one, pods=pods, pools=tuple(dict.fromkeys(key for keys in pools for key in keys)))
 

@@ -1,4 +1,4 @@
-"""Stories: small clusters and what comes to them over time, drawn at random and, where one fails, made shorter."""
+"""Random stories: small clusters and their events over time, with shrinking of failures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NOTICE, GRACE = 10.0, 5.0
 
 @dataclass(frozen=True)
 class StoryStep:
-    """What happens at one moment, before a cycle, and the seconds that pass after it."""
+    """Events before a cycle, and the seconds that pass after it."""
 
     arrives: tuple[tuple[Gang, float | None], ...] = ()
-    """Gangs, and the seconds that each runs (None: for ever)."""
+    """Gangs, and the run time of each in seconds (None: unlimited)."""
     leaves: tuple[str, ...] = ()
-    """Gangs that their tenants take away."""
+    """Gangs that are deleted."""
     down: frozenset[str] | None = None
-    """Nodes that are not usable from now on; None: as before."""
+    """Nodes that are unusable from now on; None: unchanged."""
     forgets: bool = False
     """The plans of the last cycle are lost."""
     seconds: float = 0.0
@@ -37,7 +37,7 @@ class Story:
     recreate: bool = False
     age_cap: float = 3600.0
     more: tuple[Node, ...] = ()
-    """Those of a second pool."""
+    """Nodes of a second pool."""
     reserve: int = 0
     """Units that borrowing leaves idle in each pool."""
 
@@ -83,14 +83,14 @@ def node_units(each: Node) -> int:
 
 @dataclass
 class StoryMix:
-    """What stories are made of."""
+    """Parameters of random stories."""
 
     most_nodes: int = 4
     more_nodes: int = 0
-    """At most so many are in a second pool; 0: there is none."""
+    """Most nodes of a second pool; 0: no second pool."""
     most_gangs: int = 9
     equal: bool = False
-    """The pods of a gang are equal, may go anywhere, and ask for GPUs only."""
+    """The pods of a gang are equal, may run on any node and request only GPUs."""
     limits: bool = True
     downs: bool = False
     leaves: bool = True
@@ -102,16 +102,16 @@ class StoryMix:
     sizes: tuple[int, ...] = (1, 1, 2, 4, 8)
     runs: tuple[float | None, ...] = (None, None, 5.0, 12.0, 40.0)
     without_devices: float = 0.0
-    """The part of the gangs that ask for cpu alone, or have a first pod that does."""
+    """Fraction of the gangs that request only CPU, or whose first pod does."""
     fields: dict[str, object] = field(default_factory=dict)
-    """Said of all gangs."""
+    """Fields of all gangs."""
 
 
 def random_story(random: Random, mix: StoryMix | None = None) -> Story:
     mix = mix or StoryMix()
-    there = _random_nodes(random, "n", mix.most_nodes)
+    cluster = _random_nodes(random, "n", mix.most_nodes)
     more = _random_nodes(random, "m", mix.more_nodes) if mix.more_nodes else ()
-    both = there + more
+    both = cluster + more
     names: list[str] = []
     steps: list[StoryStep] = []
     for _ in range(random.randint(1, mix.most_gangs)):
@@ -124,11 +124,11 @@ def random_story(random: Random, mix: StoryMix | None = None) -> Story:
             replace(_random_step(random, mix, both, names, arrives=((one, random.choice(mix.runs)),)), seconds=seconds)
         )
     steps += [_random_step(random, mix, both, names, arrives=()) for _ in range(mix.tail)]
-    quotas = _random_quotas(random, mix, there)
+    quotas = _random_quotas(random, mix, cluster)
     if more:
         quotas += tuple(each for each in _random_quotas(random, mix, more, OTHER) if random.random() < 0.8)
     recreate, age_cap = random.random() < 0.5, random.choice((10.0, 3600.0))
-    return Story(there, quotas, tuple(steps), recreate, age_cap, more)
+    return Story(cluster, quotas, tuple(steps), recreate, age_cap, more)
 
 
 def _random_nodes(random: Random, letter: str, most: int) -> tuple[Node, ...]:
@@ -141,7 +141,7 @@ def _random_nodes(random: Random, letter: str, most: int) -> tuple[Node, ...]:
 def _random_step(
     random: Random,
     mix: StoryMix,
-    there: tuple[Node, ...],
+    cluster: tuple[Node, ...],
     names: list[str],
     *,
     arrives: tuple[tuple[Gang, float | None], ...],
@@ -153,7 +153,7 @@ def _random_step(
     )
     down = None
     if mix.downs and random.random() < 0.5:
-        down = frozenset(random.sample([each.name for each in there], random.randint(0, min(2, len(there)))))
+        down = frozenset(random.sample([each.name for each in cluster], random.randint(0, min(2, len(cluster)))))
     return StoryStep(arrives, leaves, down, mix.forgets and random.random() < 0.2, mix.step)
 
 
@@ -191,8 +191,8 @@ def random_gang(random: Random, mix: StoryMix, name: str) -> Gang:
     return make_gang(name, tenant, shapes, **(fields | mix.fields))
 
 
-def _random_quotas(random: Random, mix: StoryMix, there: tuple[Node, ...], key: PoolKey = KEY) -> tuple[Quota, ...]:
-    pool = Pool(key=key, nodes=there, governed=("nvidia.com/gpu",), levels=("rack",))
+def _random_quotas(random: Random, mix: StoryMix, cluster: tuple[Node, ...], key: PoolKey = KEY) -> tuple[Quota, ...]:
+    pool = Pool(key=key, nodes=cluster, governed=("nvidia.com/gpu",), levels=("rack",))
     found: list[Quota] = []
     for tenant in TENANTS:
         guarantee = random.choice((0, 0, 1, 2, 4, 6, 8, 12, 16))
@@ -213,7 +213,7 @@ def _random_quotas(random: Random, mix: StoryMix, there: tuple[Node, ...], key: 
 
 
 def shorten_story(found: Story, fails: Callable[[Story], bool]) -> Story:
-    """A story without all that it also fails without."""
+    """Return the story without everything that it fails without, too."""
     again = True
     while again:
         again = False

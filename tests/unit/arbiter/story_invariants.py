@@ -36,7 +36,7 @@ def whatever_comes(random: Random, *, more: int = 0, without_devices: float = 0.
 
 
 def called_in_at_once(random: Random, *, more: int = 0) -> StoryCheck:
-    """Low elastic work fills what there is, and all tenants call their guarantees in between two cycles."""
+    """Low elastic gangs fill the pool, and all tenants reclaim their guarantees between two cycles."""
     fields: dict[str, object] = {"band": Band.LOW, "elastic": True}
     low = StoryMix(more_nodes=more, most_gangs=3, limits=False, leaves=False, tail=0, sizes=(1, 2, 4), fields=fields)
     begins = random_story(random, replace(low, runs=(None,)))
@@ -54,40 +54,40 @@ def deciding_again(random: Random, *, more: int = 0, without_devices: float = 0.
 
 
 def in_time(random: Random, *, more: int = 0) -> StoryCheck:
-    def tell(each: Story) -> None:
+    def check(each: Story) -> None:
         StartsInTime(each.nodes, each.quotas, recreate=each.recreate, more=each.more, reserve=each.reserve).play_story(
             each
         )
 
-    return random_story(random, StoryMix(more_nodes=more, equal=True, limits=False, leaves=False)), tell
+    return random_story(random, StoryMix(more_nodes=more, equal=True, limits=False, leaves=False)), check
 
 
 def whatever_comes_beside_slow_ends(random: Random, *, more: int = 0) -> StoryCheck:
     mix = StoryMix(more_nodes=more, most_gangs=12, limits=False, often_leaves=True)
 
-    def tell(each: Story) -> None:
+    def check(each: Story) -> None:
         SlowTerminations.from_story(replace(each, recreate=False)).play_story(each)
 
-    return random_story(random, mix), tell
+    return random_story(random, mix), check
 
 
 def in_time_beside_slow_ends(random: Random, *, more: int = 0) -> StoryCheck:
-    """Also where pods inside others' guarantees take very long to end."""
+    """Gangs start in time even if pods inside other guarantees terminate slowly."""
 
-    def tell(each: Story) -> None:
+    def check(each: Story) -> None:
         StartsInTime(each.nodes, each.quotas, recreate=False, more=each.more, reserve=each.reserve).play_story(each)
 
     mix = StoryMix(more_nodes=more, most_gangs=12, equal=True, limits=False, often_leaves=True)
-    return random_story(random, mix), tell
+    return random_story(random, mix), check
 
 
 def nobody_starves(
     random: Random, *, more: int = 0, shipped: bool = False, limited: bool = False, inside: bool = False
 ) -> StoryCheck:
-    """A gang that fits an empty pool starts, whatever keeps coming: of others, or what its own tenant has no better.
+    """A gang that fits an empty pool starts, whatever arrives later without a higher rank in its tenant.
 
-    `shipped`: by the policy that the platform ships; all times are as many times longer as its age cap is. `limited`:
-    its tenant's limit lets it run beside little else. `inside`: so does its guarantee.
+    `shipped`: with the default policy, and all times scaled to its age cap. `limited`: its tenant's limit leaves little
+    for other gangs. `inside`: so does its guarantee.
     """
     policy = Policy() if shipped else Policy(age_cap=20.0, age_weight=0.3)
     times = policy.age_cap / 20.0
@@ -108,28 +108,28 @@ def nobody_starves(
     small = StoryMix(more_nodes=more, sizes=(1, 2, 4), runs=runs)
     always = tuple(_small_step(random, big, small, f"s{number}", own=limited or inside) for number in range(20))
 
-    def tell(each: Story) -> None:
+    def check(each: Story) -> None:
         recreate, more, reserve = each.recreate, each.more, each.reserve
-        there = Cluster(each.nodes, each.quotas, policy=policy, recreate=recreate, more=more, reserve=reserve)
+        cluster = Cluster(each.nodes, each.quotas, policy=policy, recreate=recreate, more=more, reserve=reserve)
         names = {one.id for step in each.steps for one, _ in step.arrives}
         for step in _repeat_steps(each.steps):
-            if "big" in there.start_times:
+            if "big" in cluster.start_times:
                 break
             for one, run in step.arrives:
-                there.add(_stretch_times(one, times))
-                there.run_times[one.id] = (run or 20.0) * times
-            there.cycle()
-            there.advance(step.seconds * times)
+                cluster.add(_stretch_times(one, times))
+                cluster.run_times[one.id] = (run or 20.0) * times
+            cluster.cycle()
+            cluster.advance(step.seconds * times)
         for _ in range(2):
-            there.cycle()
-            there.advance(4.0 * times)
-        assert "big" not in names or "big" in there.start_times, "it starves"
+            cluster.cycle()
+            cluster.advance(4.0 * times)
+        assert "big" not in names or "big" in cluster.start_times, "it starves"
 
-    return replace(begins, quotas=quotas, steps=(*begins.steps, *comes, *always)), tell
+    return replace(begins, quotas=quotas, steps=(*begins.steps, *comes, *always)), check
 
 
 def _small_step(random: Random, big: Gang, small: StoryMix, name: str, *, own: bool) -> StoryStep:
-    """A small gang comes; `own`: mostly of the large gang's tenant, and soon the next."""
+    """Return a step with a small gang; `own`: mostly of the large gang's tenant, with the next one soon."""
     one = random_gang(random, small, name)
     one = _rank_below(big, one, own=own and random.random() < 0.7)
     run = random.choice(small.runs)
@@ -137,7 +137,7 @@ def _small_step(random: Random, big: Gang, small: StoryMix, name: str, *, own: b
 
 
 def _with_guarantee(random: Random, one: Quota, begins: Story, big: Gang) -> Quota:
-    """The tenant's guarantee holds its gang, and little else."""
+    """Return a quota whose guarantee holds the large gang and little else."""
     if one.tenant != big.tenant or one.pool != KEY:
         return one
     least, most = sum(pod.shape.amount_of(GPU) for pod in big.pods) // 1000, sum(map(node_units, begins.nodes))
@@ -153,14 +153,14 @@ def _with_guarantee(random: Random, one: Quota, begins: Story, big: Gang) -> Quo
 
 
 def _rank_below(big: Gang, one: Gang, *, own: bool) -> Gang:
-    """Its tenant's own work is no better, so that it is not ahead of it for ever."""
+    """Return the gang with a rank no higher than the large one's within the same tenant."""
     if one.tenant != big.tenant and not own:
         return one
     return replace(one, tenant=big.tenant, band=big.band if one.band is big.band else Band.LOW, priority=0)
 
 
 def _repeat_steps(steps: tuple[StoryStep, ...]) -> Iterator[StoryStep]:
-    """The steps, and what came after the big gang again and again, as new gangs."""
+    """Yield the steps, and repeat those after the large gang with new gangs."""
     yield from steps
     for lap in range(1, 8):
         for step in steps:
@@ -184,21 +184,21 @@ def _stretch_times(one: Gang, times: float) -> Gang:
 
 
 def _largest_sizes(random: Random, begins: Story) -> list[int]:
-    """Pods that fit an empty pool, but would not fit beside much."""
-    room = NodeResources(Pool(key=KEY, nodes=begins.nodes, governed=(GPU,), levels=("rack",)))
+    """Return pod sizes that fit an empty pool but little beside them."""
+    resources = NodeResources(Pool(key=KEY, nodes=begins.nodes, governed=(GPU,), levels=("rack",)))
     sizes: list[int] = []
     for size in random.choice(((8,), (4,), (8, 4), (8, 2))):
-        while place_pods(room, make_gang("x", "a", [size]).pods) is not None and len(sizes) < 8:
+        while place_pods(resources, make_gang("x", "a", [size]).pods) is not None and len(sizes) < 8:
             sizes.append(size)
     return sizes or [1]
 
 
 def better_than_alone(random: Random, *, more: int = 0) -> StoryCheck:
-    """No guaranteed gang waits for longer than in a cluster of its tenant's own cells, but for notice and grace.
+    """No guaranteed gang waits longer than in a private cluster of its tenant's cells, plus notice and grace period.
 
-    Of that tenant's gangs none is ahead of another by priority: one that comes within notice and grace would pass those
-    that had started before it came, had they been alone, and whoever asks for that order wants it so. And all of them
-    are for one pool: where there are two, which of them a gang takes may depend on who else is there.
+    The tenant's gangs have equal priority: a gang that arrives within notice and grace period may pass gangs that
+    started before it in the private cluster. All of them use one pool: with two pools, the choice may depend on other
+    tenants.
     """
     mix = StoryMix(
         more_nodes=more, equal=True, limits=False, leaves=False, tail=30, runs=(5.0, 12.0, 40.0), most_gangs=12
@@ -215,7 +215,7 @@ def better_than_alone(random: Random, *, more: int = 0) -> StoryCheck:
             )
         steps.append(replace(step, arrives=tuple(arrives)))
 
-    def tell(each: Story) -> None:
+    def check(each: Story) -> None:
         shared = Cluster(each.nodes, each.quotas, recreate=True, more=each.more, reserve=each.reserve)
         own = [_own_cells(shared, pool) for pool in shared.pools]
         quotas = [
@@ -231,27 +231,27 @@ def better_than_alone(random: Random, *, more: int = 0) -> StoryCheck:
         private = Cluster(nodes[0], quotas, recreate=True, more=nodes[1] if len(nodes) > 1 else ())
         for step in each.steps:
             for one, run in step.arrives:
-                for there in (shared, private):
-                    if there is shared or one.tenant == "a":
-                        there.add(one)
-                        there.run_times[one.id] = run or 40.0
-            for there in (shared, private) if any(own) else ():
-                there.run_for(step.seconds)
+                for cluster in (shared, private):
+                    if cluster is shared or one.tenant == "a":
+                        cluster.add(one)
+                        cluster.run_times[one.id] = run or 40.0
+            for cluster in (shared, private) if any(own) else ():
+                cluster.run_for(step.seconds)
         for name, time in private.start_times.items():
             if shared.now > time + NOTICE + GRACE + 1:
                 assert shared.start_times.get(name, 1e9) <= time + NOTICE + GRACE + 1, (
                     f"{name} would start sooner alone"
                 )
 
-    return replace(found, steps=tuple(steps)), tell
+    return replace(found, steps=tuple(steps)), check
 
 
 def _single_pod_gang(one: Gang, size: int, key: PoolKey) -> Gang:
     return make_gang(one.id, one.tenant, [size], band=Band.GUARANTEED, pools=(key,))
 
 
-def _own_cells(there: Cluster, pool: Pool) -> list[int]:
-    cells = there.derive_cells(pool).unused_cells("a")
+def _own_cells(cluster: Cluster, pool: Pool) -> list[int]:
+    cells = cluster.derive_cells(pool).unused_cells("a")
     return [size for size, number in cells.items() for _ in range(number)]
 
 

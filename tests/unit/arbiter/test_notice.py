@@ -24,7 +24,7 @@ from vkgateway.arbiter.snapshot import Gang
 BRIEF = {"notice": 10.0, "brief_run": 60.0, "brief_notice": 2.0}
 
 
-def lent(*since: float, **fields: object) -> Gang:
+def low_gang(*since: float, **fields: object) -> Gang:
     """Return low work on the nodes n0, n1, ... with these start times."""
     one = make_gang("lent", "b", [8] * len(since), **{"band": LOW, **BRIEF, **fields})
     one = place_gang(one, [f"n{number}" for number in range(len(since))], borrowed=True)
@@ -43,7 +43,7 @@ def lent(*since: float, **fields: object) -> Gang:
     ids=["brief", "as long as that", "one of them for longer", "never longer than the notice", "not set"],
 )
 def test_young_pods_get_brief_notice(fields: dict[str, float], since: list[float], notice: float) -> None:
-    one = lent(*since, **fields)
+    one = low_gang(*since, **fields)
     assert notice_seconds(one, one.pods, 1000.0) == notice
     told = [replace(pod, deadline=1000.0 + notice) for pod in one.pods]
     assert notice_start(one, told) == 1000.0
@@ -51,49 +51,49 @@ def test_young_pods_get_brief_notice(fields: dict[str, float], since: list[float
 
 @pytest.mark.parametrize(("since", "notice"), [(990.0, 2.0), (500.0, 10.0)])
 def test_deadline_and_forecast_use_notice(since: float, notice: float) -> None:
-    there = Cluster([make_node("n0")], [make_quota("a", 8), make_quota("b")], [lent(since)])
-    there.add(make_gang("owner", "a", [8]))
-    decisions = there.cycle()
+    cluster = Cluster([make_node("n0")], [make_quota("a", 8), make_quota("b")], [low_gang(since)])
+    cluster.add(make_gang("owner", "a", [8]))
+    decisions = cluster.cycle()
     (evict,) = decisions.evicts
-    assert evict.deadline == there.now + notice
+    assert evict.deadline == cluster.now + notice
     assert reports_by_gang(decisions)["owner"].earliest == evict.deadline + 5.0
-    there.run_for(notice + 5.0)
-    assert "owner" in there.running_gangs()
+    cluster.run_for(notice + 5.0)
+    assert "owner" in cluster.running_gangs()
 
 
 def test_surplus_notice_depends_on_evicted_pods() -> None:
-    there = Cluster(
+    cluster = Cluster(
         [make_node("n0"), make_node("n1")],
         [make_quota("a", 8), make_quota("b")],
-        [lent(100.0, 990.0, minimum=1, elastic=True)],
+        [low_gang(100.0, 990.0, minimum=1, elastic=True)],
     )
-    there.add(make_gang("owner", "a", [8]))
-    (evict,) = there.cycle().evicts
+    cluster.add(make_gang("owner", "a", [8]))
+    (evict,) = cluster.cycle().evicts
     assert evict.pods == ("lent-1",)
-    assert evict.deadline == there.now + 2.0
+    assert evict.deadline == cluster.now + 2.0
 
 
 def test_notice_of_multi_pool_gang_depends_on_oldest_pod() -> None:
     quotas = [make_quota("a", 8), make_quota("b"), make_quota("b", pool=OTHER)]
-    there = Cluster([make_node("n0")], quotas, more=[make_node("m0")])
-    there.add(with_pod_pools(make_gang("both", "b", [8, 8], band=LOW, **BRIEF), (KEY,), (OTHER,)))
-    there.cycle()
-    first, second = there.gangs["both"].pods
-    there.gangs["both"] = replace(there.gangs["both"], pods=(first, replace(second, since=100.0)))
-    there.advance(5)
-    there.add(make_gang("owner", "a", [8]))
-    decisions = there.cycle()
-    assert {evict.deadline for evict in decisions.evicts} == {there.now + 10.0}
+    cluster = Cluster([make_node("n0")], quotas, more=[make_node("m0")])
+    cluster.add(with_pod_pools(make_gang("both", "b", [8, 8], band=LOW, **BRIEF), (KEY,), (OTHER,)))
+    cluster.cycle()
+    first, second = cluster.gangs["both"].pods
+    cluster.gangs["both"] = replace(cluster.gangs["both"], pods=(first, replace(second, since=100.0)))
+    cluster.advance(5)
+    cluster.add(make_gang("owner", "a", [8]))
+    decisions = cluster.cycle()
+    assert {evict.deadline for evict in decisions.evicts} == {cluster.now + 10.0}
 
 
 def test_second_notice_after_reprieve_starts_over() -> None:
-    there = Cluster([make_node("n0")], [make_quota("a", 8), make_quota("b")], [lent(990.0)])
-    there.add(make_gang("owner", "a", [8]))
-    there.cycle()
-    there.gangs.pop("owner")
-    there.advance(1)
-    assert there.cycle().reprieves
-    there.advance(60)
-    there.add(make_gang("again", "a", [8]))
-    (evict,) = there.cycle().evicts
-    assert evict.deadline == there.now + 10.0
+    cluster = Cluster([make_node("n0")], [make_quota("a", 8), make_quota("b")], [low_gang(990.0)])
+    cluster.add(make_gang("owner", "a", [8]))
+    cluster.cycle()
+    cluster.gangs.pop("owner")
+    cluster.advance(1)
+    assert cluster.cycle().reprieves
+    cluster.advance(60)
+    cluster.add(make_gang("again", "a", [8]))
+    (evict,) = cluster.cycle().evicts
+    assert evict.deadline == cluster.now + 10.0

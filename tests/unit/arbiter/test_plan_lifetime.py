@@ -26,155 +26,155 @@ from vkgateway.model.objects import Taint
 
 
 def cluster_with_plan() -> Cluster:
-    """One node, from which low work was told to go for a guaranteed gang."""
-    there = make_cluster(1, make_quota("a", 8), make_quota("b"))
-    there.add(make_gang("low", "b", [8], band=LOW))
-    there.cycle()
-    there.add(make_gang("high", "a", [8]))
-    there.cycle()
-    assert there.gangs["low"].pods[0].state is PodState.NOTIFIED
-    return there
+    """Return a cluster of one node with a low gang that was notified for a guaranteed gang."""
+    cluster = make_cluster(1, make_quota("a", 8), make_quota("b"))
+    cluster.add(make_gang("low", "b", [8], band=LOW))
+    cluster.cycle()
+    cluster.add(make_gang("high", "a", [8]))
+    cluster.cycle()
+    assert cluster.gangs["low"].pods[0].state is PodState.NOTIFIED
+    return cluster
 
 
 def test_victim_is_reprieved_when_preemptor_is_deleted() -> None:
-    there = cluster_with_plan()
-    there.advance(5)
-    del there.gangs["high"]
+    cluster = cluster_with_plan()
+    cluster.advance(5)
+    del cluster.gangs["high"]
 
-    [reprieve] = there.cycle().reprieves
+    [reprieve] = cluster.cycle().reprieves
 
     assert (reprieve.gang, reprieve.pods) == ("low", ("low-0",))
-    assert there.running_gangs() == {"low"}
+    assert cluster.running_gangs() == {"low"}
 
 
 def test_victim_is_reprieved_when_no_longer_needed() -> None:
-    there = make_cluster(2, make_quota("a", 8), make_quota("b"))
-    there.add(make_gang("low", "b", [8], band=LOW), make_gang("other", "b", [8], band=LOW))
-    there.cycle()
-    there.add(make_gang("high", "a", [8]))
-    [evict] = there.cycle().evicts
+    cluster = make_cluster(2, make_quota("a", 8), make_quota("b"))
+    cluster.add(make_gang("low", "b", [8], band=LOW), make_gang("other", "b", [8], band=LOW))
+    cluster.cycle()
+    cluster.add(make_gang("high", "a", [8]))
+    [evict] = cluster.cycle().evicts
     stays = "other" if evict.gang == "low" else "low"
-    del there.gangs[stays]
+    del cluster.gangs[stays]
 
-    decisions = there.cycle()
+    decisions = cluster.cycle()
 
     assert [reprieve.gang for reprieve in decisions.reprieves] == [evict.gang]
-    assert there.running_gangs() == {"high", evict.gang}
+    assert cluster.running_gangs() == {"high", evict.gang}
 
 
 def test_no_pod_starts_in_other_domain_while_gang_may_be_reprieved() -> None:
-    """The owner of its room starts elsewhere at last: there the late pod would fit, too, but the first one stays."""
-    there = Cluster(
+    """The preemptor finally starts elsewhere: the waiting pod would fit there, too, but the first pod stays."""
+    cluster = Cluster(
         [make_node("n0", 4, rack="r0"), make_node("n1", rack="r1")],
         [make_quota("a"), make_quota("b", 4), make_quota("c")],
     )
-    there.add(make_gang("full", "c", [8], band=LOW))
-    there.cycle()
-    there.add(make_gang("low", "a", [1, 4], minimum=1, band=LOW, required_level="rack"))
-    there.cycle()
-    there.add(make_gang("owner", "b", [4]))
-    assert [evict.gang for evict in there.cycle().evicts] == ["low"]
-    del there.gangs["full"]
+    cluster.add(make_gang("full", "c", [8], band=LOW))
+    cluster.cycle()
+    cluster.add(make_gang("low", "a", [1, 4], minimum=1, band=LOW, required_level="rack"))
+    cluster.cycle()
+    cluster.add(make_gang("owner", "b", [4]))
+    assert [evict.gang for evict in cluster.cycle().evicts] == ["low"]
+    del cluster.gangs["full"]
 
-    decisions = there.cycle()
+    decisions = cluster.cycle()
 
     assert [reprieve.gang for reprieve in decisions.reprieves] == ["low"]
-    assert there.placed_nodes("low") == {"low-0": "n0"}
-    assert there.placed_nodes("owner") == {"owner-0": "n1"}
+    assert cluster.placed_nodes("low") == {"low-0": "n0"}
+    assert cluster.placed_nodes("owner") == {"owner-0": "n1"}
 
 
 @pytest.mark.parametrize("low", [True, False])
 def test_guaranteed_plan_is_dropped_without_guarantee(low: bool) -> None:
-    there = cluster_with_plan()
+    cluster = cluster_with_plan()
     if low:
-        there.gangs["high"] = replace(there.gangs["high"], band=LOW)
+        cluster.gangs["high"] = replace(cluster.gangs["high"], band=LOW)
     else:
-        there.quotas = (make_quota("a"), make_quota("b"))
+        cluster.quotas = (make_quota("a"), make_quota("b"))
 
-    decisions = there.cycle()
+    decisions = cluster.cycle()
 
     assert not decisions.plans
     assert [(each.gang, each.pods) for each in decisions.reprieves] == [("low", ("low-0",))]
     assert reports_by_gang(decisions)["high"].code is PendingReason.ROOM
-    there.quotas = (make_quota("a", 8), make_quota("b"))
-    there.add(make_gang("theirs", "a", [8], priority=1))
-    assert there.cycle().plans.keys() == {"theirs"}
+    cluster.quotas = (make_quota("a", 8), make_quota("b"))
+    cluster.add(make_gang("theirs", "a", [8], priority=1))
+    assert cluster.cycle().plans.keys() == {"theirs"}
 
 
 def test_no_pod_is_evicted_for_its_own_gang() -> None:
-    there = make_cluster(1, make_quota("a", 4), make_quota("b", 4))
-    there.add(make_gang("own", "a", [8, 4], minimum=1))
-    there.cycle()
-    there.add(make_gang("theirs", "b", [4]))
-    there.cycle()
-    assert there.gangs["own"].pods[0].evicted_for == "theirs"
-    assert there.gangs["own"].plan is not None, "it starts on the rest of the room"
-    del there.gangs["theirs"]
+    cluster = make_cluster(1, make_quota("a", 4), make_quota("b", 4))
+    cluster.add(make_gang("own", "a", [8, 4], minimum=1))
+    cluster.cycle()
+    cluster.add(make_gang("theirs", "b", [4]))
+    cluster.cycle()
+    assert cluster.gangs["own"].pods[0].evicted_for == "theirs"
+    assert cluster.gangs["own"].plan is not None, "it starts on the rest of the room"
+    del cluster.gangs["theirs"]
 
-    decisions = there.cycle()
+    decisions = cluster.cycle()
 
     assert not decisions.plans
     assert [(each.gang, each.pods) for each in decisions.reprieves] == [("own", ("own-0",))]
-    assert there.placed_nodes("own") == {"own-0": "n0"}
+    assert cluster.placed_nodes("own") == {"own-0": "n0"}
 
 
 def test_evicted_gang_restarts_on_remaining_capacity() -> None:
-    there = make_cluster(1, make_quota("a", 4), make_quota("b", 4), recreate=False)
-    there.add(make_gang("own", "a", [8, 4], minimum=1))
-    there.cycle()
-    there.add(make_gang("theirs", "b", [4]))
+    cluster = make_cluster(1, make_quota("a", 4), make_quota("b", 4), recreate=False)
+    cluster.add(make_gang("own", "a", [8, 4], minimum=1))
+    cluster.cycle()
+    cluster.add(make_gang("theirs", "b", [4]))
 
-    there.run_for(17)
+    cluster.run_for(17)
 
-    assert there.running_gangs() == {"own", "theirs"}
-    assert there.placed_nodes("own") == {"own-1": "n0"}
+    assert cluster.running_gangs() == {"own", "theirs"}
+    assert cluster.placed_nodes("own") == {"own-1": "n0"}
 
 
 def test_lost_plan_causes_no_further_eviction() -> None:
-    there = make_cluster(3, make_quota("a", 16), make_quota("b"))
-    there.add(*(make_gang(f"low{index}", "b", [8], band=LOW) for index in range(3)))
-    there.cycle()
-    there.add(make_gang("high", "a", [8, 8]))
-    assert len(there.cycle().evicts) == 2
-    there.gangs["high"] = replace(there.gangs["high"], plan=None)
+    cluster = make_cluster(3, make_quota("a", 16), make_quota("b"))
+    cluster.add(*(make_gang(f"low{index}", "b", [8], band=LOW) for index in range(3)))
+    cluster.cycle()
+    cluster.add(make_gang("high", "a", [8, 8]))
+    assert len(cluster.cycle().evicts) == 2
+    cluster.gangs["high"] = replace(cluster.gangs["high"], plan=None)
 
-    decisions = there.cycle()
+    decisions = cluster.cycle()
 
     assert (decisions.evicts, decisions.reprieves) == ((), ())
     assert decisions.plans
 
 
 def test_no_eviction_without_notice_for_gang_that_starts_now() -> None:
-    """That it can is found only when its tenants' cells are counted again, with what it was first planned for."""
+    """The cells reveal this only after the next derivation, which includes the first plan."""
     strangers = replace(make_node("n1"), used={GPU: 1000})
-    there = Cluster(
+    cluster = Cluster(
         [make_node("n0", 2), strangers, make_node("n2", 6, usable=False)],
         [make_quota("a", 6), make_quota("b"), make_quota("c", 3)],
     )
-    there.add(make_gang("low", "b", [2], band=LOW, notice=0.0))
-    there.cycle()
-    there.add(make_gang("two", "a", [2], notice=0.0))
-    there.cycle()
-    assert (there.placed_nodes("two"), there.placed_nodes("low")) == ({"two-0": "n1"}, {"low-0": "n0"})
-    there.add(make_gang("pair", "c", [1, 1], notice=0.0))
+    cluster.add(make_gang("low", "b", [2], band=LOW, notice=0.0))
+    cluster.cycle()
+    cluster.add(make_gang("two", "a", [2], notice=0.0))
+    cluster.cycle()
+    assert (cluster.placed_nodes("two"), cluster.placed_nodes("low")) == ({"two-0": "n1"}, {"low-0": "n0"})
+    cluster.add(make_gang("pair", "c", [1, 1], notice=0.0))
 
-    decisions = there.cycle()
+    decisions = cluster.cycle()
 
     assert not decisions.evicts
-    assert set(there.placed_nodes("pair").values()) == {"n1"}
+    assert set(cluster.placed_nodes("pair").values()) == {"n1"}
 
 
 def test_freed_capacity_stays_reserved_for_preemptor() -> None:
-    there = make_cluster(2, make_quota("a", 16), make_quota("b"), recreate=True)
-    there.add(make_gang("low", "b", [8], band=LOW))
-    there.cycle()
-    there.add(make_gang("high", "a", [8, 8]))
-    there.cycle()
-    there.add(make_gang("late", "b", [8], band=LOW))
+    cluster = make_cluster(2, make_quota("a", 16), make_quota("b"), recreate=True)
+    cluster.add(make_gang("low", "b", [8], band=LOW))
+    cluster.cycle()
+    cluster.add(make_gang("high", "a", [8, 8]))
+    cluster.cycle()
+    cluster.add(make_gang("late", "b", [8], band=LOW))
 
-    there.run_for(20)
+    cluster.run_for(20)
 
-    assert there.running_gangs() == {"high"}
+    assert cluster.running_gangs() == {"high"}
 
 
 @pytest.mark.parametrize(
@@ -183,118 +183,118 @@ def test_freed_capacity_stays_reserved_for_preemptor() -> None:
     ids=["taint", "label"],
 )
 def test_plan_moves_when_node_becomes_infeasible(change: dict[str, object]) -> None:
-    there = make_cluster(2, make_quota("a", 8), make_quota("b"))
-    there.add(make_gang("low0", "b", [8], band=LOW), make_gang("low1", "b", [8], band=LOW))
-    there.cycle()
+    cluster = make_cluster(2, make_quota("a", 8), make_quota("b"))
+    cluster.add(make_gang("low0", "b", [8], band=LOW), make_gang("low1", "b", [8], band=LOW))
+    cluster.cycle()
     shape = replace(gpu_shape(8), terms=((Requirement(key="rack", operator="In", values=("r0",)),),))
-    there.add(make_gang("high", "a", [shape]))
-    first = there.cycle()
+    cluster.add(make_gang("high", "a", [shape]))
+    first = cluster.cycle()
     [planned] = first.plans["high"].nodes.values()
 
-    changed = (replace(each, **change) if each.name == planned else each for each in there.pool.nodes)  # type: ignore[arg-type]
-    there.pool = replace(there.pool, nodes=tuple(changed))
-    then = there.cycle()
+    changed = (replace(each, **change) if each.name == planned else each for each in cluster.pool.nodes)  # type: ignore[arg-type]
+    cluster.pool = replace(cluster.pool, nodes=tuple(changed))
+    then = cluster.cycle()
 
     [elsewhere] = then.plans["high"].nodes.values()
     assert elsewhere != planned
     assert [each.gang for each in then.reprieves] == [each.gang for each in first.evicts]
-    there.run_for(20)
-    assert set(there.placed_nodes("high").values()) == {elsewhere}
+    cluster.run_for(20)
+    assert set(cluster.placed_nodes("high").values()) == {elsewhere}
 
 
 def test_plan_moves_when_node_leaves_required_domain() -> None:
-    there = Cluster(
+    cluster = Cluster(
         [make_node(f"n{at}", rack=f"r{at // 2}") for at in range(4)], [make_quota("a", 16), make_quota("b")]
     )
-    there.add(*(make_gang(f"low{at}", "b", [8], band=LOW) for at in range(4)))
-    there.cycle()
-    there.add(make_gang("high", "a", [8, 8], required_level="rack"))
-    planned = set(there.cycle().plans["high"].nodes.values())
+    cluster.add(*(make_gang(f"low{at}", "b", [8], band=LOW) for at in range(4)))
+    cluster.cycle()
+    cluster.add(make_gang("high", "a", [8, 8], required_level="rack"))
+    planned = set(cluster.cycle().plans["high"].nodes.values())
 
     moved = min(planned)
-    changed = (replace(each, labels={"rack": "r9"}) if each.name == moved else each for each in there.pool.nodes)
-    there.pool = replace(there.pool, nodes=tuple(changed))
+    changed = (replace(each, labels={"rack": "r9"}) if each.name == moved else each for each in cluster.pool.nodes)
+    cluster.pool = replace(cluster.pool, nodes=tuple(changed))
 
-    assert planned.isdisjoint(there.cycle().plans["high"].nodes.values())
+    assert planned.isdisjoint(cluster.cycle().plans["high"].nodes.values())
 
 
 def test_plan_is_dropped_when_gang_excludes_its_pool() -> None:
-    there = Cluster(
+    cluster = Cluster(
         [make_node("n0")], [make_quota("a", 8), make_quota("b"), make_quota("b", pool=OTHER)], more=[make_node("m0")]
     )
-    there.add(make_gang("low", "b", [8], band=LOW))
-    there.cycle()
-    there.add(make_gang("high", "a", [8], pools=(KEY, OTHER)))
-    assert "high" in there.cycle().plans
+    cluster.add(make_gang("low", "b", [8], band=LOW))
+    cluster.cycle()
+    cluster.add(make_gang("high", "a", [8], pools=(KEY, OTHER)))
+    assert "high" in cluster.cycle().plans
 
-    there.gangs["high"] = replace(there.gangs["high"], pools=(OTHER,))
-    decisions = there.cycle()
+    cluster.gangs["high"] = replace(cluster.gangs["high"], pools=(OTHER,))
+    decisions = cluster.cycle()
 
     assert not decisions.plans
     assert [each.gang for each in decisions.reprieves] == ["low"]
 
 
 def test_plan_is_dropped_when_lowered_limit_forbids_it() -> None:
-    there = make_cluster(2, make_quota("a", 4), make_quota("b", limit=12), size=4)
-    there.add(make_gang("low", "b", [4, 4], band=LOW))
-    there.cycle()
-    there.add(make_gang("high", "a", [4]), make_gang("next", "b", [4]))
-    assert there.cycle().plans["next"].borrowed
+    cluster = make_cluster(2, make_quota("a", 4), make_quota("b", limit=12), size=4)
+    cluster.add(make_gang("low", "b", [4, 4], band=LOW))
+    cluster.cycle()
+    cluster.add(make_gang("high", "a", [4]), make_gang("next", "b", [4]))
+    assert cluster.cycle().plans["next"].borrowed
 
-    there.quotas = (make_quota("a", 4), make_quota("b", limit=4))
-    assert "next" in decide(there.snapshot(), there.now).plans  # within it once the others have gone
-    there.quotas = (make_quota("a", 4), make_quota("b", limit=3))
-    assert "next" not in decide(there.snapshot(), there.now).plans
+    cluster.quotas = (make_quota("a", 4), make_quota("b", limit=4))
+    assert "next" in decide(cluster.snapshot(), cluster.now).plans  # within the limit after the others have terminated
+    cluster.quotas = (make_quota("a", 4), make_quota("b", limit=3))
+    assert "next" not in decide(cluster.snapshot(), cluster.now).plans
 
 
 def test_victims_notified_first_terminate_first() -> None:
-    there = make_cluster(1, make_quota("c", 6), make_quota("a"))
-    there.add(make_gang("elastic", "a", [2] * 4, elastic=True, minimum=1, band=LOW))
-    there.cycle()
-    came = there.now
-    there.add(make_gang("first", "c", [2]))
-    there.run_for(4)
-    there.add(make_gang("second", "a", [2]))
+    cluster = make_cluster(1, make_quota("c", 6), make_quota("a"))
+    cluster.add(make_gang("elastic", "a", [2] * 4, elastic=True, minimum=1, band=LOW))
+    cluster.cycle()
+    arrival = cluster.now
+    cluster.add(make_gang("first", "c", [2]))
+    cluster.run_for(4)
+    cluster.add(make_gang("second", "a", [2]))
 
-    there.run_for(20)
+    cluster.run_for(20)
 
-    assert there.start_times["first"] == came + 15
-    assert there.start_times["second"] == came + 4 + 15
+    assert cluster.start_times["first"] == arrival + 15
+    assert cluster.start_times["second"] == arrival + 4 + 15
 
 
 def test_later_plan_does_not_delay_earlier_plan() -> None:
-    there = make_cluster(1, make_quota("b", 8), make_quota("c"))
-    there.add(make_gang("g0", "c", [1], band=LOW), make_gang("g1", "c", [2, 2], minimum=1))
-    there.cycle()
-    came = there.now
-    there.add(make_gang("g3", "b", [1] * 4))
-    [evict] = there.cycle().evicts
+    cluster = make_cluster(1, make_quota("b", 8), make_quota("c"))
+    cluster.add(make_gang("g0", "c", [1], band=LOW), make_gang("g1", "c", [2, 2], minimum=1))
+    cluster.cycle()
+    arrival = cluster.now
+    cluster.add(make_gang("g3", "b", [1] * 4))
+    [evict] = cluster.cycle().evicts
     assert evict.gang == "g0"
-    there.run_for(4)
-    there.add(make_gang("g5", "b", [1]))
+    cluster.run_for(4)
+    cluster.add(make_gang("g5", "b", [1]))
 
-    decisions = there.cycle()
+    decisions = cluster.cycle()
 
     assert [evict.gang for evict in decisions.evicts] == ["g1"]
     assert not decisions.reprieves
-    there.run_for(20)
-    assert there.start_times["g3"] == came + 15
+    cluster.run_for(20)
+    assert cluster.start_times["g3"] == arrival + 15
 
 
 def test_victim_of_other_preemptor_keeps_its_deadline() -> None:
-    there = make_cluster(1, make_quota("a", 2), make_quota("b", 2), make_quota("c", 4), make_quota("d"))
-    there.add(make_gang("low", "d", [2, 2, 2, 2], band=LOW, elastic=True, minimum=1))
-    there.cycle()
-    there.add(make_gang("one", "a", [2]))
-    there.cycle()
-    there.now += 5
-    there.add(make_gang("two", "b", [2]))
-    there.cycle()
-    there.now += 1
-    del there.gangs["one"], there.gangs["two"]
-    there.add(make_gang("both", "c", [4]))
+    cluster = make_cluster(1, make_quota("a", 2), make_quota("b", 2), make_quota("c", 4), make_quota("d"))
+    cluster.add(make_gang("low", "d", [2, 2, 2, 2], band=LOW, elastic=True, minimum=1))
+    cluster.cycle()
+    cluster.add(make_gang("one", "a", [2]))
+    cluster.cycle()
+    cluster.now += 5
+    cluster.add(make_gang("two", "b", [2]))
+    cluster.cycle()
+    cluster.now += 1
+    del cluster.gangs["one"], cluster.gangs["two"]
+    cluster.add(make_gang("both", "c", [4]))
 
-    decisions = there.cycle()
+    decisions = cluster.cycle()
 
     assert [(evict.pods, evict.deadline) for evict in decisions.evicts] == [(("low-3",), 1010.0), (("low-2",), 1015.0)]
     assert {evict.makes_room_for for evict in decisions.evicts} == {"both"}

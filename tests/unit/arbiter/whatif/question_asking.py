@@ -1,4 +1,4 @@
-"""Questions about a small cluster, and that nothing comes of asking."""
+"""Questions about a small cluster, which must not change its state."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from vkgateway.arbiter.whatif.simulation import ObservedCycle
 
 
 def ask_question(
-    there: Cluster, question: Question, *, after: float = 0.0, divided: Mapping[PoolKey, frozenset[str]] | None = None
+    cluster: Cluster, question: Question, *, after: float = 0.0, divided: Mapping[PoolKey, frozenset[str]] | None = None
 ) -> Answer:
-    """The answer, so many seconds after the cluster's next cycle, which the gateway keeps.
+    """Return the answer, `after` seconds after the cluster's next cycle, whose state the gateway keeps.
 
-    The question leaves the snapshot, the decisions and what the gateway carries over as they are: its next cycle
-    decides what it decides without the question.
+    The question changes neither the snapshot, the decisions nor the cache: the next cycle decides the same without the
+    question.
     """
-    snapshot = there.snapshot()
+    snapshot = cluster.snapshot()
     carry = Cache()
-    decisions = decide(snapshot, there.now, carry)
+    decisions = decide(snapshot, cluster.now, carry)
     before = encode_state(snapshot, decisions)
-    seen = ObservedCycle(snapshot=snapshot, decisions=decisions, time=there.now, part_labels=divided or {})
-    answer = answer_question(question, seen, there.now + after)
+    seen = ObservedCycle(snapshot=snapshot, decisions=decisions, time=cluster.now, part_labels=divided or {})
+    answer = answer_question(question, seen, cluster.now + after)
     assert encode_state(snapshot, decisions) == before, "the question changed what it was asked about"
-    following = apply_decisions(snapshot, decisions, there.now)
+    following = apply_decisions(snapshot, decisions, cluster.now)
     alone = Cache()
-    decide(snapshot, there.now, alone)
-    assert decide(following, there.now + 1, carry) == decide(following, there.now + 1, alone)
+    decide(snapshot, cluster.now, alone)
+    assert decide(following, cluster.now + 1, carry) == decide(following, cluster.now + 1, alone)
     assert msgspec.json.decode(msgspec.json.encode(answer), type=Answer) == answer
     return answer
 
 
 def encode_state(snapshot: Snapshot, decisions: Decisions) -> bytes:
-    """All of it."""
+    """Encode snapshot and decisions."""
     return msgspec.json.encode((snapshot, decisions))

@@ -22,15 +22,15 @@ INSIDE = {"promotes": (Promote(gang=G, pods=(UID,)),)}
 PLANNED = {"plans": {G: PreemptionPlan(pool=KEY, nodes={UID: "n0"}, borrowed=False)}}
 
 
-def waits(code: PendingReason = PendingReason.ROOM, likely: float | None = None) -> dict[str, Any]:
+def waiting_decisions(code: PendingReason = PendingReason.ROOM, likely: float | None = None) -> dict[str, Any]:
     return {"holds": (PendingReport(gang=G, code=code, message="waits", place=1, earliest=likely, likely=likely),)}
 
 
-def compared(before: dict[str, Any], after: dict[str, Any], *, about: tuple[str, ...] = ()) -> Difference:
-    there = Cluster([make_node("n0")], [make_quota("a")])
-    there.add(make_gang(G, "a", [8]))
-    snapshot = there.snapshot()
-    trial = Simulation(ObservedCycle(snapshot=snapshot, decisions=Decisions(), time=there.now), there.now)
+def compare_decisions(before: dict[str, Any], after: dict[str, Any], *, about: tuple[str, ...] = ()) -> Difference:
+    cluster = Cluster([make_node("n0")], [make_quota("a")])
+    cluster.add(make_gang(G, "a", [8]))
+    snapshot = cluster.snapshot()
+    trial = Simulation(ObservedCycle(snapshot=snapshot, decisions=Decisions(), time=cluster.now), cluster.now)
     first, then = DecidedSnapshot(snapshot, Decisions(**before)), DecidedSnapshot(snapshot, Decisions(**after))
     return Difference(trial, then, before=first, about=about)
 
@@ -38,25 +38,35 @@ def compared(before: dict[str, Any], after: dict[str, Any], *, about: tuple[str,
 @pytest.mark.parametrize(
     ("before", "after", "what", "texts"),
     [
-        (waits(), STARTS, EffectKind.STARTS, ("WaitingForRoom; expected start not known", "starts on n0")),
-        (STARTS, waits(), EffectKind.DOES_NOT_START, ("starts on n0", "WaitingForRoom; expected start not known")),
-        (waits(), {**waits(PendingReason.EVICTION, 1015.0), **PLANNED}, EffectKind.STARTS_AFTER_EVICTION, None),
+        (waiting_decisions(), STARTS, EffectKind.STARTS, ("WaitingForRoom; expected start not known", "starts on n0")),
+        (
+            STARTS,
+            waiting_decisions(),
+            EffectKind.DOES_NOT_START,
+            ("starts on n0", "WaitingForRoom; expected start not known"),
+        ),
+        (
+            waiting_decisions(),
+            {**waiting_decisions(PendingReason.EVICTION, 1015.0), **PLANNED},
+            EffectKind.STARTS_AFTER_EVICTION,
+            None,
+        ),
         (EVICTED, {}, EffectKind.SPARED, ("is evicted", "runs")),
         ({}, STAYS, EffectKind.SPARED, ("runs", "stays")),
         (STAYS, {}, EffectKind.NOT_SPARED, ("stays", "runs")),
         (INSIDE, {}, EffectKind.BORROWS, ("runs, inside the guarantee", "runs")),
         ({}, INSIDE, EffectKind.INSIDE_GUARANTEE, ("runs", "runs, inside the guarantee")),
-        (waits(likely=2000.0), waits(likely=1500.0), EffectKind.EARLIER, None),
-        (waits(), waits(likely=1500.0), EffectKind.EARLIER, None),
-        (waits(likely=1500.0), waits(likely=2000.0), EffectKind.LATER, None),
-        (waits(likely=1500.0), waits(), EffectKind.LATER, None),
-        (waits(), waits(PendingReason.QUOTA), EffectKind.REASON, None),
+        (waiting_decisions(likely=2000.0), waiting_decisions(likely=1500.0), EffectKind.EARLIER, None),
+        (waiting_decisions(), waiting_decisions(likely=1500.0), EffectKind.EARLIER, None),
+        (waiting_decisions(likely=1500.0), waiting_decisions(likely=2000.0), EffectKind.LATER, None),
+        (waiting_decisions(likely=1500.0), waiting_decisions(), EffectKind.LATER, None),
+        (waiting_decisions(), waiting_decisions(PendingReason.QUOTA), EffectKind.REASON, None),
     ],
 )
 def test_effect_on_gang(
     before: dict[str, Any], after: dict[str, Any], what: EffectKind, texts: tuple[str, str] | None
 ) -> None:
-    [effect] = compared(before, after).other_effects()
+    [effect] = compare_decisions(before, after).other_effects()
     assert (effect.gang.name, effect.what, effect.pods) == ("g", what, 1)
     if texts is not None:
         assert (effect.before, effect.after) == texts
@@ -65,7 +75,7 @@ def test_effect_on_gang(
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        (waits(likely=1500.0), waits(likely=1550.0)),
+        (waiting_decisions(likely=1500.0), waiting_decisions(likely=1550.0)),
         (STARTS, {"admits": (Admit(gang=G, pool=KEY, nodes={UID: "n1"}, borrowed=True),)}),
         ({}, EVICTED),
         (INSIDE, EVICTED),
@@ -73,13 +83,13 @@ def test_effect_on_gang(
     ids=["a minute", "another node", "told as an eviction", "told as one, too"],
 )
 def test_unchanged_gang_has_no_effect(before: dict[str, Any], after: dict[str, Any]) -> None:
-    assert compared(before, after).other_effects() == []
+    assert compare_decisions(before, after).other_effects() == []
 
 
 def test_gang_in_question_is_no_effect() -> None:
-    assert compared(waits(), STARTS, about=(G,)).other_effects() == []
+    assert compare_decisions(waiting_decisions(), STARTS, about=(G,)).other_effects() == []
 
 
 def test_evictions_that_happen_anyway_are_omitted() -> None:
-    assert compared(EVICTED, EVICTED).new_evictions() == []
-    assert [each.pods for each in compared({}, EVICTED).new_evictions()] == [1]
+    assert compare_decisions(EVICTED, EVICTED).new_evictions() == []
+    assert [each.pods for each in compare_decisions({}, EVICTED).new_evictions()] == [1]

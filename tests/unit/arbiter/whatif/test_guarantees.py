@@ -15,20 +15,20 @@ from vkgateway.arbiter.whatif.questions import GuaranteeQuestion
 from vkgateway.model.errors import InputError, NotFoundError, VkgatewayError
 
 
-def guaranteed(there: Cluster, tenant: str, gpus: int | str, **said: Any) -> Answer:
+def ask_guarantee(cluster: Cluster, tenant: str, gpus: int | str, **said: Any) -> Answer:
     given: dict[str, Any] = {"pool": "pool", "guarantee": {GPU: gpus}, **said}
-    return ask_question(there, GuaranteeQuestion(tenant=tenant, **given))
+    return ask_question(cluster, GuaranteeQuestion(tenant=tenant, **given))
 
 
-def cells(answer: Answer) -> list[tuple[int, bool, str, Verdict]]:
+def cell_states(answer: Answer) -> list[tuple[int, bool, str, Verdict]]:
     return [(cell.size, cell.bound, cell.node, cell.verdict) for cell in answer.cells]
 
 
 def test_new_tenant_binds_all_cells_on_idle_nodes() -> None:
-    there = Cluster([make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 8)])
-    answer = guaranteed(there, "new", 9)
+    cluster = Cluster([make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 8)])
+    answer = ask_guarantee(cluster, "new", 9)
     assert (answer.verdict, answer.evictions) == (Verdict.ACCEPTED, ())
-    assert [(size, bound, verdict) for size, bound, _, verdict in cells(answer)] == [
+    assert [(size, bound, verdict) for size, bound, _, verdict in cell_states(answer)] == [
         (8, False, Verdict.STARTS),
         (1, False, Verdict.STARTS),
     ]
@@ -36,10 +36,10 @@ def test_new_tenant_binds_all_cells_on_idle_nodes() -> None:
 
 
 def test_borrowing_pods_are_evicted_from_used_cells() -> None:
-    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("b")])
-    there.add(make_gang("b/ns/gang/one", "b", [8], band=LOW), make_gang("b/ns/gang/other", "b", [8], band=LOW))
-    there.run_for(2)
-    answer = guaranteed(there, "new", 16)
+    cluster = Cluster([make_node("n0"), make_node("n1")], [make_quota("b")])
+    cluster.add(make_gang("b/ns/gang/one", "b", [8], band=LOW), make_gang("b/ns/gang/other", "b", [8], band=LOW))
+    cluster.run_for(2)
+    answer = ask_guarantee(cluster, "new", 16)
     assert [cell.verdict for cell in answer.cells] == [Verdict.STARTS_AFTER_EVICTION] * 2
     assert {cell.node for cell in answer.cells} == {"n0", "n1"}
     assert sorted(each.gang.name for each in answer.evictions) == ["one", "other"]
@@ -49,8 +49,8 @@ def test_borrowing_pods_are_evicted_from_used_cells() -> None:
 
 
 def test_refused_guarantee_lists_remedies() -> None:
-    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8)])
-    answer = guaranteed(there, "new", 16)
+    cluster = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8)])
+    answer = ask_guarantee(cluster, "new", 16)
     assert (answer.verdict, answer.cells, answer.evictions, answer.pools) == (Verdict.REFUSED, (), (), ())
     assert "of which other guarantees leave 8; the largest guarantee that fits is 8." in answer.summary
     assert answer.notes == (
@@ -60,18 +60,18 @@ def test_refused_guarantee_lists_remedies() -> None:
 
 
 def test_invalid_cells_have_no_node_remedy() -> None:
-    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8)])
-    answer = guaranteed(there, "new", 5, cells=(3, 2))
+    cluster = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 8)])
+    answer = ask_guarantee(cluster, "new", 5, cells=(3, 2))
     assert (answer.verdict, answer.notes) == (Verdict.REFUSED, ())
     assert "the cell sizes of the pool are 8, 4, 2, 1" in answer.summary
 
 
 def test_guaranteed_pods_defer_new_guarantee() -> None:
-    there = Cluster([make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 2, cells=(1, 1))])
+    cluster = Cluster([make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 2, cells=(1, 1))])
     for number, end in ((0, 3000.0), (1, 9000.0)):
         one = make_gang(f"a/ns/gang/g{number}", "a", [1], created=900.0, run_limit=end)
-        there.add(place_gang(one, [f"n{number}"], borrowed=False))
-    answer = guaranteed(there, "new", 16)
+        cluster.add(place_gang(one, [f"n{number}"], borrowed=False))
+    answer = ask_guarantee(cluster, "new", 16)
     assert answer.verdict is Verdict.ACCEPTED_LATER
     assert answer.summary.startswith("Its cells fit into empty nodes, but guaranteed pods block them")
     assert sorted(cell.size for cell in answer.cells) == [4, 4, 8], "what the nodes could hold of it now"
@@ -82,25 +82,25 @@ def test_guaranteed_pods_defer_new_guarantee() -> None:
 
 
 def test_deferral_without_known_ends_is_reported() -> None:
-    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 1)])
-    there.add(place_gang(make_gang("a/ns/gang/g", "a", [1], created=900.0), ["n0"], borrowed=False))
-    answer = guaranteed(there, "new", 8)
+    cluster = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 1)])
+    cluster.add(place_gang(make_gang("a/ns/gang/g", "a", [1], created=900.0), ["n0"], borrowed=False))
+    answer = ask_guarantee(cluster, "new", 8)
     assert answer.verdict is Verdict.ACCEPTED
-    there.add(place_gang(make_gang("a/ns/gang/h", "a", [1], created=900.0), ["n1"], borrowed=False))
-    there.quotas = (make_quota("a", 2, cells=(1, 1)),)
-    answer = guaranteed(there, "new", 8)
+    cluster.add(place_gang(make_gang("a/ns/gang/h", "a", [1], created=900.0), ["n1"], borrowed=False))
+    cluster.quotas = (make_quota("a", 2, cells=(1, 1)),)
+    answer = ask_guarantee(cluster, "new", 8)
     assert answer.verdict is Verdict.ACCEPTED_LATER
     assert any(note.startswith("No known end makes it fit") for note in answer.notes)
 
 
 def test_larger_guarantee_includes_borrowing_pods() -> None:
-    there = Cluster([make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 8), make_quota("b")])
-    there.add(make_gang("a/ns/gang/inside", "a", [8]))
-    there.run_for(1)
-    there.add(make_gang("a/ns/gang/borrows", "a", [8]))
-    there.run_for(1)
-    answer = guaranteed(there, "a", 24)
-    assert [(bound, verdict) for _, bound, _, verdict in cells(answer)] == [
+    cluster = Cluster([make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", 8), make_quota("b")])
+    cluster.add(make_gang("a/ns/gang/inside", "a", [8]))
+    cluster.run_for(1)
+    cluster.add(make_gang("a/ns/gang/borrows", "a", [8]))
+    cluster.run_for(1)
+    answer = ask_guarantee(cluster, "a", 24)
+    assert [(bound, verdict) for _, bound, _, verdict in cell_states(answer)] == [
         (True, Verdict.STARTS),
         (True, Verdict.STARTS),
         (False, Verdict.STARTS),
@@ -114,50 +114,50 @@ def test_larger_guarantee_includes_borrowing_pods() -> None:
 
 
 def test_only_first_of_many_cells_are_filled() -> None:
-    there = Cluster([make_node(f"n{number}") for number in range(70)], [make_quota("a")])
-    answer = guaranteed(there, "new", 70 * 8)
+    cluster = Cluster([make_node(f"n{number}") for number in range(70)], [make_quota("a")])
+    answer = ask_guarantee(cluster, "new", 70 * 8)
     assert len(answer.cells) == 64
     assert answer.summary.endswith("Of its 70 cells, used at once: 64 free now, 6 not tried.")
 
 
 def test_a_smaller_guarantee_is_always_accepted() -> None:
     """This holds even where the nodes do not hold the current guarantee."""
-    there = Cluster([make_node("n0", usable=False), make_node("n1")], [make_quota("a", 16), make_quota("b", 0)])
-    assert guaranteed(there, "a", 12).verdict is Verdict.ACCEPTED
-    assert guaranteed(there, "b", 8).verdict is Verdict.REFUSED
+    cluster = Cluster([make_node("n0", usable=False), make_node("n1")], [make_quota("a", 16), make_quota("b", 0)])
+    assert ask_guarantee(cluster, "a", 12).verdict is Verdict.ACCEPTED
+    assert ask_guarantee(cluster, "b", 8).verdict is Verdict.REFUSED
 
 
 def test_limit_keeps_cells_unused() -> None:
-    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", limit=16)])
-    answer = guaranteed(there, "a", 16)
+    cluster = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", limit=16)])
+    answer = ask_guarantee(cluster, "a", 16)
     assert [cell.verdict for cell in answer.cells] == [Verdict.STARTS] * 2, "the limit stays as it is"
     with pytest.raises(InputError, match=f"limit: {GPU} 8 is less than the guarantee of 16"):
-        guaranteed(there, "a", 16, limit={GPU: 8})
+        ask_guarantee(cluster, "a", 16, limit={GPU: 8})
 
 
 def test_used_limit_makes_cells_wait() -> None:
-    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", limit=8)])
-    there.add(make_gang("a/ns/gang/low", "a", [4, 4], band=LOW, preempts=False))
-    there.run_for(1)
-    answer = guaranteed(there, "a", 8, limit={GPU: 8})
+    cluster = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", limit=8)])
+    cluster.add(make_gang("a/ns/gang/low", "a", [4, 4], band=LOW, preempts=False))
+    cluster.run_for(1)
+    answer = ask_guarantee(cluster, "a", 8, limit={GPU: 8})
     assert [cell.verdict for cell in answer.cells] == [Verdict.STARTS_AFTER_EVICTION]
     assert [each.gang.id for each in answer.evictions] == ["a/ns/gang/low"], "its own low work goes for it"
 
 
 def test_usage_of_unmanaged_pods_is_not_guaranteed() -> None:
-    there = Cluster([replace(make_node("n0"), used={GPU: 1000})], [make_quota("a")])
-    answer = guaranteed(there, "a", 8)
+    cluster = Cluster([replace(make_node("n0"), used={GPU: 1000})], [make_quota("a")])
+    answer = ask_guarantee(cluster, "a", 8)
     assert answer.verdict is Verdict.REFUSED
     assert "1 are used by unmanaged pods" in answer.summary
 
 
 def test_a_guarantee_of_cpu_is_a_sum() -> None:
-    there = Cluster([make_node("n0"), make_node("n1")], [replace(make_quota("a"), guarantee={"cpu": 100_000})])
-    fits = ask_question(there, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28"}))
+    cluster = Cluster([make_node("n0"), make_node("n1")], [replace(make_quota("a"), guarantee={"cpu": 100_000})])
+    fits = ask_question(cluster, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28"}))
     assert (fits.verdict, fits.cells) == (Verdict.ACCEPTED, ())
     assert fits.notes[0].startswith("A guarantee of cpu or memory is a sum without cells")
     assert fits.summary == "It fits next to the existing guarantees."
-    refused = ask_question(there, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28500m"}))
+    refused = ask_question(cluster, GuaranteeQuestion(tenant="new", pool="pool", guarantee={"cpu": "28500m"}))
     assert refused.verdict is Verdict.REFUSED
     assert "has 128, of which 100 are guaranteed to other tenants; request at most 28" in refused.summary
 

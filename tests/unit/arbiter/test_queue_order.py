@@ -13,36 +13,36 @@ POLICY = Policy(age_cap=600.0, age_weight=1 / 60)
 NOW = 10_000.0
 
 
-def asks(*gangs: Gang) -> list[PendingGang]:
+def pending_gangs_of(*gangs: Gang) -> list[PendingGang]:
     found = [read_pending_gang(each) for each in gangs]
     return [ask for ask in found if isinstance(ask, PendingGang)]
 
 
-def order(*gangs: Gang) -> list[str]:
-    return [ask.gang.id for ask in queue_order(asks(*gangs), lambda _: 0.0, POLICY, NOW)]
+def ordered_ids(*gangs: Gang) -> list[str]:
+    return [ask.gang.id for ask in queue_order(pending_gangs_of(*gangs), lambda _: 0.0, POLICY, NOW)]
 
 
 def test_band_precedes_priority() -> None:
-    assert order(make_gang("low", "a", [1], band=LOW, priority=9), make_gang("high", "a", [1])) == ["high", "low"]
+    assert ordered_ids(make_gang("low", "a", [1], band=LOW, priority=9), make_gang("high", "a", [1])) == ["high", "low"]
 
 
 def test_age_adds_priority_up_to_cap() -> None:
     waits = make_gang("waits", "a", [1], priority=0, created=NOW - 600)
-    assert order(make_gang("new", "a", [1], priority=9, created=NOW), waits) == ["waits", "new"]
-    assert order(make_gang("new", "a", [1], priority=11, created=NOW), waits) == ["new", "waits"]
+    assert ordered_ids(make_gang("new", "a", [1], priority=9, created=NOW), waits) == ["waits", "new"]
+    assert ordered_ids(make_gang("new", "a", [1], priority=11, created=NOW), waits) == ["new", "waits"]
     waits_for_ever = make_gang("waits", "a", [1], priority=0, created=0.0)
-    assert order(make_gang("new", "a", [1], priority=11, created=NOW), waits_for_ever) == ["new", "waits"]
+    assert ordered_ids(make_gang("new", "a", [1], priority=11, created=NOW), waits_for_ever) == ["new", "waits"]
 
 
 def test_negative_age_counts_as_zero() -> None:
-    assert order(make_gang("b", "a", [1], created=NOW + 999), make_gang("c", "a", [1], created=NOW)) == ["c", "b"]
+    assert ordered_ids(make_gang("b", "a", [1], created=NOW + 999), make_gang("c", "a", [1], created=NOW)) == ["c", "b"]
 
 
 def test_tenant_with_new_usage_moves_back() -> None:
     shares = {"a": 0.0, "b": 0.5}
 
     def turns() -> Iterator[str]:
-        every = asks(
+        every = pending_gangs_of(
             *(make_gang(f"{tenant}{index}", tenant, [1], created=1.0) for tenant in "ab" for index in range(3))
         )
         for ask in queue_order(every, lambda ask: shares[ask.tenant], POLICY, NOW):

@@ -16,7 +16,7 @@ from vkgateway.arbiter.snapshot import Node, Requirement, Shape, Toleration
 from vkgateway.model.objects import Taint
 
 
-def needs(key: str, operator: str, *values: str) -> Requirement:
+def make_requirement(key: str, operator: str, *values: str) -> Requirement:
     return Requirement(key=key, operator=operator, values=values)
 
 
@@ -51,11 +51,11 @@ def needs(key: str, operator: str, *values: str) -> Requirement:
     ],
 )
 def test_requirement(operator: str, values: tuple[str, ...], value: str | None, expected: bool) -> None:
-    assert meets_requirement(needs("key", operator, *values), value) is expected
+    assert meets_requirement(make_requirement("key", operator, *values), value) is expected
 
 
 def test_terms_are_alternatives_of_conjunctions() -> None:
-    terms = ((needs("a", "In", "1"), needs("b", "Exists")), (needs("c", "In", "3"),))
+    terms = ((make_requirement("a", "In", "1"), make_requirement("b", "Exists")), (make_requirement("c", "In", "3"),))
     assert matches_terms(terms, {"a": "1", "b": ""})
     assert matches_terms(terms, {"c": "3"})
     assert not matches_terms(terms, {"a": "1"})
@@ -64,7 +64,7 @@ def test_terms_are_alternatives_of_conjunctions() -> None:
 def test_empty_term_matches_no_node() -> None:
     assert matches_terms((), {})
     assert not matches_terms(((),), {"a": "1"})
-    assert matches_terms(((), (needs("a", "Exists"),)), {"a": "1"})
+    assert matches_terms(((), (make_requirement("a", "Exists"),)), {"a": "1"})
 
 
 @pytest.mark.parametrize(
@@ -118,16 +118,16 @@ NODES = (
     [
         (),
         ((),),
-        ((needs("zone", "In", "north"),),),
-        ((needs("zone", "NotIn", "north"), needs("gen", "DoesNotExist")),),
-        ((needs("gen", "Gt", "2"),), (needs("zone", "In", "south"),)),
-        ((needs("no-such", "Exists"),),),
-        ((needs("no-such", "DoesNotExist"),),),
-        ((needs("zone", "In", "north", "west", "south"),),),
-        ((needs("zone", "In"),),),
-        ((needs("zone", "NotIn"),),),
-        ((needs("zone", "NotIn", "west"),),),
-        ((needs("zone", "NotIn", "north", "south"),),),
+        ((make_requirement("zone", "In", "north"),),),
+        ((make_requirement("zone", "NotIn", "north"), make_requirement("gen", "DoesNotExist")),),
+        ((make_requirement("gen", "Gt", "2"),), (make_requirement("zone", "In", "south"),)),
+        ((make_requirement("no-such", "Exists"),),),
+        ((make_requirement("no-such", "DoesNotExist"),),),
+        ((make_requirement("zone", "In", "north", "west", "south"),),),
+        ((make_requirement("zone", "In"),),),
+        ((make_requirement("zone", "NotIn"),),),
+        ((make_requirement("zone", "NotIn", "west"),),),
+        ((make_requirement("zone", "NotIn", "north", "south"),),),
     ],
 )
 @pytest.mark.parametrize("tolerations", [(), (Toleration(key="x", operator="Exists"),)])
@@ -145,7 +145,7 @@ def test_cache_distinguishes_similar_shapes() -> None:
     fitting = NodeFilter(NODES)
     plain = Shape(())
     tolerant = Shape((), tolerations=(Toleration(key="x", operator="Exists"),))
-    choosy = Shape((), terms=((needs("zone", "In", "north"),),))
+    choosy = Shape((), terms=((make_requirement("zone", "In", "north"),),))
     assert fitting.feasible_nodes(plain).tolist() == [True, False, True, False]
     assert fitting.feasible_nodes(tolerant).tolist() == [True, True, True, False]
     assert fitting.feasible_nodes(choosy).tolist() == [True, False, False, False]
@@ -168,7 +168,7 @@ def test_label_column() -> None:
 
 def test_filter_without_nodes() -> None:
     fitting = NodeFilter(())
-    shape = Shape((), terms=((needs("a", "Exists"),),), images=frozenset({"i"}))
+    shape = Shape((), terms=((make_requirement("a", "Exists"),),), images=frozenset({"i"}))
     assert (
         fitting.feasible_nodes(shape).size
         == fitting.taint_penalty(shape).size

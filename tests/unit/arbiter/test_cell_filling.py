@@ -10,18 +10,18 @@ from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_n
 NOW = 100_000.0
 
 
-def one_cell_in_use(*, ran: float = 0.0, guarantee: int = 16) -> Cluster:
+def cluster_with_used_cell(*, ran: float = 0.0, guarantee: int = 16) -> Cluster:
     """One of a's cells of 8 holds 1 GPU, next to low work of 7 that ran for `ran` seconds; n1 has 1 GPU free."""
-    there = Cluster(
+    cluster = Cluster(
         [make_node("n0"), make_node("n1"), make_node("n2")], [make_quota("a", guarantee), make_quota("b")], now=NOW
     )
-    there.add(
+    cluster.add(
         place_gang(make_gang("one", "a", [1], created=NOW - ran - 1), ["n0"], borrowed=False),
         place_gang(make_gang("low0", "b", [7], created=NOW - ran, band=LOW), ["n0"], borrowed=True),
         place_gang(make_gang("low1", "b", [7], created=NOW - ran, band=LOW), ["n1"], borrowed=True),
         place_gang(make_gang("low2", "b", [8], created=NOW - ran, band=LOW), ["n2"], borrowed=True),
     )
-    return there
+    return cluster
 
 
 @pytest.mark.parametrize(
@@ -33,33 +33,33 @@ def one_cell_in_use(*, ran: float = 0.0, guarantee: int = 16) -> Cluster:
     ],
 )
 def test_used_cell_is_filled_before_last_cell_is_bound(ran: float, guarantee: int, on: str) -> None:
-    there = one_cell_in_use(ran=ran, guarantee=guarantee)
-    there.add(make_gang("two", "a", [1]))
-    there.run_for(16)
-    assert there.placed_nodes("two") == {"two-0": on}
-    assert there.borrowed_marks("two") == {False}
-    assert len(there.derive_cells().bound_cells("a")) == (1 if on == "n0" else 2)
+    cluster = cluster_with_used_cell(ran=ran, guarantee=guarantee)
+    cluster.add(make_gang("two", "a", [1]))
+    cluster.run_for(16)
+    assert cluster.placed_nodes("two") == {"two-0": on}
+    assert cluster.borrowed_marks("two") == {False}
+    assert len(cluster.derive_cells().bound_cells("a")) == (1 if on == "n0" else 2)
 
 
 def test_large_gang_starts_within_its_bound() -> None:
-    there = one_cell_in_use()
-    there.add(make_gang("two", "a", [1]))
-    there.run_for(16)
-    there.add(make_gang("big", "a", [8]))
-    there.run_for(16)
-    assert there.borrowed_marks("big") == {False}
+    cluster = cluster_with_used_cell()
+    cluster.add(make_gang("two", "a", [1]))
+    cluster.run_for(16)
+    cluster.add(make_gang("big", "a", [8]))
+    cluster.run_for(16)
+    assert cluster.borrowed_marks("big") == {False}
 
 
 def test_short_gang_evicts_no_more_than_its_own_work() -> None:
-    there = one_cell_in_use(ran=600.0)
-    there.add(make_gang("brief", "a", [1], run_limit=60.0))
-    there.run_for(16)
-    assert there.placed_nodes("brief") == {"brief-0": "n1"}
+    cluster = cluster_with_used_cell(ran=600.0)
+    cluster.add(make_gang("brief", "a", [1], run_limit=60.0))
+    cluster.run_for(16)
+    assert cluster.placed_nodes("brief") == {"brief-0": "n1"}
 
 
 def test_free_part_of_used_cell_is_taken_immediately() -> None:
-    there = one_cell_in_use()
-    del there.gangs["low0"]
-    there.add(make_gang("two", "a", [1]))
-    there.cycle()
-    assert there.placed_nodes("two") == {"two-0": "n0"}
+    cluster = cluster_with_used_cell()
+    del cluster.gangs["low0"]
+    cluster.add(make_gang("two", "a", [1]))
+    cluster.cycle()
+    assert cluster.placed_nodes("two") == {"two-0": "n0"}

@@ -11,18 +11,19 @@ from random import Random
 
 import pytest
 
-from tests.property.deep import INVARIANTS, find_failures
+from tests.property.deep import INVARIANTS, find_failures, stories_per_invariant
 from tests.unit.arbiter.stories import StoryMix, random_story, shorten_story
 
-CASES = int(os.environ.get("VKGATEWAY_CASES", "40"))
-CHUNKS = max(1, CASES // 100)
+CASES = int(os.environ.get("VKGATEWAY_CASES", len(INVARIANTS)))
+PER_INVARIANT = stories_per_invariant(CASES, len(INVARIANTS))
+CHUNKS = max(1, CASES // max(100, len(INVARIANTS)))
 """Tests for each invariant, which may run in parallel."""
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("invariant", sorted(INVARIANTS))
 def test_invariant_holds_in_every_story(invariant: str, chunk: int) -> None:
-    each = max(1, CASES // len(INVARIANTS) // CHUNKS)
+    each = PER_INVARIANT // CHUNKS
     failures = find_failures(invariant, range(chunk * each, (chunk + 1) * each))
 
     assert not failures, "\n".join(f"seed {one.seed}: {one.error}\n{one.story}" for one in failures)
@@ -77,6 +78,12 @@ def test_invariant_holds_in_every_story(invariant: str, chunk: int) -> None:
 )
 def test_former_failures_pass(invariant: str, seed: int) -> None:
     assert not find_failures(invariant, range(seed, seed + 1), shorten=False)
+
+
+def test_fewer_stories_than_invariants_are_rejected() -> None:
+    assert stories_per_invariant(47, 46) == 2
+    with pytest.raises(ValueError, match="45 stories are fewer than the 46 invariants"):
+        stories_per_invariant(45, 46)
 
 
 def test_story_is_shortened_to_minimum() -> None:

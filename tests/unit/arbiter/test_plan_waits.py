@@ -13,10 +13,10 @@ NOW = 100_000.0
 
 def test_capacity_of_plan_stays_reserved_while_victims_terminate() -> None:
     """Otherwise the younger gang is evicted in the next cycle, and the nodes are never free together."""
-    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("t")], now=NOW)
+    cluster = Cluster([make_node("n0"), make_node("n1")], [make_quota("t")], now=NOW)
     ends = {"state": PodState.ENDING, "deadline": NOW + 60, "evicted_for": "large", "behind": "large"}
     large = make_gang("large", "t", [8, 8], band=LOW, created=NOW - 50_000)
-    there.add(
+    cluster.add(
         replace(
             large, plan=PreemptionPlan(pool=KEY, nodes={"large-0": "n0", "large-1": "n1"}, borrowed=True, made=NOW - 30)
         ),
@@ -25,7 +25,7 @@ def test_capacity_of_plan_stays_reserved_while_victims_terminate() -> None:
         ),
         make_gang("first", "t", [8], band=LOW, created=NOW),
     )
-    decisions = there.cycle()
+    decisions = cluster.cycle()
     assert decisions.plans.keys() == {"large"}
-    there.run_for(61)
-    assert there.running_gangs() == {"large"}
+    cluster.run_for(61)
+    assert cluster.running_gangs() == {"large"}

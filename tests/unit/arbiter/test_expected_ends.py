@@ -22,14 +22,14 @@ def test_observed_run_time_has_margin_and_declared_limit_has_none() -> None:
 
 @pytest.mark.parametrize(("margin", "starts"), [(1.0, True), (1.25, False)])
 def test_backfill_needs_margin_for_observed_run_time(margin: float, starts: bool) -> None:
-    there = Cluster(
+    cluster = Cluster(
         [make_node("n0"), make_node("n1")], [make_quota("a"), make_quota("b")], policy=Policy(run_margin=margin)
     )
-    there.add(make_gang("runs", "b", [8], run_limit=110.0))
-    there.cycle()
-    there.add(make_gang("big", "a", [8, 8], created=999.0), make_gang("short", "b", [8], expected_run=100.0))
+    cluster.add(make_gang("runs", "b", [8], run_limit=110.0))
+    cluster.cycle()
+    cluster.add(make_gang("big", "a", [8, 8], created=999.0), make_gang("short", "b", [8], expected_run=100.0))
 
-    holds = reports_by_gang(there.cycle())
+    reports = reports_by_gang(cluster.cycle())
 
-    assert ("short" in there.running_gangs()) is starts
-    assert starts or holds["short"].code is PendingReason.RESERVATION
+    assert ("short" in cluster.running_gangs()) is starts
+    assert starts or reports["short"].code is PendingReason.RESERVATION

@@ -15,19 +15,19 @@ from vkgateway.arbiter.snapshot import Snapshot
 LINE = (PendingReason.ROOM, PendingReason.RESERVATION)
 
 
-def without_forecast(hold: PendingReport) -> PendingReport:
-    return replace(hold, earliest=None, likely=None) if hold.code in LINE else hold
+def without_forecast(report: PendingReport) -> PendingReport:
+    return replace(report, earliest=None, likely=None) if report.code in LINE else report
 
 
-class Unforeseen(CheckedCluster):
+class WithoutForecasts(CheckedCluster):
     """Cluster that decides again without forecasts."""
 
     foreseen = 0
 
     def check_cycle(self, before: Snapshot, decisions: Decisions) -> None:
         again = decide(before, self.now, foresee=False)
-        self.foreseen += sum(hold.code in LINE and hold.earliest is not None for hold in decisions.holds)
-        assert not any(hold.code in LINE and hold.earliest is not None for hold in again.holds)
+        self.foreseen += sum(report.code in LINE and report.earliest is not None for report in decisions.holds)
+        assert not any(report.code in LINE and report.earliest is not None for report in again.holds)
         assert tuple(map(without_forecast, decisions.holds)) == again.holds
         for kind in ("admits", "evicts", "reprieves", "promotes", "plans", "losses"):
             assert getattr(decisions, kind) == getattr(again, kind), kind
@@ -37,8 +37,8 @@ def test_decisions_and_reasons_do_not_depend_on_forecasts() -> None:
     foreseen = 0
     for seed in range(300):
         told = random_story(Random(seed), StoryMix(fields={"run_limit": 40.0} if seed % 2 else {}))
-        cluster = Unforeseen.from_story(told)
-        assert isinstance(cluster, Unforeseen)
+        cluster = WithoutForecasts.from_story(told)
+        assert isinstance(cluster, WithoutForecasts)
         cluster.play_story(told)
         foreseen += cluster.foreseen
     assert foreseen > 100

@@ -19,32 +19,32 @@ from vkgateway.arbiter.reasons.guarantee_losses import cells_text
 from vkgateway.arbiter.reasons.report import build_report
 
 
-def short() -> Cluster:
+def cluster_with_loss() -> Cluster:
     """Return a tenant with a guarantee of two nodes, one of them closed, and a gang that needs both."""
-    there = Cluster([make_node("n0"), make_node("n1", usable=False)], [make_quota("a", 16), make_quota("b")])
-    there.add(make_gang("a/ns/gang/wide", "a", [8, 8]), make_gang("a/ns/gang/low", "a", [8, 8], band=LOW))
-    return there
+    cluster = Cluster([make_node("n0"), make_node("n1", usable=False)], [make_quota("a", 16), make_quota("b")])
+    cluster.add(make_gang("a/ns/gang/wide", "a", [8, 8]), make_gang("a/ns/gang/low", "a", [8, 8], band=LOW))
+    return cluster
 
 
 def test_cycle_reports_loss_until_node_returns() -> None:
-    there = short()
+    cluster = cluster_with_loss()
     lost = GuaranteeLoss(pool=KEY, tenant="a", units=8, asked={8: 2}, held={8: 1})
-    assert there.cycle().losses == (lost,)
-    assert there.cycle().losses == (lost,)
-    there.pool = replace(there.pool, nodes=tuple(replace(each, usable=True) for each in there.pool.nodes))
-    assert there.cycle().losses == ()
-    assert there.borrowed_marks("a/ns/gang/wide") == {False}
+    assert cluster.cycle().losses == (lost,)
+    assert cluster.cycle().losses == (lost,)
+    cluster.pool = replace(cluster.pool, nodes=tuple(replace(each, usable=True) for each in cluster.pool.nodes))
+    assert cluster.cycle().losses == ()
+    assert cluster.borrowed_marks("a/ns/gang/wide") == {False}
 
 
 def test_waiting_guaranteed_gang_reports_reduction() -> None:
-    holds = reports_by_gang(short().cycle())
-    assert holds["a/ns/gang/wide"].message.endswith("; missing nodes reduce its guarantee in pool.compute: 2x8 -> 8")
-    assert "guarantee" not in holds["a/ns/gang/low"].message
+    reports = reports_by_gang(cluster_with_loss().cycle())
+    assert reports["a/ns/gang/wide"].message.endswith("; missing nodes reduce its guarantee in pool.compute: 2x8 -> 8")
+    assert "guarantee" not in reports["a/ns/gang/low"].message
 
 
 def test_reports_show_remaining_guarantee() -> None:
-    there = short()
-    state = build_report(there.snapshot(), there.cycle(), there.now)
+    cluster = cluster_with_loss()
+    state = build_report(cluster.snapshot(), cluster.cycle(), cluster.now)
     (pool,), (a, b) = state.pools, state.tenants
     assert (pool.guaranteed, pool.kept) == (16, 8)
     assert (a.resource, a.guarantee, a.kept, a.reduced) == (GPU, 16, 8, "2x8 -> 8")
@@ -52,11 +52,11 @@ def test_reports_show_remaining_guarantee() -> None:
 
 
 def test_lost_guarantee_is_not_lent() -> None:
-    there = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 16)])
-    there.add(make_gang("a/ns/gang/x", "a", [8]), make_gang("a/ns/gang/y", "a", [8]))
-    there.cycle()
-    there.pool = replace(there.pool, nodes=(there.pool.nodes[0], replace(there.pool.nodes[1], usable=False)))
-    (pool,) = build_report(there.snapshot(), there.cycle(), there.now).pools
+    cluster = Cluster([make_node("n0"), make_node("n1")], [make_quota("a", 16)])
+    cluster.add(make_gang("a/ns/gang/x", "a", [8]), make_gang("a/ns/gang/y", "a", [8]))
+    cluster.cycle()
+    cluster.pool = replace(cluster.pool, nodes=(cluster.pool.nodes[0], replace(cluster.pool.nodes[1], usable=False)))
+    (pool,) = build_report(cluster.snapshot(), cluster.cycle(), cluster.now).pools
     assert (pool.kept, pool.lent) == (16, 0)  # the pod on the closed node still holds its cell
 
 

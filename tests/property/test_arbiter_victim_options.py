@@ -55,7 +55,7 @@ def test_best_option_is_cheapest_run(
         mine = [index for index in range(len(kept.candidate)) if kept.node[index] == each]
         mine.sort(key=lambda index: (share[index] / useful[index], index))
         runs = [mine[: index + 1] for index in range(len(mine))] + [[index] for index in mine]
-        ratios = [_ratio(want, kept, share, run, each) for run in runs]
+        ratios = [_cost_per_pod(want, kept, share, run, each) for run in runs]
         if ratios and min(ratios) < float("inf"):
             expected[each] = min(ratios)
     assert dict(zip(found.node.tolist(), found.cost_per_pod.tolist(), strict=True)) == expected
@@ -64,12 +64,12 @@ def test_best_option_is_cheapest_run(
         places = list(range(found.first[index], found.last[index] + 1))
         lots = found.rows.candidate[places].tolist()
         run = [kept.candidate.tolist().index(lot) for lot in lots]
-        assert _ratio(want, kept, share, run, each) == expected[each]
-        assert found.gained_pods[index] == _gain(want, kept, run, each)
+        assert _cost_per_pod(want, kept, share, run, each) == expected[each]
+        assert found.gained_pods[index] == _gained_pods(want, kept, run, each)
         assert found.next_cost_per_pod[index] >= found.cost_per_pod[index]
 
 
-def _gain(want: Shortage, rows: FreedRows, run: list[int], node: int) -> int:
+def _gained_pods(want: Shortage, rows: FreedRows, run: list[int], node: int) -> int:
     free = want.free[:, [node]]
     after = free + rows.freed[:, run].sum(axis=1, keepdims=True)
     return min(
@@ -77,6 +77,8 @@ def _gain(want: Shortage, rows: FreedRows, run: list[int], node: int) -> int:
     )
 
 
-def _ratio(want: Shortage, rows: FreedRows, share: np.typing.NDArray[np.int64], run: list[int], node: int) -> float:
-    gain = _gain(want, rows, run, node)
+def _cost_per_pod(
+    want: Shortage, rows: FreedRows, share: np.typing.NDArray[np.int64], run: list[int], node: int
+) -> float:
+    gain = _gained_pods(want, rows, run, node)
     return float(share[run].sum() / gain) if gain > 0 else float("inf")

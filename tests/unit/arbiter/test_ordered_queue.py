@@ -23,7 +23,7 @@ NOW = 10_000.0
 OTHER: PoolKey = ("compute", "other")
 
 
-class Line:
+class RandomQueue:
     """Random gangs, and the outcome of each when it is considered."""
 
     def __init__(self, seed: int) -> None:
@@ -76,7 +76,7 @@ class Line:
             give_up()
 
 
-def one_after_the_other(line: Line) -> list[str]:
+def stepwise_order(line: RandomQueue) -> list[str]:
     """Return the order that considers each gang in turn."""
     order: list[str] = []
     hopeless: set[object] = set()
@@ -88,7 +88,7 @@ def one_after_the_other(line: Line) -> list[str]:
     return order
 
 
-def in_one_go(line: Line) -> list[str]:
+def vectorized_order(line: RandomQueue) -> list[str]:
     waiting = PendingTable(line.asks)
     turn, booked = QueueOrder(waiting, np.arange(len(waiting)), line, POLICY, NOW), line.booked
     while (ask := turn.next_gang(booked=line.booked != booked)) is not None:
@@ -100,14 +100,14 @@ def in_one_go(line: Line) -> list[str]:
 @pytest.mark.parametrize("chunk", range(10))
 def test_vectorized_order_equals_stepwise_order(chunk: int) -> None:
     for seed in range(chunk * 30, chunk * 30 + 30):
-        first, second = Line(seed), Line(seed)
-        assert in_one_go(first) == one_after_the_other(second), f"seed {seed}"
+        first, second = RandomQueue(seed), RandomQueue(seed)
+        assert vectorized_order(first) == stepwise_order(second), f"seed {seed}"
         assert first.looked == second.looked, f"seed {seed}"
         assert first.shares == second.shares, f"seed {seed}"
 
 
 def test_empty_queue() -> None:
-    turn = QueueOrder(PendingTable(), np.arange(0), Line(0), POLICY, NOW)
+    turn = QueueOrder(PendingTable(), np.arange(0), RandomQueue(0), POLICY, NOW)
     assert turn.next_gang(booked=False) is None
     assert turn.full_order().tolist() == []
 
@@ -115,36 +115,37 @@ def test_empty_queue() -> None:
 def test_pending_gangs_are_sorted_by_name() -> None:
     random = Random(1)
     for seed in range(50):
-        there = {ask.gang.id: ask for ask in Line(seed).asks}
-        waiting = PendingTable(there.values())
+        expected = {ask.gang.id: ask for ask in RandomQueue(seed).asks}
+        waiting = PendingTable(expected.values())
         for _ in range(4):
-            changed: dict[str, PendingGang | None] = {name: None for name in there if random.random() < 0.3}
-            for name, ask in there.items():
+            changed: dict[str, PendingGang | None] = {name: None for name in expected if random.random() < 0.3}
+            for name, ask in expected.items():
                 if random.random() < 0.3:
                     changed[name] = replace(ask, gang=replace(ask.gang, priority=random.randrange(9)))
-            for ask in Line(random.randrange(1000)).asks[:5]:
+            for ask in RandomQueue(random.randrange(1000)).asks[:5]:
                 changed[ask.gang.id] = ask
             changed["never there"] = None
             waiting.apply_changes(changed)
-            there = {name: ask for name, ask in {**there, **changed}.items() if ask is not None}
-            _check(waiting, there)
+            expected = {name: ask for name, ask in {**expected, **changed}.items() if ask is not None}
+            _check_table(waiting, expected)
 
 
 def test_numbers_of_removed_classes_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SPARE", 4)
     waiting = PendingTable()
     for seed in range(60):
-        there = {
-            ask.gang.id: replace(ask, equivalence_class=100 * seed + ask.equivalence_class) for ask in Line(seed).asks
+        expected = {
+            ask.gang.id: replace(ask, equivalence_class=100 * seed + ask.equivalence_class)
+            for ask in RandomQueue(seed).asks
         }
-        waiting.apply_changes({**dict.fromkeys(waiting.names), **there})
-        _check(waiting, there)
+        waiting.apply_changes({**dict.fromkeys(waiting.names), **expected})
+        _check_table(waiting, expected)
     assert waiting.alike_count < 500
 
 
-def _check(waiting: PendingTable, there: dict[str, PendingGang]) -> None:
-    asks = [there[name] for name in sorted(there)]
-    assert (waiting.pending_gangs, waiting.names) == (asks, sorted(there))
+def _check_table(waiting: PendingTable, expected: dict[str, PendingGang]) -> None:
+    asks = [expected[name] for name in sorted(expected)]
+    assert (waiting.pending_gangs, waiting.names) == (asks, sorted(expected))
     assert waiting.base_priorities.tolist() == [ask.gang.priority for ask in asks]
     assert waiting.created_times.tolist() == [ask.gang.created for ask in asks]
     assert waiting.equivalence_classes.tolist() == [ask.equivalence_class for ask in asks]
@@ -159,5 +160,5 @@ def _check(waiting: PendingTable, there: dict[str, PendingGang]) -> None:
     }
     assert len(alike) == len({number for number, _, _ in alike}) == len({(name, kind) for _, name, kind in alike})
     assert max(waiting.alike_numbers.tolist(), default=-1) < waiting.alike_count
-    left = waiting.mask_without([*sorted(there)[::2], "never there"])
-    assert [waiting.names[index] for index in np.flatnonzero(left).tolist()] == sorted(there)[1::2]
+    left = waiting.mask_without([*sorted(expected)[::2], "never there"])
+    assert [waiting.names[index] for index in np.flatnonzero(left).tolist()] == sorted(expected)[1::2]

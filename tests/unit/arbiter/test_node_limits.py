@@ -10,23 +10,23 @@ from vkgateway.arbiter.queueing.node_limits import WAITING_FOR_QUOTA, TenantLimi
 NODE = "a100.local"
 
 
-def gpus(count: int) -> dict[str, int]:
+def gpu_amounts(count: int) -> dict[str, int]:
     return {"nvidia.com/gpu": count * 1000}
 
 
 def test_pod_within_limit_is_admitted() -> None:
     limits = TenantLimits()
-    limits.set_limit(NODE, gpus(8))
+    limits.set_limit(NODE, gpu_amounts(8))
 
-    assert limits.request_admission("a", NODE, gpus(8)).verdict == "admitted"
+    assert limits.request_admission("a", NODE, gpu_amounts(8)).verdict == "admitted"
 
 
 def test_pod_beyond_limit_waits_with_numbers() -> None:
     limits = TenantLimits()
-    limits.set_limit(NODE, gpus(8))
-    limits.request_admission("a", NODE, gpus(6))
+    limits.set_limit(NODE, gpu_amounts(8))
+    limits.request_admission("a", NODE, gpu_amounts(6))
 
-    held = limits.request_admission("b", NODE, gpus(4))
+    held = limits.request_admission("b", NODE, gpu_amounts(4))
 
     assert held.verdict == "held"
     assert held.code == WAITING_FOR_QUOTA
@@ -35,74 +35,74 @@ def test_pod_beyond_limit_waits_with_numbers() -> None:
 
 def test_missing_resource_is_never_admitted() -> None:
     limits = TenantLimits()
-    limits.set_limit(NODE, gpus(8))
+    limits.set_limit(NODE, gpu_amounts(8))
 
     assert limits.request_admission("a", NODE, {"amd.com/gpu": 1000}).verdict == "held"
 
 
 def test_repeated_request_counts_once() -> None:
     limits = TenantLimits()
-    limits.set_limit(NODE, gpus(8))
-    limits.request_admission("a", NODE, gpus(8))
+    limits.set_limit(NODE, gpu_amounts(8))
+    limits.request_admission("a", NODE, gpu_amounts(8))
 
-    assert limits.request_admission("a", NODE, gpus(8)).verdict == "admitted"
+    assert limits.request_admission("a", NODE, gpu_amounts(8)).verdict == "admitted"
     limits.release_pod("a")
-    assert limits.request_admission("b", NODE, gpus(8)).verdict == "admitted"
+    assert limits.request_admission("b", NODE, gpu_amounts(8)).verdict == "admitted"
 
 
 def test_release_admits_waiting_pods_in_request_order() -> None:
     limits = TenantLimits()
-    limits.set_limit(NODE, gpus(8))
-    limits.request_admission("a", NODE, gpus(8))
-    limits.request_admission("b", NODE, gpus(4))
-    limits.request_admission("c", NODE, gpus(4))
+    limits.set_limit(NODE, gpu_amounts(8))
+    limits.request_admission("a", NODE, gpu_amounts(8))
+    limits.request_admission("b", NODE, gpu_amounts(4))
+    limits.request_admission("c", NODE, gpu_amounts(4))
 
     assert limits.release_pod("a") == ["b", "c"]
 
 
 def test_running_pods_count_beyond_lowered_limit() -> None:
     limits = TenantLimits()
-    limits.set_limit(NODE, gpus(4))
-    limits.add_running("a", NODE, gpus(8))
+    limits.set_limit(NODE, gpu_amounts(4))
+    limits.add_running("a", NODE, gpu_amounts(8))
 
-    assert limits.request_admission("b", NODE, gpus(1)).verdict == "held"
+    assert limits.request_admission("b", NODE, gpu_amounts(1)).verdict == "held"
 
 
 def test_running_pod_grows_if_capacity_is_free_and_keeps_amount_otherwise() -> None:
     limits = TenantLimits()
-    limits.set_limit(NODE, gpus(8))
-    limits.add_running("a", NODE, gpus(4))
+    limits.set_limit(NODE, gpu_amounts(8))
+    limits.add_running("a", NODE, gpu_amounts(4))
 
-    assert limits.resize_pod("a", gpus(8)).verdict == "admitted"
-    refused = limits.resize_pod("a", gpus(9))
-    assert (refused.verdict, limits.counted_requests("a")) == ("held", gpus(8))
+    assert limits.resize_pod("a", gpu_amounts(8)).verdict == "admitted"
+    refused = limits.resize_pod("a", gpu_amounts(9))
+    assert (refused.verdict, limits.counted_requests("a")) == ("held", gpu_amounts(8))
     assert "needs more nvidia.com/gpu 1 on" in refused.message
-    assert limits.request_admission("b", NODE, gpus(1)).verdict == "held"
+    assert limits.request_admission("b", NODE, gpu_amounts(1)).verdict == "held"
 
-    assert limits.resize_pod("a", gpus(2)).verdict == "admitted"
-    assert limits.request_admission("b", NODE, gpus(6)).verdict == "admitted"
+    assert limits.resize_pod("a", gpu_amounts(2)).verdict == "admitted"
+    assert limits.request_admission("b", NODE, gpu_amounts(6)).verdict == "admitted"
 
 
 def test_pod_beyond_lowered_limit_may_shrink() -> None:
     limits = TenantLimits()
-    limits.set_limit(NODE, gpus(2))
-    limits.add_running("a", NODE, gpus(8))
-    assert limits.resize_pod("a", gpus(4)).verdict == "admitted"
-    assert limits.counted_requests("a") == gpus(4)
+    limits.set_limit(NODE, gpu_amounts(2))
+    limits.add_running("a", NODE, gpu_amounts(8))
+    assert limits.resize_pod("a", gpu_amounts(4)).verdict == "admitted"
+    assert limits.counted_requests("a") == gpu_amounts(4)
     assert limits.counted_requests("b") is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=60))
 def test_limit_is_never_exceeded(steps: list[tuple[int, int, bool]]) -> None:
     limits = TenantLimits()
-    limits.set_limit(NODE, gpus(10))
+    limits.set_limit(NODE, gpu_amounts(10))
     running: dict[str, int] = {}
     for pod, size, leaves in steps:
         uid = str(pod)
         if leaves:
             limits.release_pod(uid)
             running.pop(uid, None)
-        elif limits.request_admission(uid, NODE, gpus(size)).verdict == "admitted":
+        elif limits.request_admission(uid, NODE, gpu_amounts(size)).verdict == "admitted":
             running.setdefault(uid, size)
         assert sum(running.values()) <= 10
 

@@ -27,22 +27,24 @@ from vkgateway.arbiter.preemption.victim_search import VictimChoice, choose_vict
 from vkgateway.arbiter.snapshot import Gang, PodState
 
 
-def ask(there: tuple[NodeResources, PreemptionCandidates], gang: Gang, **options: object) -> VictimChoice | None:
-    return choose_victims(*there, gang, gang.pods, now=NOW, **options)  # type: ignore[arg-type]
+def choose_for(
+    cluster: tuple[NodeResources, PreemptionCandidates], gang: Gang, **options: object
+) -> VictimChoice | None:
+    return choose_victims(*cluster, gang, gang.pods, now=NOW, **options)  # type: ignore[arg-type]
 
 
-def going(choice: VictimChoice | None) -> dict[str, tuple[str, ...]]:
+def evicted_pods(choice: VictimChoice | None) -> dict[str, tuple[str, ...]]:
     assert choice is not None
     return {evict.gang: evict.pods for evict in choice.evicts}
 
 
 def test_no_victims_if_capacity_is_free() -> None:
-    choice = ask(resources_and_candidates(make_nodes(2), [running_gang("a", ["n0"], 8)]), waiting_gang(1))
+    choice = choose_for(resources_and_candidates(make_nodes(2), [running_gang("a", ["n0"], 8)]), waiting_gang(1))
     assert choice == VictimChoice(nodes={"new-0": "n1"}, evicts=(), awaited_pods=(), lost=0, saved=0)
 
 
 def test_candidate_with_least_lost_work_is_evicted() -> None:
-    there = resources_and_candidates(
+    cluster = resources_and_candidates(
         make_nodes(3),
         [
             running_gang("old", ["n0"], 8, age=50),
@@ -50,7 +52,7 @@ def test_candidate_with_least_lost_work_is_evicted() -> None:
             running_gang("mid", ["n2"], 8),
         ],
     )
-    choice = ask(there, waiting_gang(1))
+    choice = choose_for(cluster, waiting_gang(1))
     assert choice is not None
     assert choice.nodes == {"new-0": "n1"}
     [evict] = choice.evicts
@@ -59,11 +61,11 @@ def test_candidate_with_least_lost_work_is_evicted() -> None:
 
 
 def test_search_leaves_node_resources_unchanged() -> None:
-    there = resources_and_candidates(make_nodes(2), [running_gang("a", ["n0"], 8), running_gang("b", ["n1"], 8)])
-    before = there[0].free_amounts(GPU).tolist()
-    assert ask(there, waiting_gang(2)) is not None
-    assert ask(there, waiting_gang(3)) is None
-    assert there[0].free_amounts(GPU).tolist() == before
+    cluster = resources_and_candidates(make_nodes(2), [running_gang("a", ["n0"], 8), running_gang("b", ["n1"], 8)])
+    before = cluster[0].free_amounts(GPU).tolist()
+    assert choose_for(cluster, waiting_gang(2)) is not None
+    assert choose_for(cluster, waiting_gang(3)) is None
+    assert cluster[0].free_amounts(GPU).tolist() == before
 
 
 def test_node_with_smallest_total_cost_is_emptied() -> None:
@@ -71,50 +73,52 @@ def test_node_with_smallest_total_cost_is_emptied() -> None:
     dear = [running_gang(f"d{index}", ["n0"], 4, age=30) for index in range(2)]
     cheap = [running_gang(f"c{index}", ["n1"], 2, age=40) for index in range(4)]
     cheap[0] = running_gang("c0", ["n1"], 2, age=1)
-    assert going(ask(resources_and_candidates(make_nodes(2), [*dear, *cheap]), waiting_gang(1))).keys() == {"d0", "d1"}
+    assert evicted_pods(
+        choose_for(resources_and_candidates(make_nodes(2), [*dear, *cheap]), waiting_gang(1))
+    ).keys() == {"d0", "d1"}
 
 
 def test_no_unneeded_victims() -> None:
     # The cheap one alone is too small, and with the costly one it is not needed.
-    there = resources_and_candidates(
+    cluster = resources_and_candidates(
         make_nodes(1), [running_gang("cheap", ["n0"], 1, age=1), running_gang("dear", ["n0"], 7, age=100)]
     )
-    choice = ask(there, waiting_gang(1, 7))
-    assert going(choice) == {"dear": ("dear-0",)}
-    assert ask(there, waiting_gang(1, 1)) is not None
-    assert going(ask(there, waiting_gang(1, 1))) == {"cheap": ("cheap-0",)}
+    choice = choose_for(cluster, waiting_gang(1, 7))
+    assert evicted_pods(choice) == {"dear": ("dear-0",)}
+    assert choose_for(cluster, waiting_gang(1, 1)) is not None
+    assert evicted_pods(choose_for(cluster, waiting_gang(1, 1))) == {"cheap": ("cheap-0",)}
 
 
 def test_saved_work_is_reported() -> None:
     # Evicting `a` frees n0, too; but `b` is evicted whole and then frees two nodes.
-    choice = ask(
+    choice = choose_for(
         resources_and_candidates(
             make_nodes(3), [running_gang("a", ["n0"], 1, age=9), running_gang("b", ["n2", "n1"], 4, age=50)]
         ),
         waiting_gang(2),
     )
-    assert going(choice) == {"b": ("b-0", "b-1")}
+    assert evicted_pods(choice) == {"b": ("b-0", "b-1")}
     assert choice is not None
     assert (choice.lost, choice.saved) == (400, 9)
     assert [(evict.lost, evict.saved) for evict in choice.evicts] == [(400, 9)]
 
 
 def test_nothing_is_saved_without_spared_candidates() -> None:
-    there = resources_and_candidates(
+    cluster = resources_and_candidates(
         make_nodes(1),
         [running_gang("a", ["n0"], 2, age=1), running_gang("b", ["n0"], 6, age=3), running_gang("c", ["n0"], 0, age=9)],
     )
-    choice = ask(there, waiting_gang(1, 5))
-    assert going(choice) == {"b": ("b-0",)}
+    choice = choose_for(cluster, waiting_gang(1, 5))
+    assert evicted_pods(choice) == {"b": ("b-0",)}
     assert choice is not None
     assert (choice.lost, choice.saved) == (18, 0)
 
 
 def test_terminating_pods_are_used_first() -> None:
     ending = [replace(placed_pod("e", "n1", 8), state=PodState.ENDING, deadline=NOW + 5)]
-    there = resources_and_candidates(make_nodes(2), [running_gang("a", ["n0"], 8, age=0)])
-    there[0].add_pods("n1", gpu_shape(8))
-    choice = ask(there, waiting_gang(1), ending=ending)
+    cluster = resources_and_candidates(make_nodes(2), [running_gang("a", ["n0"], 8, age=0)])
+    cluster[0].add_pods("n1", gpu_shape(8))
+    choice = choose_for(cluster, waiting_gang(1), ending=ending)
     assert choice == VictimChoice(nodes={"new-0": "n1"}, evicts=(), awaited_pods=("e",), lost=0, saved=0)
 
 
@@ -124,17 +128,17 @@ def test_only_needed_terminating_pods_are_awaited() -> None:
         replace(late, state=PodState.ENDING, deadline=NOW + 9),
         replace(soon, state=PodState.ENDING, deadline=NOW),
     ]
-    there = resources_and_candidates(make_nodes(1))
-    there[0].add_pods("n0", gpu_shape(4), 2)
-    choice = ask(there, waiting_gang(1, 4), ending=coming)
+    cluster = resources_and_candidates(make_nodes(1))
+    cluster[0].add_pods("n0", gpu_shape(4), 2)
+    choice = choose_for(cluster, waiting_gang(1, 4), ending=coming)
     assert choice is not None
     assert choice.awaited_pods == ("soon",)
 
 
 def test_surplus_is_evicted_before_work_without_loss() -> None:
     elastic = running_gang("elastic", ["n0", "n0"], 4, age=9999, minimum=1, elastic=True)
-    there = resources_and_candidates(make_nodes(2), [elastic, running_gang("young", ["n1"], 8, age=1)])
-    choice = ask(there, waiting_gang(1, 4))
+    cluster = resources_and_candidates(make_nodes(2), [elastic, running_gang("young", ["n1"], 8, age=1)])
+    choice = choose_for(cluster, waiting_gang(1, 4))
     assert choice is not None
     [evict] = choice.evicts
     assert (evict.pods, evict.whole, evict.lost) == (("elastic-1",), False, 0)
@@ -142,14 +146,16 @@ def test_surplus_is_evicted_before_work_without_loss() -> None:
 
 def test_only_needed_surplus_of_highest_ranks_is_evicted() -> None:
     elastic = running_gang("elastic", ["n0"] * 8, 1, minimum=2, elastic=True)
-    assert going(ask(resources_and_candidates(make_nodes(1), [elastic]), waiting_gang(2, 1))) == {
+    assert evicted_pods(choose_for(resources_and_candidates(make_nodes(1), [elastic]), waiting_gang(2, 1))) == {
         "elastic": ("elastic-6", "elastic-7")
     }
 
 
 def test_whole_gang_is_evicted_below_minimum() -> None:
     elastic = running_gang("elastic", ["n0", "n0", "n1"], 4, minimum=2, elastic=True)
-    choice = ask(resources_and_candidates([make_node("n0"), make_node("n1", size=4)], [elastic]), waiting_gang(1, 8))
+    choice = choose_for(
+        resources_and_candidates([make_node("n0"), make_node("n1", size=4)], [elastic]), waiting_gang(1, 8)
+    )
     assert choice is not None
     [evict] = choice.evicts
     assert (evict.pods, evict.whole) == (("elastic-0", "elastic-1", "elastic-2"), True)
@@ -159,7 +165,7 @@ def test_terminating_pods_do_not_count_for_minimum() -> None:
     elastic = with_changed_pod(
         running_gang("elastic", ["n0"] * 4, 2, minimum=3, elastic=True), 0, state=PodState.ENDING
     )
-    choice = ask(resources_and_candidates(make_nodes(1), [elastic]), waiting_gang(1, 2))
+    choice = choose_for(resources_and_candidates(make_nodes(1), [elastic]), waiting_gang(1, 2))
     assert choice is not None
     [evict] = choice.evicts
     assert (evict.pods, evict.whole) == (("elastic-1", "elastic-2", "elastic-3"), True)
@@ -168,25 +174,25 @@ def test_terminating_pods_do_not_count_for_minimum() -> None:
 def test_each_role_keeps_its_minimum() -> None:
     gang = running_gang("elastic", ["n0"] * 4, 2, minimum=2, elastic=True)
     gang = replace(with_changed_pod(gang, 3, role="ps"), role_minimum={"ps": 1})
-    assert going(ask(resources_and_candidates(make_nodes(1), [gang]), waiting_gang(1, 2))) == {
+    assert evicted_pods(choose_for(resources_and_candidates(make_nodes(1), [gang]), waiting_gang(1, 2))) == {
         "elastic": ("elastic-2",)
     }
     inside = with_changed_pod(gang, 2, borrowed=False)
-    assert going(ask(resources_and_candidates(make_nodes(1), [inside]), waiting_gang(1, 4))) == {
+    assert evicted_pods(choose_for(resources_and_candidates(make_nodes(1), [inside]), waiting_gang(1, 4))) == {
         "elastic": ("elastic-0", "elastic-1")
     }
 
 
 def test_borrowing_pods_are_evicted_and_pods_in_cells_stay() -> None:
     assert (
-        ask(
+        choose_for(
             resources_and_candidates(make_nodes(1), [running_gang("cells", ["n0"], 8, borrowed=False)]), waiting_gang(1)
         )
         is None
     )
     both = with_changed_pod(running_gang("both", ["n0", "n1"], 8), 1, borrowed=False)
-    choice = ask(resources_and_candidates(make_nodes(2), [both]), waiting_gang(1))
-    assert going(choice) == {"both": ("both-0",)}
+    choice = choose_for(resources_and_candidates(make_nodes(2), [both]), waiting_gang(1))
+    assert evicted_pods(choice) == {"both": ("both-0",)}
     assert choice is not None
     assert choice.lost == 1600  # the remaining pods do no work without it
 
@@ -194,21 +200,23 @@ def test_borrowing_pods_are_evicted_and_pods_in_cells_stay() -> None:
 def test_cost_includes_idled_pods_in_cells() -> None:
     both = with_changed_pod(running_gang("both", ["n0", "n1"], 8), 1, borrowed=False)
     old = running_gang("old", ["n2"], 8, age=150)
-    assert going(ask(resources_and_candidates(make_nodes(3), [both, old]), waiting_gang(1))) == {"old": ("old-0",)}
+    assert evicted_pods(choose_for(resources_and_candidates(make_nodes(3), [both, old]), waiting_gang(1))) == {
+        "old": ("old-0",)
+    }
 
 
 def test_borrowed_surplus_of_gang_in_cells_is_reclaimable() -> None:
     for elastic, lost in ((True, 0), (False, 800)):
         gang = with_changed_pod(running_gang("g", ["n0", "n1"], 8, minimum=1, elastic=elastic), 0, borrowed=False)
-        choice = ask(resources_and_candidates(make_nodes(2), [gang]), waiting_gang(1))
-        assert going(choice) == {"g": ("g-1",)}
+        choice = choose_for(resources_and_candidates(make_nodes(2), [gang]), waiting_gang(1))
+        assert evicted_pods(choice) == {"g": ("g-1",)}
         assert choice is not None
         assert (choice.lost, choice.evicts[0].whole) == (lost, False)
 
 
 def test_inelastic_gang_is_evicted_whole() -> None:
     gang = running_gang("stiff", ["n0", "n0"], 4, minimum=1)
-    assert going(ask(resources_and_candidates(make_nodes(1), [gang]), waiting_gang(1, 4))) == {
+    assert evicted_pods(choose_for(resources_and_candidates(make_nodes(1), [gang]), waiting_gang(1, 4))) == {
         "stiff": ("stiff-0", "stiff-1")
     }
 
@@ -216,39 +224,48 @@ def test_inelastic_gang_is_evicted_whole() -> None:
 def test_checkpoint_and_restart_cost_count() -> None:
     saved = running_gang("saved", ["n0"], 8, age=9000, checkpoint=NOW - 10)
     costly = running_gang("costly", ["n1"], 8, age=9000, checkpoint=NOW - 2, restart_cost=100)
-    choice = ask(resources_and_candidates(make_nodes(2), [saved, costly]), waiting_gang(1))
+    choice = choose_for(resources_and_candidates(make_nodes(2), [saved, costly]), waiting_gang(1))
     assert choice is not None
-    assert going(choice).keys() == {"saved"}
+    assert evicted_pods(choice).keys() == {"saved"}
     assert choice.lost == 80
 
 
 def test_exempt_gangs_are_not_evicted() -> None:
-    there = resources_and_candidates(make_nodes(2), [running_gang("a", ["n0"], 8, age=1), running_gang("b", ["n1"], 8)])
-    assert going(ask(there, waiting_gang(1), exempt=frozenset({"a"}))).keys() == {"b"}
-    assert ask(there, waiting_gang(1), exempt=frozenset({"a", "b"})) is None
+    cluster = resources_and_candidates(
+        make_nodes(2), [running_gang("a", ["n0"], 8, age=1), running_gang("b", ["n1"], 8)]
+    )
+    assert evicted_pods(choose_for(cluster, waiting_gang(1), exempt=frozenset({"a"}))).keys() == {"b"}
+    assert choose_for(cluster, waiting_gang(1), exempt=frozenset({"a", "b"})) is None
 
 
 def test_clock_jumps_cost_nothing() -> None:
     future = running_gang("future", ["n0"], 8, age=-500)
-    choice = ask(
+    choice = choose_for(
         resources_and_candidates(make_nodes(2), [future, running_gang("a", ["n1"], 8, age=1)]), waiting_gang(1)
     )
     assert choice is not None
-    assert (list(going(choice)), choice.lost) == (["future"], 0)
+    assert (list(evicted_pods(choice)), choice.lost) == (["future"], 0)
 
 
 def test_gang_in_minimum_run_time_is_last_resort() -> None:
     young = running_gang("young", ["n0"], 8, age=1, minimum_run=60)
     old = running_gang("old", ["n1"], 8, age=9000, minimum_run=60)
-    assert going(ask(resources_and_candidates(make_nodes(2), [young, old]), waiting_gang(1))).keys() == {"old"}
-    assert going(ask(resources_and_candidates(make_nodes(2), [young, old]), waiting_gang(2))).keys() == {"old", "young"}
-    assert going(ask(resources_and_candidates(make_nodes(1), [young]), waiting_gang(1))).keys() == {"young"}
+    assert evicted_pods(choose_for(resources_and_candidates(make_nodes(2), [young, old]), waiting_gang(1))).keys() == {
+        "old"
+    }
+    assert evicted_pods(choose_for(resources_and_candidates(make_nodes(2), [young, old]), waiting_gang(2))).keys() == {
+        "old",
+        "young",
+    }
+    assert evicted_pods(choose_for(resources_and_candidates(make_nodes(1), [young]), waiting_gang(1))).keys() == {
+        "young"
+    }
 
 
 def test_fewest_gangs_in_minimum_run_time_are_evicted() -> None:
     young = [running_gang(f"young{index}", [f"n{index}"], 8, age=1, minimum_run=60) for index in range(3)]
     old = running_gang("old", ["n3"], 8, age=9000)
-    assert "old" in going(ask(resources_and_candidates(make_nodes(4), [*young, old]), waiting_gang(2)))
+    assert "old" in evicted_pods(choose_for(resources_and_candidates(make_nodes(4), [*young, old]), waiting_gang(2)))
 
 
 @pytest.mark.parametrize("attribute", [{"tenant": "over"}, {"priority": -1}, {"age": 99.0, "size": 8}])
@@ -260,8 +277,8 @@ def test_tie_breakers(attribute: dict[str, object]) -> None:
     if "age" in options:
         options["restart_cost"] = 8.0
     gangs[1] = running_gang("b", ["n1"], 8, **options)  # type: ignore[arg-type]
-    assert going(
-        ask(resources_and_candidates(make_nodes(3), gangs), waiting_gang(1), excess={"over": 2.0, "low": 1.0})
+    assert evicted_pods(
+        choose_for(resources_and_candidates(make_nodes(3), gangs), waiting_gang(1), excess={"over": 2.0, "low": 1.0})
     ).keys() == {"b"}
 
 
@@ -269,10 +286,14 @@ def test_gang_on_many_nodes_is_priced_by_useful_capacity() -> None:
     # One gang on two nodes that frees both costs less than two gangs, though more than each.
     wide = running_gang("wide", ["n0", "n1"], 8, age=6)
     one, two = running_gang("one", ["n2"], 8, age=10), running_gang("two", ["n3"], 8, age=10)
-    assert going(ask(resources_and_candidates(make_nodes(4), [wide, one, two]), waiting_gang(2))).keys() == {"wide"}
-    assert going(ask(resources_and_candidates(make_nodes(4), [wide, one, two]), waiting_gang(1))).keys() == {
-        "one"
-    } or going(ask(resources_and_candidates(make_nodes(4), [wide, one, two]), waiting_gang(1))).keys() == {"two"}
+    assert evicted_pods(
+        choose_for(resources_and_candidates(make_nodes(4), [wide, one, two]), waiting_gang(2))
+    ).keys() == {"wide"}
+    assert evicted_pods(
+        choose_for(resources_and_candidates(make_nodes(4), [wide, one, two]), waiting_gang(1))
+    ).keys() == {"one"} or evicted_pods(
+        choose_for(resources_and_candidates(make_nodes(4), [wide, one, two]), waiting_gang(1))
+    ).keys() == {"two"}
 
 
 def test_wide_gang_that_frees_no_whole_node_is_spared() -> None:
@@ -280,28 +301,36 @@ def test_wide_gang_that_frees_no_whole_node_is_spared() -> None:
     wide = running_gang("wide", ["n0", "n1", "n2", "n3"], 4, age=1)
     dear = [running_gang(f"dear{index}", [f"n{index}"], 4, age=1000) for index in range(4)]
     plain = running_gang("plain", ["n4"], 8, age=100)
-    assert going(ask(resources_and_candidates(make_nodes(5), [wide, *dear, plain]), waiting_gang(1))).keys() == {
-        "plain"
-    }
+    assert evicted_pods(
+        choose_for(resources_and_candidates(make_nodes(5), [wide, *dear, plain]), waiting_gang(1))
+    ).keys() == {"plain"}
 
 
 def test_cheapest_required_domain_is_chosen() -> None:
-    there = make_nodes(4, racks=2)
+    cluster = make_nodes(4, racks=2)
     gangs = [running_gang(f"g{index}", [f"n{index}"], 8, age=age) for index, age in enumerate([1, 90, 40, 40])]
-    assert going(ask(resources_and_candidates(there, gangs), waiting_gang(2, required_level="rack"))).keys() == {
+    assert evicted_pods(
+        choose_for(resources_and_candidates(cluster, gangs), waiting_gang(2, required_level="rack"))
+    ).keys() == {
         "g2",
         "g3",
     }
-    assert going(ask(resources_and_candidates(there, gangs), waiting_gang(2))).keys() <= {"g0", "g2", "g3"}
-    assert ask(resources_and_candidates(there, gangs), waiting_gang(3, required_level="rack")) is None
+    assert evicted_pods(choose_for(resources_and_candidates(cluster, gangs), waiting_gang(2))).keys() <= {
+        "g0",
+        "g2",
+        "g3",
+    }
+    assert choose_for(resources_and_candidates(cluster, gangs), waiting_gang(3, required_level="rack")) is None
 
 
 def test_many_required_domains() -> None:
-    there = make_nodes(60, racks=30)
+    cluster = make_nodes(60, racks=30)
     gangs = [running_gang(f"g{index}", [f"n{index}"], 8, age=1000 - 7 * index) for index in range(60)]
     gangs[34] = running_gang("g34", ["n34"], 8, age=1)
     gangs[35] = running_gang("g35", ["n35"], 8, age=2)
-    assert going(ask(resources_and_candidates(there, gangs), waiting_gang(2, required_level="rack"))).keys() == {
+    assert evicted_pods(
+        choose_for(resources_and_candidates(cluster, gangs), waiting_gang(2, required_level="rack"))
+    ).keys() == {
         "g34",
         "g35",
     }
@@ -309,10 +338,12 @@ def test_many_required_domains() -> None:
 
 def test_disallowed_and_unusable_nodes_are_not_emptied() -> None:
     gangs = [running_gang(name, [f"n{index}"], 8, age=index) for index, name in enumerate("abc")]
-    there = make_nodes(3)
-    there[0] = make_node("n0", usable=False)
-    assert going(ask(resources_and_candidates(there, gangs), waiting_gang(1))).keys() == {"b"}
-    assert going(ask(resources_and_candidates(there, gangs), waiting_gang(1), among=["n0", "n2"])).keys() == {"c"}
+    cluster = make_nodes(3)
+    cluster[0] = make_node("n0", usable=False)
+    assert evicted_pods(choose_for(resources_and_candidates(cluster, gangs), waiting_gang(1))).keys() == {"b"}
+    assert evicted_pods(
+        choose_for(resources_and_candidates(cluster, gangs), waiting_gang(1), among=["n0", "n2"])
+    ).keys() == {"c"}
 
 
 def test_victims_for_other_resources() -> None:
@@ -321,72 +352,78 @@ def test_victims_for_other_resources() -> None:
         running_gang("idle", ["n0"], gpu_shape(4), age=1),
         running_gang("busy", ["n0"], gpu_shape(0, 60), age=50),
     )
-    assert going(
-        ask(resources_and_candidates(make_nodes(1), [idle, busy]), waiting_gang(1, gpu_shape(4, 32)))
+    assert evicted_pods(
+        choose_for(resources_and_candidates(make_nodes(1), [idle, busy]), waiting_gang(1, gpu_shape(4, 32)))
     ).keys() == {"busy"}
 
 
 def test_missing_resource_has_no_victims() -> None:
-    assert ask(resources_and_candidates(make_nodes(1), [running_gang("a", ["n0"], 8)]), waiting_gang(1, 9)) is None
+    assert (
+        choose_for(resources_and_candidates(make_nodes(1), [running_gang("a", ["n0"], 8)]), waiting_gang(1, 9)) is None
+    )
     strange = mixed_gang([replace(gpu_shape(1), requests=(("tpu", 1000),))])
-    assert ask(resources_and_candidates(make_nodes(1), [running_gang("a", ["n0"], 8)]), strange) is None
+    assert choose_for(resources_and_candidates(make_nodes(1), [running_gang("a", ["n0"], 8)]), strange) is None
 
 
 def test_unequal_pods() -> None:
-    there = make_nodes(3)
+    cluster = make_nodes(3)
     gangs = [
         running_gang(f"g{index}", [f"n{index}"], gpu_shape(8, 60), age=age) for index, age in enumerate([30, 20, 10])
     ]
-    choice = ask(
-        resources_and_candidates(there, gangs), mixed_gang([gpu_shape(8, 8), gpu_shape(8, 8), gpu_shape(0, 40)])
+    choice = choose_for(
+        resources_and_candidates(cluster, gangs), mixed_gang([gpu_shape(8, 8), gpu_shape(8, 8), gpu_shape(0, 40)])
     )
     assert choice is not None
-    assert going(choice).keys() == {"g1", "g2"}
+    assert evicted_pods(choice).keys() == {"g1", "g2"}
     assert set(choice.nodes.values()) == {"n1", "n2"}
 
 
 def test_shapes_that_compete_for_nodes() -> None:
     # By counting either node fits each shape, but both nodes are needed.
     gangs = [running_gang(f"g{index}", [f"n{index}"], gpu_shape(8, 64), age=index) for index in range(3)]
-    choice = ask(
+    choice = choose_for(
         resources_and_candidates(make_nodes(3), gangs),
         mixed_gang([gpu_shape(4, 40), gpu_shape(4, 30), gpu_shape(1, 50)]),
     )
     assert choice is not None
-    assert going(choice).keys() == {"g0", "g1"} or len(choice.evicts) == 3
+    assert evicted_pods(choice).keys() == {"g0", "g1"} or len(choice.evicts) == 3
 
 
 def test_custom_placer_decides() -> None:
     gang = waiting_gang(1)
-    there = resources_and_candidates(
+    cluster = resources_and_candidates(
         make_nodes(2), [running_gang("a", ["n0"], 8, age=1), running_gang("b", ["n1"], 8, age=50)]
     )
-    choice = ask(there, gang, placer=lambda room: place_pods(room, gang.pods, among=["n1"]))
-    assert going(choice).keys() == {"b"}
+    choice = choose_for(cluster, gang, placer=lambda resources: place_pods(resources, gang.pods, among=["n1"]))
+    assert evicted_pods(choice).keys() == {"b"}
     with pytest.raises(ValueError, match="placer"):
-        ask(there, gang, ceiling=np.zeros(2, dtype=np.int64))
+        choose_for(cluster, gang, ceiling=np.zeros(2, dtype=np.int64))
 
 
 def test_ceiling_limits_freed_units_per_node() -> None:
     gang = waiting_gang(2, 4)
-    there = resources_and_candidates(
+    cluster = resources_and_candidates(
         make_nodes(2), [running_gang(f"g{index}", [f"n{index // 2}"], 4, age=1 + index // 2) for index in range(4)]
     )
-    choice = ask(there, gang, ceiling=np.array([4000, 4000]), placer=lambda room: _one_each(room, gang))
+    choice = choose_for(
+        cluster, gang, ceiling=np.array([4000, 4000]), placer=lambda resources: _one_each(resources, gang)
+    )
     assert choice is not None
     assert sorted(choice.nodes.values()) == ["n0", "n1"]
     assert len(choice.evicts) == 2
 
 
-def _one_each(room: NodeResources, gang: Gang) -> dict[str, str] | None:
-    first, second = (place_pods(room, [pod], among=[name]) for pod, name in zip(gang.pods, ("n0", "n1"), strict=True))
+def _one_each(resources: NodeResources, gang: Gang) -> dict[str, str] | None:
+    first, second = (
+        place_pods(resources, [pod], among=[name]) for pod, name in zip(gang.pods, ("n0", "n1"), strict=True)
+    )
     return {**first, **second} if first is not None and second is not None else None
 
 
 def test_gang_is_not_its_own_victim() -> None:
     gang = replace(waiting_gang(1), pods=(*waiting_gang(1).pods, placed_pod("old", "n0", 8)))
-    there = resources_and_candidates(make_nodes(1), [gang])
-    assert choose_victims(*there, gang, gang.pods[:1], now=NOW) is None
+    cluster = resources_and_candidates(make_nodes(1), [gang])
+    assert choose_victims(*cluster, gang, gang.pods[:1], now=NOW) is None
 
 
 def test_placer_that_needs_one_node() -> None:
@@ -399,24 +436,24 @@ def test_placer_that_needs_one_node() -> None:
     gangs[4:8] = [running_gang(f"one{place}", ["n1"], 2, age=9) for place in range(4)]
     gang = waiting_gang(4, 2)
 
-    def together(room: NodeResources) -> dict[str, str] | None:
-        tries = (place_pods(room, gang.pods, among=[name]) for name in room.names)
+    def together(resources: NodeResources) -> dict[str, str] | None:
+        tries = (place_pods(resources, gang.pods, among=[name]) for name in resources.names)
         return next((found for found in tries if found is not None), None)
 
-    choice = ask(resources_and_candidates(make_nodes(4), gangs), gang, placer=together)
-    assert going(choice).keys() == {f"one{place}" for place in range(4)}
+    choice = choose_for(resources_and_candidates(make_nodes(4), gangs), gang, placer=together)
+    assert evicted_pods(choice).keys() == {f"one{place}" for place in range(4)}
 
 
 def test_search_falls_back_to_all_candidates() -> None:
     # By counting a cheap node suffices; the placer takes only certain pairs of nodes.
     gangs = [running_gang(f"g{index}", [f"n{index}"], 8, age=1 + index) for index in range(4)]
     gang = waiting_gang(2)
-    choice = ask(
+    choice = choose_for(
         resources_and_candidates(make_nodes(4), gangs),
         gang,
-        placer=lambda room: place_pods(room, gang.pods, among=["n1", "n3"]),
+        placer=lambda resources: place_pods(resources, gang.pods, among=["n1", "n3"]),
     )
-    assert going(choice).keys() == {"g1", "g3"}
+    assert evicted_pods(choice).keys() == {"g1", "g3"}
     assert choice is not None
     assert choice.lost == 8 * (2 + 4)
 
@@ -425,9 +462,9 @@ def test_costliest_candidate_is_spared_first() -> None:
     # All three suffice, and so does the last with either of the others: the cheaper of these is evicted with it.
     sizes = {"small": (2, 1), "middle": (3, 2), "large": (6, 3)}
     gangs = [running_gang(name, ["n0"], size, age=age) for name, (size, age) in sizes.items()]
-    choice = ask(resources_and_candidates([make_node("n0", size=11)], gangs), waiting_gang(1))
+    choice = choose_for(resources_and_candidates([make_node("n0", size=11)], gangs), waiting_gang(1))
     assert choice is not None
-    assert going(choice).keys() == {"small", "large"}
+    assert evicted_pods(choice).keys() == {"small", "large"}
     assert (choice.lost, choice.saved) == (2 + 18, 6)
 
 
@@ -435,28 +472,28 @@ def test_surplus_is_evicted_before_young_work() -> None:
     elastic = running_gang("elastic", ["n2", "n0"], 4, minimum=1, elastic=True)
     both = [running_gang(f"old{index}", [f"n{index}"], 4, age=1) for index in range(2)]
     fresh, dear = running_gang("fresh", ["n1"], 4, tenant="over", age=0), running_gang("dear", ["n2"], 4)
-    there = resources_and_candidates(make_nodes(3), [elastic, *both, fresh, dear])
-    assert going(ask(there, waiting_gang(1), excess={"over": 1.0})).keys() == {"elastic", "old0"}
+    cluster = resources_and_candidates(make_nodes(3), [elastic, *both, fresh, dear])
+    assert evicted_pods(choose_for(cluster, waiting_gang(1), excess={"over": 1.0})).keys() == {"elastic", "old0"}
 
 
 def test_second_victim_on_same_node_if_cheapest() -> None:
-    there = resources_and_candidates(
+    cluster = resources_and_candidates(
         make_nodes(2),
         [running_gang(f"g{age}", [on], 4, age=age) for age, on in ((1, "n0"), (2, "n0"), (3, "n1"), (9, "n1"))],
     )
-    assert going(ask(there, waiting_gang(2, 4))).keys() == {"g1", "g2"}
-    assert going(ask(there, waiting_gang(3, 4))).keys() == {"g1", "g2", "g3"}
+    assert evicted_pods(choose_for(cluster, waiting_gang(2, 4))).keys() == {"g1", "g2"}
+    assert evicted_pods(choose_for(cluster, waiting_gang(3, 4))).keys() == {"g1", "g2", "g3"}
 
 
 def test_removed_candidate_frees_nothing() -> None:
     gone, dropped = running_gang("gone", ["elsewhere"], 8, age=0), running_gang("dropped", ["n0"], 8, age=0)
-    room, evictable = resources_and_candidates(
+    resources, candidates = resources_and_candidates(
         make_nodes(2), [gone, running_gang("a", ["n0"], 8), running_gang("b", ["n1"], 8, age=200), dropped]
     )
-    evictable.remove_gang("dropped")
-    room.remove_pods("n0", gpu_shape(8))
-    assert going(ask((room, evictable), waiting_gang(1))).keys() == {"a"}
-    assert going(ask((room, evictable), waiting_gang(2))).keys() == {"a", "b"}
+    candidates.remove_gang("dropped")
+    resources.remove_pods("n0", gpu_shape(8))
+    assert evicted_pods(choose_for((resources, candidates), waiting_gang(1))).keys() == {"a"}
+    assert evicted_pods(choose_for((resources, candidates), waiting_gang(2))).keys() == {"a", "b"}
 
 
 def test_cost_of_wide_gang_counts_only_useful_nodes() -> None:
@@ -464,15 +501,17 @@ def test_cost_of_wide_gang_counts_only_useful_nodes() -> None:
     wide, dear = running_gang("wide", ["n0", "n1"], gpu_shape(4, 64), age=20), running_gang("dear", ["n1"], 4, age=9000)
     half = running_gang("half", ["n0"], gpu_shape(4, 0), age=0)
     plain = [running_gang(f"plain{index}", [f"n{index}"], 8, age=12) for index in (2, 3)]
-    choice = ask(resources_and_candidates(make_nodes(4), [wide, dear, half, *plain]), waiting_gang(2))
-    assert going(choice).keys() == {"plain2", "plain3"}
+    choice = choose_for(resources_and_candidates(make_nodes(4), [wide, dear, half, *plain]), waiting_gang(2))
+    assert evicted_pods(choice).keys() == {"plain2", "plain3"}
 
 
 def test_failed_trial_leaves_no_trace() -> None:
     # The placer needs more than the pod requests: it fails without the costly victim, and works without the cheap one.
     gang = waiting_gang(1, 2)
-    there = resources_and_candidates(
+    cluster = resources_and_candidates(
         make_nodes(1), [running_gang("dear", ["n0"], 6, age=100), running_gang("cheap", ["n0"], 2, age=1)]
     )
-    choice = ask(there, gang, placer=lambda room: {"new-0": "n0"} if room.free_on_node("n0")[GPU] >= 6000 else None)
-    assert going(choice).keys() == {"dear"}
+    choice = choose_for(
+        cluster, gang, placer=lambda resources: {"new-0": "n0"} if resources.free_on_node("n0")[GPU] >= 6000 else None
+    )
+    assert evicted_pods(choice).keys() == {"dear"}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vkgateway.arbiter.capacity.node_matching import node_fits
 from vkgateway.arbiter.capacity.node_resources import Mark, NodeResources
-from vkgateway.arbiter.capacity.shape_views import PLENTY, ShapeView
+from vkgateway.arbiter.capacity.shape_views import PLENTY
 from vkgateway.arbiter.snapshot import Node, Pool, Shape, Toleration
 from vkgateway.model.objects import Taint
 
@@ -47,17 +46,17 @@ shapes = st.builds(
 )
 
 
-class Ledger:
+class CountedResources:
     """Reference count of the shapes on each node."""
 
-    def __init__(self, room: NodeResources) -> None:
-        self.room = room
-        self.pods: list[Counter[Shape]] = [Counter() for _ in room.nodes]
+    def __init__(self, resources: NodeResources) -> None:
+        self.room = resources
+        self.pods: list[Counter[Shape]] = [Counter() for _ in resources.nodes]
 
-    def change(self, position: int, shape: Shape, count: int) -> None:
+    def change_pods(self, position: int, shape: Shape, count: int) -> None:
         self.pods[position][shape] += count
 
-    def capacity(self, shape: Shape) -> list[int]:
+    def capacity_of(self, shape: Shape) -> list[int]:
         return [self._fits(position, shape) for position in range(len(self.pods))]
 
     def _fits(self, position: int, shape: Shape) -> int:
@@ -66,69 +65,69 @@ class Ledger:
             any(name in each.allocatable for each in self.room.nodes) for name, _ in shape.requests
         ):
             return 0
-        return max(0, min([PLENTY, *(self._free(position, name) // cut(asked) for name, asked in shape.requests)]))
+        return max(
+            0, min([PLENTY, *(self._free(position, name) // limit_amount(asked) for name, asked in shape.requests)])
+        )
 
     def _free(self, position: int, name: str) -> int:
         node = self.room.nodes[position]
-        taken = sum(cut(shape.amount_of(name)) * count for shape, count in self.pods[position].items())
-        return cut(node.allocatable.get(name, 0)) - cut(node.used.get(name, 0)) - taken
+        taken = sum(limit_amount(shape.amount_of(name)) * count for shape, count in self.pods[position].items())
+        return limit_amount(node.allocatable.get(name, 0)) - limit_amount(node.used.get(name, 0)) - taken
 
 
-def cut(amount: int) -> int:
+def limit_amount(amount: int) -> int:
     return min(amount, 1 << 56)
 
 
 @patient
 @given(pools, st.lists(shapes, min_size=1, max_size=3), st.data())
 def test_capacity_agrees_with_counting(pool: Pool, wanted: list[Shape], data: st.DataObject) -> None:
-    room = NodeResources(pool)
-    ledger = Ledger(room)
+    resources = NodeResources(pool)
+    ledger = CountedResources(resources)
     marks: list[tuple[Mark, list[Counter[Shape]]]] = []
     for _ in range(data.draw(st.integers(0, 12))):
         step = data.draw(st.sampled_from(["take", "give", "mark", "undo", "look", "take many"]))
         shape = data.draw(st.sampled_from(wanted))
-        position = data.draw(st.integers(0, len(room) - 1))
+        position = data.draw(st.integers(0, len(resources) - 1))
         if step == "take":
-            room.add_pods(room.names[position], shape, 2)
-            ledger.change(position, shape, 2)
+            resources.add_pods(resources.names[position], shape, 2)
+            ledger.change_pods(position, shape, 2)
         elif step == "give":
-            room.remove_pods(room.names[position], shape)
-            ledger.change(position, shape, -1)
+            resources.remove_pods(resources.names[position], shape)
+            ledger.change_pods(position, shape, -1)
         elif step == "take many":
             for _ in range(data.draw(st.sampled_from([1, 7]))):
-                room.add_pods_at(range(len(room)), shape, [1] * len(room))
-                for each in range(len(room)):
-                    ledger.change(each, shape, 1)
+                resources.add_pods_at(range(len(resources)), shape, [1] * len(resources))
+                for each in range(len(resources)):
+                    ledger.change_pods(each, shape, 1)
         elif step == "mark":
-            marks.append((room.mark(), [Counter(each) for each in ledger.pods]))
+            marks.append((resources.mark(), [Counter(each) for each in ledger.pods]))
         elif step == "undo" and marks:
             mark, before = marks.pop(data.draw(st.integers(0, len(marks) - 1)))
-            room.undo(mark)
+            resources.undo(mark)
             marks = [(other, pods) for other, pods in marks if other.changes <= mark.changes]
             ledger.pods = [Counter(each) for each in before]
         if step == "look":
-            assert room.capacity_by_node(shape).tolist() == ledger.capacity(shape)
+            assert resources.capacity_by_node(shape).tolist() == ledger.capacity_of(shape)
     for shape in wanted:
-        assert room.capacity_by_node(shape).tolist() == ledger.capacity(shape)
-        assert room.total_capacity(shape) == sum(ledger.capacity(shape))
+        assert resources.capacity_by_node(shape).tolist() == ledger.capacity_of(shape)
+        assert resources.total_capacity(shape) == sum(ledger.capacity_of(shape))
 
 
 @patient
 @given(pools, st.lists(shapes, min_size=1, max_size=3), st.data())
 def test_refreshed_views_equal_new_views(pool: Pool, wanted: list[Shape], data: st.DataObject) -> None:
-    room = NodeResources(pool)
+    resources = NodeResources(pool)
     for _ in range(data.draw(st.integers(1, 6))):
         shape = data.draw(st.sampled_from(wanted))
-        room.add_pods(data.draw(st.sampled_from(room.names)), shape, data.draw(st.integers(-1, 2)))
+        resources.add_pods(data.draw(st.sampled_from(resources.names)), shape, data.draw(st.integers(-1, 2)))
         for _ in range(data.draw(st.sampled_from([0, 20]))):
-            room.add_pods(room.names[0], shape)
-            room.remove_pods(room.names[0], shape)
+            resources.add_pods(resources.names[0], shape)
+            resources.remove_pods(resources.names[0], shape)
         for looked_at in wanted:
-            room.shape_view(looked_at).domain_sums("rack")
+            resources.shape_view(looked_at).domain_sums("rack")
     for shape in wanted:
-        alike = replace(shape, images=room.node_filter.known_images(shape))
-        kept, new = room.shape_view(shape), ShapeView(room._free_capacity, alike)
-        new.refresh()
+        kept, new = resources.shape_view(shape), resources.copy().shape_view(shape)
         assert kept.key.tolist() == new.key.tolist()
         assert kept.capacity.tolist() == new.capacity.tolist()
         for part in ("capacity", "loose", "units"):

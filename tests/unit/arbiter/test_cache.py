@@ -17,7 +17,7 @@ from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.snapshot import Snapshot
 
 
-class Both(CheckedCluster):
+class CachedAndUncached(CheckedCluster):
     """Cluster that decides three times: with the cache, without it, and in another order of gangs."""
 
     def __init__(self, *args: object, **options: object) -> None:
@@ -50,25 +50,27 @@ def test_cache_and_gang_order_do_not_change_decisions(chunk: int) -> None:
     for seed in range(chunk * each, (chunk + 1) * each):
         random = Random(seed)
         told = random_story(random, StoryMix(downs=random.random() < 0.3, forgets=random.random() < 0.3, tail=3))
-        Both.from_story(told).play_story(told)
+        CachedAndUncached.from_story(told).play_story(told)
 
 
 def test_cache_updates_only_changed_gangs() -> None:
     random, carry = Random(1), Cache()
-    there = {f"g{number}": make_gang(f"g{number}", "a", [1], created=1.0) for number in range(100)}
+    cluster = {f"g{number}": make_gang(f"g{number}", "a", [1], created=1.0) for number in range(100)}
     for _ in range(60):
-        for name in random.sample(sorted(there), 5):
-            there[name] = replace(there[name], priority=random.randrange(9))
-        for name in random.sample(sorted(there), 2):
-            del there[name]
+        for name in random.sample(sorted(cluster), 5):
+            cluster[name] = replace(cluster[name], priority=random.randrange(9))
+        for name in random.sample(sorted(cluster), 2):
+            del cluster[name]
         new = f"h{random.randrange(1000)}"
-        there[new] = make_gang(new, "a", [2], created=2.0)
-        gangs = [there[name] for name in sorted(there)]
+        cluster[new] = make_gang(new, "a", [2], created=2.0)
+        gangs = [cluster[name] for name in sorted(cluster)]
         if random.random() < 0.5:
             random.shuffle(gangs)
         carry.apply_snapshot(Snapshot(pools=(), quotas=(), gangs=tuple(gangs)), now=10.0)
 
-        assert carry.gangs == there
-        assert set(carry.pending_gangs) == set(there)
-        assert carry.pending_table.names == sorted(there)
-        assert [ask.gang for ask in carry.pending_table.pending_gangs] == [there[name] for name in sorted(there)]
+        assert carry.gangs == cluster
+        assert set(carry.pending_gangs) == set(cluster)
+        assert carry.pending_table.names == sorted(cluster)
+        assert [pending_gang.gang for pending_gang in carry.pending_table.pending_gangs] == [
+            cluster[name] for name in sorted(cluster)
+        ]

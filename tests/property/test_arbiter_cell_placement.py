@@ -22,7 +22,7 @@ CASES = 1000
 Case = tuple[Pool, PoolCells, NodeResources, Gang]
 
 
-def case(random: Random) -> Case | None:
+def random_case(random: Random) -> Case | None:
     """Return a small used pool and a new gang; None: the guarantees do not fit there."""
     nodes = tuple(
         make_node(f"n{at}", random.choice((8, 8, 8, 4)), rack=f"r{at % 2}") for at in range(random.randint(1, 4))
@@ -31,32 +31,32 @@ def case(random: Random) -> Case | None:
     quotas = [make_quota(tenant, random.choice((0, 4, 6, 8, 12, 16))) for tenant in TENANTS]
     if find_refusals(pool, quotas):
         return None
-    cells, room = PoolCells(pool, quotas), NodeResources(pool)
+    cells, resources = PoolCells(pool, quotas), NodeResources(pool)
     for _ in range(random.randint(0, 5)):
         name, amount = random.choice(nodes).name, random.choice((1, 2, 4))
-        if room.free_on_node(name)[GPU] >= amount * 1000:
+        if resources.free_on_node(name)[GPU] >= amount * 1000:
             if random.random() < 0.5:
                 cells.allocate_cells(random.choice(TENANTS), name, amount * 1000)
-            room.add_pods(name, gpu_shape(amount))
+            resources.add_pods(name, gpu_shape(amount))
     sizes = [random.choice((1, 1, 2, 3, 4, 8)) for _ in range(random.randint(1, 4))]
     return (
         pool,
         cells,
-        room,
+        resources,
         make_gang("g", random.choice(TENANTS), sizes, required_level=random.choice(("", "", "rack"))),
     )
 
 
-def possible(nodes: Sequence[Node], cells: PoolCells, room: NodeResources, one: Gang) -> bool:
+def is_placeable(nodes: Sequence[Node], cells: PoolCells, resources: NodeResources, one: Gang) -> bool:
     """Return whether any assignment of the pods respects free capacity, one rack and the cells."""
     return any(
-        all(room.free_on_node(name)[GPU] >= amount for name, amount in amounts.items())
-        and holds(cells, one.tenant, amounts)
-        for amounts in ways(nodes, one)
+        all(resources.free_on_node(name)[GPU] >= amount for name, amount in amounts.items())
+        and can_hold(cells, one.tenant, amounts)
+        for amounts in all_assignments(nodes, one)
     )
 
 
-def ways(nodes: Sequence[Node], one: Gang) -> Iterator[dict[str, int]]:
+def all_assignments(nodes: Sequence[Node], one: Gang) -> Iterator[dict[str, int]]:
     for chosen in product(nodes, repeat=len(one.pods)):
         if one.required_level and len({each.labels[one.required_level] for each in chosen}) > 1:
             continue
@@ -70,7 +70,7 @@ def amounts_on(placed: Sequence[tuple[Pod, str]]) -> dict[str, int]:
     return amounts
 
 
-def holds(cells: PoolCells, tenant: str, amounts: dict[str, int]) -> bool:
+def can_hold(cells: PoolCells, tenant: str, amounts: dict[str, int]) -> bool:
     """Return whether the cells hold the amounts in some order."""
     for names in permutations(amounts):
         mark = cells.mark()
@@ -85,13 +85,13 @@ def holds(cells: PoolCells, tenant: str, amounts: dict[str, int]) -> bool:
 def test_existing_placement_is_found(chunk: int) -> None:
     found = 0
     for seed in range(chunk * CASES, (chunk + 1) * CASES):
-        made = case(Random(seed))
+        made = random_case(Random(seed))
         if made is None:
             continue
-        pool, cells, room, one = made
-        nodes = GuaranteedPlacement(cells, one.tenant, one.pods, required_level=one.required_level)(room)
+        pool, cells, resources, one = made
+        nodes = GuaranteedPlacement(cells, one.tenant, one.pods, required_level=one.required_level)(resources)
         found += nodes is not None
-        assert nodes is not None or not possible(pool.nodes, cells, room, one), f"seed {seed}"
+        assert nodes is not None or not is_placeable(pool.nodes, cells, resources, one), f"seed {seed}"
     assert found > CASES // 50
 
 
@@ -99,16 +99,16 @@ def test_placed_pods_get_cells_if_possible() -> None:
     """Promotions and plans of earlier cycles rely on this."""
     found = 0
     for seed in range(CASES // 2):
-        made = case(Random(seed))
+        made = random_case(Random(seed))
         if made is None:
             continue
-        pool, cells, room, one = made
+        pool, cells, resources, one = made
         for chosen in product(pool.nodes, repeat=len(one.pods)):
             placed = [(pod, each.name) for pod, each in zip(one.pods, chosen, strict=True)]
             amounts = amounts_on(placed)
-            if any(room.free_on_node(name)[GPU] < amount for name, amount in amounts.items()):
+            if any(resources.free_on_node(name)[GPU] < amount for name, amount in amounts.items()):
                 continue
-            mark, can = cells.mark(), holds(cells, one.tenant, amounts)
+            mark, can = cells.mark(), can_hold(cells, one.tenant, amounts)
             assert allocate_placed(cells, one.tenant, GPU, placed) is can, f"seed {seed}"
             cells.undo(mark)
             found += can and len(amounts) > 1

@@ -12,27 +12,27 @@ from vkgateway.arbiter.queueing.pending_gangs import PendingGang, read_pending_g
 from vkgateway.arbiter.snapshot import PLACED, Gang, Pod, Policy, Pool
 
 
-def ask_of(gang: Gang) -> PendingGang:
+def pending_gang_of(gang: Gang) -> PendingGang:
     found = read_pending_gang(gang)
     assert isinstance(found, PendingGang)
     return found
 
 
-def full(nodes: int) -> tuple[PoolState, list[Pod]]:
+def full_pool(nodes: int) -> tuple[PoolState, list[Pod]]:
     """Return a pool of nodes with 8 devices, each with two pods of 4."""
     pool = Pool(key=KEY, nodes=tuple(make_node(f"n{at}") for at in range(nodes)), governed=("nvidia.com/gpu",))
-    standing = PoolState(pool, [], Policy())
+    pool_state = PoolState(pool, [], Policy())
     gangs = [make_gang(f"old{at}", "a", [4, 4]) for at in range(nodes)]
     running = [
         replace(each, pods=tuple(replace(pod, state=PLACED, pool=KEY, node=f"n{at}") for pod in each.pods))
         for at, each in enumerate(gangs)
     ]
-    PoolUpdates(standing).apply_changes([(None, each) for each in running])
-    return standing, [pod for each in running for pod in each.pods]
+    PoolUpdates(pool_state).apply_changes([(None, each) for each in running])
+    return pool_state, [pod for each in running for pod in each.pods]
 
 
 def test_quick_check_counts_capacity_without_victims() -> None:
-    standing, pods = full(2)
+    pool_state, pods = full_pool(2)
     for sizes, without, could in [
         ([8, 8], pods, True),
         ([8, 8], pods[:3], False),
@@ -41,12 +41,15 @@ def test_quick_check_counts_capacity_without_victims() -> None:
         ([4, 4], pods[1:3], True),
         ([8, 8, 8], pods, False),
     ]:
-        assert could_fit_without(standing, ask_of(make_gang("new", "a", sizes)), without) is could, (sizes, could)
+        assert could_fit_without(pool_state, pending_gang_of(make_gang("new", "a", sizes)), without) is could, (
+            sizes,
+            could,
+        )
 
 
 def test_quick_check_counts_each_size_separately() -> None:
-    standing, pods = full(2)
-    before = standing.node_resources.free_amounts("nvidia.com/gpu").tolist()
-    assert could_fit_without(standing, ask_of(make_gang("new", "a", [8, 8, 4, 4], minimum=4)), pods)
-    assert not could_fit_without(standing, ask_of(make_gang("new", "a", [8, 8, 8, 4], minimum=4)), pods)
-    assert standing.node_resources.free_amounts("nvidia.com/gpu").tolist() == before
+    pool_state, pods = full_pool(2)
+    before = pool_state.node_resources.free_amounts("nvidia.com/gpu").tolist()
+    assert could_fit_without(pool_state, pending_gang_of(make_gang("new", "a", [8, 8, 4, 4], minimum=4)), pods)
+    assert not could_fit_without(pool_state, pending_gang_of(make_gang("new", "a", [8, 8, 8, 4], minimum=4)), pods)
+    assert pool_state.node_resources.free_amounts("nvidia.com/gpu").tolist() == before

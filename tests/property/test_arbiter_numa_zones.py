@@ -34,7 +34,7 @@ def shape_of(random: Random) -> Shape:
     return Shape(Shape.from_requests(total).requests, parts=tuple(parts))
 
 
-def machine(random: Random, name: str = "n0") -> NumaMachine:
+def random_machine(random: Random, name: str = "n0") -> NumaMachine:
     zones = [
         {GPU: random.randrange(5) * 1000, "cpu": random.choice((8, 16)) * 1000, NIC: random.randrange(4) * 1000}
         for _ in range(random.choice((1, 2, 2, 3)))
@@ -42,21 +42,21 @@ def machine(random: Random, name: str = "n0") -> NumaMachine:
     return NumaMachine(name, zones, scope=random.choice(("container", "pod")), random=random)
 
 
-def told(machine: NumaMachine, placed: dict[str, Shape]) -> NodeResources:
+def arbiter_resources(machine: NumaMachine, placed: dict[str, Shape]) -> NodeResources:
     """Return the node resources as the arbiter sees them."""
     node = machine.arbiter_node(cpu=1000)
-    room = NodeResources(Pool(key=KEY, nodes=(node,), governed=(GPU,)))
+    resources = NodeResources(Pool(key=KEY, nodes=(node,), governed=(GPU,)))
     for uid, shape in placed.items():
-        room.add_pods(machine.name, shape)
+        resources.add_pods(machine.name, shape)
         if node.topology is not None and uid in node.topology.counted:
-            room.count_published(machine.name, shape)
-    return room
+            resources.count_published(machine.name, shape)
+    return resources
 
 
 @given(st.integers(0, 2**32))
 def test_counted_pods_are_admitted_by_kubelet(seed: int) -> None:
     random = Random(seed)
-    made, placed = machine(random), dict[str, Shape]()
+    made, placed = random_machine(random), dict[str, Shape]()
     kinds = [shape_of(random) for _ in range(3)]
     for number in range(random.randrange(12)):
         what = random.random()
@@ -72,16 +72,16 @@ def test_counted_pods_are_admitted_by_kubelet(seed: int) -> None:
         else:
             made.publish_topology()
     shape = random.choice(kinds)
-    for number in range(told(made, placed).capacity_on_node("n0", shape)):
+    for number in range(arbiter_resources(made, placed).capacity_on_node("n0", shape)):
         assert made.start_pod(f"more{number}", shape), f"seed {seed}"
 
 
 @given(st.integers(0, 2**32))
 def test_count_of_equal_single_container_pods_is_exact(seed: int) -> None:
     random = Random(seed)
-    made, placed = machine(random), dict[str, Shape]()
+    made, placed = random_machine(random), dict[str, Shape]()
     shape = Shape.from_requests({GPU: random.choice((1, 2, 3)) * 1000, NIC: random.choice((0, 1)) * 1000})
-    while told(made, placed).capacity_on_node("n0", shape):
+    while arbiter_resources(made, placed).capacity_on_node("n0", shape):
         uid = f"p{len(placed)}"
         assert made.start_pod(uid, shape)
         placed[uid] = shape
@@ -95,26 +95,26 @@ def test_gangs_on_zoned_nodes_are_admitted_and_guarantees_kept(seed: int) -> Non
     random = Random(seed)
     zones = [{GPU: 4000}] * 2
     machines = {name: NumaMachine(name, zones, random=random) for name in ("n0", "n1", "n2")}
-    there = Cluster(
+    cluster = Cluster(
         [each.arbiter_node() for each in machines.values()], [make_quota("a", 8), make_quota("b")], recreate=False
     )
     started: dict[str, Pod] = {}
     for number in range(8):
         size = random.choice((1, 1, 2, 3, 4))
         band = {"band": LOW} if random.random() < 0.5 else {}
-        there.add(make_gang(f"b/x{number}", "b", [size] * random.choice((1, 1, 2, 3)), **band))
-        for name in sorted(there.gangs):
+        cluster.add(make_gang(f"b/x{number}", "b", [size] * random.choice((1, 1, 2, 3)), **band))
+        for name in sorted(cluster.gangs):
             if random.random() < 0.1:
-                del there.gangs[name]
-        follow(there, machines, started, seed, publish=random.random() < 0.5, random=random)
-    there.add(make_gang("a/mine", "a", random.choice(([4], [4, 4], [3, 3], [1] * 8, [2, 2, 2]))))
+                del cluster.gangs[name]
+        run_cycle(cluster, machines, started, seed, publish=random.random() < 0.5, random=random)
+    cluster.add(make_gang("a/mine", "a", random.choice(([4], [4, 4], [3, 3], [1] * 8, [2, 2, 2]))))
     for _ in range(25):
-        follow(there, machines, started, seed, publish=random.random() < 0.5, random=random)
-    assert len(there.placed_nodes("a/mine")) == len(there.gangs["a/mine"].pods), f"seed {seed}"
+        run_cycle(cluster, machines, started, seed, publish=random.random() < 0.5, random=random)
+    assert len(cluster.placed_nodes("a/mine")) == len(cluster.gangs["a/mine"].pods), f"seed {seed}"
 
 
-def follow(
-    there: Cluster,
+def run_cycle(
+    cluster: Cluster,
     machines: dict[str, NumaMachine],
     started: dict[str, Pod],
     seed: int,
@@ -123,11 +123,11 @@ def follow(
     random: Random,
 ) -> None:
     """Run a cycle, then the kubelets; some nodes may publish their zones."""
-    snapshot = there.snapshot()
-    decisions = there.cycle()
-    assert encode_entry(LogEntry(time=there.now, snapshot=snapshot, decisions=decisions))
-    there.advance(1)
-    pods = {pod.uid: pod for each in there.gangs.values() for pod in each.pods if pod.node}
+    snapshot = cluster.snapshot()
+    decisions = cluster.cycle()
+    assert encode_entry(LogEntry(time=cluster.now, snapshot=snapshot, decisions=decisions))
+    cluster.advance(1)
+    pods = {pod.uid: pod for each in cluster.gangs.values() for pod in each.pods if pod.node}
     for uid in started.keys() - pods.keys():
         gone = started.pop(uid)
         machines[gone.node].end_pod(uid, gone.shape)
@@ -139,7 +139,7 @@ def follow(
         machines[random.choice(sorted(machines))].publish_topology()
     nodes = tuple(
         each if each.topology is machines[each.name].topology else machines[each.name].arbiter_node()
-        for each in there.pool.nodes
+        for each in cluster.pool.nodes
     )
-    if nodes != there.pool.nodes:
-        there.pool = replace(there.pool, nodes=nodes)
+    if nodes != cluster.pool.nodes:
+        cluster.pool = replace(cluster.pool, nodes=nodes)
