@@ -72,7 +72,7 @@ def resolver_options(command: F) -> F:
     return command
 
 
-@click.group(epilog="\b\nExample: vkgateway binaries fetch")
+@click.group(short_help="Manage the programs of the platform.", epilog="\b\nExample: vkgateway binaries fetch")
 def binaries() -> None:
     """List, fetch, locate and remove the programs of the platform.
 

@@ -12,7 +12,7 @@ from vkgateway.cli.options import data_dir_option
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(epilog='\b\nExample: eval "$(vkgateway completion bash)"')
+@click.command(short_help="Print a shell completion script.", epilog='\b\nExample: eval "$(vkgateway completion bash)"')
 @click.argument("shell", type=click.Choice(SHELLS))
 @data_dir_option
 @click.pass_context

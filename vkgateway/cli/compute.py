@@ -32,7 +32,7 @@ COLUMNS: tuple[Column[ComputeCluster], ...] = (
 )
 
 
-@click.group(epilog="\b\nExample: vkgateway compute list")
+@click.group(short_help="Show compute clusters and their pools.", epilog="\b\nExample: vkgateway compute list")
 def compute() -> None:
     """Show the compute clusters that run the tenants' pods."""
 

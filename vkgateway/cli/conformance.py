@@ -44,7 +44,10 @@ Examples:
 """
 
 
-@click.group(epilog="\b\nExample: vkgateway conformance run alpha && vkgateway conformance report alpha")
+@click.group(
+    short_help="Run the Kubernetes conformance tests.",
+    epilog="\b\nExample: vkgateway conformance run alpha && vkgateway conformance report alpha",
+)
 def conformance() -> None:
     """Run the Kubernetes conformance tests in a tenant, and directly on the compute cluster as the baseline.
 

@@ -23,7 +23,7 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(short_help="Explain why a pod waits.", epilog=EPILOG)
 @click.argument("pod")
 @click.option("-n", "--namespace", default="default", show_default=True, help="Namespace of the pod in the tenant.")
 @click.option("--tenant", help="Tenant of the pod, by name; for admins of the platform.")

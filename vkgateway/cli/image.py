@@ -13,7 +13,7 @@ from vkgateway.cli.progress import Progress
 COLUMNS: tuple[Column[str], ...] = (Column("image", str),)
 
 
-@click.group(epilog="\b\nExample: vkgateway image load web.tar")
+@click.group(short_help="Manage images on the real node.", epilog="\b\nExample: vkgateway image load web.tar")
 def image() -> None:
     """Load container images into the embedded platform's real node, and list them.
 

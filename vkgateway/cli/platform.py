@@ -38,7 +38,7 @@ Examples:
 """
 
 
-@click.command(epilog=UP_EPILOG)
+@click.command(short_help="Start the embedded platform.", epilog=UP_EPILOG)
 @click.option(
     "--kubernetes-version",
     metavar="X.Y.Z",
@@ -129,7 +129,10 @@ async def up(
         click.echo(_next_steps(data_dir, record))
 
 
-@click.command(epilog="\b\nExample: vkgateway down; vkgateway down --purge --data-dir /tmp/second")
+@click.command(
+    short_help="Stop the embedded platform.",
+    epilog="\b\nExample: vkgateway down; vkgateway down --purge --data-dir /tmp/second",
+)
 @click.option("--purge", is_flag=True, help="Also delete the platform's data, including all tenants and their objects.")
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @data_dir_option
@@ -144,7 +147,10 @@ async def down(*, purge: bool, quiet: bool, data_dir: Path) -> None:
         progress.done("platform is down")
 
 
-@click.command(epilog="\b\nExample: vkgateway status; vkgateway status -o json | jq .state")
+@click.command(
+    short_help="Show the state of the platform.",
+    epilog="\b\nExample: vkgateway status; vkgateway status -o json | jq .state",
+)
 @output_option
 @data_dir_option
 @click.pass_context
@@ -167,7 +173,8 @@ async def status(ctx: click.Context, *, output: str, data_dir: Path) -> None:
 
 
 @click.command(
-    epilog="\b\nExample: vkgateway logs; vkgateway logs -f gateway; vkgateway logs --tail 50 compute/apiserver"
+    short_help="Print the log of a component.",
+    epilog="\b\nExample: vkgateway logs; vkgateway logs -f gateway; vkgateway logs --tail 50 compute/apiserver",
 )
 @click.argument("component", required=False)
 @click.option("-f", "--follow", is_flag=True, help="Print new lines until interrupted.")

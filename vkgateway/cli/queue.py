@@ -39,7 +39,7 @@ COLUMNS: tuple[Column[PendingGang], ...] = (
 )
 
 
-@click.command(epilog=EPILOG)
+@click.command(short_help="List pending gangs in queue order.", epilog=EPILOG)
 @click.option("--tenant", help="Only gangs of this tenant.")
 @click.option("--pool", help="Only gangs in the queue of this pool, such as a100 or a100.local.")
 @click.option("-n", "--namespace", help="Only gangs in this namespace of their tenant.")

@@ -59,7 +59,7 @@ COLUMNS: tuple[Column[ReplayedCycle], ...] = (
 )
 
 
-@click.command(epilog=EPILOG)
+@click.command(short_help="Replay logged scheduling cycles.", epilog=EPILOG)
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @output_option
 @data_dir_option

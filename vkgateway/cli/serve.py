@@ -15,7 +15,8 @@ from vkgateway.cli.options import data_dir_given, data_dir_option
 
 
 @click.command(
-    epilog="\b\nExample: vkgateway serve --config gateway.yaml; vkgateway serve --print-config > gateway.yaml"
+    short_help="Run the gateway.",
+    epilog="\b\nExample: vkgateway serve --config gateway.yaml; vkgateway serve --print-config > gateway.yaml",
 )
 @click.option(
     "--config",

@@ -25,7 +25,7 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(short_help="Simulate a cluster with a trace.", epilog=EPILOG)
 @cluster_options
 @trace_options
 @click.option(

@@ -32,7 +32,7 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(short_help="Create a tenant.", epilog=EPILOG)
 @click.argument("name", required=False)
 @click.option("-f", "--file", type=click.Path(path_type=Path), help="Manifest of a Tenant; options override it.")
 @click.option(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.2
 
 
-@click.command(epilog="\b\nExample: vkgateway tenant delete alpha beta --yes")
+@click.command(short_help="Delete tenants.", epilog="\b\nExample: vkgateway tenant delete alpha beta --yes")
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the tenants are deleted.")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vkgateway.model.api import Tenant, TenantPool
 
 
-@click.command(epilog="\b\nExample: vkgateway tenant describe alpha")
+@click.command(short_help="Show the details of a tenant.", epilog="\b\nExample: vkgateway tenant describe alpha")
 @click.argument("name")
 @output_option
 @cluster_options

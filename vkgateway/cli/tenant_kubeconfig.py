@@ -20,7 +20,7 @@ Examples:
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(short_help="Print, write or merge the admin kubeconfig.", epilog=EPILOG)
 @click.argument("name")
 @click.option(
     "-f",

@@ -55,7 +55,7 @@ TENANTS: tuple[Column[TenantReport], ...] = (
 )
 
 
-@click.command(epilog=EPILOG)
+@click.command(short_help="Show the usage of pools and tenants.", epilog=EPILOG)
 @click.option("-w", "--watch", is_flag=True, help="Refresh until interrupted.")
 @click.option(
     "--interval",

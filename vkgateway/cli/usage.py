@@ -31,7 +31,7 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _DURATION_PATTERN = re.compile(r"([0-9]{1,6})([smhdw])")
 
 
-@click.command(epilog=EPILOG)
+@click.command(short_help="Sum the GPU-hours of tenants.", epilog=EPILOG)
 @click.option(
     "--since", default="24h", show_default=True, help="Start: an age such as 90m, 24h or 7d, or an RFC 3339 time."
 )

@@ -18,7 +18,7 @@ COLUMNS: tuple[Column[dict[str, str]], ...] = (
 )
 
 
-@click.command(epilog="\b\nExample: vkgateway version -o json")
+@click.command(short_help="Print versions.", epilog="\b\nExample: vkgateway version -o json")
 @output_option
 @data_dir_option
 def version(output: str, data_dir: Path) -> None:  # noqa: ARG001 - every command takes --data-dir

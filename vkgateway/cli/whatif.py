@@ -33,6 +33,7 @@ Examples:
         "grow": "vkgateway.cli.whatif:grow",
     },
     epilog=EPILOG,
+    short_help="Ask the arbiter what would happen.",
 )
 def whatif() -> None:
     """Ask what would happen with a new gang, a changed guarantee, drained nodes, or more nodes.
