@@ -20,6 +20,7 @@ from vkgateway.gateway.guarantees import GuaranteeMonitor
 from vkgateway.gateway.usagelog import UsageLog, UsageRecord
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.sync.admission.verdict_store import PREEMPTED, PodRun
+from vkgateway.sync.clock import TimeSource
 from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.governed import is_extended
 
@@ -50,7 +51,7 @@ class ArbiterObserver:
     `clock` is the arbiter's clock (seconds since the epoch), so that interim usage and final usage agree.
     """
 
-    def __init__(self, settings: Arbiter, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: Arbiter, *, clock: TimeSource = time.time) -> None:
         self._clock = clock
         self.pod_names: Callable[[], Mapping[str, Key]] = dict
         """Returns namespaces and names of governed pods by UID; called when the state is encoded."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss
 from vkgateway.arbiter.snapshot import PreemptionPlan, Snapshot
 from vkgateway.gateway.jsonlines import JsonLinesWriter, read_lines
 from vkgateway.gateway.snapshot_changes import SnapshotChanges, apply_changes, diff_snapshots
+from vkgateway.sync.clock import TimeSource
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """File size that triggers rotation."""
@@ -69,7 +70,7 @@ class DecisionLog:
         *,
         max_bytes: int = MAX_FILE_BYTES,
         burst: float = BURST_BYTES,
-        clock: Callable[[], float] = time.monotonic,
+        clock: TimeSource = time.monotonic,
     ) -> None:
         self._lines = JsonLinesWriter(path, max_bytes=max_bytes)
         self._burst = burst

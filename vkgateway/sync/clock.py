@@ -1,4 +1,4 @@
-"""Clocks: seconds since the epoch, or seconds that no setting of the machine's clock changes."""
+"""Sources of time in seconds: since the epoch, or monotonic."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from typing import Protocol
 
 
-class Clock(Protocol):
-    """Returns the time in seconds when called."""
+class TimeSource(Protocol):
+    """Function that returns the time in seconds."""
 
     def __call__(self) -> float:
         """Return the time now."""
@@ -16,7 +16,7 @@ class Clock(Protocol):
 class SteadyClock:
     """Seconds since the epoch that advance evenly when the machine's clock is set, until `follow_wall` is called."""
 
-    def __init__(self, *, wall: Clock = time.time, even: Clock = time.monotonic) -> None:
+    def __init__(self, *, wall: TimeSource = time.time, even: TimeSource = time.monotonic) -> None:
         self._wall = wall
         self._monotonic = even
         self._offset = wall() - even()

@@ -14,7 +14,7 @@ from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
 from vkgateway.model import times
 from vkgateway.model.objects import Meta, ObjectView
-from vkgateway.sync.clock import Clock
+from vkgateway.sync.clock import TimeSource
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class _Series:
 class EventRecorder:
     """Writer of Events about a tenant's objects. An event that cannot be written is logged."""
 
-    def __init__(self, client: Client, *, clock: Clock) -> None:
+    def __init__(self, client: Client, *, clock: TimeSource) -> None:
         self._client = client
         self._clock = clock
         self._series: OrderedDict[tuple[str, str, str], _Series] = OrderedDict()

@@ -10,7 +10,7 @@ from vkgateway.arbiter.snapshot import Quota
 from vkgateway.kube.client import Client
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.controller import ArbiterService
-from vkgateway.sync.clock import Clock
+from vkgateway.sync.clock import TimeSource
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.resolvers import NameServers
 from vkgateway.sync.node_binding import VirtualNodeBinding
@@ -41,8 +41,8 @@ class TenantSync:
         engine: WorkerPool,
         arbiter: ArbiterService,
         name_servers: NameServers | None = None,
-        clock: Clock | None = None,
-        monotonic: Clock = time.monotonic,
+        clock: TimeSource | None = None,
+        monotonic: TimeSource = time.monotonic,
     ) -> None:
         self._engine = engine
         work_queue = WorkQueue(tenant.name, engine.queue)

@@ -23,7 +23,7 @@ from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.admission.verdict_store import PodRun
 from vkgateway.sync.arbiter_metrics import forget_tenant
-from vkgateway.sync.clock import Clock
+from vkgateway.sync.clock import TimeSource
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.metrics import RETRIES
 from vkgateway.sync.views.ownership import Key
@@ -98,7 +98,7 @@ class Arbitration:
         platform: Platform,
         *,
         observer: CycleObserver | None = None,
-        clock: Clock = time.time,
+        clock: TimeSource = time.time,
         decide: Decide | None = None,
     ) -> None:
         self.settings = settings

@@ -17,7 +17,7 @@ from vkgateway.sync.admission.pod_reads import PodReads
 from vkgateway.sync.admission.size_policy import SizePolicy
 from vkgateway.sync.admission.tenant_admission import ArbitrationService, TenantAdmission
 from vkgateway.sync.admission.unbound_pods import UnboundPods
-from vkgateway.sync.clock import Clock
+from vkgateway.sync.clock import TimeSource
 from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import POD
@@ -32,7 +32,7 @@ class ArbiterService(ArbitrationService, Protocol):
     """The arbitration, as one tenant's admission uses it."""
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> TimeSource:
         """Time by which notices run, in seconds since the epoch."""
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkgateway.sync.clock import Clock
+from vkgateway.sync.clock import TimeSource
 
 
 class UnboundPods:
@@ -11,7 +11,7 @@ class UnboundPods:
     The gateway's clock counts: that of the compute cluster may differ.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: TimeSource) -> None:
         self._clock = clock
         self._since: dict[str, tuple[str, float]] = {}
         """By the uid of the tenant pod: the uid of its compute pod, and the time."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.errors import VkgatewayError
 
 INTERVAL_SECONDS: Final = 10.0
@@ -20,6 +19,13 @@ _PATH: Final = "/version"
 """Path that every authenticated client may read, and that the server answers without its datastore."""
 
 
+class HeartbeatObserver(Protocol):
+    """Observer of a server's answers."""
+
+    def set_answering(self, answering: bool, reason: str) -> None:
+        """Record that the server answers again, or that it does not and why."""
+
+
 class Heartbeat:
     """Probe that calls `on_change(answers, why)` when a server stops answering and when it answers again.
 
@@ -30,19 +36,19 @@ class Heartbeat:
     def __init__(
         self,
         client: Client,
+        observer: HeartbeatObserver,
         *,
-        on_change: Callable[[bool, str], None],
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._client = client
-        self._on_change = on_change
-        self._sleep = sleep
+        self._observer = observer
+        self._clock = clock
         self._missed = 0
 
     async def run(self) -> None:
         """Probe the server until cancelled."""
         while True:
-            await self._sleep(RETRY_SECONDS if self._missed else INTERVAL_SECONDS)
+            await self._clock.sleep(RETRY_SECONDS if self._missed else INTERVAL_SECONDS)
             await self._send_probe()
 
     async def _send_probe(self) -> None:
@@ -59,9 +65,9 @@ class Heartbeat:
             return
         missed, self._missed = self._missed, 0
         if missed >= _MAX_MISSED:
-            self._on_change(True, "")
+            self._observer.set_answering(True, "")
 
     def _count_missed(self, reason: str) -> None:
         self._missed += 1
         if self._missed == _MAX_MISSED:
-            self._on_change(False, reason)
+            self._observer.set_answering(False, reason)

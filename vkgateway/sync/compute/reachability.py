@@ -26,7 +26,7 @@ class Reachability:
         self._watches = watches
         self._watching = False, self.reason
         self._answering = True, ""
-        self._heartbeat = Heartbeat(client, on_change=self._heartbeat_changed)
+        self._heartbeat = Heartbeat(client, self)
 
     @property
     def is_judged(self) -> bool:
@@ -55,8 +55,9 @@ class Reachability:
         """Count the cluster as unreachable because its watches have stopped."""
         self.is_reachable, self.reason = False, "no longer connected"
 
-    def _heartbeat_changed(self, answers: bool, reason: str) -> None:
-        self._answering = answers, reason
+    def set_answering(self, answering: bool, reason: str) -> None:
+        """See `HeartbeatObserver`."""
+        self._answering = answering, reason
         self._update_reachable()
 
     def _update_reachable(self) -> None:

@@ -6,7 +6,6 @@ https://kubernetes-sigs.github.io/node-feature-discovery/master/usage/nfd-topolo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -15,6 +14,7 @@ import structlog
 from vkgateway.arbiter.snapshot import Zone
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import NODE_TOPOLOGIES
 from vkgateway.model.objects import Meta
@@ -109,12 +109,12 @@ class ComputeTopologies:
         client: Client,
         watches: ClusterWatches,
         *,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._name = name
         self._client = client
         self._watches = watches
-        self._sleep = sleep
+        self._clock = clock
         self._reflector: Reflector[TopologyView] | None = None
         self.is_known = False
         """Whether the initial zones are known; also true if there are none."""
@@ -139,7 +139,7 @@ class ComputeTopologies:
                         watch = None
                     self._forget_topologies()
                     self._mark_known()
-                await self._sleep(_RETRY if served is None else _DISCOVERY_INTERVAL)
+                await self._clock.sleep(_RETRY if served is None else _DISCOVERY_INTERVAL)
 
     async def _is_served(self) -> bool | None:
         """Return whether the cluster serves the kind and permits reading it; None if the check fails for now."""

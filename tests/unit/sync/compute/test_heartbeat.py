@@ -9,6 +9,7 @@ import pytest
 
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SystemClock
 from vkgateway.model.errors import InputError, VkgatewayError
 from vkgateway.sync.compute.heartbeat import INTERVAL_SECONDS, RETRY_SECONDS, Heartbeat
 
@@ -38,12 +39,17 @@ async def beat(*answers: VkgatewayError | None) -> tuple[list[tuple[bool, str]],
     notifications: list[tuple[bool, str]] = []
     pauses: list[float] = []
 
-    async def sleep(seconds: float) -> None:
-        if not server.answers:
-            raise asyncio.CancelledError
-        pauses.append(seconds)
+    class CountedClock(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            if not server.answers:
+                raise asyncio.CancelledError
+            pauses.append(seconds)
 
-    heart = Heartbeat(server, on_change=lambda answers, reason: notifications.append((answers, reason)), sleep=sleep)
+    class Recorder:
+        def set_answering(self, answering: bool, reason: str) -> None:
+            notifications.append((answering, reason))
+
+    heart = Heartbeat(server, Recorder(), clock=CountedClock())
     with pytest.raises(asyncio.CancelledError):
         await heart.run()
     return notifications, pauses

@@ -55,18 +55,18 @@ def test_unwatchable_cluster_is_judged_without_notification(harness: Harness) ->
 
 def test_silence_counts_despite_an_open_watch(harness: Harness) -> None:
     harness.it.set_watching(True, "")
-    harness.it._heartbeat_changed(False, "timed out")
+    harness.it.set_answering(False, "timed out")
     assert (harness.it.is_reachable, harness.it.reason) == (False, "timed out")
-    harness.it._heartbeat_changed(True, "")
+    harness.it.set_answering(True, "")
     assert harness.turns == [True, False, True]
 
 
 def test_watch_failure_is_reported_first_and_both_must_recover(harness: Harness) -> None:
     harness.it.set_watching(True, "")
-    harness.it._heartbeat_changed(False, "timed out")
+    harness.it.set_answering(False, "timed out")
     harness.it.set_watching(False, "refused")
     assert harness.it.reason == "refused"
-    harness.it._heartbeat_changed(True, "")
+    harness.it.set_answering(True, "")
     assert not harness.it.is_reachable
     harness.it.set_watching(True, "")
     assert harness.turns == [True, False, True]
