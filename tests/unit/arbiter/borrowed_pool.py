@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from vkgateway.arbiter.capacity.node_resources import NodeResources
 from vkgateway.arbiter.preemption.candidates import PreemptionCandidates
+from vkgateway.arbiter.preemption.victim_search import VictimChoice, choose_victims
 from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Pool, Shape
 
 GPU = "nvidia.com/gpu"
@@ -114,3 +115,14 @@ def with_changed_pod(gang: Gang, index: int, **fields: object) -> Gang:
     pods = list(gang.pods)
     pods[index] = replace(pods[index], **fields)  # type: ignore[arg-type]
     return replace(gang, pods=tuple(pods))
+
+
+def choose_for(
+    cluster: tuple[NodeResources, PreemptionCandidates], gang: Gang, **options: object
+) -> VictimChoice | None:
+    return choose_victims(*cluster, gang, gang.pods, now=NOW, **options)  # type: ignore[arg-type]
+
+
+def evicted_pods(choice: VictimChoice | None) -> dict[str, tuple[str, ...]]:
+    assert choice is not None
+    return {evict.gang: evict.pods for evict in choice.evicts}
