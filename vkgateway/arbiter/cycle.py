@@ -151,23 +151,23 @@ class _Cycle:
         if before is None:
             self._notified = frozenset(pod.uid for _, pod in state.notified)
         self._rounds_left -= 1
-        torn = find_broken_starts(found, before, self._admitted, cache.snapshot_gangs)
-        if torn:
-            found = remove_starts(found, torn)
-        more = self._rounds_left > 0 and bool(torn or _is_unsettled(state, found))
+        broken = find_broken_starts(found, before, self._admitted, cache.snapshot_gangs)
+        if broken:
+            found = remove_starts(found, broken)
+        more = self._rounds_left > 0 and bool(broken or _is_unsettled(state, found))
         changed = changed_gangs(found, cache.snapshot_gangs, cache.planned_gangs, self._now) if more else {}
         # Equal rounds would follow a round that changes nothing.
-        unsettled = more and bool(torn or changed)
+        unsettled = more and bool(broken or changed)
         if not unsettled:
             found = replace(found, holds=_explain_pending(state, foresee=self._foresee))
         cache.end_round()
         self._admitted |= {uid: admit.gang for admit in found.admits for uid in admit.nodes}
         if before is not None:
-            found = remove_starts(merge_decisions(before, found, notified=self._notified), torn)
+            found = remove_starts(merge_decisions(before, found, notified=self._notified), broken)
         self._decisions = found
         if unsettled:
-            names = sorted({self._admitted.pop(uid) for uid in torn & self._admitted.keys()})
-            waiting = without_starts((changed.get(name, cache.snapshot_gangs[name]) for name in names), torn)
+            names = sorted({self._admitted.pop(uid) for uid in broken & self._admitted.keys()})
+            waiting = without_starts((changed.get(name, cache.snapshot_gangs[name]) for name in names), broken)
             cache.apply_changed_gangs(changed | waiting, self._now)
         return unsettled
 

@@ -82,11 +82,11 @@ def find_broken_starts(
     names = {name for name in starts.values() if not evicted.isdisjoint(gangs[name].part_ids)}
     gone = {uid for evict in found.evicts for uid in evict.pods}
     stays = {uid for reprieve in found.reprieves for uid in reprieve.pods}
-    torn: set[str] = set()
+    broken: set[str] = set()
     for name in sorted(names):
         if not all(_keeps_min_members(gangs[part], starts.keys() | stays, gone) for part in gangs[name].part_ids):
-            torn |= {uid for uid, gang in starts.items() if gang == name}
-    return torn
+            broken |= {uid for uid, gang in starts.items() if gang == name}
+    return broken
 
 
 def _keeps_min_members(gang: Gang, there: Set[str], gone: Set[str]) -> bool:

@@ -32,12 +32,12 @@ class Attempts:
         self._failed.add(key)
 
     def try_once(
-        self, what: Hashable, pool_state: PoolState, pending: PendingGang, attempt: Callable[[], T | None]
+        self, question: Hashable, pool_state: PoolState, pending: PendingGang, attempt: Callable[[], T | None]
     ) -> T | None:
         """Return the result of an attempt, unless it failed for an equal gang. A unique gang has no equals."""
         if pending.gang.part_info is not None:
             return attempt()  # What is free for it may be another part's in the next attempt.
-        key: Hashable = what, pool_state.pool.key, pending.equivalence_class
+        key: Hashable = question, pool_state.pool.key, pending.equivalence_class
         if key in self._failed and not self._is_unique_in(pool_state, pending):
             return None
         found = attempt()

@@ -28,11 +28,11 @@ def take_placement(
     nodes = _take_backfill(state, pool_state, pending, pods)
     if nodes is not None:
         return Placement(nodes)
-    kept = pool_state.reservations.nodes
-    if kept is not None and pending.gang.part_info is None and kept.can_lend_to(pending.gang, state.now):
+    reservation = pool_state.reservations.nodes
+    if reservation is not None and pending.gang.part_info is None and reservation.can_lend_to(pending.gang, state.now):
         nodes = _take_nodes(pool_state, pending, pods)
         if nodes is not None:
-            return Placement(nodes, state.gangs[kept.gang].whole_id)
+            return Placement(nodes, state.gangs[reservation.gang].whole_id)
     return None
 
 

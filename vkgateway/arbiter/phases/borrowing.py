@@ -56,12 +56,12 @@ def is_overtaken(state: CycleState, queue: IntArray) -> bool:
     """Return whether a gang that a reservation refused now comes before the reserving gang, as shares are after all
     starts.
     """
-    kept = [
+    reservations = [
         pool_state.reservations.nodes
         for pool_state in state.pool_states.values()
         if pool_state.reservations.nodes is not None
     ]
-    refused = {kind for each in kept for kind in each.refused_classes}
+    refused = {kind for each in reservations for kind in each.refused_classes}
     if not refused:
         return False
     left = queue[state.undecided_mask()[queue]]
@@ -75,7 +75,7 @@ def is_overtaken(state: CycleState, queue: IntArray) -> bool:
         table.tenant_numbers[left[np.isin(table.equivalence_classes[left], list(refused))]],
     )
     tenants = {pending.tenant for pending, is_behind in zip(first, behind.tolist(), strict=True) if is_behind}
-    holders = [state.pending_gangs[each.gang].tenant for each in kept]
+    holders = [state.pending_gangs[each.gang].tenant for each in reservations]
     last = max(keys[tenant] for tenant in holders)
     return any(keys[tenant] < last for tenant in tenants if tenant not in holders)
 

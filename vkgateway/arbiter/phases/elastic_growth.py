@@ -54,14 +54,14 @@ def _start_next(state: CycleState, pending: PendingGang) -> bool:
 
 def _pools_for_part(state: CycleState, pending: PendingGang) -> list[PoolState]:
     """Return the pools for the next pod of a part: those of the next cycle, when the pods that start now are placed."""
-    there: dict[str, set[PoolKey]] = {}
+    pools_by_role: dict[str, set[PoolKey]] = {}
     for name in pending.gang.part_ids:
         for pod in state.gangs[name].pods:
             key = state.pool_by_pod.get(pod.uid) or (pod.pool if pod.state in (PLACED, NOTIFIED) else None)
             if key is not None:
-                there.setdefault(pod.role, set()).add(key)
-    keys = narrow_to_gang(pending.allowed_pools, pending.surplus[0].role, there)
-    clusters = {key[0] for found in there.values() for key in found}
+                pools_by_role.setdefault(pod.role, set()).add(key)
+    keys = narrow_to_gang(pending.allowed_pools, pending.surplus[0].role, pools_by_role)
+    clusters = {key[0] for found in pools_by_role.values() for key in found}
     return [each for each in state.usable_pools(pending) if each.pool.key in keys and each.pool.key[0] in clusters]
 
 

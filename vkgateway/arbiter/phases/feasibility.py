@@ -28,13 +28,13 @@ def count_placeable_empty(pool_state: PoolState, pending: PendingGang) -> int:
 
 
 def _cached_answer(
-    what: str, pool_state: PoolState, pending: PendingGang, found: Callable[[PoolState, PendingGang], int]
+    question: str, pool_state: PoolState, pending: PendingGang, found: Callable[[PoolState, PendingGang], int]
 ) -> int:
     if pending.placed_pods:
         return found(pool_state, pending)
-    known = pool_state.facts.feasibility.get((what, pending.equivalence_class))
+    known = pool_state.facts.feasibility.get((question, pending.equivalence_class))
     if known is None:
-        known = pool_state.facts.feasibility[what, pending.equivalence_class] = found(pool_state, pending)
+        known = pool_state.facts.feasibility[question, pending.equivalence_class] = found(pool_state, pending)
     return known
 
 
@@ -44,9 +44,11 @@ def _check_impossible(pool_state: PoolState, pending: PendingGang) -> bool:
 
 
 def _fits_empty(pool_state: PoolState, pending: PendingGang) -> bool:
-    room, level = pool_state.facts.empty_resources, pending.gang.required_level
-    with room.trial():
-        found = place_pods(room, pending.min_members, required_level=level, among=allowed_nodes(pool_state, pending))
+    resources, level = pool_state.facts.empty_resources, pending.gang.required_level
+    with resources.trial():
+        found = place_pods(
+            resources, pending.min_members, required_level=level, among=allowed_nodes(pool_state, pending)
+        )
     return found is not None
 
 

@@ -76,11 +76,11 @@ class GangBorrowing:
                 yield pool_state, place
 
     def _take_once(self, pool_state: PoolState, pending: PendingGang) -> Placement | None:
-        kept = pool_state.reservations.nodes
+        reservation = pool_state.reservations.nodes
         free = (
-            kept is None
-            or kept.can_backfill(pool_state.expected_ends, pending.gang, self._state.now)
-            or kept.can_lend_to(pending.gang, self._state.now)
+            reservation is None
+            or reservation.can_backfill(pool_state.expected_ends, pending.gang, self._state.now)
+            or reservation.can_lend_to(pending.gang, self._state.now)
         )
         return self._attempts.try_once(
             ("start", free),
@@ -118,23 +118,23 @@ class GangBorrowing:
         found = self.earliest_reservation(pending, pools)
         if found is None:
             return False
-        pool_state, kept = found
-        pool_state.reservations.reserve_nodes(kept)
+        pool_state, reservation = found
+        pool_state.reservations.reserve_nodes(reservation)
         return True
 
     def _reservation_in(self, pool_state: PoolState, pending: PendingGang) -> Reservation | None:
         if pool_state.reservations.nodes is not None:
             return None
-        what = "reserve", self._state.has_aged(pending.gang)
+        question = "reserve", self._state.has_aged(pending.gang)
         return self._attempts.try_once(
-            what, pool_state, pending, lambda: find_reservation(self._state, pool_state, pending)
+            question, pool_state, pending, lambda: find_reservation(self._state, pool_state, pending)
         )
 
     def earliest_reservation(
         self, part: PendingGang, pools: Sequence[PoolState]
     ) -> tuple[PoolState, Reservation] | None:
         """Return the reservation of nodes with the earliest start; None: no pool has one."""
-        found = [(each, kept) for each in pools if (kept := self._reservation_in(each, part)) is not None]
+        found = [(each, reservation) for each in pools if (reservation := self._reservation_in(each, part)) is not None]
         return pick_best(found, _start_time) if found else None
 
     def start_in_other_pool(self, pending: PendingGang, plan: PreemptionPlan) -> bool:

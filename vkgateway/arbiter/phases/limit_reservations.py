@@ -32,15 +32,17 @@ def exceeds_reserved_limit(state: CycleState, pool_state: PoolState, pending: Pe
     if ahead is not None and ahead is not pending:
         missing = pool_state.tenant_usage.exceeded_limits(pending.tenant, [*ahead.min_members, *pods])
         return any(pod.shape.amount_of(name) for pod in pods for name in missing)
-    kept = pool_state.reservations.nodes
-    ahead = state.pending_gangs.get(kept.gang) if kept is not None else None
-    if kept is None or ahead is None or ahead is pending or ahead.tenant != pending.tenant:
+    reservation = pool_state.reservations.nodes
+    ahead = state.pending_gangs.get(reservation.gang) if reservation is not None else None
+    if reservation is None or ahead is None or ahead is pending or ahead.tenant != pending.tenant:
         return False
-    if not state.has_aged(ahead.gang) and kept.can_backfill(pool_state.expected_ends, pending.gang, state.now):
+    if not state.has_aged(ahead.gang) and reservation.can_backfill(pool_state.expected_ends, pending.gang, state.now):
         return False
     return bool(pool_state.tenant_usage.exceeded_limits(pending.tenant, [*ahead.min_members, *pods]))
 
 
 def _is_blocked_by_later_work(pool_state: PoolState, pending: PendingGang) -> bool:
-    gone = {name: held.item(0) for name, held in pool_state.usage_by_age.discounted_usage_of(pending.gang).items()}
-    return not pool_state.tenant_usage.excess_over_limit(pending.tenant, pending.min_members, [gone])
+    discounted = {
+        name: held.item(0) for name, held in pool_state.usage_by_age.discounted_usage_of(pending.gang).items()
+    }
+    return not pool_state.tenant_usage.excess_over_limit(pending.tenant, pending.min_members, [discounted])

@@ -17,34 +17,34 @@ from vkgateway.arbiter.snapshot import Pod, Shape
 def find_reservation(state: CycleState, pool_state: PoolState, pending: PendingGang) -> Reservation | None:
     """Return a reservation at the earliest known start. Without a known start, only an aged gang reserves nodes."""
     gang = pending.gang
-    lent = tuple(
+    reclaimable = tuple(
         pod
         for pod in pool_state.victims.reclaimable_for(gang.whole_id).all_pods()
         if pod.node in pool_state.node_resources
     )
     with pool_state.node_resources.trial():
-        pool_state.remove_pods(lent)
-        leaves, near = reserve_for(pool_state, pending.min_members), allowed_nodes(pool_state, pending)
+        pool_state.remove_pods(reclaimable)
+        leaves, allowed = reserve_for(pool_state, pending.min_members), allowed_nodes(pool_state, pending)
         future = PoolForecast(pool_state.node_resources, pool_state.expected_ends, state.now, idle_reserve=leaves)
-        start = future.earliest_start(pending.min_members, required_level=gang.required_level, among=near)
+        start = future.earliest_start(pending.min_members, required_level=gang.required_level, among=allowed)
         places = None
         if start is not None:
-            places = future.place_at(pending.min_members, start, required_level=gang.required_level, among=near)
+            places = future.place_at(pending.min_members, start, required_level=gang.required_level, among=allowed)
     if places is not None:
-        return _make_reservation(pool_state, pending, places, start, lent)
+        return _make_reservation(pool_state, pending, places, start, reclaimable)
     if not state.has_aged(gang):
         return None
     nodes = _nodes_after_eviction(state, pool_state, pending) or _nodes_after_eviction(
         state, pool_state, pending, also=_planned_borrowers(state, pool_state)
     )
-    return _make_reservation(pool_state, pending, nodes, None, lent) if nodes is not None else None
+    return _make_reservation(pool_state, pending, nodes, None, reclaimable) if nodes is not None else None
 
 
 def _nodes_after_eviction(
     state: CycleState, pool_state: PoolState, pending: PendingGang, *, also: Iterable[tuple[str, Shape]] = ()
 ) -> Mapping[str, str] | None:
     """Return where the gang fits after the cheapest evictions, and after pods of shapes terminate on nodes (`also`)."""
-    slow = late_pod_uids(pool_state, state.now)
+    late = late_pod_uids(pool_state, state.now)
     with pool_state.node_resources.trial():
         for node, shape in also:
             pool_state.node_resources.remove_pods(node, shape)
@@ -56,7 +56,7 @@ def _nodes_after_eviction(
             now=state.now,
             excess=pool_state.tenant_usage.shares_by_tenant(),
             among=allowed_nodes(pool_state, pending),
-            ending=[pod for uid, pod in pool_state.terminating_pods.items() if uid not in slow],
+            ending=[pod for uid, pod in pool_state.terminating_pods.items() if uid not in late],
             idle_reserve=reserve_for(pool_state, pending.min_members),
         )
     return choice.nodes if choice is not None else None
@@ -70,10 +70,14 @@ def _planned_borrowers(state: CycleState, pool_state: PoolState) -> Iterator[tup
 
 
 def _make_reservation(
-    pool_state: PoolState, pending: PendingGang, nodes: Mapping[str, str], start: float | None, lent: Iterable[Pod]
+    pool_state: PoolState,
+    pending: PendingGang,
+    nodes: Mapping[str, str],
+    start: float | None,
+    reclaimable: Iterable[Pod],
 ) -> Reservation:
     reservation = Reservation.for_gang(pending.gang, pending.min_members, nodes, start, ends=pool_state.expected_ends)
-    for pod in lent:
+    for pod in reclaimable:
         end = pool_state.expected_ends.end_of(pod.uid)
         if start is None or end is None or end > start:
             reservation.count_as_freed(pod.node, pod.shape)

@@ -73,13 +73,13 @@ def _move_plan(state: CycleState, evict: Evict, *, rebind: bool = False) -> bool
         release_plan(pool_state, pending, plan)
         if rebind:
             _rebind_cells(state, pool_state)
-        slow = find_late_pods(
+        late = find_late_pods(
             pool_state.terminating_pods.values(),
             termination_seconds([pool_state.gangs[evict.gang]]),
             since=state.now,
             now=state.now,
         )
-        without = {pod.uid for pod in slow}
+        without = {pod.uid for pod in late}
         nodes = _find_future_nodes(pool_state, pending, plan, without=without)
         if nodes is not None:
             pool_state.add_pods(pending.min_members, nodes)

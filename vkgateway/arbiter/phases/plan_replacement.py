@@ -19,18 +19,18 @@ from vkgateway.arbiter.snapshot import PreemptionPlan
 def replan_slow_plans(state: CycleState) -> None:
     """Plan these gangs again: terminating pods may take longer than was known, and there may be other victims now."""
     plans = [(name, plan) for name, plan in sorted(state.plans.items()) if not plan.borrowed]
-    slow = {key: late_pod_uids(state.pool_states[key], state.now) for key in sorted({plan.pool for _, plan in plans})}
+    late = {key: late_pod_uids(state.pool_states[key], state.now) for key in sorted({plan.pool for _, plan in plans})}
     for name, plan in plans:
-        pending, pool_state, without = state.pending_gangs[name], state.pool_states[plan.pool], slow[plan.pool]
+        pending, pool_state, without = state.pending_gangs[name], state.pool_states[plan.pool], late[plan.pool]
         if without and not _fits_without(pool_state, pending, plan, without):
             _replace_plan(state, pool_state, pending, plan)
 
 
-def _fits_without(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan, slow: Set[str]) -> bool:
+def _fits_without(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan, late: Set[str]) -> bool:
     there = set(plan.nodes.values())
     with pool_state.node_resources.trial():
         pool_state.remove_pods(
-            pod for uid, pod in pool_state.terminating_pods.items() if pod.node in there and uid not in slow
+            pod for uid, pod in pool_state.terminating_pods.items() if pod.node in there and uid not in late
         )
         return pool_state.fits_on_nodes(pending.min_members, plan.nodes)
 

@@ -27,18 +27,18 @@ def pick_best(found: Sequence[T], rank: Callable[[T], Any]) -> T:
     return found[0] if len(found) == 1 else min(found, key=rank)
 
 
-def measure_fit(room: NodeResources, pods: Sequence[Pod], nodes: Mapping[str, str]) -> tuple[int, int]:
+def measure_fit(resources: NodeResources, pods: Sequence[Pod], nodes: Mapping[str, str]) -> tuple[int, int]:
     """Return how many whole nodes the pods would split, and the thousandths of the unit left on all their nodes. The
     pods do not count as placed yet.
     """
-    unit, whole = room.pool.unit_resource, room.largest_node_units
+    unit, whole = resources.pool.unit_resource, resources.largest_node_units
     asked: dict[str, int] = {}
     for pod in pods:
         name = nodes[pod.uid]
         asked[name] = asked.get(name, 0) + pod.shape.amount_of(unit)
     broken = left = 0
     for name, amount in asked.items():
-        free = room.free_on_node(name).get(unit, 0)
+        free = resources.free_on_node(name).get(unit, 0)
         broken += amount > 0 and free >= whole
         left += max(0, free - amount)
     return broken, left
@@ -101,8 +101,8 @@ def _preemption_cost(
     protected = any(_is_protected(pool_state, evict.gang, now) for evict in candidate.evicts)
     with pool_state.node_resources.trial():
         pool_state.remove_pods(_freed_pods(pool_state, candidate))
-        there = measure_fit(pool_state.node_resources, pending.min_members, candidate.victim_choice.nodes)
-    return protected, bool(candidate.evicts), sum(evict.lost for evict in candidate.evicts), *there
+        fit = measure_fit(pool_state.node_resources, pending.min_members, candidate.victim_choice.nodes)
+    return protected, bool(candidate.evicts), sum(evict.lost for evict in candidate.evicts), *fit
 
 
 def _freed_pods(pool_state: PoolState, candidate: CandidatePlan) -> Iterator[Pod]:

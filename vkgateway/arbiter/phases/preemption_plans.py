@@ -118,14 +118,14 @@ def find_candidate_plan(
     """
     plan = _search_plan(state, pool_state, pending, candidates, placement)
     leaves = placement is None and reserve_for(pool_state, pending.min_members) > 0
-    slow = (
+    late = (
         late_pod_uids(pool_state, state.now)
         if plan is not None and (plan.victim_choice.awaited_pods or leaves)
         else set[str]()
     )
-    if plan is None or not slow or (slow.isdisjoint(plan.victim_choice.awaited_pods) and not leaves):
+    if plan is None or not late or (late.isdisjoint(plan.victim_choice.awaited_pods) and not leaves):
         return plan
-    sooner = _search_plan(state, pool_state, pending, candidates, placement, without=slow)
+    sooner = _search_plan(state, pool_state, pending, candidates, placement, without=late)
     return plan if sooner is None and placement is not None else sooner
 
 
@@ -335,13 +335,13 @@ class _PlanKeeper:
             names = {pending.gang.id for pending, _ in waiting}
             for name in sorted(self._pool_state.guarantee_usage.planned - names):
                 self._pool_state.guarantee_usage.release_plan(name)
-        kept = self._feasible_plans(waiting)
-        for gang, pod in list(self._notified_pods(kept)):
+        valid = self._feasible_plans(waiting)
+        for gang, pod in list(self._notified_pods(valid)):
             self._pool_state.terminating_pods.add_pods(gang.tenant, [pod])
-        for pending, plan in kept:
+        for pending, plan in valid:
             _remove_planned_pods(self._pool_state, pending, plan)
         # On a node with several plans, the older plan uses freed capacity first; later plans do not delay it.
-        for pending, plan in sorted(kept, key=lambda each: (each[1].made, priority_key(each[0].gang))):
+        for pending, plan in sorted(valid, key=lambda each: (each[1].made, priority_key(each[0].gang))):
             self._pool_state.add_pods(pending.min_members, plan.nodes)
             ready = pending.gang.part_info is None and is_plan_free(self._pool_state, pending, plan)
             if ready and not self._pool_state.tenant_usage.exceeded_limits(pending.tenant, pending.min_members):
@@ -388,47 +388,47 @@ class _PlanKeeper:
         self, waiting: Sequence[tuple[PendingGang, PreemptionPlan]]
     ) -> list[tuple[PendingGang, PreemptionPlan]]:
         """Return the plans whose nodes will be free. The other plans are released, the last first."""
-        pool_state, kept = self._pool_state, list(waiting)
-        slow = late_pod_uids(pool_state, self._cycle_state.now) if self._borrowed else set()
-        while kept:
+        pool_state, valid = self._pool_state, list(waiting)
+        late = late_pod_uids(pool_state, self._cycle_state.now) if self._borrowed else set()
+        while valid:
             with pool_state.node_resources.trial():
-                pool_state.remove_pods(pod for uid, pod in pool_state.terminating_pods.items() if uid not in slow)
-                pool_state.remove_pods(pod for _, pod in self._notified_pods(kept))
-                bad = next(
+                pool_state.remove_pods(pod for uid, pod in pool_state.terminating_pods.items() if uid not in late)
+                pool_state.remove_pods(pod for _, pod in self._notified_pods(valid))
+                invalid = next(
                     (
                         each
-                        for each in reversed(kept)
+                        for each in reversed(valid)
                         if not pool_state.fits_on_nodes(each[0].min_members, each[1].nodes)
                     ),
                     None,
                 )
-                if bad is None:
+                if invalid is None:
                     # A guaranteed gang may have used the reserve: a plan keeps what its own tenant leaves.
-                    kept = [(pending, with_idle_left(pool_state, plan)) for pending, plan in kept]
-                    bad = next((each for each in reversed(kept) if not is_plan_free(pool_state, *each)), None)
-            if bad is None:
+                    valid = [(pending, with_idle_left(pool_state, plan)) for pending, plan in valid]
+                    invalid = next((each for each in reversed(valid) if not is_plan_free(pool_state, *each)), None)
+            if invalid is None:
                 break
-            release_plan(pool_state, *bad)
-            kept.remove(bad)
-        return kept
+            release_plan(pool_state, *invalid)
+            valid.remove(invalid)
+        return valid
 
-    def _notified_pods(self, kept: Sequence[tuple[PendingGang, PreemptionPlan]]) -> Iterator[tuple[Gang, Pod]]:
+    def _notified_pods(self, valid: Sequence[tuple[PendingGang, PreemptionPlan]]) -> Iterator[tuple[Gang, Pod]]:
         """Yield the pods notified earlier for these gangs, or for any gang if the plans are guaranteed."""
-        names = {pending.gang.whole_id for pending, _ in kept}
-        for gang, pod in self._cycle_state.notified.in_pool(self._pool_state) if kept else ():
+        names = {pending.gang.whole_id for pending, _ in valid}
+        for gang, pod in self._cycle_state.notified.in_pool(self._pool_state) if valid else ():
             if pod.uid not in self._pool_state.terminating_pods and (not self._borrowed or pod.evicted_for in names):
                 yield gang, pod
 
 
 def _nodes_still_fit(pool_state: PoolState, pending: PendingGang, plan: PreemptionPlan) -> bool:
     """Return whether the plan's nodes exist and accept these pods: labels and taints may have changed."""
-    room = pool_state.node_resources
-    if not all(node in room for node in plan.nodes.values()):
+    resources = pool_state.node_resources
+    if not all(node in resources for node in plan.nodes.values()):
         return False
     near = allowed_nodes(pool_state, pending, plan.nodes)
     for pod in pending.min_members:
-        position = room.position_of(plan.nodes[pod.uid])
-        if not room.node_filter.feasible_nodes(pod.shape)[position] or (near is not None and not near[position]):
+        position = resources.position_of(plan.nodes[pod.uid])
+        if not resources.node_filter.feasible_nodes(pod.shape)[position] or (near is not None and not near[position]):
             return False
     return True
 

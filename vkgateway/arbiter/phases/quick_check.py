@@ -14,10 +14,10 @@ def could_fit_without(pool_state: PoolState, pending: PendingGang, pods: Iterabl
     """Return whether the gang's pods, each shape by itself, would fit without these pods. Nothing changes. False: no
     search finds a placement. True proves nothing. Counting ignores NUMA zones: True where there are any.
     """
-    room = pool_state.node_resources
-    if room.has_zones:
+    resources = pool_state.node_resources
+    if resources.has_zones:
         return True
-    with room.trial():
-        room.remove_many((pod.node, pod.shape) for pod in pods if pod.node in room)
+    with resources.trial():
+        resources.remove_many((pod.node, pod.shape) for pod in pods if pod.node in resources)
         counts = Counter(pod.shape for pod in pending.min_members)
-        return all(room.total_capacity(shape) >= count for shape, count in counts.items())
+        return all(resources.total_capacity(shape) >= count for shape, count in counts.items())

@@ -239,13 +239,13 @@ def _search_needed_units(
             for unit in later:
                 _remove_unit(pool_state, unit)
             known = later + known
-        slow = find_unneeded_late_pods(pool_state, earlier, others, seconds, since=made, now=now)
+        late = find_unneeded_late_pods(pool_state, earlier, others, seconds, since=made, now=now)
         for unit in known:
             _restore_unit(pool_state, unit)
             if not all(_holds_without(pool_state, unit, *each) for each in earlier):
                 _remove_unit(pool_state, unit)
                 needed[id(unit)] = unit
-        pool_state.remove_pods(slow)
+        pool_state.remove_pods(late)
     return list(needed.values())
 
 

@@ -226,8 +226,8 @@ def _idle_before_after(
 
 def _terminating_pods(state: CycleState, pool_state: PoolState, notified: Iterable[tuple[Gang, Pod]]) -> list[Pod]:
     """Return the pods that terminate in time, and those that were notified for the gang before."""
-    slow = late_pod_uids(pool_state, state.now)
-    return [pod for uid, pod in pool_state.terminating_pods.items() if uid not in slow] + [pod for _, pod in notified]
+    late = late_pod_uids(pool_state, state.now)
+    return [pod for uid, pod in pool_state.terminating_pods.items() if uid not in late] + [pod for _, pod in notified]
 
 
 def _usable_notified(state: CycleState, pool_state: PoolState, pending: PendingGang) -> Iterator[tuple[Gang, Pod]]:
@@ -242,16 +242,16 @@ def _blocking_reservation(
     state: CycleState, pool_state: PoolState, pending: PendingGang, lower: PreemptionCandidates
 ) -> Reservation | None:
     """Return the reservation of another gang, unless this one ends before it starts."""
-    kept = pool_state.reservations.nodes
-    if kept is None or kept.gang in pending.gang.part_ids:
+    reservation = pool_state.reservations.nodes
+    if reservation is None or reservation.gang in pending.gang.part_ids:
         return None
     begins = state.now + max(
         (gang.notice + gang.grace for gang in _gangs_with_candidates(pool_state, lower)), default=0.0
     )
     return (
         None
-        if pending.gang.part_info is None and kept.can_backfill(pool_state.expected_ends, pending.gang, begins)
-        else kept
+        if pending.gang.part_info is None and reservation.can_backfill(pool_state.expected_ends, pending.gang, begins)
+        else reservation
     )
 
 
@@ -260,24 +260,32 @@ def _gangs_with_candidates(pool_state: PoolState, lower: PreemptionCandidates) -
 
 
 def _hide_reserved(
-    state: CycleState, pool_state: PoolState, kept: Reservation, lower: PreemptionCandidates, coming: Iterable[Pod]
+    state: CycleState,
+    pool_state: PoolState,
+    reservation: Reservation,
+    lower: PreemptionCandidates,
+    coming: Iterable[Pod],
 ) -> None:
     """Take the capacity that a reservation needs: free, becoming free, and assumed to end before it starts. It must be
     undone. Candidates count as assumed where they borrow reserved nodes, are surplus, or end before.
     """
-    lent = {pod.uid for pod in pool_state.victims.reclaimable_for(state.gangs[kept.gang].whole_id).all_pods()}
+    reclaimable = {
+        pod.uid for pod in pool_state.victims.reclaimable_for(state.gangs[reservation.gang].whole_id).all_pods()
+    }
     leaves = {pod.uid: pod for pod in coming}
-    counted = {
+    freed = {
         pod.uid: pod for gang in _gangs_with_candidates(pool_state, lower) for pod in _placed_pods(pool_state, gang)
     }
-    counted = {
-        uid: pod for uid, pod in counted.items() if uid in lent or kept.starts_after(pool_state.expected_ends, uid)
+    freed = {
+        uid: pod
+        for uid, pod in freed.items()
+        if uid in reclaimable or reservation.starts_after(pool_state.expected_ends, uid)
     }
-    counted |= {uid: pod for uid, pod in leaves.items() if kept.starts_after(pool_state.expected_ends, uid)}
-    kept.withhold_needed(
+    freed |= {uid: pod for uid, pod in leaves.items() if reservation.starts_after(pool_state.expected_ends, uid)}
+    reservation.withhold_needed(
         pool_state.node_resources,
-        freed_pods=[(pod.node, pod.shape) for pod in counted.values()],
-        terminating_pods=[(pod.node, pod.shape) for uid, pod in leaves.items() if uid not in counted],
+        freed_pods=[(pod.node, pod.shape) for pod in freed.values()],
+        terminating_pods=[(pod.node, pod.shape) for uid, pod in leaves.items() if uid not in freed],
     )
 
 
