@@ -1,1 +1,1 @@
-"""Who runs, who waits and why; pure: what is asked and what is known come in, decisions go out."""
+"""The arbiter: which gangs start, wait or are evicted. Pure: snapshots in, decisions out."""

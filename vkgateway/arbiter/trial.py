@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 
@@ -15,13 +16,32 @@ class Undoable(Protocol):
         """Undo all changes since that moment."""
 
 
-class Trial:
-    """Changes to states that are undone at the end of a `with` block, unless the block commits them."""
+class JointState:
+    """Several states as one."""
 
-    __slots__ = ("_marks", "is_committed")
+    __slots__ = ("_states",)
 
     def __init__(self, *states: Undoable) -> None:
-        self._marks = [(state, state.mark()) for state in states]
+        self._states = states
+
+    def mark(self) -> Sequence[Any]:
+        """Return the present moment of all states."""
+        return [state.mark() for state in self._states]
+
+    def undo(self, marks: Sequence[Any]) -> None:
+        """Undo all changes since that moment."""
+        for state, mark in zip(self._states, marks, strict=True):
+            state.undo(mark)
+
+
+class Trial:
+    """Changes to a state that are undone at the end of a `with` block, unless the block commits them."""
+
+    __slots__ = ("_mark", "_state", "is_committed")
+
+    def __init__(self, state: Undoable) -> None:
+        self._state = state
+        self._mark = state.mark()
         self.is_committed = False
 
     def __enter__(self) -> Trial:
@@ -29,7 +49,7 @@ class Trial:
 
     def __exit__(self, *_: object) -> None:
         if not self.is_committed:
-            self.restart()
+            self._state.undo(self._mark)
 
     def commit(self) -> None:
         """Keep the changes of the block."""
@@ -37,5 +57,4 @@ class Trial:
 
     def restart(self) -> None:
         """Undo the changes so far. The block continues."""
-        for state, mark in self._marks:
-            state.undo(mark)
+        self._state.undo(self._mark)

@@ -28,7 +28,7 @@ from vkgateway.arbiter.pools.victims import PoolVictims
 from vkgateway.arbiter.queueing.tenant_usage import SavedUsage, TenantUsage
 from vkgateway.arbiter.queueing.usage_by_age import UsageByAge
 from vkgateway.arbiter.snapshot import Gang, Pod, Policy, Pool, Quota
-from vkgateway.arbiter.trial import Trial
+from vkgateway.arbiter.trial import JointState, Trial
 
 
 class _RoundStart(NamedTuple):
@@ -135,7 +135,7 @@ class PoolState:
 
     def placement_trial(self) -> Trial:
         """Return a trial of changes to free capacity and cells."""
-        return Trial(self.node_resources, self.cells)
+        return Trial(JointState(self.node_resources, self.cells))
 
     def trial(self) -> Trial:
         """Return a trial of all changes that a round makes. It costs more than `placement_trial`."""

@@ -139,10 +139,11 @@ def _unneeded_late_pods(
     if next(find_late_pods(leaving, 0.0, since=plan.made, now=state.now), None) is None:
         return set()
     seconds = termination_seconds(victim_gangs(state, pool_state))
-    mark = pool_state.node_resources.mark()
-    pool_state.remove_pods(leaving)
-    slow = find_unneeded_late_pods(pool_state, [(pending_gang, plan)], leaving, seconds, since=plan.made, now=state.now)
-    pool_state.node_resources.undo(mark)
+    with pool_state.node_resources.trial():
+        pool_state.remove_pods(leaving)
+        slow = find_unneeded_late_pods(
+            pool_state, [(pending_gang, plan)], leaving, seconds, since=plan.made, now=state.now
+        )
     return {pod.uid for pod in slow}
 
 
@@ -383,9 +384,8 @@ def _report_reserved_cells(pending_gang: PendingGang, pool_state: PoolState, cel
 
 
 def _fits_now(pool_state: PoolState, pending_gang: PendingGang) -> bool:
-    mark = pool_state.node_resources.mark()
-    found = place_keeping_reserve(pool_state, pending_gang, pending_gang.min_members)
-    pool_state.node_resources.undo(mark)
+    with pool_state.node_resources.trial():
+        found = place_keeping_reserve(pool_state, pending_gang, pending_gang.min_members)
     return found is not None
 
 
