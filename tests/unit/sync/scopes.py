@@ -41,7 +41,7 @@ def tenant_scope(
     requests: RecordedRequests | None = None,
     name: str = TENANT,
 ) -> TenantScope:
-    """A scope whose lists are all complete, and whose requests nobody handles."""
+    """Return a scope with complete lists, whose requests are not handled."""
     scope = TenantScope(
         tenant=TenantContext(name=name, api_host="10.213.0.1", api_port=6443),
         client=client,
