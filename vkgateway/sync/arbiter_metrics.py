@@ -18,29 +18,27 @@ until they have terminated, until the pods are bound.
 
 CYCLE_SECONDS: Final = Histogram(
     "vkgateway_arbiter_cycle_seconds",
-    "How long the arbiter takes to decide, from its facts to its decisions.",
+    "Duration of a scheduling cycle, from the snapshot to the decisions.",
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
 DECISIONS: Final = Counter(
     "vkgateway_arbiter_decisions",
-    "Decisions about gangs, by kind: admit, evict, reprieve, promote. Holds are not counted.",
+    "Decisions about gangs, by kind: admit, evict, reprieve, promote. Pending reasons are not counted.",
     ["kind"],
 )
-EVICTED: Final = Counter(
-    "vkgateway_arbiter_evicted_pods", "Pods that were told to go, by the tenant whose they are.", ["tenant"]
-)
+EVICTED: Final = Counter("vkgateway_arbiter_evicted_pods", "Pods that the arbiter evicted, by tenant.", ["tenant"])
 LOST: Final = Counter(
     "vkgateway_arbiter_lost_gpu_seconds",
-    "Work lost by evictions, in seconds of one GPU since start or last checkpoint, by the tenant whose it was.",
+    "Work lost by evictions, in GPU-seconds since the start or the last checkpoint, by tenant.",
     ["tenant"],
 )
 WAITING_GANGS: Final = Gauge("vkgateway_arbiter_waiting_gangs", "Gangs that wait, by pool.", ["pool"])
 TENANT_WAITING_GANGS: Final = Gauge(
-    "vkgateway_arbiter_tenant_waiting_gangs", "Gangs of a tenant that wait, by pool.", ["tenant", "pool"]
+    "vkgateway_arbiter_tenant_waiting_gangs", "Pending gangs of a tenant, by pool.", ["tenant", "pool"]
 )
 TENANT_WAITING_UNITS: Final = Gauge(
     "vkgateway_arbiter_tenant_waiting_units",
-    "Units of a resource that a tenant's waiting gangs ask for.",
+    "Units of a resource that a tenant's pending gangs request.",
     ["tenant", "pool", "resource"],
 )
 START_SECONDS: Final = Histogram(
@@ -57,19 +55,19 @@ _POOL_METRICS: Final[tuple[tuple[str, str, Callable[[PoolReport], float]], ...]]
     ("guaranteed_units", "Units of a resource that are guaranteed to tenants.", lambda pool: pool.guaranteed),
     (
         "kept_units",
-        "Units of a resource that are guaranteed, and that the nodes hold: fewer while nodes are missing.",
+        "Units of a resource that guarantees keep: fewer than guaranteed while nodes are missing.",
         lambda pool: pool.kept,
     ),
     ("used_units", "Units of a resource that are used inside guarantees.", lambda pool: pool.used),
     ("borrowed_units", "Units of a resource that are used outside guarantees.", lambda pool: pool.borrowed),
     (
         "lent_units",
-        "Units of a resource that are borrowed from tenants to whom they are guaranteed, and who do not use them.",
+        "Units of a resource that other tenants borrow from unused guarantees.",
         lambda pool: pool.lent,
     ),
     (
         "others_units",
-        "Units of a resource on usable nodes that pods hold which are not tenants'.",
+        "Units of a resource on usable nodes that unmanaged pods use.",
         lambda pool: pool.others,
     ),
     ("free_units", "Units of a resource that are free on usable nodes.", lambda pool: pool.free),

@@ -13,23 +13,23 @@ from prometheus_client import Counter, Histogram
 
 WORK_SECONDS: Final = Histogram(
     "vkgateway_work_seconds",
-    "How long one look at an object takes, API servers included; by sort: pod, copy, namespace, service, ...",
+    "Duration of one reconcile request, including API calls, by kind: pod, copy, namespace, service, ...",
     ["sort"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5, 30),
 )
 RETRIES: Final = Counter(
-    "vkgateway_work_retries", "Looks at an object that failed and are repeated, by kind of failure.", ["reason"]
+    "vkgateway_work_retries", "Failed reconcile requests that are retried, by kind of failure.", ["reason"]
 )
 FORWARDED: Final = Counter("vkgateway_pods_forwarded", "Pods created in a compute cluster.", ["tenant"])
 MIRRORED: Final = Counter("vkgateway_pod_statuses_mirrored", "Statuses of pods written to the tenant.", ["tenant"])
 FAILED: Final = Counter(
     "vkgateway_pods_failed",
-    "Pods that the gateway called Failed (refused, taken, lost), by the reason they carry.",
+    "Pods that the gateway set to Failed (refused, evicted, lost), by the reason in their status.",
     ["tenant", "reason"],
 )
 FORWARD_SECONDS: Final = Histogram(
     "vkgateway_pod_forward_seconds",
-    "From a pod's creation in the tenant (in whole seconds) to its creation in the compute cluster.",
+    "Time from a pod's creation in the tenant cluster (whole seconds) to its creation in the compute cluster.",
     ["tenant"],
     buckets=(1, 2, 5, 10, 30, 60, 300, 1800),
 )

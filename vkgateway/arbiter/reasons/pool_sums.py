@@ -122,7 +122,7 @@ def _lent_amount(borrowed: int, unused: int, unguaranteed: int) -> int:
 
 
 def tenant_reports(sums: PoolSums, quotas: Mapping[str, Quota], losses: Losses) -> Iterator[TenantReport]:
-    """Return the name of a pool's virtual node."""
+    """Yield the usage of each tenant in a pool, a report for each governed resource."""
     for tenant in sorted(quotas.keys() | sums.tenants.keys()):
         quota, tenant_sums = quotas.get(tenant), sums.tenants.get(tenant, TenantSums())
         for name in sums.pool.governed:
