@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import datetime
 import enum
 import hashlib
-import time
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Any, Protocol
@@ -33,6 +31,7 @@ from vkgateway.controlplane.templates import Template, Templates, TenantFacts
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.api import Tenant
 from vkgateway.model.errors import InputError, UnavailableError
 from vkgateway.model.names import validate_tenant_name
@@ -100,9 +99,7 @@ class Provisioner:
         webhooks_ca: bytes = b"",
         ranges: ServiceRanges | None = None,
         connect: Callable[[ControlPlane], Client] = ControlPlane.create_client,
-        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._store = store
         self._datastore = datastore
@@ -115,9 +112,7 @@ class Provisioner:
         self._ranges = ranges
         self.taken_ranges: Callable[[], Collection[str]] = tuple
         self._connect = connect
-        self._now = now
         self._clock = clock
-        self._sleep = sleep
         self._record_lock = asyncio.Lock()
 
     async def provision(self, tenant: Tenant, *, on_step: OnStep = _ignore_step) -> ControlPlane:
@@ -218,7 +213,7 @@ class Provisioner:
                 assigned_ports=self._store.assigned_ports,
             )
             credentials = kept.credentials if kept else await asyncio.to_thread(Credentials.create, name)
-            credentials = credentials.renew_admin(now=self._now())
+            credentials = credentials.renew_admin(now=self._clock.now())
             service_range = kept.service_range if kept else await self._choose_range(name)
             service_cidr = (kept.service_cidr if kept else "") or service_range or template.service_cidr
             plane = self._plane_spec(tenant, template, endpoint=endpoint, service_cidr=service_cidr)
@@ -292,14 +287,14 @@ class Provisioner:
     async def _wait_until_ready(self, client: Client, plane: ControlPlaneSpec, *, exclude: str = "") -> None:
         """Wait until the API server is ready, apart from the check `exclude`."""
         params = {"exclude": exclude} if exclude else None
-        started = checked = self._clock()
+        started = checked = self._clock.monotonic()
         while True:
             try:
                 await client.request("GET", "/readyz", params=params, timeout=5)
                 return
             except errors.ApiError as error:
                 failure = error
-            now = self._clock()
+            now = self._clock.monotonic()
             if now - checked >= _FAILURE_CHECK_SECONDS:
                 checked = now
                 if reason := await self._driver.failure_reason(plane):
@@ -308,7 +303,7 @@ class Provisioner:
                 raise UnavailableError(
                     f"the API server of {plane.cluster!r} is not ready after {_SERVING_SECONDS:.0f} s: {failure}"
                 ) from failure
-            await self._sleep(_POLL_SECONDS)
+            await self._clock.sleep(_POLL_SECONDS)
 
     async def _ensure_objects(
         self, client: Client, record: ControlPlaneRecord, objects: list[dict[str, Any]], *, tenant: str
@@ -351,13 +346,13 @@ class Provisioner:
 
     async def _apply_with_retry(self, client: Client, objects: list[dict[str, Any]]) -> None:
         """Apply objects; retry while a new API server has not created its first namespaces."""
-        started = self._clock()
+        started = self._clock.monotonic()
         while True:
             try:
                 await apply_objects(client, objects)
                 return
             except errors.ApiError as error:
                 missing = isinstance(error, errors.NotFound)
-                if not (missing or error.is_transient) or self._clock() - started >= _SERVING_SECONDS:
+                if not (missing or error.is_transient) or self._clock.monotonic() - started >= _SERVING_SECONDS:
                     raise
-            await self._sleep(_POLL_SECONDS)
+            await self._clock.sleep(_POLL_SECONDS)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import FakeClock
 from tests.unit.controlplane.fakes import FakeDriver, FakeEtcd, FakeStore
 from vkgateway.controlplane.access import ControlPlane
 from vkgateway.controlplane.drivers.base import Driver, ServerEndpoint
@@ -53,8 +54,7 @@ class World:
         self.driver = FakeDriver()
         self.templates = _templates(folder)
         self.ranges: ServiceRanges | None = None
-        self.now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-        self.time = 0.0
+        self.clock = FakeClock(origin=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC))
 
     def provisioner(self) -> Provisioner:
         return Provisioner(
@@ -65,9 +65,7 @@ class World:
             etcd_endpoints=("https://10.0.0.1:2379",),
             ranges=self.ranges,
             connect=self.connect,
-            now=lambda: self.now,
-            clock=lambda: self.time,
-            sleep=self.sleep,
+            clock=self.clock,
         )
 
     def create_driver(self) -> Driver:
@@ -76,9 +74,6 @@ class World:
     def connect(self, control_plane: ControlPlane) -> Client:
         assert common_name(control_plane.identity.cert_pem) == "vkgateway"
         return self.server.client(control_plane.tenant)
-
-    async def sleep(self, seconds: float) -> None:
-        self.time += seconds
 
     def keep_note(self) -> None:
         """Mark the template's ConfigMap as kept."""
@@ -281,10 +276,10 @@ async def test_changed_port_in_the_spec_is_applied(world: World) -> None:
 
 
 async def test_admin_certificate_is_renewed_before_it_expires(world: World) -> None:
-    world.now = datetime.datetime.now(datetime.UTC)
+    world.clock = FakeClock(origin=datetime.datetime.now(datetime.UTC))
     await world.provisioner().provision(tenant())
     before = world.store.records["alpha"]
-    world.now += datetime.timedelta(days=300)
+    world.clock.seconds += datetime.timedelta(days=300).total_seconds()
     await world.provisioner().provision(tenant())
     after = world.store.records["alpha"]
     assert after.credentials.admin != before.credentials.admin
@@ -318,7 +313,7 @@ async def test_provision_fails_if_the_api_server_is_not_ready_in_time(world: Wor
     world.server.fail("GET", "/readyz", status=500, times=10_000)
     with pytest.raises(UnavailableError, match="'alpha' is not ready after 60 s"):
         await world.provisioner().provision(tenant())
-    assert world.time >= 60
+    assert world.clock.seconds >= 60
 
 
 async def test_objects_are_retried_until_their_namespace_exists(world: World) -> None:
