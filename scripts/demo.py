@@ -183,13 +183,16 @@ def run_workloads(tenant: Shell) -> None:
         tenant.run("kubectl", "create", "namespace", NAMESPACE)
     tenant.run("kubectl", "config", "set-context", "--current", f"--namespace={NAMESPACE}")
     # Jobs and pods run once, so those of an earlier demonstration are replaced.
-    if tenant.ask("kubectl", "get", "job/train", "pod/gpu", "pod/shell", "--ignore-not-found", "-o", "name"):
-        tenant.run("kubectl", "delete", "job/train", "pod/gpu", "pod/shell", "--ignore-not-found", "--timeout=60s")
-    for example in ("web", "train", "gpu"):
-        tenant.run("kubectl", "apply", "-f", f"examples/{example}.yaml")
+    earlier = ("job/train", "job/gang", "job/lend", "pod/gpu", "pod/shell", "--ignore-not-found")
+    if tenant.ask("kubectl", "get", *earlier, "-o", "name"):
+        tenant.run("kubectl", "delete", *earlier, "--timeout=60s")
+    # One after the other: together, they could leave no room for the gang in the tenant's cells.
+    tenant.run("kubectl", "apply", "-f", "examples/web.yaml")
     tenant.run("kubectl", "rollout", "status", "deployment/web", "--timeout=120s")
-    tenant.run("kubectl", "wait", "pod/gpu", "--for=condition=Ready", "--timeout=120s")
+    tenant.run("kubectl", "apply", "-f", "examples/train.yaml")
     tenant.run("kubectl", "wait", "job/train", "--for=condition=Complete", "--timeout=120s")
+    tenant.run("kubectl", "apply", "-f", "examples/gpu.yaml")
+    tenant.run("kubectl", "wait", "pod/gpu", "--for=condition=Ready", "--timeout=120s")
     tenant.run("kubectl", "get", "deployments,jobs,pods")
 
 
