@@ -47,7 +47,7 @@ class BurstFigures:
 async def run_burst(
     places: Sequence[load.Place], count: int, kind: PodKind, *, timeline: Timeline, platform: Platform
 ) -> BurstFigures:
-    """Create `count` pods concurrently, wait until all are ready, delete them, and wait until all are gone.
+    """Create `count` pods concurrently, wait until all are ready, delete them, and wait for the deletion.
 
     Watches must feed `timeline`.
     """
@@ -70,7 +70,7 @@ async def measure_burst(
     timeline: Timeline,
     platform: Platform,
 ) -> BurstFigures:
-    """Measure `start` until all pods are ready, and `end` until all are gone.
+    """Measure `start` until all pods are ready, and `end` until all are deleted.
 
     Watches must feed `timeline`, and `start` must mark there when each pod was requested.
     """

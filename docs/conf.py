@@ -51,7 +51,7 @@ def _append_toctree(app: Any, docname: str, source: list[str]) -> None:
 
 
 def _is_child(page: str) -> bool:
-    """Whether a page belongs to the index that links to it: a page beside it, or the index of a folder below it."""
+    """Return whether the index lists a page: one in its folder, or the index of a subfolder."""
     return "/" not in page or page.endswith("/index")
 
 

@@ -1,4 +1,4 @@
-"""What holds for all tests: nobody leaves tasks, sessions, connections or servers behind; a machine may be busy."""
+"""Rules of all tests: no test leaves tasks, sessions, connections or servers behind. The machine may be busy."""
 
 from __future__ import annotations
 

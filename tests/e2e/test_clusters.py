@@ -200,7 +200,9 @@ def test_silent_cluster_blocks_no_tenant_and_is_repaired(berlin: Platform, both:
     finally:
         os.kill(server, signal.SIGCONT)
     eventually(lambda: is_ready(both, f"{POOL}.berlin"), what="the node is ready again")
-    eventually(lambda: not both.get("pods", "-l", f"job-name={there}")["items"], what="its pods are gone above")
-    eventually(lambda: not berlin.compute.get("pods", "-n", "both--default")["items"], what="its pods are gone below")
+    eventually(lambda: not both.get("pods", "-l", f"job-name={there}")["items"], what="the tenant pods are deleted")
+    eventually(
+        lambda: not berlin.compute.get("pods", "-n", "both--default")["items"], what="the compute pods are deleted"
+    )
     both.apply(gang("after", NODES))
     assert clusters_of(both, "after", running=NODES) == {"berlin"}

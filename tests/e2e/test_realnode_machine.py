@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(bool(why := RealNode.find_obstacle()), reason=f"no real node here: {why}"),
 ]
 
-# High, so that it is nobody's: platforms take the lowest number that is free.
+# High, so that no platform uses it: platforms take the lowest number that is free.
 NUMBER = 254
 
 

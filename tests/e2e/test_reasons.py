@@ -156,7 +156,7 @@ def test_volcano_pod_group_declares_a_gang(waiter: Cluster) -> None:
     waiter.define(pod_group_crd())
     group = {"scheduling.k8s.io/group-name": "pair"}
     waiter.apply(gpus("pair-0", 1, group))
-    eventually(lambda: "WaitingForMembers" in reason(waiter, "pair-0"), what="nobody says how many they are")
+    eventually(lambda: "WaitingForMembers" in reason(waiter, "pair-0"), what="the size of the gang is unknown")
     waiter.apply(
         {
             "apiVersion": "scheduling.volcano.sh/v1beta1",

@@ -170,7 +170,7 @@ def test_job_with_generated_workload_starts_as_a_gang(platform: Platform, groupe
         grouped.wait_pod(each)
     grouped.kubectl("wait", f"podgroup/{name}", "--for=condition=PodGroupScheduled", "--timeout=30s")
     grouped.kubectl("delete", "job", "train", "--wait=true")
-    eventually(lambda: not grouped.get("podgroups,workloads")["items"], what="PodGroup and Workload are gone")
+    eventually(lambda: not grouped.get("podgroups,workloads")["items"], what="PodGroup and Workload are deleted")
 
 
 @of_1_35

@@ -184,7 +184,7 @@ def test_each_leader_worker_group_has_its_own_domain(tenant: Cluster, platform: 
     for group in range(2):
         tenant.wait_pod(f"serve-{group}")
     chosen = [str(tenant.get("pod", f"serve-{group}")["spec"]["nodeName"]) for group in range(2)]
-    assert sorted(name.partition(".")[0] for name in chosen) == ["a100", "v100"], "each leader has a domain of its own"
+    assert sorted(name.partition(".")[0] for name in chosen) == ["a100", "v100"], "each leader has its own domain"
 
     for group, node in enumerate(chosen):
         domain = tenant.get("node", node)["metadata"]["labels"][PRODUCT]

@@ -58,7 +58,7 @@ def test_invariant_holds_in_every_story(invariant: str, chunk: int) -> None:
         ("higher_work_starts", 335),  # the victim for the limit was surplus whose capacity was reserved
         ("higher_work_starts_in_two_pools", 307),  # such surplus ran where the gang did not fit
         ("in_time_beside_slow_ends", 89),  # a guarantee waited for a slowly ending pod of another guarantee
-        # a victim of its own tenant was spared on capacity of another gang
+        # a victim of the same tenant was spared on capacity of another gang
         ("in_time_beside_slow_ends_in_two_pools", 513),
         ("nobody_starves", 41),  # small gangs of its tenant delayed a large gang again and again
         ("nobody_starves", 2187),

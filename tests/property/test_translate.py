@@ -476,7 +476,7 @@ def test_changes_of_a_running_pod_are_forwarded_once(pod: Object, change: Object
 @patient
 @given(pods, compute_statuses, tenant_statuses, st.integers(0, 9))
 def test_tenant_conditions_are_kept(pod: Object, below: Object, above: Object, observed: int) -> None:
-    """Conditions that nobody below knows, the tenant's own fields, and everything but the status."""
+    """Conditions unknown in the compute cluster, the tenant's own fields, and everything but the status."""
     compute = {**samples.forward(pod), "status": below}
     patch = mirror_status(compute, above, node_ip="10.213.0.1", observed=observed) or {}
     from_below = {entry["type"] for entry in below.get("conditions", ())} | {"Ready", "ContainersReady", "Initialized"}

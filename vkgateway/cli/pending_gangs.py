@@ -153,7 +153,7 @@ def parse_pending(pod: Object) -> PendingMessage:
 def gang_of(pod: Object, companions: FoundObjects | None = None) -> str:
     """Return a pod's gang as `namespace/source/name`, from its marks and companion objects.
 
-    A pod with invalid marks is a gang of its own.
+    A pod with invalid marks is a separate gang.
     """
     try:
         return read_marks(pod, companions or {}).group

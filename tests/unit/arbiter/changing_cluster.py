@@ -177,10 +177,10 @@ class ChangingCluster(CheckedCluster):
         nothing = (again.admits, again.evicts, again.reprieves, again.promotes) == ((), (), (), ())
         assert nothing, f"first {decisions}\nthen {again}"
         # With missing nodes, plans do not take precedence: a plan may be made again in the same way.
-        plans, anew = (
+        plans, recreated = (
             _without_creation_times(each.plans) if decisions.losses else each.plans for each in (decisions, again)
         )
-        assert anew == plans, f"plans {plans}\nthen {anew}"
+        assert recreated == plans, f"plans {plans}\nthen {recreated}"
         self._check_admissions_fit(decisions)
 
     def _check_admissions_fit(self, decisions: Decisions) -> None:
@@ -194,7 +194,7 @@ class ChangingCluster(CheckedCluster):
             cluster = {each.name: each for each in pool.nodes}
             tenant = self.gangs[admit.gang].tenant
             for node in set(admit.nodes.values()):
-                assert cluster[node].usable, f"{admit.gang} starts on {node}, which takes nobody"
+                assert cluster[node].usable, f"{admit.gang} starts on {node}, which takes no pods"
                 for resource, amount in cluster[node].allocatable.items():
                     left = (
                         amount

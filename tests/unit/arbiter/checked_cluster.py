@@ -186,7 +186,7 @@ class CheckedCluster(Cluster):
         for pool in self.pools if decisions.plans else ():
             resources = self.resources_without(pool.key, without=leaving, plans=dict(decisions.plans))
             assert not (short := _overcommitted_plans(resources, decisions.plans, pool.key)), (
-                f"nobody makes room for {short}"
+                f"no victim frees capacity for {short}"
             )
 
     def check_guarantees_bindable(self, decisions: Decisions) -> None:
@@ -253,7 +253,7 @@ class CheckedCluster(Cluster):
                 called = {pod.behind for pod in victim.pods if pod.state is PodState.PLACED}
                 surplus = victim.elastic and not evict.whole
                 assert surplus or preemptor.id in called or self.outranks(preemptor, victim), (
-                    f"{evict}: who borrows evicts nobody"
+                    f"{evict}: a borrowing gang evicts no other"
                 )
                 found = place_pods(resources, min_members, required_level=preemptor.required_level)
             else:

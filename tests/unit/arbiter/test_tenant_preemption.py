@@ -132,7 +132,7 @@ def test_only_gangs_of_same_tenant_are_evicted() -> None:
     cluster.cycle()
     cluster.add(high_gang(sizes=(8, 8)))
     cluster.run_for(60, step=5)
-    assert cluster.running_gangs() == {"b0", "old"}, "whoever of its own goes, it does not fit"
+    assert cluster.running_gangs() == {"b0", "old"}, "it does not fit, whichever gang of its tenant is evicted"
 
 
 def test_surplus_is_evicted_before_whole_gangs() -> None:

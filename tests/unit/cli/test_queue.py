@@ -285,7 +285,7 @@ async def test_companion_object_defines_gang_and_min_members(cli: Cli, server: F
 
     assert await cli(*asked) == 0, cli.err
     gang = json.loads(cli.out)["gang"]
-    assert (gang["name"], gang["minimum"], gang["pods"]) == ("set", None, 3), "nobody knows that kind"
+    assert (gang["name"], gang["minimum"], gang["pods"]) == ("set", None, 3), "the kind is unknown"
 
     server.register(JOBSETS)
     server.store.create(JOBSETS, {"metadata": {"name": "set", "namespace": "ns"}, "spec": spec})

@@ -100,7 +100,7 @@ async def test_gateway_is_live_but_not_ready_without_management_cluster(
     try:
         async with asyncio.timeout(30):
             await again.wait()
-            assert served, "nobody can ask whether it lives"
+            assert served, "no prober can check its health"
             async with aiohttp.ClientSession(f"http://127.0.0.1:{served[0].port}") as session:
                 async with session.get("/healthz") as answer:
                     assert answer.status == 200

@@ -191,7 +191,7 @@ async def test_cpu_time_of_node_never_decreases(world: World) -> None:
     world.nodes.summary("gpu-host-7", [told(web, nanoseconds=5_500_000_000)])
     assert await world.value(path, name) == 8, "an older answer"
     world.pods["alpha"] = [web, db]
-    assert await world.value(path, name) == 10, "looked for anew, it is another pod"
+    assert await world.value(path, name) == 10, "after a new lookup, it is another pod"
 
 
 async def test_cadvisor_samples_are_filtered_and_translated(world: World) -> None:

@@ -51,7 +51,7 @@ def test_the_same_port_at_another_address_is_no_conflict(tmp_path: Path) -> None
 
 
 def test_number_of_a_stopped_platform_is_not_reused(tmp_path: Path) -> None:
-    """Its interface is gone, and a restart creates it again while the other platform runs."""
+    """Its interface was removed, and a restart creates it again while the other platform runs."""
     known = tmp_path / "known"
     down, new = (settle_as_root(known, tmp_path / name) for name in ("a", "b"))
     assert (down.interface, new.interface) == ("vkg0", "vkg1")

@@ -88,7 +88,7 @@ async def test_changed_spec_replaces_the_process(supervisor: Supervisor) -> None
     changed = await supervisor.ensure_process(spec("a", "exec sleep 200"))
     assert changed.pid != first.pid
     assert first.pid is not None
-    assert procfs.start_ticks(first.pid) is None, "the old one is gone before the new one starts"
+    assert procfs.start_ticks(first.pid) is None, "the old process ends before the new one starts"
 
 
 async def test_second_request_ends_the_backoff(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ async def test_process_that_survives_sigkill_does_not_block_others(
         (found,) = (await supervisor.handle_request(ListProcesses())).processes
         assert (found.name, found.pid, found.state) == ("hung", hung.pid, "stopping")
     again = await supervisor.ensure_process(spec("hung", "exec sleep 100", stop_timeout=0.1))
-    assert again.pid not in (None, hung.pid), "the same spec again starts it anew"
+    assert again.pid not in (None, hung.pid), "the same spec restarts it"
 
 
 async def test_shutdown_does_not_wait_for_a_process_that_survives_sigkill(

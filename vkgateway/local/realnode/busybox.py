@@ -36,7 +36,7 @@ code=$?
 [ $code -ne 143 ] || { echo "wget: download timed out" >&2; code=1; }
 exit $code
 """
-"""Replacement for `wget` if busybox has no timeout of its own: `-T` limits the whole download."""
+"""Replacement for `wget` if busybox has no timeout: `-T` limits the whole download."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

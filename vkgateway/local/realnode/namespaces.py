@@ -36,7 +36,7 @@ done
 
 @dataclass(frozen=True, slots=True)
 class NodeNamespaces:
-    """Both namespaces of one node, each kept alive by a file in a directory of its own."""
+    """Both namespaces of one node, each kept alive by a file in its own directory."""
 
     network: NodeNetwork
     folder: Path

@@ -119,7 +119,7 @@ async def test_notice_is_written_to_both_pods_with_the_same_deadline(harness: Ha
     assert harness.list_deadlines() == (DEADLINE, DEADLINE)
     assert harness.compute_pod()["metadata"]["annotations"][EVICTED_FOR] == "alpha/x"
     assert EVICTED_FOR not in harness.tenant_pod()["metadata"]["annotations"], (
-        "nobody else's gangs are told to a tenant"
+        "a tenant learns of no other tenant's gangs"
     )
     assert harness.get_condition() == ("True", "PreemptionByVkgateway")
     assert harness.list_events() == [("PreemptionByVkgateway", f"makes room; it is deleted at {DEADLINE}")]

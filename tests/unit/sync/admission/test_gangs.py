@@ -186,7 +186,7 @@ def test_completions_are_recorded_only_for_incomplete_gangs() -> None:
     assert harness.gangs.completions_in("default") == {GROUP: done}
     assert harness.gangs.completions_in("other") == {}
     harness.seen["u2"] = SUCCEEDED
-    assert harness.gangs.completions_in("default") == {}, "nobody waits for them"
+    assert harness.gangs.completions_in("default") == {}, "no gang waits for them"
 
 
 def test_records_are_notified_of_completions_and_recreations() -> None:

@@ -30,7 +30,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVA
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 24, 38
 DEVICES = ("null", "zero", "urandom")
-PLACE = "/tmp"  # noqa: S108 - only the place at which the new root is mounted, in a mount namespace of its own
+PLACE = "/tmp"  # noqa: S108 - only the place at which the new root is mounted, in a separate mount namespace
 NOT_FOUND, NOT_EXECUTABLE, NOT_MADE = 127, 126, 125
 PATH = "/bin"
 
