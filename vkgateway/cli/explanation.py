@@ -16,7 +16,8 @@ from vkgateway.sync.admission.verdict_store import PREEMPTED
 from vkgateway.translate.conditions import DISRUPTION_CONDITION, FORWARDED_CONDITION, POOL_SCHEDULED_CONDITION
 from vkgateway.translate.gangs import FoundObjects, Kind, MarkError, read_marks
 from vkgateway.translate.gangs.mark_detection import has_mark
-from vkgateway.translate.governed import has_gate, is_governed, other_gates, pod_band
+from vkgateway.translate.governed import has_gate, is_governed, other_gates
+from vkgateway.translate.to_compute import pod_band
 
 HELP_BY_REASON: Final[Mapping[str, str]] = {
     PendingReason.QUOTA: "The tenant's limit is reached. The gang starts when other pods of the tenant end. A gang "

@@ -14,8 +14,9 @@ from vkgateway.model.objects import Object
 from vkgateway.model.requests import MilliResources, render_milli
 from vkgateway.translate.conditions import ADMITTED_CONDITION
 from vkgateway.translate.gangs import FoundObjects, MarkError, read_marks
-from vkgateway.translate.governed import governed_requests, has_gate, is_governed, pod_band
+from vkgateway.translate.governed import governed_requests, has_gate, is_governed
 from vkgateway.translate.pending_message import PendingMessage, parse_message, render_expected_start
+from vkgateway.translate.to_compute import pod_band
 
 SINGLE_POD = "pod"
 """Gang source of a pod without a gang."""

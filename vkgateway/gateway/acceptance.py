@@ -16,7 +16,7 @@ from vkgateway.model.api import ComputeCluster, Tenant, TenantPool, TenantSpec
 from vkgateway.model.errors import InputError
 from vkgateway.model.names import OBJECT_NAME_MAX, validate_tenant_name
 from vkgateway.model.quantity import Quantity, Resources
-from vkgateway.translate.governed import is_extended
+from vkgateway.model.requests import is_extended
 
 OLDEST_MINOR = 30
 _VERSION = re.compile(r"1\.(\d{1,3})\.(\d{1,3})", re.ASCII)

@@ -19,10 +19,10 @@ from vkgateway.gateway.decisionlog import DecisionLog
 from vkgateway.gateway.guarantees import GuaranteeMonitor
 from vkgateway.gateway.usagelog import UsageLog, UsageRecord
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
+from vkgateway.model.requests import is_extended
 from vkgateway.sync.admission.verdict_store import PREEMPTED, PodRun
 from vkgateway.sync.clock import TimeSource
 from vkgateway.sync.views.ownership import Key
-from vkgateway.translate.governed import is_extended
 
 _MIN_INTERVAL: Final = 60.0
 _MAX_INTERVAL: Final = 3600.0

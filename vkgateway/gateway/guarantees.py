@@ -9,8 +9,7 @@ from vkgateway.arbiter.reasons.guarantee_losses import change_text
 from vkgateway.arbiter.reasons.pool_sums import in_units
 from vkgateway.arbiter.snapshot import Pool, PoolKey, Quota, Snapshot, node_name
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict
-from vkgateway.model.requests import MilliResources
-from vkgateway.translate.governed import is_extended
+from vkgateway.model.requests import MilliResources, is_extended
 
 GUARANTEE_SATISFIED = true_verdict("Kept", "the nodes can hold the guarantee")
 

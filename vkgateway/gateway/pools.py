@@ -8,12 +8,11 @@ from vkgateway.arbiter.snapshot import Node, PoolKey, Quota
 from vkgateway.arbiter.snapshot import Pool as PoolFacts
 from vkgateway.model.api import Pool, PoolStatus, TenantPool, WithinTenant
 from vkgateway.model.objects import NodeView
-from vkgateway.model.requests import MilliResources, to_milli
+from vkgateway.model.requests import MilliResources, is_extended, to_milli
 from vkgateway.sync.admission.pod_observer import is_arbiter_placed, recover_verdict
 from vkgateway.sync.compute.unmanaged_pods import UnmanagedPodView
 from vkgateway.sync.views.ownership import owned_by
 from vkgateway.sync.views.pods import ComputePodView
-from vkgateway.translate.governed import is_extended
 from vkgateway.translate.pool_nodes import PoolNodes, order_resources
 
 _MAX_NAMED = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from decimal import ROUND_CEILING, Decimal
-from typing import Any
+from typing import Any, Final
 
 from vkgateway.model.quantity import Quantity, parse_quantity, render_quantity
 
@@ -12,6 +12,8 @@ MilliResources = dict[str, int]
 """Resource names to thousandths of a unit: `{"cpu": 500, "nvidia.com/gpu": 8000}`."""
 
 _THOUSAND = Decimal(1000)
+_NATIVE_DOMAIN: Final = "kubernetes.io"
+_OTHER_PREFIXES: Final = ("requests.", "hugepages-")
 
 
 def to_milli(resources: Mapping[str, Quantity]) -> MilliResources:
@@ -54,6 +56,26 @@ def pod_requests(pod: Mapping[str, Any]) -> MilliResources:
     total = _sum_milli((total, to_milli(spec.get("overhead") or {})))
     total["pods"] = 1000
     return total
+
+
+def is_extended(resource: str) -> bool:
+    """Return whether a resource is extended: its name has a domain that is not Kubernetes' own.
+
+    https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources
+    """
+    domain, slash, _ = resource.partition("/")
+    native = domain == _NATIVE_DOMAIN or domain.endswith("." + _NATIVE_DOMAIN) or domain.startswith(_OTHER_PREFIXES)
+    return bool(slash) and not native
+
+
+def device_requests(pod: Mapping[str, Any]) -> MilliResources:
+    """Return the extended resources that a pod requests, in thousandths, summed as the scheduler sums them.
+
+    Init containers count. Zero amounts are left out.
+    """
+    spec = pod.get("spec") or {}
+    requests = pod_requests({"spec": {kind: spec.get(kind) for kind in ("containers", "initContainers")}})
+    return {name: amount for name, amount in requests.items() if amount and is_extended(name)}
 
 
 def container_requests(container: Mapping[str, Any]) -> MilliResources:

@@ -1,6 +1,6 @@
 """Conditions of a tenant pod: those mirrored from the compute pod, and those set in the tenant cluster."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from vkgateway.model import times
@@ -35,6 +35,8 @@ _MIRRORED_TYPES: Final = frozenset(
     }
 )
 """Types that are removed from the tenant pod when the compute pod no longer has them."""
+_COMPARED_FIELDS: Final = ("type", "status", "reason", "message", "lastProbeTime", "lastTransitionTime")
+"""Compared fields of a condition. The generation is left out, because the compute pod has its own."""
 
 
 def is_disrupted(status: Object) -> bool:
@@ -63,7 +65,7 @@ def mirror_conditions(
 
     `observed` replaces the compute pod's observed generation. 0 removes it.
 
-    The tenant pod keeps its own PodScheduled and the conditions of `gates` (`readiness_gates.tenant_gates`), which the
+    The tenant pod keeps its own PodScheduled and the conditions of `gates` (`metadata.tenant_gates`), which the
     compute pod copies from the tenant. Conditions that only the tenant pod has are kept, except those of
     `_MIRRORED_TYPES`.
     """
@@ -102,6 +104,24 @@ def conditions_patch(wanted: Sequence[Object], current: Sequence[Object]) -> Con
         if entry != old:
             made.append({**dict.fromkeys(old.keys() - entry.keys()), **entry})
     return [*made, *({"$patch": "delete", "type": kind} for kind in before)]
+
+
+def gate_conditions_patch(tenant: Sequence[Object], compute: Sequence[Object], gates: Iterable[str]) -> list[Object]:
+    """Return the strategic merge patch of the compute pod's gate conditions, empty if nothing differs.
+
+    `tenant` and `compute` are the conditions of the two pods. A condition that the tenant removed is removed from the
+    compute pod, too.
+    """
+    wanted = {entry["type"]: _compared_fields(entry) for entry in tenant}
+    current = {entry["type"]: _compared_fields(entry) for entry in compute}
+    made: list[Object] = []
+    for gate in gates:
+        new, old = wanted.get(gate), current.get(gate)
+        if new is None and old is not None:
+            made.append({"$patch": "delete", "type": gate})
+        elif new is not None and new != old:
+            made.append({**dict.fromkeys((old or {}).keys() - new.keys()), **new})
+    return made
 
 
 def set_condition(conditions: Sequence[Object], new: Object, *, now: str) -> Conditions:
@@ -146,3 +166,7 @@ def _sanitize_condition(entry: Object, sanitize: Callable[[str], str], observed:
     if message:
         made["message"] = cleaned
     return made
+
+
+def _compared_fields(condition: Object) -> Object:
+    return {key: condition[key] for key in _COMPARED_FIELDS if condition.get(key) not in (None, "")}

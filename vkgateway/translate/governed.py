@@ -1,11 +1,11 @@
-"""Pods that the arbiter governs: requests, gates, band, reachable virtual nodes, and the patch that admits them."""
+"""Pods that the arbiter governs: requests, gates, reachable virtual nodes, and the patch that admits them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from vkgateway.model.names import ADMISSION_GATE, LOW_CLASS
+from vkgateway.model.names import ADMISSION_GATE
 from vkgateway.model.objects import Object, Taint
-from vkgateway.model.requests import MilliResources, pod_requests
+from vkgateway.model.requests import MilliResources, device_requests, pod_requests
 from vkgateway.translate.gangs import Kind
 from vkgateway.translate.gangs.mark_detection import has_mark, has_unserved_marks
 from vkgateway.translate.node_terms import PREFERRED, REQUIRED, compare_numbers, term_matches
@@ -15,31 +15,9 @@ VirtualNode = tuple[Mapping[str, str], Sequence[Taint]]
 
 HOST_RESOURCES: Final = ("cpu", "memory")
 """Governed resources of a gang without devices."""
-_NATIVE_DOMAIN: Final = "kubernetes.io"
-_OTHER_PREFIXES: Final = ("requests.", "hugepages-")
 _BLOCKING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 CORDON_TAINT: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 """Taint of a cordoned node (`spec.unschedulable`)."""
-
-
-def is_extended(resource: str) -> bool:
-    """Return whether a resource is extended: its name has a domain that is not Kubernetes' own.
-
-    https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources
-    """
-    domain, slash, _ = resource.partition("/")
-    native = domain == _NATIVE_DOMAIN or domain.endswith("." + _NATIVE_DOMAIN) or domain.startswith(_OTHER_PREFIXES)
-    return bool(slash) and not native
-
-
-def device_requests(pod: Mapping[str, Any]) -> MilliResources:
-    """Return the extended resources that a pod requests, in thousandths, summed as the scheduler sums them.
-
-    Init containers count. Zero amounts are left out.
-    """
-    spec = pod.get("spec") or {}
-    requests = pod_requests({"spec": {kind: spec.get(kind) for kind in ("containers", "initContainers")}})
-    return {name: amount for name, amount in requests.items() if amount and is_extended(name)}
 
 
 def governed_requests(pod: Mapping[str, Any]) -> MilliResources:
@@ -71,12 +49,6 @@ def other_gates(pod: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _gate_names(pod: Mapping[str, Any]) -> list[str]:
     return [gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
-
-
-def pod_band(spec: Mapping[str, Any]) -> Literal["guaranteed", "low"]:
-    """Return the band that a pod's spec requests: low by its class or by a negative priority, else guaranteed."""
-    low = spec.get("priorityClassName") == LOW_CLASS or (spec.get("priority") or 0) < 0
-    return "low" if low else "guaranteed"
 
 
 def ungate_patch(uid: str, narrowing: Mapping[str, str]) -> Object:

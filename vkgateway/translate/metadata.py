@@ -4,6 +4,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from vkgateway.model.names import (
     GROUP,
     MIRROR_FINALIZER,
@@ -12,13 +14,13 @@ from vkgateway.model.names import (
     POOL_LABEL,
     TENANT_LABEL,
     UID_ANNOTATION,
+    is_reserved,
     is_reserved_annotation,
 )
 from vkgateway.model.objects import Object
 from vkgateway.translate import downward_api
 from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.labels import labels_to_compute
-from vkgateway.translate.readiness_gates import READINESS_GATES_ANNOTATION, render_gates
 
 COPIED_ANNOTATION: Final = "vkgateway.io/copied"
 """Keys of the copied labels and, after `;`, annotations.
@@ -32,7 +34,24 @@ IMAGES_ANNOTATION: Final = "vkgateway.io/images"
 An image that a webhook of the compute cluster replaced is not a change by the tenant.
 """
 
-_IMAGE_CONTAINERS: Final = ("initContainers", "containers")
+READINESS_GATES_ANNOTATION: Final = "vkgateway.io/readiness-gates"
+"""Annotation of compute pods: condition types of the tenant pod's readiness gates, separated by commas."""
+
+_KUBERNETES_CONDITIONS: Final = frozenset(
+    {
+        "AllContainersRestarting",
+        "ContainersReady",
+        "DisruptionTarget",
+        "Initialized",
+        "PodReadyToStartContainers",
+        "PodResizeInProgress",
+        "PodResizePending",
+        "PodScheduled",
+        "Ready",
+    }
+)
+"""Conditions that kubelets, schedulers and Kubernetes' controllers write (core/v1 PodConditionType)."""
+_SUMMED_CONTAINERS: Final = ("initContainers", "containers")
 _OUR_LABELS: Final = frozenset({TENANT_LABEL, POOL_LABEL})
 
 
@@ -94,12 +113,12 @@ def unchanged_images(pod: Object, annotations: Mapping[str, str]) -> set[str]:
     sums, sent = _image_sums(spec), annotations.get(IMAGES_ANNOTATION, "").split(",")
     if len(sums) != len(sent):
         return set()
-    names = (container["name"] for kind in _IMAGE_CONTAINERS for container in spec.get(kind) or ())
+    names = (container["name"] for kind in _SUMMED_CONTAINERS for container in spec.get(kind) or ())
     return {name for name, new, old in zip(names, sums, sent, strict=True) if new == old}
 
 
 def _image_sums(spec: Mapping[str, Any]) -> list[str]:
-    images = (container.get("image") or "" for kind in _IMAGE_CONTAINERS for container in spec.get(kind) or ())
+    images = (container.get("image") or "" for kind in _SUMMED_CONTAINERS for container in spec.get(kind) or ())
     return [f"{zlib.crc32(image.encode()):08x}" for image in images]
 
 
@@ -118,3 +137,27 @@ def copied_keys(annotations: Mapping[str, str]) -> tuple[set[str], set[str]]:
     """Return the keys of labels and of annotations that were copied to this compute pod before."""
     labels, _, rest = annotations.get(COPIED_ANNOTATION, "").partition(";")
     return set(filter(None, labels.split(","))), set(filter(None, rest.split(",")))
+
+
+def resources_checksum(spec: Mapping[str, Any]) -> str:
+    """Return a checksum of all resources in a pod spec. Different amounts may share it."""
+    whole = [container.get("resources") for kind in _SUMMED_CONTAINERS for container in spec.get(kind) or ()]
+    return f"{zlib.crc32(msgspec.json.encode([*whole, spec.get('resources')], order='sorted')):08x}"
+
+
+def render_gates(spec: Mapping[str, Any]) -> str:
+    """Return the value of `READINESS_GATES_ANNOTATION` for a tenant pod, empty if it has no gates."""
+    return ",".join(gate["conditionType"] for gate in spec.get("readinessGates") or ())
+
+
+def tenant_gates(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the condition types that only the tenant sets on a pod.
+
+    `annotations` are those of the compute pod. A gate may name a condition that Kubernetes or vkgateway writes. Such a
+    condition is never the tenant's.
+    """
+    text = annotations.get(READINESS_GATES_ANNOTATION)
+    if not text:
+        return ()
+    kinds = dict.fromkeys(text.split(","))
+    return tuple(kind for kind in kinds if kind not in _KUBERNETES_CONDITIONS and not is_reserved(kind))

@@ -16,7 +16,6 @@ from vkgateway.translate.containers import pod_values
 from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.labels import is_tenant_label
 from vkgateway.translate.metadata import copied_keys, forward_annotations, forward_labels, unchanged_images
-from vkgateway.translate.placement import forward_tolerations
 from vkgateway.translate.policy import NOT_ALLOWED, RESERVED, Refusal, reserved_references
 from vkgateway.translate.size_budget import OversizeError
 from vkgateway.translate.subresources import (
@@ -26,6 +25,7 @@ from vkgateway.translate.subresources import (
     new_ephemeral_containers,
     resize_patch,
 )
+from vkgateway.translate.to_compute import forward_tolerations
 
 _CONTAINER_KINDS: Final = ("initContainers", "containers")
 

@@ -8,9 +8,8 @@ from typing import Any, Final
 from vkgateway.model.names import is_reserved
 from vkgateway.model.objects import NodeView, Object
 from vkgateway.model.quantity import Quantity, sum_resources
-from vkgateway.model.requests import MilliResources, to_milli
+from vkgateway.model.requests import MilliResources, is_extended, to_milli
 from vkgateway.translate.context import HOSTNAME_LABEL, VIRTUAL_NODE_LABELS
-from vkgateway.translate.governed import is_extended
 from vkgateway.translate.node_sizes import largest_nodes
 
 PASSTHROUGH_AMOUNT: Final = "1000000000"

@@ -2,9 +2,6 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
-from zlib import crc32
-
-import msgspec
 
 from vkgateway.model.api import PodSecurity
 from vkgateway.model.objects import Object
@@ -52,12 +49,6 @@ def split_patch(patch: Object) -> list[Object]:
     """Return one patch for each ephemeral container of a patch, empty for a patch of `resize`."""
     added = patch["spec"].get("ephemeralContainers") or ()
     return [{**patch, "spec": {"ephemeralContainers": [container]}} for container in added]
-
-
-def resources_checksum(spec: Mapping[str, Any]) -> str:
-    """Return a checksum of all resources in a pod spec. Different amounts may share it."""
-    whole = [container.get("resources") for kind in _CONTAINER_KINDS for container in spec.get(kind) or ()]
-    return f"{crc32(msgspec.json.encode([*whole, spec.get('resources')], order='sorted')):08x}"
 
 
 def resize_patch(wanted: Mapping[str, Any], actual: Mapping[str, Any]) -> Object | None:

@@ -1,7 +1,7 @@
-"""Compute pod made from a tenant's pod."""
+"""Compute pod made from a tenant's pod: contents, placement, identity and name resolution."""
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
 
 from vkgateway.model.names import (
     BORROWED_ANNOTATION,
@@ -9,6 +9,7 @@ from vkgateway.model.names import (
     GUARANTEED_CLASS,
     LOW_CLASS,
     POD_SERVICE_ACCOUNT,
+    is_reserved,
     token_secret_name,
 )
 from vkgateway.model.objects import Object
@@ -20,19 +21,10 @@ from vkgateway.translate.containers import (
     forward_volume,
     pod_values,
 )
-from vkgateway.translate.context import PoolContext, TenantContext
-from vkgateway.translate.dns import forward_dns
-from vkgateway.translate.governed import pod_band
+from vkgateway.translate.context import POOL_WIDE_LABELS, PoolContext, TenantContext
 from vkgateway.translate.metadata import forward_metadata
 from vkgateway.translate.node_terms import NodeTerms
 from vkgateway.translate.peer_terms import NamespaceLabels, PeerTerms
-from vkgateway.translate.placement import (
-    exclude_label,
-    forward_affinity,
-    forward_spread_constraints,
-    forward_tolerations,
-    require_node,
-)
 
 _TENANT_ONLY_FIELDS: Final = (
     "nodeName",  # the compute scheduler chooses
@@ -49,6 +41,19 @@ _TENANT_ONLY_FIELDS: Final = (
 """Fields that are never forwarded."""
 
 _BAND_CLASSES: Final = {"low": LOW_CLASS, "guaranteed": GUARANTEED_CLASS}
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+_PLATFORM_TAINTS: Final = ("node-role.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+_UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
+_EVICTING_TAINTS: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+_CLUSTER_POLICIES: Final = frozenset({"ClusterFirst", "ClusterFirstWithHostNet"})
+_NAMESERVERS_MAX: Final = 3
+_SEARCHES_MAX: Final = 32
+_SEARCH_CHARACTERS_MAX: Final = 2048
+"""Limit of API servers for a dnsConfig (core/v1 validation)."""
+_NDOTS: Final = {"name": "ndots", "value": "5"}
 
 
 def _no_namespaces() -> Mapping[str, Mapping[str, str]]:
@@ -98,6 +103,12 @@ def forward_pod(
     if borrowed is not None:
         below["annotations"][BORROWED_ANNOTATION] = "true" if borrowed else "false"
     return {"apiVersion": "v1", "kind": "Pod", "metadata": below, "spec": made}
+
+
+def pod_band(spec: Mapping[str, Any]) -> Literal["guaranteed", "low"]:
+    """Return the band that a pod's spec requests: low by its class or by a negative priority, else guaranteed."""
+    low = spec.get("priorityClassName") == LOW_CLASS or (spec.get("priority") or 0) < 0
+    return "low" if low else "guaranteed"
 
 
 def is_scheduled(pod: Object) -> bool:
@@ -156,3 +167,140 @@ def _forward_identity(made: dict[str, Any], *, tenant: TenantContext, namespace:
     )
     if aliases:
         made["hostAliases"] = [*(made.get("hostAliases") or ()), *aliases]
+
+
+def forward_affinity(affinity: Mapping[str, Any], *, terms: NodeTerms, peers: PeerTerms) -> Object:
+    """Return the compute pod's affinity, empty if no term is left."""
+    left: Object = {}
+    for kind, value in affinity.items():
+        if kind == "nodeAffinity":
+            kept = terms.forward_affinity(value)
+        elif kind in ("podAffinity", "podAntiAffinity"):
+            kept = _forward_pod_affinity(value or {}, peers)
+        else:
+            kept = value
+        if kept:
+            left[kind] = kept
+    return left
+
+
+def require_node(affinity: Mapping[str, Any], node: str) -> Object:
+    """Return a copy of an affinity that also requires the compute node with a name."""
+    return _require_match(affinity, "matchFields", {"key": "metadata.name", "operator": "In", "values": [node]})
+
+
+def exclude_label(affinity: Mapping[str, Any], label: str) -> Object:
+    """Return a copy of an affinity that also requires a compute node without a label."""
+    return _require_match(affinity, "matchExpressions", {"key": label, "operator": "DoesNotExist"})
+
+
+def _require_match(affinity: Mapping[str, Any], kind: str, requirement: Mapping[str, Any]) -> Object:
+    by_node = affinity.get("nodeAffinity") or {}
+    required = by_node.get(_REQUIRED) or {}
+    alternatives: Sequence[Mapping[str, Any]] = required.get("nodeSelectorTerms") or [{}]
+    terms = [{**term, kind: [*(term.get(kind) or ()), requirement]} for term in alternatives]
+    return {**affinity, "nodeAffinity": {**by_node, _REQUIRED: {**required, "nodeSelectorTerms": terms}}}
+
+
+def _forward_pod_affinity(affinity: Mapping[str, Any], peers: PeerTerms) -> Object:
+    left = {key: value for key, value in affinity.items() if key not in (_REQUIRED, _PREFERRED)}
+    required = [peers.forward_affinity_term(term) for term in affinity.get(_REQUIRED) or () if not _is_pool_wide(term)]
+    preferred = [
+        {**weighted, "podAffinityTerm": peers.forward_affinity_term(weighted["podAffinityTerm"])}
+        for weighted in affinity.get(_PREFERRED) or ()
+        if not _is_pool_wide(weighted["podAffinityTerm"])
+    ]
+    if required:
+        left[_REQUIRED] = required
+    if preferred:
+        left[_PREFERRED] = preferred
+    return left
+
+
+def _is_pool_wide(term: Mapping[str, Any]) -> bool:
+    """Return whether all compute nodes of one virtual node are one domain of the term's topology key.
+
+    The tenant's scheduler evaluated such a term.
+    """
+    return term.get("topologyKey") in POOL_WIDE_LABELS
+
+
+def forward_spread_constraints(constraints: Sequence[Mapping[str, Any]], *, peers: PeerTerms) -> list[Object]:
+    """Return topology spread constraints that count this tenant's pods only."""
+    return [peers.forward_spread(constraint) for constraint in constraints if not _is_pool_wide(constraint)]
+
+
+def forward_tolerations(tolerations: Sequence[Object] | None, pool: PoolContext) -> list[Object]:
+    """Return the tolerations of a compute pod: those of `tenant_tolerations`, then the pool's."""
+    made = tenant_tolerations(tolerations)
+    return made + [extra for extra in pool.tolerations if extra not in made]
+
+
+def tenant_tolerations(tolerations: Sequence[Object] | None) -> list[Object]:
+    """Return the tenant's tolerations that are forwarded.
+
+    Tolerations of platform taints (cordoned nodes, roles, cloud providers) are dropped. A toleration of every taint is
+    reduced to what it means for a running pod: no eviction when its node is unreachable.
+    """
+    made: list[Object] = []
+    for toleration in tolerations or ():
+        key = toleration.get("key") or ""
+        if not key:
+            made += _expand_toleration(toleration)
+        elif not _is_platform_taint(key):
+            made.append(toleration)
+    return made
+
+
+def _is_platform_taint(key: str) -> bool:
+    return key == _UNSCHEDULABLE or key.startswith(_PLATFORM_TAINTS) or is_reserved(key)
+
+
+def _expand_toleration(toleration: Mapping[str, Any]) -> list[Object]:
+    if toleration.get("effect") not in (None, "", "NoExecute"):
+        return []
+    return [{**toleration, "key": key, "operator": "Exists", "effect": "NoExecute"} for key in _EVICTING_TAINTS]
+
+
+def forward_dns(spec: Mapping[str, Any], *, tenant: TenantContext, namespace: str) -> Object:
+    """Return the dnsPolicy and dnsConfig of a compute pod for a tenant pod in `namespace`.
+
+    Empty: both are kept.
+
+    A policy that resolves cluster names uses the tenant's DNS, with the search paths of the tenant's namespace, as the
+    tenant's kubelet would write them. The pod's own dnsConfig is appended, and its options win. Pods of a tenant
+    without DNS use their node's resolver, as do pods with `hostNetwork` and policy ClusterFirst.
+    """
+    policy = spec.get("dnsPolicy") or "ClusterFirst"
+    if policy not in _CLUSTER_POLICIES:
+        return {}
+    if not tenant.dns_servers or (spec.get("hostNetwork") and policy == "ClusterFirst"):
+        return {"dnsPolicy": "Default"}
+    own = spec.get("dnsConfig") or {}
+    domain = tenant.cluster_domain
+    searches = (f"{namespace}.svc.{domain}", f"svc.{domain}", domain)
+    config: Object = {
+        **own,
+        "nameservers": _merge_unique(tenant.dns_servers, own.get("nameservers"))[:_NAMESERVERS_MAX],
+        "searches": _limit_searches(_merge_unique(searches, own.get("searches"))),
+        "options": _merge_options(own.get("options") or ()),
+    }
+    return {"dnsPolicy": "None", "dnsConfig": config}
+
+
+def _merge_unique(first: Iterable[str], more: Iterable[str] | None) -> list[str]:
+    return list(dict.fromkeys((*first, *(more or ()))))
+
+
+def _limit_searches(searches: Sequence[str]) -> list[str]:
+    """Return the search paths up to the limits of API servers. Kubelets drop the rest, too."""
+    kept: list[str] = []
+    for path in searches[:_SEARCHES_MAX]:
+        if len(" ".join([*kept, path])) > _SEARCH_CHARACTERS_MAX:
+            break
+        kept.append(path)
+    return kept
+
+
+def _merge_options(own: Sequence[Object]) -> list[Object]:
+    return [*own] if any(option.get("name") == _NDOTS["name"] for option in own) else [_NDOTS, *own]

@@ -15,7 +15,7 @@ from vkgateway.translate.conditions import (
     set_condition,
 )
 from vkgateway.translate.ephemeral_status import add_waiting_statuses
-from vkgateway.translate.readiness_gates import tenant_gates
+from vkgateway.translate.metadata import tenant_gates
 from vkgateway.translate.sanitizer import Sanitizer
 
 TERMINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})

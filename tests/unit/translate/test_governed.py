@@ -7,20 +7,20 @@ import pytest
 from tests.fakes.patches import strategic
 from tests.unit.translate.samples import POOL, container, pod
 from vkgateway.model.objects import Taint
+from vkgateway.model.requests import is_extended
 from vkgateway.translate.governed import (
     CORDON_TAINT,
     VirtualNode,
     governed_requests,
     has_gate,
     has_pod_constraints,
-    is_extended,
     is_governed,
     other_gates,
-    pod_band,
     reachable_nodes,
     ungate_patch,
     unreachable_reason,
 )
+from vkgateway.translate.to_compute import pod_band
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.fakes.patches import strategic
 from tests.unit.translate.samples import forward, pod
 from vkgateway.model.objects import Object
-from vkgateway.translate.readiness_gates import gate_conditions_patch, tenant_gates
+from vkgateway.translate.conditions import gate_conditions_patch
+from vkgateway.translate.metadata import tenant_gates
 
 AT = "2026-03-01T12:00:00Z"
 KUBERNETES = ["Ready", "ContainersReady", "PodScheduled", "Initialized", "DisruptionTarget", "PodResizePending"]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from vkgateway.arbiter.capacity.node_fit import IntArray
 from vkgateway.arbiter.snapshot import Node, Shape, Topology
-from vkgateway.translate.governed import is_extended
+from vkgateway.model.requests import is_extended
 
 ContainerRequest = tuple[tuple[str, int], ...]
 """Resources that must come out of one zone: name and thousandths."""

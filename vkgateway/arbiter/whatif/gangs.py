@@ -13,8 +13,7 @@ from vkgateway.arbiter.whatif.outcomes import OutcomeLookup
 from vkgateway.arbiter.whatif.questions import MOST_PODS, GangQuestion
 from vkgateway.arbiter.whatif.simulation import Simulation, with_gangs
 from vkgateway.model.errors import InputError
-from vkgateway.model.requests import MilliResources
-from vkgateway.translate.governed import is_extended
+from vkgateway.model.requests import MilliResources, is_extended
 
 
 def answer_gang(question: GangQuestion, simulation: Simulation) -> Answer:

@@ -9,8 +9,7 @@ from typing import Final
 from vkgateway.arbiter.snapshot import Node, Pool, PoolKey, Quota, Snapshot, node_name
 from vkgateway.model.errors import InputError, NotFoundError
 from vkgateway.model.quantity import Resources
-from vkgateway.model.requests import MilliResources, to_milli
-from vkgateway.translate.governed import is_extended
+from vkgateway.model.requests import MilliResources, is_extended, to_milli
 
 _NAMED: Final = 12
 """Number of names that an error lists."""

@@ -11,10 +11,9 @@ import msgspec
 from vkgateway.arbiter.snapshot import Node, Pool
 from vkgateway.model.objects import Taint
 from vkgateway.model.quantity import Quantity
-from vkgateway.model.requests import to_milli
+from vkgateway.model.requests import is_extended, to_milli
 from vkgateway.simulate.scenario import GPU, POOL
 from vkgateway.simulate.traces.errors import TraceError
-from vkgateway.translate.governed import is_extended
 
 
 class _Meta(msgspec.Struct):

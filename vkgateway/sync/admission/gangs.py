@@ -9,12 +9,12 @@ from typing import Final, NamedTuple, Protocol
 
 from vkgateway.arbiter.decisions import PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import Band, Gang, Pod, PodState, PoolKey, PreemptionPlan
+from vkgateway.model.requests import is_extended
 from vkgateway.sync.admission.completions import Completion, MinimumReduction, completion_of, reduce_minimum
 from vkgateway.sync.admission.member import GangMember, gang_id
 from vkgateway.sync.admission.member_state import MemberState
 from vkgateway.sync.views.ownership import Key
 from vkgateway.translate.gangs import GangMarks, MarkError, merge_marks
-from vkgateway.translate.governed import is_extended
 
 _NO_STATE: Final = MemberState()
 _MOST_DONE: Final = 10_000

@@ -10,6 +10,7 @@ from vkgateway.arbiter.snapshot import Band, PoolKey, Shape
 from vkgateway.model import times
 from vkgateway.model.names import RESERVED_PREFIX
 from vkgateway.model.objects import Object
+from vkgateway.model.requests import device_requests
 from vkgateway.sync.admission.shapes import shape_of
 from vkgateway.sync.admission.virtual_nodes import pools_of, virtual_node_terms
 from vkgateway.sync.node_binding import VirtualNodeBinding
@@ -19,14 +20,13 @@ from vkgateway.translate.gangs import FoundObjects, GangMarks, Kind, MarkError, 
 from vkgateway.translate.gangs.mark_detection import needs_served_kind
 from vkgateway.translate.governed import (
     VirtualNode,
-    device_requests,
     has_pod_constraints,
     is_governed,
     other_gates,
-    pod_band,
     reachable_nodes,
     unreachable_reason,
 )
+from vkgateway.translate.to_compute import pod_band
 
 _GANG_HINTS = (
     f"{RESERVED_PREFIX}gang",

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from vkgateway.arbiter.snapshot import Shape, Topology
-from vkgateway.model.requests import MilliResources
+from vkgateway.model.requests import MilliResources, is_extended
 from vkgateway.sync.compute.topology_views import TopologyView
 from vkgateway.sync.views.pods import ComputePodView
-from vkgateway.translate.governed import is_extended
 
 ShapeOf = Callable[[str, str], Shape | None]
 """Shape by tenant and tenant pod UID; None if the arbiter did not place the pod, or has forgotten it."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from vkgateway.model.objects import Object
+from vkgateway.model.requests import device_requests
 from vkgateway.sync.admission.companion_objects import CompanionObjects
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.views.pods import TenantPodView
 from vkgateway.translate.gangs import Kind
 from vkgateway.translate.gangs.mark_detection import find_marks, has_unserved_marks, mark_kinds, needs_served_kind
-from vkgateway.translate.governed import device_requests
 
 
 class OrdinaryPods:

@@ -5,11 +5,9 @@ from typing import Any
 
 from vkgateway.arbiter.snapshot import Requirement, Shape, Toleration
 from vkgateway.model.objects import Object
-from vkgateway.model.requests import container_requests, has_equal_limits, pod_requests
-from vkgateway.translate.governed import is_extended
+from vkgateway.model.requests import container_requests, has_equal_limits, is_extended, pod_requests
 from vkgateway.translate.node_terms import real_node_terms
-from vkgateway.translate.placement import tenant_tolerations
-from vkgateway.translate.to_compute import is_scheduled
+from vkgateway.translate.to_compute import is_scheduled, tenant_tolerations
 
 
 def shape_of(

@@ -8,10 +8,10 @@ from dataclasses import replace
 from vkgateway.arbiter.decisions import PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import Gang, PodState, Policy, Pool, PreemptionPlan, Quota, Snapshot
 from vkgateway.model.api import Pool as PoolSpec
+from vkgateway.model.requests import is_extended
 from vkgateway.sync.admission.cluster_cache import ClusterCache
 from vkgateway.sync.admission.node_images import requested_images
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
-from vkgateway.translate.governed import is_extended
 
 
 def build_snapshot(

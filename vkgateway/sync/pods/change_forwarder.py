@@ -17,8 +17,9 @@ from vkgateway.sync.runtime.requests import POD
 from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.views.annotations import AMOUNTS, FORWARDED, REQUESTS
 from vkgateway.translate.feature_gates import lost_fields_message
+from vkgateway.translate.metadata import resources_checksum
 from vkgateway.translate.pod_diff import PodDiff, diff_pods, without_resize
-from vkgateway.translate.subresources import Subresource, drop_lost_containers, resources_checksum, split_patch
+from vkgateway.translate.subresources import Subresource, drop_lost_containers, split_patch
 
 _RETRY: Final = 30.0
 """Seconds until a change is retried that lacked free capacity or permission."""

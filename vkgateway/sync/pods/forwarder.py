@@ -36,8 +36,8 @@ from vkgateway.sync.views.annotations import AMOUNTS, BEHIND, FORWARDED, REQUEST
 from vkgateway.sync.views.ownership import owned_by
 from vkgateway.sync.views.pods import decode_compute_pod
 from vkgateway.translate.feature_gates import lost_fields_message
+from vkgateway.translate.metadata import resources_checksum
 from vkgateway.translate.size_budget import OversizeError
-from vkgateway.translate.subresources import resources_checksum
 from vkgateway.translate.to_compute import forward_pod
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ import msgspec
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
 from vkgateway.model.names import COMPUTE_ROOT_CA
 from vkgateway.model.objects import Object
-from vkgateway.model.requests import MilliResources, pod_requests
+from vkgateway.model.requests import MilliResources, device_requests, is_extended, pod_requests
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.node_binding import VirtualNodeBinding
 from vkgateway.sync.pods import record
@@ -21,8 +21,6 @@ from vkgateway.sync.views.pods import ComputePodView, TenantPodView
 from vkgateway.translate.conditions import is_disrupted
 from vkgateway.translate.context import PoolContext, TenantContext
 from vkgateway.translate.gangs.mark_detection import has_mark
-from vkgateway.translate.gangs.training_jobs import is_recreated_after_deletion
-from vkgateway.translate.governed import device_requests, is_extended
 from vkgateway.translate.pod_references import TokenSource, find_references
 from vkgateway.translate.policy import Refusal, find_refusals
 from vkgateway.translate.to_compute import is_scheduled
@@ -170,11 +168,6 @@ def admission_state(context: PodContext) -> AdmissionState:
 def is_ended_by_platform(view: TenantPodView | None) -> bool:
     """Return whether the platform ended the tenant pod by an eviction or a deletion in the compute cluster."""
     return view is not None and view.is_terminal and is_disrupted(decode(view.status))
-
-
-def blocks_replacement(view: TenantPodView | None) -> bool:
-    """Return whether the controller of a pod that the platform ended replaces it only after its deletion."""
-    return view is not None and is_recreated_after_deletion(view.metadata.labels) and is_ended_by_platform(view)
 
 
 def tenant_pod_of(context: PodContext) -> TenantPodView:

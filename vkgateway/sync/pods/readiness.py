@@ -13,7 +13,8 @@ from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, tenant_p
 from vkgateway.sync.refusals import is_starting, lacks_rights
 from vkgateway.sync.runtime.requests import POD
 from vkgateway.sync.tenant_scope import TenantScope
-from vkgateway.translate.readiness_gates import gate_conditions_patch, tenant_gates
+from vkgateway.translate.conditions import gate_conditions_patch
+from vkgateway.translate.metadata import tenant_gates
 
 _RETRY: Final = 30.0
 """Seconds until a refused patch is retried."""

@@ -26,7 +26,6 @@ from vkgateway.sync.pods.pod_context import (
     ForwardingPlan,
     PodContext,
     admission_state,
-    blocks_replacement,
     compute_pod_of,
     compute_state,
     decode,
@@ -46,6 +45,7 @@ from vkgateway.sync.tenant_scope import TenantScope
 from vkgateway.sync.tokens import ServiceAccountTokens
 from vkgateway.sync.views.ownership import Key, Reference
 from vkgateway.sync.views.pods import TenantPodView
+from vkgateway.translate.gangs.training_jobs import is_recreated_after_deletion
 from vkgateway.translate.node_sizes import rejection_reason
 
 log = structlog.get_logger(__name__)
@@ -198,14 +198,17 @@ class PodReconciler:
             await self._prepare_bound(context, absent=compute is ComputePodState.ABSENT)
             if context.claims.is_early:
                 compute = ComputePodState.UNKNOWN
+        ended_by_platform = is_ended_by_platform(context.tenant)
         return Record(
             tenant=tenant,
             compute=compute,
             dependencies=dependency_state(context),
             admission=admission_state(context),
             has_run=context.tenant is not None and context.tenant.has_run,
-            ended_by_platform=is_ended_by_platform(context.tenant),
-            blocks_replacement=blocks_replacement(context.tenant),
+            ended_by_platform=ended_by_platform,
+            # The controller replaces such a pod only after its deletion.
+            blocks_replacement=ended_by_platform
+            and is_recreated_after_deletion(tenant_pod_of(context).metadata.labels),
             list_complete=self.pods.is_complete,
         )
 

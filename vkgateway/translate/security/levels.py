@@ -11,7 +11,7 @@ from typing import Any, Final
 from vkgateway.model.api import PodSecurity
 from vkgateway.translate.pod_references import all_containers
 from vkgateway.translate.security import baseline, restricted
-from vkgateway.translate.security.pod_view import Check, SecurityPodView
+from vkgateway.translate.security.baseline import Check, SecurityPodView
 
 _SHARED: Final[tuple[tuple[str, Check], ...]] = (
     ("hostPorts", baseline.check_host_ports),

@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from vkgateway.translate.security.baseline import check_seccomp, seccomp_type
-from vkgateway.translate.security.pod_view import (
+from vkgateway.translate.security.baseline import (
     Finding,
     SecurityPodView,
     added_capabilities,
     any_path,
+    check_seccomp,
     container_capabilities,
     container_context,
     forbidden_capabilities,
@@ -15,6 +15,7 @@ from vkgateway.translate.security.pod_view import (
     name_setters,
     pluralize_noun,
     quote_names,
+    seccomp_type,
     uses_verb,
 )
 
