@@ -24,6 +24,7 @@ from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.outcome import apply_decisions
 from vkgateway.arbiter.snapshot import Band, Gang, Node, Pod, PodState, Pool, Quota, Shape, Snapshot
 from vkgateway.gateway.decisionlog import BYTES_PER_SECOND, DecisionLog
+from vkgateway.kube.clock import SystemClock
 
 TITLE: Final = "A cycle of the arbiter: 10,000 nodes, 100,000 running and 100,000 pending pods"
 COLUMNS: Final = ["figure", "value", "unit"]
@@ -160,13 +161,24 @@ def _time_cycle(snapshot: Snapshot, now: float, cache: Cache) -> tuple[float, De
     return process_time() - started, decisions
 
 
+class _SetClock(SystemClock):
+    """Clock whose monotonic time the benchmark sets."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def monotonic(self) -> float:
+        """Return the time that was set."""
+        return self.seconds
+
+
 def _measure_log(cycles: Sequence[tuple[Snapshot, Decisions]]) -> tuple[list[float], list[float]]:
     """Return CPU seconds and MiB of three log entries: a whole snapshot, changes, and changes beyond the budget."""
     with TemporaryDirectory() as folder:
-        file, at, seconds = Path(folder, "decisions.jsonl"), [0.0], []
-        log = DecisionLog(file, max_bytes=1 << 40, burst=1.0, clock=lambda: at[0])
+        file, clock, seconds = Path(folder, "decisions.jsonl"), _SetClock(), []
+        log = DecisionLog(file, max_bytes=1 << 40, burst=1.0, clock=clock)
         for number, (snapshot, decisions) in enumerate(cycles):
-            at[0] = 1e3 * min(number, 1)
+            clock.seconds = 1e3 * min(number, 1)
             started = process_time()
             log.write_cycle(snapshot, decisions, float(number))
             seconds.append(process_time() - started)

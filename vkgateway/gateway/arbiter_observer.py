@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -18,10 +17,10 @@ from vkgateway.gateway.config import Arbiter
 from vkgateway.gateway.decisionlog import DecisionLog
 from vkgateway.gateway.guarantees import GuaranteeMonitor
 from vkgateway.gateway.usagelog import UsageLog, UsageRecord
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.errors import InputError, UnavailableError, VkgatewayError
 from vkgateway.model.requests import is_extended
 from vkgateway.sync.admission.verdict_store import PREEMPTED, PodRun
-from vkgateway.sync.clock import TimeSource
 from vkgateway.sync.views.ownership import Key
 
 _MIN_INTERVAL: Final = 60.0
@@ -48,10 +47,10 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class ArbiterObserver:
     """Last cycle of the arbiter, its metrics, and its logs if the settings name files for them.
 
-    `clock` is the arbiter's clock (seconds since the epoch), so that interim usage and final usage agree.
+    `clock` is the arbiter's clock, so that interim usage and final usage agree.
     """
 
-    def __init__(self, settings: Arbiter, *, clock: TimeSource = time.time) -> None:
+    def __init__(self, settings: Arbiter, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
         self.pod_names: Callable[[], Mapping[str, Key]] = dict
         """Returns namespaces and names of governed pods by UID; called when the state is encoded."""
@@ -108,7 +107,7 @@ class ArbiterObserver:
     async def run(self) -> None:
         """Write interim usage of running pods periodically until cancelled."""
         while self._usage_log is not None:
-            written = await asyncio.to_thread(self.record_running, self._clock())
+            written = await asyncio.to_thread(self.record_running, self._clock.time())
             await _sleep(min(_MAX_INTERVAL, max(_MIN_INTERVAL, written * _SECONDS_PER_RECORD)))
 
     def record_running(self, now: float) -> int:
@@ -151,7 +150,7 @@ class ArbiterObserver:
                 names=self.pod_names(),
                 part_labels=self.divided_pools(),
             )
-            return 200, msgspec.json.encode(answer_question(decoded, cycle, max(decided_at, self._clock())))
+            return 200, msgspec.json.encode(answer_question(decoded, cycle, max(decided_at, self._clock.time())))
         except msgspec.DecodeError as error:
             return 422, msgspec.json.encode(Refusal.from_error(InputError(f"the question is not valid: {error}")))
         except VkgatewayError as error:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from vkgateway.arbiter.snapshot import PoolKey
 from vkgateway.gateway.compute_clusters import ComputeClusters
 from vkgateway.gateway.tenant_controller import TenantController
+from vkgateway.kube.clock import SteadyClock
 from vkgateway.model.api import Pool
-from vkgateway.sync.clock import SteadyClock
 from vkgateway.sync.compute.link import ComputeLink
 
 

@@ -10,7 +10,6 @@ import msgspec
 import structlog
 
 from vkgateway.gateway import finalizers
-from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
 from vkgateway.gateway.compute_clusters import ComputeClusters
 from vkgateway.gateway.compute_connection import read_connection
 from vkgateway.gateway.connected_cluster import ConnectedCluster
@@ -30,6 +29,7 @@ from vkgateway.gateway.status import (
 from vkgateway.gateway.workqueue import DONE, ReconcileResult, WorkQueue
 from vkgateway.kube import errors, kubeconfig
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import COMPUTE_CLUSTERS
 from vkgateway.model.api import POOLS_APART, ComputeCluster

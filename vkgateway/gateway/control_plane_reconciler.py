@@ -9,12 +9,12 @@ from dataclasses import replace
 import msgspec
 import structlog
 
-from vkgateway.gateway.clock import Clock
 from vkgateway.gateway.interfaces import ApiServerAccess, ControlPlanes, OnStep, TenantRunner
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.gateway.tenant_record import Interrupted, StatusWriter, TenantRecord, api_server_status
 from vkgateway.kube import errors
 from vkgateway.kube.backoff import add_jitter
+from vkgateway.kube.clock import Clock
 from vkgateway.model.api import Tenant, TenantPolicy, TenantSpec
 from vkgateway.model.errors import UnavailableError, VkgatewayError
 

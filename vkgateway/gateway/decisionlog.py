@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from vkgateway.arbiter.decisions import Decisions, GuaranteeLoss
 from vkgateway.arbiter.snapshot import PreemptionPlan, Snapshot
 from vkgateway.gateway.jsonlines import JsonLinesWriter, read_lines
 from vkgateway.gateway.snapshot_changes import SnapshotChanges, apply_changes, diff_snapshots
-from vkgateway.sync.clock import TimeSource
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 """File size that triggers rotation."""
@@ -70,12 +69,12 @@ class DecisionLog:
         *,
         max_bytes: int = MAX_FILE_BYTES,
         burst: float = BURST_BYTES,
-        clock: TimeSource = time.monotonic,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._lines = JsonLinesWriter(path, max_bytes=max_bytes)
         self._burst = burst
         self._clock = clock
-        self._budget, self._budget_time = burst, clock()
+        self._budget, self._budget_time = burst, clock.monotonic()
         """Bytes that may be written, as of `_budget_time`."""
         self._skipped_cycles = 0
         self._logged_reasons: _LoggedReasons = (frozenset(), ())
@@ -131,7 +130,7 @@ class DecisionLog:
             )
 
     def _has_budget(self) -> bool:
-        now = self._clock()
+        now = self._clock.monotonic()
         self._budget, self._budget_time = (
             min(self._burst, self._budget + (now - self._budget_time) * BYTES_PER_SECOND),
             now,

@@ -6,9 +6,9 @@ from typing import Literal
 
 import structlog
 
-from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import EVENTS, Resource
 from vkgateway.model import times
 from vkgateway.model.objects import Meta

@@ -25,13 +25,13 @@ from vkgateway.gateway.running_tenants import RunningTenants
 from vkgateway.gateway.tenant_controller import TenantController
 from vkgateway.gateway.tenant_runtimes import TenantRuntimes
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SteadyClock
 from vkgateway.kube.kubeconfig import ClientConfig
 from vkgateway.kubelet.server import KubeletServer
 from vkgateway.kubelet.stats import StatsProvider
 from vkgateway.kubelet.token_reviewer import TokenReviewer
 from vkgateway.model.api import Tenant
 from vkgateway.sync.admission.arbitration import Arbitration, ArbitrationSettings
-from vkgateway.sync.clock import SteadyClock
 from vkgateway.sync.network.resolvers import NameServers
 from vkgateway.sync.runtime.workers import WorkerPool
 

@@ -16,7 +16,6 @@ from vkgateway.gateway.accepted_specs import (
     acceptance_annotations,
     read_accepted_spec,
 )
-from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.control_plane_reconciler import (
     PROBE_RETRY_SECONDS,
@@ -31,6 +30,7 @@ from vkgateway.gateway.tenant_record import Interrupted, StatusNotWritten, Statu
 from vkgateway.gateway.workqueue import DONE, ReconcileResult, WorkQueue
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.reflector import Reflector
 from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import Tenant, TenantSpec

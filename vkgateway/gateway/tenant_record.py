@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import structlog
 
-from vkgateway.gateway.clock import Clock
 from vkgateway.gateway.events import EventRecorder
 from vkgateway.gateway.interfaces import ApiServerAccess
 from vkgateway.gateway.metrics import ONBOARDING
@@ -29,6 +28,7 @@ from vkgateway.gateway.status import (
 )
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import Clock
 from vkgateway.kube.resources import TENANTS
 from vkgateway.model.api import (
     DATASTORE_WRITABLE,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
 from vkgateway.gateway.compute_clusters import ComputeClusters
 from vkgateway.gateway.config import Nodes
 from vkgateway.gateway.interfaces import ApiServerAccess, VirtualNodesState
@@ -15,6 +14,7 @@ from vkgateway.gateway.pool_parts import split_pool
 from vkgateway.gateway.running_tenants import RunningTenants
 from vkgateway.gateway.status import false_verdict, unknown_verdict
 from vkgateway.gateway.tenant_runtime import TenantRuntime, TenantWiring
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model import times
 from vkgateway.model.api import Pool, Tenant, TenantPool, TenantPoolStatus
 from vkgateway.model.names import virtual_node_name

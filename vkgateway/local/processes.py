@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
@@ -12,6 +10,7 @@ import psutil
 
 from vkgateway.kube import errors
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor.client import SupervisorClient
 from vkgateway.programs.supervisor.procfs import list_marked
@@ -59,8 +58,7 @@ async def wait_until_serving(
     process: str,
     client: SupervisorClient,
     timeout: float = 60.0,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> None:
     """Wait until `serves` returns true, at most `timeout` seconds.
 
@@ -69,18 +67,18 @@ async def wait_until_serving(
     """
     before = await _process_state(client, process)
     restarts = before.restarts if before else 0
-    deadline = clock() + timeout
+    deadline = clock.monotonic() + timeout
     while not await serves():
         state = await _process_state(client, process)
         if state is not None and state.restarts - restarts >= _RESTARTS:
             raise _failure_error(state, why="keeps ending")
-        if clock() >= deadline:
+        if clock.monotonic() >= deadline:
             raise (
                 _failure_error(state, why=f"does not serve within {timeout:.0f} s")
                 if state
                 else _missing_error(process)
             )
-        await sleep(_POLL)
+        await clock.sleep(_POLL)
 
 
 async def api_ready(client: Client) -> bool:

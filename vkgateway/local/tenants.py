@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 from typing import Final
@@ -13,6 +11,7 @@ import msgspec
 
 from vkgateway.controlplane.plane_files import PlaneFiles
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import TENANTS
 from vkgateway.local import processes
 from vkgateway.model.api import Tenant
@@ -41,8 +40,7 @@ async def wait_for_tenants(
     serves: Callable[[str], Awaitable[bool]],
     *,
     within: float = WAIT_SECONDS,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> str:
     """Wait up to `within` seconds for the API servers of all these tenants; return a summary.
 
@@ -50,10 +48,10 @@ async def wait_for_tenants(
     """
     if not names:
         return "none yet"
-    deadline = clock() + within
+    deadline = clock.monotonic() + within
     missing = [name for name in names if not await serves(name)]
-    while missing and clock() < deadline:
-        await sleep(_POLL)
+    while missing and clock.monotonic() < deadline:
+        await clock.sleep(_POLL)
         missing = [name for name in missing if not await serves(name)]
     summary = f"{len(names) - len(missing)} of {len(names)} API servers answer"
     if not missing:

@@ -84,7 +84,7 @@ class EventMirror:
         below = link.pods.store.get((event.involved_object.namespace, event.involved_object.name))
         if below is None:
             # Two watches: the pod's own may be the slower one.
-            return _POD_LAG_RETRY if self._clock() - event.last_seen < _POD_LAG_SECONDS else None
+            return _POD_LAG_RETRY if self._clock.time() - event.last_seen < _POD_LAG_SECONDS else None
         above = self._find_tenant_pod(event, below)
         if above is None:
             return None
@@ -100,7 +100,7 @@ class EventMirror:
 
     def _needs_write(self, event: EventView) -> bool:
         known = self._written.get(event.metadata.uid)
-        return known[1] != event.count if known is not None else self._clock() - event.last_seen <= _MAX_AGE
+        return known[1] != event.count if known is not None else self._clock.time() - event.last_seen <= _MAX_AGE
 
     def _find_tenant_pod(self, event: EventView, below: ComputePodView) -> TenantPodView | None:
         """Return the tenant pod that an event is about; all UIDs must agree."""
@@ -111,7 +111,7 @@ class EventMirror:
 
     def _take_allowance(self, uid: str) -> float:
         """Take one write of a pod's allowance; return 0, or the seconds until the pod has one."""
-        now = self._clock()
+        now = self._clock.time()
         left, since = self._allowances.pop(uid, (_BURST, now))
         left = min(_BURST, left + (now - since) / _EVERY)
         allowed = left >= 1

@@ -12,9 +12,9 @@ import structlog
 
 from vkgateway.kube import errors, resources
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import Clock
 from vkgateway.model import times
 from vkgateway.model.objects import Meta, ObjectView
-from vkgateway.sync.clock import TimeSource
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ class _Series:
 class EventRecorder:
     """Writer of Events about a tenant's objects. An event that cannot be written is logged."""
 
-    def __init__(self, client: Client, *, clock: TimeSource) -> None:
+    def __init__(self, client: Client, *, clock: Clock) -> None:
         self._client = client
         self._clock = clock
         self._series: OrderedDict[tuple[str, str, str], _Series] = OrderedDict()
@@ -71,7 +71,7 @@ class EventRecorder:
         message = message[:_MESSAGE_MAX]
         key = (metadata.uid, reason, message)
         series = self._series.get(key)
-        now = self._clock()
+        now = self._clock.time()
         try:
             if series is None:
                 await self._create_event(key, metadata, (kind, about), now)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Mapping
 
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.kube.client import Client
 from vkgateway.model.requests import MilliResources
 from vkgateway.sync.admission.controller import ArbiterService
-from vkgateway.sync.clock import TimeSource
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.network.resolvers import NameServers
 from vkgateway.sync.node_binding import VirtualNodeBinding
@@ -41,8 +39,6 @@ class TenantSync:
         engine: WorkerPool,
         arbiter: ArbiterService,
         name_servers: NameServers | None = None,
-        clock: TimeSource | None = None,
-        monotonic: TimeSource = time.monotonic,
     ) -> None:
         self._engine = engine
         work_queue = WorkQueue(tenant.name, engine.queue)
@@ -52,8 +48,7 @@ class TenantSync:
             links=dict(links),
             bindings=dict(bindings),
             work_queue=work_queue,
-            clock=clock or arbiter.clock,
-            monotonic=monotonic,
+            clock=arbiter.clock,
         )
         self.reconcilers = TenantReconcilers(self.scope, arbiter=arbiter, name_servers=name_servers)
         self._registry = Registry(self.scope.watches, work_queue)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from vkgateway.kube.client import Client
-from vkgateway.sync.clock import TimeSource
+from vkgateway.kube.clock import Clock
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.events import EventRecorder
 from vkgateway.sync.metrics import PodMeter
@@ -33,10 +33,8 @@ class TenantScope:
     links: dict[str, ComputeLink]
     bindings: dict[str, VirtualNodeBinding]
     work_queue: WorkQueue
-    clock: TimeSource
-    """Seconds since the epoch."""
-    monotonic: TimeSource
-    """Seconds that no setting of a clock changes."""
+    clock: Clock
+    """Clock of the arbiter, by which notices run."""
     watches: Watches = field(default_factory=Watches)
     cache: TenantCache = field(init=False)
     events: EventRecorder = field(init=False)

@@ -56,7 +56,7 @@ class ServiceAccountTokens:
         secret = link.copies["secrets"].store.get(name)
         if secret is None:
             return None
-        return float(secret.metadata.annotations.get(REFRESH_AT, "0")) - self._clock()
+        return float(secret.metadata.annotations.get(REFRESH_AT, "0")) - self._clock.time()
 
     async def ensure_secret(
         self, link: ComputeLink, pod: Meta, service_account: str, sources: Sequence[TokenSource]
@@ -65,7 +65,7 @@ class ServiceAccountTokens:
         due = self.refresh_due_in(link, pod)
         if due is not None and due > 0:
             return due
-        now = self._clock()
+        now = self._clock.time()
         data: dict[str, str] = {}
         refresh_at = float("inf")
         for source in sources:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.clock import FakeClock
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota
 from tests.unit.cli.gateway import Cli
 from vkgateway.arbiter.cycle import decide
@@ -91,7 +92,7 @@ async def test_cycles_without_pending_reasons_are_replayed(cli: Cli) -> None:
     )
     decisions = decide(there.snapshot(), there.now)
     assert decisions.holds
-    log = DecisionLog(cli.folder / "decisions.jsonl", burst=1, clock=lambda: 0.0)
+    log = DecisionLog(cli.folder / "decisions.jsonl", burst=1, clock=FakeClock())
     assert [log.write_cycle(there.snapshot(), decisions, there.now) for _ in range(2)] == [True, True]
     assert await cli("replay") == 0, cli.err
     assert "All 2 cycles have the same decisions" in cli.err

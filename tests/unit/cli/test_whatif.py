@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota
 from tests.unit.cli.gateway import Cli
 from vkgateway.arbiter.cycle import decide
@@ -40,7 +41,7 @@ def lent() -> Cluster:
 @asynccontextmanager
 async def gateway(cli: Cli, there: Cluster | None) -> AsyncIterator[ArbiterObserver]:
     """Serve a gateway whose arbiter has completed a cycle, or none yet."""
-    watch = ArbiterObserver(Arbiter(), clock=lambda: there.now + 3 if there is not None else 0.0)
+    watch = ArbiterObserver(Arbiter(), clock=FakeClock(there.now + 3 if there is not None else 0.0, origin=EPOCH))
     watch.pod_names = lambda: NAMES
     if there is not None:
         watch.cycle_decided(there.snapshot(), decide(there.snapshot(), there.now), now=there.now, seconds=0.001)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fakes.clock import FakeClock
 from tests.unit.controlplane.fakes import FakeEtcd
 from vkgateway.controlplane.etcd.client import MemberStatus
 from vkgateway.controlplane.etcd.errors import EtcdDenied, EtcdFull
@@ -85,7 +86,7 @@ class World:
 
     def another(self) -> QuotaController:
         """Return a controller without state, as after a restart."""
-        return QuotaController(self.etcd, self.tenancy, sleep=_at_once)
+        return QuotaController(self.etcd, self.tenancy, clock=FakeClock())
 
     async def write(self, tenant: str, name: str, *, size: int = SOME) -> None:
         (may_write,) = self.etcd.roles_held[tenant_user(tenant)].values()
@@ -108,10 +109,6 @@ class World:
             await self.write(tenant, "one", size=20_000)
             if look and number % 5 == 0:
                 await self.keeper.check_usage()
-
-
-async def _at_once(_seconds: float) -> None:
-    """Return at once."""
 
 
 @pytest.fixture

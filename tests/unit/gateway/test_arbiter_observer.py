@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.arbiter.simulated_cluster import LOW, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.reasons.report_types import ArbiterReport
@@ -19,6 +19,7 @@ from vkgateway.gateway.config import Arbiter
 from vkgateway.gateway.decisionlog import LogEntry
 from vkgateway.gateway.decisionlog import read_entries as read_decisions
 from vkgateway.gateway.usagelog import UsageLog, UsageRecord, read_usage
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 
 NAMES: Mapping[str, tuple[str, str]] = {
     "b/ns/gang/low-0": ("ns", "low-0"),
@@ -27,7 +28,7 @@ NAMES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def watch(folder: Path, *, clock: Callable[[], float] = time.time) -> ArbiterObserver:
+def watch(folder: Path, *, clock: Clock = SYSTEM_CLOCK) -> ArbiterObserver:
     settings = Arbiter(decision_log=str(folder / "decisions.jsonl"), usage_log=str(folder / "usage.jsonl"))
     made = ArbiterObserver(settings, clock=clock)
     made.pod_names = lambda: NAMES
@@ -95,7 +96,7 @@ async def test_interim_usage_is_written_at_start_and_periodically(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = cluster()
-    made = watch(tmp_path, clock=lambda: there.now + 7)
+    made = watch(tmp_path, clock=FakeClock(there.now + 7, origin=EPOCH))
     seen(made, there)
     waits: list[float] = []
 

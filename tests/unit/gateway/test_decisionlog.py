@@ -9,6 +9,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.fakes.clock import FakeClock
 from tests.unit.arbiter.simulated_cluster import GPU, KEY, LOW, Cluster, make_gang, make_node, make_quota
 from vkgateway.arbiter.cycle import decide
 from vkgateway.arbiter.decisions import Decisions
@@ -166,8 +167,8 @@ def test_cycles_without_changes_are_skipped(tmp_path: Path) -> None:
 
 
 def test_rate_limited_cycles_omit_pending_reasons(tmp_path: Path) -> None:
-    seconds = [0.0]
-    log = DecisionLog(tmp_path / "decisions.jsonl", burst=1500, clock=lambda: seconds[0])
+    clock = FakeClock()
+    log = DecisionLog(tmp_path / "decisions.jsonl", burst=1500, clock=clock)
     there = story()
     there.add(make_gang("b/ns/gang/never", "b", [9]))
     snapshot = there.snapshot()
@@ -175,7 +176,7 @@ def test_rate_limited_cycles_omit_pending_reasons(tmp_path: Path) -> None:
     reasons = Decisions(holds=decisions.holds)
     assert decisions.admits
     written = [log.write_cycle(snapshot, each, 1.0) for each in (decisions, decisions, reasons, Decisions(), decisions)]
-    seconds[0] = 60.0
+    clock.seconds = 60.0
     written.append(log.write_cycle(snapshot, decisions, 2.0))
     assert written == [True, True, False, False, True, True]
     bare = LogEntry(time=1.0, snapshot=snapshot, decisions=replace(decisions, holds=()), holds_left_out=True)

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import wait_until
-from tests.unit.gateway.clock import FakeClock
 from tests.unit.gateway.conftest import add_compute_cluster, condition, tenant_document
 from vkgateway.gateway.accepted_specs import ACCEPTED_FOR_ANNOTATION, ACCEPTED_SPEC_ANNOTATION
-from vkgateway.gateway.clock import SYSTEM_CLOCK, Clock
 from vkgateway.gateway.compute_controller import ComputeController
 from vkgateway.gateway.control_plane_reconciler import (
     FIRST_RENEWAL_SECONDS,
@@ -31,6 +30,7 @@ from vkgateway.gateway.interfaces import ApiServerAccess, OnStep, VirtualNodesSt
 from vkgateway.gateway.status import Verdict, false_verdict, true_verdict, unknown_verdict
 from vkgateway.gateway.tenant_controller import TenantController
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import EVENTS, NAMESPACES, PODS, TENANTS
 from vkgateway.model.api import Tenant
 from vkgateway.model.errors import UnavailableError
@@ -329,15 +329,15 @@ async def test_management_cluster_errors_are_not_reported_on_tenant(world: World
 
 
 async def test_certificates_are_checked_daily_without_events(world: World) -> None:
-    clock = FakeClock()
+    clock = AdjustedClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
         await wait_until(lambda: world.phase("alpha") == "Ready")
         version = world.get("alpha")["metadata"]["resourceVersion"]
-        clock.seconds += RENEW_SECONDS - 60
+        clock.passed += RENEW_SECONDS - 60
         await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 1
-        clock.seconds += 120
+        clock.passed += 120
         await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 2
         await looked_at(world, tenants)
@@ -346,18 +346,18 @@ async def test_certificates_are_checked_daily_without_events(world: World) -> No
 
 
 async def test_failed_certificate_check_is_retried_silently(world: World) -> None:
-    clock = FakeClock()
+    clock = AdjustedClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
         await wait_until(lambda: world.phase("alpha") == "Ready")
         version = world.get("alpha")["metadata"]["resourceVersion"]
         world.planes.broken["alpha"] = "etcd does not answer"
-        clock.seconds += RENEW_SECONDS
+        clock.passed += RENEW_SECONDS
         await looked_at(world, tenants)
         del world.planes.broken["alpha"]
         await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 1
-        clock.seconds += RENEW_RETRY_SECONDS
+        clock.passed += RENEW_RETRY_SECONDS
         await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 2
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
@@ -365,14 +365,14 @@ async def test_failed_certificate_check_is_retried_silently(world: World) -> Non
 
 async def test_lasting_certificate_failure_is_reported(world: World) -> None:
     """For example a removed template: the tenant runs until its certificates expire."""
-    clock = FakeClock()
+    clock = AdjustedClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
         await wait_until(lambda: world.phase("alpha") == "Ready")
         world.planes.broken["alpha"] = "template 'default' does not exist"
         for _ in range(2):
             assert world.phase("alpha") == "Ready"
-            clock.seconds += RENEW_SECONDS + 60
+            clock.passed += RENEW_SECONDS + 60
             await looked_at(world, tenants)  # the first one may have started before
             await looked_at(world, tenants)
         await wait_until(lambda: world.phase("alpha") == "Degraded")
@@ -383,27 +383,27 @@ async def test_lasting_certificate_failure_is_reported(world: World) -> None:
         await looked_at(world, tenants)
         assert world.get("alpha")["metadata"]["resourceVersion"] == version
         del world.planes.broken["alpha"]
-        clock.seconds += RENEW_RETRY_SECONDS
+        clock.passed += RENEW_RETRY_SECONDS
         await looked_at(world, tenants)
         await looked_at(world, tenants)
         await wait_until(lambda: world.phase("alpha") == "Ready")
 
 
 async def test_kept_objects_are_restored_periodically(world: World) -> None:
-    clock = FakeClock()
+    clock = AdjustedClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
         await wait_until(lambda: world.phase("alpha") == "Ready")
         version = world.get("alpha")["metadata"]["resourceVersion"]
-        clock.seconds += RESTORE_SECONDS - 60
+        clock.passed += RESTORE_SECONDS - 60
         await looked_at(world, tenants)
         assert world.planes.kept["alpha"] == 0
-        clock.seconds += 120
+        clock.passed += 120
         world.planes.broken["alpha"] = "its API server refuses"
         await looked_at(world, tenants)
         await looked_at(world, tenants)
         assert world.planes.kept["alpha"] == 1
-        clock.seconds += RESTORE_SECONDS
+        clock.passed += RESTORE_SECONDS
         await looked_at(world, tenants)
         assert world.planes.kept["alpha"] == 2
         assert world.planes.made["alpha"] == 1
@@ -473,7 +473,7 @@ async def test_restart_resumes_tenant_without_status_writes(world: World) -> Non
 
 
 async def test_restart_resumes_at_once_and_provisions_later(world: World) -> None:
-    clock = FakeClock()
+    clock = AdjustedClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock):
         await wait_until(lambda: world.phase("alpha") == "Ready")
@@ -481,26 +481,26 @@ async def test_restart_resumes_at_once_and_provisions_later(world: World) -> Non
         await wait_until(lambda: world.planes.recalled["alpha"] == 1)
         await wait_until(lambda: "alpha" in world.runtimes.serving)
         assert world.planes.made["alpha"] == 1
-        clock.seconds += 2 * FIRST_RENEWAL_SECONDS
+        clock.passed += 2 * FIRST_RENEWAL_SECONDS
         await looked_at(world, tenants)
         assert (world.planes.made["alpha"], world.planes.recalled["alpha"]) == (2, 1)
 
 
 async def test_only_consecutive_failed_probes_reprovision(world: World) -> None:
-    clock = FakeClock()
+    clock = AdjustedClock()
     world.create("alpha", pools=[pool(8)])
     async with world.gateway(clock=clock) as tenants:
         await wait_until(lambda: world.phase("alpha") == "Ready")
         world.server.fail("GET", "/readyz", status=500, times=MAX_FAILED_PROBES - 1)
         for _ in range(MAX_FAILED_PROBES):
-            clock.seconds += PROBE_SECONDS
+            clock.passed += PROBE_SECONDS
             await looked_at(world, tenants)
         assert world.planes.made["alpha"] == 1
         assert world.phase("alpha") == "Ready"
         world.server.fail("GET", "/readyz", status=500, times=MAX_FAILED_PROBES)
         for _ in range(MAX_FAILED_PROBES):
             assert world.planes.made["alpha"] == 1
-            clock.seconds += PROBE_SECONDS
+            clock.passed += PROBE_SECONDS
             await looked_at(world, tenants)
         await wait_until(lambda: world.planes.made["alpha"] == 2)
 

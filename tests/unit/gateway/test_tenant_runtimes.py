@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import wait_until
-from tests.unit.gateway.clock import FakeClock
 from tests.unit.gateway.conftest import add_compute_cluster
 from tests.unit.sync.scopes import FakePlatform
 from vkgateway.gateway.compute_clusters import ComputeClusters
@@ -480,14 +480,14 @@ async def test_stop_deletes_nothing(world: Setting) -> None:
 
 async def test_failed_runtime_restarts_after_backoff(world: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.ready(TenantPool(name="a100"))
-    clock = FakeClock()
+    clock = AdjustedClock()
     monkeypatch.setattr(world.runtimes, "_clock", clock)
     world.alpha.has_failed = True
     for _ in range(3):
         seen = await world.serve(TenantPool(name="a100"))
         assert seen.verdict.reason == "InternalError"
         assert world.endpoint.admitted == {}
-    clock.seconds += 11
+    clock.passed += 11
     await world.ready(TenantPool(name="a100"))
 
 

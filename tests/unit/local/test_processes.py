@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.clock import Clock
+from tests.fakes.clock import FakeClock
 from vkgateway.local import processes
 from vkgateway.model.errors import UnavailableError
 from vkgateway.programs.supervisor import procfs
@@ -43,15 +43,13 @@ def etcd(*, restarts: int = 0, reason: str = "") -> list[ProcessState]:
 
 
 async def wait(supervisor: SupervisorClient, *, serves_at: float = 1e9) -> float:
-    clock = Clock()
+    clock = FakeClock()
 
     async def serves() -> bool:
-        return clock.now >= serves_at
+        return clock.seconds >= serves_at
 
-    await processes.wait_until_serving(
-        serves, process="etcd", client=supervisor, timeout=5.0, clock=clock, sleep=clock.sleep
-    )
-    return clock.now
+    await processes.wait_until_serving(serves, process="etcd", client=supervisor, timeout=5.0, clock=clock)
+    return clock.seconds
 
 
 async def test_wait_returns_when_the_process_serves() -> None:

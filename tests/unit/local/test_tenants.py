@@ -8,41 +8,39 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
-from tests.fakes.clock import Clock
+from tests.fakes.clock import FakeClock
 from vkgateway.controlplane.plane_files import PlaneFiles
 from vkgateway.kube.kubeconfig import write_file
 from vkgateway.kube.resources import TENANTS
 from vkgateway.local import tenants
 
 
-def from_when(clock: Clock, **when: float) -> Callable[[str], Awaitable[bool]]:
+def from_when(clock: FakeClock, **when: float) -> Callable[[str], Awaitable[bool]]:
     async def serves(name: str) -> bool:
-        return clock.now >= when[name]
+        return clock.seconds >= when[name]
 
     return serves
 
 
 async def test_all_tenants_are_waited_for() -> None:
-    clock = Clock()
+    clock = FakeClock()
     serves = from_when(clock, alpha=4, beta=2.5)
-    said = await tenants.wait_for_tenants(["alpha", "beta"], serves, clock=clock, sleep=clock.sleep)
-    assert (said, clock.now) == ("2 of 2 API servers answer", 4)
+    said = await tenants.wait_for_tenants(["alpha", "beta"], serves, clock=clock)
+    assert (said, clock.seconds) == ("2 of 2 API servers answer", 4)
 
 
 async def test_wait_without_tenants_returns_at_once() -> None:
-    clock = Clock()
-    assert await tenants.wait_for_tenants([], from_when(clock), clock=clock, sleep=clock.sleep) == "none yet"
-    assert clock.now == 0
+    clock = FakeClock()
+    assert await tenants.wait_for_tenants([], from_when(clock), clock=clock) == "none yet"
+    assert clock.seconds == 0
 
 
 async def test_missing_tenants_are_named_after_the_time_limit() -> None:
-    clock = Clock()
+    clock = FakeClock()
     never = dict.fromkeys(("b", "c", "d", "e"), 1e9)
-    said = await tenants.wait_for_tenants(
-        ["a", *never], from_when(clock, a=1, **never), within=10, clock=clock, sleep=clock.sleep
-    )
+    said = await tenants.wait_for_tenants(["a", *never], from_when(clock, a=1, **never), within=10, clock=clock)
     assert said.startswith("1 of 5 API servers answer; not yet: b, c, d and others; ")
-    assert clock.now == 10
+    assert clock.seconds == 10
 
 
 async def test_only_tenants_that_were_ready_are_waited_for() -> None:

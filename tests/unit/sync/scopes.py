@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
+from tests.fakes.clock import EPOCH, FakeClock
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import Clock
 from vkgateway.model.api import Pool
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.node_binding import VirtualNodeBinding
@@ -35,7 +37,7 @@ class RecordedRequests:
 def tenant_scope(
     client: Client,
     *,
-    clock: Callable[[], float] = lambda: 0.0,
+    clock: Clock | None = None,
     links: dict[str, ComputeLink] | None = None,
     bindings: dict[str, VirtualNodeBinding] | None = None,
     requests: RecordedRequests | None = None,
@@ -48,8 +50,7 @@ def tenant_scope(
         links={} if links is None else links,
         bindings={} if bindings is None else bindings,
         work_queue=WorkQueue(name, cast("RequestQueue", requests or RecordedRequests())),
-        clock=clock,
-        monotonic=clock,
+        clock=clock or FakeClock(origin=EPOCH),
     )
     set_followed(scope, followed=True)
     return scope

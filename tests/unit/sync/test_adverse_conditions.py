@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY
 
+from tests.fakes.clock import AdjustedClock
 from tests.fakes.store import Refusal
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, TENANT, World, start_world
@@ -108,7 +108,7 @@ async def test_clock_skew_of_the_compute_cluster_does_not_affect_deletion(world:
 
 
 async def test_slow_gateway_clock_does_not_extend_the_grace_period() -> None:
-    async with start_world(clock=lambda: time.time() - 3600) as world:
+    async with start_world(clock=AdjustedClock(skew=-3600)) as world:
         world.create_pod()
         async with world.run_gateway():
             await world.wait_forwarded()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from tests.fakes.clock import EPOCH, FakeClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.scopes import tenant_scope
 from tests.unit.sync.world import COMPUTE_NAMESPACE, COMPUTE_NODE, NODE, World, start_world
@@ -33,7 +34,7 @@ def emit_event(
 ) -> Document:
     """Create an event about a compute pod."""
     metadata = of["metadata"]
-    stamp = render_time(datetime.fromtimestamp(world.clock() - age, UTC))
+    stamp = render_time(world.clock.now() - timedelta(seconds=age))
     event = {
         "kind": "Event",
         "metadata": {"name": name, "namespace": COMPUTE_NAMESPACE},
@@ -169,10 +170,10 @@ async def test_last_count_is_mirrored_when_the_limit_permits(world: World, monke
 
 
 def test_event_allowance_refills_up_to_its_maximum() -> None:
-    now = 0.0
-    events = EventMirror(tenant_scope(Client("http://127.0.0.1:1"), clock=lambda: now))
+    clock = FakeClock(origin=EPOCH)
+    events = EventMirror(tenant_scope(Client("http://127.0.0.1:1"), clock=clock))
     assert [events._take_allowance("uid") for _ in range(21)] == [0.0] * 20 + [15.0]
-    now = 15.0
+    clock.seconds = 15.0
     assert [events._take_allowance("uid"), events._take_allowance("uid")] == [0.0, 15.0]
-    now = 10_000.0
+    clock.seconds = 10_000.0
     assert [events._take_allowance("uid") for _ in range(21)].count(0.0) == 20

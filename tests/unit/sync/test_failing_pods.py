@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.fakes.clock import EPOCH, FakeClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
 from vkgateway.kube.resources import PODS
@@ -17,23 +18,13 @@ OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "uid": 
 INLINE = {"name": "data", "csi": {"driver": "disks.example.org"}}
 
 
-class Clock:
-    """Manually advanced clock, in seconds since the epoch."""
-
-    def __init__(self) -> None:
-        self.now = time.time()
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+async def clock() -> FakeClock:
+    return FakeClock(time.time(), origin=EPOCH)
 
 
 @pytest.fixture
-async def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def world(clock: Clock) -> AsyncIterator[World]:
+async def world(clock: FakeClock) -> AsyncIterator[World]:
     async with start_world(clock=clock) as world:
         yield world
 
@@ -62,7 +53,7 @@ def forwarded_condition(world: World, name: str) -> dict[str, Any]:
     return next((one for one in conditions if one["type"] == "vkgateway.io/Forwarded"), {})
 
 
-async def expect_fourth_delayed(world: World, clock: Clock, reason: str, **options: Any) -> None:
+async def expect_fourth_delayed(world: World, clock: FakeClock, reason: str, **options: Any) -> None:
     for name in ("a", "b", "c"):
         create_owned(world, name, **options)
         await has_failed(world, name)
@@ -72,17 +63,17 @@ async def expect_fourth_delayed(world: World, clock: Clock, reason: str, **optio
     assert world.pod_phase("d") != "Failed"
     assert "the pod fails later, because other pods of ReplicaSet/web-1 have just failed" in str(world.events())
 
-    clock.now += 10.5
+    clock.seconds += 10.5
     touch_pod(world, "d")
     await wait_until(lambda: world.pod_phase("d") == "Failed")
 
 
-async def test_backoff_of_pods_that_policy_refuses(world: World, clock: Clock) -> None:
+async def test_backoff_of_pods_that_policy_refuses(world: World, clock: FakeClock) -> None:
     async with world.run_gateway():
         await expect_fourth_delayed(world, clock, "PolicyRefused", volumes=[INLINE])
 
 
-async def test_backoff_of_pods_that_the_compute_cluster_refuses(world: World, clock: Clock) -> None:
+async def test_backoff_of_pods_that_the_compute_cluster_refuses(world: World, clock: FakeClock) -> None:
     world.compute_server.fail("POST", f"/namespaces/{COMPUTE_NAMESPACE}/pods", status=422, reason="Invalid", times=1000)
     async with world.run_gateway():
         await expect_fourth_delayed(world, clock, "ForwardingRefused")
@@ -101,7 +92,7 @@ async def test_delayed_pod_runs_once_nothing_refuses_it(world: World) -> None:
         await world.wait_forwarded("d")
 
 
-async def test_backoff_of_pods_without_capacity_on_a_manually_set_node(world: World, clock: Clock) -> None:
+async def test_backoff_of_pods_without_capacity_on_a_manually_set_node(world: World, clock: FakeClock) -> None:
     world.limit["cpu"] = 1000
     container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": "2"}}}
     async with world.run_gateway():
@@ -113,7 +104,7 @@ async def test_backoff_of_pods_without_capacity_on_a_manually_set_node(world: Wo
         await world.wait_settled()
         (remaining,) = [name for name in "abcd" if world.pod_phase(name) != "Failed"]
         await wait_until(lambda: forwarded_condition(world, remaining))
-        clock.now += 10.5
+        clock.seconds += 10.5
         touch_pod(world, remaining)
         await wait_until(lambda: world.pod_phase(remaining) == "Failed")
 
@@ -125,7 +116,7 @@ def reject_pod(world: World, name: str) -> None:
     world.compute_server.store.update(PODS, pod, name=name, namespace=COMPUTE_NAMESPACE, status=True)
 
 
-async def test_backoff_of_pods_that_a_kubelet_rejects(world: World, clock: Clock) -> None:
+async def test_backoff_of_pods_that_a_kubelet_rejects(world: World, clock: FakeClock) -> None:
     async with world.run_gateway():
         for name in ("a", "b", "c", "d"):
             create_owned(world, name)
@@ -135,7 +126,7 @@ async def test_backoff_of_pods_that_a_kubelet_rejects(world: World, clock: Clock
                 await has_failed(world, name)
         await wait_until(lambda: forwarded_condition(world, "d").get("reason") == "UnexpectedAdmissionError")
         assert world.pod_phase("d") != "Failed"
-        clock.now += 10.5
+        clock.seconds += 10.5
         touch_pod(world, "d")
         await wait_until(lambda: world.pod_phase("d") == "Failed")
     assert (world.tenant_pod("d") or {})["status"]["reason"] == "UnexpectedAdmissionError"

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.test_token_forwarding import TOKEN_VOLUME
 from tests.unit.sync.world import NODE, World, start_world
@@ -221,8 +222,8 @@ async def test_created_pod_not_shown_yet_counts_after_its_deletion(world: World)
 
 
 async def test_tokens_of_running_pods_are_refreshed_after_a_policy_change() -> None:
-    advance = 0.0
-    async with start_world(clock=lambda: time.time() + advance) as world:
+    clock = AdjustedClock()
+    async with start_world(clock=clock) as world:
         world.tenant_server.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
         root = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}
         world.tenant_server.store.create(CONFIG_MAPS, root, "default")
@@ -238,14 +239,14 @@ async def test_tokens_of_running_pods_are_refreshed_after_a_policy_change() -> N
                 sync.scope.tenant, links={"local": world.link}, bindings={NODE: world.make_binding(world.link)}
             )
             await world.wait_settled()
-            advance = 3000.0
+            clock.passed = 3000.0
             sync.resync()
             await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
 
 
 async def test_tokens_are_refreshed_while_a_resize_waits() -> None:
-    advance = 0.0
-    async with start_world(clock=lambda: time.time() + advance) as world:
+    clock = AdjustedClock()
+    async with start_world(clock=clock) as world:
         world.limit |= {"cpu": 2000}
         world.tenant_server.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
         root = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}
@@ -262,7 +263,7 @@ async def test_tokens_are_refreshed_while_a_resize_waits() -> None:
             world.tenant_server.store.update(PODS, pod, name="web", namespace="default")
             await wait_until(lambda: "ResizeDeferred" in dict(world.events()))
             await world.wait_settled()
-            advance = 3000.0
+            clock.passed = 3000.0
             sync.resync()
             await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import EPOCH, FakeClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.scopes import tenant_scope
 from vkgateway.kube.client import Client
@@ -68,18 +69,18 @@ async def test_failed_removal_is_retried() -> None:
 
 
 async def test_event_dropped_by_the_server_is_written_again() -> None:
-    now = 1000.0
+    clock = FakeClock(1000.0, origin=EPOCH)
     async with FakeApiServer() as server, server.client() as client:
-        recorder = EventRecorder(client, clock=lambda: now)
+        recorder = EventRecorder(client, clock=clock)
         pod = Meta(name="web", namespace="default", uid="u1")
         await recorder.emit_event(pod, reason="NameTaken", message="taken")
         (first,) = server.store.all(EVENTS)
         server.store.delete(EVENTS, first["metadata"]["name"], "default")
-        now += 7200
+        clock.seconds += 7200
         await recorder.emit_event(pod, reason="NameTaken", message="taken")
         (second,) = server.store.all(EVENTS)
         assert (second["count"], second["message"]) == (1, "taken")
-        now += 60
+        clock.seconds += 60
         await recorder.emit_event(pod, reason="NameTaken", message="taken")
         (third,) = server.store.all(EVENTS)
         assert (third["count"], third["metadata"]["uid"]) == (2, second["metadata"]["uid"])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import copy
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
 from vkgateway.kube.resources import CONFIG_MAPS, PODS, SECRETS, SERVICE_ACCOUNTS
@@ -91,9 +91,9 @@ async def test_tokens_are_deleted_with_their_pod(world: World) -> None:
 
 
 async def test_tokens_are_refreshed_before_they_expire() -> None:
-    advance = 0.0
+    clock = AdjustedClock()
 
-    async with start_world(clock=lambda: time.time() + advance) as world:
+    async with start_world(clock=clock) as world:
         world.tenant_server.store.create(SERVICE_ACCOUNTS, {"metadata": {"name": "builder"}}, "default")
         world.tenant_server.store.create(
             CONFIG_MAPS, {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "CA"}}, "default"
@@ -104,7 +104,7 @@ async def test_tokens_are_refreshed_before_they_expire() -> None:
             world.run_pod()
             await wait_until(lambda: world.pod_phase() == "Running")
             first = copy.deepcopy(world.compute_server.store.all(SECRETS)[0]["data"])
-            advance = 3000.0
+            clock.passed = 3000.0
             sync.resync()
             await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
 
@@ -130,22 +130,22 @@ async def create_terminating(world: World, *, by_tenant: bool) -> dict[str, Any]
 
 @pytest.mark.parametrize("by_tenant", [True, False])
 async def test_tokens_of_a_terminating_pod_are_refreshed(by_tenant: bool) -> None:
-    advance = 0.0
-    async with start_world(clock=lambda: time.time() + advance) as world, world.run_gateway() as sync:
+    clock = AdjustedClock()
+    async with start_world(clock=clock) as world, world.run_gateway() as sync:
         first = await create_terminating(world, by_tenant=by_tenant)
-        advance = 3000.0
+        clock.passed = 3000.0
         sync.resync()
         await wait_until(lambda: world.compute_server.store.all(SECRETS)[0]["data"] != first)
         assert world.pod_phase() == "Running"
 
 
 async def test_tokens_of_a_deleted_account_stay_while_the_pod_terminates() -> None:
-    advance = 0.0
-    async with start_world(clock=lambda: time.time() + advance) as world, world.run_gateway() as sync:
+    clock = AdjustedClock()
+    async with start_world(clock=clock) as world, world.run_gateway() as sync:
         first = await create_terminating(world, by_tenant=True)
         world.tenant_server.store.delete(SERVICE_ACCOUNTS, "builder", "default")
         asked = len([request for request in world.tenant_server.requests if "/token" in request])
-        advance = 3000.0
+        clock.passed = 3000.0
         sync.resync()
         await wait_until(
             lambda: len([request for request in world.tenant_server.requests if "/token" in request]) > asked

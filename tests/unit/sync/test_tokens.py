@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tests.fakes.clock import FakeClock
 from tests.unit.sync.scopes import tenant_scope
 from vkgateway.model import times
 from vkgateway.model.objects import Meta
@@ -43,7 +44,7 @@ async def test_each_projection_has_its_own_token_bound_to_the_pod() -> None:
         TokenSource(key="api.0", audience="", expiration_seconds=3607, path="token"),
         TokenSource(key="vault.0", audience="vault", expiration_seconds=600, path="token"),
     ]
-    tokens = ServiceAccountTokens(tenant_scope(client, clock=NOW.timestamp))
+    tokens = ServiceAccountTokens(tenant_scope(client, clock=FakeClock(origin=NOW)))
     due = await tokens.ensure_secret(link, POD, "builder", sources)
 
     assert [path for path, _ in tenant.created] == ["serviceaccounts/builder"] * 2

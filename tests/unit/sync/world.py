@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,6 +17,7 @@ from tests.support.waiting import wait_until
 from tests.unit.sync.scopes import FakePlatform
 from vkgateway.arbiter.snapshot import Quota
 from vkgateway.kube.client import Client
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.kube.resources import EVENTS, NAMESPACES, NODES, PODS, Resource
 from vkgateway.model.api import Pool
 from vkgateway.model.names import compute_namespace
@@ -45,7 +45,7 @@ class World:
 
     tenant_server: FakeApiServer
     compute_server: FakeApiServer
-    clock: Callable[[], float] = time.time
+    clock: Clock = SYSTEM_CLOCK
     sync: TenantSync | None = None
     link: ComputeLink | None = None
     _engine: WorkerPool | None = None
@@ -188,8 +188,6 @@ class World:
             engine=engine,
             arbiter=arbiter,
             name_servers=self.name_servers,
-            clock=self.clock,
-            monotonic=self.clock,
         )
         sync.set_limit(NODE, self.limit)
         sync.set_quotas([Quota(tenant=TENANT, pool=("local", "a100"), limit=self.limit, guarantee=self.guarantee)])
@@ -236,7 +234,7 @@ async def _close(*clients: Client) -> None:
 
 
 @asynccontextmanager
-async def start_world(*, clock: Callable[[], float] = time.time) -> AsyncIterator[World]:
+async def start_world(*, clock: Clock = SYSTEM_CLOCK) -> AsyncIterator[World]:
     """Start two servers with the tenant's default namespace."""
     async with (
         FakeApiServer(store=ObjectStore(namespaces_must_exist=True)) as above,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import structlog
+
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 
 if TYPE_CHECKING:  # gRPC takes long to load
     from vkgateway.controlplane.etcd.client import EtcdClient, MemberStatus
@@ -77,12 +78,10 @@ class QuotaController:
     blocked.
     """
 
-    def __init__(
-        self, client: EtcdClient, tenancy: Tenancy, *, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    ) -> None:
+    def __init__(self, client: EtcdClient, tenancy: Tenancy, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._client = client
         self._tenancy = tenancy
-        self._sleep = sleep
+        self._clock = clock
         self.blocked: dict[str, int] = {}
         self._blocked_known = False
         self._last_revision = 0
@@ -155,7 +154,7 @@ class QuotaController:
             return status
         await self._client.compact(revision)
         self._compacted_revision = revision
-        await self._sleep(_FREED_SECONDS)
+        await self._clock.sleep(_FREED_SECONDS)
         status = await self._client.member_status()
         self._compacted_bytes = status.size_in_use
         return status

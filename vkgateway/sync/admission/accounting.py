@@ -43,7 +43,7 @@ class PodAccounting:
     def pod_arrived(self, member: GangMember) -> None:
         """Record a pod that was read for the first time and waits for its placement."""
         self._observer.start_meter.pod_arrived(
-            self._gang_id(member), member.uid, created=member.created, now=self._clock()
+            self._gang_id(member), member.uid, created=member.created, now=self._clock.time()
         )
 
     def record_state(
@@ -55,7 +55,7 @@ class PodAccounting:
             self._observer.start_meter.pod_gone(self._gang_id(member), uid)
             start = self._start_times.pop(uid, None)
             if start is not None and state.has_succeeded:
-                self._history.add_run(*member.key, self._clock() - start)
+                self._history.add_run(*member.key, self._clock.time() - start)
             if start is not None and verdict is not None:
                 self._observer.pod_ended(
                     self._tenant, self._build_run(member, verdict, start=start, done=state.has_succeeded)
@@ -63,7 +63,7 @@ class PodAccounting:
         elif compute_pod is not None:
             self._start_times.setdefault(uid, state.since)
             if compute_pod.spec.node_name:
-                self._observer.start_meter.pod_bound(uid, now=self._clock())
+                self._observer.start_meter.pod_bound(uid, now=self._clock.time())
 
     def forget_pod(self, member: GangMember) -> None:
         """Forget a pod that was deleted, or belongs to no gang any more."""
@@ -79,7 +79,7 @@ class PodAccounting:
             verdict=verdict,
             shape=member.shape,
             start=start,
-            end=self._clock(),
+            end=self._clock.time(),
             checkpoint=member.marks.checkpoint if member.marks is not None else 0.0,
             end_reason=PREEMPTED if verdict.verdict is AdmissionState.EVICTING else "Succeeded" if done else "Ended",
         )

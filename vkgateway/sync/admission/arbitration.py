@@ -12,6 +12,7 @@ import structlog
 
 from vkgateway.arbiter.decisions import Decisions
 from vkgateway.arbiter.snapshot import Policy, PoolKey, PreemptionPlan, Shape, Snapshot
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.api import Pool as PoolSpec
 from vkgateway.sync.admission.cluster_cache import ClusterCache
 from vkgateway.sync.admission.deciding import Decide, incremental_decide
@@ -23,7 +24,6 @@ from vkgateway.sync.admission.start_meter import StartMeter
 from vkgateway.sync.admission.tenant_admission import TenantAdmission
 from vkgateway.sync.admission.verdict_store import PodRun
 from vkgateway.sync.arbiter_metrics import forget_tenant
-from vkgateway.sync.clock import TimeSource
 from vkgateway.sync.compute.link import ComputeLink
 from vkgateway.sync.metrics import RETRIES
 from vkgateway.sync.views.ownership import Key
@@ -98,7 +98,7 @@ class Arbitration:
         platform: Platform,
         *,
         observer: CycleObserver | None = None,
-        clock: TimeSource = time.time,
+        clock: Clock = SYSTEM_CLOCK,
         decide: Decide | None = None,
     ) -> None:
         self.settings = settings
@@ -179,7 +179,7 @@ class Arbitration:
         Return False if too many nodes are excluded: then the cause is whatever binds pods there, and not the nodes.
         """
         cache = self._clusters.get(cluster)
-        return cache is not None and cache.avoid_node(node, until=self.clock() + 5 * self.settings.bind_timeout)
+        return cache is not None and cache.avoid_node(node, until=self.clock.time() + 5 * self.settings.bind_timeout)
 
     async def run(self) -> None:
         """Run cycles until cancelled."""
@@ -214,7 +214,7 @@ class Arbitration:
         self._sync_clusters()
         if self._started:
             return True
-        now = self.clock()
+        now = self.clock.time()
         self._started_at = now if self._started_at is None else self._started_at
         timed_out = now - self._started_at >= _START_TIMEOUT
         expected = self._platform.expected_tenants()
@@ -255,7 +255,7 @@ class Arbitration:
         return member.shape if member is not None and member.governed else None
 
     async def _run_cycle(self) -> None:
-        now = self.clock()
+        now = self.clock.time()
         snapshot, unjudged_reports = build_snapshot(
             self._tenants,
             self._clusters,
@@ -271,7 +271,7 @@ class Arbitration:
         self._plans = all_decisions.plans
         dispatch_decisions(all_decisions, snapshot, self._tenants, now=now)
         self.start_meter.cycle_decided(
-            {gang.id: gang for gang in snapshot.gangs}, all_decisions, at=now, now=self.clock()
+            {gang.id: gang for gang in snapshot.gangs}, all_decisions, at=now, now=self.clock.time()
         )
         if self._observer is not None:
             self._observer.cycle_decided(snapshot, all_decisions, now=now, seconds=seconds)
@@ -280,7 +280,7 @@ class Arbitration:
         self._has_pending = bool(all_decisions.holds or all_decisions.plans)
         if not all_decisions.evicts and not any(one.has_notices for one in self._tenants.values()):
             self._platform.notices_ended()
-        self._set_timer(all_decisions, self.clock())
+        self._set_timer(all_decisions, self.clock.time())
         await asyncio.sleep(seconds * _REST_RATIO)
 
     def _set_timer(self, decisions: Decisions, now: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from typing import Final, Protocol
 
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
+from vkgateway.kube.clock import Clock
 from vkgateway.model.names import COMPUTE_NODE_ANNOTATION
 from vkgateway.model.objects import Object
 from vkgateway.sync.admission.companion_objects import CompanionObjects
@@ -17,7 +18,6 @@ from vkgateway.sync.admission.pod_reads import PodReads
 from vkgateway.sync.admission.size_policy import SizePolicy
 from vkgateway.sync.admission.tenant_admission import ArbitrationService, TenantAdmission
 from vkgateway.sync.admission.unbound_pods import UnboundPods
-from vkgateway.sync.clock import TimeSource
 from vkgateway.sync.pods.pod_context import PodContext, compute_pod_of, tenant_pod_of
 from vkgateway.sync.runtime.registry import Registry
 from vkgateway.sync.runtime.requests import POD
@@ -32,7 +32,7 @@ class ArbiterService(ArbitrationService, Protocol):
     """The arbitration, as one tenant's admission uses it."""
 
     @property
-    def clock(self) -> TimeSource:
+    def clock(self) -> Clock:
         """Time by which notices run, in seconds since the epoch."""
 
     @property
@@ -125,7 +125,7 @@ class AdmissionController:
             remaining = (
                 self._unbound.seen_since(uid, compute_pod.metadata.uid)
                 + self._arbiter.bind_timeout
-                - self._scope.clock()
+                - self._scope.clock.time()
             )
             if remaining <= 0 and self._arbiter.avoid_node(context.link.name, node):
                 self.tenant_admission.revert_compute_pod(uid, compute_pod.metadata.uid)

@@ -86,7 +86,7 @@ class EvictionNotices:
             return
 
     async def _set_condition(self, context: PodContext, *, status: str, reason: str, message: str) -> None:
-        now = datetime.fromtimestamp(self._clock(), UTC)
+        now = self._clock.now()
         await set_condition(
             self._client,
             tenant_pod_of(context),

@@ -5,7 +5,6 @@ wait.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final, Literal, Protocol
 
 from vkgateway.arbiter.decisions import PendingReason
@@ -305,7 +304,7 @@ class GateReconciler:
 
     async def _report_pending(self, view: TenantPodView, group: str, pending: PendingMessage) -> None:
         uid = view.metadata.uid
-        action = self._reporter.plan_report(uid, group, pending, now=self._scope.monotonic())
+        action = self._reporter.plan_report(uid, group, pending, now=self._scope.clock.monotonic())
         if action.requeue_after is not None:
             self._scope.work_queue.enqueue(GATE, view.metadata.key, action.requeue_after)
         if action.report_now is None:
@@ -324,7 +323,7 @@ class GateReconciler:
             raise
 
     async def _set_condition(self, view: TenantPodView, *, status: str, reason: str, message: str) -> None:
-        now = datetime.fromtimestamp(self._scope.clock(), UTC)
+        now = self._scope.clock.now()
         await set_condition(
             self._client, view, ADMITTED_CONDITION, status=status, reason=reason, message=message, now=now
         )

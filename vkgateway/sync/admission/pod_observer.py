@@ -72,7 +72,7 @@ class PodObserver:
         verdict = self._verdict_store.verdicts.get(member.uid)
         if tenant_pod is None or tenant_pod.is_terminal or tenant_pod.metadata.deletion_timestamp is not None:
             if verdict is not None and self.is_forwarding(member):
-                return _terminating_state(_placed_state(verdict, verdict.node), self._clock() + member.grace)
+                return _terminating_state(_placed_state(verdict, verdict.node), self._clock.time() + member.grace)
             return self._end_state(member, tenant_pod)
         return MemberState(state=PodState.WAITING) if verdict is None else _placed_state(verdict, verdict.node)
 
@@ -83,7 +83,7 @@ class PodObserver:
         if pod is None or pod.phase not in TERMINAL_PHASES:
             return _NO_STATE
         if member.uid not in self._end_times:
-            now = self._clock()
+            now = self._clock.time()
             self._end_times[member.uid] = min(now, ended_at(pod.status) or now)
         return MemberState(
             has_succeeded=pod.phase == "Succeeded",
@@ -146,12 +146,12 @@ class PodObserver:
         if deletion_time is not None:
             return _terminating_state(observed, times.parse_time(deletion_time).timestamp())
         if tenant_pod is None or tenant_pod.is_terminal or tenant_pod.metadata.deletion_timestamp is not None:
-            return _terminating_state(observed, self._clock() + member.grace)
+            return _terminating_state(observed, self._clock.time() + member.grace)
         return observed
 
     def is_forwarding(self, member: GangMember) -> bool:
         """Return whether a member's compute pod was just created, and may not be visible yet."""
-        return self._scope.created_until.get(member.uid, 0.0) > self._clock()
+        return self._scope.created_until.get(member.uid, 0.0) > self._clock.time()
 
     def _is_reverted(self, pod: ComputePodView) -> bool:
         return pod.metadata.uid in self.reverted_pods or RETAKEN in pod.metadata.annotations

@@ -133,7 +133,7 @@ class TenantAdmission:
         if not self.is_complete:
             self._unread_at_start = set(self.reads.unread)
         self.is_complete = True
-        self._listed_at = self._clock()
+        self._listed_at = self._clock.time()
         if self._reset_backoff(lambda backoff: backoff.why == _UNREACHABLE):
             self._service.trigger()
         for link in self._scope.links.values():
@@ -195,7 +195,7 @@ class TenantAdmission:
             return
         if not self._observer.has_owner(pod) and self.gangs.find_member(pod.tenant_uid) is None:
             self._orphan_uids[place] = pod.tenant_uid
-            self._orphans[pod.tenant_uid] = ending_gang(self.name, pod, link.name, now=self._clock())
+            self._orphans[pod.tenant_uid] = ending_gang(self.name, pod, link.name, now=self._clock.time())
             self._service.recount_pod(pod, link.name)
 
     def _drop_member(self, member: GangMember, *, state: MemberState = _NO_STATE) -> None:
@@ -282,7 +282,7 @@ class TenantAdmission:
         """Postpone the evictions that fell due while a cluster was unreachable, so that the next cycle can withdraw
         them.
         """
-        soonest = self._clock() + _MIN_NOTICE_AFTER_RETURN
+        soonest = self._clock.time() + _MIN_NOTICE_AFTER_RETURN
         for uid, verdict in list(self.verdict_store.verdicts.items()):
             member = self.gangs.find_member(uid)
             if member is None or verdict.pool[0] != cluster or verdict.verdict is not AdmissionState.EVICTING:
@@ -297,7 +297,7 @@ class TenantAdmission:
 
     def set_pending_reasons(self, reports: Iterable[PendingReport], *, pools: Mapping[str, PoolKey | None]) -> None:
         """Replace the pending reasons of all gangs, and enqueue the pods whose reason changed."""
-        now = self._clock()
+        now = self._clock.time()
         old = self.verdict_store.pending_messages
         self.verdict_store.pending_messages = {
             report.gang: _pending_message(self._with_pod_names(report), pools.get(report.gang), now)
@@ -372,7 +372,7 @@ class TenantAdmission:
 
     def next_deadline(self) -> float | None:
         """Return the next time at which an evicted pod is deleted, or an admitted pod must be bound."""
-        now = self._clock()
+        now = self._clock.time()
         times = (
             verdict.deadline if verdict.verdict is AdmissionState.EVICTING else self._bind_deadline(verdict)
             for verdict in self.verdict_store.verdicts.values()

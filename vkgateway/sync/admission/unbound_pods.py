@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vkgateway.sync.clock import TimeSource
+from vkgateway.kube.clock import Clock
 
 
 class UnboundPods:
@@ -11,7 +11,7 @@ class UnboundPods:
     The gateway's clock counts: that of the compute cluster may differ.
     """
 
-    def __init__(self, clock: TimeSource) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since: dict[str, tuple[str, float]] = {}
         """By the uid of the tenant pod: the uid of its compute pod, and the time."""
@@ -20,7 +20,7 @@ class UnboundPods:
         """Return since when a compute pod is seen without a node; now, if it was not seen before."""
         known = self._since.get(uid)
         if known is None or known[0] != compute_uid:
-            known = self._since[uid] = compute_uid, self._clock()
+            known = self._since[uid] = compute_uid, self._clock.time()
         return known[1]
 
     def forget_pod(self, uid: str) -> None:

@@ -67,7 +67,7 @@ class PodDeleter:
             if tenant_grace is None or compute_grace is None or compute_grace <= max(tenant_grace, 1):
                 return
         deadline = _deletion_deadline(tenant_meta)
-        remaining = tenant_grace if deadline is None else math.ceil(deadline - self._clock())
+        remaining = tenant_grace if deadline is None else math.ceil(deadline - self._clock.time())
         await self._delete_pod(
             context, grace=None if tenant_grace is None or remaining is None else max(1, min(remaining, tenant_grace))
         )
@@ -129,11 +129,11 @@ class PodDeleter:
         if self._was_released(uid):
             return
         await finalizers.remove_finalizers(context.link.client, resources.PODS, compute_pod.metadata, MIRROR_FINALIZER)
-        self._released_until[uid] = self._clock() + _RELEASED_GRACE
+        self._released_until[uid] = self._clock.time() + _RELEASED_GRACE
 
     def _was_released(self, uid: str) -> bool:
         """Return whether the finalizer was just removed; several events report the end of a pod."""
-        now = self._clock()
+        now = self._clock.time()
         while self._released_until and next(iter(self._released_until.values())) <= now:
             del self._released_until[next(iter(self._released_until))]
         return uid in self._released_until
@@ -142,7 +142,7 @@ class PodDeleter:
         """Delete the pod after its notice has expired, and record the reason."""
         assert context.admission is not None
         admission, compute_pod = context.admission, compute_pod_of(context)
-        remaining = (admission.deadline or 0.0) - self._clock()
+        remaining = (admission.deadline or 0.0) - self._clock.time()
         if remaining > 0:
             self._scope.work_queue.enqueue(POD, context.key, remaining)
             return

@@ -41,8 +41,8 @@ class FailureReporter:
 
     async def report_failure(self, context: PodContext, error: Exception) -> None:
         """Record a failed reconciliation; notify the tenant if failures persist."""
-        since = self._failing_since.setdefault(context.key, self._scope.clock())
-        is_persistent = self._scope.clock() - since >= _REPORT_AFTER
+        since = self._failing_since.setdefault(context.key, self._scope.clock.time())
+        is_persistent = self._scope.clock.time() - since >= _REPORT_AFTER
         if context.tenant is None or context.tenant.is_terminal or not is_persistent:
             return
         try:

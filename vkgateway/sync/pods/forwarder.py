@@ -135,7 +135,7 @@ class PodForwarder:
             await self._mirror.reporter.emit_event(context, absence.reason, absence.message)
 
     def _record_forwarded(self, context: PodContext) -> None:
-        metadata, now = tenant_pod_of(context).metadata, self._clock()
+        metadata, now = tenant_pod_of(context).metadata, self._clock.time()
         self._scope.created_until[metadata.uid] = now + _CREATED_GRACE
         created = metadata.creation_timestamp
         self._scope.meter.count_forwarded(now - times.parse_time(created).timestamp() if created else 0.0)
@@ -191,10 +191,10 @@ class PodForwarder:
         found = decode_compute_pod(raw)
         uid = tenant_pod_of(context).metadata.uid
         if not owned_by(self._scope.name, found.metadata):
-            self.name_taken_until[uid] = self._clock() + _NAME_TAKEN_RETRY
+            self.name_taken_until[uid] = self._clock.time() + _NAME_TAKEN_RETRY
             await self.report_name_taken(context)
         elif found.tenant_uid == uid:
-            self._scope.created_until[uid] = self._clock() + _CREATED_GRACE
+            self._scope.created_until[uid] = self._clock.time() + _CREATED_GRACE
         else:
             self._scope.work_queue.enqueue(POD, context.key, _STALE_RETRY)
 
@@ -202,7 +202,7 @@ class PodForwarder:
         """Report that the name is taken in the compute cluster, and retry later."""
         uid = tenant_pod_of(context).metadata.uid
         self._scope.work_queue.enqueue(
-            POD, context.key, max(_STALE_RETRY, self.name_taken_until.get(uid, 0.0) - self._clock())
+            POD, context.key, max(_STALE_RETRY, self.name_taken_until.get(uid, 0.0) - self._clock.time())
         )
         message = "an object that is not this tenant's has the pod's name in the compute cluster"
         await self._mirror.reporter.report_waiting(context, "NameTaken", message)

@@ -90,7 +90,7 @@ class LimitTracker:
         Compute pods that were created and that the watch has not shown count until `TenantScope.created_until`. Returns
         the seconds until the next one expires, or None.
         """
-        created, now = self._scope.created_until, self._scope.clock()
+        created, now = self._scope.created_until, self._scope.clock.time()
         running: set[str] = set()
         ended: set[str] = set()
         for link in self._scope.links.values():

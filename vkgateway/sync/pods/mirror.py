@@ -130,7 +130,7 @@ class PodMirror:
         """
         shown_reason = unscheduled_reason(current_status)
         reason = unscheduled_reason(patch)
-        now = self._clock()
+        now = self._clock.time()
         if (
             not reason
             or reason == shown_reason
@@ -250,7 +250,7 @@ class PodMirror:
         """
         if tenant_pod.is_terminal or tenant_pod.metadata.deletion_timestamp is not None:
             return
-        now = self._clock()
+        now = self._clock.time()
         wait = self._backoff.remaining_delay(tenant_pod.owner, now=now)
         if wait <= 0:
             self._backoff.record_failure(tenant_pod.owner, now=now)

@@ -227,7 +227,7 @@ class PodReconciler:
             # The pod may have ended, and its end may be written already; the watch will trigger a reconciliation.
             self._work_queue.enqueue(POD, context.key, _WATCH_LAG_SECONDS)
             return ComputePodState.UNKNOWN
-        now = self._clock()
+        now = self._clock.time()
         if self._scope.created_until.get(uid, 0.0) > now:
             return ComputePodState.UNKNOWN
         if self.executor.forwarder.name_taken_until.get(uid, 0.0) > now:
@@ -239,7 +239,7 @@ class PodReconciler:
         metadata = compute_pod_of(context).metadata
         if metadata.deletion_grace_period_seconds != 0 or metadata.deletion_timestamp is None:
             return False
-        remaining = times.parse_time(metadata.deletion_timestamp).timestamp() + _KUBELET_SECONDS - self._clock()
+        remaining = times.parse_time(metadata.deletion_timestamp).timestamp() + _KUBELET_SECONDS - self._clock.time()
         if remaining > 0:
             self._work_queue.enqueue(POD, context.key, remaining)
         return remaining <= 0

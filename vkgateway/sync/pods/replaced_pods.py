@@ -32,7 +32,8 @@ class ReplacedPods:
     async def remove_replaced(self, context: PodContext) -> None:
         """Remove the tenant pod after it was visible for a while, if its controller has replaced it."""
         tenant_pod = tenant_pod_of(context)
-        remaining = _ended_at(decode(tenant_pod.status), default=self._clock()) + SHOWN_SECONDS - self._clock()
+        now = self._clock.time()
+        remaining = _ended_at(decode(tenant_pod.status), default=now) + SHOWN_SECONDS - now
         if remaining > 0:
             self._scope.work_queue.enqueue(POD, context.key, remaining)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from vkgateway.kube import resources
 from vkgateway.model.objects import Meta, Object, decode_object
@@ -59,4 +59,4 @@ class PodStatusWriter:
 
     def utc_now(self) -> datetime:
         """Return the time of the tenant's clock."""
-        return datetime.fromtimestamp(self._scope.clock(), UTC)
+        return self._scope.clock.now()

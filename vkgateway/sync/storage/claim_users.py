@@ -83,9 +83,10 @@ class ClaimUsers:
                 found.unready.append(f'persistentvolumeclaim "{name}" {reason}')
                 self._waiting.setdefault((pod[0], name), set()).add(pod)
                 self._claims_by_pod.setdefault(pod, set()).add((pod[0], name))
+        now = self._clock.time()
         if not found.unready:
             self._waiting_since.pop(pod, None)
-        elif (remaining := self._waiting_since.setdefault(pod, self._clock()) + _REPORT_DELAY - self._clock()) > 0:
+        elif (remaining := self._waiting_since.setdefault(pod, now) + _REPORT_DELAY - now) > 0:
             found.is_early = True
             self._scope.work_queue.enqueue(POD, pod, remaining)
         return found

@@ -47,7 +47,7 @@ class ComputeVolumes:
                 self._created_claims.pop(uid, None)
                 return link, view
         created = self._created_claims.get(uid)
-        if created is not None and created[2] > self._clock():
+        if created is not None and created[2] > self._clock.time():
             return created[0], created[1]
         self._created_claims.pop(uid, None)
         return None
@@ -73,7 +73,7 @@ class ComputeVolumes:
             document = forward_claim(claim, name=name, class_name=class_name, tenant=self._scope.tenant)
             compute_claim = await self._create_claim(link, document, namespace)
             if compute_claim.metadata.annotations.get(UID_ANNOTATION) == source.uid:
-                self._created_claims[source.uid] = link, compute_claim, self._clock() + _CREATED_GRACE
+                self._created_claims[source.uid] = link, compute_claim, self._clock.time() + _CREATED_GRACE
                 return compute_claim
             if compute_claim.is_deleting:
                 raise UnavailableError(

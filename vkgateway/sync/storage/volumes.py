@@ -203,7 +203,7 @@ class VolumeReconciler:
         """Report a slow provisioning, unless the volume waits for its pod."""
         if not compute_claim.provisioner_name:
             return
-        age = self._clock() - _created_at(compute_claim.metadata)
+        age = self._clock.time() - _created_at(compute_claim.metadata)
         if age < _SLOW_SECONDS:
             self._scope.work_queue.enqueue(VOLUME, claim.metadata.uid, _SLOW_SECONDS - age)
             return
@@ -245,7 +245,7 @@ class VolumeReconciler:
 
     async def _handle_missing(self, uid: str, volume: VolumeView) -> None:
         """Count a volume as lost if its compute claim stays missing, because it was deleted in the compute cluster."""
-        now = self._clock()
+        now = self._clock.time()
         since = self._missing_since.setdefault(uid, now)
         if now - since < _LOST_AFTER:
             self._scope.work_queue.enqueue(VOLUME, uid, _LOST_AFTER - (now - since))

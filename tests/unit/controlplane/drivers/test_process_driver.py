@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import datetime
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.clock import FakeClock
 from tests.unit.controlplane.fakes import FakePrograms, FakeSupervisor
 from tests.unit.controlplane.planes import ALPHA, AUTHORITIES, NOW, tenant_plane
 from vkgateway.controlplane.drivers.process.driver import ProcessDriver
@@ -20,7 +20,7 @@ from vkgateway.model.errors import ConflictError, UnavailableError
 class DriverFixture:
     """A process driver with a fake supervisor; `free` is whether its port is free."""
 
-    def __init__(self, data_dir: Path, *, now: Callable[[], datetime.datetime] = lambda: NOW) -> None:
+    def __init__(self, data_dir: Path, *, clock: FakeClock | None = None) -> None:
         self.supervisor = FakeSupervisor()
         self.programs = FakePrograms()
         self.free = True
@@ -31,7 +31,7 @@ class DriverFixture:
             supervisor=self.supervisor,
             programs=self.programs,
             authorities=AUTHORITIES,
-            now=now,
+            clock=clock or FakeClock(origin=NOW),
             can_bind=lambda address, port: self.free,
         )
 
@@ -111,12 +111,13 @@ async def test_remove_waits_for_a_pending_write(tmp_path: Path) -> None:
     """The thread that writes files for a tenant cannot be cancelled when the tenant is deleted."""
     begun, held = threading.Event(), threading.Event()
 
-    def now() -> datetime.datetime:
-        begun.set()
-        assert held.wait(10)
-        return NOW
+    class BlockingClock(FakeClock):
+        def now(self) -> datetime.datetime:
+            begun.set()
+            assert held.wait(10)
+            return NOW
 
-    fixture = DriverFixture(tmp_path, now=now)
+    fixture = DriverFixture(tmp_path, clock=BlockingClock())
     starting = asyncio.create_task(fixture.start(tenant_plane()))
     assert await asyncio.to_thread(begun.wait, 10)
     starting.cancel()

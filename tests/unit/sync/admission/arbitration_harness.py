@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.fakes.clock import EPOCH, FakeClock
 from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.sync.admission.samples import (
@@ -71,7 +72,7 @@ class Harness:
     """Arbitration over one compute cluster, with a `decide` function that returns the test's answer."""
 
     def __init__(self, *, expected: Sequence[str] | None = (TENANT,), specs: Iterable[PoolSpec] = (SPEC,)) -> None:
-        self.now = 1000.0
+        self.clock = FakeClock(1000.0, origin=EPOCH)
         self.pods = PodStores()
         self.expected = expected
         self.specs = tuple(specs)
@@ -83,11 +84,20 @@ class Harness:
         self.arbitration = Arbitration(
             ArbitrationSettings(gather=0.001, notice=7.0, grace_max=8.0, bind_timeout=60.0),
             self,
-            clock=lambda: self.now,
+            clock=self.clock,
             decide=self._decide,
         )
         self.alpha = FakeTenant(TENANT, self.pods, self.arbitration)
         self.calm = 0
+
+    @property
+    def now(self) -> float:
+        """The time that the test has set."""
+        return self.clock.seconds
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self.clock.seconds = now
 
     def pool_specs(self) -> dict[str, tuple[PoolSpec, ...]]:
         return {"local": self.specs}

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.sync.admission.samples import (
     POOL,
     TENANT,
@@ -39,13 +40,13 @@ class Harness:
     def __init__(self, server: FakeApiServer, client: Client) -> None:
         self.server = server
         self.client = client
-        self.now = 1000.0
+        self.clock = FakeClock(1000.0, origin=EPOCH)
         self.pods = PodStores()
         self.requests = RecordedRequests()
         self.refused: list[str] = []
         self.judged: SizeVerdict | None = SizeVerdict()
         self.scope = tenant_scope(
-            client, clock=lambda: self.now, links=self.pods.links, bindings=self.pods.bindings(), requests=self.requests
+            client, clock=self.clock, links=self.pods.links, bindings=self.pods.bindings(), requests=self.requests
         )
         self.scope.cache = self.pods.scope.cache
         self.nodes = self.scope.virtual_nodes
@@ -53,6 +54,15 @@ class Harness:
         self.reads = PodReads(self.companions)
         self.admission = TenantAdmission(self.scope, RecordingArbitration(), self.reads)
         self.gates = GateReconciler(self.scope, self.admission, self.companions, reader=self, volumes=self, sizes=self)
+
+    @property
+    def now(self) -> float:
+        """The time that the test has set."""
+        return self.clock.seconds
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self.clock.seconds = now
 
     @property
     def later(self) -> list[tuple[Key, float]]:

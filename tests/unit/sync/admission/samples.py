@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.sync.scopes import RecordedRequests, tenant_scope
 from vkgateway.arbiter.decisions import PendingReason, PendingReport
 from vkgateway.arbiter.snapshot import Band, PoolKey, Shape
@@ -149,12 +150,21 @@ class PodStores:
     def __init__(self) -> None:
         self.link = ComputeLink("local", NOBODY)
         self.links = {"local": self.link}
-        self.now = 0.0
+        self.clock = FakeClock(origin=EPOCH)
         self.requests = RecordedRequests()
         self.scope = tenant_scope(
-            NOBODY, clock=lambda: self.now, links=self.links, bindings=self.bindings(), requests=self.requests
+            NOBODY, clock=self.clock, links=self.links, bindings=self.bindings(), requests=self.requests
         )
         self.above = self.scope.cache.pods
+
+    @property
+    def now(self) -> float:
+        """The time that the test has set."""
+        return self.clock.seconds
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self.clock.seconds = now
 
     def put_tenant(self, view: TenantPodView) -> None:
         self.above.store[view.metadata.key] = view

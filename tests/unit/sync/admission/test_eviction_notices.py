@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import EPOCH, FakeClock
 from tests.unit.sync.admission.samples import TENANT
 from tests.unit.sync.scopes import tenant_scope
 from vkgateway.arbiter.queueing.admission import Admission, AdmissionState
@@ -49,7 +50,7 @@ class Harness:
     ) -> None:
         self.tenant_server, self.compute_server = tenant_server, compute_server
         self.link = ComputeLink("local", compute)
-        self.notices = EvictionNotices(tenant_scope(client, clock=lambda: 1000.0))
+        self.notices = EvictionNotices(tenant_scope(client, clock=FakeClock(1000.0, origin=EPOCH)))
         tenant_server.store.create(PODS, {"metadata": {"name": "web"}, "spec": {"nodeName": "a100.local"}}, "default")
         compute_server.store.create(
             PODS,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     DEADLINE,
@@ -28,9 +29,9 @@ from tests.unit.sync.admission.cluster_helpers import (
     wait_ungated,
 )
 from tests.unit.sync.world import COMPUTE_NAMESPACE, World, start_world
+from vkgateway.kube.clock import SteadyClock
 from vkgateway.kube.resources import PODS
 from vkgateway.model.times import parse_time
-from vkgateway.sync.clock import SteadyClock
 from vkgateway.sync.views.annotations import EVICTED, EVICTED_FOR
 
 pytestmark = pytest.mark.usefixtures("told_soon")
@@ -175,14 +176,14 @@ async def test_notice_is_written_once(world: World) -> None:
 
 @pytest.mark.parametrize("hours", [-1, 1])
 async def test_clock_change_does_not_change_the_notice_period(world: World, hours: int) -> None:
-    world.notice, leap = 3, [0.0]
-    world.clock = SteadyClock(wall=lambda: time.time() + leap[0])
+    wall = AdjustedClock()
+    world.notice, world.clock = 3, SteadyClock(wall)
     async with world.run_gateway() as sync:
         await start_low(world)
         begun = time.monotonic()
         create_gated(world, "high", gpus=8)
         await wait_notice(world)
-        leap[0] = hours * 3600.0
+        wall.skew = hours * 3600.0
         sync.resync()
         await world.wait_settled()
         assert time.monotonic() >= begun + 2 or not is_deleting(world.compute_pod("low"))

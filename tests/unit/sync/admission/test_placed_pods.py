@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     SECOND_NODE,
@@ -229,7 +229,7 @@ async def test_reverted_compute_pod_taken_by_a_node_stays(world: World, next_gat
 
 async def test_clock_skew_reverts_no_pod() -> None:
     """The gateway's clock is ahead of the compute cluster's by more than the bind timeout."""
-    async with start_world(clock=lambda: time.time() + 300) as world:
+    async with start_world(clock=AdjustedClock(skew=300)) as world:
         create_gated(world)
         async with world.run_gateway() as sync:
             await wait_ungated(world)

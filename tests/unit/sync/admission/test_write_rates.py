@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from tests.fakes.clock import AdjustedClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.admission.cluster_helpers import (
     ADMITTED,
@@ -54,8 +53,8 @@ async def test_pending_pod_causes_no_compute_requests() -> None:
 
 
 async def test_changing_reasons_are_written_at_most_twice_a_minute() -> None:
-    advance = 0.0
-    async with start_world(clock=lambda: time.time() + advance) as world:
+    clock = AdjustedClock()
+    async with start_world(clock=clock) as world:
         world.limit = world.limit | {"nvidia.com/gpu": 64_000}
         create_gated(world, "first", gpus=8)
         async with world.run_gateway() as sync:
@@ -74,7 +73,7 @@ async def test_changing_reasons_are_written_at_most_twice_a_minute() -> None:
             assert stands != says, "there is something new to tell"
             assert count_status_writes(world) == 1
 
-            advance = 31.0
+            clock.passed = 31.0
             world.delete_pod("before-0")
             await wait_until(lambda: count_status_writes(world) == 2)
             await world.wait_settled()
@@ -100,8 +99,8 @@ async def test_idle_gateway_sends_no_requests() -> None:
 async def test_new_member_of_a_reported_gang_gets_the_same_report(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    advance = 0.0
-    async with start_world(clock=lambda: time.time() + advance) as world:
+    clock = AdjustedClock()
+    async with start_world(clock=clock) as world:
         world.limit = world.limit | {"nvidia.com/gpu": 64_000}
         create_gated(world, "first", gpus=8)
         async with world.run_gateway() as sync:
@@ -117,7 +116,7 @@ async def test_new_member_of_a_reported_gang_gets_the_same_report(
             assert (get_condition(world, ADMITTED, "one") or ("", ""))[1] == "WaitingForMembers"
             assert get_condition(world, ADMITTED, "two") is None
 
-            advance = 31.0
+            clock.passed = 31.0
             create_gated(world, "before", gpus=8, priority=1000)
             for name in ("one", "two"):
                 await event_messages(world, "WaitingForRoom", name)

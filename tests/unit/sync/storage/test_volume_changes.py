@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.fakes.clock import EPOCH, FakeClock
 from tests.support.waiting import wait_until
 from tests.unit.sync.storage.controllers import (
     bind_compute_claim,
@@ -117,8 +118,7 @@ async def test_refusal_of_a_starting_cluster_is_not_reported(world: World) -> No
 
 
 async def test_volume_with_a_deleted_compute_claim_is_lost_after_a_while(world: World) -> None:
-    now = [1_800_000_000.0]
-    world.clock = lambda: now[0]
+    world.clock = clock = FakeClock(1_800_000_000.0, origin=EPOCH)
     create_claim(world)
     async with world.run_gateway() as sync:
         await provision_volume(world)
@@ -126,7 +126,7 @@ async def test_volume_with_a_deleted_compute_claim_is_lost_after_a_while(world: 
         uid = (tenant_claim(world) or {})["metadata"]["uid"]
         await world.wait_settled()
         assert len(tenant_volumes(world)) == 1
-        now[0] += 31
+        clock.seconds += 31
         sync.scope.watches.notify(COMPUTE_CLAIMS, uid)
         await wait_until(lambda: tenant_volumes(world) == [])
         await world.wait_settled()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.clock import EPOCH, FakeClock
 from tests.support.waiting import wait_until
 from tests.unit.background import in_background
 from tests.unit.sync.storage.controllers import (
@@ -209,8 +210,7 @@ async def test_retained_volume_stays_and_its_name_can_be_reused(world: World) ->
 
 
 async def test_retained_volume_is_deleted_once_its_data_is_gone(world: World) -> None:
-    now = [1_800_000_000.0]
-    world.clock = lambda: now[0]
+    world.clock = clock = FakeClock(1_800_000_000.0, origin=EPOCH)
     create_claim(world)
     async with world.run_gateway() as sync:
         await provision_volume(world)
@@ -221,7 +221,7 @@ async def test_retained_volume_is_deleted_once_its_data_is_gone(world: World) ->
         world.compute_server.store.delete(PERSISTENT_VOLUME_CLAIMS, "data", COMPUTE_NAMESPACE)
         await world.wait_settled()
         assert len(tenant_volumes(world)) == 1
-        now[0] += 31
+        clock.seconds += 31
         sync.scope.watches.notify(COMPUTE_CLAIMS, retained["spec"]["csi"]["volumeHandle"])
         await wait_until(lambda: tenant_volumes(world) == [])
 
@@ -299,8 +299,7 @@ async def detach_cluster(world: World, sync: TenantSync, *, others: bool) -> Asy
 
 @pytest.mark.parametrize("others", [True, False])
 async def test_volumes_of_a_detached_cluster_are_not_lost(world: World, *, others: bool) -> None:
-    now = [1_800_000_000.0]
-    world.clock = lambda: now[0]
+    world.clock = clock = FakeClock(1_800_000_000.0, origin=EPOCH)
     for name in ("data", "kept"):
         create_claim(world, name)
     async with world.run_gateway() as sync:
@@ -314,7 +313,7 @@ async def test_volumes_of_a_detached_cluster_are_not_lost(world: World, *, other
         await world.wait_settled()
         async with detach_cluster(world, sync, others=others):
             for _ in range(3):
-                now[0] += 31
+                clock.seconds += 31
                 for uid in sync.reconcilers.volumes.known_volumes():
                     sync.scope.watches.notify(COMPUTE_CLAIMS, uid)
                 await world.wait_settled()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from vkgateway.controlplane.drivers.process.process_specs import component_proce
 from vkgateway.controlplane.drivers.process.programs import ProgramVersions
 from vkgateway.controlplane.plane import COMPONENTS, ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities
+from vkgateway.kube.clock import SYSTEM_CLOCK, Clock
 from vkgateway.model.api import DEFAULT_KUBERNETES_VERSION
 from vkgateway.model.errors import InputError
 from vkgateway.programs.supervisor.client import SupervisorClient
@@ -90,14 +90,14 @@ class ProcessDriver:
         programs: Callable[[str], ProgramResolver],
         authorities: Authorities,
         name_servers: NameServers | None = None,
-        now: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.UTC),
+        clock: Clock = SYSTEM_CLOCK,
         can_bind: PortCheck = is_port_free,
     ) -> None:
         self._data_dir = data_dir
         self._address = address
         self._supervisor = supervisor
         self._programs = programs
-        self._directories = PlaneDirectories(data_dir / "tenants", authorities=authorities, now=now)
+        self._directories = PlaneDirectories(data_dir / "tenants", authorities=authorities, clock=clock)
         self._name_servers = name_servers
         self._can_bind = can_bind
 

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import datetime
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from vkgateway.controlplane.atomic_files import PUBLIC_MODE, SECRET_MODE, write_file
 from vkgateway.controlplane.credentials import Credentials
 from vkgateway.controlplane.plane import ControlPlaneSpec
 from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, is_secret, render_plane_files
+from vkgateway.kube.clock import Clock
 from vkgateway.model.errors import UnavailableError
 
 
@@ -45,10 +45,10 @@ def write_plane_files(
 class PlaneDirectories:
     """Directories of tenants' control planes, each with the tenant's name below `root`."""
 
-    def __init__(self, root: Path, *, authorities: Authorities, now: Callable[[], datetime.datetime]) -> None:
+    def __init__(self, root: Path, *, authorities: Authorities, clock: Clock) -> None:
         self._root = root
         self._authorities = authorities
-        self._now = now
+        self._clock = clock
         self._pending_writes: dict[str, asyncio.Task[PlaneFiles]] = {}
         """Writes by tenant; the thread of a write continues after its caller is cancelled."""
 
@@ -81,7 +81,7 @@ class PlaneDirectories:
         directory = self._root / plane.cluster
         try:
             return write_plane_files(
-                directory, plane=plane, credentials=credentials, authorities=self._authorities, now=self._now()
+                directory, plane=plane, credentials=credentials, authorities=self._authorities, now=self._clock.now()
             )
         except OSError as error:
             raise UnavailableError(
