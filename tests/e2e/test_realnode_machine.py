@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from vkgateway.controlplane.pki import Authority
-from vkgateway.local.realnode import PROGRAMS, RealNode, RealNodeOptions, host, namespaces
+from vkgateway.local.realnode import PROGRAMS, RealNode, RealNodeOptions, host, host_network, namespaces, probe
 from vkgateway.local.realnode import node as node_module
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(bool(why := RealNode.find_obstacle()), reason=f"no real node here: {why}"),
+    pytest.mark.skipif(bool(why := probe.find_obstacle()), reason=f"no real node here: {why}"),
 ]
 
 # High, so that no platform uses it: platforms take the lowest number that is free.
@@ -69,8 +69,8 @@ def cut_after(commands: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use(run: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespaces, "run_command", run)
-    monkeypatch.setattr(node_module, "run_command", run)
+    for module in (namespaces, host_network, node_module):
+        monkeypatch.setattr(module, "run_command", run)
 
 
 def interrupted(node: RealNode, commands: int, monkeypatch: pytest.MonkeyPatch) -> bool:

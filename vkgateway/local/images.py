@@ -9,9 +9,9 @@ from pathlib import Path
 from vkgateway.local import real_node_steps
 from vkgateway.local import record as records
 from vkgateway.local.paths import PlatformPaths
+from vkgateway.local.realnode.containerd import Containerd
 from vkgateway.local.realnode.host import ToolError
 from vkgateway.local.realnode.images import image_names
-from vkgateway.local.realnode.node import RealNode
 from vkgateway.local.steps import Report
 from vkgateway.model.errors import InputError, NotFoundError, UnavailableError
 from vkgateway.programs.binaries.resolver import Resolver
@@ -28,9 +28,9 @@ async def load_images(data_dir: Path, archive: Path, *, report: Report) -> list[
         InputError: the file is not an archive.
         ToolError: containerd does not answer, or rejects the archive.
     """
-    node = await _running_node(data_dir, report=report)
+    containerd = await find_containerd(data_dir, report=report)
     try:
-        await asyncio.to_thread(node.load_archive, archive)
+        await asyncio.to_thread(containerd.load_archive, archive)
     except ToolError as error:
         # Checked afterwards: containerd supports compressions that this program does not know.
         if await asyncio.to_thread(tarfile.is_tarfile, archive):
@@ -46,11 +46,12 @@ async def list_images(data_dir: Path, *, report: Report) -> list[str]:
 
     Raises: see `load_images`.
     """
-    node = await _running_node(data_dir, report=report)
-    return sorted(await asyncio.to_thread(node.list_images))
+    containerd = await find_containerd(data_dir, report=report)
+    return sorted(await asyncio.to_thread(containerd.list_images))
 
 
-async def _running_node(data_dir: Path, *, report: Report) -> RealNode:
+async def find_containerd(data_dir: Path, *, report: Report) -> Containerd:
+    """Return the containerd of the platform's real node. Raises: see `load_images`."""
     paths = PlatformPaths(data_dir)
     record = records.load_record(paths.record_path)
     if record is None:
@@ -64,4 +65,4 @@ async def _running_node(data_dir: Path, *, report: Report) -> RealNode:
         raise UnavailableError("the real node does not run", hint="Start the platform with `vkgateway up`.")
     folders = [Path(folder) for folder in record.program_dirs]
     ctr = (await Resolver(report=report.done, program_dirs=folders).resolve("ctr"))["ctr"]
-    return real_node_steps.running_node(paths.node_dir, number=record.number, ctr=ctr)
+    return real_node_steps.running_containerd(paths.node_dir, number=record.number, ctr=ctr)

@@ -21,7 +21,7 @@ from vkgateway.local.hollow import kwok
 from vkgateway.local.hollow.kubelet import process as hollow_kubelet
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import ETCD_CA, ETCD_ROOT
-from vkgateway.local.realnode.node import GROUP as NODE_GROUP
+from vkgateway.local.realnode.processes import GROUP as NODE_GROUP
 from vkgateway.local.record import PlatformRecord
 from vkgateway.model.errors import InputError
 from vkgateway.model.objects import Meta

@@ -17,9 +17,14 @@ from vkgateway.kube.client import Client
 from vkgateway.kube.resources import NODES
 from vkgateway.local import compute
 from vkgateway.local.options import RealNodeChoice
+from vkgateway.local.realnode.certificates import write_certificates
+from vkgateway.local.realnode.containerd import Containerd
 from vkgateway.local.realnode.host import ToolError
-from vkgateway.local.realnode.node import GROUP, RealNode
+from vkgateway.local.realnode.manifests import cluster_objects, node_status_patch
+from vkgateway.local.realnode.node import RealNode
 from vkgateway.local.realnode.options import PROGRAMS, RealNodeOptions
+from vkgateway.local.realnode.probe import find_obstacle
+from vkgateway.local.realnode.processes import GROUP
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.steps import Step
 from vkgateway.model import times
@@ -55,7 +60,7 @@ def why_no_real_node(choice: RealNodeChoice) -> str | None:
     """
     if choice == "no":
         return "not wanted (--real-node no)"
-    why_not = RealNode.find_obstacle()
+    why_not = find_obstacle()
     if why_not and choice == "yes":
         raise UnavailableError(
             f"this machine cannot run a real node: {why_not}",
@@ -66,8 +71,6 @@ def why_no_real_node(choice: RealNodeChoice) -> str | None:
 
 class RealNodeSteps:
     """Steps of `up` for the real node."""
-
-    PROGRAMS = PROGRAMS
 
     def __init__(self, directory: Path, *, record: PlatformRecord, supervisor: SupervisorClient) -> None:
         self._directory = directory
@@ -106,10 +109,10 @@ class RealNodeSteps:
         with _opt_out_hint():
             await asyncio.gather(
                 asyncio.to_thread(self._node.import_images),
-                apply_objects(api, self._node.cluster_objects(), field_manager=FIELD_MANAGER),
+                apply_objects(api, cluster_objects(self._node.options), field_manager=FIELD_MANAGER),
             )
         await self._wait_ready(api, since=since)
-        await api.patch(NODES, self._node_name, self._node.status_patch(), subresource="status")
+        await api.patch(NODES, self._node_name, node_status_patch(self._node.options), subresource="status")
         return f"{self._node_name} in pool {POOL}"
 
     @property
@@ -161,7 +164,7 @@ async def remove_node(directory: Path, *, record: PlatformRecord, supervisor: Su
 def renew_node(directory: Path, *, number: int, api_server: str, authority: Authority) -> None:
     """Renew the certificates of an existing node; its processes read them again by themselves."""
     if directory.exists():
-        _bare_node(directory, number=number, api_server=api_server, authority=authority).renew_certificates()
+        write_certificates(_bare_options(directory, number=number, api_server=api_server), authority=authority)
 
 
 def teardown_node(directory: Path, *, number: int) -> None:
@@ -175,20 +178,16 @@ def is_running(directory: Path, *, number: int) -> bool:
     return _bare_node(directory, number=number).has_namespaces
 
 
-def running_node(directory: Path, *, number: int, ctr: Path) -> RealNode:
-    """Return a running node, sufficient to call its containerd."""
-    return _bare_node(directory, number=number, ctr=ctr)
+def running_containerd(directory: Path, *, number: int, ctr: Path) -> Containerd:
+    """Return the containerd of a running node; `ctr` is its client."""
+    return _bare_node(directory, number=number, ctr=ctr).containerd
 
 
-def _bare_node(
-    directory: Path,
-    *,
-    number: int,
-    ctr: Path | None = None,
-    api_server: str = "",
-    authority: Authority | None = None,
-) -> RealNode:
-    """Return a node that is sufficient for removal: without keys and with `run_ctr` as its only program."""
+def _bare_node(directory: Path, *, number: int, ctr: Path | None = None) -> RealNode:
+    """Return a node that is sufficient for removal: without keys and with `ctr` as its only program."""
+    return RealNode(_bare_options(directory, number=number, ctr=ctr), authority=Authority.create("none"))
+
+
+def _bare_options(directory: Path, *, number: int, ctr: Path | None = None, api_server: str = "") -> RealNodeOptions:
     programs = dict.fromkeys(PROGRAMS, directory / "none") | ({"ctr": ctr} if ctr else {})
-    options = RealNodeOptions(directory=directory, number=number, programs=programs, api_server=api_server)
-    return RealNode(options, authority=authority or Authority.create("none"))
+    return RealNodeOptions(directory=directory, number=number, programs=programs, api_server=api_server)

@@ -44,6 +44,7 @@ from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import PlatformPki, ensure_pki
 from vkgateway.local.provisioner import process as provisioner
 from vkgateway.local.real_node_steps import RealNodeSteps
+from vkgateway.local.realnode.options import PROGRAMS as REAL_NODE_PROGRAMS
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.renewal import process as renewal
 from vkgateway.local.steps import Report, Step, run_steps
@@ -96,7 +97,7 @@ async def _resolve_programs(
         kubernetes_version=wanted.kubernetes_version,
     )
     try:
-        found = await resolver.resolve(*PROGRAMS, *(() if wanted.real_node_why_not else RealNodeSteps.PROGRAMS))
+        found = await resolver.resolve(*PROGRAMS, *(() if wanted.real_node_why_not else REAL_NODE_PROGRAMS))
     except UnknownVersionError as error:
         if wanted.real_node != "auto" or wanted.real_node_why_not:
             raise

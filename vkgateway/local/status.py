@@ -20,7 +20,7 @@ from vkgateway.local.lock import check_idle
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import first_authority_expiry, first_expiry
 from vkgateway.local.provisioner import process as provisioner
-from vkgateway.local.realnode.node import GROUP as NODE_GROUP
+from vkgateway.local.realnode.processes import GROUP as NODE_GROUP
 from vkgateway.local.record import PlatformRecord
 from vkgateway.local.renewal import process as renewal
 from vkgateway.model.api import Tenant

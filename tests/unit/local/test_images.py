@@ -27,24 +27,24 @@ def test_missing_archive_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "web.tar" in capsys.readouterr().err
 
 
-def containerd(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    """A real node whose containerd refuses all archives with this answer, and has two images."""
+def fake_containerd(monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
+    """Install a containerd that has two images and refuses all archives with this error."""
 
-    class Node:
+    class FakeContainerd:
         def load_archive(self, archive: Path) -> None:
-            raise ToolError(f"`ctr images import {archive}` failed: {answer}")
+            raise ToolError(f"`ctr images import {archive}` failed: {refusal}")
 
         def list_images(self) -> list[str]:
             return ["web:1", "base:2"]
 
-    async def node(*_: object, **__: object) -> Node:
-        return Node()
+    async def find_containerd(*_: object, **__: object) -> FakeContainerd:
+        return FakeContainerd()
 
-    monkeypatch.setattr(images, "_running_node", node)
+    monkeypatch.setattr(images, "find_containerd", find_containerd)
 
 
 async def test_file_that_is_not_an_archive_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    containerd(monkeypatch, "ctr: unexpected EOF")
+    fake_containerd(monkeypatch, "ctr: unexpected EOF")
     (tmp_path / "notes.txt").write_text("no archive")
     with pytest.raises(InputError, match=r"notes\.txt is not an image archive$") as caught:
         await images.load_images(tmp_path, tmp_path / "notes.txt", report=Silent())
@@ -52,7 +52,7 @@ async def test_file_that_is_not_an_archive_is_refused(tmp_path: Path, monkeypatc
 
 
 async def test_error_of_containerd_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    containerd(monkeypatch, "ctr: unrecognized image format")
+    fake_containerd(monkeypatch, "ctr: unrecognized image format")
     tarfile.open(tmp_path / "web.tar", "w").close()
     with pytest.raises(ToolError, match="unrecognized image format"):
         await images.load_images(tmp_path, tmp_path / "web.tar", report=Silent())
@@ -65,7 +65,7 @@ async def test_error_of_containerd_is_reported(tmp_path: Path, monkeypatch: pyte
 def test_images_are_listed_for_people_and_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str, printed: str
 ) -> None:
-    containerd(monkeypatch, "")
+    fake_containerd(monkeypatch, "")
     assert run_command(["image", "list", "-o", form, "--data-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out == printed
 

@@ -18,6 +18,8 @@ from vkgateway.local.realnode.options import FORWARDER_PORT, RealNodeOptions
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 """Path in the node's mount namespace, which has its own /run/containerd."""
 KUBELET_PORT = 10250
+SITE_FILE = "netpol.json"
+"""Name of the file with `site_config`."""
 
 _CONTAINERD = """\
 version = 3

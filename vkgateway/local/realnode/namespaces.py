@@ -11,12 +11,13 @@ import os
 import re
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from vkgateway.local.realnode.cgroups import Cgroups
-from vkgateway.local.realnode.host import ToolError, command_succeeds, run_command
+from vkgateway.local.realnode.host import ToolError, run_command
+from vkgateway.local.realnode.host_network import HostLink
 from vkgateway.local.realnode.options import NodeNetwork
 
 _KILL_PATIENCE = 10.0
@@ -56,9 +57,9 @@ class NodeNamespaces:
         return ("nsenter", f"--net={self.network_file}", f"--mount={self.mount_file}", "--", *command)
 
     @property
-    def _link_alias(self) -> str:
-        """Return the alias of the host's end of the veth pair; the kernel allows 255 bytes."""
-        return str(self.folder)[-120:]
+    def _link(self) -> HostLink:
+        """The host's end of the veth pair; the kernel allows an alias of 255 bytes."""
+        return HostLink(self.network, alias=str(self.folder)[-120:])
 
     @property
     def is_ready(self) -> bool:
@@ -84,30 +85,7 @@ class NodeNamespaces:
             # The kernel lists real paths, even if the data directory is behind a link.
             for _ in range(mount_points().count(str(place.resolve()))):
                 run_command("umount", str(place))
-        if self._link_is_anothers():
-            return
-        self._delete_link()
-        if command_succeeds("nft", "list", "table", "ip", self.network.nft_table):
-            run_command("nft", "delete", "table", "ip", self.network.nft_table)
-
-    def _link_is_anothers(self) -> bool:
-        """Return whether a newer platform has the number by now; the link's alias names its owner."""
-        try:
-            owner = Path(f"/sys/class/net/{self.network.host_link}/ifalias").read_text().strip()
-        except OSError:
-            return False
-        return owner not in {"", self._link_alias}
-
-    def _delete_link(self) -> None:
-        """Delete the host's end of the veth pair; the kernel may be deleting it at the same time."""
-        link = Path(f"/sys/class/net/{self.network.host_link}")
-        if not link.exists():
-            return
-        try:
-            run_command("ip", "link", "delete", self.network.host_link)
-        except ToolError:
-            if link.exists():
-                raise
+        self._link.remove()
 
     def list_members(self) -> set[int]:
         """Return the processes inside either namespace: shims, containerd, the kubelet and their children."""
@@ -115,8 +93,7 @@ class NodeNamespaces:
         return {pid for pid in _list_pids() if held & _namespaces_of(pid)} if held else set()
 
     def _has_network(self) -> bool:
-        host_link = Path(f"/sys/class/net/{self.network.host_link}")
-        return host_link.exists() and _namespace_identity(self.network_file) is not None
+        return self._link.exists and _namespace_identity(self.network_file) is not None
 
     def _has_mounts(self) -> bool:
         return _namespace_identity(self.mount_file) is not None
@@ -132,14 +109,7 @@ class NodeNamespaces:
     def _create_network(self, *, mtu: int) -> None:
         net, inside = self.network, str(self.network_file)
         run_command("unshare", f"--net={inside}", "true")
-        peer = ("type", "veth", "peer", "name", "eth0", "mtu", str(mtu), "netns", inside)
-        run_command("ip", "link", "add", net.host_link, "mtu", str(mtu), *peer)
-        run_command("ip", "link", "set", net.host_link, "alias", self._link_alias)
-        for command in (
-            f"ip address add {net.host_address}/31 dev {net.host_link}",
-            f"ip link set {net.host_link} up",
-        ):
-            run_command(*command.split())
+        self._link.create(netns=inside, mtu=mtu)
         self._run_in_network(
             f"""
 ip link set lo up
@@ -167,41 +137,6 @@ def mount_points(table: Path = Path("/proc/self/mountinfo")) -> list[str]:
     """
     lines = table.read_text(errors="surrogateescape").split("\n")
     return [_ESCAPED.sub(_unescape_octal, fields[4]) for line in lines if len(fields := line.split(" ")) > 4]
-
-
-def enable_masquerade(network: NodeNetwork) -> None:
-    """Let pods reach networks beyond the machine, under the machine's address. Repeatable."""
-    table = network.nft_table
-    sources = f"{{ {network.node_address}, {network.pod_subnet} }}"
-    rules = f"""
-table ip {table}
-delete table ip {table}
-table ip {table} {{
-  chain postrouting {{
-    type nat hook postrouting priority srcnat;
-    ip saddr {sources} oifname != "{network.host_link}" masquerade
-  }}
-}}
-"""
-    run_command("nft", "-f", "-", stdin=rules)
-
-
-def list_uplinks() -> list[str]:
-    """Return the interfaces of the default routes."""
-    words = run_command("ip", "-4", "route", "show", "default").split()
-    return sorted({words[index + 1] for index, word in enumerate(words) if word == "dev"})
-
-
-def uplink_mtu(*, default: int = 1500) -> int:
-    """Return the smallest MTU of the uplinks, so that pods' packets fit."""
-    sizes = [int(Path(f"/sys/class/net/{name}/mtu").read_text()) for name in list_uplinks()]
-    return min([*sizes, default])
-
-
-def forwarding_settings(network: NodeNetwork) -> Mapping[str, str]:
-    """Return the kernel settings that let packets pass between the node and the uplinks."""
-    names = (network.host_link, *list_uplinks())
-    return {f"/proc/sys/net/ipv4/conf/{name}/forwarding": "1" for name in names}
 
 
 def kill_all(namespaces: NodeNamespaces, cgroups: Cgroups, *, patience: float = _KILL_PATIENCE) -> None:

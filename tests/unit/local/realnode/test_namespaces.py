@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vkgateway.local.realnode import namespaces
+from vkgateway.local.realnode import host_network, namespaces
 from vkgateway.local.realnode.cgroups import Cgroups
 from vkgateway.local.realnode.host import ToolError
 from vkgateway.local.realnode.namespaces import NodeNamespaces
@@ -38,7 +38,8 @@ class Recorder:
 def tools(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
     monkeypatch.setattr(namespaces, "run_command", recorder.run)
-    monkeypatch.setattr(namespaces, "command_succeeds", recorder.succeeds)
+    monkeypatch.setattr(host_network, "run_command", recorder.run)
+    monkeypatch.setattr(host_network, "command_succeeds", recorder.succeeds)
     return recorder
 
 
@@ -118,7 +119,7 @@ def test_mounts_are_passed_in_pairs(tools: Recorder, tmp_path: Path) -> None:
 
 
 def test_pods_leave_under_the_machines_address(tools: Recorder) -> None:
-    namespaces.enable_masquerade(NodeNetwork(7))
+    host_network.enable_masquerade(NodeNetwork(7))
     assert tools.commands == ["nft -f -"]
     assert 'ip saddr { 10.213.7.2, 10.214.7.0/24 } oifname != "vkgv7" masquerade' in tools.inputs[0]
 
@@ -127,14 +128,14 @@ def test_packets_pass_between_the_node_and_every_uplink(tools: Recorder) -> None
     tools.answers["ip -4 route show default"] = (
         "default via 192.0.2.1 dev eth0 metric 100\ndefault via 198.51.100.1 dev wlan0 metric 600\n"
     )
-    assert dict(namespaces.forwarding_settings(NodeNetwork(7))) == {
+    assert dict(host_network.forwarding_settings(NodeNetwork(7))) == {
         f"/proc/sys/net/ipv4/conf/{name}/forwarding": "1" for name in ("vkgv7", "eth0", "wlan0")
     }
 
 
 def test_machine_without_a_default_route_has_no_uplink(tools: Recorder) -> None:
-    assert namespaces.list_uplinks() == []
-    assert namespaces.uplink_mtu() == 1500
+    assert host_network.list_uplinks() == []
+    assert host_network.uplink_mtu() == 1500
 
 
 class Undying:

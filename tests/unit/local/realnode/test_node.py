@@ -9,17 +9,19 @@ import yaml
 
 from tests.unit.local.realnode.test_options import OPTIONS
 from vkgateway.controlplane.pki import Authority, alternative_names, common_name
-from vkgateway.local.realnode import images
+from vkgateway.local.realnode import config_files, images
 from vkgateway.local.realnode import node as node_module
 from vkgateway.local.realnode.busybox import Busybox
 from vkgateway.local.realnode.cgroups import Cgroups
+from vkgateway.local.realnode.containerd import Containerd
 from vkgateway.local.realnode.host import HostChanges, ToolError
+from vkgateway.local.realnode.mounts import bind_mounts
 from vkgateway.local.realnode.namespaces import NodeNamespaces
 from vkgateway.local.realnode.node import RealNode
 from vkgateway.local.realnode.options import RealNodeOptions
 from vkgateway.model.errors import UnavailableError
 
-STEPS = ("cgroups.create", "claims.claim", "namespaces.create", "let_out")
+STEPS = ("cgroups.create", "changes.apply", "namespaces.create", "masquerade")
 
 
 class Trace:
@@ -30,13 +32,13 @@ class Trace:
         self.fails_at = ""
 
     def step(self, name: str) -> Callable[..., None]:
-        def ask(*_: object, **__: object) -> None:
+        def record_call(*_: object, **__: object) -> None:
             if name == self.fails_at:
                 self.fails_at = ""
                 raise ToolError(f"{name} failed")
             self.steps.append(name)
 
-        return ask
+        return record_call
 
 
 @pytest.fixture
@@ -44,20 +46,21 @@ def trace(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Trace:
     trace = Trace()
     busybox = Busybox(program=b"busybox", applets=("sh", "date"))
     monkeypatch.setattr(Busybox, "from_file", lambda _, **__: busybox)
+    monkeypatch.setattr(config_files, "find_tool", lambda name: Path("/usr/sbin", name))
+    monkeypatch.setattr(config_files, "find_plugins", lambda: Path("/usr/lib/cni"))
+    monkeypatch.setattr(config_files, "overlay_works", lambda _: True)
+    monkeypatch.setattr(config_files, "uplink_mtu", lambda: 1500)
     monkeypatch.setattr(node_module, "run_command", lambda *_: "")
-    monkeypatch.setattr(node_module, "find_tool", lambda name: Path("/usr/sbin", name))
-    monkeypatch.setattr(node_module, "find_plugins", lambda: Path("/usr/lib/cni"))
-    monkeypatch.setattr(node_module, "overlay_works", lambda _: True)
     monkeypatch.setattr(node_module, "uplink_mtu", lambda: 1500)
     monkeypatch.setattr(node_module, "forwarding_settings", lambda _: {})
-    monkeypatch.setattr(node_module, "enable_masquerade", trace.step("let_out"))
+    monkeypatch.setattr(node_module, "enable_masquerade", trace.step("masquerade"))
     monkeypatch.setattr(node_module, "kill_all", trace.step("kill_all"))
     monkeypatch.setattr(Cgroups, "create", trace.step("cgroups.create"))
     monkeypatch.setattr(Cgroups, "remove", trace.step("cgroups.remove"))
     monkeypatch.setattr(NodeNamespaces, "create", trace.step("namespaces.create"))
     monkeypatch.setattr(NodeNamespaces, "destroy", trace.step("namespaces.destroy"))
-    monkeypatch.setattr(HostChanges, "apply_changes", trace.step("claims.claim"))
-    monkeypatch.setattr(HostChanges, "release_changes", trace.step("claims.release"))
+    monkeypatch.setattr(HostChanges, "apply_changes", trace.step("changes.apply"))
+    monkeypatch.setattr(HostChanges, "release_changes", trace.step("changes.release"))
     return trace
 
 
@@ -114,7 +117,7 @@ def test_prepare_continues_after_any_interruption(
         node.prepare()
     before = len(trace.steps)
     node.prepare()
-    assert [name for name in trace.steps[before:] if name in STEPS] == [*STEPS, "claims.claim"]
+    assert [name for name in trace.steps[before:] if name in STEPS] == [*STEPS, "changes.apply"]
     assert (options.folders.config_dir / "kubelet.yaml").exists()
 
 
@@ -130,8 +133,8 @@ def test_programs_are_killed_only_if_a_namespace_is_missing(
 
 
 def test_missing_runc_is_an_obstacle(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_module, "find_tool", lambda _: None)
-    monkeypatch.setattr(node_module, "find_obstacle", lambda: "missing runc: apt-get install runc")
+    monkeypatch.setattr(config_files, "find_tool", lambda _: None)
+    monkeypatch.setattr(config_files, "find_obstacle", lambda: "missing runc: apt-get install runc")
     with pytest.raises(UnavailableError, match="no real node here: missing runc: apt-get install runc"):
         node.prepare()
 
@@ -164,17 +167,17 @@ def test_every_file_that_a_process_is_given_exists(node: RealNode) -> None:
 
 def test_teardown_kills_processes_first(node: RealNode, trace: Trace) -> None:
     node.teardown()
-    assert trace.steps == ["kill_all", "namespaces.destroy", "cgroups.remove", "claims.release"]
+    assert trace.steps == ["kill_all", "namespaces.destroy", "cgroups.remove", "changes.release"]
 
 
-def test_kubelet_keeps_gpus_over_its_restarts(node: RealNode, options: RealNodeOptions) -> None:
-    list(node._bind_mounts())
+def test_kubelet_keeps_gpus_over_its_restarts(options: RealNodeOptions) -> None:
+    list(bind_mounts(options.folders))
     assert list((options.folders.kubelet_dir / "device-plugins").iterdir()) != []
 
 
 def test_machine_wide_settings_are_hidden_behind_files_of_the_node(node: RealNode, options: RealNodeOptions) -> None:
     node.prepare()
-    mounts = {place: source for source, place in node._bind_mounts()}
+    mounts = {place: source for source, place in bind_mounts(options.folders)}
     assert mounts["/var/lib/kubelet"] == str(options.folders.kubelet_dir)
     assert mounts["/run/containerd"] == "tmpfs"
     assert Path(mounts["/proc/sys/vm/overcommit_memory"]).read_text() == "1\n"
@@ -185,13 +188,13 @@ def test_images_are_imported_once_and_again_when_they_change(node: RealNode, mon
     present: set[str] = set()
     imported: list[str] = []
 
-    def ctr(*arguments: str) -> str:
+    def ctr(_: Containerd, *arguments: str) -> str:
         if arguments[1] == "import":
             imported.append(Path(arguments[2]).name)
             present.update(images.image_names(Path(arguments[2])))
         return "\n".join(present)
 
-    monkeypatch.setattr(node, "run_ctr", ctr)
+    monkeypatch.setattr(Containerd, "run_ctr", ctr)
     node.prepare()
     node.import_images()
     assert imported == ["pause-1.tar", "busybox-1.tar"]
@@ -207,10 +210,10 @@ def test_images_are_imported_once_and_again_when_they_change(node: RealNode, mon
 
 
 def test_containerd_that_does_not_answer_is_an_error(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ctr(*_: str) -> str:
+    def ctr(*_: object) -> str:
         raise ToolError("connection refused")
 
-    monkeypatch.setattr(node, "run_ctr", ctr)
+    monkeypatch.setattr(Containerd, "run_ctr", ctr)
     with pytest.raises(UnavailableError, match="containerd does not answer: connection refused"):
         node.import_images(timeout=0)
 
@@ -224,12 +227,12 @@ def test_kubelet_configuration_on_disk_is_that_of_this_node(node: RealNode, opti
 def test_archives_are_given_time_and_images_are_listed_by_name(node: RealNode, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, ...]] = []
 
-    def ctr(*arguments: str, timeout: float = 0) -> str:
+    def ctr(_: Containerd, *arguments: str, timeout: float = 0) -> str:
         calls.append(arguments)
         assert arguments[1] != "import" or timeout > 60
         return "sha256:54\nsite/db:2\nsite/web:1\n"
 
-    monkeypatch.setattr(node, "run_ctr", ctr)
-    node.load_archive(Path("/two.tar"))
+    monkeypatch.setattr(Containerd, "run_ctr", ctr)
+    node.containerd.load_archive(Path("/two.tar"))
     assert calls == [("images", "import", "/two.tar")]
-    assert node.list_images() == ["site/db:2", "site/web:1"]
+    assert node.containerd.list_images() == ["site/db:2", "site/web:1"]
