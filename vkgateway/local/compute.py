@@ -14,7 +14,7 @@ from vkgateway.controlplane.drivers.process.plane_directory import write_plane_f
 from vkgateway.controlplane.drivers.process.process_specs import component_process
 from vkgateway.controlplane.plane import ComponentName, ControlPlaneSpec, Tuning, compute_plane_spec
 from vkgateway.controlplane.plane_files import Authorities, PlaneFiles, admin_kubeconfig
-from vkgateway.gateway import recommended_policies
+from vkgateway.gateway import rbac, recommended_policies
 from vkgateway.kube import kubeconfig
 from vkgateway.local import core_limit, etcd
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL, MACHINES, ZONE_LABEL
@@ -80,7 +80,7 @@ def write_plane(
         key=(paths.pki_dir / f"{GATEWAY}.key").read_bytes(),
         user=GATEWAY_USER,
     )
-    kubeconfig.write_file(paths.gateway_kubeconfig, gateway)
+    kubeconfig.write_file(paths.gateway.kubeconfig, gateway)
     return files
 
 
@@ -89,6 +89,18 @@ def process_spec(
 ) -> ProcessSpec:
     """Return the spec of one of the control plane's processes."""
     return component_process(name, group=GROUP, plane=plane_spec(record), files=files, programs=programs)
+
+
+def initial_objects(record: PlatformRecord, *, pools: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the first objects: types, roles, policies, the ComputeCluster with `pools`, the API server's endpoints."""
+    return [
+        *api_definitions(),
+        *rbac.compute_roles(),
+        *rbac.management_roles(),
+        *lean_pods(record),
+        compute_cluster(pools, hollow=record.hollow_nodes),
+        *own_endpoints(record),
+    ]
 
 
 def api_definitions() -> list[dict[str, Any]]:

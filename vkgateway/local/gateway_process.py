@@ -29,7 +29,7 @@ def gateway_settings(paths: PlatformPaths, *, record: PlatformRecord, cache_dir:
     return config.Config(
         data_dir=str(paths.data_dir),
         address=record.address,
-        management_cluster=config.ManagementCluster(kubeconfig=str(paths.gateway_kubeconfig)),
+        management_cluster=config.ManagementCluster(kubeconfig=str(paths.gateway.kubeconfig)),
         kubelet=config.Kubelet(port=record.ports["gateway-kubelet"]),
         datastore=config.Datastore(
             endpoints=(etcd.client_url(record.ports["etcd"]),),
@@ -48,8 +48,8 @@ def gateway_settings(paths: PlatformPaths, *, record: PlatformRecord, cache_dir:
         services=config.Services(range=NodeNetwork(record.number).tenant_services, tenant_prefix=_TENANT_PREFIX),
         arbiter=config.Arbiter(
             notice_seconds=_NOTICE_SECONDS,
-            decision_log=str(paths.arbiter_dir / "decisions.jsonl"),
-            usage_log=str(paths.arbiter_dir / "usage.jsonl"),
+            decision_log=str(paths.gateway.arbiter_dir / "decisions.jsonl"),
+            usage_log=str(paths.gateway.arbiter_dir / "usage.jsonl"),
         ),
         observability=config.Observability(
             address=_LOOPBACK, port=record.ports["gateway-health"], secure_port=record.ports["gateway-metrics"]
@@ -68,7 +68,7 @@ def _name_settings(record: PlatformRecord) -> config.Names:
 def write_settings(paths: PlatformPaths, wanted: config.Config) -> bytes:
     """Write the settings file, which also serves a gateway started by hand; return its content."""
     text = settingsfile.render_settings(wanted).encode()
-    write_file(paths.gateway_config, text, mode=SECRET_MODE)
+    write_file(paths.gateway.config_file, text, mode=SECRET_MODE)
     return text
 
 
@@ -79,7 +79,7 @@ def process_spec(paths: PlatformPaths, wanted: config.Config) -> ProcessSpec:
     text = write_settings(paths, wanted)
     return ProcessSpec(
         name=NAME,
-        argv=(sys.executable, "-m", "vkgateway", "serve", "--config", str(paths.gateway_config)),
+        argv=(sys.executable, "-m", "vkgateway", "serve", "--config", str(paths.gateway.config_file)),
         # Changed settings change the spec, so that the supervisor restarts the process.
         env={"SETTINGS_DIGEST": hashlib.sha256(text).hexdigest()[:16]},
         stop_rank=_STOP_RANK,

@@ -9,6 +9,33 @@ from vkgateway.programs.supervisor.spec import SupervisorPaths
 
 
 @dataclass(frozen=True, slots=True)
+class GatewayPaths:
+    """Files of the gateway process in a platform's data directory."""
+
+    data_dir: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Kubeconfig of the gateway, which is not an admin."""
+        return self.data_dir / "gateway.kubeconfig"
+
+    @property
+    def config_file(self) -> Path:
+        """Settings."""
+        return self.data_dir / "gateway.yaml"
+
+    @property
+    def lock_file(self) -> Path:
+        """Lock of the process; it contains the process's name."""
+        return self.data_dir / "gateway.lock"
+
+    @property
+    def arbiter_dir(self) -> Path:
+        """Logs of decisions and of resource usage."""
+        return self.data_dir / "arbiter"
+
+
+@dataclass(frozen=True, slots=True)
 class PlatformPaths:
     """Files and directories in one data directory."""
 
@@ -60,11 +87,6 @@ class PlatformPaths:
         return self.data_dir / "compute.kubeconfig"
 
     @property
-    def gateway_kubeconfig(self) -> Path:
-        """Kubeconfig of the gateway, which is not an admin."""
-        return self.data_dir / "gateway.kubeconfig"
-
-    @property
     def provisioner_kubeconfig(self) -> Path:
         """Kubeconfig of the volume provisioner."""
         return self.data_dir / "provisioner.kubeconfig"
@@ -80,19 +102,9 @@ class PlatformPaths:
         return self.data_dir / "tenants"
 
     @property
-    def gateway_config(self) -> Path:
-        """Settings of the gateway process."""
-        return self.data_dir / "gateway.yaml"
-
-    @property
-    def gateway_lock(self) -> Path:
-        """Lock of the gateway process; it contains the process's name."""
-        return self.data_dir / "gateway.lock"
-
-    @property
-    def arbiter_dir(self) -> Path:
-        """Logs of the gateway's decisions and of resource usage."""
-        return self.data_dir / "arbiter"
+    def gateway(self) -> GatewayPaths:
+        """Files of the gateway."""
+        return GatewayPaths(self.data_dir)
 
     @property
     def conformance_dir(self) -> Path:
@@ -108,10 +120,10 @@ class PlatformPaths:
             self.etcd_dir,
             self.hollow_dir,
             self.node_dir,
-            self.arbiter_dir,
+            self.gateway.arbiter_dir,
             self.volumes_dir,
             self.conformance_dir,
         )
-        kubeconfigs = (self.admin_kubeconfig, self.gateway_kubeconfig, self.provisioner_kubeconfig)
-        files = (*kubeconfigs, self.gateway_config, self.gateway_lock, self.record_path, self.lock_path)
+        kubeconfigs = (self.admin_kubeconfig, self.gateway.kubeconfig, self.provisioner_kubeconfig)
+        files = (*kubeconfigs, self.gateway.config_file, self.gateway.lock_file, self.record_path, self.lock_path)
         return [*folders, self.tenants_dir, supervisor.run_dir, supervisor.log_dir, *files]

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from vkgateway.controlplane.etcd.tenancy import Tenancy
 from vkgateway.controlplane.plane import ComponentName
 from vkgateway.controlplane.plane_files import PlaneFiles
-from vkgateway.gateway import rbac
-from vkgateway.gateway.config import Config
 from vkgateway.kube.apply import apply_objects
 from vkgateway.kube.client import Client
-from vkgateway.kube.resources import NODES
 from vkgateway.local import (
     choices,
     compute,
     etcd,
-    gateway_process,
     network,
     platform_registry,
     processes,
     real_node_steps,
-    tenants,
 )
 from vkgateway.local import record as records
 from vkgateway.local.disk import EXISTING_PLATFORM_BYTES, NEW_PLATFORM_BYTES, check_free_space, disk_errors
-from vkgateway.local.hollow import kwok, nodes
-from vkgateway.local.hollow import process as hollow
-from vkgateway.local.hollow.kubelet import process as hollow_kubelet
-from vkgateway.local.hollow.ready import nodes_ready
-from vkgateway.local.hollow.surplus import remove_surplus
+from vkgateway.local.gateway_steps import GatewaySteps
+from vkgateway.local.hollow.steps import HollowNodeSteps
 from vkgateway.local.kernel import ensure_inotify
 from vkgateway.local.lock import work_lock
 from vkgateway.local.options import UpOptions
@@ -54,7 +44,7 @@ from vkgateway.programs.binaries.cache import Cache
 from vkgateway.programs.binaries.errors import UnknownVersionError
 from vkgateway.programs.binaries.resolver import Resolver
 from vkgateway.programs.supervisor.client import SupervisorClient, start_supervisor
-from vkgateway.programs.supervisor.spec import ProcessSpec, SupervisorPaths
+from vkgateway.programs.supervisor.spec import SupervisorPaths
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok")
 
@@ -175,6 +165,8 @@ class Startup:
         self._pki: PlatformPki
         self._files: PlaneFiles
         self._api: Client
+        self._hollow = HollowNodeSteps(paths, record=record, supervisor=supervisor)
+        self._gateway = GatewaySteps(paths, record=record, cache_dir=options.cache_dir, supervisor=supervisor)
         self._real = None
         if not record.real_node_why_not:
             self._real = RealNodeSteps(paths.node_dir, record=record, supervisor=supervisor)
@@ -201,7 +193,7 @@ class Startup:
             component("controller-manager", "compute controller-manager"),
             component("scheduler", "compute scheduler"),
             Step(name="definitions", title="API types", needs=("apiserver",), run=self._apply_definitions),
-            Step(name="hollow", title="hollow nodes", needs=("apiserver",), run=self._start_hollow_nodes),
+            *self._hollow.build_steps(kwok_program=self._programs["kwok"], api=self._api),
             Step(name="storage", title="storage", needs=("apiserver",), run=self._start_storage),
             Step(name="renewal", title="renewal of certificates", run=self._start_renewal),
         ]
@@ -209,13 +201,7 @@ class Startup:
             steps += self._real.build_steps(programs=self._programs, api=self._api, authority=self._pki.compute.ca)
         elif self._paths.node_dir.exists():
             steps.append(Step(name="no-real-node", title="real node", needs=("apiserver",), run=self._remove_real_node))
-        if not self._options.gateway:
-            return [*steps, Step(name="gateway", title="gateway", needs=("definitions",), run=self._stop_gateway)]
-        return [
-            *steps,
-            Step(name="gateway", title="gateway", needs=("definitions",), run=self._start_gateway),
-            Step(name="tenants", title="tenants", needs=("gateway",), run=self._wait_for_tenants),
-        ]
+        return [*steps, *self._gateway.build_steps(enabled=self._options.gateway, api=self._api)]
 
     async def _start_etcd(self) -> None:
         ports = self._record.ports
@@ -244,53 +230,9 @@ class Startup:
 
     async def _apply_definitions(self) -> str:
         pools = [*self._record.hollow_nodes, *([real_node_steps.POOL] if self._real else [])]
-        documents = [
-            *compute.api_definitions(),
-            *rbac.compute_roles(),
-            *rbac.management_roles(),
-            *compute.lean_pods(self._record),
-            compute.compute_cluster(pools, hollow=self._record.hollow_nodes),
-            *compute.own_endpoints(self._record),
-        ]
+        documents = compute.initial_objects(self._record, pools=pools)
         await apply_objects(self._api, documents, field_manager=FIELD_MANAGER)
         return f"ComputeCluster local with pools {', '.join(pools)}"
-
-    async def _start_hollow_nodes(self) -> str:
-        wanted = list(nodes.hollow_nodes(self._record.hollow_nodes, version=self._record.kubernetes_version))
-        bounded = asyncio.Semaphore(8)
-
-        async def apply(node: dict[str, Any]) -> None:
-            async with bounded:
-                await self._apply_node(node)
-
-        async with asyncio.TaskGroup() as group:
-            for node in wanted:
-                group.create_task(apply(node))
-            group.create_task(self._supervisor.ensure_process(self._kwok_spec()))
-            group.create_task(self._supervisor.ensure_process(self._hollow_kubelet_spec()))
-        removed_nodes = await remove_surplus(self._api, self._record.hollow_nodes)
-        await self._wait_until_serving(lambda: nodes_ready(self._api, len(wanted)), kwok.NAME)
-        port = self._record.ports["hollow-kubelet"]
-        await self._wait_until_serving(lambda: hollow_kubelet.is_listening(port), hollow_kubelet.NAME)
-        removed = f", {', '.join(removed_nodes)} removed" if removed_nodes else ""
-        return f"{len(wanted)} in {', '.join(self._record.hollow_nodes)}{removed}"
-
-    async def _apply_node(self, node: dict[str, Any]) -> None:
-        """Apply a node, and its capacity in the status subresource."""
-        name = node["metadata"]["name"]
-        bare = {key: value for key, value in node.items() if key != "status"}
-        await self._api.patch(NODES, name, bare, kind="apply", field_manager=FIELD_MANAGER)
-        head = {key: node[key] for key in ("apiVersion", "kind")} | {"metadata": {"name": name}}
-        status = {**head, "status": node["status"]}
-        await self._api.patch(NODES, name, status, kind="apply", subresource="status", field_manager=FIELD_MANAGER)
-
-    def _kwok_spec(self) -> ProcessSpec:
-        return hollow.process_spec(
-            self._paths, port=self._record.ports["hollow-kubelet"], program=self._programs["kwok"]
-        )
-
-    def _hollow_kubelet_spec(self) -> ProcessSpec:
-        return hollow_kubelet.process_spec(self._paths, port=self._record.ports["hollow-kubelet"])
 
     async def _start_storage(self) -> str:
         await apply_objects(self._api, provisioner.manifest_objects(), field_manager=FIELD_MANAGER)
@@ -307,26 +249,6 @@ class Startup:
             self._paths.node_dir, record=self._record, supervisor=self._supervisor, api=self._api
         )
         return f"removed: {self._record.real_node_why_not}"
-
-    async def _stop_gateway(self) -> str:
-        gateway_process.write_settings(self._paths, self._gateway_settings())
-        by_hand = f"`vkgateway serve --config {self._paths.gateway_config}` runs one by hand"
-        if not await self._supervisor.list_processes(gateway_process.NAME):
-            return f"disabled; {by_hand}"
-        await self._supervisor.remove_process(gateway_process.NAME)
-        return f"stopped; tenants' control planes keep running; {by_hand}"
-
-    async def _start_gateway(self) -> None:
-        await self._supervisor.ensure_process(gateway_process.process_spec(self._paths, self._gateway_settings()))
-        await self._wait_until_serving(lambda: gateway_process.is_ready(self._record), gateway_process.NAME)
-
-    async def _wait_for_tenants(self) -> str:
-        return await tenants.wait_for_tenants(
-            await tenants.list_ready(self._api), tenants.serving_check(self._paths.tenants_dir)
-        )
-
-    def _gateway_settings(self) -> Config:
-        return gateway_process.gateway_settings(self._paths, record=self._record, cache_dir=self._options.cache_dir)
 
     async def _wait_until_serving(self, serves: Callable[[], Awaitable[bool]], process: str) -> None:
         await processes.wait_until_serving(serves, process=process, client=self._supervisor)

@@ -55,8 +55,8 @@ def test_identity_is_unique_and_survives_restart(tmp_path: Path) -> None:
 
 
 def test_lock_file_belongs_to_platform_paths(tmp_path: Path) -> None:
-    assert PlatformPaths(tmp_path).gateway_lock.name == instance_lock.LOCK_FILE
-    assert PlatformPaths(tmp_path).gateway_lock in PlatformPaths(tmp_path).list_all()
+    assert PlatformPaths(tmp_path).gateway.lock_file.name == instance_lock.LOCK_FILE
+    assert PlatformPaths(tmp_path).gateway.lock_file in PlatformPaths(tmp_path).list_all()
 
 
 def test_gateway_serves_despite_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,23 +2,26 @@
 
 import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from tests.fakes.apiserver import FakeApiServer
 from vkgateway.gateway import settingsfile
+from vkgateway.kube.apply import apply_objects
+from vkgateway.kube.client import Client
 from vkgateway.kube.resources import Resource
 from vkgateway.local import compute, etcd, gateway_process, network
+from vkgateway.local.gateway_steps import GatewaySteps
 from vkgateway.local.hollow.nodes import DOMAIN_LABEL
-from vkgateway.local.options import PORTS, UpOptions
+from vkgateway.local.options import PORTS
 from vkgateway.local.paths import PlatformPaths
 from vkgateway.local.pki import ensure_pki
 from vkgateway.local.realnode.options import NodeNetwork
 from vkgateway.local.record import PlatformRecord
-from vkgateway.local.startup import Startup
 from vkgateway.model.errors import UnavailableError
+from vkgateway.model.names import FIELD_MANAGER
 
 RECORD = PlatformRecord(number=4, interface="vkg4", address="10.213.4.1", ports=dict(PORTS))
 
@@ -88,18 +91,18 @@ def test_both_definitions_are_shipped() -> None:
     ("release", "version"),
     [("1.30.14", ""), ("1.33.13", ""), ("1.34.4", "v1beta1"), ("1.35.4", "v1beta1"), ("1.36.3", "v1")],
 )
-async def test_lean_pods_policy_depends_on_the_release(paths: PlatformPaths, release: str, version: str) -> None:
+async def test_lean_pods_policy_depends_on_the_release(release: str, version: str) -> None:
     """An API server serves policies in one version only; another version cannot be applied."""
     record = msgspec.structs.replace(RECORD, real_node_why_not="disabled", kubernetes_version=release)
-    startup = Startup(paths, record, UpOptions(), programs={}, supervisor=cast("Any", None), report=cast("Any", None))
     prefix = f"apis/admissionregistration.k8s.io/{version}"
     kinds = {"mutatingadmissionpolicies": "MutatingAdmissionPolicy"}
     kinds["mutatingadmissionpolicybindings"] = kinds["mutatingadmissionpolicies"] + "Binding"
     policies = [Resource(prefix, plural, kind, namespaced=False) for plural, kind in kinds.items()]
-    async with FakeApiServer() as server, server.client() as startup._api:
+    async with FakeApiServer() as server, server.client() as client:
         for resource in (*(policies if version else ()), Resource("api/v1", "endpoints", "Endpoints")):
             server.register(resource)
-        await startup._apply_definitions()
+        objects = compute.initial_objects(record, pools=record.hollow_nodes)
+        await apply_objects(client, objects, field_manager=FIELD_MANAGER)
         made = [found["metadata"]["name"] for resource in policies for found in server.store.all(resource)]
     assert made == (["vkgateway-lean-pods"] * 2 if version else [])
 
@@ -126,13 +129,13 @@ def test_gateway_settings_are_read_back(paths: PlatformPaths) -> None:
     record = msgspec.structs.replace(RECORD, program_dirs=("/programs",))
     wanted = gateway_process.gateway_settings(paths, record=record)
     gateway_process.process_spec(paths, wanted)
-    assert settingsfile.load_settings(paths.gateway_config, environment={}) == wanted
+    assert settingsfile.load_settings(paths.gateway.config_file, environment={}) == wanted
     assert wanted.arbiter.notice_seconds == 5
     assert [Path(log).parent for log in (wanted.arbiter.decision_log, wanted.arbiter.usage_log)] == [
-        paths.arbiter_dir
+        paths.gateway.arbiter_dir
     ] * 2
-    assert {paths.arbiter_dir, paths.conformance_dir} < set(paths.list_all())
-    assert paths.gateway_config.stat().st_mode & 0o777 == 0o600
+    assert {paths.gateway.arbiter_dir, paths.conformance_dir} < set(paths.list_all())
+    assert paths.gateway.config_file.stat().st_mode & 0o777 == 0o600
 
 
 def test_gateway_uses_the_chosen_templates(paths: PlatformPaths) -> None:
@@ -163,9 +166,9 @@ def test_gateway_stops_before_its_clusters(paths: PlatformPaths) -> None:
 
 
 @pytest.mark.parametrize(
-    ("runs", "told"), [(True, "stopped; tenants' control planes keep running"), (False, "disabled")]
+    ("runs", "result"), [(True, "stopped; tenants' control planes keep running"), (False, "disabled")]
 )
-async def test_disabled_gateway_is_stopped(paths: PlatformPaths, *, runs: bool, told: str) -> None:
+async def test_disabled_gateway_is_stopped(paths: PlatformPaths, *, runs: bool, result: str) -> None:
     class Processes:
         """A supervisor of at most one process."""
 
@@ -180,14 +183,15 @@ async def test_disabled_gateway_is_stopped(paths: PlatformPaths, *, runs: bool, 
             self.names.remove(name)
 
     supervisor: Any = Processes()
-    record, report = msgspec.structs.replace(RECORD, real_node_why_not="disabled"), cast("Any", None)
-    startup = Startup(paths, record, UpOptions(gateway=False), programs={}, supervisor=supervisor, report=report)
-    (step,) = (step for step in startup._build_steps() if step.name == "gateway")
-    said = await step.run()
-    assert said == f"{told}; `vkgateway serve --config {paths.gateway_config}` runs one by hand"
+    record = msgspec.structs.replace(RECORD, real_node_why_not="disabled")
+    async with Client("http://127.0.0.1:1") as api:
+        steps = GatewaySteps(paths, record=record, cache_dir=None, supervisor=supervisor)
+        (step,) = steps.build_steps(enabled=False, api=api)
+        remark = await step.run()
+    assert remark == f"{result}; `vkgateway serve --config {paths.gateway.config_file}` runs one by hand"
     assert supervisor.names == []
     wanted = gateway_process.gateway_settings(paths, record=record)
-    assert settingsfile.load_settings(paths.gateway_config, environment={}) == wanted, (
+    assert settingsfile.load_settings(paths.gateway.config_file, environment={}) == wanted, (
         "what the one by hand serves with"
     )
 

@@ -18,7 +18,7 @@ import yaml
 from vkgateway.controlplane.pki import AUTHORITY_DAYS, Authority, cert_expiry
 from vkgateway.local import compute, real_node_steps
 from vkgateway.local import record as records
-from vkgateway.local.hollow import process as hollow
+from vkgateway.local.hollow import kwok
 from vkgateway.local.hollow.kubelet import process as hollow_kubelet
 from vkgateway.local.lock import work_lock
 from vkgateway.local.options import PORTS
@@ -78,7 +78,7 @@ def supervisor(paths: PlatformPaths) -> Any:
 def restarted(paths: PlatformPaths) -> list[ProcessSpec]:
     """Return the specs of the processes that read their certificates only at start, from the files on disk."""
     return [
-        hollow.process_spec(paths, port=10247, program=Path("/bin/kwok")),
+        kwok.prepare_process(paths, port=10247, program=Path("/bin/kwok")),
         hollow_kubelet.process_spec(paths, port=10247),
     ]
 
@@ -112,7 +112,7 @@ async def test_expiring_certificates_are_renewed_and_some_processes_restarted(
     assert {name for name in changed if name.endswith(".crt")} == set(renewed), "nothing is told that was not done"
     assert not [name for name in changed if "ca." in name or name.endswith(("sa.key", "sa.pub", ".json"))]
 
-    assert certificate_in(paths.gateway_kubeconfig) == (paths.pki_dir / "gateway.crt").read_bytes()
+    assert certificate_in(paths.gateway.kubeconfig) == (paths.pki_dir / "gateway.crt").read_bytes()
     assert certificate_in(paths.provisioner_kubeconfig) == (paths.pki_dir / "provisioner.crt").read_bytes()
     assert certificate_in(paths.admin_kubeconfig) == (paths.compute_credentials / "admin.crt").read_bytes()
     for name, spec in supervisor.specs.items():

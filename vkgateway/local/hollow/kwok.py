@@ -12,7 +12,9 @@ import yaml
 
 from vkgateway.controlplane.atomic_files import SECRET_MODE, write_file
 from vkgateway.local import core_limit
+from vkgateway.local.hollow.kubelet.process import HOST as KUBELET_HOST
 from vkgateway.local.hollow.nodes import MANAGED_ANNOTATION
+from vkgateway.local.paths import PlatformPaths
 from vkgateway.programs.supervisor.spec import ProcessSpec
 
 NAME = "compute/kwok"
@@ -41,6 +43,12 @@ def write_config(directory: Path, *, kubelet: HollowKubelet, parallelism: int = 
     config = directory / "kwok.yaml"
     write_file(config, yaml.safe_dump_all(documents, sort_keys=False).encode(), mode=SECRET_MODE)
     return config
+
+
+def prepare_process(paths: PlatformPaths, *, port: int, program: Path) -> ProcessSpec:
+    """Write the platform's configuration and return the spec of the process; `port` is the hollow kubelet's."""
+    config = write_config(paths.hollow_dir, kubelet=HollowKubelet(address=KUBELET_HOST, port=port))
+    return process_spec(program=program, config=config, kubeconfig=paths.admin_kubeconfig)
 
 
 def process_spec(*, program: Path, config: Path, kubeconfig: Path) -> ProcessSpec:

@@ -9,7 +9,6 @@ from vkgateway.local import compute, real_node_steps
 from vkgateway.local import record as records
 from vkgateway.local.disk import disk_errors
 from vkgateway.local.hollow import kwok
-from vkgateway.local.hollow import process as hollow
 from vkgateway.local.hollow.kubelet import process as hollow_kubelet
 from vkgateway.local.lock import work_lock
 from vkgateway.local.paths import PlatformPaths
@@ -42,7 +41,7 @@ async def renew_certificates(data_dir: Path, *, supervisor: SupervisorClient, no
         _write_certificates(paths, record, now=now)
         port = record.ports["hollow-kubelet"]
         if (state := running.get(kwok.NAME)) is not None:
-            await supervisor.ensure_process(hollow.process_spec(paths, port=port, program=Path(state.argv[0])))
+            await supervisor.ensure_process(kwok.prepare_process(paths, port=port, program=Path(state.argv[0])))
         if hollow_kubelet.NAME in running:
             await supervisor.ensure_process(hollow_kubelet.process_spec(paths, port=port))
     return due
