@@ -44,13 +44,13 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[Supervisor]:
 
 
 async def state(supervisor: Supervisor, name: str) -> ProcessState:
-    return await supervisor.ensure_process(supervisor._processes[name].spec)
+    return await supervisor.ensure_process(supervisor.processes[name].spec)
 
 
 async def test_exited_process_is_restarted_with_a_reason(supervisor: Supervisor, tmp_path: Path) -> None:
     script = "if mkdir again; then echo 'Error: no luck' >&2; exit 3; fi; exec sleep 100"
     first = await supervisor.ensure_process(spec("a/b", script))
-    process = supervisor._processes["a/b"]
+    process = supervisor.processes["a/b"]
     await wait_until(lambda: process.current_state().restarts == 1 and process.current_state().pid is not None)
     now = process.current_state()
     assert now.pid != first.pid
@@ -64,7 +64,7 @@ async def test_reason_names_the_signal(supervisor: Supervisor) -> None:
     first = await supervisor.ensure_process(spec("a", "exec sleep 100"))
     assert first.pid is not None
     os.kill(first.pid, signal.SIGKILL)
-    process = supervisor._processes["a"]
+    process = supervisor.processes["a"]
     await wait_until(lambda: process.current_state().restarts == 1)
     assert process.current_state().reason.startswith("killed by SIGKILL after")
 
@@ -97,7 +97,7 @@ async def test_second_request_ends_the_backoff(tmp_path: Path) -> None:
     supervisor = Supervisor(paths, backoff_first=1000.0)
     wanted = spec("a", "mkdir once && exit 1; exec sleep 100")
     await supervisor.ensure_process(wanted)
-    process = supervisor._processes["a"]
+    process = supervisor.processes["a"]
     await wait_until(lambda: process.current_state().next_start is not None)
     assert process.current_state().state == "backoff"
     await supervisor.ensure_process(wanted)
@@ -145,7 +145,7 @@ async def test_children_in_other_sessions_are_killed_with_a_removed_process(
 
 async def test_children_of_a_crashed_process_are_killed_with_its_group(supervisor: Supervisor, tmp_path: Path) -> None:
     await supervisor.ensure_process(spec("a", "mkdir once && { sleep 1000 & exit 1; }; exec sleep 100"))
-    process = supervisor._processes["a"]
+    process = supervisor.processes["a"]
     await wait_until(lambda: process.current_state().restarts == 1 and process.current_state().pid is not None)
     await wait_until(lambda: [p.pid for p in procfs.list_marked(tmp_path)] == [process.current_state().pid])
 
@@ -154,7 +154,7 @@ async def test_remove_group_stops_only_that_group(supervisor: Supervisor) -> Non
     for name in ("tenant/a/x", "tenant/a/y", "tenant/ab/x"):
         await supervisor.ensure_process(spec(name, "exec sleep 100"))
     await supervisor.handle_request(Remove("tenant/a", group=True))
-    assert list(supervisor._processes) == ["tenant/ab/x"]
+    assert supervisor.processes.names() == ["tenant/ab/x"]
 
 
 async def test_error_without_a_supervisor_names_the_way_out(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ async def test_shutdown_does_not_wait_for_a_process_that_survives_sigkill(
     supervisor = Supervisor(paths)
     state = await supervisor.ensure_process(spec("hung", "exec sleep 100", stop_timeout=0.1))
     assert state.pid is not None
-    process = supervisor._processes["hung"]._running
+    process = supervisor.processes["hung"]._running
     assert process is not None
     monkeypatch.setattr(running_process.RunningProcess, "_signal_group", lambda *_: None)
     monkeypatch.setattr(running_process, "_KILLED_SECONDS", 0.1)

@@ -7,27 +7,24 @@ from collections.abc import Iterable
 from itertools import groupby
 from operator import itemgetter
 
-import msgspec
-
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.programs.supervisor import logs, procfs, protocol, state_file
+from vkgateway.programs.supervisor.process_table import ProcessTable
 from vkgateway.programs.supervisor.running_process import stop_marked
-from vkgateway.programs.supervisor.spec import RESERVED, ProcessSpec, ProcessState, SupervisorPaths, in_group
-from vkgateway.programs.supervisor.supervised_process import Backoff, SupervisedProcess
+from vkgateway.programs.supervisor.spec import RESERVED, ProcessSpec, ProcessState, SupervisorPaths
 
 _LOG = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """Keeps processes running and records them in the data directory.
+    """Keeps the processes of its table running, and answers requests.
 
     `stopped` is set when a shutdown is complete. `backoff_first` is the first pause between restarts, in seconds.
     """
 
     def __init__(self, paths: SupervisorPaths, *, backoff_first: float = 0.2) -> None:
         self._paths = paths
-        self._backoff_first = backoff_first
-        self._processes: dict[str, SupervisedProcess] = {}
+        self.processes = ProcessTable(paths, backoff_first=backoff_first)
         self._locks: dict[str, asyncio.Lock] = {}
         self._shutting_down = False
         self.stopped = asyncio.Event()
@@ -35,7 +32,7 @@ class Supervisor:
     async def resume(self) -> None:
         """Take over from an earlier supervisor: adopt running processes, start missing ones, stop unknown ones."""
         found = [p for p in procfs.list_marked(self._paths.data_dir) if p.name not in RESERVED]
-        records = self._load_records()
+        records = self.processes.load_records()
         adopted = [_find_recorded(record, found) for record in records]
         alive = {process.name for process in adopted if process is not None}
         known = {record.spec.name for record in records}
@@ -45,20 +42,19 @@ class Supervisor:
             _LOG.warning("stopping unknown processes: %s", names)
             _log_unkillable(await asyncio.to_thread(stop_marked, strangers, timeout=10.0))
         for record, process in zip(records, adopted, strict=True):
-            self._add_process(record).start(process)
+            self.processes.add(record).start(process)
 
     async def handle_request(self, request: protocol.Request) -> protocol.Answer:
         """Execute a request."""
         match request:
             case protocol.Ensure(spec=spec):
-                return self._single_answer(await self.ensure_process(spec))
+                return protocol.Answer([await self.ensure_process(spec)])
             case protocol.Restart(name=name):
                 return await self._restart_process(name)
             case protocol.Remove(name=name, group=group):
-                names = [n for n in self._processes if (in_group(n, name) if group else n == name)]
-                await self._stop_processes(names)
+                await self._stop_processes(n for n in self.processes.names(name) if group or n == name)
             case protocol.ListProcesses(prefix=prefix):
-                return protocol.Answer([self._processes[n].current_state() for n in self._names_below(prefix)])
+                return protocol.Answer([self.processes[n].current_state() for n in self.processes.names(prefix)])
             case protocol.Shutdown():
                 await self.shutdown()
         return protocol.Answer()
@@ -68,14 +64,14 @@ class Supervisor:
         async with self._process_lock(spec.name):
             if self._shutting_down:
                 raise VkgatewayError(f"the supervisor is shutting down and does not start {spec.name}")
-            process = self._processes.get(spec.name)
+            process = self.processes.get(spec.name)
             if process is not None and process.spec == spec and not process.is_stopping:
                 process.start_now()
                 return process.current_state()
             if process is not None:
                 await process.stop()
-            process = self._add_process(state_file.ProcessRecord(spec=spec))
-            self._save_records()  # saved before the start, so that a successor knows the process
+            process = self.processes.add(state_file.ProcessRecord(spec=spec))
+            self.processes.save()  # saved before the start, so that a successor knows the process
             process.start()
             return process.current_state()
 
@@ -83,92 +79,64 @@ class Supervisor:
         """Stop and forget every process in the order of stop ranks, also those that cannot be killed."""
         self._shutting_down = True
         try:
-            await self._stop_processes(list(self._processes))
+            await self._stop_processes(self.processes.names())
         except VkgatewayError as error:
             _LOG.error("%s", error)
-        self._processes.clear()
-        self._save_records()
+        self.processes.clear()
+        self.processes.save()
         self.stopped.set()
 
     def rotate_logs(self) -> None:
         """Rotate every log that is too long."""
-        for name in (*self._processes, procfs.SUPERVISOR):
+        for name in (*self.processes.names(), procfs.SUPERVISOR):
             with contextlib.suppress(OSError):
                 if logs.rotate_log(self._paths.log_path(name)):
                     _LOG.info("log of %s rotated", name)
 
     async def _restart_process(self, name: str) -> protocol.Answer:
         async with self._process_lock(name):
-            process = self._processes.get(name)
+            process = self.processes.get(name)
             if process is None or self._shutting_down:
                 return protocol.Answer(error=f"process {name!r} does not exist", missing=True)
             await process.stop()
             record = process.record
             record.restarts += 1
             record.reason = "restarted on request"
-            process = self._add_process(record)
+            process = self.processes.add(record)
             process.start()
-            return self._single_answer(process.current_state())
+            return protocol.Answer([process.current_state()])
 
     async def _stop_processes(self, names: Iterable[str]) -> None:
         """Stop and forget these processes. Raises VkgatewayError if one survives SIGKILL."""
         left: list[BaseException] = []
-        ranked = sorted(((self._processes[name].spec.stop_rank, name) for name in names), reverse=True)
+        ranked = sorted(((self.processes[name].spec.stop_rank, name) for name in names), reverse=True)
         for _, rank in groupby(ranked, key=itemgetter(0)):
             together = [name for _, name in rank]
             ends = await asyncio.gather(*(self._stop_process(name) for name in together), return_exceptions=True)
             left += [end for end in ends if end is not None]
             await self._kill_descendants(together)
-        self._save_records()
+        self.processes.save()
         for failure in left:
             raise failure
 
     async def _stop_process(self, name: str) -> None:
         async with self._process_lock(name):
-            process = self._processes.get(name)
+            process = self.processes.get(name)
             if process is not None:
                 await process.stop()
-                del self._processes[name]
+                self.processes.remove(name)
                 _LOG.info("%s stopped", name)
 
     async def _kill_descendants(self, names: list[str]) -> None:
         """Kill descendants of removed processes in other sessions (daemons, container shims)."""
-        removed = [
-            name for name in names if name not in self._processes
-        ]  # except names that were requested again meanwhile
+        # Names that were requested again meanwhile are excepted.
+        removed = [name for name in names if self.processes.get(name) is None]
         left = [process for process in procfs.list_marked(self._paths.data_dir) if process.name in removed]
         if left:
             _log_unkillable(await asyncio.to_thread(stop_marked, left, timeout=1.0, kill_at_once=True))
 
-    def _add_process(self, record: state_file.ProcessRecord) -> SupervisedProcess:
-        process = SupervisedProcess(
-            record, paths=self._paths, changed=self._save_records, backoff=Backoff(first=self._backoff_first)
-        )
-        self._processes[record.spec.name] = process
-        return process
-
-    def _load_records(self) -> list[state_file.ProcessRecord]:
-        try:
-            return state_file.load_records(self._paths)
-        except (msgspec.MsgspecError, VkgatewayError, OSError) as error:
-            _LOG.error("%s cannot be used: %s", self._paths.state_path, error)
-            return []
-
-    def _save_records(self) -> None:
-        try:
-            state_file.save_records(self._paths, [process.record for process in self._processes.values()])
-        except OSError as error:
-            _LOG.error("%s cannot be written: %s", self._paths.state_path, error)
-
     def _process_lock(self, name: str) -> asyncio.Lock:
         return self._locks.setdefault(name, asyncio.Lock())
-
-    def _names_below(self, prefix: str) -> list[str]:
-        return sorted(name for name in self._processes if in_group(name, prefix))
-
-    @staticmethod
-    def _single_answer(state: ProcessState) -> protocol.Answer:
-        return protocol.Answer([state])
 
 
 def _log_unkillable(left: list[procfs.MarkedProcess]) -> None:

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from vkgateway.model.errors import VkgatewayError
 from vkgateway.programs.supervisor import logs, procfs, state_file
@@ -34,23 +34,27 @@ class Backoff:
         return pause
 
 
-class SupervisedProcess:
-    """Keeps the process of `spec` running until `stop`.
+class RecordStore(Protocol):
+    """Where the records of processes are kept."""
 
-    `changed` is called when a recorded value (pid, restarts, reason) has changed.
-    """
+    def save(self) -> None:
+        """Save the records, of which a value (pid, restarts, reason) has changed."""
+
+
+class SupervisedProcess:
+    """Keeps the process of `spec` running until `stop`, and its record in `store` up to date."""
 
     def __init__(
         self,
         record: state_file.ProcessRecord,
         *,
         paths: SupervisorPaths,
-        changed: Callable[[], None],
+        store: RecordStore,
         backoff: Backoff | None = None,
     ) -> None:
         self.record = record
         self._paths = paths
-        self._changed = changed
+        self._store = store
         self._backoff = backoff or Backoff()
         self._running: RunningProcess | None = None
         self._task: asyncio.Task[None] | None = None
@@ -134,7 +138,7 @@ class SupervisedProcess:
             return
         self.record.pid, self.record.started = self._running.pid, self._running.started
         _LOG.info("%s started, pid %d", self.spec.name, self._running.pid)
-        self._changed()
+        self._store.save()
 
     async def _keep_running(self) -> None:
         while True:
@@ -169,7 +173,7 @@ class SupervisedProcess:
         self._running = None
         self.record.pid = self.record.started = 0
         self.record.reason = reason
-        self._changed()
+        self._store.save()
 
 
 def _report_failure(task: asyncio.Task[None]) -> None:
