@@ -37,7 +37,7 @@ async def build_image(recipe: Recipe, *, report: Report, cache: Cache) -> Path:
     """Return the archive of an image, built if it does not exist."""
     folder = cache.root / "images"
     target = folder / f"{recipe.digest}-{recipe.file_name}"
-    async with cache.lock(f"image-{recipe.file_name}", report=report.done):
+    async with cache.locks.hold(f"image-{recipe.file_name}", report=report.done):
         if not target.exists():
             programs = await _build_programs(
                 (program for program, _ in recipe.programs.values()), report=report, cache=cache

@@ -92,7 +92,7 @@ async def provide_images(suite: Suite, *, data_dir: Path, version: str, progress
     progress(f"building {len(missing)} images")
     archive = PlatformPaths(data_dir).conformance_dir / "images.tar"
     cache = Cache(Cache.default_root())
-    async with cache.lock("image-conformance", report=progress.done):
+    async with cache.locks.hold("image-conformance", report=progress.done):
         root = images.root_archive(cache.root)
         await asyncio.to_thread(images.build_images, archive, missing, programs=programs, root=root)
     progress("loading the images on the real node")

@@ -334,7 +334,7 @@ async def test_at_most_two_builds_run_concurrently(world: World) -> None:
     held = contextlib.AsyncExitStack()
     async with held:
         for _ in range(2):
-            await held.enter_async_context(cache.hold_slot("go-build", slots=2, report=world.reports.append))
+            await held.enter_async_context(cache.locks.hold_slot("go-build", slots=2, report=world.reports.append))
         task = asyncio.create_task(world.resolver().resolve("etcd"))
         await wait_until(lambda: "go-build: waiting for one of 2 running builds" in world.reports, seconds=10)
         assert world.builds() == 0
@@ -454,12 +454,12 @@ async def test_prune_keeps_current_versions_and_running_programs(world: World, m
 
 async def test_prune_keeps_a_build_in_progress(world: World) -> None:
     cache = Cache(world.cache)
-    async with cache.lock("etcd-3.6.8", report=world.reports.append):
+    async with cache.locks.hold("etcd-3.6.8", report=world.reports.append):
         folder = cache.make_build_dir(unit_of("etcd"), "3.6.8")
         world.resolver().prune()
         assert folder.exists()
         with pytest.raises(ConflictError, match="works on it"):
-            async with cache.lock("etcd-3.6.8", report=world.reports.append, wait=False):
+            async with cache.locks.hold("etcd-3.6.8", report=world.reports.append, wait=False):
                 pass
     world.resolver().prune()
     assert not folder.exists()
@@ -472,7 +472,7 @@ async def test_prune_keeps_a_go_toolchain_in_use(world: World, lock: str) -> Non
     go.parent.mkdir(parents=True)
     go.touch()
     go.parent.chmod(0o500)  # like Go's module cache
-    async with cache.lock(lock, report=world.reports.append):
+    async with cache.locks.hold(lock, report=world.reports.append):
         world.resolver().prune(everything=True)
         assert go.exists()
         assert world.reports == ["the Go toolchain is in use by a build and was not deleted"]

@@ -1,21 +1,17 @@
-"""The cache of programs on disk: layout, locks, content, cleanup."""
+"""The cache of programs on disk: layout, content, cleanup."""
 
-import asyncio
 import contextlib
-import fcntl
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from vkgateway.model.errors import ConflictError
 from vkgateway.programs.binaries.catalogue import PROGRAMS, BuildUnit
-
-_POLL_SECONDS = 0.2
+from vkgateway.programs.binaries.locks import ProcessLocks
 
 BUILT_PREFIX = "built with"
 """Prefix of the source of a program that was compiled on this machine."""
@@ -54,6 +50,11 @@ class Cache:
         """Return `$XDG_CACHE_HOME/vkgateway` if that is absolute, else `~/.cache/vkgateway`."""
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))
         return (base if base.is_absolute() else Path.home() / ".cache") / "vkgateway"
+
+    @property
+    def locks(self) -> ProcessLocks:
+        """Locks of builds, toolchain and downloads."""
+        return ProcessLocks(self.root / "locks")
 
     def program_path(self, program: str, version: str) -> Path:
         """Return the path of a program, whether it exists or not."""
@@ -128,94 +129,22 @@ class Cache:
     def remove_unfinished(self) -> None:
         """Delete what interrupted builds left; builds in progress keep their directories."""
         for folder in (self.root / "building").glob("*"):
-            with contextlib.suppress(BlockingIOError, FileNotFoundError), _try_lock(self._lock_file(folder.name)):
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), self.locks.try_lock(folder.name):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def remove_toolchain(self) -> bool:
         """Delete the cached Go toolchain with its caches; return False if it is in use."""
         with contextlib.ExitStack() as held:
             try:
-                for file in (self.root / "locks").glob("*.lock"):
-                    held.enter_context(_try_lock(file))
+                held.enter_context(self.locks.try_all())
             except BlockingIOError:
                 return False
             for folder, _, _ in os.walk(self.toolchain_dir):
                 os.chmod(folder, 0o700)  # the Go module cache is read-only
-            self.go_command.unlink(
-                missing_ok=True
-            )  # delete the command first, so that no other process finds an incomplete toolchain
+            # The command is deleted first, so that no other process finds an incomplete toolchain.
+            self.go_command.unlink(missing_ok=True)
             shutil.rmtree(self.toolchain_dir, ignore_errors=True)
         return True
-
-    def _lock_file(self, name: str) -> Path:
-        return self.root / "locks" / f"{name}.lock"
-
-    @contextlib.asynccontextmanager
-    async def lock(self, name: str, *, report: Callable[[str], None], wait: bool = True) -> AsyncIterator[bool]:
-        """Hold a lock against other processes; yield whether it had to wait for one.
-
-        The kernel releases the lock when its process exits in any way.
-
-        Raises:
-            ConflictError: another process holds the lock, and `wait` is False.
-        """
-        file = self._lock_file(name)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            waited = await _acquire_lock(descriptor, name, report=report, wait=wait)
-            os.truncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-            yield waited
-        finally:
-            os.close(descriptor)
-
-    @contextlib.asynccontextmanager
-    async def hold_slot(self, name: str, *, slots: int, report: Callable[[str], None]) -> AsyncIterator[None]:
-        """Hold one of `slots` locks of a name, whichever is free first."""
-        async with contextlib.AsyncExitStack() as taken:
-            if not await self._take_slot(taken, name, slots=slots, report=report):
-                report(f"{name}: waiting for one of {slots} running builds")
-                while not await self._take_slot(taken, name, slots=slots, report=report):  # noqa: ASYNC110 - processes
-                    await asyncio.sleep(_POLL_SECONDS)
-            yield
-
-    async def _take_slot(
-        self, taken: contextlib.AsyncExitStack, name: str, *, slots: int, report: Callable[[str], None]
-    ) -> bool:
-        for number in range(slots):
-            with contextlib.suppress(ConflictError):
-                await taken.enter_async_context(self.lock(f"{name}-{number}", report=report, wait=False))
-                return True
-        return False
-
-
-@contextlib.contextmanager
-def _try_lock(file: Path) -> Iterator[None]:
-    """Hold a file's lock. Raises BlockingIOError if another process holds it."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-async def _acquire_lock(descriptor: int, name: str, *, report: Callable[[str], None], wait: bool) -> bool:
-    waited = False
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 20, 0).decode(errors="replace") or "?"
-            if not wait:
-                raise ConflictError(f"{name}: process {holder} works on it") from None
-            if not waited:
-                report(f"{name}: waiting for process {holder}, which works on it")
-            waited = True
-            await asyncio.sleep(_POLL_SECONDS)
-        else:
-            return waited
 
 
 def running_programs() -> set[str]:

@@ -52,7 +52,7 @@ async def find_go(cache: Cache, *, report: Callable[[str], None]) -> GoToolchain
         report(f"{on_path} is {version or 'not working'}, and the oldest supported version is go1.21")
     own = cache.go_command
     if not own.exists():
-        async with cache.lock("go-toolchain", report=report):
+        async with cache.locks.hold("go-toolchain", report=report):
             if not own.exists():
                 await _fetch_go(cache, report=report)
     return GoToolchain(command=own, version=await _go_version(own), env=_go_environment(own=cache.toolchain_dir))

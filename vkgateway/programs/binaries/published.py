@@ -47,7 +47,7 @@ async def provide_programs(
     """
     cache = cache or Cache(Cache.default_root())
     folder = cache.root / "published" / wanted.name
-    async with cache.lock(f"published-{wanted.name}", report=report):
+    async with cache.locks.hold(f"published-{wanted.name}", report=report):
         if not all((folder / part).exists() for part in [*wanted.unit.packages, *wanted.manifests.values()]):
             report(f"building {wanted.name}; on two cores that takes about {format_elapsed(wanted.unit.seconds)}")
             await _build_programs(wanted, folder, cache=cache, report=report)

@@ -173,7 +173,7 @@ class Resolver:
         """Download or build every program of a unit; only once if several processes request it."""
         version = self.versions[unit.project]
         try:
-            async with self.cache.lock(f"{unit.name}-{version}", report=self._report):
+            async with self.cache.locks.hold(f"{unit.name}-{version}", report=self._report):
                 if not all(self.cache.has_program(program, version) for program in unit.packages):
                     await self._fetch_locked(unit, version, scheduler)
         except OSError as error:
@@ -231,7 +231,7 @@ class Resolver:
         await run_together(prepare(), scheduler.compile_library_once(build.compile_library))
         async with (
             scheduler.compile_slot(build.unit),
-            self.cache.hold_slot("go-build", slots=_BUILDS_AT_ONCE, report=self._report),
+            self.cache.locks.hold_slot("go-build", slots=_BUILDS_AT_ONCE, report=self._report),
         ):
             return await build.compile_programs()
 
